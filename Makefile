@@ -1,0 +1,69 @@
+# make demo    diagnose a training program that stalls, on this machine, in under a minute
+# make test    every test, the live ones included (as root they watch real kernels)
+# make lint types bench clean
+#
+# The first of them sets the machine up: system packages (as root), a private .venv, the BPF objects.
+# Stamps in .setup/ keep the second from doing it again.
+
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+.PHONY: demo test setup build lint types bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := agent_server bpf knowledge_base prompts tools
+BPF_SOURCES := $(wildcard bpf/*.c bpf/*.h bpf/*/*.c bpf/*/*.h bpf/build.py)
+
+demo: build
+	@$(BIN)/python examples/demo.py
+
+test: build .setup/test-packages .setup/torch
+	$(BIN)/python -m pytest
+
+setup: .setup/venv
+
+build: setup .setup/bpf
+
+lint: setup
+	$(BIN)/ruff check
+
+# mypy does not follow the finder of an editable install: links give it the import root.
+types: setup
+	@mkdir -p $(VENV)/types/whystall
+	@for room in $(PACKAGES); do ln -sfn ../../../$$room $(VENV)/types/whystall/$$room; done
+	MYPYPATH=$(VENV)/types $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
+	MYPYPATH=examples:tests/live/workloads $(BIN)/mypy examples/*.py tests/live/workloads/*.py
+
+bench: build
+	$(BIN)/python -m benchmarks.run
+
+clean:
+	rm -rf $(VENV) .setup build dist *.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf .mypy_cache .ruff_cache .pytest_cache
+	find $(PACKAGES) -name '*.bpf.o' -delete
+
+# Without root this leaves no stamp, says in one line what is missing, and lets the rest go on.
+.setup/packages: .ci/install-packages
+	@mkdir -p $(@D)
+	@.ci/install-packages "$$(.ci/find-python $(PYTHON) 2>/dev/null)" && touch $@ || test $$? -eq 3
+
+.setup/test-packages: .ci/install-test-packages
+	@mkdir -p $(@D)
+	@.ci/install-test-packages && touch $@ || test $$? -eq 3
+
+.setup/venv: pyproject.toml | .setup/packages
+	@mkdir -p $(@D)
+	python=$$(.ci/find-python $(PYTHON)) && { test -x $(BIN)/pip || "$$python" -m venv --clear $(VENV); }
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+# Real training jobs for the live tests; large, so only they wait for it.
+.setup/torch: .setup/venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev,torch]"
+	@touch $@
+
+.setup/bpf: $(BPF_SOURCES) .setup/venv
+	@if command -v clang >/dev/null; \
+	then $(BIN)/python -m whystall.bpf.build && touch $@; \
+	else echo "whystall: no clang, so no BPF objects are built; going on without" >&2; fi

@@ -1,0 +1,297 @@
+"""What whystall can do, independent of who asks: the doors (command line, MCP) are thin over this."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import anyio
+from pydantic import BaseModel, ConfigDict, Field
+
+from whystall.agent_server.engines import Engine
+from whystall.agent_server.moments import moments_page
+from whystall.agent_server.sources import check_profile_place, in_thread, join_after_window, join_profile, open_source
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
+from whystall.tools.contract.registry import Registry, Tool
+from whystall.tools.contract.result import ToolResult
+from whystall.tools.recording.collector import Need
+from whystall.tools.recording.judging import artifact_path, judge, write_artifact
+from whystall.tools.recording.redact import redact as redact_recording
+from whystall.tools.recording.store import Recording, check_place
+from whystall.tools.recording.target import Target, resolve
+from whystall.tools.recording.window import Progress, observe
+from whystall.tools.toolbox import ENGINES, registry
+
+if TYPE_CHECKING:
+    from whystall.agent_server.investigation.observer import Observer
+    from whystall.knowledge_base.models import Diagnosis, Lang, Ticket
+    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.tools.host.host_bound import Params as HostBoundParams
+
+# A recording is judged later with thresholds nobody knows yet: keep what is slower than a millisecond.
+_RECORD_NEEDS = [
+    Need("proc"),
+    Need("syscalls", {"min_ns": 1_000_000}),
+    Need("switches", {"min_ns": 1_000_000, "wakers": 1}),
+    Need("block", {"min_ns": 10_000_000}),
+]
+_TRACE_NEED = Need("ftrace", {"irq": 1, "softirq": 1})
+
+
+class RecordParams(TargetParams):
+    """What to record."""
+
+    duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 10.0
+    trace: Annotated[bool, Field(description="also every event of the scheduler, for host_bound")] = False
+    engine: Engine = "auto"
+
+
+class DiagnoseParams(TargetParams):
+    """What to diagnose."""
+
+    duration: Annotated[float, Field(ge=1, le=600, description="seconds to observe in all")] = 12.0
+    symptom: Annotated[str, Field(max_length=2000, description="what was noticed, in any words")] = ""
+    ticket: Annotated[bool, Field(description="draft a ticket unless healthy")] = False
+    profile: Annotated[
+        str | None, Field(min_length=1, max_length=4096, description="accelerator profile of the same time: its path")
+    ] = None
+    engine: Annotated[Engine, Field(description="how to observe")] = "auto"
+
+
+class RecordSummary(BaseModel):
+    """A recording that was written: where, and how many rows each table has."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    path: str
+    window_s: float
+    engines: dict[str, str]
+    rows: dict[str, int]
+    redacted: bool
+
+
+class App:
+    """One per process. Windows run one after another; everything heavy is loaded when first used."""
+
+    def __init__(self, database: Path | None = None) -> None:
+        self._database = database
+
+    @cached_property
+    def _registry(self) -> Registry:
+        return registry()
+
+    @cached_property
+    def _window(self) -> anyio.Lock:
+        return anyio.Lock()
+
+    @cached_property
+    def _kb(self) -> KnowledgeBase:
+        from whystall.knowledge_base.store import KnowledgeBase, default_path
+
+        return KnowledgeBase(self._database or default_path())
+
+    def tools(self) -> list[Tool[Any, Any]]:
+        """All tools, by name."""
+        return self._registry.all()
+
+    def kb(self) -> KnowledgeBase:
+        """The knowledge base, opened on first use; `ToolError` (database) when it cannot be."""
+        return self._kb
+
+    def artifact(self, uri: str) -> Path:
+        """The file behind an artifact's uri; `ToolError` (not_found) otherwise."""
+        return artifact_path(uri)
+
+    async def run_tool(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        source: Path | None = None,
+        engine: Engine = "auto",
+        progress: Progress | None = None,
+        lang: Lang = "en",
+    ) -> ToolResult[Any]:
+        """Run the tool `name` live, or judge `source`, a recording or a trace. Arguments are those of its `Params`.
+
+        A parameter `profile` names a profile that is laid beside the trace; live it is read after the window.
+        `lang`: of the pages among the artifacts.
+        """
+        tool = self._registry.get(name)
+        params = parse_params(tool.params, arguments)
+        profile = Path(params.profile) if getattr(params, "profile", None) else None
+        if source is not None:
+            recording = await _opened(source, profile)
+        else:
+            recording = await self._observed(tool, params, engine, profile, progress)
+        return await in_thread(lambda: _judged(tool, recording, params, lang))
+
+    async def _observed(
+        self, tool: Tool[Any, Any], params: Params, engine: Engine, profile: Path | None, progress: Progress | None
+    ) -> Recording:
+        if not isinstance(params, LiveParams):
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{tool.name} judges recordings only", "give one")
+        target = resolve(params)
+        if profile is not None:
+            check_profile_place(profile)
+        needs = [need for need in tool.needs(params) if need.collector != "profile"]  # no engine observes one
+        async with self._window:
+            recording = await observe(needs, target, params.duration, ENGINES, choice=engine, progress=progress)
+        join = _joining(profile)
+        return await join(recording) if join else recording
+
+    async def record(
+        self, params: RecordParams, out: Path, *, redact: bool = False, progress: Progress | None = None
+    ) -> RecordSummary:
+        """Record everything every tool can judge into the new directory `out`."""
+        target = resolve(params)
+        check_place(out)
+        needs = [*_RECORD_NEEDS, _TRACE_NEED] if params.trace else _RECORD_NEEDS
+        async with self._window:
+            recording = await observe(needs, target, params.duration, ENGINES, choice=params.engine, progress=progress)
+        if redact:
+            recording = redact_recording(recording)
+        recording.save(out)
+        manifest = recording.manifest
+        return RecordSummary(
+            id=manifest.id,
+            path=str(out),
+            window_s=manifest.window_ns / 1e9,
+            engines={name: c.engine for name, c in manifest.collectors.items()},
+            rows={f"{name}.{t}": n for name, c in manifest.collectors.items() for t, n in c.rows.items()},
+            redacted=manifest.redacted,
+        )
+
+    async def diagnose(
+        self, params: DiagnoseParams, *, source: Path | None = None, progress: Progress | None = None
+    ) -> Diagnosis:
+        """Find out why the target stalls; match past incidents; draft a ticket when asked and not healthy.
+
+        A profile joins each look that traces the scheduler, and what a recording holds of that.
+        """
+        self.kb()  # what cannot be stored is not to be observed first
+        from whystall.agent_server.investigation.observer import LiveObserver, RecordedObserver
+
+        profile = Path(params.profile) if params.profile else None
+        if source is not None:
+            recording = await _opened(source, profile)
+            observer: Observer = RecordedObserver(recording)
+            diagnosis = await self._investigate(observer, params, recording.manifest.target.describe())
+        else:
+            if profile is not None:
+                check_profile_place(profile)
+            async with self._window:
+                target = await self._target(params, progress)
+                observer = LiveObserver(target, params.engine, progress, _joining(profile))
+                diagnosis = await self._investigate(observer, params, target.describe())
+        return self._remember(diagnosis, params.ticket)
+
+    async def verify(
+        self,
+        ticket: str,
+        *,
+        target: TargetParams | None = None,
+        duration: float | None = None,
+        source: Path | None = None,
+        progress: Progress | None = None,
+    ) -> Ticket:
+        """Run the ticket's tools again, on `target` or the process it was about, and store before beside after."""
+        from whystall.knowledge_base.verify import compare
+
+        stored = self.kb().get_ticket(ticket)
+        before = stored.diagnosis
+        chosen = target or (TargetParams() if source else _same_process(before))
+        seconds = duration or max((s.window_s for s in before.steps), default=12.0)
+        params = DiagnoseParams(
+            pid=chosen.pid,
+            comm=chosen.comm,
+            cgroup=chosen.cgroup,
+            children=chosen.children,
+            duration=max(seconds, 1.0),
+            symptom=before.symptom,  # it says which causes are worth examining
+        )
+        after = await self.diagnose(params, source=source, progress=progress)
+        return self.kb().add_verification(ticket, compare(before, after))
+
+    async def _investigate(self, observer: Observer, params: DiagnoseParams, target: str) -> Diagnosis:
+        from whystall.agent_server.investigation.loop import Investigation
+        from whystall.knowledge_base.causes import load_causes
+
+        tools = {tool.name: tool for tool in self.tools()}
+        return await Investigation(load_causes(), tools, observer).run(params.duration, params.symptom, target)
+
+    async def _target(self, params: DiagnoseParams, progress: Progress | None) -> Target:
+        """The target asked for; without one, the process of this host that suffers most in a first look."""
+        target = resolve(params)
+        if not target.everything:
+            return target
+        from whystall.agent_server.investigation.suspect import suspect
+
+        tool = self._registry.get("host_snapshot")
+        seconds = min(2.0, params.duration / 4)
+        look = parse_params(tool.params, {"duration": seconds})
+        needs = [*tool.needs(look), Need("switches", {"min_ns": 100_000_000})]
+        recording = await observe(needs, target, seconds, ENGINES, choice=params.engine, progress=progress)
+        pid = suspect(recording)
+        return resolve(TargetParams(pid=pid)) if pid is not None else target
+
+    def _remember(self, diagnosis: Diagnosis, ticket: bool) -> Diagnosis:
+        from whystall.knowledge_base.models import Verdict
+
+        kb = self.kb()
+        if diagnosis.verdict is not Verdict.HEALTHY:
+            diagnosis = diagnosis.model_copy(update={"matches": kb.match(diagnosis)})
+            if ticket:
+                diagnosis = diagnosis.model_copy(update={"ticket": kb.draft_ticket(diagnosis).id})
+        kb.save_diagnosis(diagnosis)
+        return diagnosis
+
+    @contextmanager
+    def closing(self) -> Iterator[App]:
+        """Close what was opened when the block ends."""
+        try:
+            yield self
+        finally:
+            if "_kb" in self.__dict__:
+                self._kb.close()
+                del self.__dict__["_kb"]
+
+
+def _judged(tool: Tool[Any, Any], recording: Recording, params: Params, lang: Lang) -> ToolResult[Any]:
+    """The tool's answer; host_bound's with a page of the worst moments."""
+    result = judge(tool, recording, params)
+    if tool.name == "host_bound" and (page := moments_page(recording, cast("HostBoundParams", params), lang)):
+        result.artifacts.append(write_artifact(page))
+    return result
+
+
+async def _opened(source: Path, profile: Path | None) -> Recording:
+    recording = await in_thread(lambda: open_source(source))
+    return recording if profile is None else await in_thread(lambda: join_profile(recording, profile))
+
+
+def _joining(profile: Path | None) -> Callable[[Recording], Awaitable[Recording]] | None:
+    if profile is None:
+        return None
+
+    async def join(recording: Recording) -> Recording:
+        return await in_thread(lambda: join_after_window(recording, profile))
+
+    return join
+
+
+def _same_process(diagnosis: Diagnosis) -> TargetParams:
+    """The process a diagnosis was about, or, when it has been restarted, the processes of that name."""
+    victim = diagnosis.victim
+    if victim is None:
+        raise ToolError(ErrorCode.NO_SUCH_PROCESS, "the ticket names no process", "give --pid, --comm or --cgroup")
+    try:
+        comm = Path(f"/proc/{victim.pid}/task/{victim.tid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return TargetParams(comm=victim.comm)
+    return TargetParams(pid=victim.pid) if comm == victim.comm else TargetParams(comm=victim.comm)

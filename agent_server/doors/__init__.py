@@ -1,0 +1,1 @@
+"""The doors: command line and MCP server, both thin over `agent_server.app`."""

@@ -1,0 +1,85 @@
+"""``whystall serve``: the MCP server. The only command that imports the MCP SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
+
+import typer
+
+from whystall.agent_server.doors import console
+from whystall.agent_server.doors.options import LangOption, underscores
+from whystall.agent_server.doors.signals import signals
+
+if TYPE_CHECKING:
+    from whystall.agent_server.doors.mcp_server import Door
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("serve")(serve)
+
+
+def serve(
+    transport: Annotated[Literal["stdio", "http"], typer.Option("--transport", help="how clients connect")] = "stdio",
+    host: Annotated[
+        str, typer.Option("--host", help="http: address to bind; anything but loopback needs a token")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="http: port; 0 takes any")] = 8377,
+    token_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--token-file", metavar="FILE", help="http: file with the bearer token (or set WHYSTALL_TOKEN)"),
+    ] = None,
+    token: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--token", help="http: bearer token; other users can see it in the list of processes"),
+    ] = None,
+    allow_host: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--allow-host", metavar="NAME", help="http: further host name clients may use; repeatable"),
+    ] = None,
+    tools: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--tools", metavar="LIST", help="offer only these tools or sets (core, host), by comma"),
+    ] = None,
+    lang: LangOption = "en",
+) -> None:
+    """Serve the tools over MCP, on standard input and output or over HTTP."""
+    import logging
+
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(levelname)s: %(message)s")
+    from whystall.agent_server.app import App
+    from whystall.agent_server.doors.mcp_server import Door
+
+    chosen = [underscores(name.strip()) for name in (tools or "").split(",") if name.strip()]
+    door = Door(App(), lang, chosen)
+    if transport == "http":
+        _http(door, host, port, token, token_file, allow_host or [])
+    else:
+        _stdio(door)
+
+
+def _stdio(door: Door) -> None:
+    from whystall.agent_server.doors import mcp_stdio
+
+    leaving: list[asyncio.Future[None]] = []
+
+    def stop() -> None:
+        leaving.append(asyncio.ensure_future(mcp_stdio.leave(door, signals.received or 0)))
+
+    signals.run(mcp_stdio.serve(door), stop)
+
+
+def _http(door: Door, host: str, port: int, token: str | None, token_file: Path | None, names: list[str]) -> None:
+    from whystall.agent_server.doors import mcp_http
+
+    chosen, made = mcp_http.choose_token(host, token, token_file)
+    with mcp_http.listen(host, port) as listener:
+        server = mcp_http.HttpServer(mcp_http.http_app(door, host, chosen, names))
+        console.note(f"whystall: MCP at {mcp_http.url(listener)}")
+        if made:
+            console.note(f"token: {chosen}")
+        if not mcp_http.is_loopback(host):
+            console.note("warning: plain HTTP shows the token to the network; put a TLS proxy in front")
+        signals.run(server.serve_on(listener), lambda: server.leave(door))

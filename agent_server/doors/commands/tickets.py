@@ -1,0 +1,64 @@
+"""``whystall tickets``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Optional
+
+import typer
+
+from whystall.agent_server.app import App
+from whystall.agent_server.doors import console, wire
+from whystall.agent_server.doors.options import JsonOption, LangOption
+
+_Id = Annotated[str, typer.Argument(metavar="TICKET", help="the ticket's id")]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(help="Tickets.", rich_markup_mode=None)
+    group.command("list")(list_tickets)
+    group.command("show")(show)
+    group.command("resolve")(resolve)
+    app.add_typer(group, name="tickets")
+
+
+def list_tickets(
+    state: Annotated[
+        Optional[Literal["open", "resolved"]],  # noqa: UP045
+        typer.Option("--state", help="only tickets in this state"),
+    ] = None,
+    as_json: JsonOption = False,
+    lang: LangOption = "en",
+) -> None:
+    """List tickets, latest first."""
+    tickets = App().kb().list_tickets(state)
+    if as_json:
+        console.say_json([wire.structured(ticket) for ticket in tickets])
+    else:
+        from whystall.agent_server.doors.words import tickets_text
+
+        console.say(tickets_text(tickets, lang))
+
+
+def show(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> None:
+    """Show one ticket."""
+    found = App().kb().get_ticket(ticket)
+    if as_json:
+        console.say_json(found)
+    else:
+        from whystall.agent_server.doors.words import ticket_text
+
+        console.say(ticket_text(found, lang))
+
+
+def resolve(
+    ticket: _Id,
+    because: Annotated[str, typer.Option("--because", metavar="TEXT", help="what solved it")],
+    as_json: JsonOption = False,
+) -> None:
+    """Close a ticket; what solved it is remembered as an incident."""
+    done = App().kb().resolve_ticket(ticket, because)
+    if as_json:
+        console.say_json(done)
+    else:
+        console.say(f"ticket {done.id} is resolved; remembered as incident ticket-{done.id}")

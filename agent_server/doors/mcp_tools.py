@@ -1,0 +1,186 @@
+"""What the MCP server offers: one entry per tool, from which its schemas, its guard and its call are made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, create_model
+
+from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.doors import words
+from whystall.agent_server.doors.lookup import search
+from whystall.agent_server.doors.mcp_calls import Progress
+from whystall.agent_server.doors.mcp_resources import read_page, results
+from whystall.agent_server.doors.mcp_schemas import Schema, input_schema, output_schema
+from whystall.agent_server.engines import Engine
+from whystall.knowledge_base.models import Lang
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import Params, parse_params
+from whystall.tools.contract.registry import Tool
+
+TEXT_LIMIT = 6000
+Answer = tuple[BaseModel, str]
+
+_Recording = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        max_length=4096,
+        description="absolute path of a recording or trace file to judge instead of observing",
+    ),
+]
+_Engine = Annotated[Engine, Field(description="how to observe")]
+# Arguments that mean the same everywhere: explained by `diagnose` and by the server's instructions, not by every tool.
+_COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile"})
+CORE = "core"
+"""The set of those tools that observe nothing or choose for themselves what to observe."""
+
+
+class KbSearchParams(Params):
+    """Search past incidents."""
+
+    query: Annotated[str, Field(min_length=1, max_length=1000, description="symptom, error text, names")]
+    limit: Annotated[int, Field(ge=1, le=20)] = 5
+
+
+class TicketDraftParams(Params):
+    """Draft a ticket."""
+
+    diagnosis: Annotated[str, Field(min_length=1, max_length=200, description="id of a diagnosis")]
+
+
+class ReadParams(Params):
+    """Read a stored text."""
+
+    uri: Annotated[
+        str, Field(min_length=1, max_length=4096, description="whystall://artifacts|incidents|tickets|schemas/ID")
+    ]
+    offset: Annotated[int, Field(ge=0, description="characters to skip")] = 0
+    limit: Annotated[int, Field(ge=1, le=20_000, description="characters")] = TEXT_LIMIT
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One MCP tool. `call` gets the arguments that were given, already valid as `params`.
+
+    `toolset`: the room of `tools/` that a diagnostic tool lives in (``host``, ...), else `CORE`.
+    """
+
+    name: str
+    title: str
+    description: str
+    params: type[Params]
+    result: type[BaseModel]
+    call: Callable[[dict[str, Any], Progress], Awaitable[Answer]]
+    read_only: bool = True
+    toolset: str = CORE
+
+    @property
+    def arguments(self) -> Schema:
+        """The input schema."""
+        return input_schema(self.params, told=() if self.toolset == CORE else _COMMON)
+
+    @property
+    def output(self) -> Schema:
+        """The output schema."""
+        return output_schema(self.result)
+
+    async def answer(self, arguments: dict[str, Any], progress: Progress) -> Answer:
+        """Check `arguments` and call. Raises `ToolError`, for unknown arguments with the list of valid ones."""
+        fields = self.params.model_fields
+        given = {name: value for name, value in arguments.items() if value is not None or name not in fields}
+        valid = parse_params(self.params, given)
+        return await self.call(valid.model_dump(include=set(given)), progress)
+
+
+def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry]:
+    """What is offered, by name: everything, or the tools and toolsets in `chosen`; `ToolError` for an unknown one."""
+    made = [_diagnostic(app, tool, lang) for tool in app.tools()]
+    made += [_diagnose(app, lang), _kb_search(app, lang), _ticket_draft(app, lang), _artifact_read(app, lang)]
+    known = {name for entry in made for name in (entry.name, entry.toolset)}
+    for name in chosen:
+        if name not in known:
+            message = f"no tool or set of tools is called {name!r}"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"valid: {', '.join(sorted(known))}")
+    return {e.name: e for e in made if not chosen or e.name in chosen or e.toolset in chosen}
+
+
+def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
+    params = create_model(
+        f"{tool.name}_call", __base__=tool.params, recording=(_Recording, None), engine=(_Engine, "auto")
+    )
+
+    async def call(given: dict[str, Any], progress: Progress) -> Answer:
+        source, engine = _source(given), given.pop("engine", "auto")
+        result = await app.run_tool(tool.name, given, source=source, engine=engine, progress=progress, lang=lang)
+        return result, words.result_text(result, lang)
+
+    room = tool.judge.__module__.split(".")[2]  # whystall.tools.ROOM.module
+    return Entry(tool.name, tool.title, tool.description, params, results(app)[tool.name], call, toolset=room)
+
+
+def _diagnose(app: App, lang: Lang) -> Entry:
+    params = create_model("diagnose_call", __base__=DiagnoseParams, recording=(_Recording, None))
+
+    async def call(given: dict[str, Any], progress: Progress) -> Answer:
+        source = _source(given)
+        diagnosis = await app.diagnose(DiagnoseParams.model_validate(given), source=source, progress=progress)
+        return diagnosis, words.diagnosis_text(diagnosis, lang)
+
+    text = "Says what stalls a job: runs the tools it needs, names victim, cause, culprit, similar incidents."
+    result = results(app)["diagnose"]
+    return Entry("diagnose", "Diagnose a stall", text, params, result, call, read_only=False)
+
+
+def _kb_search(app: App, lang: Lang) -> Entry:
+    async def call(given: dict[str, Any], progress: Progress) -> Answer:
+        hits = search(app, given["query"], given.get("limit", 5))
+        return hits, words.hits_text(hits, lang)
+
+    text = "Finds past incidents that resemble a symptom; says so when none does."
+    return Entry("kb_search", "Search past incidents", text, KbSearchParams, results(app)["kb_search"], call)
+
+
+def _ticket_draft(app: App, lang: Lang) -> Entry:
+    async def call(given: dict[str, Any], progress: Progress) -> Answer:
+        ticket = app.kb().draft_ticket(given["diagnosis"])
+        return ticket, words.ticket_text(ticket, lang)
+
+    text = "Stores a ticket for a diagnosis: evidence, ruled out causes, ranked fixes. The same fault gets one ticket."
+    result = results(app)["ticket_draft"]
+    return Entry("ticket_draft", "Draft a ticket", text, TicketDraftParams, result, call, read_only=False)
+
+
+def _artifact_read(app: App, lang: Lang) -> Entry:
+    async def call(given: dict[str, Any], progress: Progress) -> Answer:
+        page = read_page(app, given["uri"], given.get("offset", 0), given.get("limit", TEXT_LIMIT), lang)
+        return page, page.text
+
+    text = "Reads an artifact, incident, ticket or schema by its uri, a page at a time."
+    return Entry("artifact_read", "Read an artifact", text, ReadParams, results(app)["artifact_read"], call)
+
+
+def _source(given: dict[str, Any]) -> Path | None:
+    """What to judge instead of observing, taken out of `given`.
+
+    A caller's paths must be absolute, that of a recording of a regular file or a directory with a manifest: a pipe
+    would be waited for, a device never ends. What is refused reads the same whatever is there, and no reader quotes
+    a line of a file that it refuses.
+    """
+    if (profile := given.get("profile")) is not None and not Path(profile).is_absolute():
+        raise ToolError(ErrorCode.BAD_TRACE, f"{profile!r} is no absolute path", "give one of what a profiler wrote")
+    if (named := given.pop("recording", None)) is None:
+        return None
+    path = Path(named)
+    try:
+        usable = path.is_absolute() and (path.is_file() or (path / "manifest.json").is_file())
+    except (OSError, ValueError):  # a name that is too long, or with a NUL
+        usable = False
+    if not usable:
+        message = f"{named!r} is no absolute path of a recording"
+        remedy = "give a directory made by `whystall record`, or a trace file"
+        raise ToolError(ErrorCode.BAD_RECORDING, message, remedy)
+    return path

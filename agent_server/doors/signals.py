@@ -1,0 +1,101 @@
+"""SIGINT and SIGTERM at any moment: running work is cancelled, so that its `finally` detaches what it attached."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Interrupted(BaseException):
+    """A signal asked the program to end; `status` is its exit status (128 + signal number)."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+        self.status = 128 + signum
+
+
+class Signals:
+    """Turns the first signal into an orderly end and the second into an immediate one.
+
+    Python-level handlers are used, not those of the event loop, so that the second signal works also while the loop
+    is busy.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._running = False
+        self._stop: Callable[[], None] | None = None
+        self._wish: list[int] | None = None
+
+    def install(self) -> None:
+        """Handle SIGINT and SIGTERM from now on; outside of `run` they raise `Interrupted` where the program is."""
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, self._handle)
+
+    def ignore(self) -> None:
+        """Let signals be from now on: the answer is out, and Python's own end would hand them back to the kernel."""
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_IGN)
+
+    @contextmanager
+    def as_wish(self) -> Iterator[Callable[[], bool]]:
+        """Within the block the first signal interrupts nothing: what is yielded says True from then on."""
+        wishes: list[int] = []
+        self._wish = wishes
+        try:
+            yield lambda: bool(wishes)
+        finally:
+            self._wish = None
+
+    def run(self, work: Coroutine[Any, Any, T], stop: Callable[[], None] | None = None) -> T:
+        """Run `work` to its end. A signal calls `stop` in the event loop, or cancels `work` when there is none.
+
+        Raises `Interrupted` after `work` has unwound, whatever it made of being cancelled.
+        """
+        self._running = True
+        try:
+            return asyncio.run(self._main(work, stop))
+        finally:
+            self._running = False
+            work.close()  # a signal before the first step leaves it unstarted
+            if self.received is not None:
+                raise Interrupted(self.received) from None
+
+    async def _main(self, work: Coroutine[Any, Any, T], stop: Callable[[], None] | None) -> T:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            self._stop = None
+            loop.call_soon_threadsafe(stop or task.cancel)
+
+        self._stop = end
+        if self.received is not None:  # it came while the loop was made
+            end()
+        try:
+            return await task
+        finally:
+            self._stop = None
+
+    def _handle(self, signum: int, _frame: FrameType | None) -> None:
+        if self._wish == []:
+            self._wish.append(signum)
+            return
+        if self.received is not None:
+            os._exit(128 + signum)
+        self.received = signum
+        if self._stop is not None:
+            self._stop()
+        elif not self._running:
+            raise Interrupted(signum)
+
+
+signals = Signals()

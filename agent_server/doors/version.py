@@ -1,0 +1,14 @@
+"""The version of this program."""
+
+from __future__ import annotations
+
+
+def version() -> str:
+    """The installed distribution's version, or ``0`` when it runs from a bare tree."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("whystall")
+    except PackageNotFoundError:
+        return "0"

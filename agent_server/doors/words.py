@@ -1,0 +1,82 @@
+"""Results as texts, from the rooms that hold the words; those are imported only when a text is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from whystall.agent_server.app import RecordSummary
+    from whystall.agent_server.captures import CaptureSummary
+    from whystall.agent_server.conversions import ConversionSummary
+    from whystall.agent_server.doors.lookup import Hits
+    from whystall.knowledge_base.models import Diagnosis, Incident, Lang, Ticket
+    from whystall.tools.contract.result import ToolResult
+
+
+def result_text(result: ToolResult[Any], lang: Lang) -> str:
+    """A tool's answer."""
+    from whystall.knowledge_base import present
+
+    return present.result_text(result, lang)
+
+
+def diagnosis_text(diagnosis: Diagnosis, lang: Lang) -> str:
+    """A diagnosis: verdict, evidence, what was ruled out, similar incidents."""
+    from whystall.knowledge_base import present
+    from whystall.knowledge_base.causes import load_causes
+
+    return present.diagnosis_text(diagnosis, load_causes(), lang)
+
+
+def ticket_text(ticket: Ticket, lang: Lang) -> str:
+    """A ticket as Markdown."""
+    from whystall.knowledge_base import present
+    from whystall.knowledge_base.causes import load_causes
+
+    return present.ticket_text(ticket, load_causes(), lang)
+
+
+def tickets_text(tickets: Sequence[Ticket], lang: Lang) -> str:
+    """One line for each ticket."""
+    from whystall.prompts.render import render
+
+    return render("tickets.txt", lang, tickets=tickets)
+
+
+def incident_text(incident: Incident, lang: Lang) -> str:
+    """A past incident: symptom, root cause, fix, source."""
+    from whystall.prompts.render import render
+
+    return render("incident.txt", lang, i=incident)
+
+
+def hits_text(hits: Hits, lang: Lang) -> str:
+    """Past incidents and why they were found, then each in full; or that none is known."""
+    from whystall.knowledge_base import present
+
+    found = present.hits_text([hit.match for hit in hits.hits], lang)
+    return "\n".join([found, *(incident_text(hit.incident, lang) for hit in hits.hits)])
+
+
+def capture_text(summary: CaptureSummary, lang: Lang) -> str:
+    """A capture of scheduling events: where it is, what was lost, and how to go on."""
+    from whystall.prompts.render import render
+    from whystall.tools.collect.ftrace.cpus import format_cpus
+
+    return render("capture.txt", lang, c=summary, cpus=format_cpus(summary.cpus))
+
+
+def conversion_text(summary: ConversionSummary, lang: Lang) -> str:
+    """A trace that was converted: what is in it, what was lost or could not be read, how the profile was placed."""
+    from whystall.prompts.render import render
+    from whystall.tools.collect.ftrace.cpus import format_cpus
+
+    return render("conversion.txt", lang, c=summary, cpus=format_cpus(summary.cpus))
+
+
+def record_text(summary: RecordSummary) -> str:
+    """What was recorded, and how to go on."""
+    rows = ", ".join(f"{name} {count}" for name, count in summary.rows.items())
+    done = f"recorded {summary.window_s:.1f} s into {summary.path}"
+    return f"{done}\n{rows}\nnext: whystall diagnose --from {summary.path}"

@@ -1,0 +1,1 @@
+"""The loop that finds out why a job stalls, and its drivers."""

@@ -1,0 +1,87 @@
+"""How an investigation looks: live, in one window for several tools, or into a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from whystall.tools.contract.params import Params, parse_params
+from whystall.tools.contract.registry import Tool
+from whystall.tools.contract.result import ToolResult
+from whystall.tools.recording.collector import Need
+from whystall.tools.recording.judging import judge
+from whystall.tools.recording.store import Recording
+from whystall.tools.recording.target import Target
+from whystall.tools.recording.window import Progress, can_serve, observe
+from whystall.tools.toolbox import ENGINES
+
+
+class Observer(Protocol):
+    """Answers "run these tools"; `recording` is the last one looked at. `profiled`: with an accelerator's profile."""
+
+    recording: Recording | None
+    live: bool
+    profiled: bool
+
+    async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
+        """Results of `tools`, in order; a tool that cannot be served at all is left out."""
+
+
+Join = Callable[[Recording], Awaitable[Recording]]
+Options = Mapping[str, Mapping[str, Any]]
+"""Arguments by tool, beyond target and duration."""
+
+
+class LiveObserver:
+    """Looks at `target` on this host with one window per look."""
+
+    live = True
+
+    def __init__(self, target: Target, engine: str, progress: Progress | None, join: Join | None = None) -> None:
+        """`join` adds a profile to a recording that holds a trace."""
+        self._target = target
+        self._engine = engine
+        self._progress = progress
+        self._join = join
+        self.profiled = join is not None
+        self.recording: Recording | None = None
+
+    async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
+        """Observe the union of what `tools` need, then judge with each; without those that no engine can serve here."""
+        asked = [(tool, _params(tool, duration, options)) for tool in tools]
+        able = [(tool, p) for tool, p in asked if self._served(tool.needs(p))] or asked
+        needs = [need for tool, p in able for need in tool.needs(p)]
+        self.recording = await observe(
+            needs, self._target, duration, ENGINES, choice=self._engine, progress=self._progress
+        )
+        if self._join is not None and self.recording.has("ftrace"):
+            self.recording = await self._join(self.recording)
+        return [judge(tool, self.recording, p) for tool, p in able]
+
+    def _served(self, needs: Sequence[Need]) -> bool:
+        return all(can_serve(need.collector, ENGINES, self._engine) for need in needs)
+
+
+class RecordedObserver:
+    """Looks into a recording; looking again shows the same."""
+
+    live = False
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording: Recording | None = recording
+        self._recording = recording
+        self.profiled = recording.has("profile")
+
+    async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
+        """Judge the recording with those of `tools` whose collectors it holds, as far as they cannot do without."""
+        results = []
+        for tool in tools:
+            params = _params(tool, 10.0, options)
+            if all(need.optional or self._recording.has(need.collector) for need in tool.needs(params)):
+                results.append(judge(tool, self._recording, params))
+        return results
+
+
+def _params(tool: Tool[Any, Any], duration: float, options: Options) -> Params:
+    params: Params = parse_params(tool.params, {"duration": duration, **options.get(tool.name, {})})
+    return params

@@ -1,0 +1,42 @@
+"""The rule driver: chooses what to look at next from the causes that are still open. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whystall.knowledge_base.models import Assessment, Cause, CauseState
+from whystall.tools.contract.registry import Tool
+
+FIRST_LOOK = "host_snapshot"
+
+
+def next_tools(
+    causes: Mapping[str, Cause],
+    assessments: Sequence[Assessment],
+    tools: Mapping[str, Tool[Any, Any]],
+    ran: Sequence[str],
+) -> list[str]:
+    """The tools that can still tell causes apart, the best separation per cost first; empty when nothing is open.
+
+    A tool's worth is the number of open causes it speaks for or against, over its cost. One window runs all of them at
+    the price of the dearest, and a cause needs a second mechanism to be confirmed, so all that are useful are named. A
+    tool that decides none of `causes` is not run only because it could corroborate one: its window may be dear.
+    """
+    worth: dict[str, float] = {}
+    deciding = {name for cause in causes.values() for name in cause.examined_by}
+    for assessment in assessments:
+        if not _open(assessment):
+            continue
+        cause = causes[assessment.cause]
+        kinds = {p.kind for p in (*cause.primary, *cause.required, *cause.supporting, *cause.against, *cause.refuted)}
+        for name, tool in tools.items():
+            if name in deciding and name not in ran and tool.kinds & kinds:
+                worth[name] = worth.get(name, 0.0) + 1 / tool.cost
+    return sorted(worth, key=lambda name: (-worth[name], name))
+
+
+def _open(assessment: Assessment) -> bool:
+    """Supported or not examined; also what only the first look excludes: it is short, and stalls recur."""
+    excluded = assessment.state in (CauseState.RULED_OUT, CauseState.UNSUPPORTED)
+    return not excluded or set(assessment.by) <= {FIRST_LOOK}

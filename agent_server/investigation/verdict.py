@@ -1,0 +1,259 @@
+"""From assessed causes to a verdict. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from whystall.knowledge_base.causes import about, matches
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Culprit, Verdict, Victim
+from whystall.tools.contract.findings import Finding, Polarity, Severity
+from whystall.tools.contract.result import BlindSpot
+from whystall.tools.contract.text import path_pattern
+
+# Less of a thread's time than this is no stall: it is within what step times vary by on a healthy host.
+STALL_PCT = 5.0
+# `confirmed` explains at least half of what the victim loses, `likely` a quarter.
+_CONFIRMED_PCT = 50.0
+_LIKELY_PCT = 25.0
+# A rival that explains this much of what the leading cause explains is still a rival.
+_RIVAL = 0.5
+# A thread that is ready and waits for a CPU is not blocked and not running: what explains this part of the lost time
+# takes nothing from what explains the rest of it.
+_READY = (
+    *("sched.runqueue_delay", "offcpu.preempted", "sched.preempted_by", "sched.wakeup_latency", "sched.throttled"),
+    *("sched.migrations", "irq.steal"),
+)
+# A more specific cause that explains this much of what the strongest explains is the better name for it. Calls seen by
+# sampling come out short by up to two periods each, so their share is a lower bound beside that of the counters.
+_NEARLY, _NEARLY_SAMPLED = 0.7, 0.25
+# Idle that no sleep explains is not health: the job may be waiting for something that was not observed.
+_IDLE_PCT = 50.0
+_SLEEPS = ("nanosleep", "clock_nanosleep")
+# As much time spent waiting for other threads of the job, and it cannot be called healthy: they may be the slow ones.
+_WAITS_PCT = 25.0
+# What forbids `confirmed`, and says so by the same code.
+_WEAKENS = ("sampled", "events_lost", "no_engine", "not_permitted")
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """A verdict, its cause and evidence (`chain`: finding ids), and codes of what a higher verdict lacked."""
+
+    verdict: Verdict
+    cause: str | None = None
+    explained_pct: float = 0.0
+    severity: Severity = Severity.INFO
+    chain: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def conclude(
+    causes: Mapping[str, Cause],
+    assessments: Sequence[Assessment],
+    findings: Sequence[Finding],
+    victim: Victim | None,
+    blind: Sequence[BlindSpot],
+) -> Conclusion:
+    """Decide. `assessments` are in the order of `assess`."""
+    by_id = {f.id: f for f in findings}
+    weak = [code for code in _WEAKENS if any(spot.code == code for spot in blind)]
+    leader = _leader(causes, assessments, _NEARLY_SAMPLED if "sampled" in weak else _NEARLY)
+    unexamined = [a for a in assessments if a.state is CauseState.NOT_EXAMINED]
+    if leader is None:
+        exited = any(spot.code == "target_exited" for spot in blind)
+        return _without_cause(victim, findings, weak, bool(unexamined), exited)
+    evidence = [by_id[i] for i in leader.for_]
+    pair = _independent_pair(evidence)
+    missing = list(weak)
+    if pair is None:
+        missing.append("second_mechanism")
+    if leader.explained_pct < _CONFIRMED_PCT:
+        missing.append("low_explained_share")
+    if victim is None:
+        missing.append("no_victim")
+    if _rivals(causes, leader, assessments, by_id) or unexamined:
+        missing.append("rivals_open")
+    if victim is not None and _waits_pct(victim, findings, leader.for_) >= _RIVAL * leader.window_pct:
+        missing.append("waits_for_thread")
+    if not _tied(causes[leader.cause], evidence, victim):
+        missing.append("not_tied")
+    if not missing:
+        verdict = Verdict.CONFIRMED
+    elif leader.explained_pct >= _LIKELY_PCT and victim is not None:
+        verdict = Verdict.LIKELY
+    else:
+        verdict = Verdict.INCONCLUSIVE
+    first = evidence[0]
+    chain = [first.id, *([pair.id] if pair else []), *(f.id for f in evidence[1:] if f is not pair)]
+    return Conclusion(
+        verdict=verdict,
+        cause=leader.cause,
+        explained_pct=leader.explained_pct,
+        severity=first.severity,
+        chain=chain,
+        missing=missing,
+    )
+
+
+def culprit(conclusion: Conclusion, findings: Sequence[Finding]) -> Culprit | None:
+    """Who, where and how long, put together from the findings of the causal chain; each fact from the first that has
+    it.
+    """
+    by_id = {f.id: f for f in findings}
+    chain = [by_id[i] for i in conclusion.chain]
+    if not chain or conclusion.verdict is Verdict.HEALTHY:
+        return None
+    first = chain[0]
+    same = [f for f in chain if _agree(first, f)]
+
+    def fact(name: str) -> str | None:
+        return next((f.attributes[name] for f in same if f.attributes.get(name)), None)
+
+    path = next((f.subject.path for f in same if f.subject.path is not None), None)
+    metrics = first.metrics
+    latency = metrics.get("episode_ms", metrics.get("p50_ms"))
+    if latency is None and metrics.get("oncpu_s") and metrics.get("count"):
+        latency = 1e3 * metrics["oncpu_s"] / metrics["count"]
+    if latency is None and metrics.get("total_ms") and metrics.get("count"):
+        latency = metrics["total_ms"] / metrics["count"]
+    count = metrics.get("episodes", metrics.get("count"))
+    return Culprit(
+        **{
+            name: next((v for f in same if (v := getattr(f.subject, name)) is not None), None)
+            for name in ("pid", "tid", "comm", "device", "cgroup")
+        },
+        path=fact("example") or path,
+        series=path if path is not None and fact("example") not in (None, path) else None,
+        syscall=fact("syscall"),
+        operations=fact("operations"),
+        kernel_path=fact("kernel_path"),
+        count=int(count) if count is not None else None,
+        latency_ms=latency,
+        max_ms=metrics.get("max_ms"),
+        period_s=metrics.get("period_s"),
+        window_pct=first.window_pct or None,
+    )
+
+
+def _leader(causes: Mapping[str, Cause], assessments: Sequence[Assessment], nearly: float) -> Assessment | None:
+    """The supported cause that explains most; a more specific one that explains nearly as much goes first."""
+    stalls = [a for a in assessments if a.state is CauseState.SUPPORTED and a.window_pct >= STALL_PCT]
+    if not stalls:
+        return None
+    most = max(a.explained_pct for a in stalls)
+    close = [a for a in stalls if a.explained_pct >= nearly * most]
+    return max(close, key=lambda a: (causes[a.cause].specificity, a.explained_pct))
+
+
+def _rivals(
+    causes: Mapping[str, Cause], leader: Assessment, assessments: Sequence[Assessment], by_id: Mapping[str, Finding]
+) -> list[str]:
+    """Other supported causes that could explain the same time. One that only rests on the leader's own evidence, is a
+    less specific name for it, or explains another part of the time is no rival."""
+    mine = set(leader.for_)
+    ready = by_id[leader.for_[0]].kind in _READY
+    return [
+        a.cause
+        for a in assessments
+        if a is not leader
+        and a.state is CauseState.SUPPORTED
+        and a.window_pct >= STALL_PCT
+        and a.explained_pct >= _RIVAL * leader.explained_pct
+        and (by_id[a.for_[0]].kind in _READY) is ready
+        and not (set(a.for_) & mine and causes[a.cause].specificity < causes[leader.cause].specificity)
+    ]
+
+
+def _tied(cause: Cause, evidence: Sequence[Finding], victim: Victim | None) -> bool:
+    """Whether what the cause requires was seen at the victim. A disk or the host's memory may be slow for others only:
+    that both happen at once does not make one the reason of the other.
+    """
+    own = [p for p in cause.required if p.victim]
+    return not cause.required or any(matches(p, f, victim) for p in own for f in evidence)
+
+
+def _without_cause(
+    victim: Victim | None, findings: Sequence[Finding], weak: list[str], unexamined: bool, exited: bool
+) -> Conclusion:
+    """Healthy, or inconclusive and why. A job that ended while it was observed was not well for all of that time."""
+    idle, waits = (_unexplained_idle(victim, findings), _waits_pct(victim, findings)) if victim else (0.0, 0.0)
+    held = victim.system_pct + victim.runnable_pct + victim.blocked_pct if victim else 100.0
+    if not exited and held < STALL_PCT and idle < _IDLE_PCT and waits < _WAITS_PCT:
+        # The kernel's own account of the thread leaves nothing to explain, however coarsely the rest was seen.
+        return Conclusion(verdict=Verdict.HEALTHY)
+    missing = [*weak, *(["target_exited"] if exited else [])]
+    if victim is None:
+        missing.append("no_victim")
+    else:
+        if victim.lost_pct >= 2 * STALL_PCT:
+            missing.append("unexplained_loss")
+        if idle >= _IDLE_PCT:
+            missing.append("idle_unexplained")
+        if waits >= _WAITS_PCT:
+            missing.append("waits_for_thread")
+    if unexamined:
+        missing.append("rivals_open")
+    return Conclusion(verdict=Verdict.INCONCLUSIVE if missing else Verdict.HEALTHY, missing=missing)
+
+
+def _unexplained_idle(victim: Victim, findings: Sequence[Finding]) -> float:
+    """Share of the window in which the victim neither ran nor was held up, nor slept because it wanted to; none for a
+    thread that feeds an accelerator which does not wait for it.
+    """
+    if any(f.kind == "accel.host_bound" and f.polarity is Polarity.NORMAL and about(f, victim) for f in findings):
+        return 0.0
+    slept = sum(
+        f.window_pct
+        for f in findings
+        if f.kind == "offcpu.blocked" and f.subject.tid == victim.tid and f.attributes.get("syscall") in _SLEEPS
+    )
+    return 100.0 - victim.user_pct - victim.system_pct - victim.runnable_pct - victim.blocked_pct - slept
+
+
+def _waits_pct(victim: Victim, findings: Sequence[Finding], explained: Sequence[str] = ()) -> float:
+    """Share of the window in which the victim waited for other threads, without the findings in `explained`."""
+    return sum(
+        f.window_pct
+        for f in findings
+        if f.kind == "offcpu.lock_wait" and f.subject.tid == victim.tid and f.id not in explained
+    )
+
+
+def _independent_pair(evidence: Sequence[Finding]) -> Finding | None:
+    """The finding that confirms the first: another mechanism, the same subject, overlapping in time."""
+    first = evidence[0]
+    for other in evidence[1:]:
+        if (
+            other.polarity is Polarity.ABNORMAL
+            and other.spec.mechanism is not first.spec.mechanism
+            and _agree(first, other)
+            and other.interval.overlaps(first.interval)
+        ):
+            return other
+    return None
+
+
+def _agree(first: Finding, other: Finding) -> bool:
+    """Same process; the same thread and the same series of files where both name one; a device agrees only with
+    itself.
+    """
+    a, b = first.subject, other.subject
+    if a.device != b.device and b.device is not None:
+        return False
+    if a.cgroup != b.cgroup and None not in (a.cgroup, b.cgroup):
+        return False
+    if (a.pid, b.pid) != (None, None) and a.pid != b.pid and None not in (a.pid, b.pid):
+        return False
+    if None not in (a.tid, b.tid) and a.tid != b.tid:
+        return False
+    if a.path is not None and b.path is not None and path_pattern(a.path) != path_pattern(b.path):
+        return False
+    calls, others = _calls(first), _calls(other)
+    return not calls or not others or bool(calls & others)
+
+
+def _calls(finding: Finding) -> set[str]:
+    """The system calls that a finding is about, none where it names none."""
+    words = finding.attributes
+    return {call for call in (words.get("syscall", ""), *words.get("operations", "").split("+")) if call}

@@ -1,0 +1,1 @@
+"""Repeatable measurements, each beside a named peer in the same run: ``python -m benchmarks.run``."""

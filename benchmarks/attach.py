@@ -1,0 +1,183 @@
+"""How long until the hooks are in place, and until they are gone again with everything read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from benchmarks import ours, peers
+from benchmarks.common import PYTHON, ROOT, Report, Row, Spread, Workload, cpu_ns, mortal, spread
+from whystall.bpf.session import Session, kernel_variants
+
+_GOAL_MS = 50
+_BCC = """
+import sys, time
+from bcc import BPF
+begin, cpu = time.perf_counter(), time.process_time()
+BPF(text="RAW_TRACEPOINT_PROBE(sched_switch) { return 0; }")
+print(time.perf_counter() - begin, time.process_time() - cpu)
+"""
+_FIRST = """
+import sys, time
+from benchmarks import ours
+from whystall.bpf.session import Session, kernel_variants
+begin, cpu = time.perf_counter(), time.process_time()
+with Session(ours.config(sys.argv[1], [1])):
+    print(time.perf_counter() - begin, time.process_time() - cpu)
+"""
+
+
+Taken = tuple[float, float]  # seconds: wall, CPU
+
+
+def _ours(kind: str) -> Taken:
+    begin, cpu = time.perf_counter(), time.process_time()
+    with Session(ours.config(kind, [1])):
+        return time.perf_counter() - begin, time.process_time() - cpu
+
+
+def _printed(command: list[str]) -> Taken:
+    """What a program measured of itself and printed."""
+    done = subprocess.run(mortal(command), capture_output=True, text=True, timeout=60, cwd=ROOT)
+    if done.returncode:
+        raise peers.PeerError((done.stderr.strip().splitlines() or ["no reason given"])[-1])
+    wall, cpu = (float(word) for word in done.stdout.split())
+    return wall, cpu
+
+
+def _until_attached(arguments: list[str]) -> Taken:
+    begin = time.perf_counter()
+    with peers.libbpf_offcputime(*arguments) as pids:
+        return time.perf_counter() - begin, cpu_ns(pids) / 1e9
+
+
+def _until_header(command: list[str]) -> Taken:
+    """Until a tool says that it traces."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        mortal(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd="/"
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if line.startswith("Tracing"):
+                return time.perf_counter() - begin, cpu_ns([process.pid]) / 1e9
+    finally:
+        process.kill()
+        process.communicate()
+    raise peers.PeerError("it ended before it traced")
+
+
+Case = Callable[[], Taken]
+
+
+def _sampled(cases: dict[str, Case], rounds: int) -> tuple[dict[str, tuple[Spread, Spread]], list[str]]:
+    """(wall, CPU) of every case, each once per round. Cases that cannot run become notes."""
+    found: dict[str, list[Taken]] = {name: [] for name in cases}
+    notes: list[str] = []
+    for _ in range(rounds):
+        for name in list(found):
+            try:
+                found[name].append(cases[name]())
+            except (peers.PeerError, OSError, subprocess.SubprocessError) as error:
+                notes.append(f"{name} could not be measured: {error}")
+                del found[name]
+    return {
+        name: (spread(wall for wall, _ in taken), spread(cpu for _, cpu in taken)) for name, taken in found.items()
+    }, notes
+
+
+def _both(taken: tuple[Spread, Spread]) -> str:
+    return f"{taken[0].text('ms', 0, 1e3)}, CPU {taken[1].median * 1e3:.0f} ms"
+
+
+def _finish_with_files(count: int, directory: Path) -> float:
+    """Seconds to finish when this process read `count` files, each told with its path."""
+    paths = [directory / f"{number:06}" for number in range(count)]
+    for path in paths:
+        path.write_bytes(b"x")
+    session = Session(ours.config("fileslower", [os.getpid()], call_min_ns=0))
+    with session:
+        for path in paths:
+            descriptor = os.open(path, os.O_RDONLY)
+            os.pread(descriptor, 1, 0)
+            os.close(descriptor)
+            session.poll()
+        begin = time.perf_counter()
+        session.finish()
+        return time.perf_counter() - begin
+
+
+def _finish_with_stacks(count: int, workload: Workload) -> float:
+    """Seconds to finish after a thread slept under `count` different stacks."""
+    session = Session(ours.config("offcputime", [workload.pid]))
+    with session:
+        workload.run(f"stacks {count}")
+        begin = time.perf_counter()
+        session.finish()
+        return time.perf_counter() - begin
+
+
+def run(rounds: int) -> Report:
+    """At least 15 rounds for medians worth their name."""
+    report = Report("Attach and detach")
+    kernel_variants()
+    cases: dict[str, Case] = {kind: partial(_ours, kind) for kind in ours.KINDS}
+    cases["first"] = lambda: _printed([PYTHON, "-c", _FIRST, "everything"])
+    cases["libbpf-tools offcputime"] = lambda: _until_attached([])
+    try:
+        bcc, softirqs = peers.bcc(["/usr/bin/python3", "-c", _BCC]), peers.bcc(["softirqs-bpfcc", "60"])
+    except peers.PeerError as error:
+        report.notes.append(f"BCC could not be measured: {error}")
+    else:
+        cases["BCC"] = lambda: _printed(bcc)
+        cases["softirqs-bpfcc"] = lambda: _until_header(softirqs)
+    found, notes = _sampled(cases, rounds)
+    report.notes += notes
+
+    def row(what: str, case: str, peer: str, goal: bool) -> Row:
+        mine, other = found[case], found.get(peer)
+        return Row(
+            what,
+            _both(mine),
+            f"{peer}: {_both(other)}" if other else "",
+            f"{mine[0].median / other[0].median:.2f}" if other else "",
+            f"< {_GOAL_MS} ms" if goal else "",
+            mine[0].median * 1e3 < _GOAL_MS if goal else None,
+        )
+
+    report.rows += [row(f"load and attach: {kind}", kind, "BCC", True) for kind in ours.KINDS]
+    report.rows.append(row("everything, first in its process", "first", "libbpf-tools offcputime", False))
+    report.rows.append(row("everything, first in its process", "first", "softirqs-bpfcc", False))
+    report.notes.append("wall time, and CPU time beside it; ours within a running Python with the kernel's types read")
+    report.notes.append("BCC: one empty raw tracepoint, without its import; the two tools: from exec until they trace")
+    report.rows += _finishing(max(3, rounds // 5))
+    return report
+
+
+def _finishing(rounds: int) -> list[Row]:
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="whystall-bench-") as name:
+        directory = Path(name)
+        (directory / "file").write_bytes(bytes(4096))
+        for files in (0, 1000, 5000):
+            taken = spread(_finish_with_files(files, directory) for _ in range(rounds))
+            rows.append(Row(f"detach and read everything: {files} files, each told", taken.text("ms", 1, 1e3)))
+        with Workload("calls.c", str(directory / "file")) as workload:
+            for stacks in (1, 1000, 4000):
+                taken = spread(_finish_with_stacks(stacks, workload) for _ in range(rounds))
+                rows.append(Row(f"detach and read everything: {stacks} user stacks", taken.text("ms", 1, 1e3)))
+    return rows
+
+
+if __name__ == "__main__":
+    from benchmarks.run import main
+
+    sys.exit(main(["attach"]))

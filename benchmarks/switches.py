@@ -1,0 +1,102 @@
+"""A workload that does nothing but switch, under offcputime: ours beside that of libbpf-tools.
+
+Two processes hand a byte to and fro. On one CPU every switch is charged to one of the two, so their CPU time
+holds all that tracing costs; on two CPUs part of it falls to the idle CPU, and only wall time shows the whole.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from benchmarks import kernel, ours, peers
+from benchmarks.common import Condition, Metrics, Report, Row, Samples, Workload, interleave, mortal
+
+_TRIPS = 10_000
+_PAIRS = {
+    # both sides look at the same processes, with kernel and user stacks
+    "one of the two": ("ours one", "peer one"),
+    "the whole host": ("ours host", "peer host"),
+    "another process": ("ours other", "peer other"),
+}
+
+
+def _conditions(pid: int, other: int) -> dict[str, Condition]:
+    return {
+        "none": ours.nothing,
+        "ours one": lambda: ours.session("offcputime", [pid]),
+        "peer one": lambda: peers.libbpf_offcputime("-p", str(pid)),
+        "ours host": lambda: ours.session("offcputime", None),
+        "peer host": peers.libbpf_offcputime,
+        "ours other": lambda: ours.session("offcputime", [other]),
+        "peer other": lambda: peers.libbpf_offcputime("-p", str(other)),
+    }
+
+
+def _measure(workload: Workload) -> Metrics:
+    cpu, wall = workload.run(f"pingpong {_TRIPS}")
+    return {"CPU": cpu, "wall": wall}
+
+
+def _bpf_ns(workload: Workload, condition: Condition) -> float:
+    """ns that BPF programs run per round trip, by the kernel's count."""
+    with kernel.run_statistics(), condition() as tracers:
+        programs: Sequence[int] = sorted(ours.programs().union(*(kernel.programs_of(pid) for pid in tracers)))
+        before = kernel.runs(programs)
+        workload.run(f"pingpong {_TRIPS}")
+        after = kernel.runs(programs)
+    return sum(run.ns - before[number].ns for number, run in after.items() if number in before) / _TRIPS
+
+
+def _rows(where: str, metric: str, samples: Samples) -> list[Row]:
+    def slowdown(name: str) -> str:
+        ratio, added = samples.ratio(name, metric, "none"), samples.added(name, metric, "none")
+        return f"x {ratio.text('', 2)}, {added.median:+.0f} ns"
+
+    base = samples.spread("none", metric).text(f"ns {metric}")
+    rows = [Row(f"{where}: round trip, nobody traces", "", base)]
+    for who, (mine, peer) in _PAIRS.items():
+        if peer not in samples.by_condition:
+            continue
+        beside = samples.ratio(mine, metric, peer)
+        met = True if beside.median <= 1 else False if beside.low > 1 else None
+        rows.append(Row(f"{where}: {who}", slowdown(mine), slowdown(peer), beside.text("", 2), "<= peer's", met))
+    return rows
+
+
+def run(rounds: int) -> Report:
+    """Leaves nothing attached, whatever happens."""
+    report = Report("Switches: pipe ping-pong under offcputime, ours beside libbpf-tools'")
+    report.notes.append("unclear: the median is above the peer's, and the quartiles lie on both sides of it")
+    cpus = sorted(os.sched_getaffinity(0))
+    places = {"one CPU": (cpus[-1], cpus[-1], "CPU")}
+    if len(cpus) > 1:
+        places["two CPUs"] = (cpus[0], cpus[-1], "wall")
+    sleeper = subprocess.Popen(mortal(["sleep", "3600"]))
+    try:
+        for where, (first, second, metric) in places.items():
+            with Workload("pingpong.c", str(first), str(second)) as workload:
+                conditions = _conditions(workload.pid, sleeper.pid)
+                try:
+                    with conditions["peer one"]():
+                        pass
+                except peers.PeerError as error:
+                    report.notes.append(f"libbpf-tools' offcputime could not be measured: {error}")
+                    conditions = {name: made for name, made in conditions.items() if not name.startswith("peer")}
+                samples = interleave(conditions, rounds, lambda *_, workload=workload: _measure(workload))
+                report.rows += _rows(where, metric, samples)
+                used = [f"{name} {_bpf_ns(workload, made):.0f}" for name, made in conditions.items() if name != "none"]
+                report.notes.append(f"{where}: ns in BPF programs per round trip, kernel's count: {', '.join(used)}")
+                report.notes += [f"{where}: {note}" for note in samples.notes()]
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    return report
+
+
+if __name__ == "__main__":
+    from benchmarks.run import main
+
+    sys.exit(main(["switches"]))

@@ -1,0 +1,440 @@
+"""What a session saw, as plain typed rows, and how they are decoded from the kernel side's records.
+
+All times are CLOCK_MONOTONIC nanoseconds. Names and paths are bytes exactly as the kernel gave
+them: hostile text, to be sanitised above. ``dev`` is the kernel's own device number (``device``
+splits it). Stack ids are keys of ``Capture.stacks``; 0 means no stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from whystall.bpf import layout as lay
+
+_Name = bytes  # where a member is called ``bytes``
+
+
+class FileKey(NamedTuple):
+    """Identity of a file: kernel device number, inode number, inode generation."""
+
+    dev: int
+    ino: int
+    gen: int
+
+
+class Call(NamedTuple):
+    """One system call slower than the threshold. ``end - start = cpu + d + s + runnable + other``."""
+
+    start: int
+    end: int
+    tgid: int
+    tid: int
+    comm: bytes
+    nr: int
+    fd: int
+    """Descriptor it works on, or that it returned; -1: none."""
+    flags: int
+    """Of layout: SEEDED (began before the window), OPEN (still in flight at its end), DIRECT, SYNC, REGULAR."""
+    file: FileKey | None
+    file2: FileKey | None
+    """The other file of sendfile (out), copy_file_range and splice (out)."""
+    dir: FileKey | None
+    """The directory a relative ``path`` starts from; its path is in ``Capture.files``."""
+    dir2: FileKey | None
+    path: bytes
+    """First path argument as the caller wrote it; empty: none, or unreadable."""
+    path2: bytes
+    asked: int
+    """Bytes asked for; of a vector call the sum (of its first 32 parts), 0 while it is open."""
+    returned: int
+    """Result; negative errno; 0 while open."""
+    offset: int | None
+    """Byte position in the file it started at, where known."""
+    cpu_ns: int
+    d_ns: int
+    """Blocked uninterruptibly (disk, throttled writer, ...)."""
+    s_ns: int
+    runnable_ns: int
+    """Ready to run, without a CPU: preempted, or woken and waiting."""
+    other_ns: int
+    """Stopped, traced, frozen."""
+    stack: int
+    """Kernel stack of the longest time off the CPU within the call."""
+    longest_off_ns: int
+
+
+@dataclass(frozen=True)
+class CallTotal:
+    """All calls of one number by one thread, fast ones too, and the one in flight at the end."""
+
+    tgid: int
+    tid: int
+    nr: int
+    count: int
+    wall_ns: int
+    max_ns: int
+    bytes: int
+    cpu_ns: int
+    d_ns: int
+    s_ns: int
+    runnable_ns: int
+    other_ns: int
+
+
+@dataclass(frozen=True)
+class FileSlot:
+    """Ended calls of one number on one file by one process, in one latency slot (layout.slot_bounds)."""
+
+    file: FileKey
+    tgid: int
+    nr: int
+    slot: int
+    count: int
+    sum_ns: int
+    bytes: int
+
+
+class File(NamedTuple):
+    """A file that something slow touched."""
+
+    key: FileKey
+    path: bytes
+    """Absolute, as seen from the root of its mount tree; no leading ``/`` when the head is missing."""
+    flags: int
+    """Of layout: FILE_TRUNCATED, FILE_UNLINKED, FILE_NO_MOUNT (path within its file system only)."""
+    size: int
+    mode: int
+    fs: bytes
+    """File system type."""
+
+
+class Segment(NamedTuple):
+    """One time off the CPU at least as long as the threshold."""
+
+    start: int
+    end: int
+    runnable_ns: int
+    """Part of it after the wake-up (class R: all of it)."""
+    tgid: int
+    tid: int
+    comm: bytes
+    off_class: str
+    """D, S, R (preempted) or other."""
+    flags: int
+    nr: int
+    """System call it was in; -1: none (user mode, a fault, a kernel thread)."""
+    file: FileKey | None
+    futex: int
+    """User address, 0: not a futex call."""
+    kstack: int
+    ustack: int
+    wake: int
+    """When it was woken; 0: unknown (wakers off, or never)."""
+    waker_tgid: int
+    waker_tid: int
+    waker_comm: bytes
+    wake_stack: int
+    """Kernel stack of the waker: tells whether an interrupt of an innocent thread did it."""
+
+
+@dataclass(frozen=True)
+class OffTotal:
+    """All segments of a thread with the same state, call, file and stacks; open ones included."""
+
+    tgid: int
+    tid: int
+    off_class: str
+    nr: int
+    file: FileKey | None
+    kstack: int
+    ustack: int
+    count: int
+    total_ns: int
+    max_ns: int
+    runnable_ns: int
+
+
+class Thread(NamedTuple):
+    """A thread that was looked at, named at its first event and again at the end."""
+
+    tid: int
+    tgid: int
+    comm: bytes
+    kernel: bool
+
+
+@dataclass(frozen=True)
+class BlockSlot:
+    """I/Os of a disk with one operation, one phase (queue, device) in one latency slot."""
+
+    dev: int
+    op: str
+    phase: str
+    slot: int
+    count: int
+    sum_ns: int
+
+
+@dataclass(frozen=True)
+class BlockTotal:
+    """All completed I/Os of a disk with one operation."""
+
+    dev: int
+    op: str
+    count: int
+    bytes: int
+    queue_ns: int
+    device_ns: int
+    queue_max_ns: int
+    device_max_ns: int
+
+
+class BlockIo(NamedTuple):
+    """One I/O slower (queue and device together) than the threshold."""
+
+    dev: int
+    op: str
+    insert: int
+    """When it was queued; 0: issued directly."""
+    issue: int
+    """When the driver got it; 0: still queued."""
+    complete: int
+    """Of ``Capture.block_open``: the window's end."""
+    sector: int
+    bytes: int
+    tgid: int
+    tid: int
+    comm: _Name
+    """Who queued it: for buffered writes a kernel worker, not the writer."""
+
+
+class Stack(NamedTuple):
+    """Addresses, innermost first."""
+
+    user: bool
+    addresses: tuple[int, ...]
+
+
+class Capture(NamedTuple):
+    """Everything one session saw."""
+
+    window_start: int
+    window_end: int
+    calls: list[Call]
+    call_totals: list[CallTotal]
+    file_slots: list[FileSlot]
+    files: dict[FileKey, File]
+    segments: list[Segment]
+    off_totals: list[OffTotal]
+    threads: dict[int, Thread]
+    block_slots: list[BlockSlot]
+    block_totals: list[BlockTotal]
+    block_ios: list[BlockIo]
+    block_open: list[BlockIo]
+    """Still on their way when the window ended; in no total."""
+    stacks: dict[int, Stack]
+    lost: dict[str, list[int]]
+    """Losses by reason (layout.LOSSES, ``reader_full``, ``recursion``), per CPU where the kernel counts
+    so, else one number. Only reasons that happened."""
+    seen: dict[str, int]
+    """``calls``, ``switches``, ``block``: events that were measured; ``records``: told in full;
+    ``self_calls``, ``self_switches``: of the tracer itself; ``untold``: switches back to a traced thread that the
+    kernel did not tell, found by the scheduler's own account."""
+    hooks: tuple[str, ...]
+    variants: dict[str, str]
+
+
+def device(dev: int) -> tuple[int, int]:
+    """(major, minor) of a kernel device number."""
+    return dev >> 20, dev & 0xFFFFF
+
+
+def _key(ino: int, dev: int, gen: int) -> FileKey | None:
+    return FileKey(dev, ino, gen) if ino or dev else None
+
+
+def _text(raw: bytes) -> bytes:
+    return raw.split(b"\0", 1)[0]
+
+
+_CALL = lay.unpacker(lay.CallRecord)
+_SEGMENT = lay.unpacker(lay.SegmentRecord)
+_BLOCK = lay.unpacker(lay.BlockRecord)
+_PATH_TEXT = lay.PathRecord.text.offset
+_FILE_TEXT = lay.FileRecordC.text.offset
+
+
+class Records:
+    """Decoded ring buffer records."""
+
+    def __init__(self, raw: Iterable[bytes]) -> None:
+        self.calls: list[Call] = []
+        self.segments: list[Segment] = []
+        self.block_ios: list[BlockIo] = []
+        self.files: dict[FileKey, File] = {}
+        self.open_paths: dict[tuple[int, int], tuple[int, int]] = {}
+        """(tid, start) of an open call -> addresses of its path arguments."""
+        self._paths: dict[tuple[int, int, int], bytes] = {}
+        calls: list[bytes] = []
+        decode = {
+            lay.RECORD_CALL: calls.append,
+            lay.RECORD_PATH: self._path,
+            lay.RECORD_FILE: self._file,
+            lay.RECORD_SEGMENT: self._segment,
+            lay.RECORD_BLOCK: self._block,
+        }
+        for record in raw:
+            decode[record[0]](record)
+        for record in calls:
+            self._call(record)
+
+    def _path(self, record: bytes) -> None:
+        head = lay.PathRecord.from_buffer_copy(record.ljust(_PATH_TEXT + lay.PATH_BYTES, b"\0"))
+        self._paths[head.tid, head.start, head.which] = record[_PATH_TEXT : _PATH_TEXT + head.length - 1]
+
+    def _file(self, record: bytes) -> None:
+        head = lay.FileRecordC.from_buffer_copy(record.ljust(_FILE_TEXT + lay.PATH_BYTES, b"\0"))
+        key = FileKey(head.file.dev, head.file.ino, head.file.gen)
+        names = record[_FILE_TEXT : _FILE_TEXT + head.length].split(b"\0")[:-1]
+        fs = bytes(head.fs)
+        if fs in (b"pipefs", b"sockfs"):  # named as /proc/PID/fd names them
+            path = b"%s:[%d]" % (b"pipe" if fs == b"pipefs" else b"socket", key.ino)
+        elif fs == b"anon_inodefs":
+            path = b"anon_inode:" + b"/".join(names)
+        else:
+            path = b"/".join(reversed(names))
+            if not head.flags & lay.FILE_TRUNCATED:
+                path = b"/" + path
+        self.files[key] = File(key, path, head.flags, head.size, head.mode, fs)
+
+    def _call(self, record: bytes) -> None:
+        (
+            _type, flags, start, end, tgid, tid, nr, fd,
+            i1, d1, g1, i2, d2, g2, i3, d3, g3, i4, d4, g4,
+            asked, returned, offset, d_ns, s_ns, run_ns, other_ns, stack, longest, path, path2, comm,
+        ) = _CALL.unpack(record)  # fmt: skip
+        if flags & lay.OPEN and (path or path2):
+            self.open_paths[tid, start] = (path, path2)
+        self.calls.append(
+            Call(
+                start, end, tgid, tid, _text(comm), nr, fd, flags,
+                _key(i1, d1, g1), _key(i2, d2, g2), _key(i3, d3, g3), _key(i4, d4, g4),
+                self._paths.get((tid, start, 0), b""), self._paths.get((tid, start, 1), b""),
+                asked, returned, None if offset < 0 else offset,
+                max(0, end - start - d_ns - s_ns - run_ns - other_ns), d_ns, s_ns, run_ns, other_ns,
+                stack, longest,
+            )
+        )  # fmt: skip
+
+    def _segment(self, record: bytes) -> None:
+        (
+            _type, flags, start, end, run_ns, tgid, tid, nr, off_class, ino, dev, gen,
+            futex, kstack, ustack, wake, wake_stack, waker_tgid, waker_tid, waker_comm, comm,
+        ) = _SEGMENT.unpack(record)  # fmt: skip
+        self.segments.append(
+            Segment(
+                start, end, run_ns, tgid, tid, _text(comm), lay.OFF_CLASSES[off_class], flags, nr,
+                _key(ino, dev, gen), futex, kstack, ustack, wake, waker_tgid, waker_tid, _text(waker_comm),
+                wake_stack,
+            )
+        )  # fmt: skip
+
+    def _block(self, record: bytes) -> None:
+        (_type, dev, insert, issue, complete, sector, size, op, tgid, tid, comm) = _BLOCK.unpack(record)
+        self.block_ios.append(
+            BlockIo(dev, lay.BLOCK_OPS[op], insert, issue, complete, sector, size, tgid, tid, _text(comm))
+        )
+
+
+Items = list[tuple[bytes, bytes]]
+
+
+def call_totals(items: Items) -> list[CallTotal]:
+    """Rows of map call_totals."""
+    key, value = lay.unpacker(lay.CallKey), lay.unpacker(lay.CallTotalC)
+    rows = []
+    for k, v in items:
+        tgid, tid, nr, _ = key.unpack(k)
+        count, wall, longest, size, d, s, run, other = value.unpack(v)
+        cpu = max(0, wall - d - s - run - other)
+        rows.append(CallTotal(tgid, tid, nr, count, wall, longest, size, cpu, d, s, run, other))
+    return rows
+
+
+def file_slots(items: Items) -> list[FileSlot]:
+    """Rows of map file_slots."""
+    key, value = lay.unpacker(lay.SlotKey), lay.unpacker(lay.SlotValue)
+    rows = []
+    for k, v in items:
+        ino, dev, gen, tgid, nr, slot = key.unpack(k)
+        rows.append(FileSlot(FileKey(dev, ino, gen), tgid, nr, slot, *value.unpack(v)))
+    return rows
+
+
+def off_totals(items: Items) -> list[OffTotal]:
+    """Rows of map off_totals."""
+    key, value = lay.unpacker(lay.OffKey), lay.unpacker(lay.OffTotalC)
+    rows = []
+    for k, v in items:
+        ino, dev, gen, kstack, ustack, tgid, tid, nr, off_class = key.unpack(k)
+        count, total, longest, run = value.unpack(v)
+        rows.append(
+            OffTotal(
+                tgid, tid, lay.OFF_CLASSES[off_class], nr, _key(ino, dev, gen), kstack, ustack,
+                count, total, longest, run,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def threads(items: Items) -> dict[int, Thread]:
+    """Rows of map threads."""
+    value = lay.unpacker(lay.ThreadInfo)
+    found = {}
+    for k, v in items:
+        tid = int.from_bytes(k, "little")
+        tgid, flags, comm = value.unpack(v)
+        found[tid] = Thread(tid, tgid, _text(comm), bool(flags & lay.KTHREAD))
+    return found
+
+
+def stacks(items: Items) -> dict[int, Stack]:
+    """Rows of map stacks."""
+    value = lay.unpacker(lay.StackValue)
+    found = {}
+    for k, v in items:
+        depth, user, *addresses = value.unpack(v)
+        found[int.from_bytes(k, "little")] = Stack(bool(user), tuple(addresses[:depth]))
+    return found
+
+
+def block_slots(items: Items) -> list[BlockSlot]:
+    """Rows of map block_slots."""
+    key, value = lay.unpacker(lay.BlockKey), lay.unpacker(lay.BlockSlotC)
+    rows = []
+    for k, v in items:
+        dev, op, phase, slot, _ = key.unpack(k)
+        rows.append(BlockSlot(dev, lay.BLOCK_OPS[op], lay.BLOCK_PHASES[phase], slot, *value.unpack(v)))
+    return rows
+
+
+def block_totals(items: Items) -> list[BlockTotal]:
+    """Rows of map block_totals."""
+    key, value = lay.unpacker(lay.BlockKey), lay.unpacker(lay.BlockTotalC)
+    rows = []
+    for k, v in items:
+        dev, op, *_ = key.unpack(k)
+        rows.append(BlockTotal(dev, lay.BLOCK_OPS[op], *value.unpack(v)))
+    return rows
+
+
+def open_ios(items: Items, end: int) -> list[BlockIo]:
+    """Rows of map requests: what was on its way when the window ended."""
+    value = lay.unpacker(lay.RequestState)
+    rows = []
+    for _, v in items:
+        insert, issue, sector, _, dev, size, op, tgid, tid, _, comm = value.unpack(v)
+        rows.append(BlockIo(dev, lay.BLOCK_OPS[op], insert, issue, end, sector, size, tgid, tid, _text(comm)))
+    return rows

@@ -1,0 +1,22 @@
+"""The one error of this room; the rooms above turn it into theirs."""
+
+from __future__ import annotations
+
+
+class BpfError(Exception):
+    """Why the kernel side cannot work, in one line, and what to do about it.
+
+    ``code`` is one of ``no_libbpf``, ``no_btf``, ``no_privilege``, ``object_missing``,
+    ``build_failed``, ``load_failed``, ``attach_failed``, ``read_failed``, ``bad_config``.
+    ``log`` is the tail of libbpf's and the verifier's log, empty when there is none.
+    """
+
+    def __init__(self, code: str, message: str, remedy: str, log: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.remedy = remedy
+        self.log = log
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message} ({self.remedy})"

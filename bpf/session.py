@@ -1,0 +1,347 @@
+"""One window of kernel-side tracing: open, poll, finish, close.
+
+``open`` attaches everything or nothing. Nothing outlives the process: all attachments are file
+descriptors. Not thread-safe: one session belongs to one thread; several sessions may run at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as ct
+import os
+import resource
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+
+from whystall.bpf import capture as cap
+from whystall.bpf import layout as lay
+from whystall.bpf import syscalls
+from whystall.bpf.build import object_path
+from whystall.bpf.errors import BpfError
+from whystall.bpf.libbpf import KernelTypes, Link, Map, Object, Program, Ring
+
+MAX_TARGETS = 1024
+_WALK_RING_MAX = 64 << 20
+_CONSTANT_VARIANTS = frozenset(name for name, *_ in lay.Config._fields_)
+_BLOCK_HOOKS = ("on_complete", "on_issue", "on_insert")  # in this order none sees half a request
+
+
+@dataclass(frozen=True)
+class SessionConfig:
+    """What to look at. Thresholds in nanoseconds; they bound what is told one by one, totals
+    always cover everything."""
+
+    targets: frozenset[int] | None
+    """Process ids (1 to 1024 of them); None: every process but the tracer, and then only file operations
+    among the system calls."""
+    self_tgid: int = field(default_factory=os.getpid)
+    """The tracer: never reported, unless it is a target; its events are counted to prove the hooks alive."""
+    follow: bool = False
+    """Also processes that targets start during the window."""
+    syscalls: bool = True
+    call_min_ns: int = 10_000_000
+    switches: bool = True
+    switch_min_ns: int = 1_000_000
+    user_stacks: bool = False
+    wakers: bool = False
+    block: bool = False
+    block_min_ns: int = 10_000_000
+    ring_bytes: int = 1 << 21
+    """Power of two, at least a page."""
+    max_bytes: int = 32 << 20
+    """Memory for records in this process; what comes later is counted as lost (``reader_full``)."""
+    variants: Mapping[str, bool] = field(default_factory=dict)
+    """Force an older kernel's way (False) for: task_storage, pt_regs_helper, current_btf, loop_helper,
+    plain_loads, switch_has_state."""
+
+
+@lru_cache(maxsize=1)
+def kernel_variants() -> Mapping[str, bool]:
+    """Which newer ways the running kernel has. Raises ``BpfError`` ``no_btf`` or ``no_libbpf``."""
+    with KernelTypes() as kernel:
+        helpers = kernel.enum_names("bpf_func_id")
+        switch_arguments = kernel.tracepoint_arguments("sched_switch")
+        if switch_arguments < 0:
+            raise BpfError("no_btf", "the kernel's type information has no tracepoints", "use a kernel from 5.8 on")
+        current_btf = "BPF_FUNC_get_current_task_btf" in helpers
+        return {
+            "task_storage": "BPF_MAP_TYPE_TASK_STORAGE" in kernel.enum_names("bpf_map_type") and current_btf,
+            "pt_regs_helper": "BPF_FUNC_task_pt_regs" in helpers,
+            "current_btf": current_btf,
+            "loop_helper": "BPF_FUNC_loop" in helpers,
+            "plain_loads": kernel.has_function("bpf_rdonly_cast") and current_btf,
+            "switch_has_state": switch_arguments >= 4,
+            "block_one_arg": kernel.tracepoint_arguments("block_rq_insert") == 1,
+            "block_merge_hook": kernel.tracepoint_arguments("block_rq_merge") > 0,
+            "fault_hook": kernel.tracepoint_arguments("mm_filemap_fault") == 2 and current_btf,
+        }
+
+
+class Session:
+    """See the module. Use as a context manager, or call ``close``."""
+
+    def __init__(self, config: SessionConfig) -> None:
+        self.config = config
+        self.hooks: tuple[str, ...] = ()
+        self.variants: dict[str, bool] = {}
+        self._object: Object | None = None
+        self._ring: Ring | None = None
+        self._links: list[Link] = []
+        self._programs: list[Program] = []
+        self._live = lay.Live()
+        self._targets: Map | None = None
+        self._records: list[bytes] = []
+        self._bytes = 0
+        self._dropped = 0
+
+    def __enter__(self) -> Session:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Load and attach, as one unit. Raises ``BpfError``; then nothing is attached."""
+        targets = self.config.targets
+        if targets is not None and not 1 <= len(targets) <= MAX_TARGETS:
+            raise BpfError("bad_config", f"{len(targets)} targets", f"give 1 to {MAX_TARGETS}, or none for everyone")
+        try:
+            self._attach(self._load())
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> Object:
+        forced = self.config.variants
+        self.variants = {name: here and forced.get(name, True) for name, here in kernel_variants().items()}
+        path = object_path(os.uname().machine, "host" if self.variants["plain_loads"] else "host_old")
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise BpfError("object_missing", f"{path.name} is missing", "build it: make build") from error
+        made = self._object = Object(data, path.name)
+        self._choose(made)
+        made.map(".rodata.config").set_initial(bytes(self._constants()))
+        made.map(".rodata.rows").set_initial(syscalls.rows_image())
+        made.map("ring").set_max_entries(max(self.config.ring_bytes, self._ring_for_walk()))
+        made.load()
+        self._live = lay.Live.from_buffer(made.map(".data.live").memory())
+        self._targets = made.map("targets")
+        for tgid in sorted(self.config.targets or ())[1:]:
+            self.add_target(tgid)
+        self._ring = Ring(made.map("ring"), self._take)
+        return made
+
+    def _ring_for_walk(self) -> int:
+        """Ring that holds what the last walk tells at once: an open segment of every thread there is."""
+        if self.config.targets is not None:
+            return 0
+        threads = int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
+        return min(_WALK_RING_MAX, 1 << (2 * threads * ct.sizeof(lay.SegmentRecord)).bit_length())
+
+    @property
+    def _walks(self) -> bool:
+        return self.config.syscalls or self.config.switches
+
+    def _wanted(self) -> list[str]:
+        """Programs in the order they attach: an exit may come before its entry is hooked, not after."""
+        config = self.config
+        names = ["on_exit", "on_enter"] if config.syscalls else []
+        if self._walks:
+            names.append("on_switch")
+            if not self.variants["task_storage"]:
+                names.append("on_thread_exit")
+        if config.switches and self.variants["fault_hook"]:
+            names.append("on_fault")
+        if config.wakers and config.switches:
+            names.append("on_waking")
+        if config.follow and config.targets:
+            names.append("on_fork")
+        if config.block:
+            names.extend(_BLOCK_HOOKS)
+            if self.variants["block_merge_hook"]:
+                names.append("on_merge")
+        return names
+
+    def _choose(self, made: Object) -> None:
+        wanted = {*self._wanted(), "walk"} if self._walks else {*self._wanted()}
+        for name in made.program_names():
+            made.program(name).set_autoload(name in wanted)
+        made.map("state_storage").set_autocreate(self.variants["task_storage"])
+        # an unused map still exists, since programs name it, but costs nothing
+        unused = {"state_hash"} if self.variants["task_storage"] else set()
+        unused |= {"call_totals", "file_slots"} if not self.config.syscalls else set()
+        unused |= {"off_totals"} if not self.config.switches else set()
+        unused |= {"requests", "block_slots", "block_totals"} if not self.config.block else set()
+        for name in unused:
+            made.map(name).set_max_entries(1)
+
+    def _constants(self) -> lay.Config:
+        config = self.config
+        targets = sorted(config.targets or ())
+        own = 0 if config.self_tgid in targets else config.self_tgid
+        return lay.Config(
+            call_min_ns=config.call_min_ns,
+            switch_min_ns=config.switch_min_ns,
+            block_min_ns=config.block_min_ns,
+            wakeup_bytes=config.ring_bytes // 4,
+            target=targets[0] if targets else 0,
+            self_tgid=own,
+            thread_size=16384 if os.uname().machine == "x86_64" else max(16384, resource.getpagesize()),
+            follow=config.follow and bool(targets),
+            syscalls=config.syscalls,
+            switches=config.switches,
+            user_stacks=config.user_stacks,
+            wakers=config.wakers,
+            **{name: value for name, value in self.variants.items() if name in _CONSTANT_VARIANTS},
+        )
+
+    def _attach(self, made: Object) -> None:
+        for name in self._wanted():
+            if name != "on_exit" and not self._live.window_start:
+                self._live.window_start = time.monotonic_ns()
+            program = made.program(name)
+            self._links.append(program.attach())
+            self._programs.append(program)
+        self.hooks = tuple(program.name for program in self._programs)
+        if self._walks:
+            made.program("walk").run_iterator()
+
+    def _take(self, record: bytes) -> None:
+        if self._bytes + len(record) > self.config.max_bytes and record[0] != lay.RECORD_FILE:
+            self._dropped += 1
+            return
+        self._bytes += len(record)
+        self._records.append(record)
+
+    def fileno(self) -> int:
+        """Readable when the ring buffer fills; call ``poll`` then, and every second or so anyway."""
+        if self._ring is None:
+            raise BpfError("read_failed", "the session is not open", "open it first")
+        return self._ring.fileno()
+
+    def poll(self) -> int:
+        """Take the records there are; their number."""
+        return self._ring.consume() if self._ring is not None else 0
+
+    def add_target(self, tgid: int) -> None:
+        """Look at one more process from now on."""
+        if self._targets is None or self.config.targets is None:
+            raise BpfError("bad_config", "the session has no targets", "open it with targets")
+        self._targets.update(tgid.to_bytes(4, "little"), b"\1")
+        self._live.more_targets = 1
+
+    def counters(self) -> dict[str, list[int]]:
+        """Every counter (layout.COUNTERS), per CPU, now."""
+        if self._object is None:
+            return {}
+        raw = self._object.map("counters").lookup(bytes(4), per_cpu=True) or b""
+        words = memoryview(raw).cast("Q")
+        width = len(lay.COUNTERS)
+        return {name: [words[i] for i in range(at, len(words), width)] for at, name in enumerate(lay.COUNTERS)}
+
+    def finish(self) -> cap.Capture:
+        """Detach, tell what is still open, read everything, close. Raises ``BpfError``."""
+        made = self._object
+        if made is None:
+            raise BpfError("read_failed", "the session is not open", "open it first")
+        try:
+            missed = sum(program.recursion_misses() for program in self._programs)
+            self._detach()
+            self.poll()
+            end = time.monotonic_ns()
+            self._live.window_end = end
+            self._live.walk_stage = 1
+            if self._walks:
+                made.program("walk").run_iterator()
+                self.poll()
+            return self._capture(made, end, missed)
+        finally:
+            self.close()
+
+    def _capture(self, made: Object, end: int, missed: int) -> cap.Capture:
+        records = cap.Records(self._records)
+        counters = self.counters()
+        lost = {name: counters[name] for name in lay.LOSSES if any(counters[name])}
+        if self._dropped:
+            lost["reader_full"] = [self._dropped]
+        if missed:
+            lost["recursion"] = [missed]
+        seen = {name.removeprefix("seen_"): sum(counters[name]) for name in lay.COUNTERS[len(lay.LOSSES) :]}
+        seen["records"] = seen.pop("kept_records")
+        totals = cap.call_totals(made.map("call_totals").items())
+        off_totals = cap.off_totals(made.map("off_totals").items())
+        seen["calls"] = sum(total.count for total in totals) + sum(lost.get("call_totals_full", ()))
+        seen["switches"] = sum(total.count for total in off_totals) + sum(lost.get("off_totals_full", ()))
+        return cap.Capture(
+            window_start=self._live.window_start,
+            window_end=end,
+            calls=[self._with_open_paths(call, records) for call in records.calls],
+            call_totals=totals,
+            file_slots=cap.file_slots(made.map("file_slots").items()),
+            files=records.files,
+            segments=records.segments,
+            off_totals=off_totals,
+            threads=cap.threads(made.map("threads").items()),
+            block_slots=cap.block_slots(made.map("block_slots").items()),
+            block_totals=cap.block_totals(made.map("block_totals").items()),
+            block_ios=records.block_ios,
+            # without the merge hook, what was queued and never issued may just have been merged
+            block_open=[
+                io
+                for io in cap.open_ios(made.map("requests").items(), end)
+                if io.issue or self.variants["block_merge_hook"]
+            ],
+            stacks=cap.stacks(made.map("stacks").items(batch=1024)),
+            lost=lost,
+            seen=seen,
+            hooks=self.hooks,
+            variants={name: "new" if here else "old" for name, here in self.variants.items()},
+        )
+
+    @staticmethod
+    def _with_open_paths(call: cap.Call, records: cap.Records) -> cap.Call:
+        """An open call's path lies in its caller's memory, which only user space can read."""
+        addresses = records.open_paths.get((call.tid, call.start))
+        if addresses is None:
+            return call
+        return call._replace(path=_remote_text(call.tid, addresses[0]), path2=_remote_text(call.tid, addresses[1]))
+
+    def _detach(self) -> None:
+        while self._links:
+            self._links.pop().close()
+
+    def close(self) -> None:
+        """Detach and free everything; harmless to repeat, at any point."""
+        self._detach()
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            ring.close()
+        self._live = lay.Live()  # the shared one goes with the object
+        self._targets = None
+        self._programs = []
+        made, self._object = self._object, None
+        if made is not None:
+            made.close()
+
+
+def _remote_text(tid: int, address: int) -> bytes:
+    """A NUL-ended text in another thread's memory; empty when it cannot be read."""
+    if not address:
+        return b""
+    text = b""
+    with contextlib.suppress(OSError, ValueError, OverflowError), open(f"/proc/{tid}/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        while b"\0" not in text and len(text) < lay.PATH_BYTES:  # page by page: the next may be unmapped
+            chunk = memory.read(4096 - (address + len(text)) % 4096)
+            if not chunk:
+                break
+            text += chunk
+    return text.split(b"\0", 1)[0]

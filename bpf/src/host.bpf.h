@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* What the programs of the host object share: the table of system calls, big buffers, loops, histograms. */
+#ifndef WHYSTALL_HOST_H
+#define WHYSTALL_HOST_H
+
+#include "common.bpf.h"
+
+const volatile struct syscall_row rows[SYSCALL_ROWS] SEC(".rodata.rows") = {};
+
+static __always_inline const volatile struct syscall_row *row_of(__s32 nr)
+{
+	__u64 index = (__u32)nr;
+
+	if (index >= SYSCALL_ROWS)
+		return 0;
+	asm volatile("" : "+r"(index));	/* keeps the address from being formed before the check */
+	return &rows[index & (SYSCALL_ROWS - 1)];
+}
+
+/*
+ * Buffers too big for the stack. A buffer belongs to one kind of context that
+ * cannot interrupt itself on a CPU: hooks that run with preemption off, the
+ * wake-up hook (also from interrupts), the walk (preemptible by the others).
+ */
+enum scratch_user { SCRATCH_HOOK, SCRATCH_WAKE, SCRATCH_WALK, SCRATCH_USERS };
+
+/* Files a call names beside its main one. */
+enum told { TOLD_FILE2, TOLD_DIR, TOLD_DIR2, TOLD };
+
+struct scratch {
+	struct file_key told[TOLD];
+	union {
+		struct stack_value stack;
+		struct {
+			struct path_record path;
+			char slack_path[256];
+		};
+		struct {
+			struct file_record file;
+			char slack_file[256];
+		};
+		/* made in the ring buffer itself; here so that the object's BTF describes them */
+		struct call_record call;
+		struct segment_record segment;
+		struct block_record block;
+	};
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SCRATCH_USERS);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+static __always_inline struct scratch *scratch(__u32 user)
+{
+	return bpf_map_lookup_elem(&scratches, &user);
+}
+
+/* The reader is woken rarely: each wake-up costs the traced machine more than the record. */
+static __always_inline __u64 ring_flags(void)
+{
+	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= config.wakeup_bytes ? BPF_RB_FORCE_WAKEUP
+										  : BPF_RB_NO_WAKEUP;
+}
+
+/*
+ * Calls step(i, context) for i below times until it returns 1. bpf_loop (5.17, e6f2dd0f8067) is
+ * verified once, a plain loop once per turn: a third of the load time.
+ */
+#define REPEAT(times, bound, step, context) do {				\
+	if (config.loop_helper) {						\
+		bpf_loop(times, step, context, 0);				\
+	} else {								\
+		for (__u32 turn_ = 0; turn_ < (bound); turn_++)			\
+			if (turn_ >= (times) || step(turn_, context))		\
+				break;						\
+	}									\
+} while (0)
+
+/* Log-linear: exact below 8, then 8 steps per doubling; user space inverts it (layout.slot_bounds). */
+static __always_inline __u32 slot_of(__u64 value)
+{
+	__u64 rest = value;
+	__u32 log = 0;
+
+	if (value < 8)
+		return value;
+	if (rest >> 32) { rest >>= 32; log += 32; }
+	if (rest >> 16) { rest >>= 16; log += 16; }
+	if (rest >> 8) { rest >>= 8; log += 8; }
+	if (rest >> 4) { rest >>= 4; log += 4; }
+	if (rest >> 2) { rest >>= 2; log += 2; }
+	if (rest >> 1) { log += 1; }
+	return ((log - 3) << 3) + (__u32)(value >> (log - 3));
+}
+
+#endif

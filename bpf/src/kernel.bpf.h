@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The kernel's types, only the members used here, relocated at load (CO-RE).
+ * Everything that differs between kernels is in this file, with its version.
+ */
+#ifndef WHYSTALL_KERNEL_H
+#define WHYSTALL_KERNEL_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed char __s8;
+typedef short __s16;
+typedef int __s32;
+typedef long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+#include <stdbool.h>
+
+/* UAPI numbers (include/uapi/linux/bpf.h), so that no kernel header is needed. */
+#define BPF_MAP_TYPE_HASH 1
+#define BPF_MAP_TYPE_ARRAY 2
+#define BPF_MAP_TYPE_PERCPU_ARRAY 6
+#define BPF_MAP_TYPE_RINGBUF 27
+#define BPF_MAP_TYPE_TASK_STORAGE 29
+#define BPF_ANY 0
+#define BPF_NOEXIST 1
+#define BPF_F_NO_PREALLOC 1
+#define BPF_LOCAL_STORAGE_GET_F_CREATE 1
+#define BPF_F_USER_STACK (1ULL << 8)
+#define BPF_RB_NO_WAKEUP 1
+#define BPF_RB_FORCE_WAKEUP 2
+#define BPF_RB_AVAIL_DATA 0
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+#define CORE __attribute__((preserve_access_index))
+
+struct file_system_type { const char *name; } CORE;
+struct super_block { __u32 s_dev; struct file_system_type *s_type; } CORE;
+struct hlist_node { struct hlist_node *next; } CORE;
+struct hlist_head { struct hlist_node *first; } CORE;
+struct inode {
+	__u16 i_mode;
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	__u32 i_generation;
+	long long i_size;
+	struct hlist_head i_dentry;
+} CORE;
+struct qstr { __u32 len; const unsigned char *name; } CORE;
+struct hlist_bl_node { struct hlist_bl_node **pprev; } CORE;
+struct dentry {
+	struct hlist_bl_node d_hash;
+	struct dentry *d_parent;
+	struct qstr d_name;
+	struct inode *d_inode;
+	union { struct hlist_node d_alias; } d_u;
+} CORE;
+struct vfsmount { struct dentry *mnt_root; } CORE;
+struct mount {
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+} CORE;
+struct path { struct vfsmount *mnt; struct dentry *dentry; } CORE;
+struct file {
+	struct inode *f_inode;
+	unsigned int f_flags;
+	struct path f_path;
+	long long f_pos;
+} CORE;
+struct fdtable { unsigned int max_fds; struct file **fd; } CORE;
+struct files_struct { struct fdtable *fdt; } CORE;
+struct fs_struct { struct path pwd; } CORE;
+struct address_space { struct inode *host; } CORE;
+struct sched_info { unsigned long pcount; unsigned long long run_delay, last_arrival, last_queued; } CORE;
+struct rq { __u64 clock; } CORE;
+struct cfs_rq { struct rq *rq; } CORE;
+struct sched_entity { struct cfs_rq *cfs_rq; } CORE;
+
+#if defined(__TARGET_ARCH_x86)
+struct thread_info { __u32 status, cpu; } CORE;
+struct pt_regs { unsigned long di, si, dx, r10, r8, r9, orig_ax; } CORE;
+#elif defined(__TARGET_ARCH_arm64)
+struct thread_info { unsigned long flags; __u64 preempt_count; __u32 cpu; } CORE;
+struct pt_regs { __u64 regs[31]; __u64 orig_x0; __s32 syscallno; } CORE;
+#else
+#error "build for x86 or arm64"
+#endif
+
+struct task_struct {
+	struct thread_info thread_info;
+	unsigned int __state;
+	void *stack;
+	unsigned int flags;
+	int on_cpu, prio, exit_state;
+	struct sched_entity se;
+	struct sched_info sched_info;
+	int pid, tgid;
+	__u64 start_time;
+	char comm[16];
+	struct fs_struct *fs;
+	struct files_struct *files;
+} CORE;
+
+/* Moved to thread_info in 5.16, commit bcf9033e5449. */
+struct task_struct___before_5_16 { unsigned int cpu; } CORE;
+/* 5.14 renamed state, commit 2f064a59a11f. */
+struct task_struct___before_5_14 { volatile long state; } CORE;
+
+struct irqaction { const char *name; } CORE;
+
+struct gendisk { int major, first_minor; } CORE;
+struct request_queue { struct gendisk *disk; } CORE;
+struct request {
+	struct request_queue *q;
+	unsigned int cmd_flags;
+	unsigned int __data_len;
+	__u64 __sector;
+	__u64 start_time_ns;
+} CORE;
+/* request_queue.disk is there since 5.15 (d152c682f03c); request.rq_disk went in 5.17 (f3fa33acca9f). */
+struct request___before_5_17 { struct gendisk *rq_disk; } CORE;
+
+struct seq_file { void *private; } CORE;
+struct bpf_iter_meta { struct seq_file *seq; } CORE;
+struct bpf_iter__task { struct bpf_iter_meta *meta; struct task_struct *task; } CORE;
+
+enum req_flag_bits { __REQ_SYNC = 11 };
+
+#define PF_IO_WORKER 0x10
+#define PF_USER_WORKER 0x4000	/* since 6.4, 54e6842d0775 */
+#define PF_KTHREAD 0x200000
+
+static __always_inline unsigned int task_state(struct task_struct *task)
+{
+	struct task_struct___before_5_14 *old = (void *)task;
+
+	if (bpf_core_field_exists(task->__state))
+		return BPF_CORE_READ(task, __state);
+	return BPF_CORE_READ(old, state);
+}
+
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Every layout shared with user space. bpf/layout.py mirrors this file and
+ * tests/bpf/test_bpf_layout.py compares the two through the object's own BTF.
+ * No implicit padding anywhere. Times are CLOCK_MONOTONIC nanoseconds.
+ */
+#ifndef WHYSTALL_RECORDS_H
+#define WHYSTALL_RECORDS_H
+
+#define SYSCALL_ROWS 512
+#define STACK_DEPTH 96
+#define PATH_BYTES 4096
+#define COMM_BYTES 16
+#define NO_ARG 0xff
+#define NO_SYSCALL (-1)
+
+/* What a system call number means; filled by user space before load. */
+enum row_flag {
+	ROW_FILE_OP = 1 << 0,	/* a file operation, looked at even without targets */
+	ROW_METADATA = 1 << 1,	/* works on names or attributes, not on content */
+	ROW_BYTES = 1 << 2,	/* returns a number of bytes */
+	ROW_POSITION = 1 << 3,	/* uses the file's own position */
+	ROW_RETURNS_FD = 1 << 4,
+	ROW_VECTOR = 1 << 5,	/* the size argument counts iovecs, the one before points to them */
+	ROW_CLOSES = 1 << 6,	/* the fd is gone when the call returns */
+	ROW_FUTEX = 1 << 7,
+};
+
+struct syscall_row {
+	__u16 flags;
+	__u8 fd, fd2;		/* argument numbers 0..5, or NO_ARG */
+	__u8 path, dir;
+	__u8 path2, dir2;
+	__u8 size, offset;
+	__u16 pad;
+};
+
+struct config {
+	__u64 call_min_ns;
+	__u64 switch_min_ns;
+	__u64 block_min_ns;
+	__u64 wakeup_bytes;	/* wake the reader when the ring holds this much */
+	__s64 preempt_distance;	/* from a CPU's run queue to where its preemption count lies; 0: not known */
+	__u32 target;		/* the first target tgid; 0: everyone */
+	__u32 self_tgid;	/* the tracer: counted apart, never reported */
+	__u32 thread_size;	/* bytes of a kernel stack, for the register fallback */
+	__u8 follow;
+	__u8 syscalls;
+	__u8 switches;
+	__u8 user_stacks;
+	__u8 wakers;
+	__u8 task_storage;	/* variants: 1 takes the newer kernel's way */
+	__u8 pt_regs_helper;
+	__u8 switch_has_state;
+	__u8 block_one_arg;
+	__u8 current_btf;
+	__u8 loop_helper;
+	__u8 all_cpus;
+};
+
+/* Written while the programs run. */
+struct live {
+	__u64 window_start;
+	__u64 window_end;	/* 0 until the hooks are gone */
+	__u64 more_targets;	/* targets beyond config.target, in the map `targets` */
+	__u64 walk_stage;	/* 0 seed, 1 finish */
+	__s64 clock_offset;	/* CLOCK_MONOTONIC less the scheduler's clock; 0: not known */
+	__u64 clock_read;	/* when that was measured */
+};
+
+/* Per CPU; summed by user space. */
+enum counter {
+	LOST_RING,		/* a record did not fit the ring buffer */
+	LOST_TOTALS,		/* map call_totals was full */
+	LOST_SLOTS,		/* map file_slots was full */
+	LOST_OFF,		/* map off_totals was full */
+	LOST_STACKS,		/* map stacks was full */
+	LOST_FILES,		/* map files_seen was full: a path is missing */
+	LOST_THREADS,		/* map threads was full: a comm is missing */
+	LOST_STATE,		/* no per-thread state: the event was not measured */
+	LOST_REQUESTS,		/* map requests was full */
+	LOST_BLOCK_MAPS,	/* map block_slots or block_totals was full */
+	LOST_TARGETS,		/* map targets was full: a child was not followed */
+	LOST_STACK_WALK,	/* the kernel could not give a stack */
+	SKIPPED_COMPAT,		/* 32-bit system calls: numbers mean something else */
+	SEEN_SELF_CALLS,
+	SEEN_SELF_SWITCHES,
+	SEEN_BLOCK,
+	SEEN_UNTOLD,		/* a switch back to a traced thread that the kernel did not tell */
+	KEPT_RECORDS,		/* records put into the ring buffer */
+	COUNTERS,
+};
+
+struct counters {
+	__u64 count[COUNTERS];
+};
+
+struct file_key {
+	__u64 ino;
+	__u32 dev;		/* the kernel's own dev_t: major << 20 | minor */
+	__u32 gen;
+};
+
+enum off_class {
+	OFF_D,			/* uninterruptible */
+	OFF_S,			/* interruptible, idle */
+	OFF_R,			/* preempted or yielded: runnable, without a CPU */
+	OFF_OTHER,		/* stopped, traced, parked, frozen */
+	OFF_CLASSES,
+};
+
+enum record_flag {
+	RECORD_SEEDED = 1 << 0,	/* began before the window; start is the window's */
+	RECORD_OPEN = 1 << 1,	/* still going on when the window ended; end is the window's */
+	RECORD_DIRECT = 1 << 2,	/* O_DIRECT */
+	RECORD_SYNC = 1 << 3,	/* O_SYNC or O_DSYNC */
+	RECORD_KTHREAD = 1 << 4,
+	RECORD_FAULT_FILE = 1 << 5,	/* file is the one of the thread's last major fault */
+	RECORD_REGULAR = 1 << 6,	/* file is a regular file */
+	RECORD_IN_CALL = 1 << 7,	/* nr was seen entering, not read from saved registers */
+};
+
+struct call_key {
+	__u32 tgid, tid;
+	__s32 nr;
+	__u32 pad;
+};
+
+struct call_total {
+	__u64 count, wall_ns, max_ns, bytes;
+	__u64 d_ns, s_ns, run_ns, other_ns;	/* on CPU: wall less these */
+};
+
+struct slot_key {
+	struct file_key file;
+	__u32 tgid;
+	__u16 nr, slot;
+};
+
+struct slot_value {
+	__u64 count, sum_ns, bytes;
+};
+
+struct off_key {
+	struct file_key file;
+	__u64 kstack, ustack;
+	__u32 tgid, tid;
+	__s32 nr;
+	__u32 off_class;
+};
+
+struct off_total {
+	__u64 count, total_ns, max_ns;
+	__u64 run_ns;		/* part of total_ns: awake, waiting for a CPU */
+};
+
+struct thread_info_value {
+	__u32 tgid, flags;
+	char comm[COMM_BYTES];
+};
+
+struct stack_value {
+	__u32 depth, user;
+	__u64 ip[STACK_DEPTH];
+};
+
+struct block_key {
+	__u32 dev;
+	__u16 op, phase;
+	__u32 slot, pad;
+};
+
+enum block_op { BLOCK_READ, BLOCK_WRITE, BLOCK_SYNC_WRITE, BLOCK_FLUSH, BLOCK_DISCARD, BLOCK_OTHER };
+enum block_phase { PHASE_QUEUE, PHASE_DEVICE };
+
+/* An I/O on its way; what is left in the map at the end is told as open. */
+struct request_state {
+	__u64 insert, issue, sector;
+	__u64 allocated;	/* tells a reused request from the one that was queued */
+	__u32 dev, bytes, op;
+	__u32 tgid, tid, pad;
+	char comm[COMM_BYTES];
+};
+
+struct block_slot {
+	__u64 count, sum_ns;
+};
+
+struct block_total {
+	__u64 count, bytes, queue_ns, device_ns, queue_max_ns, device_max_ns;
+};
+
+/* Ring buffer records: the first member says which. */
+enum record_type { RECORD_CALL = 1, RECORD_PATH, RECORD_FILE, RECORD_SEGMENT, RECORD_BLOCK };
+
+struct call_record {
+	__u32 type, flags;
+	__u64 start, end;
+	__u32 tgid, tid;
+	__s32 nr, fd;
+	struct file_key file, file2, dir, dir2;
+	__u64 asked;
+	__s64 returned, offset;	/* offset -1: none */
+	__u64 d_ns, s_ns, run_ns, other_ns;
+	__u64 stack;		/* of the longest off-CPU segment; 0: none */
+	__u64 longest_ns;
+	__u64 path_address;	/* in the caller's memory, for a call still open */
+	__u64 path2_address;
+	char comm[COMM_BYTES];
+};
+
+/* A path as the caller wrote it; belongs to the call (tid, start). */
+struct path_record {
+	__u32 type, which;
+	__u64 start;
+	__u32 tid, length;
+	char text[PATH_BYTES];
+};
+
+enum file_flag {
+	FILE_TRUNCATED = 1 << 0,	/* the head of the path is missing */
+	FILE_UNLINKED = 1 << 1,
+	FILE_NO_MOUNT = 1 << 2,		/* path is within the file system only */
+};
+
+/* Names leaf first, each ended by NUL. */
+struct file_record {
+	__u32 type, flags;
+	struct file_key file;
+	__u64 size;
+	__u32 mode, length;
+	char fs[16];
+	char text[PATH_BYTES];
+};
+
+struct segment_record {
+	__u32 type, flags;
+	__u64 start, end;
+	__u64 run_ns;
+	__u32 tgid, tid;
+	__s32 nr;
+	__u32 off_class;
+	struct file_key file;
+	__u64 futex;
+	__u64 kstack, ustack;
+	__u64 wake, wake_stack;	/* when, and the waker's kernel stack: tells interrupts apart */
+	__u32 waker_tgid, waker_tid;
+	char waker_comm[COMM_BYTES];
+	char comm[COMM_BYTES];
+};
+
+struct block_record {
+	__u32 type, dev;
+	__u64 insert, issue, complete;	/* insert 0: issued directly */
+	__u64 sector;
+	__u32 bytes, op;
+	__u32 tgid, tid;
+	char comm[COMM_BYTES];
+};
+
+#endif

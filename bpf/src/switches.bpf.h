@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Time off the CPU. One segment: from the switch away to the switch back, split
+ * into blocked and runnable (woken, without a CPU) without a wake-up hook: the
+ * scheduler's own account (sched_info) of the wait, closed up to now with the
+ * run queue's clock, which is the same clock (kernel/sched/stats.h).
+ */
+#ifndef WHYSTALL_SWITCHES_H
+#define WHYSTALL_SWITCHES_H
+
+#include "task_state.bpf.h"
+#include "regs.bpf.h"
+#include "stacks.bpf.h"
+#include "files.bpf.h"
+
+/* The clock's offset is measured this often; it drifts by less than 500 ppm (adjtimex). */
+#define CLOCK_AGE_NS 100000000
+
+/* A fault waits for its page right after it was told; a later wait has another reason, say swap. */
+#define FAULT_TO_WAIT_NS 2000000
+
+HASH_MAP(off_totals, struct off_key, struct off_total, 16384);
+
+static __always_inline __u32 off_class_of(bool preempted, unsigned int state)
+{
+	if (preempted || !(state & 0xffff))
+		return OFF_R;
+	if (state & 2)	/* TASK_UNINTERRUPTIBLE; with TASK_NOLOAD it is the idle wait of a kernel thread */
+		return state & 0x400 ? OFF_S : OFF_D;
+	return state & 1 ? OFF_S : OFF_OTHER;
+}
+
+/* Waits for a CPU since the switch away that ended in getting one. */
+static __always_inline __u64 past_wait(struct task_struct *task, struct thread_state *state)
+{
+	return OF_TASK(task, sched_info.run_delay) - state->off_run_delay;
+}
+
+/* The same and the present one, for a thread about to run or, when `queued` is 0, asleep. */
+static __always_inline __u64 runnable_wait(struct task_struct *task, struct thread_state *state)
+{
+	__u64 wait = task->sched_info.run_delay - state->off_run_delay;
+	__u64 queued, clock;
+
+	if (!bpf_core_field_exists(task->se.cfs_rq))	/* no CONFIG_FAIR_GROUP_SCHED */
+		return wait;
+	queued = task->sched_info.last_queued;
+	clock = task->se.cfs_rq->rq->clock;
+	if (queued && clock > queued)
+		wait += clock - queued;
+	return wait;
+}
+
+/*
+ * Relates the scheduler's clock, just read in a switch, to ours. It may have been read a while before the
+ * switch, as when the CPU looked for work elsewhere first: the smallest offset of late is the truest.
+ */
+static __always_inline void read_clock(struct task_struct *task, __u64 now)
+{
+	__u64 clock;
+	__s64 offset;
+
+	if (!bpf_core_field_exists(task->se.cfs_rq))
+		return;
+	clock = task->se.cfs_rq->rq->clock;
+	offset = now - clock;
+	if (!clock || (offset >= live.clock_offset && now - live.clock_read < CLOCK_AGE_NS))
+		return;
+	live.clock_offset = offset;
+	live.clock_read = now;
+}
+
+/*
+ * The end, at most `now`, of the time off the CPU of a thread that ran since; 0: it did not. A switch back
+ * may never be told: some kernels do not tell switches from certain threads. But the scheduler counts a
+ * thread's arrivals on a CPU and keeps the last. Of several untold ones only the last is known: what ran
+ * before it counts as off the CPU. (A switch away that is not told leaves no trace: it counts as running.)
+ */
+static __always_inline __u64 untold_end(struct task_struct *task, struct thread_state *state, __u64 now)
+{
+	__u64 arrival;
+
+	if (state->off_end)
+		return state->off_end;
+	if (OF_TASK(task, sched_info.pcount) == state->off_runs)
+		return 0;
+	arrival = OF_TASK(task, sched_info.last_arrival) + live.clock_offset;
+	if (!live.clock_offset || arrival > now)
+		return now;
+	return arrival > state->off_start ? arrival : state->off_start;
+}
+
+/* How much of a segment was waiting for a CPU: since the waking if that was seen, else by the account. */
+static __always_inline __u64 wait_within(struct thread_state *state, __u64 end, __u64 wait)
+{
+	__u64 start = state->off_start;
+
+	if (state->off_class == OFF_R)
+		return end - start;
+	if (state->wake > start && state->wake < end)
+		return end - state->wake;
+	return wait < end - start ? wait : end - start;
+}
+
+/* The part of a segment in the system call in flight, if it lies in one. */
+static __always_inline void add_to_call(struct thread_state *state, __u64 end, __u64 wait)
+{
+	__u64 duration = end - state->off_start;
+	__u32 off_class = state->off_class & 3;
+
+	if (!state->call_start || state->off_start < state->call_start)
+		return;
+	state->call_off[off_class] += duration - wait;
+	state->call_off[OFF_R] += wait;
+	if (duration > state->longest_ns) {
+		state->longest_ns = duration;
+		state->longest_stack = state->kstack;
+	}
+}
+
+/* A call ends in a thread that is off the CPU by what was told: the wait is its own, the rest is told later. */
+static __always_inline void settle_call(struct task_struct *task, struct thread_state *state, __u64 now)
+{
+	__u64 end;
+
+	if (!state->off_start || state->off_end)
+		return;
+	end = untold_end(task, state, now);
+	state->off_end = end ? end : now;
+	add_to_call(state, state->off_end, wait_within(state, state->off_end, past_wait(task, state)));
+}
+
+/* What the thread blocks on: system call, and the file or futex of it. */
+static __always_inline void look_at_call(struct task_struct *task, struct thread_state *state, __u32 off_class)
+{
+	const volatile struct syscall_row *row;
+	struct found_file found = {};
+	struct pt_regs *regs;
+
+	state->off_nr = NO_SYSCALL;
+	state->off_flags = 0;
+	state->futex = 0;
+	state->file_pointer = 0;
+	__builtin_memset(&state->file, 0, sizeof(state->file));
+	if (!has_user_side(task)) {
+		state->off_flags = RECORD_KTHREAD;
+		return;
+	}
+	if (task_is_compat(task))
+		return;
+	regs = saved_regs(task);
+	state->off_nr = regs_syscall(regs);
+	if (state->call_start)
+		state->off_flags |= RECORD_IN_CALL;
+	row = row_of(state->off_nr);
+	if (!row) {
+		state->off_nr = NO_SYSCALL;
+		if (off_class == OFF_D && state->fault_file.ino
+		    && state->off_start - state->fault_time < FAULT_TO_WAIT_NS) {
+			state->file = state->fault_file;
+			state->off_flags |= RECORD_FAULT_FILE;
+		}
+		state->fault_file.ino = 0;	/* said once: the next wait may have another reason */
+		return;
+	}
+	if (row->flags & ROW_FUTEX)
+		state->futex = regs_arg(regs, 0);
+	if (row->fd != NO_ARG && off_class != OFF_R && find_task_file(task, fd_arg(regs, row->fd), &found)) {
+		state->file = found.key;
+		state->file_pointer = (__u64)found.file;
+		if ((found.mode & S_IFMT) == S_IFREG)
+			state->off_flags |= RECORD_REGULAR;
+	}
+}
+
+/*
+ * Ends the segment, now or when it really ended: into the call in flight, the totals and, when long, the
+ * ring buffer. RECORD_OPEN comes from the walk. Not inlined: its stack frame is not needed below the callers'.
+ */
+static __noinline int end_segment(struct task_struct *task, struct thread_state *state, __u64 now, __u32 flags)
+{
+	__u32 user = flags & RECORD_OPEN ? SCRATCH_WALK : SCRATCH_HOOK;
+	__u32 tgid, tid;
+	struct segment_record *record;
+	struct off_total *total;
+	struct off_key key = {};
+	__u64 start, end, duration, wait;
+	__u32 off_class;
+
+	if (!state)
+		return 0;
+	start = state->off_start;
+	off_class = state->off_class & 3;
+	tgid = task->tgid;
+	tid = task->pid;
+	end = untold_end(task, state, now);
+	if (end && !(flags & RECORD_OPEN && end >= now)) {
+		if (!(flags & RECORD_OPEN))	/* else it may just have come after the hooks were gone */
+			count(SEEN_UNTOLD);
+		flags &= ~RECORD_OPEN;
+		wait = past_wait(task, state);
+	} else {
+		end = now;
+		wait = runnable_wait(task, state);
+	}
+	if (end > start) {
+		wait = wait_within(state, end, wait);
+		add_to_call(state, end, wait);
+	}
+	state->off_start = 0;
+	if (end <= start)
+		return 0;
+	duration = end - start;
+	if (!config.switches)
+		return 0;
+	flags |= state->off_flags;
+	if (state->off_seeded)
+		flags |= RECORD_SEEDED;
+	key.file = state->file;
+	key.kstack = state->kstack;
+	key.ustack = state->ustack;
+	key.tgid = tgid;
+	key.tid = tid;
+	key.nr = state->off_nr;
+	key.off_class = off_class;
+	total = bpf_map_lookup_elem(&off_totals, &key);
+	if (total) {	/* a thread runs on one CPU at a time: nobody else writes here */
+		total->count++;
+		total->total_ns += duration;
+		total->run_ns += wait;
+		if (duration > total->max_ns)
+			total->max_ns = duration;
+	} else {
+		struct off_total first = {
+			.count = 1, .total_ns = duration, .max_ns = duration, .run_ns = wait,
+		};
+
+		if (bpf_map_update_elem(&off_totals, &key, &first, BPF_ANY))
+			count(LOST_OFF);
+	}
+	if (duration < config.switch_min_ns)
+		return 0;
+	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
+	if (!record) {
+		count(LOST_RING);
+		return 0;
+	}
+	record->type = RECORD_SEGMENT;
+	record->flags = flags;
+	record->start = start;
+	record->end = end;
+	record->run_ns = wait;
+	record->tgid = tgid;
+	record->tid = tid;
+	record->nr = state->off_nr;
+	record->off_class = off_class;
+	record->file = state->file;
+	record->futex = state->futex;
+	record->kstack = state->kstack;
+	record->ustack = state->ustack;
+	record->wake = state->wake > start && state->wake < end ? state->wake : 0;
+	record->wake_stack = state->wake_stack;
+	record->waker_tgid = state->waker_tgid;
+	record->waker_tid = state->waker_tid;
+	__builtin_memcpy(record->waker_comm, state->waker_comm, COMM_BYTES);
+	BPF_CORE_READ_INTO(&record->comm, task, comm);
+	bpf_ringbuf_submit(record, ring_flags());
+	count(KEPT_RECORDS);
+	if (flags & RECORD_FAULT_FILE)
+		tell_file(0, state->fault_dentry, user);
+	if (state->file_pointer) {	/* still the same file? The call that held it may be over. */
+		struct file *file = (struct file *)state->file_pointer;
+		struct file_key again = {};
+
+		inode_key(BPF_CORE_READ(file, f_inode), &again);
+		if (again.ino == state->file.ino && again.dev == state->file.dev)
+			tell_open_file(file, user);
+	}
+	return 0;
+}
+
+static __always_inline void switch_away(void *ctx, struct task_struct *task, __u32 tgid, bool preempted,
+					unsigned int run_state)
+{
+	bool dead = run_state & 0xb0;	/* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD: it never comes back */
+	__u64 now = bpf_ktime_get_ns();
+	__u32 tid = task->pid;
+	struct thread_state *state;
+
+	if (config.switches && !dead)
+		state = named_state(task, tgid, tid);
+	else
+		state = state_of(task, tid);
+	if (!state)
+		return;
+	read_clock(task, now);
+	if (state->off_start)	/* yet it ran: its switch back was not told */
+		end_segment(task, state, now, 0);
+	if (dead || (!config.switches && !state->call_start))
+		return;
+	state->off_start = now;
+	state->off_end = 0;
+	state->off_seeded = 0;
+	state->off_run_delay = task->sched_info.run_delay;
+	state->off_runs = task->sched_info.pcount;
+	state->off_class = off_class_of(preempted, run_state);
+	state->wake = 0;
+	state->wake_stack = 0;
+	state->waker_tid = 0;
+	state->waker_tgid = 0;
+	state->kstack = 0;
+	state->ustack = 0;
+	if (config.switches)
+		look_at_call(task, state, state->off_class);
+	if (state->off_class == OFF_R)	/* where it was preempted says nothing about why */
+		return;
+	state->kstack = stack_here(ctx, SCRATCH_HOOK, 0);
+	if (config.user_stacks && has_user_side(task))
+		state->ustack = stack_here(ctx, SCRATCH_HOOK, BPF_F_USER_STACK);
+}
+
+/* (bool preempt, prev, next) and, since 5.18 (fa2c3254d7cf), prev's state as it was decided on. */
+SEC("tp_btf/sched_switch")
+int on_switch(__u64 *ctx)
+{
+	struct task_struct *prev = (struct task_struct *)ctx[1];
+	struct task_struct *next = (struct task_struct *)ctx[2];
+	__u32 from = prev->tgid;
+	struct thread_state *state;
+	unsigned int run_state;
+
+	if (from == config.self_tgid)
+		count(SEEN_SELF_SWITCHES);
+	if (is_traced(from)) {
+		if (config.switch_has_state)
+			run_state = (unsigned int)ctx[3];
+		else
+			run_state = task_state(prev);
+		switch_away(ctx, prev, from, ctx[0] & 1, run_state);
+	}
+	if (is_traced(next->tgid)) {
+		state = state_of(next, next->pid);
+		if (state && state->off_start)
+			end_segment(next, state, bpf_ktime_get_ns(), 0);
+	}
+	return 0;
+}
+
+#endif

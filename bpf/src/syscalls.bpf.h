@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* System calls: totals of all of a target's calls, latencies per file, and every slow one in full. */
+#ifndef WHYSTALL_SYSCALLS_H
+#define WHYSTALL_SYSCALLS_H
+
+#include "switches.bpf.h"
+
+#define VECTOR_PARTS 32
+
+HASH_MAP(call_totals, struct call_key, struct call_total, 16384);
+HASH_MAP(file_slots, struct slot_key, struct slot_value, 32768);
+
+struct iovec { __u64 base, length; };
+struct summing { __u64 address, sum; };
+
+static long add_part(__u32 i, struct summing *summing)
+{
+	struct iovec iov;
+
+	if (bpf_probe_read_user(&iov, sizeof(iov), (void *)(summing->address + i * sizeof(iov))))
+		return 1;
+	summing->sum += iov.length;
+	return 0;
+}
+
+/* Bytes of the first VECTOR_PARTS parts of a vector call. */
+static __always_inline __u64 vector_bytes(__u64 address, __u64 parts)
+{
+	struct summing summing = { .address = address };
+
+	if (parts > VECTOR_PARTS)
+		parts = VECTOR_PARTS;
+	REPEAT(parts, VECTOR_PARTS, add_part, &summing);
+	return summing.sum;
+}
+
+static __always_inline void tell_path(__u32 which, __u32 tid, __u64 start, __u64 address)
+{
+	struct scratch *buffer = scratch(SCRATCH_HOOK);
+	struct path_record *record;
+	long n;
+
+	if (!buffer)
+		return;
+	record = &buffer->path;
+	n = bpf_probe_read_user_str(record->text, PATH_BYTES, (void *)address);
+	if (n <= 0 || n > PATH_BYTES)
+		return;
+	record->type = RECORD_PATH;
+	record->which = which;
+	record->tid = tid;
+	record->start = start;
+	record->length = n;
+	if (bpf_ringbuf_output(&ring, record, __builtin_offsetof(struct path_record, text) + n, ring_flags()))
+		count(LOST_RING);
+	else
+		count(KEPT_RECORDS);
+}
+
+/*
+ * One call in full. For an open call (from the walk) the caller's memory cannot be read here:
+ * user space reads the paths through path_address.
+ */
+static __noinline int tell_call(struct task_struct *task, struct pt_regs *regs, struct thread_state *state,
+				__u64 end, __s64 returned)
+{
+	bool open = live.window_end;
+	__u32 user = open ? SCRATCH_WALK : SCRATCH_HOOK;
+	const volatile struct syscall_row *row;
+	struct found_file found = {};
+	struct scratch *buffer = scratch(user);
+	struct call_record *record;
+	__u64 files, fs;
+	__s32 fd = -1;
+
+	if (!state || !buffer)
+		return 0;
+	row = row_of(state->call_nr);
+	if (!row)
+		return 0;
+	files = (__u64)BPF_CORE_READ(task, files);
+	fs = (__u64)BPF_CORE_READ(task, fs);
+	if (row->fd2 != NO_ARG)
+		tell_descriptor(files, fs, regs_arg(regs, row->fd2), user, TOLD_FILE2);
+	if (row->path != NO_ARG)
+		tell_descriptor(files, fs, row->dir == NO_ARG ? AT_FDCWD : regs_arg(regs, row->dir), user, TOLD_DIR);
+	if (row->path2 != NO_ARG)
+		tell_descriptor(files, fs, row->dir2 == NO_ARG ? AT_FDCWD : regs_arg(regs, row->dir2), user, TOLD_DIR2);
+	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
+	if (!record) {
+		count(LOST_RING);
+		return 0;
+	}
+	__builtin_memset(record, 0, sizeof(*record));
+	record->type = RECORD_CALL;
+	record->flags = (state->call_seeded ? RECORD_SEEDED : 0) | (open ? RECORD_OPEN : 0);
+	record->start = state->call_start;
+	record->end = end;
+	record->tgid = BPF_CORE_READ(task, tgid);
+	record->tid = BPF_CORE_READ(task, pid);
+	record->nr = state->call_nr;
+	record->returned = returned;
+	record->offset = -1;
+	record->d_ns = state->call_off[OFF_D];
+	record->s_ns = state->call_off[OFF_S];
+	record->run_ns = state->call_off[OFF_R];
+	record->other_ns = state->call_off[OFF_OTHER];
+	record->stack = state->longest_stack;
+	record->longest_ns = state->longest_ns;
+	BPF_CORE_READ_INTO(&record->comm, task, comm);
+
+	if (row->size != NO_ARG) {
+		record->asked = regs_arg(regs, row->size);
+		if (row->flags & ROW_VECTOR && !open)
+			record->asked = vector_bytes(regs_arg(regs, row->size - 1), record->asked);
+	}
+	if (row->offset != NO_ARG)
+		record->offset = regs_arg(regs, row->offset);
+	if (row->fd != NO_ARG)
+		fd = regs_arg(regs, row->fd);
+	else if (row->flags & ROW_RETURNS_FD && !open)
+		fd = returned;
+	record->fd = fd;
+	if (row->flags & ROW_CLOSES && state->closing.ino) {
+		record->file = state->closing;
+	} else if (find_file((struct files_struct *)files, fd, &found)) {
+		struct file *file = found.file;
+		unsigned int f_flags = BPF_CORE_READ(file, f_flags);
+
+		record->file = found.key;
+		if ((found.mode & S_IFMT) == S_IFREG)
+			record->flags |= RECORD_REGULAR;
+		if (f_flags & O_DIRECT_BIT)
+			record->flags |= RECORD_DIRECT;
+		if (f_flags & O_DSYNC_BIT)
+			record->flags |= RECORD_SYNC;
+		if (row->flags & ROW_POSITION) {
+			record->offset = BPF_CORE_READ(file, f_pos);
+			if (returned > 0)
+				record->offset -= returned;
+		}
+	}
+	if (row->fd2 != NO_ARG)
+		record->file2 = buffer->told[TOLD_FILE2];
+	if (row->path != NO_ARG) {
+		record->dir = buffer->told[TOLD_DIR];
+		record->path_address = regs_arg(regs, row->path);
+	}
+	if (row->path2 != NO_ARG) {
+		record->dir2 = buffer->told[TOLD_DIR2];
+		record->path2_address = regs_arg(regs, row->path2);
+	}
+	bpf_ringbuf_submit(record, ring_flags());
+	count(KEPT_RECORDS);
+	if (!open && row->path != NO_ARG)
+		tell_path(0, BPF_CORE_READ(task, pid), state->call_start, regs_arg(regs, row->path));
+	if (!open && row->path2 != NO_ARG)
+		tell_path(1, BPF_CORE_READ(task, pid), state->call_start, regs_arg(regs, row->path2));
+	if (row->flags & ROW_CLOSES && state->closing.ino)
+		tell_file(state->closing_mnt, state->closing_dentry, user);
+	else if (found.file)
+		tell_open_file(found.file, user);
+	return 0;
+}
+
+/* Not inlined, like the next: their stack frames are not needed while a call is told. */
+static __noinline int add_to_totals(struct thread_state *state, __u32 tgid, __u32 tid, __u64 duration, __u64 bytes)
+{
+	struct call_key key = { .tgid = tgid, .tid = tid };
+	struct call_total *total;
+
+	if (!state)
+		return 0;
+	key.nr = state->call_nr;
+	total = bpf_map_lookup_elem(&call_totals, &key);
+	if (total) {	/* one thread, one call at a time: nobody else writes here */
+		total->count++;
+		total->wall_ns += duration;
+		total->bytes += bytes;
+		total->d_ns += state->call_off[OFF_D];
+		total->s_ns += state->call_off[OFF_S];
+		total->run_ns += state->call_off[OFF_R];
+		total->other_ns += state->call_off[OFF_OTHER];
+		if (duration > total->max_ns)
+			total->max_ns = duration;
+	} else {
+		struct call_total first = {
+			.count = 1, .wall_ns = duration, .max_ns = duration, .bytes = bytes,
+			.d_ns = state->call_off[OFF_D], .s_ns = state->call_off[OFF_S],
+			.run_ns = state->call_off[OFF_R], .other_ns = state->call_off[OFF_OTHER],
+		};
+
+		if (bpf_map_update_elem(&call_totals, &key, &first, BPF_ANY))
+			count(LOST_TOTALS);
+	}
+	return 0;
+}
+
+static __noinline int add_to_slots(struct found_file *found, __u32 tgid, __s32 nr, __u64 duration, __u64 bytes)
+{
+	struct slot_key key = { .file = found->key, .tgid = tgid, .nr = nr, .slot = slot_of(duration) };
+	struct slot_value *value = bpf_map_lookup_elem(&file_slots, &key);
+
+	if (!value) {
+		struct slot_value none = {};
+
+		bpf_map_update_elem(&file_slots, &key, &none, BPF_NOEXIST);
+		value = bpf_map_lookup_elem(&file_slots, &key);
+		if (!value) {
+			count(LOST_SLOTS);
+			return 0;
+		}
+	}
+	__sync_fetch_and_add(&value->count, 1);	/* threads of a process share it */
+	__sync_fetch_and_add(&value->sum_ns, duration);
+	__sync_fetch_and_add(&value->bytes, bytes);
+	return 0;
+}
+
+static __always_inline void begin_call(struct thread_state *state, __s32 nr)
+{
+	state->call_nr = nr;
+	state->call_seeded = 0;
+	state->entered = 1;
+	state->longest_ns = 0;
+	state->longest_stack = 0;
+	__builtin_memset(state->call_off, 0, sizeof(state->call_off));
+	state->call_start = bpf_ktime_get_ns();
+}
+
+SEC("tp_btf/sys_enter")
+int on_enter(__u64 *ctx)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+	const volatile struct syscall_row *row;
+	struct pt_regs *regs = (struct pt_regs *)ctx[0];
+	__s32 nr = ctx[1];
+	struct thread_state *state;
+	struct task_struct *task;
+
+	if (!is_traced(id >> 32)) {
+		if (id >> 32 == config.self_tgid)
+			count(SEEN_SELF_CALLS);
+		return 0;
+	}
+	row = row_of(nr);
+	if (!row || (!config.target && !(row->flags & ROW_FILE_OP)))
+		return 0;
+	task = current_task();
+	if (task_is_compat(task)) {
+		count(SKIPPED_COMPAT);
+		return 0;
+	}
+	state = named_state(task, id >> 32, id);
+	if (!state)
+		return 0;
+	begin_call(state, nr);
+	if (row->flags & ROW_CLOSES) {
+		struct found_file found = {};
+
+		state->closing.ino = 0;
+		if (find_task_file(task, fd_arg(regs, row->fd), &found)) {
+			struct file *file = found.file;
+
+			state->closing = found.key;
+			state->closing_dentry = (__u64)BPF_CORE_READ(file, f_path.dentry);
+			state->closing_mnt = (__u64)BPF_CORE_READ(file, f_path.mnt);
+		}
+	}
+	return 0;
+}
+
+/* A call that was in flight when the window began and whose thread was running: its exit comes first. */
+static __always_inline struct thread_state *begun_before(struct task_struct *task, struct pt_regs *regs, __u64 id)
+{
+	__s32 nr = regs_syscall(regs);
+	const volatile struct syscall_row *row = row_of(nr);
+	struct thread_state *state;
+
+	if (!row || (!config.target && !(row->flags & ROW_FILE_OP)) || task_is_compat(task))
+		return 0;
+	if (BPF_CORE_READ(task, start_time) >= live.window_start)	/* a new thread leaves its clone */
+		return 0;
+	state = named_state(task, id >> 32, id);
+	if (!state || state->entered)
+		return 0;
+	begin_call(state, nr);
+	state->call_start = live.window_start;
+	state->call_seeded = 1;
+	state->closing.ino = 0;
+	return state;
+}
+
+SEC("tp_btf/sys_exit")
+int on_exit(__u64 *ctx)
+{
+	__u64 id = bpf_get_current_pid_tgid(), now, duration, bytes = 0;
+	struct pt_regs *regs = (struct pt_regs *)ctx[0];
+	const volatile struct syscall_row *row;
+	__s64 returned = ctx[1];
+	struct thread_state *state;
+	struct task_struct *task;
+	bool wanted;
+
+	if (!is_traced(id >> 32))
+		return 0;
+	task = current_task();
+	state = state_of(task, id);
+	if (!state || !state->call_start) {
+		if (state && state->entered)
+			return 0;
+		state = begun_before(task, regs, id);
+		if (!state)
+			return 0;
+	}
+	now = bpf_ktime_get_ns();
+	settle_call(task, state, now);
+	duration = now - state->call_start;
+	row = row_of(state->call_nr);
+	if (!row)
+		return 0;
+	wanted = config.target;
+	if (row->flags & ROW_BYTES && returned > 0)
+		bytes = returned;
+	if (row->flags & ROW_FILE_OP) {
+		if (row->fd != NO_ARG && !(row->flags & ROW_CLOSES)) {
+			struct found_file found = {};
+
+			if (find_task_file(task, fd_arg(regs, row->fd), &found) && is_storage(found.mode)) {
+				add_to_slots(&found, id >> 32, state->call_nr, duration, bytes);
+				wanted = true;
+			}
+		} else {
+			wanted = true;
+		}
+	}
+	if (wanted) {
+		add_to_totals(state, id >> 32, id, duration, bytes);
+		if (duration >= config.call_min_ns)
+			tell_call(task, regs, state, now, returned);
+	}
+	state->call_start = 0;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * What is remembered per thread while it is in a call or off the CPU: in
+ * task-local storage (5.11, commit 4cf1bc1f1045), else in a hash map by tid.
+ */
+#ifndef WHYSTALL_TASK_STATE_H
+#define WHYSTALL_TASK_STATE_H
+
+#include "host.bpf.h"
+
+struct thread_state {
+	/* the call in flight; call_start 0: none */
+	__u64 call_start;
+	__u64 call_off[OFF_CLASSES];
+	__u64 longest_ns, longest_stack;
+	struct file_key closing;	/* close: the file, as it was on entry */
+	__u64 closing_dentry, closing_mnt;
+	__s32 call_nr;
+	__u8 call_seeded, entered, known, off_seeded;
+	/* the time off the CPU; off_start 0: it runs */
+	__u64 off_start, off_run_delay;
+	__u64 off_runs;			/* how often it had got a CPU until then */
+	__u64 off_end;			/* known, and in its call's account already; 0: not yet */
+	__u64 kstack, ustack, futex, file_pointer;
+	struct file_key file;
+	__s32 off_nr;
+	__u32 off_class;
+	__u32 off_flags, pad;
+	/* who woke it; wake 0: nobody yet */
+	__u64 wake, wake_stack;
+	__u32 waker_tgid, waker_tid;
+	char waker_comm[COMM_BYTES];
+	/* last fault on a mapped file whose page was not mapped in */
+	struct file_key fault_file;
+	__u64 fault_dentry, fault_time;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread_state);
+} state_storage SEC(".maps");
+
+HASH_MAP(state_hash, __u32, struct thread_state, 16384);
+HASH_MAP(threads, __u32, struct thread_info_value, 16384);
+
+static const struct thread_state new_state = {};
+
+static __always_inline struct thread_state *state_of(struct task_struct *task, __u32 tid)
+{
+	if (config.task_storage)
+		return bpf_task_storage_get(&state_storage, task, 0, 0);
+	return bpf_map_lookup_elem(&state_hash, &tid);
+}
+
+static __always_inline struct thread_state *make_state(struct task_struct *task, __u32 tid)
+{
+	struct thread_state *state;
+
+	if (config.task_storage) {
+		state = bpf_task_storage_get(&state_storage, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	} else {
+		state = bpf_map_lookup_elem(&state_hash, &tid);
+		if (!state) {
+			bpf_map_update_elem(&state_hash, &tid, &new_state, BPF_NOEXIST);
+			state = bpf_map_lookup_elem(&state_hash, &tid);
+		}
+	}
+	if (!state)
+		count(LOST_STATE);
+	return state;
+}
+
+/* Names the thread for user space; `refresh` writes again, since a thread may rename itself. */
+static __always_inline void name_thread(struct task_struct *task, __u32 tgid, __u32 tid)
+{
+	struct thread_info_value value = { .tgid = tgid };
+
+	value.flags = BPF_CORE_READ(task, flags) & PF_KTHREAD ? RECORD_KTHREAD : 0;
+	BPF_CORE_READ_INTO(&value.comm, task, comm);
+	if (bpf_map_update_elem(&threads, &tid, &value, BPF_ANY))
+		count(LOST_THREADS);
+}
+
+static __always_inline struct thread_state *named_state(struct task_struct *task, __u32 tgid, __u32 tid)
+{
+	struct thread_state *state = make_state(task, tid);
+
+	if (state && !state->known) {
+		state->known = 1;
+		name_thread(task, tgid, tid);
+	}
+	return state;
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Extras about threads, each loaded on request: new and ending ones, wake-ups, faults on mapped files. */
+#ifndef WHYSTALL_TASKS_H
+#define WHYSTALL_TASKS_H
+
+#include "walk.bpf.h"
+
+/* (parent, child) */
+SEC("tp_btf/sched_process_fork")
+int on_fork(__u64 *ctx)
+{
+	follow_child((struct task_struct *)ctx[0], (struct task_struct *)ctx[1]);
+	return 0;
+}
+
+/* Only with the hash map: task-local storage goes with its task. */
+SEC("tp_btf/sched_process_exit")
+int on_thread_exit(__u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx[0];
+	__u32 tid = task->pid;
+
+	if (!config.task_storage)
+		bpf_map_delete_elem(&state_hash, &tid);
+	return 0;
+}
+
+/* Runs in the waker, or in an interrupt of an innocent thread: the waker's stack tells which. */
+SEC("tp_btf/sched_waking")
+int on_waking(__u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx[0];
+	struct thread_state *state;
+	__u64 id;
+
+	if (!is_traced(task->tgid))
+		return 0;
+	state = state_of(task, task->pid);
+	if (!state || !state->off_start || state->off_class == OFF_R || state->wake)
+		return 0;
+	id = bpf_get_current_pid_tgid();
+	state->waker_tgid = id >> 32;
+	state->waker_tid = id;
+	bpf_get_current_comm(state->waker_comm, sizeof(state->waker_comm));
+	state->wake_stack = stack_here(ctx, SCRATCH_WAKE, 0);
+	state->wake = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* (mapping, index): a mapped file's page is not there. The fault that blocks next is this one. */
+SEC("tp_btf/mm_filemap_fault")
+int on_fault(__u64 *ctx)
+{
+	struct address_space *mapping = (struct address_space *)ctx[0];
+	__u64 id = bpf_get_current_pid_tgid();
+	struct thread_state *state;
+	struct hlist_node *alias;
+	struct inode *inode;
+
+	if (!is_traced(id >> 32))
+		return 0;
+	inode = BPF_CORE_READ(mapping, host);
+	if (!inode)
+		return 0;
+	state = named_state(bpf_get_current_task_btf(), id >> 32, id);
+	if (!state)
+		return 0;
+	inode_key(inode, &state->fault_file);
+	state->fault_time = bpf_ktime_get_ns();
+	alias = BPF_CORE_READ(inode, i_dentry.first);
+	state->fault_dentry = alias ? (__u64)alias - bpf_core_field_offset(struct dentry, d_u.d_alias) : 0;
+	return 0;
+}
+
+#endif

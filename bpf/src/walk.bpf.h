@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * All threads, twice. At the start: who is already blocked gets an open segment and
+ * call, so that a thread blocked for the whole window is seen. At the end, with the
+ * hooks gone: what is still open is told.
+ */
+#ifndef WHYSTALL_WALK_H
+#define WHYSTALL_WALK_H
+
+#include "syscalls.bpf.h"
+
+static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid)
+{
+	unsigned int run_state = task_state(task);
+	const volatile struct syscall_row *row;
+	struct thread_state *state;
+	unsigned long runs = task->sched_info.pcount;
+	struct pt_regs *regs;
+	__s32 nr;
+
+	if (run_state & 0xb0)
+		return;
+	state = named_state(task, tgid, tid);
+	if (!state || state->off_start)
+		return;
+	if (task->on_cpu)
+		return;	/* where a running thread is, is not known; its first exit tells */
+	state->off_end = 0;
+	state->off_runs = runs;
+	state->off_run_delay = task->sched_info.run_delay;
+	state->off_class = off_class_of(false, run_state);
+	look_at_call(task, state, state->off_class);
+	state->off_seeded = 1;
+	state->wake = 0;
+	state->wake_stack = 0;
+	state->ustack = 0;
+	state->kstack = state->off_class == OFF_R ? 0 : stack_of_task(task);
+	if (config.syscalls && !state->entered && has_user_side(task) && !task_is_compat(task)) {
+		regs = saved_regs(task);
+		nr = regs_syscall(regs);
+		row = row_of(nr);
+		if (row && (config.target || row->flags & ROW_FILE_OP)) {
+			begin_call(state, nr);
+			state->call_start = live.window_start;
+			state->call_seeded = 1;
+			state->closing.ino = 0;
+		}
+	}
+	state->off_start = live.window_start;
+	if (task->on_cpu || task->sched_info.pcount != runs) {	/* it ran meanwhile: what was written is old */
+		state->off_start = 0;
+		state->call_start = 0;
+	}
+}
+
+static __always_inline void finish(struct task_struct *task, __u32 tgid, __u32 tid)
+{
+	struct thread_state *state = state_of(task, tid);
+	const volatile struct syscall_row *row;
+	struct found_file found = {};
+	struct pt_regs *regs;
+	__u64 end = live.window_end;
+	bool wanted = config.target;
+
+	if (!state)
+		return;
+	name_thread(task, tgid, tid);
+	if (state->off_start)
+		end_segment(task, state, end, RECORD_OPEN);
+	if (!state->call_start || end <= state->call_start)
+		return;
+	row = row_of(state->call_nr);
+	regs = saved_regs(task);
+	if (!row || regs_syscall(regs) != state->call_nr)	/* never tell of a call that is over */
+		return;
+	if (!wanted && row->fd != NO_ARG)	/* everyone: only what is a file */
+		wanted = find_task_file(task, fd_arg(regs, row->fd), &found) && is_storage(found.mode);
+	else
+		wanted = true;
+	if (!wanted)
+		return;
+	add_to_totals(state, tgid, tid, end - state->call_start, 0);
+	if (end - state->call_start >= config.call_min_ns)
+		tell_call(task, regs, state, end, 0);
+	state->call_start = 0;
+}
+
+SEC("iter/task")
+int walk(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	__u32 tgid, tid;
+
+	if (!task)
+		return 0;
+	tgid = task->tgid;
+	tid = task->pid;
+	if (!is_traced(tgid))
+		return 0;
+	if (live.walk_stage)
+		finish(task, tgid, tid);
+	else
+		seed(task, tgid, tid);
+	return 0;
+}
+
+#endif

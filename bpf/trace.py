@@ -1,0 +1,299 @@
+"""One scheduling trace: load, attach, take, finish. Nothing outlives the process: attachments are descriptors.
+
+Every event is a record of one size (`layout.TraceRecord`); they are handed over as they lie in the ring buffer, to be
+split into columns by whoever wants them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import TracebackType
+from typing import NamedTuple
+
+from whystall.bpf import layout as lay
+from whystall.bpf import syscalls
+from whystall.bpf.build import object_path
+from whystall.bpf.errors import BpfError
+from whystall.bpf.libbpf import KernelTypes, Link, Map, Object, Program
+from whystall.bpf.ring import HEAD, BulkRing
+from whystall.bpf.session import MAX_TARGETS, kernel_variants
+
+RECORD_BYTES = HEAD + 48
+"""What one record takes: 8 bytes of the ring buffer's, then `layout.TraceRecord`."""
+MAX_CPUS = 8192
+GROUPS = ("sched", "irq", "softirq", "futex", "syscalls", "block", "power")
+# group -> program: tracepoint
+_CALLS = {"trace_sys_exit": "sys_exit", "trace_sys_enter": "sys_enter"}
+_PROGRAMS: dict[str, dict[str, str]] = {
+    "sched": {
+        "trace_switch": "sched_switch",
+        "trace_waking": "sched_waking",
+        "trace_wakeup": "sched_wakeup",
+        "trace_wakeup_new": "sched_wakeup_new",
+        "trace_migrate": "sched_migrate_task",
+        "trace_fork": "sched_process_fork",
+        "trace_exec": "sched_process_exec",
+        "trace_exit": "sched_process_exit",
+        "trace_rename": "task_rename",
+    },
+    "irq": {"trace_irq_exit": "irq_handler_exit", "trace_irq_entry": "irq_handler_entry"},
+    "softirq": {"trace_softirq_exit": "softirq_exit", "trace_softirq_entry": "softirq_entry"},
+    "futex": _CALLS,
+    "syscalls": _CALLS,
+    "block": {
+        "trace_complete": "block_rq_complete",
+        "trace_issue": "block_rq_issue",
+        "trace_insert": "block_rq_insert",
+    },
+    "power": {"trace_idle": "cpu_idle", "trace_frequency": "cpu_frequency"},
+}
+_FUTEX = frozenset({"futex", "futex_waitv", "futex_wait", "futex_wake", "futex_requeue"})
+
+
+@lru_cache(maxsize=1)
+def _kernel() -> tuple[frozenset[str], int]:
+    """Which of our tracepoints the kernel has, and how far a CPU's preemption count lies from its run queue."""
+    with KernelTypes() as kernel:
+        hooks = {hook for programs in _PROGRAMS.values() for hook in programs.values()}
+        here = frozenset(hook for hook in hooks if kernel.tracepoint_arguments(hook) >= 0)
+        offsets = kernel.per_cpu_offsets()
+    count = offsets.get("__preempt_count", offsets.get("pcpu_hot"))  # the latter from 6.2 to 6.14
+    queue = offsets.get("runqueues")
+    return here, 0 if count is None or queue is None else count - queue
+
+
+@dataclass(frozen=True)
+class TraceConfig:
+    """What to trace. `groups` of `GROUPS`; ``sched`` always is."""
+
+    groups: frozenset[str] = frozenset({"sched"})
+    cpus: frozenset[int] | None = None
+    """Events that happen on these CPUs; None: on all. Births, ends and names of threads are told from all CPUs."""
+    targets: frozenset[int] | None = None
+    """Only events that concern threads of these processes (1 to 1024); None: of all, the tracer included."""
+    follow: bool = False
+    """Also processes that targets start."""
+    self_tgid: int = field(default_factory=os.getpid)
+    """Whose switches are counted to prove the hooks alive."""
+    ring_bytes: int = 1 << 23
+    """Power of two, at least a page."""
+    max_bytes: int = 1 << 28
+    """Memory for records in this process; when it is full, tracing ends."""
+    variants: Mapping[str, bool] = field(default_factory=dict)
+    """Force an older kernel's way (False) for: current_btf, switch_has_state, pt_regs_helper."""
+
+
+class Loss(NamedTuple):
+    """Events that are not in a trace: how many, between two instants."""
+
+    cpu: int
+    """-1: any."""
+    start: int
+    end: int
+    events: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a trace brought home; instants are CLOCK_MONOTONIC nanoseconds."""
+
+    start: int
+    end: int
+    records: list[bytes]
+    """Pieces of whole records, `RECORD_BYTES` each, in the order of the ring buffer; those of type ``lost`` tell of
+    losses too."""
+    losses: list[Loss]
+    """What the records do not tell: losses at the end, and by hooks that were entered twice."""
+    stopped: int
+    """When tracing ended because the memory was full; 0: it did not."""
+    threads: list[tuple[int, int, int, bytes]]
+    """All threads there were at the start, and at the end: when, thread, process, name."""
+    self_switches: int
+    """Switches away from threads of `TraceConfig.self_tgid`, also where its events are not wanted."""
+    compat_calls: int
+    """System calls of 32-bit programs: left out, their numbers mean something else."""
+    targets_full: bool
+    """Some processes that targets started were not followed."""
+    hooks: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Tracepoints that were wanted and that this kernel has not."""
+
+
+class TraceSession:
+    """See the module. Use as a context manager, or call ``close``."""
+
+    def __init__(self, config: TraceConfig) -> None:
+        self.config = config
+        self._object: Object | None = None
+        self._ring: BulkRing | None = None
+        self._links: list[Link] = []
+        self._programs: list[Program] = []
+        self._hooks: tuple[str, ...] = ()
+        self._missing: tuple[str, ...] = ()
+        self._live = lay.Live()
+        self._chunks: list[bytes] = []
+        self._bytes = 0
+        self._stopped = 0
+        self._threads: list[tuple[int, int, int, bytes]] = []
+
+    def __enter__(self) -> TraceSession:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Load and attach, as one unit. Raises ``BpfError``; then nothing is attached."""
+        config = self.config
+        if config.targets is not None and not 1 <= len(config.targets) <= MAX_TARGETS:
+            raise BpfError("bad_config", f"{len(config.targets)} targets", f"give 1 to {MAX_TARGETS}, or none for all")
+        if not config.groups <= set(GROUPS):
+            raise BpfError("bad_config", "unknown group of events", f"give some of {', '.join(GROUPS)}")
+        if config.cpus is not None and not (config.cpus and 0 <= min(config.cpus) <= max(config.cpus) < MAX_CPUS):
+            raise BpfError("bad_config", "no such CPUs", f"give some of 0 to {MAX_CPUS - 1}, or none for all")
+        try:
+            made = self._load()
+            for program in self._programs:
+                self._links.append(program.attach())
+            self._live.window_start = time.monotonic_ns()
+            self._name_all(made, self._live.window_start)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> Object:
+        path = object_path(os.uname().machine, "trace")
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise BpfError("object_missing", f"{path.name} is missing", "build it: make build") from error
+        made = self._object = Object(data, path.name)
+        hooks = self._choose()
+        for name in made.program_names():
+            made.program(name).set_autoload(name in hooks or name == "name_all")
+        made.map(".rodata.config").set_initial(bytes(self._constants()))
+        made.map(".rodata.wanted_cpus").set_initial(self._cpu_mask())
+        made.map(".rodata.wanted_calls").set_initial(self._call_mask())
+        made.map("ring").set_max_entries(self.config.ring_bytes)
+        made.load()
+        targets = sorted(self.config.targets or ())
+        for tgid in targets[1:]:
+            made.map("targets").update(tgid.to_bytes(4, "little"), b"\1")
+        self._live = lay.Live.from_buffer(made.map(".data.live").memory())
+        self._live.more_targets = len(targets) > 1
+        self._ring = BulkRing(made.map("ring"), RECORD_BYTES - HEAD)
+        self._programs = [made.program(name) for name in hooks]
+        self._hooks = tuple(hooks.values())
+        return made
+
+    def _choose(self) -> dict[str, str]:
+        """Wanted programs, each with its tracepoint, as far as the kernel has it."""
+        wanted: dict[str, str] = {}
+        for group in GROUPS:
+            if group == "sched" or group in self.config.groups:
+                wanted |= _PROGRAMS[group]
+        here, _ = _kernel()
+        missing = {program for program, hook in wanted.items() if hook not in here}
+        self._missing = tuple(wanted[program] for program in wanted if program in missing)
+        return {program: hook for program, hook in wanted.items() if program not in missing}
+
+    def _constants(self) -> lay.Config:
+        config = self.config
+        here = {name: value and config.variants.get(name, True) for name, value in kernel_variants().items()}
+        return lay.Config(
+            target=min(config.targets) if config.targets else 0,
+            self_tgid=config.self_tgid,
+            follow=config.follow and bool(config.targets),
+            all_cpus=config.cpus is None,
+            preempt_distance=_kernel()[1],
+            **{name: here[name] for name in ("current_btf", "switch_has_state", "pt_regs_helper", "block_one_arg")},
+        )
+
+    def _cpu_mask(self) -> bytes:
+        return sum(1 << cpu for cpu in self.config.cpus or ()).to_bytes(MAX_CPUS // 8, "little")
+
+    def _call_mask(self) -> bytes:
+        everything = "syscalls" in self.config.groups
+        return bytes(everything or syscalls.name(number) in _FUTEX for number in range(lay.SYSCALL_ROWS))
+
+    def poll(self) -> int:
+        """Take the records there are; their number. To be called often enough that the ring buffer does not fill."""
+        taken = self._ring.take() if self._ring is not None else b""
+        if taken:
+            self._chunks.append(taken)
+            self._bytes += len(taken)
+        if self._bytes > self.config.max_bytes and not self._stopped:
+            self._live.window_end = self._stopped = time.monotonic_ns()
+            self._detach()
+        return len(taken) // RECORD_BYTES
+
+    def finish(self) -> Trace:
+        """Detach, take the rest, close. Raises ``BpfError``."""
+        made = self._object
+        if made is None:
+            raise BpfError("read_failed", "the session is not open", "open it first")
+        try:
+            start, end = self._live.window_start, time.monotonic_ns()
+            self._live.window_end = self._live.window_end or end
+            self._detach()
+            self._name_all(made, end)  # of births that were not told
+            self.poll()
+            counted = dict(zip(lay.COUNTERS, map(sum, _columns(made.map("counters"))), strict=True))
+            losses = self._losses(made.map("losses"), end)
+            if missed := sum(program.recursion_misses() for program in self._programs):
+                losses.append(Loss(-1, start, end, missed))
+            return Trace(
+                start=start,
+                end=end,
+                records=self._chunks,
+                losses=losses,
+                stopped=self._stopped,
+                threads=self._threads,
+                self_switches=counted["self_switches"],
+                compat_calls=counted["compat_skipped"],
+                targets_full=counted["targets_full"] > 0,
+                hooks=self._hooks,
+                missing=self._missing,
+            )
+        finally:
+            self.close()
+
+    def _name_all(self, made: Object, at: int) -> None:
+        found = lay.unpacker(lay.ThreadName).iter_unpack(made.program("name_all").run_iterator())
+        self._threads.extend((at, tid, tgid, comm.split(b"\0", 1)[0]) for tid, tgid, comm in found)
+
+    def _losses(self, source: Map, end: int) -> list[Loss]:
+        """Losses since the last record of a CPU."""
+        first, count = _columns(source)
+        return [Loss(cpu, at, end, n) for cpu, (at, n) in enumerate(zip(first, count, strict=True)) if n]
+
+    def _detach(self) -> None:
+        while self._links:
+            self._links.pop().close()
+
+    def close(self) -> None:
+        """Detach and free everything; harmless to repeat, at any point."""
+        self._detach()
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            ring.close()
+        self._live = lay.Live()  # the shared one goes with the object
+        self._programs = []
+        self._chunks = []
+        made, self._object = self._object, None
+        if made is not None:
+            made.close()
+
+
+def _columns(source: Map) -> list[list[int]]:
+    """The members of a per-CPU structure of 64-bit numbers: for each its values, CPU by CPU."""
+    words = memoryview(source.lookup(bytes(4), per_cpu=True) or b"").cast("Q")
+    width = source.value_size // 8
+    return [list(words[member::width]) for member in range(width)]

@@ -1,0 +1,120 @@
+"""The causes: read from ``catalog/causes/*.yaml``, checked against the vocabulary of findings, and matched to
+findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+from whystall.knowledge_base.data import as_model, catalog, data_fault, read_yaml
+from whystall.knowledge_base.models import Cause, Pattern, Remedy, Victim
+from whystall.knowledge_base.tokens import concepts, known_concepts
+from whystall.tools.contract.findings import Finding
+from whystall.tools.contract.kinds import KINDS
+
+
+@cache
+def load_causes() -> dict[str, Cause]:
+    """Every known cause by id, in order of id. Read once.
+
+    Raises `ToolError` (bad_argument) naming file and field when a file is malformed or names a kind, metric
+    or attribute that the vocabulary lacks.
+    """
+    return read_causes(catalog("causes"))
+
+
+def read_causes(directory: Path) -> dict[str, Cause]:
+    """The causes in `directory`, one per ``ID.yaml``; raises as `load_causes` does."""
+    found: dict[str, Cause] = {}
+    for file in sorted(directory.iterdir(), key=lambda f: f.name):
+        if not file.name.endswith(".yaml"):
+            continue
+        cause = as_model(Cause, read_yaml(file), file)
+        if cause.id != file.name.removesuffix(".yaml"):
+            raise data_fault(file, f"id: {cause.id!r} is not the file's name")
+        _check_patterns(cause, file)
+        names = [remedy.id for remedy in cause.remedies]
+        if len(set(names)) != len(names):
+            raise data_fault(file, "remedies: an id is used twice")
+        found[cause.id] = cause
+    return found
+
+
+def asked_for(causes: Mapping[str, Cause], symptom: str) -> dict[str, Cause]:
+    """Those of `causes` that are worth examining for `symptom` (any words, either language)."""
+    named = concepts(symptom)
+    return {
+        id: cause
+        for id, cause in causes.items()
+        if not cause.symptoms or any(named.issuperset(words) for words in cause.symptoms)
+    }
+
+
+def matches(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
+    """True when `finding` meets every condition of `pattern`.
+
+    With `pattern.victim`, the finding must be about `victim`: same thread where it names one, same process
+    where it names only that, and anyone's where it names neither (a device, the host); without a victim
+    nothing is about it.
+    """
+    if finding.kind != pattern.kind or finding.polarity is not pattern.polarity:
+        return False
+    if pattern.victim and not (victim is not None and about(finding, victim)):
+        return False
+    return (
+        all((value := metric(finding, name)) is not None and value >= low for name, low in pattern.min.items())
+        and all((value := metric(finding, name)) is not None and value <= high for name, high in pattern.max.items())
+        and all(
+            any(fnmatchcase(finding.attributes.get(name, ""), word) for word in words)
+            for name, words in pattern.attributes.items()
+        )
+    )
+
+
+def about(finding: Finding, victim: Victim) -> bool:
+    """True when `finding` is about `victim`'s thread, its process, or names neither."""
+    subject = finding.subject
+    if subject.tid is not None:
+        return subject.tid == victim.tid
+    return subject.pid is None or subject.pid == victim.pid
+
+
+def metric(finding: Finding, name: str) -> float | None:
+    """The metric `name` of `finding`, or the ratio ``a/b`` of two; None where it cannot be had."""
+    over, slash, under = name.partition("/")
+    value = finding.metrics.get(over)
+    if not slash or value is None:
+        return value
+    divisor = finding.metrics.get(under)
+    return value / divisor if divisor else None
+
+
+def ranked_remedies(cause: Cause) -> list[Remedy]:
+    """The remedies of `cause`, best first: by gain, then by low effort, then as the file lists them."""
+    return sorted(cause.remedies, key=lambda remedy: (-remedy.gain, remedy.effort))
+
+
+def _check_patterns(cause: Cause, file: Path) -> None:
+    for group in ("primary", "required", "less", "supporting", "against", "refuted"):
+        for index, pattern in enumerate(getattr(cause, group)):
+            where = f"{group}.{index}"
+            spec = KINDS.get(pattern.kind)
+            if spec is None:
+                raise data_fault(file, f"{where}.kind: unknown finding kind {pattern.kind!r}")
+            for bounds in ("min", "max"):
+                for name in getattr(pattern, bounds):
+                    if any(part not in spec.metrics for part in name.split("/")) or name.count("/") > 1:
+                        raise data_fault(file, f"{where}.{bounds}: {pattern.kind} has no metric {name!r}")
+            for name in pattern.attributes:
+                if name not in spec.attributes:
+                    raise data_fault(file, f"{where}.attributes: {pattern.kind} has no attribute {name!r}")
+    for index, words in enumerate(cause.symptoms):
+        if unknown := sorted(set(words) - known_concepts()):
+            raise data_fault(file, f"symptoms.{index}: the glossary has no concept {unknown[0]!r}")
+    if not any(KINDS[pattern.kind].share for pattern in cause.primary):
+        raise data_fault(
+            file, "primary: no kind here carries a share of the window, so the cause could explain nothing"
+        )

@@ -1,0 +1,161 @@
+"""Opens the SQLite file of the knowledge base: schema, transactions, and errors a person can act on.
+
+A rollback journal is used, not a write-ahead log: writes are few and small, a reader then needs no write
+permission (a log wants its shared-memory file), and the knowledge base stays one file. sqlite-utils costs
+0.1 s to import, so it is imported only here, when a store is opened.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database as SqliteDatabase
+
+_APPLICATION_ID = 0x57485953  # "WHYS"
+_MAGIC = b"SQLite format 3\0"
+_BUSY_S = 10.0
+_ELSEWHERE = "move the file away, or set WHYSTALL_HOME to another directory"
+
+
+class Database:
+    """The open file `path`. `read_only` when it may not be written; then `write` raises `ToolError`
+    (database).
+
+    Safe to share between threads: a transaction is held by one at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`, make it (mode 0600) if missing, and bring its schema up to date.
+
+        Raises `ToolError`: database (foreign, damaged, newer, locked, or not to be opened), disk_full.
+        """
+        self.path = path
+        self._lock = threading.RLock()
+        with self._errors():
+            _check_header(path)
+            if not path.exists():
+                # Diagnoses name files and commands of this host: nobody else needs to read them.
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self.read_only = not (_writable(path) and _writable(path.parent))
+            mode = "ro" if self.read_only else "rw"
+            self._connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_S, check_same_thread=False
+            )
+            try:
+                from sqlite_utils import Database as SqliteDatabase
+
+                self._db = SqliteDatabase(self._connection, execute_plugins=False)
+                self._bring_up_to_date()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    @contextmanager
+    def read(self) -> Iterator[SqliteDatabase]:
+        """The database for reading."""
+        with self._lock, self._errors():
+            yield self._db
+
+    @contextmanager
+    def write(self) -> Iterator[SqliteDatabase]:
+        """A transaction: everything in the block is stored when it ends, or nothing.
+
+        The write lock is taken at once, so that what is read inside stays true until the end.
+        """
+        if self.read_only:
+            raise ToolError(
+                ErrorCode.DATABASE,
+                f"{self.path} cannot be written",
+                "run as its owner, or set WHYSTALL_HOME to a directory you can write",
+            )
+        with self._lock, self._errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._connection.rollback()
+                raise
+
+    def close(self) -> None:
+        """Close the file; may be called more than once."""
+        with self._lock:
+            self._connection.close()
+
+    def _bring_up_to_date(self) -> None:
+        from whystall.knowledge_base.schema import migrations
+
+        schema, known = migrations()
+        tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        owner = self._connection.execute("PRAGMA application_id").fetchone()[0]
+        if tables and owner != _APPLICATION_ID:
+            raise ToolError(ErrorCode.DATABASE, f"{self.path} belongs to another program", _ELSEWHERE)
+        applied = {migration.name for migration in schema.applied(self._db)}
+        if applied - known:
+            raise ToolError(
+                ErrorCode.DATABASE,
+                f"{self.path} was written by a newer whystall",
+                "upgrade whystall, or set WHYSTALL_HOME to another directory",
+            )
+        if applied != known:
+            with self.write() as db:
+                self._connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                schema.apply(db)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _explained(self.path, error) from None
+        except OSError as error:
+            full = error.errno == errno.ENOSPC
+            raise ToolError(
+                ErrorCode.DISK_FULL if full else ErrorCode.DATABASE,
+                f"cannot open {self.path}: {error.strerror}",
+                "free space on that file system" if full else "set WHYSTALL_HOME to a directory you can write",
+            ) from None
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _check_header(path: Path) -> None:
+    """Refuse what is no SQLite file at all, before SQLite is asked to write to it."""
+    if path.is_dir():
+        raise ToolError(ErrorCode.DATABASE, f"{path} is a directory", "give the path of a file")
+    if path.exists():
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+        if head and head != _MAGIC:
+            raise ToolError(ErrorCode.DATABASE, f"{path} is no SQLite database", _ELSEWHERE)
+
+
+def _explained(path: Path, error: sqlite3.Error) -> ToolError:
+    text = str(error)
+    if "disk is full" in text:
+        return ToolError(
+            ErrorCode.DISK_FULL, f"no space to write {path}", "free space on that file system; nothing was lost"
+        )
+    if "locked" in text:
+        return ToolError(ErrorCode.DATABASE, f"{path} is in use by another process", "try again when it has finished")
+    if "malformed" in text or "not a database" in text or "corrupt" in text:
+        return ToolError(
+            ErrorCode.DATABASE,
+            f"{path} is damaged: {text}",
+            f"restore a copy, or rescue its rows with `sqlite3 {path.name} .recover`, then move it away",
+        )
+    if "readonly" in text:
+        return ToolError(ErrorCode.DATABASE, f"{path} cannot be written", "run as its owner")
+    return ToolError(ErrorCode.DATABASE, f"{path}: {text}", _ELSEWHERE)

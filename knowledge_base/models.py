@@ -1,0 +1,295 @@
+"""What the knowledge base holds: causes, incidents, diagnoses and tickets. All are plain data."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from whystall.tools.contract.findings import Finding, Polarity, Severity
+from whystall.tools.contract.result import Coverage
+
+SCHEMA_VERSION = "1"
+Lang = Literal["en", "zh"]
+
+
+class Model(BaseModel):
+    """Base: unknown fields are refused, so that a foreign or newer record is noticed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Words(Model):
+    """One text in both languages."""
+
+    en: str
+    zh: str
+
+    def get(self, lang: Lang) -> str:
+        """The text in `lang`."""
+        return self.en if lang == "en" else self.zh
+
+
+# --- causes -----------------------------------------------------------------------------------------------
+
+
+class Pattern(Model):
+    """Matches findings. All given conditions must hold.
+
+    `victim`: the finding's subject must be the victim (same thread; for process, host, device and cgroup
+    subjects: same process, or no thread given). `min` / `max` bound metrics (inclusive) in the units
+    `KINDS` declares, or a ratio of two (``count/episodes``); a metric that is absent does not satisfy a
+    bound. `attributes` lists the words allowed per attribute, as shell patterns (``pwrite*``). See
+    `causes.matches`.
+    """
+
+    kind: str
+    polarity: Polarity = Polarity.ABNORMAL
+    victim: bool = True
+    min: dict[str, float] = Field(default_factory=dict)
+    max: dict[str, float] = Field(default_factory=dict)
+    attributes: dict[str, list[str]] = Field(default_factory=dict)
+
+
+class Remedy(Model):
+    """What to do. `gain` and `effort`: 1 (small) to 3 (large); remedies are ranked by gain, then by low
+    effort.
+    """
+
+    id: str
+    text: Words
+    gain: int = Field(ge=1, le=3)
+    effort: int = Field(ge=1, le=3)
+
+
+class Cause(Model):
+    """Why a job stalls, as data; adding one adds no code.
+
+    `primary`: at least one must match, or the cause is no candidate; the share of the victim's lost time it
+    explains is the largest `window_pct` among matching primary findings. `required`, where not empty: at
+    least one of it must match too, else the cause is unsupported (a device is blamed only if the device was
+    seen to be slow). `less`: what these findings account for is taken from the share of the primary ones, which
+    measure the same time without saying who had it. `supporting` findings corroborate. `against`: any match
+    rules the cause out. `refuted`: when the tools in `examined_by` ran, one of these matches (usually a normal
+    measurement) and the cause is not supported (no primary, or none required), the cause is ruled out by them.
+    `examined_by`: tools that can tell. `symptoms`: the cause is considered only where the symptom names
+    every concept of one of these lists (see ``glossary.yaml``); empty: always. `specificity` breaks ties
+    between causes that explain the same time: the more specific one is named.
+    """
+
+    id: str
+    title: Words
+    summary: Words
+    category: Literal["storage", "cpu", "memory", "lock", "network", "accelerator", "none"]
+    component: str
+    primary: list[Pattern] = Field(min_length=1)
+    required: list[Pattern] = Field(default_factory=list)
+    less: list[Pattern] = Field(default_factory=list)
+    supporting: list[Pattern] = Field(default_factory=list)
+    against: list[Pattern] = Field(default_factory=list)
+    refuted: list[Pattern] = Field(default_factory=list)
+    examined_by: list[str] = Field(min_length=1)
+    symptoms: list[list[str]] = Field(default_factory=list)
+    specificity: int = Field(default=1, ge=1, le=5)
+    remedies: list[Remedy] = Field(min_length=1)
+    verify: Words
+
+
+# --- incidents --------------------------------------------------------------------------------------------
+
+
+class Incident(Model):
+    """A past incident, in our own words, with its public source. `signatures` are exact keys (see
+    `signatures.py`).
+    """
+
+    id: str
+    title: Words
+    symptom: Words
+    cause: str | None
+    root_cause: Words
+    fix: Words
+    signatures: list[str] = Field(default_factory=list)
+    kinds: list[str] = Field(default_factory=list)
+    components: list[str] = Field(default_factory=list)
+    source: str
+    source_url: str = ""
+    origin: Literal["curated", "ticket", "user"] = "curated"
+
+
+class Match(Model):
+    """A past incident that resembles a case. `how`: an exact signature, or text. `shared` is why: what both
+    have.
+    """
+
+    incident: str
+    title: Words
+    how: Literal["signature", "text"]
+    shared: list[str]
+    rank: int = Field(ge=1)
+
+
+# --- diagnoses --------------------------------------------------------------------------------------------
+
+
+class Verdict(str, Enum):
+    """`CONFIRMED`: two mechanisms agree, rivals ruled out. `LIKELY`: one is missing. `HEALTHY`: looked,
+    found nothing abnormal.
+    """
+
+    CONFIRMED = "confirmed"
+    LIKELY = "likely"
+    INCONCLUSIVE = "inconclusive"
+    HEALTHY = "healthy"
+
+
+class Victim(Model):
+    """The thread that makes progress, and where its time went, in percent of the window. `lost_pct` is what
+    a fault may explain: blocked, runnable without a CPU, or in the kernel, and the time that an accelerator
+    waited for it; waiting by intention (sleep, poll) is `idle_pct`.
+    """
+
+    pid: int
+    tid: int
+    comm: str
+    chosen_by: str
+    user_pct: float
+    system_pct: float
+    runnable_pct: float
+    blocked_pct: float
+    idle_pct: float
+    lost_pct: float
+
+
+class CauseState(str, Enum):
+    """Where a cause stands after the evidence."""
+
+    SUPPORTED = "supported"
+    UNSUPPORTED = "unsupported"
+    RULED_OUT = "ruled_out"
+    NOT_EXAMINED = "not_examined"
+
+
+class Assessment(Model):
+    """One cause judged. `explained_pct`: share of the victim's lost time, `window_pct`: share of the window,
+    percent. `by`: the tools that decided it.
+    """
+
+    cause: str
+    state: CauseState
+    explained_pct: float = 0.0
+    window_pct: float = 0.0
+    for_: list[str] = Field(default_factory=list, alias="for")
+    against: list[str] = Field(default_factory=list)
+    by: list[str] = Field(default_factory=list)
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, serialize_by_alias=True)
+
+
+class Culprit(Model):
+    """Who, where, how long. Latencies in ms, `period_s` in seconds; what was not measured is None. `path`
+    is a full path; `series` its numbered series (``chk_*.bin``) when several files of one are meant, `path`
+    then the slowest.
+    """
+
+    pid: int | None = None
+    tid: int | None = None
+    comm: str | None = None
+    path: str | None = None
+    series: str | None = None
+    syscall: str | None = None
+    operations: str | None = None
+    device: str | None = None
+    cgroup: str | None = None
+    kernel_path: str | None = None
+    count: int | None = None
+    latency_ms: float | None = None
+    max_ms: float | None = None
+    period_s: float | None = None
+    window_pct: float | None = None
+
+
+class Step(Model):
+    """One look: which tools ran in one window, why they were chosen, and what they found."""
+
+    tools: list[str]
+    why: str
+    window_s: float
+    findings: list[str]
+    status: dict[str, str]
+
+
+class Diagnosis(Model):
+    """The answer to "why does it stall". `chain` lists finding ids from the stall back to its origin;
+    `missing` holds codes of what a higher verdict would have needed.
+    """
+
+    schema_version: str = SCHEMA_VERSION
+    id: str
+    created: str
+    target: str
+    symptom: str = ""
+    verdict: Verdict
+    cause: str | None = None
+    severity: Severity = Severity.INFO
+    victim: Victim | None = None
+    culprit: Culprit | None = None
+    explained_pct: float = 0.0
+    chain: list[str] = Field(default_factory=list)
+    assessments: list[Assessment] = Field(default_factory=list)
+    missing: list[str] = Field(default_factory=list)
+    findings: list[Finding] = Field(default_factory=list)
+    steps: list[Step] = Field(default_factory=list)
+    coverage: list[Coverage] = Field(default_factory=list)
+    matches: list[Match] = Field(default_factory=list)
+    artifacts: list[str] = Field(default_factory=list)
+    recording: str | None = None
+    ticket: str | None = None
+
+
+# --- tickets ----------------------------------------------------------------------------------------------
+
+
+class Check(Model):
+    """A finding before and after a fix, by fingerprint. `after` is None when it was no longer found."""
+
+    fingerprint: str
+    kind: str
+    subject: str
+    metric: str
+    unit: str
+    before: float
+    after: float | None
+    improved: bool
+
+
+class Verification(Model):
+    """The same tools run again. `solved`: the findings of the cause are gone or at most half; None: could
+    not tell, and `missing` says by codes why.
+    """
+
+    at: str
+    checks: list[Check]
+    solved: bool | None
+    missing: list[str] = Field(default_factory=list)
+
+
+class Ticket(Model):
+    """A drafted ticket. `dedup_key` is ``1:<sha256>`` of cause and stable subjects: the same fault on the
+    same job gets one ticket, with `occurrences` counted.
+    """
+
+    schema_version: str = SCHEMA_VERSION
+    id: str
+    created: str
+    updated: str
+    state: Literal["open", "resolved"] = "open"
+    dedup_key: str
+    occurrences: int = 1
+    severity: Severity
+    category: str
+    component: str
+    diagnosis: Diagnosis
+    resolution: str = ""
+    verifications: list[Verification] = Field(default_factory=list)

@@ -1,0 +1,249 @@
+"""Results, diagnoses and tickets as text for people and models; the words are in `whystall.prompts`.
+
+Texts of results and diagnoses stay within `TEXT_LIMIT` characters and say how much they left out; the
+structured values are always whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from whystall.knowledge_base.causes import ranked_remedies
+from whystall.knowledge_base.models import (
+    Assessment,
+    Cause,
+    CauseState,
+    Culprit,
+    Diagnosis,
+    Lang,
+    Match,
+    Ticket,
+    Victim,
+)
+from whystall.prompts.escape import Safe, short
+from whystall.prompts.quantities import quantity
+from whystall.prompts.render import FORMATS, fill, fit, render, voice, words
+from whystall.prompts.sentences import Voice
+from whystall.prompts.tables import record, table
+from whystall.tools.contract.findings import Finding, Polarity
+from whystall.tools.contract.result import BlindSpot, CollectorCoverage, Coverage, ToolResult
+
+TEXT_LIMIT = 6000
+_EVIDENCE = 2000
+_OTHERS = 40
+_ARTIFACTS = 5
+_REMEDIES = 8
+_HEADING = 60
+
+
+def result_text(result: ToolResult[Any], lang: Lang) -> str:
+    """A tool's result: status, one sentence per finding (abnormal and severe ones first), its tables, and what
+    could not be seen. Findings go before rows where not all fits.
+    """
+    view = _View("txt", lang)
+    blind = view.blind([result.coverage])
+    artifacts = result.artifacts[:_ARTIFACTS]
+    remedies = view.remedies(result)
+
+    def text(findings: Sequence[Safe], left: int, tables: Sequence[Safe] = ()) -> str:
+        return render(
+            "result.txt",
+            lang,
+            r=result,
+            findings=findings,
+            left=left,
+            tables=tables,
+            blind=blind,
+            artifacts=artifacts,
+            remedies=remedies,
+        )
+
+    lines = [view.finding(f) for f in _worst_first(result.findings)]
+    # A list item is a dash, a blank and a line end longer than its sentence; the note of what was left out is short.
+    budget = TEXT_LIMIT - len(text([], 0)) - 100 - 2 * len(lines)
+    rows = _tables(result, budget // 2)
+    kept, left = fit(lines, budget - sum(len(line) + 1 for line in rows))
+    return text(kept, left, _tables(result, TEXT_LIMIT - len(text(kept, left)) - 1))
+
+
+def _tables(result: ToolResult[Any], budget: int) -> list[Safe]:
+    """The result's own tables within `budget` characters, each under its name and how many of its rows are shown."""
+    lines: list[Safe] = []
+    for name, value in result.data.model_dump(mode="json", exclude={"remedies"}).items():
+        if isinstance(value, dict) and value:
+            shown = [Safe(f"{name}: {record(value)}")]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            rows, count = table(value, budget - _HEADING)
+            total = max(result.totals.get(name, 0), len(value))
+            shown = [Safe(f"{name} ({count}/{total}):"), *rows] if count else [Safe(f"{name} (0/{total})")]
+        else:
+            continue
+        size = sum(len(line) + 1 for line in shown)
+        if shown and size <= budget:
+            budget -= size
+            lines += shown
+    return lines
+
+
+def diagnosis_text(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang) -> str:
+    """A diagnosis: verdict, who, where and how long, evidence, what was ruled out and by what, what could
+    not be seen, similar incidents, fixes, and how to verify.
+    """
+    view = _View("txt", lang)
+    text = render("diagnosis.txt", lang, **view.diagnosis(diagnosis, causes, _EVIDENCE))
+    if len(text) <= TEXT_LIMIT:
+        return text
+    lines = [Safe(line) for line in text.splitlines()]
+    kept, left = fit(lines, TEXT_LIMIT - 100)
+    return "\n".join([*kept, view.fill(words(lang)["labels"]["left_out"], left)]) + "\n"
+
+
+def ticket_text(ticket: Ticket, causes: Mapping[str, Cause], lang: Lang) -> str:
+    """A ticket as Markdown; see `tickets.ticket_markdown`."""
+    view = _View("md", lang)
+    diagnosis = ticket.diagnosis
+    context = view.diagnosis(diagnosis, causes, None)
+    cause = context["cause"]
+    abnormal = [f for f in diagnosis.findings if f.polarity is Polarity.ABNORMAL]
+    others = [view.finding(f) for f in _worst_first(abnormal)]
+    return render(
+        "ticket.md",
+        lang,
+        k=ticket,
+        title=Safe(cause.title.get(lang)) if cause else words(lang)["labels"]["no_cause"],
+        others=others[:_OTHERS],
+        others_left=max(len(others) - _OTHERS, 0),
+        collectors=_collectors(diagnosis.coverage),
+        **context,
+    )
+
+
+def hits_text(matches: Sequence[Match], lang: Lang) -> str:
+    """Past incidents found by a search and why, or that none is known."""
+    view = _View("txt", lang)
+    return render("hits.txt", lang, matches=matches, because=view.because)
+
+
+class _View:
+    """What templates show, made ready in one format and language."""
+
+    def __init__(self, suffix: str, lang: Lang) -> None:
+        self._lang: Lang = lang
+        self._say: Voice = voice(suffix, lang)
+        self._format = FORMATS[suffix]
+        self._labels: dict[str, Safe] = words(lang)["labels"]
+        self._marks: dict[str, Safe] = words(lang)["marks"]
+
+    def fill(self, text: str, *values: object, **named: object) -> Safe:
+        return fill(self._format.running, text, *values, **named)
+
+    def finding(self, finding: Finding) -> Safe:
+        severity = words(self._lang)["severities"][finding.severity.value]
+        mark = severity + self._marks["colon"] if finding.polarity is Polarity.ABNORMAL else ""
+        return Safe(f"{_tag(finding)}{mark}{self._say.finding(finding)}")
+
+    def remedies(self, result: ToolResult[Any]) -> list[Safe]:
+        """What the tool itself says is to be done, where it says so: codes with numbers in its ``remedies``."""
+        return [self._say.remedy(remedy) for remedy in getattr(result.data, "remedies", [])[:_REMEDIES]]
+
+    def blind(self, coverage: Sequence[Coverage]) -> list[Safe]:
+        """Blind spots of all looks, each once."""
+        spots: dict[tuple[str, str], BlindSpot] = {(s.code, s.detail): s for c in coverage for s in c.not_seen}
+        return [self._say.blind(spot) for spot in spots.values()]
+
+    def because(self, match: Match) -> Safe:
+        return Safe(self._marks["comma"].join(dict.fromkeys(self._say.shared(key) for key in match.shared)))
+
+    def diagnosis(self, d: Diagnosis, causes: Mapping[str, Cause], budget: int | None) -> dict[str, Any]:
+        """The context of the diagnosis in every template; `budget`: characters for the evidence, None for
+        all of it.
+        """
+        by_id = {f.id: f for f in d.findings}
+        cause = causes.get(d.cause or "")
+        proof = [self.finding(by_id[i]) for i in d.chain if i in by_id]
+        evidence, left = fit(proof, budget) if budget is not None else (proof, 0)
+        state = _by_state(d.assessments)
+        return {
+            "d": d,
+            "cause": cause,
+            "fixes": ranked_remedies(cause) if cause else [],
+            "window_s": max((c.window_s for c in d.coverage), default=0.0),
+            "victim": self._victim(d.victim) if d.victim else "",
+            "where": self._where(d.culprit) if d.culprit else "",
+            "how_long": self._how_long(d.culprit) if d.culprit else "",
+            "evidence": evidence,
+            "evidence_left": left,
+            "chain": [Safe(_tag(by_id[i]) + self._say.lead(by_id[i])) for i in d.chain if i in by_id],
+            "ruled_out": [self._ruled_out(a, causes, by_id) for a in state(CauseState.RULED_OUT)],
+            "rivals": [self._title(a.cause, causes) for a in state(CauseState.SUPPORTED) if a.cause != d.cause],
+            "not_examined": [self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)],
+            "blind": self.blind(d.coverage),
+            "because": self.because,
+        }
+
+    def _title(self, cause: str, causes: Mapping[str, Cause]) -> Safe:
+        found = causes.get(cause)
+        return Safe(found.title.get(self._lang)) if found else self._format.name(cause)
+
+    def _ruled_out(self, a: Assessment, causes: Mapping[str, Cause], by_id: Mapping[str, Finding]) -> Safe:
+        by = self.fill(self._labels["ruled_out_by"], ", ".join(a.by))
+        proof = next((self.finding(by_id[i]) for i in a.against if i in by_id), None)
+        text = f"{self._title(a.cause, causes)}{self._marks['colon']}{by}"
+        return Safe(f"{text}{self._marks['semicolon']}{proof}" if proof else text)
+
+    def _victim(self, victim: Victim) -> Safe:
+        shares = {
+            name: Safe(quantity(getattr(victim, f"{name}_pct"), "pct"))
+            for name in ("lost", "blocked", "runnable", "system", "user", "idle")
+        }
+        return self.fill(
+            self._labels["victim"],
+            comm=self._format.name(victim.comm),
+            pid=victim.pid,
+            tid=victim.tid,
+            chosen_by=self._say.code("chosen_by", victim.chosen_by),
+            **shares,
+        )
+
+    def _where(self, culprit: Culprit) -> Safe:
+        places = [p for p in (culprit.path, culprit.device, culprit.cgroup) if p]
+        parts = [self._format.name(short(place, 4 * self._format.name_limit)) for place in places]
+        calls = culprit.operations or culprit.syscall
+        if calls:
+            parts.append(self.fill(self._labels["in_calls"], self._format.name(calls)))
+        if culprit.kernel_path:
+            path = self._format.name(short(culprit.kernel_path, self._format.name_limit))
+            parts.append(self.fill(self._labels["through"], path))
+        return Safe(self._marks["comma"].join(parts))
+
+    def _how_long(self, culprit: Culprit) -> Safe:
+        measured: list[tuple[str, float | None, str]] = [
+            ("each", culprit.latency_ms, "ms"),
+            ("longest", culprit.max_ms, "ms"),
+            ("count", culprit.count, "count"),
+            ("every", culprit.period_s, "s"),
+            ("share", culprit.window_pct, "pct"),
+        ]
+        said = [self.fill(self._labels[name], Safe(quantity(v, unit))) for name, v, unit in measured if v is not None]
+        return Safe(self._marks["comma"].join(said))
+
+
+def _tag(finding: Finding) -> str:
+    return f"[{finding.id}] " if finding.id else ""
+
+
+def _by_state(assessments: Sequence[Assessment]) -> Callable[[CauseState], list[Assessment]]:
+    return lambda state: [a for a in assessments if a.state is state]
+
+
+def _worst_first(findings: Sequence[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda f: (f.polarity is Polarity.NORMAL, -f.severity.rank, -f.window_pct))
+
+
+def _collectors(coverage: Sequence[Coverage]) -> list[CollectorCoverage]:
+    """Collectors of all looks, the longest look of each."""
+    found: dict[str, CollectorCoverage] = {}
+    for look in sorted(coverage, key=lambda c: c.window_s):
+        found |= {c.name: c for c in look.collectors}
+    return [found[name] for name in sorted(found)]

@@ -1,0 +1,116 @@
+"""What goes into a ticket, and how it is shown. Pure: storing is the store's business."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from whystall.knowledge_base import signatures as keys
+from whystall.knowledge_base.models import Cause, Diagnosis, Incident, Lang, Ticket, Verdict, Words
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.findings import Polarity, Severity
+from whystall.tools.contract.text import path_pattern
+
+LESSON = "ticket-"
+_KEY_VERSION = 1
+# Severity by the share of its time that the job loses to the cause, as for single findings.
+_CRITICAL_PCT = 40.0
+_MAJOR_PCT = 10.0
+
+
+def draft(diagnosis: Diagnosis, causes: Mapping[str, Cause], now: str) -> Ticket:
+    """A ticket for `diagnosis`, not yet numbered (`id` is empty).
+
+    Raises `ToolError` (bad_argument) when the diagnosis found the job healthy.
+    """
+    if diagnosis.verdict is Verdict.HEALTHY:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "the job was found healthy", "there is nothing to write a ticket about")
+    cause = causes.get(diagnosis.cause or "")
+    return Ticket(
+        id="",
+        created=now,
+        updated=now,
+        dedup_key=dedup_key(diagnosis),
+        severity=severity(diagnosis),
+        category=cause.category if cause else "none",
+        component=cause.component if cause else "unknown",
+        diagnosis=diagnosis,
+    )
+
+
+def again(ticket: Ticket, fresh: Ticket) -> Ticket:
+    """`ticket` after the same fault was seen once more, with the newer of both diagnoses and what follows
+    from it.
+    """
+    update: dict[str, object] = {"occurrences": ticket.occurrences + 1, "updated": fresh.updated}
+    if fresh.diagnosis.created >= ticket.diagnosis.created:
+        update |= {name: getattr(fresh, name) for name in ("diagnosis", "severity", "category", "component")}
+        if not fresh.diagnosis.symptom:  # nobody told it again: what was told stays
+            told = ticket.diagnosis.symptom
+            update["diagnosis"] = fresh.diagnosis.model_copy(update={"symptom": told})
+    return ticket.model_copy(update=update)
+
+
+def severity(diagnosis: Diagnosis) -> Severity:
+    """By the share of the window the victim loses to the cause; what is not confirmed weighs at most
+    `MAJOR`, what is inconclusive `MINOR`.
+    """
+    victim = diagnosis.victim
+    lost = victim.lost_pct * diagnosis.explained_pct / 100 if victim is not None and diagnosis.cause else 0.0
+    if diagnosis.verdict is Verdict.INCONCLUSIVE or lost < _MAJOR_PCT:
+        return Severity.MINOR
+    if diagnosis.verdict is Verdict.CONFIRMED and lost >= _CRITICAL_PCT:
+        return Severity.CRITICAL
+    return Severity.MAJOR
+
+
+def dedup_key(diagnosis: Diagnosis) -> str:
+    """``1:`` and a hash of the cause and of what stays the same from run to run: command, series of files,
+    device, cgroup. Pids, times and the number in a file's name do not count; the host does not either,
+    since a job that moves takes its fault along.
+    """
+    culprit, victim = diagnosis.culprit, diagnosis.victim
+    parts = [diagnosis.cause or "", victim.comm if victim else ""]
+    if culprit is not None:
+        path = path_pattern(culprit.path) if culprit.path else ""
+        parts += [culprit.comm or "", path, culprit.device or "", culprit.cgroup or ""]
+    if diagnosis.cause is None:  # stalls of one program without a known cause are the same only if they look the same
+        bad = [f for f in diagnosis.findings if f.polarity is Polarity.ABNORMAL]
+        worst = max(bad, key=lambda f: (f.severity.rank, f.window_pct), default=None)
+        parts.append(worst.fingerprint if worst else "")
+    return f"{_KEY_VERSION}:{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}"
+
+
+def lesson(ticket: Ticket, causes: Mapping[str, Cause]) -> Incident:
+    """What a resolved ticket teaches: an incident that the same fault matches exactly."""
+    diagnosis = ticket.diagnosis
+    cause = causes.get(diagnosis.cause or "")
+    who = diagnosis.victim.comm if diagnosis.victim else diagnosis.target
+    told = ticket.resolution
+    title = cause.title if cause else Words(en="Stall without a known cause", zh="原因未知的停顿")
+    symptom = diagnosis.symptom or who
+    return Incident(
+        id=f"{LESSON}{ticket.id}",
+        title=Words(en=f"{title.en}: {who}", zh=f"{title.zh}：{who}"),
+        symptom=Words(en=symptom, zh=symptom),
+        cause=diagnosis.cause,
+        root_cause=cause.summary if cause else Words(en=told, zh=told),
+        fix=Words(en=told, zh=told),
+        signatures=keys.signatures(diagnosis),
+        kinds=sorted(keys.discriminating_kinds(diagnosis)),
+        components=[ticket.component],
+        source=f"ticket {ticket.id}" + (f" on {diagnosis.coverage[0].host}" if diagnosis.coverage else ""),
+        origin="ticket",
+    )
+
+
+def ticket_markdown(ticket: Ticket, lang: Lang, causes: Mapping[str, Cause]) -> str:
+    """`ticket` as Markdown in `lang`. Text from the host is inert in it: names stand in code spans."""
+    from whystall.knowledge_base.present import ticket_text  # Jinja is loaded only when something is shown
+
+    return ticket_text(ticket, causes, lang)
+
+
+def ticket_json(ticket: Ticket) -> str:
+    """`ticket` as JSON, whole."""
+    return ticket.model_dump_json(indent=1, by_alias=True)

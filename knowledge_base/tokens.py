@@ -1,0 +1,94 @@
+"""Text as search terms: made in Python, so that neither the query language nor the tokeniser of FTS5 sees
+raw text.
+
+Latin words are taken in lower case, whole and split at underscores; Chinese runs as overlapping pairs of
+characters, since most technical words have two. Words of both languages that mean the same also yield one
+shared concept (see ``glossary.yaml``), which is what lets a question in one language find an answer in the
+other.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+from whystall.knowledge_base.data import as_model, catalog, data_fault, read_yaml
+from whystall.knowledge_base.models import Model
+
+_WORD = re.compile(r"[a-z0-9_]+")
+_CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]+")
+_STOPPED = (
+    "a about after all an and are as at be because but by can do does for from had has have how i if in into is it its "
+    "my no not of on one or our so than that the their them then there they this to up use used was we what when where "
+    "which while who why will with you your"
+)
+_STOP = frozenset(_STOPPED.split())
+_LONGEST = 40
+
+
+class Terms(NamedTuple):
+    """Search terms of a text. `words`: Latin words and concepts (``c_`` + name); `grams`: pairs of Chinese
+    characters.
+    """
+
+    words: list[str]
+    grams: list[str]
+
+
+class _Concept(Model):
+    en: list[str]
+    zh: list[str]
+
+
+def terms(text: str) -> Terms:
+    """The terms of `text`, each once, in order; empty for text without words. Accepts any string."""
+    lower = text.lower()
+    latin = _WORD.findall(lower)
+    words = [f"c_{name}" for name in _concepts(latin, lower)]
+    for word in latin:
+        parts = [part for part in word.split("_") if part] if "_" in word else []
+        words += [w for w in (word, *parts) if _telling(w)]
+    grams = [run[i : i + 2] for run in _CJK.findall(lower) for i in range(max(len(run) - 1, 1))]
+    return Terms(list(dict.fromkeys(words)), list(dict.fromkeys(grams)))
+
+
+def concepts(text: str) -> frozenset[str]:
+    """The concepts of the glossary that `text` names, in either language."""
+    lower = text.lower()
+    return frozenset(_concepts(_WORD.findall(lower), lower))
+
+
+@cache
+def known_concepts() -> frozenset[str]:
+    """Every concept of the glossary."""
+    english, chinese = _glossary()
+    return frozenset([*english.values(), *chinese.values()])
+
+
+def _telling(word: str) -> bool:
+    """False for stop words, single letters and bare numbers: a count or a pid finds only accidents."""
+    return 1 < len(word) <= _LONGEST and word not in _STOP and not word.isdigit() and word.strip("_") != ""
+
+
+def _concepts(latin: list[str], lower: str) -> list[str]:
+    phrases, chinese = _glossary()
+    joined = f" {' '.join(latin)} "
+    found = [name for phrase, name in phrases.items() if f" {phrase} " in joined]
+    found += [name for word, name in chinese.items() if word in lower]
+    return list(dict.fromkeys(found))
+
+
+@cache
+def _glossary() -> tuple[dict[str, str], dict[str, str]]:
+    file = catalog("glossary.yaml")
+    document = read_yaml(file)
+    if not isinstance(document, dict):
+        raise data_fault(file, "document: a mapping of concepts is wanted")
+    english: dict[str, str] = {}
+    chinese: dict[str, str] = {}
+    for name, value in document.items():
+        concept = as_model(_Concept, value, file, str(name))
+        english |= dict.fromkeys(concept.en, str(name))
+        chinese |= dict.fromkeys(concept.zh, str(name))
+    return english, chinese

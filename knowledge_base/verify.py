@@ -1,0 +1,91 @@
+"""The same look before and after a fix, finding by finding. Pure."""
+
+from __future__ import annotations
+
+from whystall.knowledge_base.models import Check, Diagnosis, Verdict, Verification
+from whystall.knowledge_base.signatures import evidence
+from whystall.tools.contract.findings import Finding, Subject
+
+# A fix has worked when what it was for is gone or has at most this share of its former size.
+_SOLVED = 0.5
+# What makes an absence prove nothing.
+_BLIND = ("events_lost", "cut_short", "target_exited", "not_proven", "sampled", "not_permitted", "no_engine")
+# A recurring stall that did not recur is no proof unless the look was as long as this many of its periods.
+_PERIODS = 2.0
+_PREFERRED = ("p50_ms", "max_ms", "util_pct", "psi_some_pct", "rate")
+
+
+def compare(before: Diagnosis, after: Diagnosis) -> Verification:
+    """What became of the evidence of `before` in `after`.
+
+    `solved` is true when every finding is at most half of what it was, is gone, or holds up nobody any
+    more, false when one is not, and None when the later look could not tell: `missing` then names why
+    (``no_evidence``, ``no_victim``, ``not_measured``, ``too_short``, or codes of `BLIND_SPOTS`). What is
+    still there is believed even of a look that could not see everything.
+    """
+    wanted = evidence(before)
+    checks = [check for finding in wanted if (check := _check(finding, after)) is not None]
+    if any(not check.improved for check in checks):
+        return Verification(at=after.created, checks=checks, solved=False)
+    missing = _missing(wanted, checks, after)
+    return Verification(at=after.created, checks=checks, solved=None if missing else True, missing=missing)
+
+
+def _check(finding: Finding, after: Diagnosis) -> Check | None:
+    """`finding` and its like in `after`; None when it carries no number to compare."""
+    name = _measure(finding)
+    if name is None:
+        return None
+    now = [
+        f.metrics[name]
+        for f in after.findings
+        if f.fingerprint == finding.fingerprint and name in f.metrics and not _harmless(f, after)
+    ]
+    value, old = max(now, default=None), finding.metrics[name]
+    return Check(
+        fingerprint=finding.fingerprint,
+        kind=finding.kind,
+        subject=describe(finding.subject),
+        metric=name,
+        unit=finding.spec.metrics[name],
+        before=old,
+        after=value,
+        improved=value is None or value <= _SOLVED * old,
+    )
+
+
+def _harmless(finding: Finding, after: Diagnosis) -> bool:
+    """Whether `finding` is about another thread than the one that does the work, and that one is healthy: a
+    checkpoint moved to the background is written as slowly as before, and holds nobody up.
+    """
+    tid, victim = finding.subject.tid, after.victim
+    return after.verdict is Verdict.HEALTHY and victim is not None and tid is not None and tid != victim.tid
+
+
+def describe(subject: Subject) -> str:
+    """A subject in a few words: the file, device, cgroup or command it is about."""
+    return subject.path or subject.device or subject.cgroup or subject.comm or subject.type
+
+
+def _measure(finding: Finding) -> str | None:
+    """The metric that says how bad `finding` is: its share of the window, else a latency, else its first
+    one.
+    """
+    share = finding.spec.share
+    names = [*([share] if share else []), *_PREFERRED, *finding.spec.metrics]
+    return next((name for name in names if name in finding.metrics), None)
+
+
+def _missing(wanted: list[Finding], checks: list[Check], after: Diagnosis) -> list[str]:
+    missing = [] if checks else ["no_evidence"]
+    if after.victim is None:
+        missing.append("no_victim")
+    # A tool that measured a kind and found nothing wrong says so with a normal finding; no finding at all is silence.
+    measured = {f.kind for f in after.findings}
+    if any(finding.kind not in measured for finding in wanted):
+        missing.append("not_measured")
+    window = max((coverage.window_s for coverage in after.coverage), default=0.0)
+    if window < _PERIODS * max((f.metrics.get("period_s", 0.0) for f in wanted), default=0.0):
+        missing.append("too_short")
+    seen = {spot.code for coverage in after.coverage for spot in coverage.not_seen}
+    return missing + [code for code in _BLIND if code in seen]

@@ -1,0 +1,65 @@
+"""Make values inert in the format they are shown in: Markdown, or the plain text of a terminal and of MCP.
+
+Words of our own are `Safe`; everything else that a template prints is escaped without being asked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+# Text that no Markdown flavour reads as markup, wherever it stands: letters, digits and quiet punctuation.
+_QUIET = re.compile(r"[\w ,;:'\"()%/=+.?，。；：、（）！？“”·-]*")
+# ... except at the start (lists, underlined headings, indented code) and where addresses become links.
+_LOUD = re.compile(r"^(\s|[-+=]|\d+[.)])|_|://|www\.", re.IGNORECASE)
+_BARE = re.compile(r"[\w.,:@%+=/*-]+")
+
+
+class Safe(str):
+    """Text that may be shown as it is."""
+
+    __slots__ = ()
+
+
+def printable(text: str) -> str:
+    """`text` with what cannot be seen, moves the cursor or turns the direction of writing as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def short(text: str, limit: int) -> str:
+    """`text` in at most `limit` characters; the middle of a longer one is left out, marked ``…``."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+
+
+def markdown(value: object) -> Safe:
+    """`value` for running Markdown: as it is where nothing in it could be markup, else as code."""
+    if isinstance(value, Safe):
+        return value
+    text = printable(str(value))
+    return markdown_code(text) if _LOUD.search(text) or not _QUIET.fullmatch(text) else Safe(text)
+
+
+def markdown_code(value: object) -> Safe:
+    """`value` as a code span: there links, mentions, HTML and emphasis mean nothing. The fence is longer
+    than any inside.
+    """
+    text = printable(str(value))
+    fence = "`" * (max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)
+    pad = " " if text.startswith(("`", " ")) or text.endswith(("`", " ")) or not text else ""
+    return Safe(f"{fence}{pad}{text}{pad}{fence}")
+
+
+def plain(value: object) -> Safe:
+    """`value` for a terminal or a model."""
+    return value if isinstance(value, Safe) else Safe(printable(str(value)))
+
+
+def plain_code(value: object) -> Safe:
+    """A name for a terminal or a model: in quotes unless it is a single plain word, so that it cannot pass
+    for prose.
+    """
+    text = printable(str(value))
+    return Safe(text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False))

@@ -1,0 +1,50 @@
+"""Numbers with their units, as short as they can be read."""
+
+from __future__ import annotations
+
+
+def quantity(value: float, unit: str) -> str:
+    """`value` in `unit` (``ms``, ``us``, ``s``, ``pct``, ``count``, ``bytes``, ``bytes/s``, ``1/s``,
+    ``ratio``, ``cpus``) for reading.
+    """
+    if unit in _SECONDS:
+        return duration(value * _SECONDS[unit])
+    if unit == "pct":
+        return f"{_digits(value)} %"
+    if unit in ("bytes", "bytes/s"):
+        return size(value) + unit.removeprefix("bytes")
+    if unit == "count":
+        return f"{value:,.0f}"
+    if unit == "1/s":
+        return f"{_digits(value)}/s"
+    return f"{_digits(value)} CPU" if unit == "cpus" else _digits(value)
+
+
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def duration(seconds: float) -> str:
+    """Seconds as ``1.23 s``, ``45 ms``, ``7.1 us``, ``12 min``."""
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
+        if abs(seconds) < limit:
+            return f"{_digits(seconds * factor)} {unit}"
+    return f"{_digits(seconds / 60)} min"
+
+
+def size(value: float) -> str:
+    """Bytes as ``50 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{_digits(value)} {unit}"
+        value /= 1024
+    return f"{_digits(value)} TiB"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, without a trailing zero or an exponent."""
+    if value == 0:
+        return "0"
+    magnitude = abs(value)
+    places = 0 if magnitude >= 100 else 1 if magnitude >= 10 else 2
+    text = f"{value:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,135 @@
+"""Findings, blind spots and other codes as sentences. One sentence per finding, numbers with their units.
+
+Findings come as objects with the attributes of `whystall.tools.contract.findings.Finding`; this room
+imports no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from whystall.prompts.escape import Safe, short
+from whystall.prompts.quantities import quantity
+
+# Of the many metrics of a file or of a normal measurement, those a reader wants, in the order of reading.
+_FILE = (
+    "window_pct",
+    "episodes",
+    "episode_ms",
+    "episode_bytes",
+    "max_ms",
+    "period_s",
+    "blocked_pct",
+    "sleep_pct",
+    "runnable_pct",
+    "oncpu_pct",
+)
+_NORMAL = ("window_pct", "count", "max_ms", "p99_ms", "util_pct", "psi_some_pct", "busy_pct", "cpu_pct")
+_LONG = 200
+_CODES = ("reason", "mostly")
+
+
+class Voice:
+    """Puts things into the words of one language, escaped for one format."""
+
+    def __init__(
+        self,
+        words: dict[str, Any],
+        name: Callable[[object], Safe],
+        running: Callable[[object], Safe],
+        limit: int,
+    ) -> None:
+        self._words = words
+        self._name = name
+        self._running = running
+        self._limit = limit
+
+    def finding(self, finding: Any) -> Safe:
+        """`finding` as a sentence without a full stop: who and where, how much, in which call."""
+        text, details = self.lead(finding), self._metrics(finding) + self._attributes(finding)
+        marks = self._words["marks"]
+        return Safe(text + marks["colon"] + marks["comma"].join(details)) if details else text
+
+    def lead(self, finding: Any) -> Safe:
+        """The first part of the sentence: who does what, and where."""
+        text = self._words["kinds"][finding.kind][finding.polarity.value]
+        return Safe(text.format(who=self.who(finding.subject), where=self.where(finding.subject)))
+
+    def who(self, subject: Any) -> Safe:
+        """The command of `subject` and its thread (or process), or words for the target where it names
+        none.
+        """
+        if subject.comm is None:
+            return Safe(self._words["subjects"].get(subject.type, subject.type))
+        number = subject.tid if subject.tid is not None else subject.pid
+        return Safe(f"{self._name(subject.comm)} ({number})" if number is not None else self._name(subject.comm))
+
+    def where(self, subject: Any) -> Safe:
+        """The file, device or cgroup of `subject`."""
+        name = subject.path or subject.device or subject.cgroup
+        if name is None:
+            return Safe(self._words["subjects"]["any_file" if subject.type == "file" else subject.type])
+        return self._name(short(name, self._limit))
+
+    def blind(self, spot: Any) -> Safe:
+        """A blind spot (`code`, `detail`) as a sentence; a code without words is shown as it is."""
+        text = self._words["blind"].get(spot.code) or self._running(spot.code)
+        return Safe(f"{text} ({self._name(short(spot.detail, _LONG))})" if spot.detail else text)
+
+    def missing(self, code: str) -> Safe:
+        """What a firmer verdict lacked; blind spots are codes of it too."""
+        found = self._words["missing"].get(code) or self._words["blind"].get(code)
+        return found if found is not None else self._running(code)
+
+    def code(self, group: str, code: str) -> Safe:
+        """The words for `code` of `group` (``why``, ``chosen_by``, ...); a code without words is shown as
+        it is.
+        """
+        found = self._words[group].get(code)
+        return found if found is not None else self._running(code)
+
+    def shared(self, key: str) -> Safe:
+        """Why a past incident was matched: ``cause:ID``, ``cause+op:ID:CALL``, ``finding:...``,
+        ``kind:...``, ``word:...``.
+        """
+        kind, _, value = key.partition(":")
+        text = self._words["shared"].get(kind)
+        if text is None:
+            return self._name(key)
+        return Safe(text.format(self._name(value.rpartition(":")[2] if kind == "cause+op" else value)))
+
+    def remedy(self, remedy: Any) -> Safe:
+        """What to do (`code`, `who`, `cpus`, `command`), and how much of the window it can give back (`pct`)."""
+        text = self._words["remedies"][remedy.code].format(
+            who=self._name(short(remedy.who, _LONG)),
+            cpus=self._name(remedy.cpus),
+            command=self._running(short(remedy.command, self._limit)),
+        )
+        if remedy.pct is None:
+            return Safe(text)
+        return Safe(f"{text} ({self._words['labels']['at_most'].format(quantity(remedy.pct, 'pct'))})")
+
+    def metric(self, name: str, value: float, unit: str) -> Safe:
+        """A number in words."""
+        return Safe(self._words["metrics"][name].format(quantity(value, unit)))
+
+    def _metrics(self, finding: Any) -> list[Safe]:
+        units, values = finding.spec.metrics, finding.metrics
+        abnormal = finding.polarity.value == "abnormal"
+        wanted = _NORMAL if not abnormal else _FILE if finding.kind.startswith("file.") else units
+        return [
+            self.metric(n, values[n], units[n]) for n in wanted if values.get(n) or (n == "window_pct" and n in values)
+        ]
+
+    def _attributes(self, finding: Any) -> list[Safe]:
+        said = []
+        for name, value in finding.attributes.items():
+            if name in self._words["flags"]:
+                if value == "yes":
+                    said.append(self._words["flags"][name])
+            elif value:
+                # some attributes are codes, the others are names from the host
+                known = self._words["reasons"].get(value) if name in _CODES else None
+                said.append(Safe(self._words["attributes"][name].format(known or self._name(short(value, _LONG)))))
+        return said

@@ -1,0 +1,83 @@
+"""Rows of records as plain text columns. Column names are the fields' own: they are terms of the field, not prose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whystall.prompts.escape import Safe, plain_code, short
+from whystall.prompts.quantities import quantity
+
+Row = Mapping[str, Any]
+
+_UNITS = {
+    "_bytes_rate": "bytes/s",
+    "_ms": "ms",
+    "_us": "us",
+    "_s": "s",
+    "_ns": "ns",
+    "_pct": "pct",
+    "_bytes": "bytes",
+    "_rate": "1/s",
+}
+_BYTES = ("bytes", "bytes_asked", "bytes_returned")
+# Long text goes last and is not padded; of a stack the innermost frames tell most.
+_WIDE = ("path", "cgroup", "kernel_stack", "user_stack")
+_FRAMES = 3
+_CELL = 120
+
+
+def table(rows: Sequence[Row], budget: int) -> tuple[list[Safe], int]:
+    """`rows` (all with the same fields) as lines under a header within `budget` characters, and how many rows fit.
+
+    Columns that are empty in every row are left out, lists of records (histograms) too.
+    """
+    names = [n for n in (rows[0] if rows else ()) if any(_shown(row[n]) for row in rows)]
+    names.sort(key=lambda n: n in _WIDE)  # stable: the rest keeps its order
+    cells = [[_cell(name, row[name]) for name in names] for row in rows]
+    heads = [_head(name) for name in names]
+    widths = [max(len(head), *(len(line[at]) for line in cells)) for at, head in enumerate(heads)] if cells else []
+    lines: list[Safe] = []
+    for line in [heads, *cells]:
+        columns = zip(names, line, widths, strict=True)
+        padded = [text if name in _WIDE else text.rjust(width) for name, text, width in columns]
+        text = Safe("  ".join(padded).rstrip())
+        if budget < len(text) + 1:
+            break
+        budget -= len(text) + 1
+        lines.append(text)
+    return (lines, len(lines) - 1) if len(lines) > 1 else ([], 0)
+
+
+def record(row: Row) -> Safe:
+    """One record on one line: ``name value, name value``."""
+    return Safe(", ".join(f"{name} {_cell(name, value)}" for name, value in row.items() if _shown(value)))
+
+
+def _shown(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and not isinstance(value[0], dict)
+    return value is not None and value != "" and value is not False and not isinstance(value, dict)
+
+
+def _unit(name: str) -> str | None:
+    return "bytes" if name in _BYTES else next((u for end, u in _UNITS.items() if name.endswith(end)), None)
+
+
+def _head(name: str) -> str:
+    """`name` without its unit: every value shows its own."""
+    end = next((end for end in _UNITS if name.endswith(end)), "")
+    return name.removesuffix(end) if _UNITS.get(end) in ("ms", "us", "s", "ns") else name
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None or value == "" or value == [] or (name == "offset" and value < 0):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        unit = _unit(name)
+        return quantity(value, unit) if unit else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, list):
+        return " < ".join(plain_code(short(str(item), _CELL)) for item in value[:_FRAMES])
+    return plain_code(value if name == "path" else short(str(value), _CELL))

@@ -1,0 +1,98 @@
+"""doctor against this host, and against hosts that lack things."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whystall.agent_server import doctor
+from whystall.agent_server.doctor import Health, State
+
+Run = Callable[..., Any]
+WHYSTALL = str(Path(sys.executable).with_name("whystall"))
+# A user without rights, but for reading: the interpreter may lie where others cannot look.
+_READS = "-all,+dac_read_search"
+WITHOUT_RIGHTS = (
+    *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+    *(f"--inh-caps={_READS}", f"--ambient-caps={_READS}", f"--bounding-set={_READS}"),
+)
+
+
+def test_json_is_typed_and_names_an_engine_for_every_tool(whystall: Run) -> None:
+    done = whystall("doctor", "--json")
+    health = Health.model_validate_json(done.stdout)
+    assert done.returncode == (0 if health.engines else 1)
+    assert "procfs" in health.engines
+    assert health.tools["host_snapshot"] == "procfs"
+    assert {*health.tools.values(), *health.collectors.values()} <= {*health.engines, "none"}
+    assert health.collectors["proc"] == "procfs"
+    listed = json.loads(whystall("tools", "--json").stdout)
+    assert set(health.tools) == {tool["name"] for tool in listed}
+
+
+def test_every_fault_says_what_it_means_and_how_to_mend_it(whystall: Run) -> None:
+    text = whystall("doctor").stdout
+    for check in doctor.examine().checks:
+        assert check.name in text
+        if check.state is not State.OK:
+            assert check.means
+            assert check.fix
+
+
+def test_it_tells_the_truth_about_this_host() -> None:
+    checks = {check.name: check for check in doctor.examine().checks}
+    assert platform.release() in checks["kernel"].found
+    assert (checks["btf"].state is State.OK) == Path("/sys/kernel/btf/vmlinux").exists()
+    on = Path("/proc/sys/kernel/task_delayacct").read_text().strip() == "1"
+    assert (checks["delay accounting"].state is State.OK) == on
+
+
+@pytest.mark.parametrize(
+    ("release", "command"),
+    [
+        ("ID=debian\n", "sudo apt-get install -y libbpf1"),
+        ('ID=ubuntu\nID_LIKE="debian"\n', "sudo apt-get install -y libbpf1"),
+        ('ID="openEuler"\n', "sudo dnf install -y libbpf"),
+        ("ID=fedora\n", "sudo dnf install -y libbpf"),
+        ('ID="somethingelse"\nID_LIKE="rhel fedora"\n', "sudo dnf install -y libbpf"),
+        ("ID=arch\n", "install libbpf1 (Debian's name)"),
+    ],
+)
+def test_packages_are_named_as_the_distribution_names_them(
+    release: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "os-release"
+    file.write_text(release)
+    monkeypatch.setattr(doctor, "_OS_RELEASE", file)
+    assert doctor.install_command("libbpf").startswith(command)
+
+
+def test_a_damaged_database_is_found_and_left_alone(whystall: Run, tmp_path: Path) -> None:
+    database = tmp_path / "knowledge.db"
+    database.write_bytes(b"this is no database" * 100)
+    done = whystall("doctor", "--json", env={"WHYSTALL_HOME": str(tmp_path)})
+    check = next(c for c in json.loads(done.stdout)["checks"] if c["name"] == "database")
+    assert check["state"] == "missing"
+    assert str(database) in check["found"]
+    assert database.read_bytes().startswith(b"this is no database")
+
+
+def test_without_capabilities_only_the_procfs_engine_is_named(env: dict[str, str]) -> None:
+    bare = list(WITHOUT_RIGHTS) if os.geteuid() == 0 else []
+    done = subprocess.run([*bare, WHYSTALL, "doctor", "--json"], env=env, capture_output=True, text=True, timeout=60)
+    health = Health.model_validate_json(done.stdout)
+    assert health.engines == ["procfs"]
+    assert set(health.tools.values()) <= {"procfs", "none"}
+    assert health.tools["fileslower"] == health.collectors["proc"] == "procfs"
+    assert health.collectors["ftrace"] == "none"
+    privilege = next(check for check in health.checks if check.name == "privilege")
+    assert privilege.state is State.MISSING
+    assert "root" in privilege.fix

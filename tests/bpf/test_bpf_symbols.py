@@ -1,0 +1,102 @@
+"""Symbols against functions whose addresses this process knows."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from whystall.bpf.symbols import NAME_BYTES, KernelSymbols, ProcessSymbols, Table, _read_elf
+
+
+def test_a_table_finds_what_begins_before_and_has_not_ended() -> None:
+    table = Table([(100, 10, "a"), (200, 0, "b"), (300, 5, "c" * 1000)])
+    assert table.find(99) is None
+    assert table.find(100) == ("a", 0)
+    assert table.find(109) == ("a", 9)
+    assert table.find(110) is None
+    assert table.find(299) == ("b", 99)
+    assert table.find(304) == ("c" * NAME_BYTES, 4)
+    assert table.find(305) is None
+
+
+KALLSYMS = """\
+ffffffff81000300 T schedule
+ffffffff81000100 T _text
+ffffffff81000200 t do_sleep_hostile$(x)
+ffffffff81000400 D some_data
+ffffffffc0000000 t in_module\t[ext4]
+ffffffff81000500 T bpf_trace_run4
+ffffffff81000600 T __schedule
+ffffffff81000700 t ext4_sync_file
+"""
+
+
+def test_kernel_names(tmp_path: Path) -> None:
+    source = tmp_path / "kallsyms"
+    source.write_text(KALLSYMS)
+    symbols = KernelSymbols(source)
+    assert not symbols.hidden
+    assert symbols.name(0xFFFFFFFF81000210) == "do_sleep_hostile$(x)"
+    assert symbols.name(0xFFFFFFFF81000450) == "schedule"  # data is no code
+    assert symbols.name(0xFFFFFFFFC0000001) == "in_module"
+    assert symbols.name(0x1000) == "[kernel+0x1000]"
+    assert symbols.name(0xFFFFFFFFA0000000) == "[kernel+0xffffffffa0000000]"  # a jitted program: far from any symbol
+    stack = [0xFFFFFFFFA0000001, 0xFFFFFFFF81000501, 0xFFFFFFFF81000601, 0xFFFFFFFF81000301, 0xFFFFFFFF81000701]
+    assert symbols.stack(stack) == ["ext4_sync_file"]
+    assert symbols.stack(stack[3:]) == ["ext4_sync_file"]
+    assert symbols.stack(stack[2:4]) == ["schedule"]  # never empty
+
+
+def test_hidden_addresses_are_said_not_guessed(tmp_path: Path) -> None:
+    source = tmp_path / "kallsyms"
+    source.write_text("0000000000000000 T _text\n0000000000000000 T schedule\n")
+    symbols = KernelSymbols(source)
+    assert symbols.hidden
+    assert symbols.name(0xFFFFFFFF81000210) == "[kernel+0xffffffff81000210]"
+    assert KernelSymbols(tmp_path / "missing").hidden
+
+
+def test_functions_of_this_process() -> None:
+    symbols = ProcessSymbols(os.getpid())
+    libc = ctypes.CDLL(None)
+    for function in ("fsync", "getpid", "qsort"):
+        address = ctypes.cast(getattr(libc, function), ctypes.c_void_p).value
+        assert address is not None
+        assert function in symbols.name(address + 2)
+    assert symbols.name(1) == "[unknown]"
+    assert ProcessSymbols(2**22 + 1).name(address) == "[unknown]"
+
+
+def test_jitted_code_is_named_by_a_perf_map() -> None:
+    area = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    path = Path(f"/tmp/perf-{os.getpid()}.map")
+    symbols = ProcessSymbols(os.getpid())
+    assert symbols.name(address + 0x15) == "[anonymous+0x15]"
+    path.write_text(f"{address:x} 20 py::train \x1b[31m step\nbroken line\nzz 1 x\n")
+    try:
+        symbols = ProcessSymbols(os.getpid())
+        assert symbols.name(address + 0x15) == "py::train \x1b[31m step"
+        assert symbols.name(address + 0x20) == "[anonymous+0x20]"
+    finally:
+        path.unlink()
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x7fELF", b"\x7fELF" + b"\xff" * 400, b"MZ" * 100])
+def test_a_broken_file_has_no_names(tmp_path: Path, damage: bytes) -> None:
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(damage)
+    assert _read_elf(str(broken)) is None
+
+
+def test_a_truncated_library_has_no_names(tmp_path: Path) -> None:
+    whole = Path(os.path.realpath("/proc/self/exe")).read_bytes()
+    for cut in (64, 1000, len(whole) // 2, len(whole) - 10):
+        broken = tmp_path / "cut"
+        broken.write_bytes(whole[:cut])
+        table = _read_elf(str(broken))
+        assert table is None or len(table) >= 0

@@ -1,0 +1,41 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+LIVE = Path(__file__).parent / "live"
+FORBIDDEN = "a live test may not be skipped as root with BTF"
+
+
+def can_trace() -> bool:
+    """Whether this machine can run every live test: root, and a kernel that carries BTF."""
+    return os.geteuid() == 0 and Path("/sys/kernel/btf/vmlinux").exists()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skipped live test into a failure where it could have run."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and LIVE in item.path.parents and can_trace():
+        report.outcome = "failed"
+        report.longrepr = f"{FORBIDDEN}: {call.excinfo and call.excinfo.value}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole live module that skips itself while it is imported."""
+    report = yield
+    if report.skipped and LIVE in collector.path.parents and can_trace():
+        report.outcome = "failed"
+        report.longrepr = f"{FORBIDDEN}: {report.longrepr}"
+    return report

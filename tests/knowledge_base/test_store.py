@@ -1,0 +1,457 @@
+"""The store: seeding, searching, matching, tickets."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from making import checkpoint, finding
+
+from whystall.knowledge_base import incidents, store
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.incidents import curated
+from whystall.knowledge_base.models import Culprit, Diagnosis, Incident, Verdict, Verification, Words
+from whystall.knowledge_base.signatures import GENERIC_KINDS
+from whystall.knowledge_base.store import KnowledgeBase, default_path
+from whystall.knowledge_base.tokens import terms
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.findings import Severity
+from whystall.tools.contract.kinds import KINDS
+
+
+@pytest.fixture
+def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
+    with KnowledgeBase(tmp_path / "k.db") as base:
+        yield base
+
+
+def own(id: str = "mine", **changes: object) -> Incident:
+    text = Words(en="The frobnicator waits", zh="等待")
+    values: dict[str, object] = {
+        "id": id,
+        "title": text,
+        "symptom": text,
+        "cause": None,
+        "root_cause": text,
+        "fix": text,
+        "source": "me",
+    }
+    return Incident.model_validate(values | changes)
+
+
+def caused_by(cause: str) -> Diagnosis:
+    return checkpoint(cause=cause, chain=[], findings=[], culprit=Culprit(comm="train"))
+
+
+# --- curated incidents --------------------------------------------------------------------------------------------
+
+
+def test_curated_incidents_cover_every_cause() -> None:
+    found = curated()
+    assert len(found) >= 14
+    assert {i.cause for i in found if i.cause} == set(load_causes())
+    assert sum(i.cause == "sync_checkpoint_write" for i in found) >= 3
+    for incident in found:
+        assert incident.source
+        assert incident.source_url.startswith("https://") or not incident.source_url
+        for words in (incident.title, incident.symptom, incident.root_cause, incident.fix):
+            assert words.en.isascii()
+            assert any("\u4e00" <= c <= "\u9fff" for c in words.zh), incident.id
+
+
+def test_opening_again_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "k.db"
+    KnowledgeBase(path).close()
+    before = path.read_bytes()
+    KnowledgeBase(path).close()
+    assert path.read_bytes() == before
+
+
+def test_an_upgrade_replaces_curated_incidents_and_leaves_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "k.db"
+    shipped = curated()
+    old = [i.model_copy(update={"symptom": Words(en="old words", zh="旧")}) for i in shipped[:3]]
+    gone = own("no-longer-shipped", cause="lock_wait")
+    monkeypatch.setattr(store, "curated", lambda: [*old, gone])
+    monkeypatch.setattr(store, "curated_hash", lambda: "older")
+    with KnowledgeBase(path) as kb:
+        assert kb.get_incident("no-longer-shipped").cause == "lock_wait"
+        kb.add_incident(own())
+        kb.draft_ticket(checkpoint())
+    monkeypatch.undo()
+    with KnowledgeBase(path) as kb:
+        assert [kb.get_incident(i.id) for i in shipped] == shipped
+        with pytest.raises(ToolError):
+            kb.get_incident("no-longer-shipped")
+        assert kb.get_incident("mine").origin == "user"
+        assert kb.get_ticket("1").occurrences == 1
+        assert [m.incident for m in kb.search("frobnicator")] == ["mine"]
+        assert "old" not in " ".join(w for m in kb.search("old words") for w in m.shared)
+
+
+def test_the_hash_changes_with_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("[]")
+    monkeypatch.setattr(incidents, "_files", lambda: [file])
+    first = incidents.curated_hash()
+    file.write_text("[ ]")
+    assert incidents.curated_hash() != first
+
+
+_ENTRY = "- {id: x, title: &w {en: a, zh: b}, symptom: *w, root_cause: *w, fix: *w, source: s, "
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("id: x", "document"),
+        ("- {id: x}", "0.title"),
+        (_ENTRY + "cause: gremlins}", "x.cause"),
+        (_ENTRY + "cause: null, kinds: [file.slow_think]}", "x.kinds"),
+        (
+            _ENTRY + "cause: null}\n- {id: x, title: *w, symptom: *w, root_cause: *w, fix: *w, source: s, cause: null}",
+            "1.id",
+        ),
+    ],
+)
+def test_a_bad_incident_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, fault: str) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    monkeypatch.setattr(incidents, "_files", lambda: [tmp_path / "bad.yaml"])
+    with pytest.raises(ToolError) as caught:
+        curated()
+    assert caught.value.message.startswith(f"bad.yaml: {fault}")
+
+
+# --- search -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("训练 写检查点 卡住 GPU 空闲", "checkpoint"),
+        ("checkpoint fsync blocks training", "checkpoint"),
+        ("NCCL 看门狗 超时 保存", "checkpoint-nccl-timeout-torchtune"),
+        ("容器 CPU 配额 限流", "kubernetes-cfs-throttling"),
+        ("pod throttled nr_throttled", "kubernetes-cfs-throttling"),
+        ("随机数 getrandom", "random-bytes-from-the-kernel"),
+        ("共享内存 总线错误", "shm-too-small-bus-error"),
+        ("SIGBUS in dataloader, /dev/shm", "shm-too-small-bus-error"),
+        ("GIL", "serving-gil-contention-vllm"),
+        ("分词器 fork 死锁", "tokenizer-fork-deadlock"),
+        ("云盘 突发 变慢", "cloud-volume-burst-credits"),
+    ],
+)
+def test_both_languages_find_the_incident(kb: KnowledgeBase, question: str, expected: str) -> None:
+    found = [m.incident for m in kb.search(question, limit=3)]
+    assert any(id.startswith(expected) for id in found[:2]), found
+
+
+def test_a_question_in_one_language_finds_an_incident_told_in_the_other(kb: KnowledgeBase) -> None:
+    kb.add_incident(own(symptom=Words(en="zzz the checkpoint hangs", zh="zzz"), title=Words(en="zzz", zh="zzz")))
+    found = {m.incident: m.shared for m in kb.search("检查点 卡住", limit=50)}
+    assert {"word:checkpoint", "word:hang"} <= set(found["mine"])
+
+
+HOSTILE = [
+    "",
+    "   ",
+    "\0",
+    "a\0b",
+    '"',
+    "it's",
+    "AND",
+    "x OR",
+    "NOT checkpoint",
+    "copy-on-write",
+    "title:copy",
+    "words : fsync",
+    "C++ a.b num_workers=2 GPU 100% x*",
+    "NEAR(a b, 2)",
+    "{words grams}: x",
+    "^fsync + x",
+    "(((((",
+    "'; DROP TABLE incidents; --",
+    "\udcff\ud800",
+    "😀",
+    "，。！",
+    "的",
+    "checkpoint " * 20_000,
+    "检查点" * 5_000,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_is_read_as_a_query(kb: KnowledgeBase, text: str) -> None:
+    assert len(kb.search(text, limit=3)) <= 3
+
+
+def test_random_text_never_raises(kb: KnowledgeBase) -> None:
+    dice = random.Random(7)
+    pool = "ab_ \"'()*:^-+{}\0\n\\ANDORNOT检查点，ß\u202e\udcff"
+    for _ in range(500):
+        kb.search("".join(dice.choices(pool, k=dice.randrange(60))))
+
+
+def test_operators_are_words(kb: KnowledgeBase) -> None:
+    kb.add_incident(own(symptom=Words(en="near the reactor", zh="近")))
+    assert [m.incident for m in kb.search("NEAR")] == ["mine"]
+    assert kb.search("qwertyuiop") == []
+
+
+def test_rare_words_are_found_in_a_long_text(kb: KnowledgeBase) -> None:
+    kb.add_incident(own())
+    seen = Counter(word for i in curated() for word in set(terms(i.symptom.en + " " + i.fix.en).words))
+    common = [word for word, count in seen.items() if count > 1 and not word.startswith("c_")]
+    assert len(common) > 100
+    assert "mine" in [m.incident for m in kb.search(" ".join([*common, "frobnicator"]), limit=100)]
+
+
+# --- matching -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cause", sorted(load_causes()))
+def test_every_cause_matches_its_incidents(kb: KnowledgeBase, cause: str) -> None:
+    found = kb.match(caused_by(cause))
+    assert found
+    assert [m.rank for m in found] == list(range(1, len(found) + 1))
+    for match in found:
+        assert match.how == "signature"
+        assert f"cause:{cause}" in match.shared
+        assert kb.get_incident(match.incident).cause == cause
+
+
+def test_the_system_call_ranks_and_is_said(kb: KnowledgeBase) -> None:
+    random_bytes = caused_by("kernel_cpu_in_syscall").model_copy(update={"culprit": Culprit(syscall="getrandom")})
+    first, second, *_ = kb.match(random_bytes)
+    assert first.incident == "random-bytes-from-the-kernel"
+    assert first.shared[0] == "cause+op:kernel_cpu_in_syscall:getrandom"
+    assert second.shared == ["cause:kernel_cpu_in_syscall"]
+
+
+def test_nothing_shared_means_no_match(kb: KnowledgeBase) -> None:
+    blocked = finding("offcpu.blocked", words={"syscall": "read"}, window_pct=40)
+    told = "checkpoint fsync disk dataloader slow hang cpu memory lock"  # words alone are no reason
+    unknown = checkpoint(cause=None, culprit=None, chain=[], findings=[blocked], symptom=told)
+    assert kb.search(told)
+    assert kb.match(unknown) == []
+
+
+def test_without_a_cause_a_telling_kind_and_words_match(kb: KnowledgeBase) -> None:
+    case = checkpoint(
+        cause=None,
+        culprit=None,
+        chain=[],
+        findings=[finding("file.slow_metadata", window_pct=8)],
+        symptom="启动时导入很慢",
+    )
+    found = kb.match(case)
+    assert {m.how for m in found} == {"text"}
+    assert all(m.shared == ["kind:file.slow_metadata"] for m in found)
+    assert "python-import-storm-shared-fs" in [m.incident for m in found]
+
+
+def test_an_incident_of_another_cause_is_not_offered(kb: KnowledgeBase) -> None:
+    told = "GPUs starve, data set does not fit the page cache, slow reads"
+    assert kb.get_incident(kb.search(told)[0].incident).cause == "page_cache_thrash"
+    reads = finding("file.slow_read", window_pct=6)
+    case = checkpoint(cause="kernel_cpu_in_syscall", symptom=told, culprit=None, chain=[], findings=[reads])
+    assert {kb.get_incident(m.incident).cause for m in kb.match(case)} == {"kernel_cpu_in_syscall"}
+
+
+def test_generic_kinds_are_kinds() -> None:
+    assert set(KINDS) >= GENERIC_KINDS
+    assert any(p.kind not in GENERIC_KINDS for c in load_causes().values() for p in c.primary)
+
+
+def test_a_resolved_ticket_is_recognised(kb: KnowledgeBase) -> None:
+    ticket = kb.draft_ticket(checkpoint(symptom="loss of time every fifth step"))
+    kb.resolve_ticket(ticket.id, "moved checkpoints to local NVMe")
+    again = checkpoint("/data/ckpt/chk_000999.bin", id="d2")
+    first = kb.match(again)[0]
+    assert first.incident == "ticket-1"
+    assert first.shared[0].startswith("finding:")
+    lesson = kb.get_incident("ticket-1")
+    assert lesson.origin == "ticket"
+    assert lesson.fix.en == "moved checkpoints to local NVMe"
+    elsewhere = kb.match(checkpoint("/elsewhere/model.pt", comm="other", id="d3"))
+    assert not any(key.startswith("finding:") for match in elsewhere for key in match.shared)
+
+
+# --- tickets ------------------------------------------------------------------------------------------------------
+
+
+def test_a_symptom_once_told_is_kept_when_the_fault_recurs_in_silence(kb: KnowledgeBase) -> None:
+    kb.draft_ticket(checkpoint(symptom="stalls every fifth step"))
+    again = kb.draft_ticket(checkpoint(id="d2", created="2025-01-02T00:00:00Z", symptom=""))
+    assert (again.occurrences, again.diagnosis.id) == (2, "d2")
+    assert again.diagnosis.symptom == "stalls every fifth step"
+    newer = kb.draft_ticket(checkpoint(id="d3", created="2025-01-03T00:00:00Z", symptom="every step now"))
+    assert newer.diagnosis.symptom == "every step now"
+
+
+def test_the_same_fault_gets_one_ticket(kb: KnowledgeBase) -> None:
+    first = kb.draft_ticket(checkpoint())
+    assert (first.id, first.occurrences, first.state) == ("1", 1, "open")
+    assert (first.category, first.component) == ("storage", "checkpoint")
+    later = checkpoint("/data/ckpt/chk_000125.bin", id="d2", created="2025-01-02T00:00:00Z")
+    again = kb.draft_ticket(later)
+    assert (again.id, again.occurrences) == ("1", 2)
+    assert again.diagnosis.id == "d2"
+    assert again.diagnosis.ticket == "1"
+    assert kb.get_diagnosis("d2").ticket == "1"
+    older = kb.draft_ticket(checkpoint(id="d0", created="2024-01-01T00:00:00Z"))
+    assert (older.occurrences, older.diagnosis.id) == (3, "d2")
+    assert kb.get_ticket("1") == older
+
+
+def test_one_diagnosis_counts_once(kb: KnowledgeBase) -> None:
+    diagnosis = checkpoint()
+    kb.save_diagnosis(diagnosis)
+    kb.draft_ticket(diagnosis)
+    kb.save_diagnosis(kb.get_diagnosis("d1"))
+    assert kb.draft_ticket("d1").occurrences == 1
+    kb.draft_ticket(checkpoint(id="d2"))
+    assert kb.draft_ticket("d1").occurrences == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        checkpoint("/data/other/chk_000120.bin", id="d2"),
+        checkpoint(comm="eval", id="d2"),
+        checkpoint(cause="slow_device", id="d2"),
+    ],
+)
+def test_another_fault_gets_another_ticket(kb: KnowledgeBase, other: Diagnosis) -> None:
+    kb.draft_ticket(checkpoint())
+    assert kb.draft_ticket(other).id == "2"
+
+
+def test_a_resolved_ticket_is_not_reopened(kb: KnowledgeBase) -> None:
+    kb.draft_ticket(checkpoint())
+    done = kb.resolve_ticket("1", "asynchronous now")
+    assert (done.state, done.resolution) == ("resolved", "asynchronous now")
+    assert kb.draft_ticket(checkpoint(id="d2")).id == "2"
+    assert [t.id for t in kb.list_tickets("open")] == ["2"]
+    assert [t.id for t in kb.list_tickets("resolved")] == ["1"]
+    assert {t.id for t in kb.list_tickets()} == {"1", "2"}
+    with pytest.raises(ToolError, match="resolved"):
+        kb.resolve_ticket("1", "again")
+
+
+def test_a_healthy_job_gets_no_ticket(kb: KnowledgeBase) -> None:
+    with pytest.raises(ToolError, match="healthy") as caught:
+        kb.draft_ticket(checkpoint(verdict=Verdict.HEALTHY, cause=None))
+    assert caught.value.code is ErrorCode.BAD_ARGUMENT
+    assert kb.list_tickets() == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "explained", "expected"),
+    [
+        (Verdict.CONFIRMED, 100, Severity.CRITICAL),
+        (Verdict.CONFIRMED, 90, Severity.MAJOR),
+        (Verdict.CONFIRMED, 20, Severity.MINOR),
+        (Verdict.LIKELY, 100, Severity.MAJOR),
+        (Verdict.INCONCLUSIVE, 100, Severity.MINOR),
+    ],
+)
+def test_severity_follows_verdict_and_loss(
+    kb: KnowledgeBase, verdict: Verdict, explained: float, expected: Severity
+) -> None:
+    assert kb.draft_ticket(checkpoint(verdict=verdict, explained_pct=explained)).severity is expected
+
+
+def test_verifications_are_kept_when_the_fault_returns(kb: KnowledgeBase) -> None:
+    kb.draft_ticket(checkpoint())
+    done = kb.add_verification("1", Verification(at="2025-01-03T00:00:00Z", checks=[], solved=None))
+    assert len(done.verifications) == 1
+    assert len(kb.draft_ticket(checkpoint(id="d2")).verifications) == 1
+
+
+@pytest.mark.parametrize("id", ["2", "0", "-1", "", "x", "1; DROP TABLE tickets", "٣", "9" * 40, "\udcff"])
+def test_unknown_ids_are_not_found(kb: KnowledgeBase, id: str) -> None:
+    for ask in (kb.get_ticket, kb.get_incident, kb.get_diagnosis, lambda i: kb.resolve_ticket(i, "x")):
+        with pytest.raises(ToolError) as caught:
+            ask(id)
+        assert caught.value.code is ErrorCode.NOT_FOUND
+
+
+def test_a_reason_is_needed_to_resolve(kb: KnowledgeBase) -> None:
+    kb.draft_ticket(checkpoint())
+    with pytest.raises(ToolError, match="reason"):
+        kb.resolve_ticket("1", "  \n ")
+    assert kb.get_ticket("1").state == "open"
+
+
+def test_an_own_incident_keeps_its_id_to_itself(kb: KnowledgeBase) -> None:
+    assert kb.add_incident(own()).origin == "user"
+    for id in ("mine", curated()[0].id, "ticket-1"):
+        with pytest.raises(ToolError) as caught:
+            kb.add_incident(own(id))
+        assert caught.value.code is ErrorCode.BAD_ARGUMENT
+
+
+def test_what_was_stored_comes_back_whole(tmp_path: Path) -> None:
+    diagnosis = checkpoint(path="/d/\\x1b[31m\"$(x)`|<b>'.bin")
+    with KnowledgeBase(tmp_path / "k.db") as kb:
+        kb.save_diagnosis(diagnosis)
+        ticket = kb.draft_ticket(diagnosis)
+    with KnowledgeBase(tmp_path / "k.db") as kb:
+        assert kb.get_diagnosis("d1") == diagnosis.model_copy(update={"ticket": "1"})
+        assert kb.get_ticket("1") == ticket
+
+
+def test_threads_share_one_store(kb: KnowledgeBase) -> None:
+    failed: list[BaseException] = []
+
+    def work(n: int) -> None:
+        try:
+            for i in range(10):
+                kb.draft_ticket(checkpoint(id=f"d{n}.{i}"))
+                kb.search("checkpoint")
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert kb.get_ticket("1").occurrences == 40
+
+
+def test_home_decides_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path / "state"))
+    assert default_path() == tmp_path / "state" / "knowledge.db"
+    KnowledgeBase(default_path()).close()
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert default_path().stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_heavy_is_imported_before_a_store_is_opened() -> None:
+    code = (
+        "import sys; import whystall.knowledge_base.store, whystall.knowledge_base.tickets;"
+        " print([m for m in ('sqlite_utils', 'jinja2', 'mcp', 'polars') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_index_follows_its_table(kb: KnowledgeBase, tmp_path: Path) -> None:
+    kb.add_incident(own())
+    with closing(sqlite3.connect(tmp_path / "k.db")) as other:
+        other.execute("INSERT INTO incidents_fts (incidents_fts, rank) VALUES ('integrity-check', 1)")
+        assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

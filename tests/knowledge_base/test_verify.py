@@ -1,0 +1,101 @@
+"""Before beside after: solved only on proof, and never on silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from making import PATH, TID, checkpoint, coverage, finding
+
+from whystall.knowledge_base.models import Diagnosis
+from whystall.knowledge_base.verify import compare
+from whystall.tools.contract.findings import Finding
+
+MEASURED = [
+    finding("file.slow_sync", polarity="normal", subject={"path": None}, count=40, max_ms=4, window_pct=1),
+    finding("offcpu.blocked", polarity="normal", window_pct=2, total_ms=200),
+]
+
+
+def after(found: list[Finding], **changes: Any) -> Diagnosis:
+    healthy: dict[str, Any] = {"verdict": "healthy", "cause": None, "chain": [], "culprit": None, "assessments": []}
+    return checkpoint(findings=found, id="d2", created="2025-01-02T00:00:00Z", **(healthy | changes))
+
+
+def still(share: float) -> list[Finding]:
+    path = PATH.replace("120", "300")  # the next run writes other numbers
+    sync = finding("file.slow_sync", subject={"path": path}, window_pct=share, episode_ms=100)
+    return [sync, MEASURED[1]]
+
+
+def test_gone_is_solved() -> None:
+    result = compare(checkpoint(), after(MEASURED))
+    assert result.solved is True
+    assert result.missing == []
+    assert result.at == "2025-01-02T00:00:00Z"
+    sync = result.checks[0]
+    assert (sync.kind, sync.subject, sync.metric, sync.unit) == ("file.slow_sync", PATH, "window_pct", "pct")
+    assert (sync.before, sync.after, sync.improved) == (36.9, None, True)
+
+
+@pytest.mark.parametrize(("share", "solved"), [(36.9, False), (20.0, False), (18.4, True), (0.5, True)])
+def test_half_is_the_line(share: float, solved: bool) -> None:
+    result = compare(checkpoint(), after(still(share)))
+    assert result.solved is solved
+    assert result.checks[0].after == share
+
+
+def test_a_slow_write_in_the_background_of_a_healthy_job_is_solved() -> None:
+    """The file is as slow as before; who works does not wait for it any more."""
+    aside = finding("file.slow_sync", subject={"tid": TID + 1}, window_pct=78, episode_ms=100)
+    result = compare(checkpoint(), after([aside, *MEASURED]))
+    assert result.solved is True
+    assert result.checks[0].after is None
+    unsure = compare(checkpoint(), after([aside, *MEASURED], verdict="inconclusive"))
+    assert (unsure.solved, unsure.checks[0].after) == (False, 78)
+
+
+def test_silence_proves_nothing() -> None:
+    result = compare(checkpoint(), after([]))
+    assert result.solved is None
+    assert "not_measured" in result.missing
+
+
+@pytest.mark.parametrize(
+    "code", ["events_lost", "cut_short", "target_exited", "not_proven", "sampled", "not_permitted", "no_engine"]
+)
+def test_a_look_that_could_not_see_proves_nothing(code: str) -> None:
+    result = compare(checkpoint(), after(MEASURED, coverage=[coverage((code, ""))]))
+    assert (result.solved, result.missing) == (None, [code])
+
+
+def test_what_is_still_there_is_believed_even_then() -> None:
+    result = compare(checkpoint(), after(still(36), coverage=[coverage(("events_lost", "7"))]))
+    assert result.solved is False
+
+
+def test_a_job_that_does_not_run_is_not_solved() -> None:
+    assert compare(checkpoint(), after(MEASURED, victim=None)).missing == ["no_victim"]
+
+
+def test_a_look_shorter_than_two_periods_is_too_short() -> None:
+    brief = coverage().model_copy(update={"window_s": 6.0})  # the period is 3.2 s
+    assert compare(checkpoint(), after(MEASURED, coverage=[brief])).missing == ["too_short"]
+
+
+def test_without_evidence_nothing_can_be_told() -> None:
+    empty = checkpoint(findings=[], chain=[])
+    result = compare(empty, after(MEASURED))
+    assert (result.checks, result.solved, result.missing) == ([], None, ["no_evidence"])
+
+
+def test_normal_measurements_are_no_evidence() -> None:
+    assert {c.kind for c in compare(checkpoint(), after(MEASURED)).checks} == {"file.slow_sync", "offcpu.blocked"}
+
+
+def test_a_kind_without_a_share_is_compared_by_latency() -> None:
+    slow = finding("block.slow_io", id="b", words={"operation": "write"}, count=5, p50_ms=400, max_ms=900)
+    before = checkpoint(findings=[slow], chain=["b"])
+    now = finding("block.slow_io", words={"operation": "write"}, polarity="normal", count=5, p50_ms=2, max_ms=3)
+    check = compare(before, after([now])).checks[0]
+    assert (check.metric, check.before, check.after, check.improved) == ("p50_ms", 400, 2, True)

@@ -1,0 +1,187 @@
+"""The main job, end to end: a training loop that really stalls, diagnosed while it runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cgroups import Cgroup
+from running import SIMULATOR, Running
+from slow_disk import SlowDisk
+
+from whystall.agent_server.app import App, DiagnoseParams, RecordParams
+from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
+
+SYNC = "sync_checkpoint_write"
+WINDOW_S = 12.0
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory of this test's own."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("WHYSTALL_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def slow_disk() -> Iterator[SlowDisk]:
+    """A disk that takes most of a second for one checkpoint."""
+    with SlowDisk(write_mib_s=60) as disk:
+        yield disk
+
+
+@pytest.fixture
+def fast_directory() -> Iterator[Path]:
+    """Memory: a checkpoint costs its copy only."""
+    path = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="whystall-test-"))
+    yield path
+    shutil.rmtree(path)
+
+
+def diagnose(program: Running, **options: Any) -> Diagnosis:
+    params = DiagnoseParams(pid=program.pid, duration=WINDOW_S, **options)
+    with App().closing() as app:
+        return anyio.run(lambda: app.diagnose(params))
+
+
+def test_the_checkpoint_that_stalls_is_named_with_its_latency_and_period(slow_disk: SlowDisk) -> None:
+    with Running(SIMULATOR, "--directory", slow_disk.path, wrap=slow_disk.command) as program:
+        program.until("checkpoint")
+        found = diagnose(program, ticket=True, symptom="training stalls every few steps")
+        program.stop()
+    logged = program.of("checkpoint")
+    latency = statistics.median(line["total_s"] for line in logged) * 1e3
+    starts = [line["start_mono_ns"] for line in logged]
+    period = statistics.median(b - a for a, b in itertools.pairwise(starts)) / 1e9
+    assert (found.verdict, found.cause) == (Verdict.CONFIRMED, SYNC), found.model_dump_json(indent=1)
+    assert found.culprit is not None
+    assert found.culprit.pid == program.pid
+    assert found.culprit.path in {line["path"] for line in logged}
+    assert found.culprit.series == f"{slow_disk.path}/chk_*.bin"
+    assert found.culprit.latency_ms == pytest.approx(latency, rel=0.1)
+    assert found.culprit.period_s == pytest.approx(period, rel=0.1)
+    assert found.culprit.kernel_path
+    assert found.matches
+    assert found.ticket is not None
+    ruled_out = {a.cause for a in found.assessments if a.state is CauseState.RULED_OUT}
+    assert {"cgroup_cpu_throttling", "kernel_cpu_in_syscall", "lock_wait"} <= ruled_out
+
+
+def test_a_slow_write_in_the_background_stalls_nobody(slow_disk: SlowDisk) -> None:
+    with Running(SIMULATOR, "--directory", slow_disk.path, "--background", wrap=slow_disk.command) as program:
+        program.until("checkpoint")
+        found = diagnose(program, ticket=True)
+        program.stop()
+    slow = [f for f in found.findings if f.kind == "file.slow_sync" and f.polarity.value == "abnormal"]
+    assert slow, "the background writes were slow, and should have been seen"
+    assert found.verdict is Verdict.HEALTHY, found.model_dump_json(indent=1)
+    assert (found.cause, found.ticket) == (None, None)
+
+
+def test_drawing_random_bytes_is_kernel_cpu_time_and_not_the_disk(fast_directory: Path) -> None:
+    with Running(SIMULATOR, "--directory", fast_directory, "--random-in-line") as program:
+        program.until("checkpoint")
+        found = diagnose(program)
+        program.stop()
+    assert (found.verdict, found.cause) == (Verdict.CONFIRMED, "kernel_cpu_in_syscall"), found.model_dump_json(indent=1)
+    assert found.culprit is not None
+    assert found.culprit.syscall == "getrandom"
+
+
+def test_a_cpu_quota_is_told_from_contention(fast_directory: Path) -> None:
+    with Cgroup("cpu") as group:
+        group.limit_cpus(0.4)
+        arguments = ["--directory", fast_directory, "--every", 1000]
+        with Running(SIMULATOR, *arguments, wrap=group.command) as program:
+            program.until("step")
+            found = diagnose(program)
+    assert found.cause == "cgroup_cpu_throttling", found.model_dump_json(indent=1)
+    assert found.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
+
+
+def test_a_neighbour_on_the_same_cpu_is_contention(fast_directory: Path) -> None:
+    def pinned(argv: list[str]) -> list[str]:
+        return ["taskset", "-c", "0", *argv]
+
+    with (
+        Running("spinner.py", wrap=pinned),
+        Running(SIMULATOR, "--directory", fast_directory, "--every", 1000, wrap=pinned) as program,
+    ):
+        program.until("step")
+        found = diagnose(program)
+    assert found.cause == "cpu_contention", found.model_dump_json(indent=1)
+    assert found.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
+
+
+def test_an_undisturbed_loop_is_healthy(fast_directory: Path) -> None:
+    with Running(SIMULATOR, "--directory", fast_directory, "--every", 1000) as program:
+        program.until("step")
+        found = diagnose(program, ticket=True)
+    assert found.verdict is Verdict.HEALTHY, found.model_dump_json(indent=1)
+    assert found.ticket is None
+
+
+def test_the_procfs_engine_names_the_file_but_never_confirms(slow_disk: SlowDisk) -> None:
+    with Running(SIMULATOR, "--directory", slow_disk.path, wrap=slow_disk.command) as program:
+        program.until("checkpoint")
+        found = diagnose(program, engine="procfs")
+    assert (found.verdict, found.cause) == (Verdict.LIKELY, SYNC), found.model_dump_json(indent=1)
+    assert found.culprit is not None
+    assert found.culprit.path is not None
+    assert found.culprit.path.startswith(f"{slow_disk.path}/chk_")
+    assert "sampled" in found.missing
+
+
+_JUDGE = """
+import os, sys
+from pathlib import Path
+import anyio
+from whystall.agent_server.app import App, DiagnoseParams
+import anyio._backends._asyncio, sqlite_utils, whystall.knowledge_base.store  # the interpreter may be unreadable later
+import whystall.agent_server.investigation.loop
+home, recording = sys.argv[1:]
+os.setgid(65534)
+os.setuid(65534)
+os.environ["WHYSTALL_HOME"] = home
+with App().closing() as app:
+    print(anyio.run(lambda: app.diagnose(DiagnoseParams(), source=Path(recording))).model_dump_json())
+"""
+
+
+def test_a_recording_judged_without_privilege_gives_the_same_findings(slow_disk: SlowDisk) -> None:
+    place = Path(tempfile.mkdtemp(prefix="whystall-test-"))
+    place.chmod(0o755)
+    try:
+        with Running(SIMULATOR, "--directory", slow_disk.path, wrap=slow_disk.command) as program:
+            program.until("checkpoint")
+            with App().closing() as app:
+                anyio.run(lambda: app.record(RecordParams(pid=program.pid, duration=8), place / "rec"))
+        with App().closing() as app:
+            here = anyio.run(lambda: app.diagnose(DiagnoseParams(), source=place / "rec"))
+        for path in (place / "rec").rglob("*"):
+            path.chmod(0o644)
+        (place / "rec").chmod(0o755)
+        home = place / "home"
+        home.mkdir()
+        os.chown(home, 65534, 65534)
+        done = subprocess.run(
+            [sys.executable, "-c", _JUDGE, str(home), str(place / "rec")], capture_output=True, text=True, check=True
+        )
+    finally:
+        shutil.rmtree(place)
+    there = json.loads(done.stdout)
+    mine = json.loads(here.model_dump_json())
+    assert there["findings"] == mine["findings"]
+    assert (there["verdict"], there["cause"]) == (mine["verdict"], mine["cause"]) == ("confirmed", SYNC)

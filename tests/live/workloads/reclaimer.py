@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Read a file that does not fit into the memory limit of this process's own cgroup, again and again.
+
+Every pass makes the kernel reclaim what the one before it brought in.  One line per pass; the last
+line carries the cgroup's own counters.  Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from cgroups import Cgroup
+from workload import Workload
+
+MIB = 1 << 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", default=tempfile.gettempdir(), help="of the file, on a disk")
+    parser.add_argument("--file-mib", type=int, default=96)
+    parser.add_argument("--limit-mib", type=int, default=48, help="of the cgroup, this interpreter included")
+    parser.add_argument("--count", type=int, default=20, help="passes")
+    work = Workload(parser)
+    options = work.options
+    with tempfile.NamedTemporaryFile(dir=options.directory) as file, Cgroup("memory") as group:
+        for _ in range(options.file_mib):
+            os.write(file.fileno(), os.urandom(MIB))
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        group.limit_memory(options.limit_mib * MIB)
+        group.enroll(os.getpid())
+        work.start(path=file.name, cgroup=group.name, cgroup_path=str(group.path))
+        for number in range(options.count):
+            if work.stopped.is_set():
+                break
+            with work.act("pass", number=number, bytes=options.file_mib * MIB):
+                for offset in range(0, options.file_mib * MIB, MIB):
+                    os.pread(file.fileno(), MIB, offset)
+        work.emit("end", **counters(group))
+
+
+def counters(group: Cgroup) -> dict[str, int]:
+    """How often the limit was hit, and the file pages that had to be read again where the kernel says so."""
+    failures = Path(group.path / "memory.failcnt")
+    hit = int(failures.read_text()) if group.legacy else group.stat("memory.events")["max"]
+    refaults = group.stat("memory.stat").get("workingset_refault_file", -1)
+    return {"limit_hits": hit, "refaults": refaults}
+
+
+if __name__ == "__main__":
+    main()

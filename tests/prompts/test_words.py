@@ -1,0 +1,128 @@
+"""Everything that can be said has words, in both languages, with the same blanks to fill."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from making import finding
+
+from whystall.knowledge_base.models import Cause, CauseState, Lang, Ticket, Verdict
+from whystall.prompts.render import LANGS, voice, words
+from whystall.tools.contract.findings import Severity
+from whystall.tools.contract.kinds import KINDS
+from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
+from whystall.tools.host import host_bound_remedies, host_bound_story
+
+ROOT = Path(__file__).parents[2]
+CJK = re.compile(r"[\u4e00-\u9fff]")
+
+
+def leaves(tree: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{key}/")
+        else:
+            yield f"{path}{key}", str(value)
+
+
+def test_both_languages_say_the_same_things() -> None:
+    en, zh = dict(leaves(words("en"))), dict(leaves(words("zh")))
+    assert en.keys() == zh.keys()
+    for key, text in en.items():
+        assert sorted(re.findall(r"\{\w*\}", text)) == sorted(re.findall(r"\{\w*\}", zh[key])), key
+        assert not CJK.search(text), key
+
+
+def test_chinese_is_chinese() -> None:
+    for key, text in leaves(words("zh")):
+        bare = re.sub(r"\{\w*\}|CPU|I/O", "", text)
+        assert CJK.search(text) or not re.search(r"[a-zA-Z]", bare), key
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_every_code_has_words(lang: str) -> None:
+    said = words(lang)
+    assert said["kinds"].keys() == KINDS.keys()
+    assert said["blind"].keys() == BLIND_SPOTS
+    assert said["metrics"].keys() == {name for spec in KINDS.values() for name in spec.metrics}
+    attributes = {name for spec in KINDS.values() for name in spec.attributes}
+    assert said["attributes"].keys() | said["flags"].keys() == attributes
+    assert said["verdicts"].keys() == said["verdict_lines"].keys() == {v.value for v in Verdict}
+    assert said["severities"].keys() == {s.value for s in Severity}
+    assert said["status"].keys() == {s.value for s in Status}
+    assert said["categories"].keys() == set(get_args(Cause.model_fields["category"].annotation))
+    assert said["states"].keys() == set(get_args(Ticket.model_fields["state"].annotation))
+    assert {spec.subject for spec in KINDS.values()} <= said["subjects"].keys()
+    assert len(CauseState) == 4
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_every_reason_and_remedy_of_host_bound_has_words(lang: str) -> None:
+    said = words(lang)
+    assert said["reasons"].keys() == {*host_bound_story.CODES, "sync"}
+    assert said["remedies"].keys() == set(host_bound_remedies.CODES)
+
+
+def codes(pattern: str, *files: str) -> set[str]:
+    """Codes that the sources write, found by `pattern`; it must find some."""
+    found = {code for file in files for code in re.findall(pattern, (ROOT / file).read_text("utf-8"))}
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_every_code_that_the_investigation_writes_has_words(lang: str) -> None:
+    rooms = "agent_server/investigation/"
+    missing = codes(r'missing(?:\.append\(| = .*\[)"(\w+)"', rooms + "verdict.py", "knowledge_base/verify.py")
+    assert {"second_mechanism", "rivals_open", "low_explained_share", "no_victim", "no_evidence"} <= missing
+    said = words(lang)
+    assert missing <= said["missing"].keys() | said["blind"].keys()
+    assert codes(r'_victim\([^)]*"(\w+)"\)', rooms + "victim.py") <= said["chosen_by"].keys()
+    assert codes(r'_look\(\s*\[[^\]]*\],[^"]*"(\w+)"', rooms + "loop.py") <= said["why"].keys()
+
+
+@pytest.mark.parametrize("lang", LANGS)
+@pytest.mark.parametrize("suffix", ["md", "txt"])
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_makes_a_sentence(kind: str, lang: str, suffix: str) -> None:
+    spec, speaks = KINDS[kind], voice(suffix, lang)
+    flags = words(lang)["flags"].keys()
+    attributes = {name: "yes" if name in flags else f"a_{name}" for name in spec.attributes}
+    full = finding(kind, words=attributes, **dict.fromkeys(spec.metrics, 7.25))
+    sentence = speaks.finding(full)
+    assert "{" not in sentence
+    assert "\n" not in sentence
+    for name in spec.attributes - flags:
+        assert f"a_{name}" in sentence
+    assert "7.25" in sentence
+    bare = finding(kind, polarity="normal", subject={"pid": None, "tid": None, "comm": None, "path": None})
+    assert speaks.finding(bare) != sentence
+    assert "None" not in speaks.finding(bare)
+    unlike = {speaks.lead(finding(other)) for other in KINDS}
+    assert len(unlike) == len(KINDS)
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_every_blind_spot_makes_a_sentence(lang: str) -> None:
+    for code in BLIND_SPOTS:
+        said = voice("txt", lang).blind(BlindSpot(code=code, detail="17 of them"))
+        assert said.endswith('("17 of them")')
+        assert said.startswith(words(lang)["blind"][code])
+
+
+def test_an_unknown_code_is_shown_as_it_is() -> None:
+    speaks = voice("txt", "en")
+    assert speaks.missing("grace") == "grace"
+    assert speaks.blind(BlindSpot(code="fog")) == "fog"
+    assert speaks.code("why", "model_asked") == "model_asked"
+    assert speaks.shared("aura:blue") == "aura:blue"
+
+
+def test_there_are_two_languages() -> None:
+    assert set(LANGS) == set(get_args(Lang))
+    with pytest.raises(KeyError):
+        words("fr")

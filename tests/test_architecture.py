@@ -1,0 +1,183 @@
+"""The house stands: imports go only downward, and the distribution holds every room."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from setuptools.config.pyprojecttoml import load_file
+
+ROOT = Path(__file__).parents[1]
+# A package may import those to its right, and itself. `whystall.tools` itself (the toolbox) gathers all of tools.
+_TOOLS = [
+    "tools",
+    "tools.host",
+    "tools.ranks",
+    "tools.profiles",
+    "tools.collect",
+    "tools.timeline",
+    "tools.views",
+    "tools.recording",
+    "tools.contract",
+]
+_ABOVE = ["agent_server", "knowledge_base", *_TOOLS, "bpf"]
+# These share a storey: they may not import each other.
+_STOREYS = [
+    {"tools.host", "tools.ranks", "tools.profiles"},
+    {"tools.timeline", "tools.views"},
+]
+ROOMS = ("agent_server", "knowledge_base", "tools", "bpf", "prompts")
+
+
+def package_of(module: str) -> str:
+    """The package of `module` (without ``whystall.``) as the rule names it."""
+    parts = module.split(".")
+    if parts[0] == "tools" and ".".join(parts[:2]) in _TOOLS:
+        return ".".join(parts[:2])
+    return parts[0]
+
+
+def may_import(importer: str, imported: str) -> bool:
+    """Whether module `importer` may import module `imported`; both without ``whystall.``."""
+    mine, other = package_of(importer), package_of(imported)
+    if mine == other:
+        return True
+    if mine == "prompts":
+        return False
+    if other == "prompts":
+        return mine in ("agent_server", "knowledge_base")
+    if any(mine in storey and other in storey for storey in _STOREYS):
+        return False
+    return _ABOVE.index(mine) < _ABOVE.index(other)
+
+
+def imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """Modules below ``whystall`` that are imported when the code runs, wherever in it; ``whystall.`` is cut off."""
+    for node in _running(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*up, *([node.module] if node.module else [])])
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)] if base == "whystall" else [base]
+        yield from (n.removeprefix("whystall.") for n in names if n.startswith("whystall."))
+
+
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but the bodies of ``if TYPE_CHECKING``, which no program executes."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and child in node.body:
+            continue
+        yield from _running(child)
+
+
+def sources() -> list[Path]:
+    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def test_imports_go_only_downward() -> None:
+    files = sources()
+    assert len(files) > 40
+    wrong = []
+    for path in files:
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        package = ".".join(path.relative_to(ROOT).parent.parts)
+        for imported in imports(ast.parse(path.read_text("utf-8")), f"whystall.{package}"):
+            if not may_import(module, imported):
+                wrong.append(f"{module} imports {imported}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "allowed"),
+    [
+        ("agent_server.app", "knowledge_base.store", True),
+        ("knowledge_base.store", "agent_server.app", False),
+        ("knowledge_base.store", "tools.recording.home", True),
+        ("knowledge_base.present", "prompts.render", True),
+        ("tools.host.fileslower", "knowledge_base.causes", False),
+        ("tools.host.fileslower", "prompts.render", False),
+        ("tools.host.fileslower", "tools.recording.store", True),
+        ("tools.recording.store", "tools.collect.tables", False),
+        ("tools.contract.result", "tools.recording.store", False),
+        ("tools.collect.tables", "tools.host.latency", False),
+        ("tools.host.fileslower", "tools.ranks.anything", False),
+        ("tools.toolbox", "tools.host.fileslower", True),
+        ("tools.host.fileslower", "tools.toolbox", False),
+        ("tools.collect.ebpf_engine", "bpf.session", True),
+        ("bpf.session", "tools.contract.errors", False),
+        ("prompts.render", "knowledge_base.models", False),
+        ("prompts.render", "tools.contract.text", False),
+        ("prompts.render", "prompts.escape", True),
+    ],
+)
+def test_the_rule(importer: str, imported: str, allowed: bool) -> None:
+    assert may_import(importer, imported) is allowed
+
+
+def test_every_way_to_import_is_seen() -> None:
+    code = """
+import whystall.tools.host
+from whystall.prompts import render
+from whystall import bpf
+from .models import x
+from .. import agent_server
+def late():
+    from whystall.knowledge_base.store import KnowledgeBase
+if TYPE_CHECKING:
+    from whystall.tools.recording.store import Recording
+else:
+    import whystall.tools.views
+"""
+    assert list(imports(ast.parse(code), "whystall.knowledge_base")) == [
+        "tools.host",
+        "prompts",
+        "bpf",
+        "knowledge_base.models",
+        "agent_server",
+        "knowledge_base.store",
+        "tools.views",
+    ]
+
+
+def distribution() -> dict[str, Any]:
+    settings: dict[str, Any] = load_file(str(ROOT / "pyproject.toml"))["tool"]["setuptools"]
+    return settings
+
+
+def test_the_distribution_lists_every_package() -> None:
+    there = {
+        "whystall." + ".".join(init.parent.relative_to(ROOT).parts)
+        for room in ROOMS
+        for init in (ROOT / room).rglob("__init__.py")
+    }
+    assert set(distribution()["packages"]) == there
+
+
+def test_the_distribution_holds_all_data() -> None:
+    shipped = {
+        path
+        for package, globs in distribution().get("package-data", {}).items()
+        for pattern in globs
+        for path in ROOT.joinpath(*package.split(".")[1:]).glob(pattern)
+    }
+    data = {
+        p
+        for room in ("knowledge_base", "prompts", "tools")
+        for end in ("yaml", "j2", "css", "js")
+        for p in (ROOT / room).rglob(f"*.{end}")
+    }
+    assert len(data) > 20
+    assert data - shipped == set()
+
+
+def test_every_directory_with_code_is_a_package() -> None:
+    bare = {path.parent for path in sources() if not (path.parent / "__init__.py").exists()}
+    assert bare == set()

@@ -1,0 +1,392 @@
+"""The window: engines start and stop as one, whatever happens between. The engines here are small but real."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anyio
+import polars as pl
+import pytest
+
+from whystall.tools.collect.tables import COLLECTORS
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import TargetParams
+from whystall.tools.recording.collector import Capture, Need, Options, merge_needs
+from whystall.tools.recording.store import Recording
+from whystall.tools.recording.target import Target, resolve
+from whystall.tools.recording.window import observe
+
+EVERYTHING = Target(everything=True)
+HERE = Target(everything=False, pid=os.getpid(), comm="x", pids=[os.getpid()])
+FAILURE = ToolError(ErrorCode.PROBE_FAILED, "the verifier said no", "use another kernel")
+
+
+class Clock:
+    """Serves what it is told to with readings of the clock; `log` tells its life, `attached` who is on."""
+
+    log: ClassVar[list[str]] = []
+    attached: ClassVar[set[str]] = set()
+    period_s = 0.02
+    missing: str | None = None
+    start_error: BaseException | None = None
+    poll_error: BaseException | None = None
+    stop_error: BaseException | None = None
+    close_error: BaseException | None = None
+
+    def __init__(self, name: str, *serves: str, **faults: Any) -> None:
+        self.name, self.serves = name, frozenset(serves)
+        self.wanted: dict[str, Options] = {}
+        self.readings: list[int] = []
+        vars(self).update(faults)
+
+    def unavailable(self) -> str | None:
+        return self.missing
+
+    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+        self.log.append(f"start {self.name}")
+        self.wanted = dict(wanted)
+        self.attached.add(self.name)
+        self.readings.append(time.monotonic_ns() - 5_000_000_000)  # something that began before the window
+        if self.start_error is not None:
+            raise self.start_error
+
+    def fileno(self) -> int | None:
+        return None
+
+    def poll(self) -> None:
+        self.readings.append(time.monotonic_ns())
+        if self.poll_error is not None:
+            raise self.poll_error
+
+    def stop(self) -> dict[str, Capture]:
+        self.log.append(f"stop {self.name}")
+        self.readings.append(time.monotonic_ns() + 9_000_000_000)  # and something that would end after it
+        if self.stop_error is not None:
+            raise self.stop_error
+        self.close()
+        return {name: self._capture(name) for name in self.wanted}
+
+    def _capture(self, name: str) -> Capture:
+        tables = {table: pl.DataFrame(schema=schema) for table, schema in COLLECTORS[name].items()}
+        if name == "proc":
+            rows = [{"at_ns": at, "name": "runnable", "value": 1.0} for at in self.readings]
+            tables["host"] = pl.DataFrame(rows, COLLECTORS["proc"]["host"])
+        if name == "block":
+            row = dict.fromkeys(COLLECTORS["block"]["slow"], 0) | {"device": "sda", "operation": "read", "comm": "x"}
+            row |= {"start_ns": self.readings[0], "issue_ns": 0, "end_ns": self.readings[-1]}
+            tables["slow"] = pl.DataFrame([row], COLLECTORS["block"]["slow"])
+        events = frozenset[str]()
+        if name == "ftrace":
+            event = dict.fromkeys(COLLECTORS["ftrace"]["migrations"], 7)
+            rows = [event | {"at_ns": at} for at in self.readings]
+            tables["migrations"] = pl.DataFrame(rows, COLLECTORS["ftrace"]["migrations"])
+            since = {"at_ns": self.readings[0], "tid": 7, "pid": 7, "comm": "x"}
+            tables["names"] = pl.DataFrame([since], COLLECTORS["ftrace"]["names"])
+            events = frozenset({"migrations"})
+        return Capture(
+            tables, [f"hook/{name}"], len(self.readings), 1, 0, True, [("sampled", "\x1b[1m")], events=events
+        )
+
+    def close(self) -> None:
+        self.log.append(f"close {self.name}")
+        self.attached.discard(self.name)
+        if self.close_error is not None:
+            raise self.close_error
+
+
+class Pipe(Clock):
+    """Is woken by its descriptor only."""
+
+    period_s = 30.0
+
+    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+        super().start(wanted, target)
+        self.reader, self.writer = os.pipe()
+        os.write(self.writer, b"x" * 3)
+
+    def fileno(self) -> int | None:
+        return self.reader
+
+    def poll(self) -> None:
+        super().poll()
+        os.read(self.reader, 1)
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
+    Clock.log, Clock.attached = [], set()
+    yield
+    assert Clock.attached == set(), "an engine was left attached"
+
+
+def run(
+    needs: list[str], *engines: Clock, target: Target = EVERYTHING, duration: float = 0.15, **more: Any
+) -> Recording:
+    factories: list[Callable[[], Clock]] = [lambda engine=engine: engine for engine in engines]
+    wanted = [Need(name, {"min_ns": 5}) for name in needs]
+    return anyio.run(lambda: observe(wanted, target, duration, factories, **more))
+
+
+# --- needs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("needs", "merged"),
+    [
+        ([], {}),
+        ([Need("proc")], {"proc": {}}),
+        ([Need("a", {"min_ns": 5}), Need("a", {"min_ns": 3}), Need("a")], {"a": {"min_ns": 3}}),
+        ([Need("a", {"wakers": 0, "min_ns": 9}), Need("a", {"wakers": 1})], {"a": {"wakers": 1, "min_ns": 9}}),
+        ([Need("a", {"period_ns": 9}), Need("b"), Need("a", {"period_ns": 7})], {"a": {"period_ns": 7}, "b": {}}),
+        ([Need("a", {"cpus": 0b0011}), Need("a", {"cpus": 0b0110})], {"a": {"cpus": 0b0111}}),
+        ([Need("a", {"cpus": 1, "irq": 1}), Need("a", {"irq": 1}), Need("a", {"cpus": 2})], {"a": {"irq": 1}}),
+        ([Need("a", {"cpus": 1 << 200}), Need("a", {"cpus": 0})], {"a": {}}),
+        ([Need("a", {"only_target": 1}), Need("a", {"only_target": 1})], {"a": {"only_target": 1}}),
+        ([Need("a", {"only_target": 1, "cpus": 2}), Need("a", {"cpus": 2})], {"a": {"cpus": 2}}),
+        ([Need("a", {"only_target": 0}), Need("b", {"only_target": 1})], {"a": {}, "b": {"only_target": 1}}),
+        ([Need("a", {"buffer_kb": 64}), Need("a", {"buffer_kb": 128})], {"a": {"buffer_kb": 128}}),
+    ],
+)
+def test_needs_are_merged(needs: list[Need], merged: dict[str, dict[str, int]]) -> None:
+    assert merge_needs(needs) == merged
+    assert merge_needs(reversed(needs)) == merged
+
+
+# --- a window that goes well ----------------------------------------------------------------------------------
+
+
+def test_two_engines_make_one_recording() -> None:
+    fast, slow = Clock("fast", "syscalls", "block"), Clock("slow", "block", "proc")
+    recording = run(["block", "proc", "syscalls"], fast, slow)
+    manifest = recording.manifest
+    assert {name: c.engine for name, c in manifest.collectors.items()} == {
+        "syscalls": "fast",
+        "block": "fast",
+        "proc": "slow",
+    }
+    assert manifest.collectors["proc"].why == ""
+    assert manifest.collectors["block"].options == {"min_ns": 5}
+    assert manifest.collectors["proc"].hooks == ["hook/proc"]
+    assert manifest.collectors["proc"].not_seen[0].detail == "\\x1b[1m"
+    assert manifest.collectors["proc"].rows["host"] == recording.table("proc.host").height > 3
+    assert (manifest.target_exited, manifest.requested_ns) == (False, 150_000_000)
+    assert manifest.window_ns >= 150_000_000
+    assert Clock.log[:2] == ["start fast", "start slow"]
+    assert {line for line in Clock.log[2:] if line.startswith("st")} == {"stop fast", "stop slow"}
+
+
+def test_times_are_relative_and_within_the_window() -> None:
+    recording = run(["proc", "block"], Clock("e", "proc", "block"))
+    window = recording.manifest.window_ns
+    at = recording.table("proc.host")["at_ns"].to_list()
+    assert (at[0], at[-1]) == (0, window)
+    assert at == sorted(at)
+    assert all(0 < t < window for t in at[1:-1])
+    (row,) = recording.table("block.slow").to_dicts()
+    assert (row["start_ns"], row["issue_ns"], row["end_ns"]) == (0, 0, window)
+
+
+def test_an_event_outside_of_the_window_is_not_one_at_its_edge() -> None:
+    recording = run(["ftrace"], Clock("e", "ftrace"))
+    at = recording.table("ftrace.migrations")["at_ns"].to_list()
+    assert len(at) > 3
+    assert all(0 < t < recording.manifest.window_ns for t in at)
+    assert recording.table("ftrace.names")["at_ns"].to_list() == [0]
+
+
+def test_an_engine_is_drained_when_its_descriptor_is_readable() -> None:
+    engine = Pipe("pipe", "proc")
+    run(["proc"], engine, duration=0.4)
+    assert len(engine.readings) >= 5
+    os.close(engine.reader)
+    os.close(engine.writer)
+
+
+def test_progress_runs_from_nothing_to_all() -> None:
+    told: list[tuple[float, float, str]] = []
+    run(["proc"], Clock("e", "proc"), duration=0.3, progress=lambda *step: told.append(step))
+    assert [t[0] for t in told] == sorted(t[0] for t in told)
+    assert told[0][0] < 0.1
+    assert told[-1] == (0.3, 0.3, "judging")
+
+
+# --- choosing engines ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (Clock("best", "proc", missing="no BTF"), "best: no BTF"),
+        (Clock("best", "proc", start_error=FAILURE), "best: probe_failed: the verifier said no"),
+    ],
+)
+def test_the_next_engine_takes_over_and_says_why(first: Clock, why: str) -> None:
+    recording = run(["proc"], first, Clock("next", "proc"))
+    entry = recording.manifest.collectors["proc"]
+    assert (entry.engine, entry.why) == ("next", why)
+
+
+def test_an_engine_can_be_chosen_where_there_is_a_choice() -> None:
+    engines = Clock("best", "proc", "block"), Clock("next", "proc")
+    recording = run(["proc", "block"], *engines, choice="next")
+    assert {n: c.engine for n, c in recording.manifest.collectors.items()} == {"proc": "next", "block": "best"}
+
+
+@pytest.mark.parametrize(
+    ("engines", "choice", "code", "words"),
+    [
+        ([], "auto", ErrorCode.NO_ENGINE, "nothing can observe proc"),
+        ([Clock("e", "block")], "auto", ErrorCode.NO_ENGINE, "nothing can observe proc"),
+        ([Clock("e", "proc", missing="no BTF")], "auto", ErrorCode.NO_ENGINE, "e: no BTF"),
+        ([Clock("e", "proc", start_error=FAILURE)], "auto", ErrorCode.PROBE_FAILED, "the verifier said no"),
+        ([Clock("e", "proc"), Clock("f", "proc")], "g", ErrorCode.NO_ENGINE, "no engine 'g' serves it"),
+    ],
+)
+def test_what_nobody_can_serve_is_an_error(engines: list[Clock], choice: str, code: ErrorCode, words: str) -> None:
+    with pytest.raises(ToolError) as caught:
+        run(["proc"], *engines, choice=choice)
+    assert caught.value.code is code
+    assert words in caught.value.message
+
+
+# --- what goes wrong ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [FAILURE, OSError("odd"), KeyboardInterrupt()])
+def test_when_the_second_cannot_start_the_first_is_closed(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        run(["proc", "block"], Clock("one", "proc"), Clock("two", "block", start_error=error))
+    assert Clock.log[-1] == "close one"
+    assert "close two" in Clock.log
+
+
+@pytest.mark.parametrize("error", [FAILURE, OSError("odd")])
+@pytest.mark.parametrize("where", ["poll_error", "stop_error"])
+def test_an_error_on_the_way_comes_out_as_itself_and_closes_all(where: str, error: BaseException) -> None:
+    one, two = Clock("one", "proc", **{where: error}), Clock("two", "block")
+    with pytest.raises(type(error)) as caught:
+        run(["proc", "block"], one, two, duration=5 if where == "poll_error" else 0.2)
+    assert caught.value is error
+    assert {"close one", "close two"} <= set(Clock.log)
+
+
+def test_all_are_closed_when_one_cannot_be() -> None:
+    broken = Clock("two", "block", start_error=None, close_error=OSError("stuck"), stop_error=FAILURE)
+    with pytest.raises((OSError, ToolError)):
+        run(["proc", "block"], Clock("one", "proc"), broken)
+    assert Clock.log.count("close one") >= 1
+
+
+def test_a_cancelled_window_is_closed_and_the_next_one_can_run() -> None:
+    engine = Clock("e", "proc")
+
+    async def impatient() -> None:
+        with anyio.move_on_after(0.1) as scope:
+            await observe([Need("proc")], EVERYTHING, 30, [lambda: engine])
+        assert scope.cancelled_caught
+
+    begun = time.monotonic()
+    anyio.run(impatient)
+    assert time.monotonic() - begun < 10
+    assert "stop e" not in Clock.log
+    assert Clock.attached == set()
+    run(["proc"], Clock("again", "proc"))
+
+
+# --- one at a time ------------------------------------------------------------------------------------------
+
+_HOLD = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+fcntl.flock(fd, fcntl.LOCK_EX)
+os.pwrite(fd, str(os.getpid()).encode(), 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_windows_at_once_are_refused_and_the_lock_dies_with_its_process(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", _HOLD, str(tmp_path / "window.lock")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(ToolError) as caught:
+            run(["proc"], Clock("e", "proc"))
+        assert caught.value.code is ErrorCode.BUSY
+        assert str(other.pid) in caught.value.message
+        assert Clock.log == []
+        other.kill()
+    run(["proc"], Clock("e", "proc"))
+    assert (tmp_path / "window.lock").read_text() == str(os.getpid())
+
+
+def test_a_hostile_lock_file_is_quoted_inertly(tmp_path: Path) -> None:
+    with (tmp_path / "window.lock").open("wb") as lock:
+        lock.write(b"\x1b[31m\xff")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ToolError) as caught:
+            run(["proc"], Clock("e", "proc"))
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "window.lock").mkdir()
+    with pytest.raises(ToolError) as caught:
+        run(["proc"], Clock("e", "proc"))
+    assert caught.value.code is ErrorCode.IO_ERROR
+
+
+# --- the target ---------------------------------------------------------------------------------------------
+
+
+def test_the_window_ends_with_its_target() -> None:
+    with subprocess.Popen(["sleep", "0.3"]) as program:
+        target = Target(everything=False, pid=program.pid, comm="sleep", pids=[program.pid])
+        recording = run(["proc"], Clock("e", "proc"), target=target, duration=30)
+    manifest = recording.manifest
+    assert manifest.target_exited
+    assert manifest.window_ns < 20e9 < manifest.requested_ns
+    assert "target_exited" in {spot.code for spot in manifest.coverage(["proc"], []).not_seen}
+
+
+def test_a_target_that_is_gone_at_once_is_an_error_and_no_measurement() -> None:
+    with subprocess.Popen(["true"]) as program:
+        program.wait()
+        target = Target(everything=False, pid=program.pid, comm="true", pids=[program.pid])
+        with pytest.raises(ToolError) as caught:
+            run(["proc"], Clock("e", "proc"), target=target)
+    assert caught.value.code is ErrorCode.NO_SUCH_PROCESS
+    assert "exited" in caught.value.message
+
+
+def test_the_window_goes_on_while_one_of_the_target_lives() -> None:
+    with subprocess.Popen(["true"]) as program:
+        program.wait()
+        target = Target(everything=False, pids=[program.pid, os.getpid()])
+        assert not run(["proc"], Clock("e", "proc"), target=target).manifest.target_exited
+
+
+def test_a_target_that_lives_gets_its_whole_window() -> None:
+    manifest = run(["proc"], Clock("e", "proc"), target=HERE).manifest
+    assert not manifest.target_exited
+    assert manifest.target == HERE
+
+
+def test_a_zombie_is_nobody_to_observe() -> None:
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how
+    try:
+        with pytest.raises(ToolError, match="zombie") as caught:
+            resolve(TargetParams(pid=ended.pid))
+        assert caught.value.code is ErrorCode.NO_SUCH_PROCESS
+    finally:
+        ended.wait()

@@ -1,0 +1,1 @@
+"""Collectors: each attaches to one source and fills typed columns; none judges."""

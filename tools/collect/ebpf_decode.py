@@ -1,0 +1,297 @@
+"""From what the kernel side saw to columns. Pure but for names of devices and symbols, which are handed in."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterable
+
+import polars as pl
+
+from whystall.bpf import layout
+from whystall.bpf.capture import Call, Capture, FileKey, device
+from whystall.tools.collect.proc_maps import MappedFile
+from whystall.tools.collect.tables import BLOCK, SWITCHES, SYSCALLS
+from whystall.tools.contract.text import clean, clean_path
+
+Frames = Callable[[int, int], tuple[bool, list[str]]]
+"""Stack id and process to (kernel?, frames from the innermost outward)."""
+Mapped = Callable[[int, int], MappedFile | None]
+"""Process and address to the file mapped there."""
+EVERYTHING = "(all file systems)"
+UNKNOWN_MAPPING = "[mapped file]"
+CallName = Callable[[int], str]
+_FRAMES = 64
+
+
+class Files:
+    """Numbers the files of a capture. Only what blocks like a file is one: regular files, directories, block
+    devices.
+    """
+
+    def __init__(self, capture: Capture, mapped: Mapped) -> None:
+        self._capture = capture
+        self._mapped = mapped
+        self._index: dict[FileKey | str, int] = {}
+        self._rows: list[tuple[int, str, str, int, str, bool, bool]] = []
+
+    def of(self, key: FileKey | None, *, regular: bool = False) -> int:
+        """Number of the file `key`; -1 for none, pipes, sockets. `regular`: known to be regular even when its path
+        was lost.
+        """
+        if key is None:
+            return -1
+        if key in self._index:
+            return self._index[key]
+        known = self._capture.files.get(key)
+        if known is None and not regular:
+            return -1
+        if known is None:
+            path, fstype, complete, deleted = f"[inode {key.ino}]", "", False, False
+        elif not (stat.S_ISREG(known.mode) or stat.S_ISDIR(known.mode) or stat.S_ISBLK(known.mode)):
+            return -1
+        else:
+            path, fstype = clean_path(known.path), clean(known.fs)
+            complete = not known.flags & (layout.FILE_TRUNCATED | layout.FILE_NO_MOUNT)
+            deleted = bool(known.flags & layout.FILE_UNLINKED)
+        major, minor = device(key.dev)
+        return self._add(key, path, f"{major}:{minor}", key.ino, fstype, complete, deleted)
+
+    def mapped(self, pid: int, address: int) -> tuple[int, int]:
+        """Number of the file mapped at `address` of process `pid` and the position in it (-1: unknown)."""
+        found = self._mapped(pid, address)
+        if found is None:  # unmapped since, or the process is gone: the wait is told all the same
+            if UNKNOWN_MAPPING not in self._index:
+                self._add(UNKNOWN_MAPPING, UNKNOWN_MAPPING, "", 0, "", False, False)
+            return self._index[UNKNOWN_MAPPING], -1
+        key = f"{found.dev} {found.ino} {found.path}"
+        if key not in self._index:
+            self._add(key, found.path, found.dev, found.ino, "", True, found.deleted)
+        return self._index[key], found.offset
+
+    def everything(self) -> int:
+        """Number of the row that stands for all file systems, which sync(2) waits for."""
+        if EVERYTHING not in self._index:
+            self._add(EVERYTHING, EVERYTHING, "", 0, "", True, False)
+        return self._index[EVERYTHING]
+
+    def named(self, call: Call) -> int:
+        """Number of the file a call names by path: relative names are resolved against their directory; -1 without a
+        name.
+        """
+        if not call.path:
+            return -1
+        path, complete = call.path, call.path.startswith(b"/")
+        if not complete and call.dir is not None and call.dir in self._capture.files:
+            path, complete = self._capture.files[call.dir].path.rstrip(b"/") + b"/" + path, True
+        text = clean_path(path)
+        return self._index[text] if text in self._index else self._add(text, text, "", 0, "", complete, False)
+
+    def _add(
+        self, key: FileKey | str, path: str, dev: str, ino: int, fstype: str, complete: bool, deleted: bool
+    ) -> int:
+        number = self._index[key] = len(self._rows)
+        self._rows.append((number, path, dev, ino, fstype, complete, deleted))
+        return number
+
+    def table(self) -> pl.DataFrame:
+        """The files numbered so far."""
+        return _frame(SYSCALLS["files"], self._rows)
+
+
+class Stacks:
+    """Symbolises the stacks that are used, once each."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._rows: dict[tuple[int, int], tuple[int, bool, list[str]]] = {}
+
+    def kernel(self, stack: int) -> int:
+        """Number of a kernel stack; -1 for none. (Ids are hashes of 64 bits: numbered anew to fit a signed column.)"""
+        return self._of(stack, 0)
+
+    def user(self, stack: int, pid: int) -> int:
+        """Number of a user stack of process `pid`, whose symbols it needs; -1 for none."""
+        return self._of(stack, pid)
+
+    def _of(self, stack: int, pid: int) -> int:
+        if stack == 0:
+            return -1
+        key = (stack, pid)
+        if key not in self._rows:
+            kernel, frames = self._frames(stack, pid)
+            self._rows[key] = (len(self._rows), kernel, [clean(f) for f in frames[:_FRAMES]])
+        return self._rows[key][0]
+
+    def table(self) -> pl.DataFrame:
+        """The stacks used so far."""
+        return _frame(SYSCALLS["stacks"], self._rows.values())
+
+
+def syscall_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName, own: int) -> dict[str, pl.DataFrame]:
+    """Tables of the collector ``syscalls``; rows of process `own` (the tracer) are left out."""
+    calls = []
+    for c in capture.calls:
+        if c.tgid == own:
+            continue
+        file, offset = _place(c, name(c.nr), files)
+        calls.append(
+            (
+                c.start,
+                c.end,
+                c.tgid,
+                c.tid,
+                clean(c.comm),
+                name(c.nr),
+                file,
+                c.fd,
+                _signed(c.asked),
+                c.returned,
+                offset,
+                bool(c.flags & layout.DIRECT),
+                c.cpu_ns,
+                c.d_ns,
+                c.s_ns + c.other_ns,
+                c.runnable_ns,
+                bool(c.flags & layout.OPEN),
+                stacks.kernel(c.stack),
+            )
+        )
+    totals = [
+        (
+            t.tgid,
+            t.tid,
+            _comm(capture, t.tid),
+            name(t.nr),
+            t.count,
+            t.wall_ns,
+            t.cpu_ns,
+            t.d_ns,
+            t.s_ns + t.other_ns,
+            t.runnable_ns,
+            t.max_ns,
+            _signed(t.bytes),
+        )
+        for t in capture.call_totals
+        if t.tgid != own
+    ]
+    latency = []
+    for s in capture.file_slots:
+        if s.tgid == own:
+            continue
+        low, high = layout.slot_bounds(s.slot)
+        major, minor = device(s.file.dev)
+        dev = f"{major}:{minor}"
+        number = files.of(s.file)
+        latency.append((number, dev, s.file.ino, s.tgid, name(s.nr), low, high, s.count, s.sum_ns, _signed(s.bytes)))
+    return {
+        "calls": _frame(SYSCALLS["calls"], calls),
+        "totals": _frame(SYSCALLS["totals"], totals),
+        "latency": _frame(SYSCALLS["latency"], latency),
+    }
+
+
+def _place(call: Call, called: str, files: Files) -> tuple[int, int]:
+    """File and position of a call: by descriptor, by address (msync), by name, or everything (sync)."""
+    offset = -1 if call.offset is None else call.offset
+    if called == "msync":
+        return files.mapped(call.tgid, offset)
+    if called == "sync":
+        return files.everything(), -1
+    if call.file is not None:
+        return files.of(call.file, regular=bool(call.flags & layout.REGULAR)), offset
+    return files.named(call), offset
+
+
+def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName, own: int) -> dict[str, pl.DataFrame]:
+    """Tables of the collector ``switches``. A kernel thread that sleeps has no work; only its D waits are told."""
+    segments = [
+        (
+            s.start,
+            s.end,
+            s.tgid,
+            s.tid,
+            clean(s.comm),
+            s.off_class,
+            _call(name, s.nr),
+            files.of(s.file),
+            stacks.kernel(s.kstack),
+            stacks.user(s.ustack, s.tgid),
+            _signed(s.futex),
+            s.waker_tgid,
+            s.waker_tid,
+            clean(s.waker_comm),
+            s.wake,
+            bool(s.flags & layout.OPEN),
+            bool(s.flags & layout.SEEDED),
+        )
+        for s in capture.segments
+        if s.tgid != own and not (s.flags & layout.KTHREAD and s.off_class != "D")
+    ]
+    totals = [
+        (
+            t.tgid,
+            t.tid,
+            _comm(capture, t.tid),
+            t.off_class,
+            _call(name, t.nr),
+            files.of(t.file),
+            stacks.kernel(t.kstack),
+            stacks.user(t.ustack, t.tgid),
+            t.count,
+            t.total_ns,
+            t.max_ns,
+        )
+        for t in capture.off_totals
+        if t.tgid != own and not (_is_kernel(capture, t.tid) and t.off_class != "D")
+    ]
+    return {"segments": _frame(SWITCHES["segments"], segments), "totals": _frame(SWITCHES["totals"], totals)}
+
+
+def block_tables(capture: Capture, disk: Callable[[int], str]) -> dict[str, pl.DataFrame]:
+    """Tables of the collector ``block``; `disk` names a kernel device number."""
+    latency = []
+    for s in capture.block_slots:
+        low, high = layout.slot_bounds(s.slot)
+        latency.append((disk(s.dev), s.op, s.phase, low, high, s.count))
+    longest: dict[tuple[int, str], int] = {}
+    for i in capture.block_ios:
+        took = i.complete - (i.insert or i.issue)
+        longest[i.dev, i.op] = max(took, longest.get((i.dev, i.op), 0))
+    totals = []
+    for t in capture.block_totals:
+        # Of queue and device together where such an I/O was told in full, else of the longer phase.
+        most = max(t.queue_max_ns, t.device_max_ns, longest.get((t.dev, t.op), 0))
+        totals.append((disk(t.dev), t.op, t.count, t.bytes, t.queue_ns, t.device_ns, most))
+    told = [(i, False) for i in capture.block_ios] + [(i, True) for i in capture.block_open]
+    slow = [
+        (i.insert or i.issue, i.issue, i.complete, disk(i.dev), i.op, i.bytes, i.sector, i.tgid, clean(i.comm), open_)
+        for i, open_ in told
+    ]
+    return {
+        "latency": _frame(BLOCK["latency"], latency),
+        "totals": _frame(BLOCK["totals"], totals),
+        "slow": _frame(BLOCK["slow"], slow),
+    }
+
+
+def _is_kernel(capture: Capture, tid: int) -> bool:
+    thread = capture.threads.get(tid)
+    return thread is not None and thread.kernel
+
+
+def _comm(capture: Capture, tid: int) -> str:
+    thread = capture.threads.get(tid)
+    return clean(thread.comm) if thread is not None else ""
+
+
+def _call(name: CallName, nr: int) -> str:
+    return name(nr) if nr >= 0 else ""
+
+
+def _signed(value: int) -> int:
+    """User memory may hold any 64 bits; a column holds 63 of them."""
+    return min(value, (1 << 63) - 1)
+
+
+def _frame(schema: pl.Schema, rows: Iterable[tuple[object, ...]]) -> pl.DataFrame:
+    return pl.DataFrame(list(rows), schema=schema, orient="row")

@@ -1,0 +1,191 @@
+"""The ``ebpf`` engine: one BPF session fills the collectors ``syscalls``, ``switches`` and ``block`` at once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from whystall.bpf import syscalls
+from whystall.bpf.build import object_path
+from whystall.bpf.capture import Capture as Seen
+from whystall.bpf.capture import device
+from whystall.bpf.errors import BpfError
+from whystall.bpf.session import MAX_TARGETS, Session, SessionConfig
+from whystall.bpf.symbols import ProcessSymbols
+from whystall.bpf.symbols import kernel as kernel_symbols
+from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
+from whystall.tools.collect.proc_maps import mapped_file
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+from whystall.tools.recording.collector import Capture, Options
+from whystall.tools.recording.target import Target
+
+_CODES = {"no_libbpf": ErrorCode.NO_LIBBPF, "no_btf": ErrorCode.NO_BTF, "no_privilege": ErrorCode.NO_PRIVILEGE}
+_LOSSES = {
+    # reasons of loss by the collector they thin out; every other reason concerns all
+    "call_totals_full": "syscalls",
+    "file_slots_full": "syscalls",
+    "off_totals_full": "switches",
+    "requests_full": "block",
+    "block_maps_full": "block",
+}
+# Rings: a whole host tells more than one job.
+_RING_TARGET, _RING_HOST = 1 << 21, 1 << 23
+
+
+class EbpfEngine:
+    """See the module; one instance serves one window."""
+
+    name = "ebpf"
+    serves = frozenset({"syscalls", "switches", "block"})
+    period_s = 0.5
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._wanted: dict[str, Options] = {}
+        self._disks_before: dict[str, int] = {}
+        self._processes: dict[int, ProcessSymbols] = {}
+
+    def unavailable(self) -> str | None:
+        """Why BPF cannot work here, without trying."""
+        if not Path("/sys/kernel/btf/vmlinux").exists():
+            return "the kernel has no type information (BTF)"
+        if not object_path(os.uname().machine).exists():
+            return "the BPF objects are not built (run `make build`)"
+        return None
+
+    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+        """Load and attach what `wanted` needs; then cause events of our own that prove the hooks alive."""
+        if len(target.pids) > MAX_TARGETS:
+            raise ToolError(
+                ErrorCode.BAD_ARGUMENT,
+                f"{len(target.pids)} processes are too many for one window (at most {MAX_TARGETS})",
+                "observe the whole host, or a smaller cgroup",
+            )
+        self._wanted = {name: dict(options) for name, options in wanted.items()}
+        calls, switches, block = (self._wanted.get(name) for name in ("syscalls", "switches", "block"))
+        config = SessionConfig(
+            targets=None if target.everything else frozenset(target.pids),
+            follow=target.follow,
+            syscalls=calls is not None,
+            call_min_ns=(calls or {}).get("min_ns", 10_000_000),
+            switches=switches is not None,
+            switch_min_ns=(switches or {}).get("min_ns", 1_000_000),
+            user_stacks=switches is not None,
+            wakers=bool((switches or {}).get("wakers", 0)),
+            block=block is not None,
+            block_min_ns=(block or {}).get("min_ns", 50_000_000),
+            ring_bytes=_RING_HOST if target.everything else _RING_TARGET,
+        )
+        self._session = Session(config)
+        try:
+            self._session.open()
+        except BpfError as error:
+            self._session = None
+            raise translated(error) from error
+        self._disks_before = _completed()
+        _cause_events()
+
+    def fileno(self) -> int | None:
+        """The ring buffer's epoll descriptor."""
+        return self._session.fileno() if self._session is not None else None
+
+    def poll(self) -> None:
+        """Take in records."""
+        if self._session is not None:
+            self._session.poll()
+
+    def stop(self) -> dict[str, Capture]:
+        """Detach; captures of the wanted collectors."""
+        session, self._session = self._session, None
+        if session is None:
+            return {}
+        disks_after = _completed()
+        try:
+            seen = session.finish()
+        except BpfError as error:
+            raise translated(error) from error
+        finally:
+            session.close()
+        return self._captures(seen, sum(disks_after.values()) - sum(self._disks_before.values()))
+
+    def close(self) -> None:
+        """Detach; idempotent."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _captures(self, seen: Seen, disk_requests: int) -> dict[str, Capture]:
+        own = os.getpid()
+        files, stacks = Files(seen, mapped_file), Stacks(lambda stack, pid: self._frames(seen, stack, pid))
+        kernel_symbols().prepare(a - 1 for s in seen.stacks.values() if not s.user for a in s.addresses)
+        captures: dict[str, Capture] = {}
+        if "syscalls" in self._wanted:
+            tables = syscall_tables(seen, files, stacks, syscalls.name, own)
+            captures["syscalls"] = _capture(seen, "syscalls", tables, "calls", seen.seen["self_calls"] > 0)
+        if "switches" in self._wanted:
+            tables = switch_tables(seen, files, stacks, syscalls.name, own)
+            captures["switches"] = _capture(seen, "switches", tables, "switches", seen.seen["self_switches"] > 0)
+        if "block" in self._wanted:
+            # We cannot cause a request on every host, but the disks count theirs: both silent, or both not.
+            agrees = seen.seen["block"] > 0 or disk_requests == 0
+            captures["block"] = _capture(seen, "block", block_tables(seen, disk_name), "block", agrees)
+        for name in ("syscalls", "switches"):
+            if name in captures:
+                named = stacks.table()
+                captures[name].tables |= {"files": files.table(), "stacks": named}
+                if named["kernel"].any() and kernel_symbols().hidden:  # symbols are read only when they are needed
+                    captures[name].not_seen.append(("kernel_symbols", ""))
+        return captures
+
+    def _frames(self, seen: Seen, stack: int, pid: int) -> tuple[bool, list[str]]:
+        """Whether a stack is the kernel's, and its frames' names, innermost first."""
+        known = seen.stacks.get(stack)
+        if known is None:  # the table of stacks was full; counted as lost
+            return True, []
+        if not known.user:
+            return True, kernel_symbols().stack(known.addresses)
+        if pid not in self._processes:
+            self._processes[pid] = ProcessSymbols(pid)
+        return False, self._processes[pid].stack(known.addresses)
+
+
+def _capture(seen: Seen, name: str, tables: dict[str, pl.DataFrame], measure: str, proven: bool) -> Capture:
+    lost = sum(sum(counts) for reason, counts in seen.lost.items() if _LOSSES.get(reason, name) == name)
+    hooks = list(seen.hooks) + [f"{variant}={way}" for variant, way in sorted(seen.variants.items())]
+    kept = sum(frame.height for table, frame in tables.items() if table in ("calls", "segments", "slow"))
+    return Capture(tables=tables, hooks=hooks, seen=seen.seen[measure], kept=kept, lost=lost, proven=proven)
+
+
+def translated(error: BpfError) -> ToolError:
+    detail = f" ({error.log.strip().splitlines()[-1]})" if error.log.strip() else ""
+    return ToolError(_CODES.get(error.code, ErrorCode.PROBE_FAILED), error.message + detail, error.remedy)
+
+
+def _cause_events() -> None:
+    """A system call on a file and a sleep of our own; seeing them proves the hooks alive."""
+    with open(__file__, "rb") as file:
+        os.pread(file.fileno(), 1, 0)
+    time.sleep(0.002)
+
+
+def _completed() -> dict[str, int]:
+    """Requests completed per whole disk, by the kernel's own count."""
+    counts = {}
+    for line in Path("/proc/diskstats").read_text().splitlines():
+        fields = line.split()
+        if Path("/sys/block", fields[2]).exists():
+            counts[fields[2]] = int(fields[3]) + int(fields[7])
+    return counts
+
+
+def disk_name(dev: int) -> str:
+    major, minor = device(dev)
+    try:
+        return clean(os.path.basename(os.readlink(f"/sys/dev/block/{major}:{minor}")))
+    except OSError:
+        return f"{major}:{minor}"

@@ -1,0 +1,152 @@
+"""The ``ebpf`` engine of the collector ``ftrace``: the scheduler's events through BTF tracepoints and a ring buffer.
+
+Beside what tracefs tells it has `prev_arrived_ns`, so that a switch which the kernel does not tell leaves no unknown
+start; and it needs no tracefs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from whystall.bpf.build import object_path
+from whystall.bpf.errors import BpfError
+from whystall.bpf.trace import GROUPS, MAX_CPUS, RECORD_BYTES, Trace, TraceConfig, TraceSession
+from whystall.tools.collect.ebpf_engine import disk_name, translated
+from whystall.tools.collect.ftrace.bpf_decode import Named, tables
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+from whystall.tools.recording.collector import Capture, Options
+from whystall.tools.recording.target import Target
+from whystall.tools.timeline import clocks
+from whystall.tools.timeline.ftrace_holes import unseen_holes
+from whystall.tools.timeline.sched import TABLES
+
+EVENT_TABLES = frozenset(TABLES) - {"holes", "names", "clocks"}
+# Bytes of the ring buffer: per CPU, and bounds of all. 16 MiB hold 300,000 events, until it is emptied next.
+_RING_CPU, _RING_LEAST, _RING_MOST = 1 << 21, 1 << 24, 1 << 27
+
+
+class FtraceBpfEngine:
+    """See the module; one instance serves one window.
+
+    Options of the collector: a group of events by its name (1: wanted; ``sched`` always is), ``cpus`` as bits (0: all),
+    ``only_target`` (1: only events of the target's threads and about them), ``buffer_kb`` per CPU (0: our choice).
+    """
+
+    name = "ebpf"
+    serves = frozenset({"ftrace"})
+    period_s = 0.1
+
+    def __init__(self) -> None:
+        self._session: TraceSession | None = None
+        self._config = TraceConfig()
+        self._clock: clocks.ClockPoint | None = None
+
+    def unavailable(self) -> str | None:
+        """Why BPF cannot work here, without trying."""
+        if not Path("/sys/kernel/btf/vmlinux").exists():
+            return "the kernel has no type information (BTF)"
+        if not object_path(os.uname().machine, "trace").exists():
+            return "the BPF objects are not built (run `make build`)"
+        return None
+
+    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+        """Load and attach; then sleep once, to be seen."""
+        options = wanted["ftrace"]
+        bits = options.get("cpus", 0)
+        if not 0 <= bits < 1 << MAX_CPUS:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, "no such CPUs", f"give CPUs below {MAX_CPUS}")
+        only = bool(options.get("only_target")) and not target.everything
+        self._config = TraceConfig(
+            groups=frozenset(group for group in GROUPS if options.get(group)),
+            cpus=frozenset(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1) or None,
+            targets=frozenset(target.pids) if only else None,
+            follow=target.follow,
+            ring_bytes=_ring_bytes(options.get("buffer_kb", 0) << 10),
+        )
+        self._session = TraceSession(self._config)
+        try:
+            self._session.open()
+        except BpfError as error:
+            self._session = None
+            raise translated(error) from error
+        self._clock = clocks.now()
+        time.sleep(0.002)
+
+    def fileno(self) -> int | None:
+        """None: it would be readable with every event; the ring buffer holds more than a period's worth."""
+        return None
+
+    def poll(self) -> None:
+        """Take in records."""
+        if self._session is not None:
+            self._session.poll()
+
+    def stop(self) -> dict[str, Capture]:
+        """Detach; the capture."""
+        session, self._session = self._session, None
+        if session is None or self._clock is None:
+            return {}
+        points = [self._clock, clocks.now()]
+        try:
+            seen = session.finish()
+        except BpfError as error:
+            raise translated(error) from error
+        finally:
+            session.close()
+        found = self._tables(seen)
+        found["clocks"] = pl.DataFrame([vars(point) for point in points], schema=TABLES["clocks"])
+        lost = int(found["holes"].filter(pl.col("why") == "lost")["lost"].sum()) + seen.compat_calls
+        capture = Capture(
+            tables=found,
+            hooks=list(seen.hooks),
+            seen=sum(map(len, seen.records)) // RECORD_BYTES + lost,
+            kept=sum(found[name].height for name in EVENT_TABLES),
+            lost=lost,
+            proven=seen.self_switches > 0,
+            not_seen=self._blind_spots(seen),
+            events=EVENT_TABLES,
+        )
+        return {"ftrace": capture}
+
+    def close(self) -> None:
+        """Detach; idempotent."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _tables(self, seen: Trace) -> dict[str, pl.DataFrame]:
+        known = [Named(at, tid, pid, clean(comm)) for at, tid, pid, comm in seen.threads]
+        found = tables(seen.records, seen.losses, known, disk_name, self._config.cpus)
+        holes = [found["holes"]]
+        if self._config.targets is None:  # else other threads' switches are missing on purpose
+            holes.append(unseen_holes(found["switches"]))
+        if seen.stopped:
+            stopped = [(seen.stopped, seen.end, -1, -1, "stopped")]
+            holes.append(pl.DataFrame(stopped, schema=TABLES["holes"], orient="row"))
+        found["holes"] = pl.concat(holes).sort("start_ns", maintain_order=True)
+        return found
+
+    def _blind_spots(self, seen: Trace) -> list[tuple[str, str]]:
+        spots = [("event_absent", hook) for hook in seen.missing]
+        if self._config.targets is not None:
+            spots.append(("target_only", ""))
+        if seen.stopped:
+            spots.append(("cut_short", ""))
+        if seen.compat_calls:
+            spots.append(("events_lost", f"{seen.compat_calls} system calls of 32-bit programs"))
+        if seen.targets_full:
+            spots.append(("events_lost", "processes that the target started"))
+        return spots
+
+
+def _ring_bytes(per_cpu: int) -> int:
+    """A size for the ring buffer, a power of two: for as many bytes per CPU as wanted, 0 for a size of our choice."""
+    total = (per_cpu or _RING_CPU) * (os.cpu_count() or 1)
+    least = 1 << 12 if per_cpu else _RING_LEAST
+    return 1 << (min(max(total, least), _RING_MOST) - 1).bit_length()

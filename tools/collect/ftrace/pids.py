@@ -1,0 +1,145 @@
+"""Which threads a PID filter means: threads of processes, children, and PIDs as a container sees them.
+
+Standard library only. The kernel's filter takes numbers of the initial PID namespace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whystall.tools.collect.ftrace.options import RecordOptions
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+_INITIAL_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO: the inode of the first PID namespace is fixed
+_LIST = "list processes with `ps -e`"
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Whom to follow, as the host numbers them: `asked` for by the caller, `processes` as a whole, all `threads` now.
+    `inside`: the container's numbers by the host's.
+    """
+
+    asked: tuple[int, ...] = ()
+    processes: tuple[int, ...] = ()
+    threads: tuple[int, ...] = ()
+    inside: dict[int, int] = field(default_factory=dict)
+
+
+def in_initial_namespace() -> bool:
+    """Whether our PIDs are the host's. Outside of it the kernel's numbers cannot be known."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_NAMESPACE
+    except OSError:
+        return True  # a kernel without PID namespaces has but one
+
+
+def followed(options: RecordOptions) -> Followed:
+    """Whom `options` mean now; everything empty when they name nobody.
+
+    Raises `ToolError`: no_such_process; bad_argument when a container's PID is not unique; no_privilege inside a
+    container, where the host's PIDs cannot be known.
+    """
+    if not options.pids:
+        return Followed()
+    if not in_initial_namespace():
+        raise ToolError(
+            ErrorCode.NO_PRIVILEGE,
+            "the kernel filters by the host's PIDs, which are not known inside a container",
+            "run on the host, or record everything",
+        )
+    inside: dict[int, int] = {}
+    if options.in_namespace:
+        inside = {_on_host(pid, options.namespace_of): pid for pid in options.pids}
+    asked = list(inside) or list(options.pids)
+    for pid in asked:
+        if not lives(pid):
+            raise ToolError(ErrorCode.NO_SUCH_PROCESS, f"no process or thread has PID {pid}", _LIST)
+    wholes = [pid for pid in asked if _status(pid, "Tgid") == [str(pid)]]
+    if options.children:
+        wholes = _with_children(wholes)
+    threads = {*asked, *threads_of(wholes)}
+    return Followed(tuple(asked), tuple(wholes), tuple(sorted(threads)), inside)
+
+
+def threads_of(processes: Iterable[int]) -> list[int]:
+    """All threads that `processes` have now."""
+    return [thread for pid in processes for thread in _numbers(f"/proc/{pid}/task")]
+
+
+def lives(pid: int) -> bool:
+    """False for a process that is gone or a zombie."""
+    return _status(pid, "State")[:1] not in ([], ["Z"], ["X"])
+
+
+def _with_children(pids: list[int]) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for pid in _numbers("/proc"):
+        for parent in _status(pid, "PPid"):
+            children.setdefault(int(parent), []).append(pid)
+    found, queue = set(pids), list(pids)
+    while queue:
+        new = [pid for pid in children.get(queue.pop(), ()) if pid not in found]
+        found.update(new)
+        queue += new
+    return sorted(found)
+
+
+def _on_host(pid: int, of: int | None) -> int:
+    """The host's number of what a container calls `pid`: the container of process `of`, or the only one that fits."""
+    wanted = _namespace(of) if of is not None else None
+    if of is not None and wanted is None:
+        raise ToolError(ErrorCode.NO_SUCH_PROCESS, f"no process has PID {of}", _LIST)
+    found = []
+    for thread in _all_threads():
+        numbers = _status(thread, "NSpid")
+        if len(numbers) > 1 and int(numbers[-1]) == pid and wanted in (None, _namespace(thread)):
+            found.append(thread)
+    if not found:
+        raise ToolError(
+            ErrorCode.NO_SUCH_PROCESS,
+            f"no container has a process or thread {pid}" if of is None else f"the container of {of} has no {pid}",
+            "list a container's processes with `ps -e` inside it",
+        )
+    if len(found) > 1:
+        raise ToolError(
+            ErrorCode.BAD_ARGUMENT,
+            f"{len(found)} containers have a {pid}, for the host {', '.join(map(str, found[:8]))}",
+            "name the container by one of its processes as the host sees it",
+        )
+    return found[0]
+
+
+def _all_threads() -> Iterator[int]:
+    """Every thread of the host, processes first: they are what is asked for."""
+    processes = _numbers("/proc")
+    yield from processes
+    for pid in processes:
+        yield from (thread for thread in _numbers(f"/proc/{pid}/task") if thread != pid)
+
+
+def _namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None
+
+
+def _numbers(directory: str) -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir(directory) if name.isdigit())
+    except OSError:
+        return []  # the process ended while we looked
+
+
+def _status(pid: int, name: str) -> list[str]:
+    """The words of one line of /proc/PID/status; empty when the process or the line is not there."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+    except OSError:
+        return []
+    prefix = name.encode() + b":"
+    return next((line.decode("utf-8", "replace").split()[1:] for line in lines if line.startswith(prefix)), [])

@@ -1,0 +1,143 @@
+"""The engine ``trace-cmd``: the same capture in trace-cmd's own format, where trace-cmd works. Standard library only.
+
+It runs in an instance that we make, so that nothing of it stays behind either; trace-cmd leaves its own when it fails.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from whystall.tools.collect.ftrace.cpus import mask_of
+from whystall.tools.collect.ftrace.options import Progress, Recorded, RecordOptions
+from whystall.tools.collect.ftrace.session import Session
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+_PROGRAM = "trace-cmd"
+_PROBE_S, _FINISH_S, _TICK_S, _TELL_S = 20, 600, 0.05, 0.5
+
+
+def unavailable(options: RecordOptions) -> str | None:
+    """Why trace-cmd cannot record this here, in a few words; None if it can. It is tried for an instant."""
+    if shutil.which(_PROGRAM) is None:
+        return "trace-cmd: not installed"
+    if options.rotate_bytes or options.mode == "ring":
+        return "trace-cmd: writes one file, all the time"
+    with tempfile.TemporaryDirectory(prefix="whystall-") as directory, Session(RecordOptions()) as session:
+        argv = [*_argv(session, RecordOptions(), Path(directory, "probe.dat")), "true"]
+        try:
+            done = subprocess.run(argv, capture_output=True, timeout=_PROBE_S, stdin=subprocess.DEVNULL, cwd=directory)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return clean(f"trace-cmd: {error}", 200)
+    if done.returncode == 0:
+        return None
+    said = " ".join(done.stderr.decode("utf-8", "replace").split())
+    return clean(f"trace-cmd: {said or f'ended with status {done.returncode}'}", 200)
+
+
+def record(
+    options: RecordOptions,
+    output: Path,
+    *,
+    stop: Callable[[], bool],
+    progress: Callable[[Progress], None] | None = None,
+) -> Recorded:
+    """As `recorder.record`, into a trace-cmd file. `ToolError` (probe_failed) when trace-cmd fails."""
+    with Session(options) as session, tempfile.TemporaryFile() as said:
+        argv = _argv(session, options, output)
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,  # Ctrl-C at the terminal is for us to pass on
+                cwd=output.absolute().parent,  # where it puts pieces on the way, some without being told
+            )
+        except OSError as error:
+            raise _failed(error.strerror or "") from None
+        try:
+            while not session.recording() and process.poll() is None and not stop():
+                time.sleep(_TICK_S)  # before that, it would not take a signal for the wish to stop
+            start_ns = time.monotonic_ns()
+            ended = _wait(process, session, options, output, stop, progress)
+            asked, end_ns = time.monotonic(), time.monotonic_ns()
+            process.send_signal(signal.SIGINT)
+            status = process.wait(_FINISH_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            for piece in output.absolute().parent.glob(f"{glob.escape(output.name)}.{session.instance_name}.cpu*"):
+                piece.unlink(missing_ok=True)
+        losses, notes, cpus = session.losses(), session.notes(), session.cpus
+        said.seek(0)
+        text = " ".join(said.read(4096).decode("utf-8", "replace").split())
+    if status != 0 or not output.exists():
+        raise _failed(text or f"status {status}")
+    return Recorded(
+        files=(output,),
+        bytes=output.stat().st_size,
+        events=-1,
+        losses=losses,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        stopped_by=ended,
+        clock=options.clock,
+        cpus=cpus,
+        engine=_PROGRAM,
+        notes=tuple(notes),
+        write_s=time.monotonic() - asked,
+    )
+
+
+def _failed(why: str) -> ToolError:
+    return ToolError(ErrorCode.PROBE_FAILED, f"trace-cmd failed: {why}", "use the engine tracefs")
+
+
+def _argv(session: Session, options: RecordOptions, output: Path) -> list[str]:
+    """The frozen command line; every word of it is a number, a name we checked, or our own."""
+    argv = [_PROGRAM, "record", "-q", "-B", session.instance_name, "-o", os.path.abspath(output), "-C", options.clock]
+    argv += ["-b", str(session.buffer_kb), "-M", mask_of(session.cpus).replace(",", "")]
+    for event in session.events:
+        argv += ["-e", event.replace("/", ":")]
+    for thread in session.threads:
+        argv += ["-P", str(thread)]
+    return [*argv, "-c"] if session.threads else argv
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    session: Session,
+    options: RecordOptions,
+    output: Path,
+    stop: Callable[[], bool],
+    progress: Callable[[Progress], None] | None,
+) -> str:
+    began = told = time.monotonic()
+    while process.poll() is None:
+        now = time.monotonic()
+        if stop():
+            return "asked"
+        if 0 < options.duration_s <= now - began:
+            return "duration"
+        if now - told >= _TELL_S:
+            told = now
+            room = os.statvfs(output.absolute().parent)
+            if room.f_bavail * room.f_frsize < options.min_free_bytes:
+                return "disk_guard"
+            if not session.alive():
+                return "target_exited"
+            if progress is not None:
+                size = sum(path.stat().st_size for path in output.parent.glob(f"{output.name}*"))
+                progress(Progress("recording", now - began, size, sum(loss.overrun for loss in session.losses())))
+        time.sleep(_TICK_S)
+    return "asked"

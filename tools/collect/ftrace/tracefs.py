@@ -1,0 +1,140 @@
+"""Where the kernel's trace files are, and what they offer. Standard library only.
+
+Where nothing has mounted them, they are mounted for this process alone: a mount that is attached nowhere, is reached
+through its descriptor, and ends with the process (fsopen(2), fsmount(2), Linux 5.2).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+USUAL = Path("/sys/kernel/tracing")
+OLDER = Path("/sys/kernel/debug/tracing")
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # the same on every architecture that Linux 5.2 or later knows
+_FSCONFIG_CMD_CREATE, _CLOEXEC = 6, 1
+_MOUNT = f"run `mount -t tracefs nodev {USUAL}` as root"
+
+
+class Tracefs:
+    """The kernel's trace files below `root`. `mount`: the descriptor of our private mount, where that is how they are
+    reached; `close` ends it.
+    """
+
+    def __init__(self, root: Path, mount: int | None = None) -> None:
+        self.root = root
+        self._mount = mount
+
+    @property
+    def private(self) -> bool:
+        """Whether they were not mounted and are so for us alone."""
+        return self._mount is not None
+
+    def close(self) -> None:
+        """Give up a private mount; idempotent."""
+        mount, self._mount = self._mount, None
+        if mount is not None:
+            os.close(mount)
+
+    def clocks(self) -> tuple[str, ...]:
+        """The trace clocks of this kernel, by name."""
+        return tuple(word.strip("[]") for word in _read(self.root / "trace_clock").split())
+
+    def has_event(self, name: str) -> bool:
+        """Whether the kernel has the event `name`, written ``system/event``."""
+        return os.path.exists(self.root / "events" / name / "enable")
+
+    def instances(self) -> list[str]:
+        """Names of the instances there are now, sorted."""
+        try:
+            return sorted(os.listdir(self.root / "instances"))
+        except OSError as error:
+            raise denied(error, "list the tracefs instances") from None
+
+
+def find() -> Tracefs:
+    """The trace files of this kernel.
+
+    Raises `ToolError`: no_tracefs when they are not mounted and cannot be, no_privilege when we may not read them.
+    """
+    mounted = _mounted()
+    for root in (*mounted, OLDER):  # looking at OLDER makes debugfs mount it, where there is debugfs
+        if os.path.exists(root / "trace_clock"):
+            return Tracefs(root)
+    if mounted:
+        raise ToolError(ErrorCode.NO_PRIVILEGE, f"no permission to look into {mounted[0]}", "run as root")
+    if os.geteuid() != 0:
+        raise ToolError(ErrorCode.NO_TRACEFS, "tracefs is not mounted", _MOUNT)
+    mount = _mount_privately()
+    return Tracefs(Path(f"/proc/self/fd/{mount}"), mount)
+
+
+def denied(error: OSError, doing: str) -> ToolError:
+    """What a failure to use a trace file means."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        lockdown = _read_or_empty(Path("/sys/kernel/security/lockdown"))
+        why = " (the kernel is locked down: confidentiality)" if "[confidentiality]" in lockdown else ""
+        return ToolError(ErrorCode.NO_PRIVILEGE, f"not permitted to {doing}{why}", "run as root on the host")
+    if error.errno == errno.ENOMEM:
+        return ToolError(ErrorCode.PROBE_FAILED, f"no memory to {doing}", "ask for a smaller buffer")
+    if error.errno == errno.EROFS:
+        return ToolError(ErrorCode.NO_PRIVILEGE, f"cannot {doing}: tracefs is read-only here", "run on the host")
+    return ToolError(
+        ErrorCode.PROBE_FAILED, f"cannot {doing}: {error.strerror}", "see what the kernel's log (dmesg) says of it"
+    )
+
+
+def _mounted() -> list[Path]:
+    """Mount points of tracefs, the usual one first."""
+    found = []
+    for line in _read_or_empty(Path("/proc/self/mounts")).splitlines():
+        fields = line.split()
+        if len(fields) > 2 and fields[2] == "tracefs":
+            found.append(Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[1])))
+    return sorted(found, key=lambda path: path != USUAL)
+
+
+def _mount_privately() -> int:
+    import ctypes  # only here: it takes longer than all the rest
+
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(number: int, *arguments: object) -> int:
+        result: int = libc.syscall(ctypes.c_long(number), *arguments)
+        if result < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return result
+
+    try:
+        context = call(_FSOPEN, b"tracefs", _CLOEXEC)
+        try:
+            call(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
+            return call(_FSMOUNT, context, _CLOEXEC, 0)
+        finally:
+            os.close(context)
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise ToolError(
+                ErrorCode.NO_PRIVILEGE, "tracefs is not mounted, and mounting is not permitted here", _MOUNT
+            ) from None
+        reason = "this kernel has none" if error.errno == errno.ENODEV else str(error.strerror)
+        raise ToolError(ErrorCode.NO_TRACEFS, f"tracefs cannot be mounted: {reason}", _MOUNT) from None
+
+
+def _read(path: Path) -> str:
+    try:
+        return clean(path.read_bytes().strip(), 1 << 16)
+    except OSError as error:
+        raise denied(error, f"read {path.name}") from None
+
+
+def _read_or_empty(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

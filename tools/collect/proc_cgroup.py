@@ -1,0 +1,186 @@
+"""Control groups of a target: where they are mounted, which ones matter, and their limits (v1 and v2).
+
+A limit binds everything below it, so a process's cgroups are its own and all their ancestors. Files:
+Documentation/admin-guide/cgroup-v1/{memory,../../scheduler/sched-bwc}.rst and cgroup-v2.rst of the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from whystall.tools.collect import proc_parse as parse
+from whystall.tools.contract.text import clean_path
+
+_NO_LIMIT_V1 = 1 << 62
+_ROOT_LEVEL = 64
+"""At most so many top-level cgroups are read when there is no target."""
+
+
+class Place(NamedTuple):
+    """A cgroup: `version` 1 or 2, its path below the hierarchy's mount, and the directories of its controllers."""
+
+    version: int
+    path: bytes
+    cpu: bytes | None
+    memory: bytes | None
+
+    @property
+    def name(self) -> str:
+        """The path as shown, inert, with a leading slash."""
+        return clean_path(b"/" + self.path.strip(b"/"))
+
+
+class Limits(NamedTuple):
+    """Counters and limits of a cgroup at one instant; -1 where there is no such limit or file."""
+
+    periods: int = parse.UNKNOWN
+    throttled_periods: int = parse.UNKNOWN
+    throttled_ns: int = parse.UNKNOWN
+    quota_us: int = parse.UNKNOWN
+    period_us: int = parse.UNKNOWN
+    memory_bytes: int = parse.UNKNOWN
+    memory_limit_bytes: int = parse.UNKNOWN
+    memory_limit_hits: int = parse.UNKNOWN
+
+
+class Hierarchies:
+    """The cgroup hierarchies mounted here, from /proc/self/mountinfo."""
+
+    def __init__(self, mounts: Iterable[parse.Mount]) -> None:
+        self._v1: dict[str, parse.Mount] = {}
+        self._v2: parse.Mount | None = None
+        for mount in mounts:
+            if mount.fstype == "cgroup2":
+                self._v2 = self._v2 or mount
+            elif mount.fstype == "cgroup":
+                for controller in ("cpu", "memory"):
+                    if controller in mount.super_options:
+                        self._v1.setdefault(controller, mount)
+
+    def places(self, memberships: Iterable[Mapping[str, bytes]]) -> list[Place]:
+        """The cgroups that processes with these `memberships` (see `proc_cgroup`) are in, ancestors included."""
+        v1: dict[bytes, dict[str, bytes]] = {}
+        v2: set[bytes] = set()
+        for membership in memberships:
+            for controller, mount in self._v1.items():
+                for path in _lineage(_below(membership.get(controller), mount)):
+                    v1.setdefault(path, {})[controller] = _join(mount, path)
+            if self._v2 is not None:
+                v2.update(_lineage(_below(membership.get(""), self._v2)))
+        found = [Place(1, path, d.get("cpu"), d.get("memory")) for path, d in sorted(v1.items())]
+        return found + self._unified(v2)
+
+    def top_level(self) -> list[Place]:
+        """The cgroups just below each hierarchy's root."""
+        v1: dict[bytes, dict[str, bytes]] = {}
+        for controller, mount in self._v1.items():
+            for path in _children(mount):
+                v1.setdefault(path, {})[controller] = _join(mount, path)
+        found = [Place(1, path, d.get("cpu"), d.get("memory")) for path, d in sorted(v1.items())]
+        return (found + self._unified(set(_children(self._v2)) if self._v2 else set()))[:_ROOT_LEVEL]
+
+    def _unified(self, paths: set[bytes]) -> list[Place]:
+        if self._v2 is None:
+            return []
+        found = []
+        for path in sorted(paths):
+            directory = _join(self._v2, path)
+            # Without the cpu controller, cpu.stat is still there but counts no throttling.
+            cpu = directory if os.path.exists(directory + b"/cpu.max") else None
+            memory = directory if os.path.exists(directory + b"/memory.current") else None
+            if cpu or memory:
+                found.append(Place(2, path, cpu, memory))
+        return found
+
+
+def read_limits(place: Place) -> Limits | None:
+    """Read a cgroup's files; None when it is gone."""
+    cpu = _cpu(place) if place.cpu else {}
+    memory = _memory(place) if place.memory else {}
+    return Limits(**cpu, **memory) if cpu or memory else None
+
+
+def _cpu(place: Place) -> dict[str, int]:
+    base = place.cpu or b""
+    stat = _keyed(base + b"/cpu.stat")
+    if not stat and not os.path.isdir(base):
+        return {}
+    if place.version == 1:
+        throttled = stat.get("throttled_time", parse.UNKNOWN)
+        quota, period = _number(base + b"/cpu.cfs_quota_us"), _number(base + b"/cpu.cfs_period_us")
+    else:
+        throttled = stat.get("throttled_usec", parse.UNKNOWN)
+        throttled = throttled * 1000 if throttled >= 0 else throttled
+        words = _read(base + b"/cpu.max").split()
+        quota = int(words[0]) if words and words[0].isdigit() else parse.UNKNOWN
+        period = int(words[1]) if len(words) > 1 and words[1].isdigit() else parse.UNKNOWN
+    return {
+        "periods": stat.get("nr_periods", parse.UNKNOWN),
+        "throttled_periods": stat.get("nr_throttled", parse.UNKNOWN),
+        "throttled_ns": throttled,
+        "quota_us": quota if quota > 0 else parse.UNKNOWN,
+        "period_us": period,
+    }
+
+
+def _memory(place: Place) -> dict[str, int]:
+    base = place.memory or b""
+    if place.version == 1:
+        usage, hits = _number(base + b"/memory.usage_in_bytes"), _number(base + b"/memory.failcnt")
+        limit = _keyed(base + b"/memory.stat").get("hierarchical_memory_limit", parse.UNKNOWN)
+        limit = parse.UNKNOWN if limit >= _NO_LIMIT_V1 else limit
+    else:
+        usage, limit = _number(base + b"/memory.current"), _number(base + b"/memory.max")
+        hits = _keyed(base + b"/memory.events").get("max", parse.UNKNOWN)
+    if usage < 0 and not os.path.isdir(base):
+        return {}
+    return {"memory_bytes": usage, "memory_limit_bytes": limit, "memory_limit_hits": hits}
+
+
+def _read(path: bytes) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""  # gone, or a controller without this file: shown as -1
+
+
+def _keyed(path: bytes) -> dict[str, int]:
+    return parse.keyed(_read(path))
+
+
+def _number(path: bytes) -> int:
+    text = _read(path).strip()
+    return int(text) if text.lstrip(b"-").isdigit() else parse.UNKNOWN
+
+
+def _below(path: bytes | None, mount: parse.Mount) -> bytes | None:
+    """`path` of /proc/PID/cgroup relative to what `mount` shows of the hierarchy; None if outside of it."""
+    if path is None or b".." in path.split(b"/"):
+        return None
+    root = mount.root.rstrip(b"/")
+    if path != root and not path.startswith(root + b"/"):
+        return None
+    return path[len(root) :].strip(b"/")
+
+
+def _lineage(path: bytes | None) -> list[bytes]:
+    """`path` and its ancestors, the hierarchy's root (empty path) included."""
+    if path is None:
+        return []
+    parts = path.split(b"/") if path else []
+    return [b"/".join(parts[:n]) for n in range(len(parts) + 1)]
+
+
+def _join(mount: parse.Mount, path: bytes) -> bytes:
+    return mount.point + b"/" + path if path else mount.point
+
+
+def _children(mount: parse.Mount) -> list[bytes]:
+    try:
+        with os.scandir(mount.point) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []  # unmounted meanwhile

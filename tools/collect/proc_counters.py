@@ -1,0 +1,96 @@
+"""The named counters of the ``proc.host`` table.
+
+========================  =====================================================================================
+``cpu_<state>_ns``        all CPUs together, by state of /proc/stat: user nice system idle iowait irq softirq steal
+``cpu_count``             CPUs online
+``target_cpu_count``      CPUs that the target's threads may run on (all of them without a target)
+``target_cpu_busy_ns``    time those were busy (not idle, not idle for I/O)
+``runnable``              tasks running or waiting for a CPU at that instant, without the reader itself
+``blocked``               tasks blocked for I/O at that instant
+``context_switches``, ``forks``   since boot
+``load1`` ``load5`` ``load15``    load averages
+``mem_<name>_bytes``      total free available cached dirty writeback anon shmem swap_total swap_free
+``vm_<name>``             /proc/vmstat, pages or events since boot; counters split by zone are summed
+``psi_<resource>_<kind>_us``      total stall time, resource cpu io memory irq, kind some full
+========================  =====================================================================================
+
+A counter the kernel does not offer has no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from whystall.tools.collect import proc_parse as parse
+
+PRESSURES = ("cpu", "io", "memory", "irq")
+_MEMORY = {
+    "MemTotal": "total",
+    "MemFree": "free",
+    "MemAvailable": "available",
+    "Cached": "cached",
+    "Dirty": "dirty",
+    "Writeback": "writeback",
+    "AnonPages": "anon",
+    "Shmem": "shmem",
+    "SwapTotal": "swap_total",
+    "SwapFree": "swap_free",
+}
+VMSTAT = (
+    "pgscan_kswapd",
+    "pgscan_direct",
+    "pgsteal_kswapd",
+    "pgsteal_direct",
+    "allocstall",
+    "workingset_refault_file",
+    "workingset_refault_anon",
+    "pgmajfault",
+    "pswpin",
+    "pswpout",
+    "oom_kill",
+    "nr_dirty",
+    "nr_writeback",
+    "nr_dirty_threshold",
+    "compact_stall",
+)
+
+
+def stat_counters(stat: parse.HostStat, allowed: Iterable[int]) -> dict[str, float]:
+    """Counters of /proc/stat; `allowed` are the target's CPUs, empty for all of them."""
+    mine = [stat.cpus[cpu] for cpu in allowed if cpu in stat.cpus] or list(stat.cpus.values())
+    found = {f"cpu_{state}_ns": float(value) for state, value in stat.all._asdict().items()}
+    found |= {
+        "cpu_count": len(stat.cpus),
+        "target_cpu_count": len(mine),
+        "target_cpu_busy_ns": float(sum(cpu.busy for cpu in mine)),
+    }
+    counters = {
+        "context_switches": stat.context_switches,
+        "forks": stat.forks,
+        "blocked": stat.blocked,
+        "runnable": max(0, stat.runnable - 1) if stat.runnable >= 0 else parse.UNKNOWN,
+    }
+    return found | {name: float(value) for name, value in counters.items() if value >= 0}
+
+
+def memory_counters(meminfo: Mapping[str, int]) -> dict[str, float]:
+    """Counters of /proc/meminfo, bytes."""
+    return {f"mem_{short}_bytes": float(meminfo[name]) for name, short in _MEMORY.items() if name in meminfo}
+
+
+def vm_counters(vmstat: Mapping[str, int]) -> dict[str, float]:
+    """Counters of /proc/vmstat; one split by zone (``allocstall_normal``, older ``pgscan_direct_dma``) is summed."""
+    found: dict[str, float] = {}
+    for name in VMSTAT:
+        parts = [v for key, v in vmstat.items() if key == name]
+        if not parts:
+            # pgscan_direct_throttle counts waits, not scanned pages
+            parts = [v for k, v in vmstat.items() if k.startswith(name + "_") and not k.endswith("_throttle")]
+        if parts:
+            found[f"vm_{name}"] = float(sum(parts))
+    return found
+
+
+def pressure_counters(resource: str, totals: Mapping[str, int]) -> dict[str, float]:
+    """Counters of one PSI file."""
+    return {f"psi_{resource}_{kind}_us": float(value) for kind, value in totals.items()}

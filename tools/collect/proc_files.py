@@ -1,0 +1,71 @@
+"""Which file a descriptor of another process is, without touching the file itself where that could hang."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+from whystall.tools.collect import proc_parse as parse
+
+# A stat of a file here may wait for a server that does not answer.
+_REMOTE = ("nfs", "cifs", "smb", "fuse", "lustre", "ceph", "9p", "afs", "gpfs", "beegfs", "ocfs2", "gfs2", "virtiofs")
+_NOT_FILES = ("proc", "sysfs", "cgroup", "cgroup2", "devpts", "tracefs", "debugfs")
+
+
+class OpenFile(NamedTuple):
+    """A regular file behind a descriptor. `key` is its row in the files table."""
+
+    key: int
+    position: int
+    direct: bool
+
+
+class Files:
+    """Numbers the regular files met during a window."""
+
+    def __init__(self, root: str = "/proc") -> None:
+        self._root = root
+        self._keys: dict[tuple[str, str, int], int] = {}
+        self._mounts: dict[int, dict[int, parse.Mount]] = {}
+        self.rows: list[tuple[object, ...]] = []
+
+    def resolve(self, pid: int, fd: int) -> OpenFile | None:
+        """The regular file that `fd` of `pid` is open on; None for anything else, or if it cannot be seen."""
+        base = f"{self._root}/{pid}"
+        try:
+            link = os.readlink(os.fsencode(f"{base}/fd/{fd}"))
+            if not link.startswith(b"/"):
+                return None  # a pipe, socket or other thing without a path
+            with open(f"{base}/fdinfo/{fd}", "rb") as file:
+                info = parse.fdinfo(file.read(4096))
+        except (OSError, ValueError):
+            return None
+        mount = self._mount(pid, info.mount_id)
+        fstype = mount.fstype if mount else ""
+        inode = info.inode
+        if info.flags & os.O_DIRECTORY or fstype in _NOT_FILES:
+            return None
+        if not fstype.startswith(_REMOTE):
+            try:
+                found = os.stat(f"{base}/fd/{fd}")
+            except OSError:
+                return None
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            inode = found.st_ino
+        path, deleted = parse.link_path(link)
+        dev = mount.dev if mount else ""
+        key = self._keys.setdefault((path, dev, inode), len(self._keys))
+        if key == len(self.rows):
+            self.rows.append((key, path, dev, inode, fstype, True, deleted))
+        return OpenFile(key, info.position, bool(info.flags & os.O_DIRECT))
+
+    def _mount(self, pid: int, mount_id: int) -> parse.Mount | None:
+        if pid not in self._mounts:
+            try:
+                with open(f"{self._root}/{pid}/mountinfo", "rb") as file:
+                    self._mounts[pid] = {m.mount_id: m for m in parse.mountinfo(file.read())}
+            except OSError:
+                self._mounts[pid] = {}
+        return self._mounts[pid].get(mount_id)

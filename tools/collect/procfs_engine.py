@@ -1,0 +1,178 @@
+"""The engine that needs no privilege: reads /proc. It counts for `proc`, and samples where others trace."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from whystall.tools.collect.proc_block import BlockTotals
+from whystall.tools.collect.proc_reader import DEFAULT_PERIOD_NS, ProcReader, whole_disks
+from whystall.tools.collect.proc_sampler import ThreadSampler
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.recording.collector import Capture, Options
+from whystall.tools.recording.target import Target, children_of
+
+_TARGET_PERIOD_NS = 20_000_000
+_HOST_PERIOD_NS = 100_000_000
+_BLOCK_PERIOD_NS = 100_000_000
+_CHILDREN_PERIOD_NS = 1_000_000_000
+# Sampling may use this share of one CPU; with many threads it samples less often instead, and says how often it did.
+_CPU_SHARE = 0.05
+
+
+class ProcfsEngine:
+    """Implements `Engine` by reading /proc.
+
+    `proc` is counted exactly. `syscalls` and `switches` are sampled: the target's threads 50 times a second, or,
+    without a target, threads in uninterruptible sleep 10 times a second. `block` has totals only.
+    """
+
+    name = "procfs"
+    serves = frozenset({"proc", "syscalls", "switches", "block"})
+
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self.period_s = DEFAULT_PERIOD_NS / 1e9
+        self._clock = clock
+        self._wanted: dict[str, Options] = {}
+        self._pids: list[int] = []
+        self._target = Target(everything=True)
+        self._reader: ProcReader | None = None
+        self._sampler: ThreadSampler | None = None
+        self._block: BlockTotals | None = None
+        self._proven = False
+        self._next_scan = self._next_block = self._next_children = 0
+        self._started = 0
+        self._scans = 0
+
+    def unavailable(self) -> str | None:
+        """Only where /proc is not mounted."""
+        return None if os.path.exists("/proc/self/stat") else "/proc is not mounted"
+
+    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+        """Take the first samples."""
+        self._wanted = {name: dict(options) for name, options in wanted.items()}
+        self._target, self._pids = target, list(target.pids)
+        try:
+            if "block" in wanted:
+                self._block = BlockTotals(whole_disks())
+                self._block.sample()
+            if "syscalls" in wanted or "switches" in wanted:
+                everywhere = not self._pids
+                self._sampler = ThreadSampler(
+                    _HOST_PERIOD_NS if everywhere else _TARGET_PERIOD_NS,
+                    blocked_only=everywhere,
+                    min_ns=(_min_ns(wanted, "syscalls"), _min_ns(wanted, "switches")),
+                )
+                self._proven = self._sampler.prove()
+            if "proc" in wanted:
+                period = wanted["proc"].get("period_ns", DEFAULT_PERIOD_NS)
+                self._reader = ProcReader(target, period, clock=self._clock)
+                self._reader.start()
+        except OSError as error:
+            self.close()
+            raise ToolError(
+                ErrorCode.PROBE_FAILED, f"cannot read {error.filename}: {error.strerror}", "is /proc mounted in full?"
+            ) from error
+        self._started = self._clock()
+        self.poll()
+
+    def fileno(self) -> int | None:
+        """Nothing to wait for: samples are due by the clock."""
+        return None
+
+    def poll(self) -> None:
+        """Take the samples that are due, and set `period_s` to when the next one is."""
+        now = self._clock()
+        due = [now + DEFAULT_PERIOD_NS]
+        if self._reader is not None:
+            if now >= self._reader.due_ns:
+                self._reader.sample()
+            due.append(self._reader.due_ns)
+        if self._block is not None:
+            if now >= self._next_block:
+                self._block.sample()
+                self._next_block = now + _BLOCK_PERIOD_NS
+            due.append(self._next_block)
+        if self._sampler is not None:
+            if now >= self._next_scan:
+                self._scan(self._sampler, now)
+            due.append(self._next_scan)
+        self.period_s = max(0.002, (min(due) - self._clock()) / 1e9)
+
+    def _scan(self, sampler: ThreadSampler, now: int) -> None:
+        if self._target.follow and now >= self._next_children:
+            self._pids = sorted({*self._pids, *children_of(self._pids)})
+            self._next_children = now + _CHILDREN_PERIOD_NS
+        began = time.thread_time_ns()
+        sampler.scan(self._pids or _everyone_else())
+        self._scans += 1
+        cost = time.thread_time_ns() - began
+        self._next_scan = now + max(sampler.period_ns, int(cost / _CPU_SHARE))
+
+    def stop(self) -> dict[str, Capture]:
+        """Take the last samples and hand everything over."""
+        captures: dict[str, Capture] = {}
+        if self._sampler is not None:
+            self._scan(self._sampler, self._clock())
+        if self._reader is not None:
+            captures["proc"] = self._reader.finish()
+        if self._block is not None:
+            self._block.sample()
+            captures["block"] = self._block_capture(self._block)
+        if self._sampler is not None:
+            self._sampler.finish()
+            captures |= self._sampled(self._sampler)
+        self.close()
+        return captures
+
+    def close(self) -> None:
+        """Forget everything; nothing is attached anywhere."""
+        self._reader, self._sampler, self._block = None, None, None
+
+    def _sampled(self, sampler: ThreadSampler) -> dict[str, Capture]:
+        period_ms = (self._clock() - self._started) / 1e6 / max(1, self._scans - 1)
+        whom = "threads in state D" if not self._pids else "threads"
+        not_seen = [("sampled", f"{whom} every {period_ms:.0f} ms")]
+        not_seen += [
+            ("not_permitted", f"{name} of {len(pids)} processes")
+            for name, pids in sorted(sampler.denied.items())
+            if name in ("syscall", "stat", "io")
+        ]
+        tables = {"syscalls": sampler.syscall_tables, "switches": sampler.switch_tables}
+        captures = {}
+        for name in tables.keys() & self._wanted.keys():
+            frames = tables[name]()
+            kept = frames["calls" if name == "syscalls" else "segments"].height
+            captures[name] = Capture(
+                tables=frames,
+                hooks=["/proc/PID/task"],
+                seen=sampler.samples,
+                kept=kept,
+                lost=sampler.lost,
+                proven=self._proven,
+                not_seen=not_seen,
+            )
+        return captures
+
+    def _block_capture(self, block: BlockTotals) -> Capture:
+        tables = block.tables()
+        requests = int(tables["totals"]["count"].sum())
+        return Capture(
+            tables=tables,
+            hooks=["/proc/diskstats"],
+            seen=requests,
+            kept=requests,
+            lost=0,
+            proven=block.reads > 1,
+            not_seen=[("sampled", "block requests: totals only, queue and device time together")],
+        )
+
+
+def _min_ns(wanted: Mapping[str, Options], collector: str) -> int:
+    return wanted.get(collector, {}).get("min_ns", 0)
+
+
+def _everyone_else() -> list[int]:
+    own = os.getpid()
+    return [pid for name in os.listdir("/proc") if name.isdigit() and (pid := int(name)) != own]

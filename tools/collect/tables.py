@@ -1,0 +1,209 @@
+"""The columns of every collector's tables.
+
+Times end in ``_ns`` and are nanoseconds: absolute CLOCK_MONOTONIC while collecting, relative to the start of the
+recording once stored. Text columns are already inert (`whystall.tools.contract.text.clean`). ``file`` and ``*stack``
+columns are keys into the ``files`` and ``stacks`` tables, -1 where there is none.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from whystall.tools.timeline import profile, sched
+
+_Type = type[pl.DataType] | pl.DataType
+_I, _S, _B = pl.Int64, pl.String, pl.Boolean
+_WHO: dict[str, _Type] = {"pid": _I, "tid": _I, "comm": _S}
+_SPLIT: dict[str, _Type] = {"oncpu_ns": _I, "blocked_ns": _I, "sleep_ns": _I, "runnable_ns": _I}
+
+
+def _schema(columns: dict[str, _Type]) -> pl.Schema:
+    return pl.Schema(columns)
+
+
+# A file: full path on the host; `complete` False when the path could not be followed to its root.
+FILES = _schema({"file": _I, "path": _S, "dev": _S, "ino": _I, "fstype": _S, "complete": _B, "deleted": _B})
+# A stack: frames from the innermost outward, already symbolised (the host's symbols are not there later).
+STACKS = _schema({"stack": _I, "kernel": _B, "frames": pl.List(_S)})
+
+SYSCALLS = {
+    # Calls slower than the collector's `min_ns`; `in_flight`: still inside when the window ended (end_ns is the
+    # window's end).
+    "calls": _schema(
+        {
+            "start_ns": _I,
+            "end_ns": _I,
+            **_WHO,
+            "syscall": _S,
+            "file": _I,
+            "fd": _I,
+            "asked": _I,
+            "returned": _I,
+            "offset": _I,
+            "direct": _B,
+            **_SPLIT,
+            "in_flight": _B,
+            "kstack": _I,
+        }
+    ),
+    # All calls, fast ones too, per thread and system call.
+    "totals": _schema({**_WHO, "syscall": _S, "count": _I, "wall_ns": _I, **_SPLIT, "max_ns": _I, "bytes": _I}),
+    # All file calls per file: a log-linear histogram, low_ns <= latency < high_ns.
+    "latency": _schema(
+        {
+            "file": _I,
+            "dev": _S,
+            "ino": _I,
+            "pid": _I,
+            "syscall": _S,
+            "low_ns": _I,
+            "high_ns": _I,
+            "count": _I,
+            "sum_ns": _I,
+            "bytes": _I,
+        }
+    ),
+    "files": FILES,
+    "stacks": STACKS,
+}
+
+# state: D uninterruptible, S interruptible sleep, R preempted while runnable, other (stopped, traced, ...) by letter.
+_BLOCKED: dict[str, _Type] = {"state": _S, "syscall": _S, "file": _I, "kstack": _I, "ustack": _I}
+SWITCHES = {
+    # Off-CPU segments longer than `min_ns`; `open`: not ended at the window's end; `seeded`: began before the window.
+    "segments": _schema(
+        {
+            "start_ns": _I,
+            "end_ns": _I,
+            **_WHO,
+            **_BLOCKED,
+            "lock": _I,
+            "waker_pid": _I,
+            "waker_tid": _I,
+            "waker_comm": _S,
+            "woken_ns": _I,
+            "open": _B,
+            "seeded": _B,
+        }
+    ),
+    "totals": _schema({**_WHO, **_BLOCKED, "count": _I, "total_ns": _I, "max_ns": _I}),
+    "files": FILES,
+    "stacks": STACKS,
+}
+
+BLOCK = {
+    # phase: queue (insert to issue) or device (issue to complete)
+    "latency": _schema({"device": _S, "operation": _S, "phase": _S, "low_ns": _I, "high_ns": _I, "count": _I}),
+    "totals": _schema(
+        {
+            "device": _S,
+            "operation": _S,
+            "count": _I,
+            "bytes": _I,
+            "queue_ns": _I,
+            "device_ns": _I,
+            "max_ns": _I,
+        }
+    ),
+    # Requests slower than `min_ns`; `in_flight`: not completed at the window's end (end_ns), issue_ns 0: still queued.
+    "slow": _schema(
+        {
+            "start_ns": _I,
+            "issue_ns": _I,
+            "end_ns": _I,
+            "device": _S,
+            "operation": _S,
+            "bytes": _I,
+            "sector": _I,
+            "pid": _I,
+            "comm": _S,
+            "in_flight": _B,
+        }
+    ),
+}
+
+# Counters read at the start, at the end, and every `period_ns` between; every row carries the time it was read at.
+PROC = {
+    # name: psi_cpu_some_us, cpu_user_ns, runnable, vm_pgscan_direct, mem_total_bytes ... (see proc_counters)
+    "host": _schema({"at_ns": _I, "name": _S, "value": pl.Float64}),
+    "processes": _schema(
+        {
+            "at_ns": _I,
+            "pid": _I,
+            "ppid": _I,
+            "comm": _S,
+            "start_ticks": _I,
+            "user_ns": _I,
+            "system_ns": _I,
+            "block_io_ns": _I,
+            "major_faults": _I,
+            "minor_faults": _I,
+            "rss_bytes": _I,
+            "read_bytes": _I,
+            "write_bytes": _I,
+            "threads": _I,
+            "cgroup": _S,
+        }
+    ),
+    # Threads of the target only. run_ns and wait_ns (runnable without a CPU) from schedstat; block_io_ns from delay
+    # accounting.
+    "threads": _schema(
+        {
+            "at_ns": _I,
+            **_WHO,
+            "state": _S,
+            "user_ns": _I,
+            "system_ns": _I,
+            "run_ns": _I,
+            "wait_ns": _I,
+            "block_io_ns": _I,
+            "voluntary": _I,
+            "involuntary": _I,
+        }
+    ),
+    "disks": _schema(
+        {
+            "at_ns": _I,
+            "device": _S,
+            "dev": _S,
+            "reads": _I,
+            "read_bytes": _I,
+            "read_ms": _I,
+            "writes": _I,
+            "write_bytes": _I,
+            "write_ms": _I,
+            "busy_ms": _I,
+            "in_flight": _I,
+        }
+    ),
+    # -1 where the controller has no such limit or file
+    "cgroups": _schema(
+        {
+            "at_ns": _I,
+            "cgroup": _S,
+            "version": _I,
+            "periods": _I,
+            "throttled_periods": _I,
+            "throttled_ns": _I,
+            "quota_us": _I,
+            "period_us": _I,
+            "memory_bytes": _I,
+            "memory_limit_bytes": _I,
+            "memory_limit_hits": _I,
+        }
+    ),
+    # Where each CPU sits; -1 where the kernel does not say. Read once. Absent in recordings of version 0.1.
+    "cpus": _schema({"cpu": _I, "node": _I, "core": _I, "package": _I, "online": _B}),
+    # On which CPUs a target thread may run (a list like 0-3,8), when first seen and whenever it has changed. Absent in
+    # recordings of version 0.1.
+    "affinity": _schema({"at_ns": _I, **_WHO, "cpus": _S}),
+}
+
+COLLECTORS: dict[str, dict[str, pl.Schema]] = {
+    "syscalls": SYSCALLS,
+    "switches": SWITCHES,
+    "block": BLOCK,
+    "proc": PROC,
+    "ftrace": sched.TABLES,
+    "profile": profile.TABLES,
+}

@@ -1,0 +1,1 @@
+"""The one shape of a tool: parameters, findings, result envelope, errors, registry."""

@@ -1,0 +1,131 @@
+"""A finding: one measured fact about one subject, without prose."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import Enum
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+
+from whystall.tools.contract.kinds import KINDS, KindSpec
+from whystall.tools.contract.text import path_pattern
+
+
+class Severity(str, Enum):
+    """How much a finding hurts its subject; ordered by `rank`."""
+
+    INFO = "info"
+    MINOR = "minor"
+    MAJOR = "major"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        """0 for `INFO` to 3 for `CRITICAL`."""
+        return list(Severity).index(self)
+
+
+class Polarity(str, Enum):
+    """`ABNORMAL`, or measured and `NORMAL`: the latter is what rules a cause out."""
+
+    ABNORMAL = "abnormal"
+    NORMAL = "normal"
+
+
+class Subject(BaseModel):
+    """What a finding is about. `type` is the primary subject; the other fields say who and where.
+
+    `path` is a full path on the observed host, or a numbered series of paths with ``*`` (see `path_pattern`).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: str
+    pid: int | None = None
+    tid: int | None = None
+    comm: str | None = None
+    path: str | None = None
+    device: str | None = None
+    cgroup: str | None = None
+
+
+class Interval(BaseModel):
+    """Nanoseconds since the start of the recording, `end_ns` >= `start_ns`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    start_ns: int = Field(ge=0)
+    end_ns: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _forward(self) -> Interval:
+        if self.end_ns < self.start_ns:
+            raise ValueError("ends before it starts")
+        return self
+
+    def overlaps(self, other: Interval) -> bool:
+        """True when the two intervals share at least an instant."""
+        return self.start_ns <= other.end_ns and other.start_ns <= self.end_ns
+
+
+class Finding(BaseModel):
+    """One measured fact. `id` is unique within a run; `fingerprint` is stable across runs and hosts.
+
+    `metrics` and `attributes` hold only what `KINDS` declares for `kind`; a ValueError says otherwise.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = ""
+    fingerprint: str = ""
+    kind: str
+    subject: Subject
+    interval: Interval
+    metrics: dict[str, FiniteFloat]
+    attributes: dict[str, str] = Field(default_factory=dict)
+    severity: Severity = Severity.INFO
+    polarity: Polarity
+
+    @property
+    def spec(self) -> KindSpec:
+        """The declaration of this finding's kind."""
+        return KINDS[self.kind]
+
+    @property
+    def window_pct(self) -> float:
+        """Share of the window this finding accounts for in its thread's time, percent; 0 where the kind has none."""
+        return self.metrics.get(self.spec.share, 0.0) if self.spec.share else 0.0
+
+    @model_validator(mode="after")
+    def _in_vocabulary(self) -> Finding:
+        spec = KINDS.get(self.kind)
+        if spec is None:
+            raise ValueError(f"unknown finding kind {self.kind!r}")
+        extra = (set(self.metrics) - set(spec.metrics)) | (set(self.attributes) - spec.attributes)
+        if extra:
+            raise ValueError(f"{self.kind} does not declare {sorted(extra)}")
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", _fingerprint(self))  # frozen for everybody else
+        return self
+
+
+# What tells findings of one kind about one thread apart. (`syscall` and `operation` came before these: old fingerprints
+# must stay what they are.)
+_DISTINGUISH = ("neighbour", "interrupt", "reason")
+
+
+def _fingerprint(finding: Finding) -> str:
+    """Hash of what stays the same from run to run: kind, command, file series, device, system call, neighbour."""
+    subject, words = finding.subject, finding.attributes
+    parts = [
+        finding.kind,
+        subject.type,
+        subject.comm or "",
+        path_pattern(subject.path) if subject.path else "",
+        subject.device or "",
+        subject.cgroup or "",
+        words.get("syscall", ""),
+        words.get("operation", ""),
+        *(f"{name}={words[name]}" for name in _DISTINGUISH if words.get(name)),
+    ]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]

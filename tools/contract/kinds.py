@@ -1,0 +1,273 @@
+"""The closed vocabulary of findings: every kind, the metrics it carries with their units, and how it was measured.
+
+A `mechanism` names an independent way of measuring. Two findings confirm each other only if their mechanisms differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+
+
+class Mechanism(str, Enum):
+    """Independent ways to observe the host."""
+
+    COUNTERS = "counters"  # the kernel's own accounting, read from /proc and cgroup files
+    CALLS = "calls"  # system call entry and exit
+    SWITCHES = "switches"  # the scheduler switching a thread out and in
+    BLOCK = "block"  # block device requests
+    INTERRUPTS = "interrupts"  # entry and exit of interrupts and softirqs
+    DEVICE = "device"  # what the accelerator did by its own clock, as its profiler recorded it
+
+
+@dataclass(frozen=True)
+class KindSpec:
+    """What a finding of one kind means.
+
+    `metrics` maps a metric's name to its unit (``ms``, ``s``, ``pct``, ``count``, ``bytes``, ``bytes/s``, ``1/s``,
+    ``ratio``, ``cpus``); `attributes` are its allowed words (operation, state, ...). `share` names the metric that
+    says which share of the window, in percent of one thread's time, the finding accounts for.
+    """
+
+    mechanism: Mechanism
+    subject: str
+    metrics: MappingProxyType[str, str]
+    attributes: frozenset[str] = field(default_factory=frozenset)
+    share: str | None = None
+
+
+def _kind(
+    mechanism: Mechanism,
+    subject: str,
+    metrics: dict[str, str],
+    attributes: tuple[str, ...] = (),
+    share: str | None = None,
+) -> KindSpec:
+    if share is not None and share not in metrics:
+        raise ValueError(f"share metric {share} is not declared")
+    return KindSpec(mechanism, subject, MappingProxyType(metrics), frozenset(attributes), share)
+
+
+_LATENCY = {"count": "count", "total_ms": "ms", "p50_ms": "ms", "p99_ms": "ms", "max_ms": "ms"}
+# Slow calls on one file, or on one numbered series of files (checkpoints). An episode is a run of calls on the
+# same file by the same thread; its latency is what the caller suffered, its period the time between starts.
+_FILE = {
+    **_LATENCY,
+    "bytes": "bytes",
+    "window_pct": "pct",
+    "oncpu_pct": "pct",
+    "blocked_pct": "pct",
+    "sleep_pct": "pct",
+    "runnable_pct": "pct",
+    "period_s": "s",
+    "episodes": "count",
+    "episode_ms": "ms",
+    "episode_bytes": "bytes",
+}
+_WAITED = {"window_pct": "pct", "total_ms": "ms", "max_ms": "ms", "count": "count"}
+# `example`: the full path of the slowest file of a series.
+_FILE_WORDS = ("example", "operations", "in_flight", "direct", "filesystem", "kernel_path")
+
+KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
+    {
+        # first look
+        "thread.time": _kind(
+            Mechanism.COUNTERS,
+            "thread",
+            {
+                "user_pct": "pct",
+                "system_pct": "pct",
+                "runnable_pct": "pct",
+                "blocked_pct": "pct",
+                "block_io_pct": "pct",
+            },
+        ),
+        "process.io_wait": _kind(
+            Mechanism.COUNTERS, "process", {"block_io_s": "s", "window_pct": "pct"}, share="window_pct"
+        ),
+        "process.system_time": _kind(
+            Mechanism.COUNTERS,
+            "thread",
+            {"system_s": "s", "user_s": "s", "window_pct": "pct"},
+            share="window_pct",
+        ),
+        "process.major_faults": _kind(Mechanism.COUNTERS, "process", {"count": "count", "rate": "1/s"}),
+        "sched.runqueue_delay": _kind(
+            Mechanism.COUNTERS,
+            "thread",
+            {"wait_s": "s", "run_s": "s", "window_pct": "pct"},
+            share="window_pct",
+        ),
+        "cpu.saturated": _kind(
+            Mechanism.COUNTERS,
+            "host",
+            {"busy_pct": "pct", "runnable_per_cpu": "ratio", "psi_some_pct": "pct"},
+        ),
+        "cpu.neighbour": _kind(Mechanism.COUNTERS, "process", {"cpu_pct": "pct"}),
+        "cgroup.cpu_throttled": _kind(
+            Mechanism.COUNTERS,
+            "cgroup",
+            {
+                "throttled_s": "s",
+                "window_pct": "pct",
+                "throttled_periods": "count",
+                "periods": "count",
+                "quota_cpus": "cpus",
+            },
+            share="window_pct",
+        ),
+        "memory.reclaim": _kind(
+            Mechanism.COUNTERS,
+            "host",
+            {
+                "direct_scan_rate": "1/s",
+                "kswapd_scan_rate": "1/s",
+                "steal_rate": "1/s",
+                "psi_some_pct": "pct",
+                "refault_pct": "pct",
+            },
+        ),
+        "memory.cgroup_limit": _kind(
+            Mechanism.COUNTERS,
+            "cgroup",
+            {
+                "usage_bytes": "bytes",
+                "limit_bytes": "bytes",
+                "limit_hits": "count",
+                "limit_hit_rate": "1/s",
+                "refault_pct": "pct",
+            },
+        ),
+        "memory.swap": _kind(Mechanism.COUNTERS, "host", {"swap_in_rate": "1/s", "swap_out_rate": "1/s"}),
+        "disk.saturated": _kind(
+            Mechanism.COUNTERS,
+            "device",
+            {
+                "util_pct": "pct",
+                "await_ms": "ms",
+                "iops": "1/s",
+                "read_rate": "bytes/s",
+                "write_rate": "bytes/s",
+            },
+        ),
+        # file operations
+        "file.slow_read": _kind(Mechanism.CALLS, "file", _FILE, _FILE_WORDS, share="window_pct"),
+        "file.slow_write": _kind(Mechanism.CALLS, "file", _FILE, _FILE_WORDS, share="window_pct"),
+        "file.slow_sync": _kind(Mechanism.CALLS, "file", _FILE, _FILE_WORDS, share="window_pct"),
+        "file.slow_metadata": _kind(Mechanism.CALLS, "file", _FILE, _FILE_WORDS, share="window_pct"),
+        # system calls as a whole
+        "syscall.cpu_time": _kind(
+            Mechanism.CALLS,
+            "thread",
+            {
+                "count": "count",
+                "oncpu_s": "s",
+                "wall_s": "s",
+                "max_ms": "ms",
+                "mean_us": "us",
+                "window_pct": "pct",
+            },
+            ("syscall",),
+            share="window_pct",
+        ),
+        # block devices
+        "block.slow_io": _kind(
+            Mechanism.BLOCK,
+            "device",
+            {**_LATENCY, "queue_pct": "pct", "queue_p99_ms": "ms", "bytes": "bytes"},
+            ("operation", "in_flight"),
+        ),
+        # blocked time
+        "offcpu.blocked": _kind(
+            Mechanism.SWITCHES,
+            "thread",
+            {"count": "count", "total_ms": "ms", "max_ms": "ms", "window_pct": "pct"},
+            ("syscall", "state", "kernel_path", "user_path", "waker", "open"),
+            share="window_pct",
+        ),
+        "offcpu.lock_wait": _kind(
+            Mechanism.SWITCHES,
+            "thread",
+            {"count": "count", "total_ms": "ms", "max_ms": "ms", "window_pct": "pct"},
+            ("syscall", "state", "kernel_path", "user_path", "waker", "open", "lock"),
+            share="window_pct",
+        ),
+        "offcpu.preempted": _kind(
+            Mechanism.SWITCHES,
+            "thread",
+            {"count": "count", "total_ms": "ms", "max_ms": "ms", "window_pct": "pct"},
+            ("state",),
+            share="window_pct",
+        ),
+        # what keeps a thread that feeds an accelerator from doing so
+        "sched.preempted_by": _kind(
+            Mechanism.SWITCHES,
+            "thread",
+            _WAITED,
+            ("neighbour", "processes", "own", "cpus"),
+            share="window_pct",
+        ),
+        "sched.wakeup_latency": _kind(
+            Mechanism.SWITCHES,
+            "thread",
+            {
+                "count": "count",
+                "p50_ms": "ms",
+                "p99_ms": "ms",
+                "max_ms": "ms",
+                "late": "count",
+                "window_pct": "pct",
+            },
+            ("mostly",),
+            share="window_pct",
+        ),
+        # `forced`: how often others gave it other CPUs
+        "sched.migrations": _kind(
+            Mechanism.SWITCHES,
+            "thread",
+            {
+                "count": "count",
+                "rate": "1/s",
+                "cross_core": "count",
+                "cross_node": "count",
+                "forced": "count",
+                "window_pct": "pct",
+            },
+            ("moves",),
+            share="window_pct",
+        ),
+        "sched.throttled": _kind(Mechanism.SWITCHES, "thread", {**_WAITED, "throttled_s": "s"}, share="window_pct"),
+        # pinned to CPUs that others use
+        "sched.affinity_crowded": _kind(
+            Mechanism.SWITCHES,
+            "thread",
+            {"allowed_cpus": "count", "others_pct": "pct"},
+            ("cpus", "neighbour"),
+        ),
+        "irq.steal": _kind(Mechanism.INTERRUPTS, "thread", _WAITED, ("interrupt", "cpus"), share="window_pct"),
+        # `idle_pct` of the time between its first and last work; the other shares are of that idle time
+        "accel.idle": _kind(
+            Mechanism.DEVICE,
+            "accelerator",
+            {
+                "idle_pct": "pct",
+                "host_pct": "pct",
+                "ahead_pct": "pct",
+                "launch_pct": "pct",
+                "unknown_pct": "pct",
+                "count": "count",
+                "total_ms": "ms",
+                "max_ms": "ms",
+            },
+        ),
+        # the device waited for this thread, which did `reason` meanwhile (`by` whom it was kept)
+        "accel.host_bound": _kind(
+            Mechanism.DEVICE,
+            "thread",
+            {"window_pct": "pct", "of_idle_pct": "pct", "total_ms": "ms", "count": "count"},
+            ("reason", "by", "accelerator"),
+            share="window_pct",
+        ),
+    }
+)

@@ -1,0 +1,73 @@
+"""Parameters every tool understands the same way."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+
+class Params(BaseModel):
+    """Base of all tool parameters: flat, bounded, unknown names refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_as_number(cls, values: Any) -> Any:
+        """JSON's ``true`` is no number, though Python takes it for 1: it would name process 1."""
+        for name, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and not _takes_truth(field.annotation):
+                raise ValueError(f"{name} is no truth value")
+        return values
+
+
+def _takes_truth(annotation: Any) -> bool:
+    return annotation is bool or bool in get_args(annotation)
+
+
+class TargetParams(Params):
+    """Whom to observe. At most one of `pid`, `comm`, `cgroup`; none means the whole host."""
+
+    pid: Annotated[int | None, Field(ge=1, le=4194304, description="process id; all its threads")] = None
+    comm: Annotated[str | None, Field(min_length=1, max_length=15, description="command name, exact")] = None
+    cgroup: Annotated[str | None, Field(min_length=1, max_length=4096, description="cgroup path")] = None
+    children: Annotated[bool, Field(description="also child processes")] = False
+
+    @model_validator(mode="after")
+    def _one_target(self) -> TargetParams:
+        if sum(x is not None for x in (self.pid, self.comm, self.cgroup)) > 1:
+            raise ValueError("give only one of pid, comm, cgroup")
+        if self.children and self.pid is None and self.comm is None and self.cgroup is None:
+            raise ValueError("children needs a pid or comm")  # of the whole host everything is observed already
+        return self
+
+
+class LiveParams(TargetParams):
+    """A target and a time to look at it."""
+
+    duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 10.0
+    top: Annotated[int, Field(ge=1, le=200, description="rows per table")] = 10
+
+
+ParamsT = TypeVar("ParamsT", bound="Params")
+MinMs = Annotated[float, Field(ge=0.01, le=600_000, description="slower than, ms")]
+
+
+def parse_params(model: type[ParamsT], values: dict[str, Any]) -> ParamsT:
+    """Validate `values` as `model`; raise `ToolError` (bad_argument) naming the fault and the valid names."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(p) for p in first["loc"])
+        if first["type"] == "extra_forbidden":
+            message, remedy = f"unknown argument {name!r}", f"valid: {', '.join(model.model_fields)}"
+        else:
+            said = first["msg"].removeprefix("Value error, ")
+            message = f"{name}: {said}" if name else said
+            remedy = "correct the value and call again"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, remedy) from None

@@ -1,0 +1,88 @@
+"""One entry per tool: it yields the MCP tool, the command and the function offered to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.findings import Finding
+from whystall.tools.contract.params import Params
+
+if TYPE_CHECKING:
+    from whystall.tools.recording.collector import Need
+    from whystall.tools.recording.store import Recording
+
+ParamsT = TypeVar("ParamsT", bound=Params)
+DataT = TypeVar("DataT", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class ArtifactContent:
+    """An artifact as a pure function makes it: `name` is a plain file name."""
+
+    name: str
+    title: str
+    media_type: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Judgement(Generic[DataT]):
+    """What a tool's `judge` returns. `seen` counts the events it judged: zero with a proven collector is `no_data`."""
+
+    findings: list[Finding]
+    data: DataT
+    seen: int
+    totals: dict[str, int] = field(default_factory=dict)
+    artifacts: Sequence[ArtifactContent] = ()
+    not_seen: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Tool(Generic[ParamsT, DataT]):
+    """A diagnostic tool.
+
+    `needs` says which collectors, configured how, serve given parameters; `judge` is pure: it reads a recording and
+    parameters and touches nothing else. `kinds` are the finding kinds it can produce. `cost` is the relative price of
+    looking (1 = reading counters), used to choose what to look at next.
+    """
+
+    name: str
+    title: str
+    description: str
+    params: type[ParamsT]
+    data: type[DataT]
+    needs: Callable[[ParamsT], list[Need]]
+    judge: Callable[[Recording, ParamsT], Judgement[DataT]]
+    kinds: frozenset[str]
+    cost: float = 1.0
+
+
+class Registry:
+    """The tools by name."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Tool[Any, Any]] = {}
+
+    def add(self, tool: Tool[Any, Any]) -> None:
+        """Register `tool`; a ValueError if its name is taken."""
+        if tool.name in self._tools:
+            raise ValueError(f"tool {tool.name} is registered twice")
+        self._tools[tool.name] = tool
+
+    def get(self, name: str) -> Tool[Any, Any]:
+        """The tool called `name`; `ToolError` (not_found) lists the valid names."""
+        try:
+            return self._tools[name]
+        except KeyError:
+            raise ToolError(
+                ErrorCode.NOT_FOUND, f"no tool is called {name!r}", f"valid: {', '.join(sorted(self._tools))}"
+            ) from None
+
+    def all(self) -> list[Tool[Any, Any]]:
+        """All tools, by name."""
+        return [self._tools[name] for name in sorted(self._tools)]

@@ -1,0 +1,134 @@
+"""The envelope of every tool's answer."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from whystall.tools.contract.findings import Finding
+from whystall.tools.contract.text import clean
+
+SCHEMA_VERSION = "1"
+
+
+class Status(str, Enum):
+    """`OK`; `NO_DATA`: looked properly and saw nothing; `PARTIAL`: lost, cut short, or unreadable in part."""
+
+    OK = "ok"
+    NO_DATA = "no_data"
+    PARTIAL = "partial"
+
+
+class Model(BaseModel):
+    """Base of all result models."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class BlindSpot(Model):
+    """Something a result could not see. `code` is one of `BLIND_SPOTS`; `detail` narrows it (hostile text, cleaned)."""
+
+    code: str
+    detail: Annotated[str, AfterValidator(clean)] = ""
+
+
+# Codes of what cannot be seen; their sentences are in prompts/.
+BLIND_SPOTS = frozenset(
+    {
+        "events_lost",  # the buffer or a table was full; detail: how many
+        "cut_short",  # the window ended before its time
+        "target_exited",  # the observed process ended during the window
+        "not_proven",  # the collector could not be shown to be alive
+        "sampled",  # the procfs engine samples; shorter waits are missed and latencies are estimates
+        "not_permitted",  # no permission; detail: what
+        "no_engine",  # the collector could not run at all; detail: why
+        "io_uring",  # operations through io_uring or libaio are not system calls on a file
+        "mmap_faults",  # file access through a mapping is seen only as blocked time
+        "no_block_layer",  # the file system or a stacked device bypasses block requests; detail: which
+        "below_threshold",  # only events slower than the recording's threshold were kept; detail: ms
+        "kernel_symbols",  # kernel addresses could not be named
+        "user_symbols",  # user frames without frame pointers or symbols
+        "path_incomplete",  # a path could not be followed to its root
+        "redacted",  # names were hashed before the recording left its host
+        "no_target_threads",  # per-thread accounting is missing
+        "no_dispatch_thread",  # host_bound: nobody worked who could be judged, or no process was named
+        "no_delay_accounting",  # waiting for block I/O is estimated from how often threads were seen blocked
+        "psi_absent",  # the kernel offers no pressure information
+        "cgroup_absent",  # the controller's files are not there
+        "no_profile",  # no accelerator profile: what the device did is not known
+        "profile_threads",  # the profile's threads are not in the trace (another PID namespace)
+        "dispatch_guessed",  # which threads feed the device was guessed from what they do; detail: which
+        "calls_not_traced",  # no system calls in the trace: what threads block in is known by who wakes them only
+        "no_topology",  # where CPUs sit was not recorded
+        "observer",  # the recording itself took CPU time that a thread waited for; detail: thread and share
+        "trace_dark",  # part of a thread's time the trace does not tell; detail: thread and share
+        "odd_lines",  # lines of a trace could not be read; detail: how many
+        "alignment",  # a profile and a trace were laid side by side; detail: within what
+        "untold_switches",  # switches that must have happened are not in the trace; detail: how many times
+        "event_absent",  # the kernel does not have an event that was asked for; detail: which
+        "target_only",  # only events of the target's threads and about them were recorded
+        "no_process_of_thread",  # the trace does not say to which process a thread belongs
+        "host_pids",  # recorded inside a container, but the numbers are the host's
+        "odd_events",  # events of a profile could not be read; detail: how many
+        "no_device_work",  # the profile holds nothing of a device
+        "launch_unknown",  # device work whose launch is not in the profile; detail: how much of it
+        "alignment_unproven",  # nothing in the content could confirm the alignment; detail: what there was
+        "alignment_doubtful",  # the content confirms the alignment in part; detail: shares of instants that agree
+        "profile_outside",  # parts of a profile lie outside of the trace's time; detail: how many
+    }
+)
+
+
+class CollectorCoverage(Model):
+    """How one collector served this result. Counts are events; `proven`: it saw an event it caused itself."""
+
+    name: str
+    engine: str
+    why: str = ""
+    hooks: list[str] = Field(default_factory=list)
+    seen: int = 0
+    kept: int = 0
+    lost: int = 0
+    proven: bool = False
+
+
+class Coverage(Model):
+    """What was looked at and what could not be seen. Times in seconds; `start` is RFC 3339."""
+
+    recording: str
+    host: str
+    kernel: str
+    start: str
+    window_s: float
+    requested_s: float
+    target: str
+    collectors: list[CollectorCoverage]
+    not_seen: list[BlindSpot] = Field(default_factory=list)
+
+
+class Artifact(Model):
+    """Something too big to read inline: a file served under `uri` (``whystall://artifacts/...``)."""
+
+    uri: str
+    title: str
+    media_type: str
+    bytes: int = Field(ge=0)
+    path: str
+
+
+DataT = TypeVar("DataT", bound=BaseModel)
+
+
+class ToolResult(Model, Generic[DataT]):
+    """A tool's answer. `data` holds the tool's own tables, cut to the top rows; `totals` their full row counts."""
+
+    schema_version: str = SCHEMA_VERSION
+    tool: str
+    status: Status
+    findings: list[Finding]
+    coverage: Coverage
+    data: DataT
+    totals: dict[str, int] = Field(default_factory=dict)
+    artifacts: list[Artifact] = Field(default_factory=list)

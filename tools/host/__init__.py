@@ -1,0 +1,1 @@
+"""Tools that judge a recording of one host."""

@@ -1,0 +1,240 @@
+"""biolatency: latency of block I/O per disk and operation, time in the queue apart from time in the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from pydantic import Field
+
+from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.params import LiveParams
+from whystall.tools.contract.registry import Judgement, Tool
+from whystall.tools.contract.result import Model
+from whystall.tools.host.latency import Slot, log2_histogram, quantile, slot_quantile
+from whystall.tools.recording.collector import Need
+from whystall.tools.recording.store import Recording
+
+# A 7200 rpm disk needs about 13 ms for seek and half a turn; a flash device well under 1 ms. A median beyond twice
+# the disk's time, or one request in a hundred beyond a quarter of a second, is slow for any of them.
+_SLOW_P50_MS = 25.0
+_SLOW_P99_MS = 250.0
+_MIN_COUNT = 5
+_STREAM = 50e6
+# A request this old that is still on its way: no healthy device keeps one that long.
+_STUCK_MS = 1000.0
+
+
+class Params(LiveParams):
+    """Parameters of biolatency. Block I/O is counted for the whole host: write-back happens on behalf of others."""
+
+
+class Bucket(Model):
+    """Requests with `low_us` <= latency < `high_us`."""
+
+    low_us: float
+    high_us: float
+    count: int
+
+
+class Row(Model):
+    """One operation on one disk. `queue_*`: insert to issue; the others: issue to completion. Milliseconds.
+
+    Percentiles are None where an engine gives totals only.
+    """
+
+    device: str
+    operation: str
+    count: int
+    bytes: int
+    total_ms: float
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    max_ms: float
+    queue_p50_ms: float | None
+    queue_p99_ms: float | None
+    queue_pct: float = Field(description="share of the total latency spent queued")
+    device_histogram: list[Bucket]
+    queue_histogram: list[Bucket]
+
+
+class Request(Model):
+    """One slow request, told in full. `comm` queued it: for buffered writes a kernel worker. Milliseconds; `in_flight`:
+    not completed when the window ended, `latency_ms` is its age then."""
+
+    at_ms: float
+    device: str
+    operation: str
+    bytes: int
+    sector: int
+    pid: int
+    comm: str
+    queue_ms: float
+    latency_ms: float
+    in_flight: bool
+
+
+class Data(Model):
+    """By total time, largest first; `slow`: the slowest requests."""
+
+    rows: list[Row] = Field(default_factory=list)
+    slow: list[Request] = Field(default_factory=list)
+
+
+def _needs(params: Params) -> list[Need]:
+    return [Need("block", {"min_ns": 50_000_000})]
+
+
+def judge(recording: Recording, params: Params) -> Judgement[Data]:
+    """Latency per device and operation."""
+    slots: dict[tuple[str, str, str], list[Slot]] = {}
+    for r in recording.table("block.latency").iter_rows(named=True):
+        slots.setdefault((r["device"], r["operation"], r["phase"]), []).append((r["low_ns"], r["high_ns"], r["count"]))
+    totals = recording.table("block.totals").sort(pl.col("queue_ns") + pl.col("device_ns"), descending=True)
+    rows = []
+    for r in totals.iter_rows(named=True):
+        device = slots.get((r["device"], r["operation"], "device"), [])
+        queue = slots.get((r["device"], r["operation"], "queue"), [])
+        longest = r["max_ns"]
+        rows.append(
+            Row(
+                device=r["device"],
+                operation=r["operation"],
+                count=r["count"],
+                bytes=r["bytes"],
+                total_ms=(r["queue_ns"] + r["device_ns"]) / 1e6,
+                p50_ms=_percentile_ms(device, 0.5, longest),
+                p90_ms=_percentile_ms(device, 0.9, longest),
+                p99_ms=_percentile_ms(device, 0.99, longest),
+                max_ms=longest / 1e6,
+                queue_p50_ms=_percentile_ms(queue, 0.5, longest),
+                queue_p99_ms=_percentile_ms(queue, 0.99, longest),
+                queue_pct=100 * r["queue_ns"] / max(r["queue_ns"] + r["device_ns"], 1),
+                device_histogram=_buckets(device),
+                queue_histogram=_buckets(queue),
+            )
+        )
+    slow = recording.table("block.slow").sort(pl.col("end_ns") - pl.col("start_ns"), descending=True)
+    requests = [_request(r) for r in slow.iter_rows(named=True)]
+    stuck = [r for r in requests if r.in_flight and r.latency_ms >= _STUCK_MS]
+    found = [_finding(row, recording.manifest.window_ns) for row in rows] + _stuck(stuck, recording.manifest.window_ns)
+    found = found or [_silent(recording)]
+    if not recording.manifest.saw_everything("block"):  # what was not seen may have been slow
+        found = [f for f in found if f.polarity is Polarity.ABNORMAL]
+    return Judgement(
+        findings=found,
+        data=Data(rows=rows[: params.top], slow=requests[: params.top]),
+        seen=int(totals["count"].sum()) + len(stuck),
+        totals={"rows": len(rows), "slow": len(requests)},
+        not_seen=[("no_block_layer", "")],
+    )
+
+
+def _buckets(slots: list[Slot]) -> list[Bucket]:
+    return [Bucket(low_us=low / 1e3, high_us=high / 1e3, count=count) for low, high, count in log2_histogram(slots)]
+
+
+def _percentile_ms(slots: list[Slot], q: float, longest_ns: int) -> float | None:
+    return min(slot_quantile(slots, q), longest_ns) / 1e6 if slots else None
+
+
+def _request(r: dict[str, Any]) -> Request:
+    queued = (r["issue_ns"] or r["end_ns"]) - r["start_ns"]
+    return Request(
+        at_ms=r["start_ns"] / 1e6,
+        **{name: r[name] for name in ("device", "operation", "bytes", "sector", "pid", "comm", "in_flight")},
+        queue_ms=queued / 1e6,
+        latency_ms=(r["end_ns"] - r["start_ns"]) / 1e6,
+    )
+
+
+def _stuck(requests: list[Request], window_ns: int) -> list[Finding]:
+    """Devices with requests that do not come back."""
+    devices: dict[str, list[Request]] = {}
+    for request in requests:
+        devices.setdefault(request.device, []).append(request)
+    return [
+        Finding(
+            kind="block.slow_io",
+            subject=Subject(type="device", device=device),
+            interval=Interval(start_ns=int(min(r.at_ms for r in group) * 1e6), end_ns=window_ns),
+            metrics={
+                "count": len(group),
+                "total_ms": sum(r.latency_ms for r in group),
+                "p50_ms": quantile([r.latency_ms for r in group], 0.5),
+                "max_ms": max(r.latency_ms for r in group),
+                "bytes": sum(r.bytes for r in group),
+            },
+            attributes={"operation": "+".join(sorted({r.operation for r in group})), "in_flight": "yes"},
+            severity=Severity.CRITICAL,
+            polarity=Polarity.ABNORMAL,
+        )
+        for device, group in devices.items()
+    ]
+
+
+def _slow(row: Row) -> bool:
+    """Slow by the median or by the tail; by the mean where only totals are known.
+
+    Large requests that were queued together wait for each other: while each still gets `_STREAM` bytes per second, what
+    is long is the queue that the writer made, and the device is fast.
+    """
+    if row.count < _MIN_COUNT:
+        return False
+    if row.bytes / max(row.total_ms / 1e3, 1e-9) >= _STREAM:
+        return False
+    if row.p50_ms is None or row.p99_ms is None:
+        return row.total_ms / row.count >= _SLOW_P50_MS
+    return row.p50_ms + (row.queue_p50_ms or 0) >= _SLOW_P50_MS or row.p99_ms + (row.queue_p99_ms or 0) >= _SLOW_P99_MS
+
+
+def _finding(row: Row, window_ns: int) -> Finding:
+    slow = _slow(row)
+    metrics = {
+        "count": row.count,
+        "total_ms": row.total_ms,
+        "p50_ms": row.p50_ms,
+        "p99_ms": row.p99_ms,
+        "max_ms": row.max_ms,
+        "queue_pct": row.queue_pct,
+        "queue_p99_ms": row.queue_p99_ms,
+        "bytes": row.bytes,
+    }
+    return Finding(
+        kind="block.slow_io",
+        subject=Subject(type="device", device=row.device),
+        interval=Interval(start_ns=0, end_ns=window_ns),
+        metrics={name: value for name, value in metrics.items() if value is not None},
+        attributes={"operation": row.operation},
+        severity=Severity.MAJOR if slow else Severity.INFO,
+        polarity=Polarity.ABNORMAL if slow else Polarity.NORMAL,
+    )
+
+
+def _silent(recording: Recording) -> Finding:
+    """No request at all: no disk keeps anybody waiting."""
+    return Finding(
+        kind="block.slow_io",
+        subject=Subject(type="device"),
+        interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
+        metrics={"count": 0, "total_ms": 0},
+        polarity=Polarity.NORMAL,
+    )
+
+
+TOOL = Tool(
+    name="biolatency",
+    title="Block I/O latency",
+    description=(
+        "Latency of block I/O per disk and operation (read, write, sync, flush, discard) as log2 histograms with "
+        "p50/p90/p99/max; "
+        "time queued apart from time in the device."
+    ),
+    params=Params,
+    data=Data,
+    needs=_needs,
+    judge=judge,
+    kinds=frozenset({"block.slow_io"}),
+    cost=2.0,
+)

@@ -1,0 +1,38 @@
+"""Quantiles of latencies: exact from values, within a slot's width from histograms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """Nearest-rank quantile `q` (0 to 1) of `values`; 0.0 when empty."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(q * len(ordered)) - 1))] if ordered else 0.0
+
+
+Slot = tuple[int, int, int]
+"""A histogram slot: low (inclusive), high (exclusive), count."""
+
+
+def slot_quantile(slots: Iterable[Slot], q: float) -> float:
+    """Quantile `q` of a histogram, interpolated within the slot that holds it; 0.0 when empty."""
+    ordered = sorted(s for s in slots if s[2] > 0)
+    rank = q * sum(count for _, _, count in ordered)
+    for low, high, count in ordered:
+        if rank <= count:
+            return low + (high - low) * rank / count
+        rank -= count
+    return float(ordered[-1][1]) if ordered else 0.0
+
+
+def log2_histogram(slots: Iterable[Slot]) -> list[Slot]:
+    """The same counts in powers of two: from the first to the last occupied power, empty ones between included."""
+    counts: dict[int, int] = {}
+    for low, _, count in slots:
+        power = max(low, 1).bit_length() - 1
+        counts[power] = counts.get(power, 0) + count
+    if not counts:
+        return []
+    return [(1 << p, 2 << p, counts.get(p, 0)) for p in range(min(counts), max(counts) + 1)]

@@ -1,0 +1,155 @@
+"""syscall_time: where a process spends kernel time, by system call; on-CPU time apart from waiting."""
+
+from __future__ import annotations
+
+import polars as pl
+from pydantic import Field
+
+from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.params import LiveParams
+from whystall.tools.contract.registry import Judgement, Tool
+from whystall.tools.contract.result import Model
+from whystall.tools.host.grading import severity
+from whystall.tools.recording.collector import Need
+from whystall.tools.recording.store import Recording
+
+# A thread that spends this share of its time on CPU inside one system call is held up by it, not served by it.
+ABNORMAL_PCT = 5.0
+# A thread that spins here waits for a colleague (OpenBLAS and OpenMP do, between their parallel parts): its CPU time is
+# no work of the kernel's and would not be saved by calling less.
+SPIN_SYSCALLS = frozenset({"sched_yield"})
+
+
+class Params(LiveParams):
+    """Parameters of syscall_time. A target is needed: without one only file operations are counted."""
+
+
+class Row(Model):
+    """One system call of one thread; the four parts of its wall time add up."""
+
+    pid: int
+    tid: int
+    comm: str
+    syscall: str
+    count: int
+    wall_ms: float
+    oncpu_ms: float
+    blocked_ms: float
+    sleep_ms: float
+    runnable_ms: float
+    max_ms: float
+    oncpu_pct: float = Field(description="share of the window")
+
+
+class Data(Model):
+    """By time on CPU, largest first."""
+
+    rows: list[Row] = Field(default_factory=list)
+
+
+def _needs(params: Params) -> list[Need]:
+    return [Need("syscalls", {"min_ns": 10_000_000})]
+
+
+def judge(recording: Recording, params: Params) -> Judgement[Data]:
+    """Kernel time by thread and system call."""
+    window_ns = max(recording.manifest.window_ns, 1)
+    totals = recording.table("syscalls.totals").sort("oncpu_ns", descending=True)
+    rows = [
+        Row(
+            pid=r["pid"],
+            tid=r["tid"],
+            comm=r["comm"],
+            syscall=r["syscall"],
+            count=r["count"],
+            wall_ms=r["wall_ns"] / 1e6,
+            oncpu_ms=r["oncpu_ns"] / 1e6,
+            blocked_ms=r["blocked_ns"] / 1e6,
+            sleep_ms=r["sleep_ns"] / 1e6,
+            runnable_ms=r["runnable_ns"] / 1e6,
+            max_ms=r["max_ns"] / 1e6,
+            oncpu_pct=100 * r["oncpu_ns"] / window_ns,
+        )
+        for r in totals.iter_rows(named=True)
+    ]
+    intervals = _intervals(recording)
+    findings = [
+        _finding(row, intervals.get((row.tid, row.syscall), (0, window_ns)))
+        for row in rows
+        if row.oncpu_pct >= ABNORMAL_PCT
+    ]
+    manifest = recording.manifest
+    quiet = all(f.polarity is Polarity.NORMAL for f in findings)
+    if quiet and manifest.saw_everything("syscalls") and not manifest.target.everything:
+        findings.append(_normal(recording, [r for r in rows if r.syscall not in SPIN_SYSCALLS]))
+    return Judgement(
+        findings=findings,
+        data=Data(rows=rows[: params.top]),
+        seen=int(totals["count"].sum()),
+        totals={"rows": len(rows)},
+    )
+
+
+def _intervals(recording: Recording) -> dict[tuple[int, str], tuple[int, int]]:
+    """When the slow calls of a thread and system call happened; short ones leave no trace of their time."""
+    spans = (
+        recording.table("syscalls.calls")
+        .group_by("tid", "syscall")
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    )
+    return {(r["tid"], r["syscall"]): (r["start_ns"], r["end_ns"]) for r in spans.iter_rows(named=True)}
+
+
+def _finding(row: Row, interval: tuple[int, int]) -> Finding:
+    bad = row.syscall not in SPIN_SYSCALLS
+    return Finding(
+        kind="syscall.cpu_time",
+        subject=Subject(type="thread", pid=row.pid, tid=row.tid, comm=row.comm),
+        interval=Interval(start_ns=interval[0], end_ns=interval[1]),
+        metrics=_metrics(row),
+        attributes={"syscall": row.syscall},
+        severity=severity(row.oncpu_pct) if bad else Severity.INFO,
+        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
+    )
+
+
+def _normal(recording: Recording, rows: list[Row]) -> Finding:
+    """Nothing spends long in the kernel: the largest user of kernel time as the measure."""
+    target = recording.manifest.target
+    return Finding(
+        kind="syscall.cpu_time",
+        subject=Subject(type="thread", pid=target.sole_pid, comm=target.comm, cgroup=target.cgroup),
+        interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
+        metrics=_metrics(rows[0]) if rows else {"count": 0, "oncpu_s": 0, "window_pct": 0},
+        attributes={"syscall": rows[0].syscall} if rows else {},
+        severity=Severity.INFO,
+        polarity=Polarity.NORMAL,
+    )
+
+
+def _metrics(row: Row) -> dict[str, float]:
+    return {
+        "count": row.count,
+        "oncpu_s": row.oncpu_ms / 1e3,
+        "wall_s": row.wall_ms / 1e3,
+        "max_ms": row.max_ms,
+        "mean_us": 1e3 * row.oncpu_ms / max(row.count, 1),
+        "window_pct": row.oncpu_pct,
+    }
+
+
+TOOL = Tool(
+    name="syscall_time",
+    title="Kernel time by system call",
+    description=(
+        "Time a process spends inside each system call, per thread: on CPU in the kernel apart from blocked, "
+        "sleeping and "
+        "runnable. Finds stalls that are kernel CPU time (getrandom, page-cache copies), not waiting."
+    ),
+    params=Params,
+    data=Data,
+    needs=_needs,
+    judge=judge,
+    kinds=frozenset({"syscall.cpu_time"}),
+    cost=3.0,
+)

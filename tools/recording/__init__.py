@@ -1,0 +1,1 @@
+"""The Recording format, and the Window that runs collectors and fills it."""

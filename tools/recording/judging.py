@@ -1,0 +1,104 @@
+"""Apply a tool to a recording: the one place that makes result envelopes."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import Params
+from whystall.tools.contract.registry import ArtifactContent, Tool
+from whystall.tools.contract.result import Artifact, BlindSpot, Status, ToolResult
+from whystall.tools.recording.home import home
+from whystall.tools.recording.store import Recording
+
+ARTIFACT_SCHEME = "whystall://artifacts/"
+_PARTIAL = frozenset(
+    {
+        "events_lost",
+        "odd_lines",
+        "cut_short",
+        "target_exited",
+        "not_proven",
+        "sampled",
+        "not_permitted",
+        "no_engine",
+        "below_threshold",
+        "no_dispatch_thread",
+    }
+)
+
+
+def judge(tool: Tool[Any, Any], recording: Recording, params: Params) -> ToolResult[Any]:
+    """Judge `recording` with `tool`; findings get the ids ``<tool>.1``, ``<tool>.2``, ...
+
+    The status is `no_data` only when nothing was seen by collectors that were proven alive, and `partial` when
+    something that belongs to the answer could not be seen. Artifacts are written below the state directory.
+    """
+    needs = tool.needs(params)
+    verdict = tool.judge(recording, params)
+    extra = [BlindSpot(code=code, detail=detail) for code, detail in verdict.not_seen]
+    extra += [spot for need in needs for spot in _thresholds(need.collector, need.options, recording)]
+    coverage = recording.manifest.coverage([need.collector for need in needs], extra)
+    if any(spot.code in _PARTIAL for spot in coverage.not_seen):
+        status = Status.PARTIAL
+    elif verdict.seen == 0:
+        status = Status.NO_DATA
+    else:
+        status = Status.OK
+    return ToolResult[tool.data](  # type: ignore[name-defined]
+        tool=tool.name,
+        status=status,
+        findings=[f.model_copy(update={"id": f"{tool.name}.{i}"}) for i, f in enumerate(verdict.findings, 1)],
+        coverage=coverage,
+        data=verdict.data,
+        totals=verdict.totals,
+        artifacts=[write_artifact(content) for content in verdict.artifacts],
+    )
+
+
+def _thresholds(collector: str, options: Any, recording: Recording) -> list[BlindSpot]:
+    """A recording that kept only events slower than asked for cannot answer in full."""
+    entry = recording.manifest.collectors.get(collector)
+    wanted, kept = options.get("min_ns"), entry.options.get("min_ns") if entry else None
+    if wanted is None or kept is None or kept <= wanted:
+        return []
+    return [BlindSpot(code="below_threshold", detail=f"{collector} {kept / 1e6:g} ms")]
+
+
+def artifact_path(uri: str) -> Path:
+    """The file behind an artifact's `uri`; `ToolError` (not_found) for anything else."""
+    name = uri.removeprefix(ARTIFACT_SCHEME)
+    path = home() / "artifacts" / name
+    if not uri.startswith(ARTIFACT_SCHEME) or "/" in name or name.startswith(".") or not path.is_file():
+        raise ToolError(ErrorCode.NOT_FOUND, f"no artifact {uri!r}", "use a uri from a result's artifacts")
+    return path
+
+
+def write_artifact(content: ArtifactContent) -> Artifact:
+    """Write `content` below the state directory; `ToolError` (disk_full, io_error) when it cannot be."""
+    directory = home() / "artifacts"
+    name = f"{secrets.token_hex(4)}-{content.name}"
+    path = directory / name
+    data = content.text.encode()
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink()
+        raise ToolError(
+            ErrorCode.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else ErrorCode.IO_ERROR,
+            f"cannot write artifact {path}: {error.strerror}",
+            "free space, or set WHYSTALL_HOME to another directory",
+        ) from error
+    return Artifact(
+        uri=ARTIFACT_SCHEME + name,
+        title=content.title,
+        media_type=content.media_type,
+        bytes=len(data),
+        path=str(path),
+    )

@@ -1,0 +1,92 @@
+"""What a recording says about itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from whystall.tools.contract.result import BlindSpot, CollectorCoverage, Coverage
+from whystall.tools.contract.text import clean
+from whystall.tools.recording.target import Target
+
+SCHEMA_VERSION = "1"
+Inert = Annotated[str, AfterValidator(clean)]
+"""Text that is made inert, since a manifest may come from a stranger."""
+
+
+class CollectorManifest(BaseModel):
+    """How one collector was served; `rows` counts its tables' rows, `options` are what it was asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    engine: Inert
+    why: Annotated[str, AfterValidator(lambda text: clean(text, 500))] = ""
+    options: dict[str, int] = Field(default_factory=dict)
+    hooks: list[Inert] = Field(default_factory=list)
+    seen: int = Field(default=0, ge=0)
+    kept: int = Field(default=0, ge=0)
+    lost: int = Field(default=0, ge=0)
+    proven: bool = False
+    not_seen: list[BlindSpot] = Field(default_factory=list)
+    rows: dict[str, int] = Field(default_factory=dict)
+
+
+class Manifest(BaseModel):
+    """`manifest.json`. `started` is RFC 3339; `start_ns` the same instant on `clock`; spans are nanoseconds."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: str = SCHEMA_VERSION
+    id: Inert
+    host: Inert
+    kernel: Inert
+    machine: Inert
+    cpus: int = Field(ge=1)
+    target: Target
+    started: Inert
+    clock: Inert = "CLOCK_MONOTONIC"
+    start_ns: int = Field(ge=0)
+    window_ns: int = Field(ge=0)
+    requested_ns: int = Field(ge=0)
+    target_exited: bool = False
+    # the process that recorded, which may itself have been in somebody's way; 0 unknown
+    observer: int = Field(default=0, ge=0)
+    redacted: bool = False
+    collectors: dict[str, CollectorManifest] = Field(default_factory=dict)
+
+    def saw_everything(self, collector: str) -> bool:
+        """Whether what `collector` did not report did not happen: proven alive, nothing lost, not sampled.
+
+        Only then may a tool say "measured and normal", which rules causes out.
+        """
+        entry = self.collectors[collector]
+        return entry.proven and not entry.lost and all(spot.code != "sampled" for spot in entry.not_seen)
+
+    def coverage(self, names: list[str], extra: list[BlindSpot]) -> Coverage:
+        """Coverage of a result that used the collectors `names`, with what else (`extra`) its tool could not see."""
+        used = {name: self.collectors[name] for name in names if name in self.collectors}
+        blind = [spot for c in used.values() for spot in c.not_seen] + extra
+        lost = sum(c.lost for c in used.values())
+        if lost:
+            blind.append(BlindSpot(code="events_lost", detail=str(lost)))
+        blind += [BlindSpot(code="not_proven", detail=name) for name, c in used.items() if not c.proven]
+        if self.target_exited:
+            blind.append(BlindSpot(code="target_exited", detail=self.target.describe()))
+        if self.redacted:
+            blind.append(BlindSpot(code="redacted"))
+        unique = {(spot.code, spot.detail): spot for spot in blind}
+        return Coverage(
+            recording=self.id,
+            host=self.host,
+            kernel=self.kernel,
+            start=self.started,
+            window_s=round(self.window_ns / 1e9, 3),
+            requested_s=round(self.requested_ns / 1e9, 3),
+            target=self.target.describe(),
+            collectors=[
+                CollectorCoverage(name=name, **c.model_dump(include=set(CollectorCoverage.model_fields) - {"name"}))
+                for name, c in used.items()
+            ],
+            not_seen=list(unique.values()),
+        )

@@ -1,0 +1,89 @@
+"""Hash names before a recording leaves its host."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import string
+
+import polars as pl
+
+from whystall.tools.recording.store import Recording
+
+_NAMES = frozenset({"comm", "waker_comm", "cgroup", "device", "text"})  # text: the new name of a renamed thread
+_KEY_BYTES = 16
+
+
+def redact(recording: Recording) -> Recording:
+    """A copy in which paths, command names, cgroups, devices, host name and user frames are hashes.
+
+    Equal names stay equal within the recording and directories stay directories (each component is hashed by itself,
+    its digits into other digits, so that numbered series are still recognised), so that every tool finds the same;
+    the key is random and thrown away, so the names cannot be guessed back by hashing candidates. Kernel
+    function names and system calls are not secret and stay.
+    """
+    key = secrets.token_bytes(_KEY_BYTES)
+    tables = {name: _frame(frame, key) for name, frame in recording.tables().items()}
+    manifest = recording.manifest.model_copy(deep=True)
+    manifest.redacted = True
+    manifest.host = _hash(manifest.host, key)
+    target = manifest.target
+    manifest.target = target.model_copy(
+        update={
+            "comm": _hash(target.comm, key) if target.comm else None,
+            "cgroup": _path(target.cgroup, key) if target.cgroup else None,
+        }
+    )
+    for entry in manifest.collectors.values():
+        entry.why = ""
+        entry.not_seen = [spot.model_copy(update={"detail": ""}) for spot in entry.not_seen]
+    return Recording.in_memory(manifest, tables)
+
+
+def _frame(frame: pl.DataFrame, key: bytes) -> pl.DataFrame:
+    columns = []
+    for name in frame.columns:
+        if name == "path" or name == "cgroup":
+            columns.append(_mapped(frame[name], lambda text: _path(text, key)))
+        elif name in _NAMES:
+            columns.append(_mapped(frame[name], lambda text: _hash(text, key)))
+    if "frames" in frame.columns:  # stacks: user frames may name private code
+        hashed = [
+            list(frames) if kernel else [_user_frame(f, key) for f in frames]
+            for frames, kernel in zip(frame["frames"].to_list(), frame["kernel"].to_list(), strict=True)
+        ]
+        columns.append(pl.Series("frames", hashed, dtype=frame.schema["frames"]))
+    return frame.with_columns(columns)
+
+
+def _mapped(series: pl.Series, change: object) -> pl.Series:
+    known = {text: change(text) for text in series.unique().to_list() if text}  # type: ignore[operator]
+    return pl.Series(series.name, [known.get(t, t) for t in series.to_list()], dtype=series.dtype)
+
+
+def _path(path: str, key: bytes) -> str:
+    return os.sep.join(_leaf(part, key) if part else "" for part in path.split(os.sep))
+
+
+def _leaf(name: str, key: bytes) -> str:
+    """`name` hashed in runs of digits and of others: a series of files stays one (see `path_pattern`)."""
+    runs = re.findall(r"[0-9]+|[^0-9]+", name)
+    return "".join(_digits(run, key) if run[0] in string.digits else _hash(run, key) for run in runs)
+
+
+def _user_frame(frame: str, key: bytes) -> str:
+    """An unnamed frame (``[...]``) stays recognisable as one."""
+    hashed = _hash(frame, key)
+    return f"[{hashed}]" if frame.startswith("[") else hashed
+
+
+def _digits(text: str, key: bytes) -> str:
+    return str(int.from_bytes(hashlib.blake2b(text.encode(), key=key, digest_size=6).digest(), "big"))
+
+
+def _hash(text: str, key: bytes) -> str:
+    """Eight letters; letters only, so that a hash never looks like a number in a series."""
+    digest = hashlib.blake2b(text.encode(), key=key, digest_size=8).digest()
+    return "".join(chr(ord("a") + byte % 26) for byte in digest)

@@ -1,0 +1,208 @@
+"""A recording on disk: a directory with `manifest.json` and one Parquet file per table.
+
+The manifest is written last and the directory moved into place, so that a recording is either whole or not there.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import polars as pl
+from pydantic import ValidationError
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean_path
+from whystall.tools.recording.manifest import SCHEMA_VERSION, Manifest
+
+_MANIFEST = "manifest.json"
+_MANIFEST_LIMIT = 4 << 20
+Schemas = Mapping[str, Mapping[str, pl.Schema]]
+
+
+class Recording:
+    """What one window brought home: a manifest and columnar tables named ``collector.table``.
+
+    Times in the tables are integers, nanoseconds since the start of the recording.
+    """
+
+    def __init__(self, manifest: Manifest, tables: dict[str, pl.DataFrame], directory: Path | None = None) -> None:
+        self.manifest = manifest
+        self._tables = tables
+        self._directory = directory
+
+    @classmethod
+    def in_memory(cls, manifest: Manifest, tables: Mapping[str, pl.DataFrame]) -> Recording:
+        """A recording that has not been written; the manifest's row counts are filled in."""
+        for name, frame in tables.items():
+            collector, _, table = name.partition(".")
+            manifest.collectors[collector].rows[table] = frame.height
+        return cls(manifest, dict(tables))
+
+    @classmethod
+    def open(cls, directory: Path, schemas: Schemas) -> Recording:
+        """Open a recording. Tables are read when asked for, and checked against `schemas` and the manifest's row
+        counts.
+
+        Raises `ToolError` (bad_recording) when it is not a recording, is of another version, or is damaged.
+        """
+        try:
+            content = json.loads(_manifest_bytes(directory))
+        except OSError as error:
+            raise _bad(directory, f"no readable {_MANIFEST} ({error.strerror})") from None
+        except (ValueError, RecursionError):  # also a NUL in the path
+            raise _bad(directory, f"{_MANIFEST} is not JSON") from None
+        version = content.get("schema_version") if isinstance(content, dict) else None
+        if version != SCHEMA_VERSION:  # first: another version has other fields
+            raise _bad(directory, f"schema version {version}, this program reads {SCHEMA_VERSION}")
+        try:
+            manifest = Manifest.model_validate(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise _bad(directory, f"{_MANIFEST}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        recording = cls(manifest, {}, directory)
+        for collector, entry in manifest.collectors.items():
+            for table, rows in entry.rows.items():
+                schema = schemas.get(collector, {}).get(table)
+                if schema is None:
+                    raise _bad(directory, f"unknown table {collector}.{table}")
+                frame = _read(directory, f"{collector}.{table}", schema, manifest.window_ns)
+                if frame.height != rows:
+                    raise _bad(directory, f"{collector}.{table} has {frame.height} rows instead of {rows}")
+                recording._tables[f"{collector}.{table}"] = frame
+        return recording
+
+    def has(self, collector: str) -> bool:
+        """Whether `collector` was served."""
+        return collector in self.manifest.collectors
+
+    def table(self, name: str) -> pl.DataFrame:
+        """The table ``collector.table``; `ToolError` (missing_collector) when it was not recorded."""
+        try:
+            return self._tables[name]
+        except KeyError:
+            raise ToolError(
+                ErrorCode.MISSING_COLLECTOR,
+                f"this recording has no {name.partition('.')[0]!r} data",
+                "record again with `whystall record`, which takes every collector",
+            ) from None
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """All tables by name."""
+        return dict(self._tables)
+
+    def save(self, directory: Path) -> None:
+        """Write to `directory`, which must not exist or be empty.
+
+        Raises `ToolError`: bad_argument when something is there, disk_full or io_error when it cannot be written;
+        nothing is left behind then.
+        """
+        check_place(directory)
+        directory = Path(os.path.abspath(directory))
+        partial = directory.with_name(f".whystall-{secrets.token_hex(4)}.partial")
+        made = [path for path in directory.parents if not path.exists()]
+        try:
+            partial.mkdir(parents=True)
+            for name, frame in self._tables.items():
+                frame.write_parquet(partial / f"{name}.parquet", compression="zstd")
+            (partial / _MANIFEST).write_bytes(self.manifest.model_dump_json(indent=1).encode())
+            if directory.exists():
+                directory.rmdir()
+            partial.rename(directory)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            _remove(partial, made)
+            raise _write_error(directory, error) from error
+        except BaseException:
+            _remove(partial, made)
+            raise
+        self._directory = directory
+
+
+def check_place(directory: Path) -> None:
+    """Whether a recording can be written to `directory`, tried where it will be: a window is not to be lost at its end.
+
+    Raises `ToolError`: bad_argument when something is there, io_error or disk_full when nothing can be made there.
+    """
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{directory} exists", "give a new directory")
+        place = next(path for path in Path(os.path.abspath(directory)).parents if path.exists())
+        probe = place / f".whystall-{secrets.token_hex(4)}.partial"
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        raise _write_error(directory, error) from error
+
+
+def _remove(partial: Path, made: list[Path]) -> None:
+    """Take back what was written, and the directories `made` for it, innermost first."""
+    shutil.rmtree(partial, ignore_errors=True)
+    for path in made:
+        with suppress(OSError):
+            path.rmdir()
+
+
+def _manifest_bytes(directory: Path) -> bytes:
+    """The manifest's text. A pipe would be waited for and a device never end: only a regular file is read."""
+    with open(directory / _MANIFEST, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise _bad(directory, f"{_MANIFEST} is not a regular file")
+        content = file.read(_MANIFEST_LIMIT + 1)
+    if len(content) > _MANIFEST_LIMIT:
+        raise _bad(directory, "its manifest is too large")
+    return content
+
+
+def _read(directory: Path, name: str, schema: pl.Schema, window_ns: int) -> pl.DataFrame:
+    """One table, with what a stranger may have put into it made inert."""
+    path = directory / f"{name}.parquet"
+    if path.exists() and not path.is_file():
+        raise _bad(directory, f"{path.name} is not a regular file")
+    try:
+        frame = pl.read_parquet(path, memory_map=False)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise _bad(directory, f"{path.name} cannot be read: {type(error).__name__}") from None
+    if frame.schema != schema:
+        raise _bad(directory, f"{path.name} does not have the columns of {name}")
+    if any(frame.null_count().row(0)):
+        raise _bad(directory, f"{path.name} has empty cells")
+    if not _in_window(frame, window_ns):
+        raise _bad(directory, f"{path.name} has times outside its window")
+    return frame.with_columns(_inert(frame[c], t) for c, t in schema.items() if t in (pl.String, pl.List(pl.String)))
+
+
+def _in_window(frame: pl.DataFrame, window_ns: int) -> bool:
+    if not {"start_ns", "end_ns"} <= set(frame.columns):
+        return True
+    outside = (pl.col("start_ns") < 0) | (pl.col("start_ns") > pl.col("end_ns")) | (pl.col("end_ns") > window_ns)
+    return frame.filter(outside).is_empty()
+
+
+def _inert(series: pl.Series, dtype: pl.DataType) -> pl.Series:
+    texts = series.explode().drop_nulls() if dtype != pl.String else series
+    if not texts.str.contains(r"[\p{C}\p{Zl}\p{Zp}]").any():
+        return series
+    if dtype == pl.String:
+        return pl.Series(series.name, [clean_path(t) for t in series.to_list()], dtype=dtype)
+    return pl.Series(series.name, [[clean_path(t) for t in ts] for ts in series.to_list()], dtype=dtype)
+
+
+def _bad(directory: Path, why: str) -> ToolError:
+    return ToolError(ErrorCode.BAD_RECORDING, f"{directory} is not a usable recording: {why}", "record again")
+
+
+def _write_error(directory: Path, error: Exception) -> ToolError:
+    full = (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)) or "No space left" in str(error)
+    if full:
+        return ToolError(
+            ErrorCode.DISK_FULL, f"no space left to write {directory}", "free space or choose another --out"
+        )
+    why = (error.strerror if isinstance(error, OSError) else None) or error
+    return ToolError(ErrorCode.IO_ERROR, f"cannot write {directory}: {why}", "choose another --out")

@@ -1,0 +1,159 @@
+"""Whom a window observes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import TargetParams
+from whystall.tools.contract.text import clean, clean_path
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+class Target(BaseModel):
+    """A resolved target. `pids` are thread-group ids at the start; empty with `everything`. `follow`: children too."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    everything: bool
+    pid: int | None = None
+    comm: Annotated[str, AfterValidator(clean)] | None = None
+    cgroup: Annotated[str, AfterValidator(clean_path)] | None = None
+    pids: list[int] = Field(default_factory=list)
+    follow: bool = False
+
+    @property
+    def sole_pid(self) -> int | None:
+        """The process, where the target is one and no other: what holds for the whole target is then about it."""
+        return self.pid if not self.follow and len(self.pids) <= 1 else None
+
+    def describe(self) -> str:
+        """One short phrase: ``pid 7``, ``comm python3``, ``cgroup /a/b``, ``host``."""
+        if self.pid is not None:
+            return f"pid {self.pid}" + (f" ({self.comm})" if self.comm else "")
+        if self.cgroup is not None:
+            return f"cgroup {self.cgroup}"
+        return f"comm {self.comm}" if self.comm is not None else "host"
+
+
+def resolve(params: TargetParams) -> Target:
+    """Find the processes `params` means now.
+
+    Raises `ToolError`: no_such_process when the pid or comm matches none (a thread id is named as such),
+    no_such_cgroup when the cgroup does not exist or holds no process.
+    """
+    if params.pid is not None:
+        return _one_process(params.pid, params.children)
+    if params.comm is not None:
+        pids = [pid for pid in _all_pids() if _comm(pid) == params.comm and alive(pid)]
+        if not pids:
+            raise ToolError(
+                ErrorCode.NO_SUCH_PROCESS,
+                f"no process is called {clean(params.comm)!r}",
+                "use the exact name of `ps -o comm` (at most 15 characters)",
+            )
+        return Target(
+            everything=False,
+            comm=params.comm,
+            pids=_family(pids, params.children),
+            follow=params.children,
+        )
+    if params.cgroup is not None:
+        pids = cgroup_pids(params.cgroup)
+        if not pids:
+            raise ToolError(
+                ErrorCode.NO_SUCH_CGROUP,
+                f"cgroup {clean(params.cgroup)!r} does not exist or is empty",
+                "give a path below /sys/fs/cgroup, as /proc/PID/cgroup shows it",
+            )
+        return Target(everything=False, cgroup=params.cgroup, pids=pids, follow=True)
+    return Target(everything=True)
+
+
+def cgroup_pids(cgroup: str) -> list[int]:
+    """Processes of `cgroup` and its descendants, in every mounted hierarchy (v1 controllers or v2); empty if there
+    are none.
+    """
+    relative = cgroup.removeprefix(str(_CGROUP_ROOT)).strip("/")
+    if ".." in Path(relative).parts:
+        return []
+    roots = [_CGROUP_ROOT / relative, *(d / relative for d in sorted(_CGROUP_ROOT.glob("*")) if d.is_dir())]
+    pids: set[int] = set()
+    for root in roots:
+        for procs in root.rglob("cgroup.procs") if relative else ():
+            try:
+                pids.update(int(line) for line in procs.read_text().split())
+            except OSError:
+                continue  # the cgroup vanished while we walked
+    return sorted(pids)
+
+
+def children_of(pids: list[int]) -> list[int]:
+    """`pids` and all their descendants that live now, sorted."""
+    parents: dict[int, list[int]] = {}
+    for pid in _all_pids():
+        parents.setdefault(_parent(pid), []).append(pid)
+    found, queue = set(pids), list(pids)
+    while queue:
+        for child in parents.get(queue.pop(), ()):
+            if child not in found:
+                found.add(child)
+                queue.append(child)
+    return sorted(found)
+
+
+def alive(pid: int) -> bool:
+    """False for a process that is gone or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False
+
+
+def _family(pids: list[int], follow: bool) -> list[int]:
+    return children_of(pids) if follow else sorted(pids)
+
+
+def _one_process(pid: int, follow: bool) -> Target:
+    tgid = _status_field(pid, "Tgid")
+    if tgid is None:
+        raise ToolError(ErrorCode.NO_SUCH_PROCESS, f"no process has pid {pid}", "list processes with `ps -e`")
+    if tgid != pid:
+        raise ToolError(ErrorCode.NO_SUCH_PROCESS, f"{pid} is a thread of process {tgid}", f"use pid {tgid}")
+    if not alive(pid):
+        raise ToolError(
+            ErrorCode.NO_SUCH_PROCESS,
+            f"process {pid} has ended and waits for its parent to notice (zombie)",
+            "list processes with `ps -e`",
+        )
+    return Target(everything=False, pid=pid, comm=_comm(pid), pids=_family([pid], follow), follow=follow)
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _comm(pid: int) -> str:
+    try:
+        return clean(Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n"))
+    except OSError:
+        return ""
+
+
+def _parent(pid: int) -> int:
+    return _status_field(pid, "PPid") or 0
+
+
+def _status_field(pid: int, name: str) -> int | None:
+    try:
+        for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
+            if line.startswith(name.encode() + b":"):
+                return int(line.split()[1])
+    except OSError:
+        return None
+    return None

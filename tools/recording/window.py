@@ -1,0 +1,275 @@
+"""The Window: runs the union of the collectors that the asked tools need, once, over one span."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+import anyio
+import polars as pl
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.result import BlindSpot
+from whystall.tools.contract.text import clean
+from whystall.tools.recording.collector import Capture, Engine, Need, Options, merge_needs
+from whystall.tools.recording.home import home
+from whystall.tools.recording.manifest import CollectorManifest, Manifest
+from whystall.tools.recording.store import Recording
+from whystall.tools.recording.target import Target, alive, cgroup_pids
+
+Progress = Callable[[float, float, str], None]
+_TICK_S = 0.1
+# A window cut shorter than this by the target's exit says nothing, least of all what is normal.
+_LEAST_NS = 100_000_000
+# A busy ring buffer wakes its reader for every record; draining at most this often keeps our own CPU time bounded.
+_DRAIN_S = 0.02
+
+
+@dataclass
+class _Assignment:
+    """Which engine serves which collectors, and why not a better one."""
+
+    engine: Engine
+    wanted: dict[str, Options] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+
+
+async def observe(
+    needs: Iterable[Need],
+    target: Target,
+    duration_s: float,
+    engines: Sequence[Callable[[], Engine]],
+    *,
+    choice: str = "auto",
+    progress: Progress | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Recording:
+    """Run the collectors of `needs` for `duration_s` seconds, or until `stop` says True, and return the recording.
+
+    `engines` are factories in order of preference; the first that can serve a collector does. `choice` names the
+    only engine wanted for what more than one can serve. The window ends early when every target process has exited.
+    All engines start and stop as one unit, also on cancellation and error. Raises `ToolError`: busy when another
+    window of this user runs on the host, no_engine when nothing can serve a collector, and what engines raise.
+    """
+    with _exclusive():
+        started = _start(merge_needs(needs), target, engines, choice)
+        try:
+            wall = datetime.now(timezone.utc)
+            start_ns = time.monotonic_ns()
+            exited = await _watch([a.engine for a in started], target, duration_s, progress, stop)
+            window_ns = time.monotonic_ns() - start_ns
+            if exited and window_ns < _LEAST_NS:
+                raise ToolError(
+                    ErrorCode.NO_SUCH_PROCESS,
+                    f"{target.describe()} exited before it could be observed",
+                    "observe a process that lives longer",
+                )
+            # Counters are read to the end of the window; naming symbols takes time, so who attached first stops last.
+            captures = [(a, a.engine.stop()) for a in reversed(started)]
+        finally:
+            _close(started)
+    manifest = Manifest(
+        id=f"{wall:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
+        host=clean(platform.node()),
+        kernel=clean(platform.release()),
+        machine=platform.machine(),
+        cpus=os.cpu_count() or 1,
+        target=target,
+        started=wall.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        start_ns=start_ns,
+        window_ns=window_ns,
+        requested_ns=int(duration_s * 1e9),
+        target_exited=exited,
+        observer=os.getpid(),
+    )
+    tables: dict[str, pl.DataFrame] = {}
+    for assignment, by_collector in captures:
+        for name, capture in by_collector.items():
+            manifest.collectors[name] = _describe(assignment, name, capture)
+            for table, frame in capture.tables.items():
+                if table in capture.events:
+                    frame = frame.filter(pl.col("at_ns").is_between(start_ns, start_ns + window_ns))
+                tables[f"{name}.{table}"] = _relative(frame, start_ns, window_ns)
+    return Recording.in_memory(manifest, tables)
+
+
+def can_serve(collector: str, engines: Sequence[Callable[[], Engine]], choice: str = "auto") -> bool:
+    """Whether some engine says that it can serve `collector` here; it may still fail to start."""
+    return any(
+        collector in engine.serves and _allowed(engine, collector, engines, choice) and engine.unavailable() is None
+        for engine in (make() for make in engines)
+    )
+
+
+def _start(
+    wanted: dict[str, dict[str, int]], target: Target, engines: Sequence[Callable[[], Engine]], choice: str
+) -> list[_Assignment]:
+    """Assign and start engines; a collector whose engine fails to start falls to the next one."""
+    started: list[_Assignment] = []
+    waiting: dict[str, Options] = dict(wanted)
+    reasons: dict[str, list[str]] = {name: [] for name in wanted}
+    last: ToolError | None = None
+    try:
+        for make in engines:
+            engine = make()
+            mine = {n: o for n, o in waiting.items() if n in engine.serves and _allowed(engine, n, engines, choice)}
+            if not mine:
+                continue
+            problem = engine.unavailable()
+            if problem is None:
+                try:
+                    engine.start(mine, target)
+                except ToolError as error:
+                    engine.close()
+                    last, problem = error, f"{error.code.value}: {error.message}"
+                except BaseException:
+                    engine.close()  # interrupted half-way: nothing may stay attached
+                    raise
+            if problem is not None:
+                for name in mine:
+                    reasons[name].append(f"{engine.name}: {problem}")
+                continue
+            started.append(_Assignment(engine, mine, {n: "; ".join(reasons[n]) for n in mine}))
+            waiting = {n: o for n, o in waiting.items() if n not in mine}
+        if waiting:
+            if last is not None:
+                raise last
+            name = next(iter(waiting))
+            why = "; ".join(reasons[name]) or f"no engine {choice!r} serves it"
+            raise ToolError(ErrorCode.NO_ENGINE, f"nothing can observe {name}: {why}", "run `whystall doctor`")
+    except BaseException:
+        _close(started)
+        raise
+    return started
+
+
+def _allowed(engine: Engine, collector: str, engines: Sequence[Callable[[], Engine]], choice: str) -> bool:
+    if choice in ("auto", engine.name):
+        return True
+    return sum(collector in make().serves for make in engines) == 1  # only one way there is: no choice to make
+
+
+def _close(started: list[_Assignment]) -> None:
+    """Close all, the last started first, also when one fails."""
+    with ExitStack() as stack:
+        for assignment in started:
+            stack.callback(assignment.engine.close)
+
+
+async def _watch(
+    engines: list[Engine],
+    target: Target,
+    duration_s: float,
+    progress: Progress | None,
+    stop: Callable[[], bool] | None,
+) -> bool:
+    """Drain the engines until the time is up or `stop` says so (False), or every target process is gone (True)."""
+    deadline = anyio.current_time() + duration_s
+    exited = False
+    failures: list[Exception] = []
+
+    async def drain(engine: Engine) -> None:
+        try:
+            await _drain(engine)
+        except Exception as error:  # out of the task group as itself, not wrapped in an ExceptionGroup
+            failures.append(error)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for engine in engines:
+            tasks.start_soon(drain, engine)
+        while (left := deadline - anyio.current_time()) > 0:
+            if progress is not None:
+                progress(duration_s - left, duration_s, "observing")
+            if target.pids and not _lives(target):
+                exited = True
+                break
+            if stop is not None and stop():
+                break
+            await anyio.sleep(min(_TICK_S, left))
+        tasks.cancel_scope.cancel()
+    if failures:
+        raise failures[0]
+    if progress is not None:
+        progress(duration_s, duration_s, "judging")
+    return exited
+
+
+async def _drain(engine: Engine) -> None:
+    fd = engine.fileno()
+    while True:
+        if fd is None:
+            await anyio.sleep(engine.period_s)
+        else:
+            with anyio.move_on_after(engine.period_s):
+                await anyio.wait_readable(fd)
+            await anyio.sleep(_DRAIN_S)
+        engine.poll()
+
+
+def _lives(target: Target) -> bool:
+    """Whether any target process is left; a cgroup lives while anything runs in it."""
+    if any(alive(pid) for pid in target.pids):
+        return True
+    return target.cgroup is not None and any(alive(pid) for pid in cgroup_pids(target.cgroup))
+
+
+def _describe(assignment: _Assignment, name: str, capture: Capture) -> CollectorManifest:
+    return CollectorManifest(
+        engine=assignment.engine.name,
+        why=clean(assignment.why.get(name, ""), 500),
+        options=dict(assignment.wanted[name]),
+        hooks=capture.hooks,
+        seen=capture.seen,
+        kept=capture.kept,
+        lost=capture.lost,
+        proven=capture.proven,
+        not_seen=[BlindSpot(code=code, detail=clean(detail)) for code, detail in capture.not_seen],
+    )
+
+
+_POINTS = ("start_ns", "end_ns", "issue_ns", "at_ns", "woken_ns", "prev_arrived_ns")
+
+
+def _relative(frame: pl.DataFrame, start_ns: int, window_ns: int) -> pl.DataFrame:
+    """Absolute instants to nanoseconds since the start, kept within the window; 0 stays for "never"."""
+    return frame.with_columns(
+        pl.when(pl.col(c) == 0).then(0).otherwise((pl.col(c) - start_ns).clip(0, window_ns)).alias(c)
+        for c in _POINTS
+        if c in frame.columns
+    )
+
+
+@contextmanager
+def _exclusive() -> Iterator[None]:
+    """One window at a time: two would observe each other. The lock dies with its process."""
+    path = home() / "window.lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ToolError(
+            ErrorCode.IO_ERROR,
+            f"cannot open {path}: {error.strerror}",
+            "set WHYSTALL_HOME to a directory you can write",
+        ) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise ToolError(
+                ErrorCode.BUSY, f"process {holder} is observing already", "wait until it ends, or stop it"
+            ) from None
+        with suppress(OSError):  # a full disk: the lock holds all the same, only without our name in it
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,205 @@
+"""Databases of the Ascend profilers: ``ascend_pytorch_profiler_N.db`` of torch_npu, ``msprof_*.db`` of msprof.
+
+SQLite. Times are nanoseconds (those of PYTORCH_API in text), names keys into STRING_IDS, threads ``pid << 32 | tid``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from whystall.tools.timeline.ascend_info import Info
+from whystall.tools.timeline.ascend_rows import NO_ID, cann_kind, host_kind, task_kind, with_streams
+from whystall.tools.timeline.profile import Profile
+from whystall.tools.timeline.profile_build import OWNERS, RAW, Found, finished
+from whystall.tools.timeline.profile_json import bad, unreadable
+from whystall.tools.timeline.profile_times import whole
+
+_BATCH = 100_000
+_MAGIC = b"SQLite format 3\0"
+_API_LEVELS = {5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl"}
+_FRAMEWORK = {50001: "op", 50002: "queue", 50003: "trace", 50004: "mstx"}
+_PREFIX = {"runtime": "Runtime@", "hccl": "Hccl@", "node": "Node@", "model": "Model@", "acl": "AscendCL@"}
+_COMPUTE, _TASK, _OP, _CALL, _HOST = "compute", "task", "collective", "cann", "host"
+
+
+class _Database:
+    """Reads tables, never views: a view of a stranger may run for ever."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        self.tables = {str(name) for (name,) in rows}
+
+    def columns(self, table: str) -> set[str]:
+        return {str(row[1]) for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
+
+    def read(self, table: str, *wanted: str) -> Iterator[list[tuple[object, ...]]]:
+        """Batches of rows of columns; nothing when the table or one of them is not there."""
+        if table not in self.tables or not set(wanted) <= self.columns(table):
+            return
+        names = ", ".join(f'"{name}"' for name in wanted)
+        cursor = self._connection.execute(f'SELECT {names} FROM "{table}"')  # noqa: S608 - names are ours
+        while rows := cursor.fetchmany(_BATCH):
+            yield rows
+
+
+def is_database(path: Path) -> bool:
+    """Whether a file is an SQLite database. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def read(path: Path, info: Info, source: str) -> Profile:
+    """The profile in a database. Raises `ToolError` (bad_trace, io_error)."""
+    try:
+        with _opened(path) as database:
+            if not database.tables & {"TASK", "PYTORCH_API", "CANN_API"}:
+                raise bad(path, "a database of something else")
+            found, rank = _found(database)
+    except sqlite3.Error as error:
+        raise bad(path, f"damaged ({error})") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    found.rows = with_streams(found.rows)
+    told = f"{_OP}|" in {label for label, _ in found.names}
+    return finished(
+        path,
+        found,
+        partial(_kind, told=told),
+        source=source,
+        rank=info.rank if info.rank >= 0 else rank,
+        bridges=info.bridges,
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Database]:
+    with open(path, "rb"):
+        pass  # says what is wrong in words of the system
+    # immutable: no lock is taken and no journal written beside a file that may not be ours
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
+        connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
+        yield _Database(connection)
+
+
+def _found(database: _Database) -> tuple[Found, int]:
+    found = Found()
+    texts = _mapping(database, "STRING_IDS", "id", "value")
+    _calls(database, found, texts)
+    _tasks(database, found, texts)
+    ranks = {row[0] for rows in database.read("RANK_DEVICE_MAP", "rankId") for row in rows}
+    rank = next(iter(ranks)) if len(ranks) == 1 else -1
+    return found, int(whole([rank])[0])
+
+
+def _calls(database: _Database, found: Found, texts: dict[object, object]) -> None:
+    """What ran on the host."""
+    for rows in database.read("CANN_API", "startNs", "endNs", "name", "globalTid", "connectionId", "type"):
+        levels = [_level(_API_LEVELS, row[5]) for row in rows]
+        names = [_PREFIX.get(level, "") + str(texts.get(row[2], "")) for level, row in zip(levels, rows, strict=True)]
+        _add(found, rows, names, [f"{_CALL}|{level}" for level in levels], thread=3, correlation=4)
+    framework = ("startNs", "endNs", "name", "globalTid", "type", "connectionId")
+    linked = _mapping_list(database, "CONNECTION_IDS")
+    owners: list[tuple[object, ...]] = []
+    for rows in database.read("PYTORCH_API", *framework):
+        kinds = [_level(_FRAMEWORK, row[4]) for row in rows]
+        names = [str(texts.get(row[2], "")) for row in rows]
+        _add(found, rows, names, [f"{_HOST}|{kind}" for kind in kinds], thread=3)
+        for row, kind in zip(rows, kinds, strict=True):
+            if kind == "op" and isinstance(row[3], int):
+                owners += [(c, row[0], row[3] >> 32, row[3] & NO_ID) for c in linked.get(row[5], ())]
+    for rows in database.read("MSTX_EVENTS", "startNs", "endNs", "message", "globalTid"):
+        names = [str(texts.get(row[2], "")) for row in rows]
+        _add(found, rows, names, [f"{_HOST}|mstx"] * len(rows), thread=3)
+    columns = list(zip(*owners, strict=True)) or [()] * 4
+    found.owners = pl.DataFrame([whole(list(column)) for column in columns], schema=OWNERS).sort("at_ns")
+
+
+def _tasks(database: _Database, found: Found, texts: dict[object, object]) -> None:
+    """What ran on the device."""
+    computed = _mapping(database, "COMPUTE_TASK_INFO", "globalTaskId", "name")
+    columns = ("startNs", "endNs", "taskType", "globalPid", "deviceId", "streamId", "connectionId", "globalTaskId")
+    devices: list[object] = []
+    for rows in database.read("TASK", *columns):
+        types = [str(texts.get(row[2], "")) for row in rows]
+        names, labels = [], []
+        for row, kind in zip(rows, types, strict=True):
+            compute = row[7] in computed
+            names.append(str(texts.get(computed[row[7]], kind)) if compute else kind)
+            # Without details of any task, its type must tell. With them, a task without is one of several parts.
+            labels.append(f"{_COMPUTE if compute or not computed else _TASK}|{kind}")
+        _add(found, rows, names, labels, process=3, device=4, stream=5, correlation=6)
+        devices += {row[4] for row in rows}
+    device = devices[0] if len(set(devices)) == 1 else 0
+    for rows in database.read("COMMUNICATION_OP", "startNs", "endNs", "opName", "connectionId"):
+        names = [str(texts.get(row[2], "")) for row in rows]
+        rows = [(*row, device) for row in rows]
+        _add(found, rows, names, [f"{_OP}|"] * len(rows), correlation=3, device=4)
+
+
+def _add(
+    found: Found,
+    rows: list[tuple[object, ...]],
+    names: list[str],
+    labels: list[str],
+    **places: int,
+) -> None:
+    """Rows that begin with start and end; `places`: where thread (or process), device, stream, correlation stand."""
+
+    def column(what: str) -> pl.Series:
+        place = places.get(what)
+        return whole([-1] * len(rows) if place is None else [row[place] for row in rows])
+
+    thread, start, end = column("thread"), whole([row[0] for row in rows]), whole([row[1] for row in rows])
+    correlation = column("correlation")
+    known = thread >= 0
+    frame = pl.DataFrame(
+        {
+            "start_ns": start,
+            "end_ns": end,
+            "what": pl.Series([found.names[pair] for pair in zip(labels, names, strict=True)], dtype=pl.UInt32),
+            "pid": column("process") if "process" in places else (thread // 2**32).set(~known, -1),
+            "tid": (thread % 2**32).set(~known, -1),
+            "device": column("device"),
+            "stream": column("stream"),
+            "correlation": correlation.set(correlation == NO_ID, -1),
+        },
+        schema=RAW,
+    )
+    timed = (pl.col("start_ns") > 0) & (pl.col("end_ns") > 0)
+    found.add(frame.with_columns(pl.when(timed).then("end_ns").alias("end_ns")))
+
+
+def _kind(label: str, name: str, *, told: bool) -> str:
+    where, _, what = label.partition("|")
+    if where == _OP:
+        return "collective"
+    if where == _CALL:
+        return cann_kind(what, name.partition("@")[2] or name)
+    if where == _HOST:
+        return host_kind(what, name)
+    kind = task_kind(what, name, told=told)
+    return "other" if kind == "kernel" and where == _TASK else kind
+
+
+def _level(levels: dict[int, str], number: object) -> str:
+    return levels.get(number, "") if isinstance(number, int) else ""
+
+
+def _mapping(database: _Database, table: str, key: str, value: str) -> dict[object, object]:
+    return {row[0]: row[1] for rows in database.read(table, key, value) for row in rows}
+
+
+def _mapping_list(database: _Database, table: str) -> dict[object, list[object]]:
+    found: dict[object, list[object]] = {}
+    for rows in database.read(table, "id", "connectionId"):
+        for key, value in rows:
+            found.setdefault(key, []).append(value)
+    return found

@@ -1,0 +1,43 @@
+"""The lanes of a drawing and the columns of what lies in them (see `drawing`)."""
+
+from __future__ import annotations
+
+import polars as pl
+
+CPU_GROUP = "CPU Scheduling"
+THREAD_GROUP = "Process Scheduling"
+HOLE_GROUP = "Holes"
+# A lane's number: that of its CPU or thread, plus one of these.
+CPU_LANES = 0
+THREAD_LANES = 1 << 32
+HOLE_LANES = 2 << 32
+PROFILE_LANES = 3 << 32
+
+LANES = pl.Schema({"lane": pl.Int64, "group": pl.String, "key": pl.String, "label": pl.String})
+"""`key`: unique within the group; MindStudio wants ``comm:tid`` there. `label`: what to show."""
+SLICES = pl.Schema(
+    {
+        "lane": pl.Int64,
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
+        "name": pl.String,
+        "cat": pl.String,
+        # a JSON object
+        "args": pl.String,
+    }
+)
+FLOWS = pl.Schema(
+    {"cat": pl.String, "from_lane": pl.Int64, "from_ns": pl.Int64, "to_lane": pl.Int64, "to_ns": pl.Int64}
+)
+"""Arrows: each end lies in a slice of its lane, and where it points to that slice begins, so that every viewer binds it
+to the same."""
+
+
+def cpu_key(cpu: pl.Expr) -> pl.Expr:
+    """``CPU 003``."""
+    return pl.format("CPU {}", cpu.cast(pl.String).str.zfill(3))
+
+
+def shape(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+    """The columns of `schema`, in its order and types."""
+    return frame.select(pl.col(name).cast(kind) for name, kind in schema.items())

@@ -1,0 +1,128 @@
+"""PyTorch Kineto traces: JSON, plain or gzip, of any year.
+
+Facts of the format: libkineto/src/output_json.cpp. Since 2024 ``ts`` counts from ``baseTimeNanoseconds``; before, it
+was the epoch in microseconds. Categories and argument names changed in 2021 (``Kernel`` to ``kernel`` and so on).
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from whystall.tools.timeline.profile import Profile
+from whystall.tools.timeline.profile_build import Found, call_kind, finished, is_collective, is_step
+from whystall.tools.timeline.profile_json import Event, EventFile
+from whystall.tools.timeline.profile_times import nanoseconds, whole
+
+_KINDS = {
+    "kernel": "kernel",
+    "concurrent_kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+    "cpu_op": "operator",
+    "operator": "operator",
+    "user_annotation": "annotation",
+    "python_function": "python",
+    # spans of the profiler itself, and what it sampled
+    "trace": "",
+    "ac2g": "",
+}
+_DEVICE = frozenset({"kernel", "memcpy", "memset", "collective"})
+# Rows on a device's lane that are no work of it: ranges projected onto it, and waits it was told of.
+_ON_DEVICE = frozenset({"gpu_user_annotation", "cuda_sync"})
+_COLLECTIVE = "collective of "
+_BASE_LIMIT_NS = 4 * 10**18
+_EPOCH_NS = 10**18
+
+
+class _Args(msgspec.Struct, gc=False):
+    correlation: int | str | None = -1
+    device: int | str | None = None
+    stream: int | str | None = None
+    collective: str = msgspec.field(name="Collective name", default="")
+
+
+class _Event(Event, gc=False):
+    args: _Args | None = None
+
+
+_NONE = _Args()
+
+
+def read(path: Path) -> Profile:
+    """The profile in a Kineto file. Raises `ToolError` (bad_trace, io_error)."""
+    file, found = EventFile(path, _Event), Found()
+    lanes: list[bool] = []
+    for events in file.pieces():
+        _take([event for event in events if event.ph == "X"], found, lanes)
+    found.odd += file.odd
+    _shift(found, file.top.get("baseTimeNanoseconds"))
+    return finished(path, found, _kind, source="kineto", rank=rank_of(file.top))
+
+
+def rank_of(top: dict[str, object]) -> int:
+    """The rank a file's head names, -1 when it names none."""
+    info = top.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
+    return rank if isinstance(rank, int) and 0 <= rank < 2**31 else -1
+
+
+def _take(events: list[_Event], found: Found, lanes: list[bool]) -> None:
+    """Add the rows of some events; `lanes`: by number of the name, whether its lane is a device's."""
+    args = [event.args or _NONE for event in events]
+    names, start = found.names, nanoseconds([event.ts for event in events])
+    what = [
+        names[(_COLLECTIVE + event.cat if arg.collective else event.cat), event.name]
+        for event, arg in zip(events, args, strict=True)
+    ]
+    frame = pl.DataFrame(
+        {
+            "start_ns": start,
+            "end_ns": start + nanoseconds([event.dur for event in events]).clip(0),
+            "what": pl.Series(what, dtype=pl.UInt32),
+            "pid": whole([event.pid for event in events]),
+            "tid": whole([event.tid for event in events]),
+            "device": whole([-1 if arg.device is None else arg.device for arg in args]),
+            "stream": whole([-1 if arg.stream is None else arg.stream for arg in args]),
+            "correlation": whole([arg.correlation for arg in args]),
+        }
+    )
+    lanes += [_lane_of_device(label) for label, _ in islice(names, len(lanes), None)]
+    device = pl.lit(pl.Series(lanes, dtype=pl.Boolean).gather(frame["what"]))
+    # The lanes of a device are its number and its stream's; 0 and below is no correlation.
+    found.add(
+        frame.with_columns(
+            pl.when(~device).then(-1).when(pl.col("device") < 0).then("pid").otherwise("device").alias("device"),
+            pl.when(~device).then(-1).when(pl.col("stream") < 0).then("tid").otherwise("stream").alias("stream"),
+            pl.when(pl.col("correlation") > 0).then("correlation").otherwise(-1).alias("correlation"),
+        )
+    )
+
+
+def _shift(found: Found, base: object) -> None:
+    """Add the base to all instants, unless they are those of the epoch already."""
+    if not isinstance(base, int) or not 0 < base < _BASE_LIMIT_NS:
+        return
+    if any((frame["start_ns"] >= _EPOCH_NS).any() for frame in found.rows):
+        return
+    found.rows = [frame.with_columns(pl.col("start_ns", "end_ns") + base) for frame in found.rows]
+
+
+def _lane_of_device(label: str) -> bool:
+    category = label.removeprefix(_COLLECTIVE).lower()
+    return category in _ON_DEVICE or _KINDS.get(category) in _DEVICE
+
+
+def _kind(label: str, name: str) -> str:
+    category = label.removeprefix(_COLLECTIVE).lower()
+    if category.endswith(("runtime", "driver")):
+        return call_kind(name)
+    kind = _KINDS.get(category, "other")
+    if kind == "kernel" and (label.startswith(_COLLECTIVE) or is_collective(name)):
+        return "collective"
+    return "annotation" if kind == "operator" and is_step(name) else kind

@@ -1,0 +1,81 @@
+"""The accelerator profile: what a process asked for and what its device did, from any profiler, in columns.
+
+Conventions as in `whystall.tools.timeline.sched`: integer nanoseconds, no nulls, 0 for an unknown instant, -1 for
+another unknown number, empty for an unknown text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+_I, _N, _S = pl.Int64, pl.Int32, pl.String
+
+KINDS = ("kernel", "memcpy", "memset", "collective", "operator", "launch", "sync", "annotation", "python", "other")
+"""What an activity is. The first four run on the device; `launch` and `sync` are host calls that enqueue work on it or
+wait for it; `operator` is a framework operator, `annotation` a range named by the user."""
+
+ACTIVITIES = pl.Schema(
+    {
+        "start_ns": _I,
+        "end_ns": _I,
+        "kind": _S,
+        "name": _S,
+        # the host's process and thread; for device work of whom it was launched, when known
+        "pid": _N,
+        "tid": _N,
+        # where it ran on the device; -1 for host work
+        "device": _N,
+        "stream": _I,
+        # the same number on a launch and on the device work it enqueued
+        "correlation": _I,
+        # the profiler step of its launch (or of itself, on the host)
+        "step": _N,
+    }
+)
+STEPS = pl.Schema({"start_ns": _I, "end_ns": _I, "step": _N, "pid": _N, "tid": _N})
+TABLES: dict[str, pl.Schema] = {"activities": ACTIVITIES, "steps": STEPS}
+"""The tables of a profile, and of the collector ``profile`` in a recording."""
+
+
+@dataclass(frozen=True)
+class ClockBridge:
+    """The same instant on the profile's clock and on one of the host's (`host_clock`: mono, mono_raw, boot, real)."""
+
+    profile_ns: int
+    host_clock: str
+    host_ns: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One rank's profile, both tables sorted by start.
+
+    `clock`: what its instants are on: ``real`` (the epoch), ``mono``, ``mono_raw``, ``boot``, or empty when the
+    files do not say. `bridges`: pairs the profiler itself recorded. `rank` -1 when unknown. `source`: the format
+    (``kineto``, ``ascend_text``, ``ascend_db``, ``msprof``). `notes`: (blind spot code, detail).
+    """
+
+    tables: Mapping[str, pl.DataFrame]
+    clock: str
+    source: str
+    rank: int = -1
+    bridges: tuple[ClockBridge, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, schema in TABLES.items():
+            if self.tables[name].schema != schema:
+                raise ValueError(f"table {name} does not have its columns")
+
+    @property
+    def activities(self) -> pl.DataFrame:
+        """All activities."""
+        return self.tables["activities"]
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """The profiler's steps."""
+        return self.tables["steps"]

@@ -1,0 +1,115 @@
+"""trace-cmd's own files, through ``trace-cmd report``: its format is the program's business, its text is ours."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import select
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+MAGIC = b"\x17\x08\x44tracing"
+"""How such a file begins."""
+
+PROGRAM = "trace-cmd"
+SILENCE_S = 120.0
+"""trace-cmd is ended when it writes nothing for so long."""
+
+_CLOCK_S = 20.0
+_CPU_S = 3600  # of one run
+_MEMORY = 8 << 30  # of one run, address space
+_FILE = 64 << 30  # what it may unpack at once
+_TOLD = 4096
+_CLOCK = re.compile(r"\[([a-z0-9_-]{1,32})\]")
+
+
+class Report:
+    """The text of a trace-cmd file, as it comes. To be read like a file, to the end or not."""
+
+    def __init__(self, process: subprocess.Popen[bytes], told: IO[bytes]) -> None:
+        if process.stdout is None:
+            raise ValueError("its output is no pipe")
+        self._process, self._pipe, self._told = process, process.stdout, told
+        self.size = 0
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end. Raises `ToolError` when trace-cmd hangs or fails."""
+        ready, _, _ = select.select([self._pipe], [], [], SILENCE_S)
+        if not ready:
+            raise _failed(f"wrote nothing for {SILENCE_S:.0f} s")
+        data = os.read(self._pipe.fileno(), size)
+        self.size += len(data)
+        if not data:
+            status = self._process.wait()
+            self._told.seek(0)
+            said = " ".join(self._told.read(_TOLD).decode("utf-8", "backslashreplace").split())
+            if status or (said and not self.size):
+                raise _failed(said or f"ended with status {status}")
+        return data
+
+
+@contextmanager
+def report(path: Path, cpus: Collection[int] | None = None) -> Iterator[Report]:
+    """Run ``trace-cmd report`` on `path`, of these CPUs only: full time stamps, the kernel's own words, no plugins.
+
+    It is ended on the way out. Raises `ToolError` BAD_TRACE when trace-cmd is not installed.
+    """
+    program = _program()
+    argv = [program, "report", "-t", "-N", "-i", os.path.abspath(path)]
+    if cpus:
+        argv += ["--cpu", ",".join(str(cpu) for cpu in sorted(cpus))]
+    with tempfile.TemporaryFile() as told:
+        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+        with subprocess.Popen(argv, stdin=nothing, stdout=pipe, stderr=told, env=_environment(), bufsize=0) as process:
+            _bound(process)
+            try:
+                yield Report(process, told)
+            finally:
+                process.kill()
+
+
+def clock_of(path: Path) -> str:
+    """The clock of the time stamps in `path`, as the kernel calls it; empty when the file does not tell."""
+    argv = [_program(), "dump", "--clock", "-i", os.path.abspath(path)]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CLOCK_S, env=_environment())
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = _CLOCK.search(done.stdout[:_TOLD].decode("ascii", "replace"))
+    return found[1] if found else ""
+
+
+def _program() -> str:
+    program = shutil.which(PROGRAM)
+    if program is None:
+        raise ToolError(
+            ErrorCode.BAD_TRACE,
+            "this is a file of trace-cmd, which is not installed here",
+            "install the package trace-cmd, or convert where it is: trace-cmd report -t -N -i FILE > FILE.txt",
+        )
+    return program
+
+
+def _environment() -> dict[str, str]:
+    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TMPDIR": tempfile.gettempdir()}
+
+
+def _bound(process: subprocess.Popen[bytes]) -> None:
+    """A damaged file must not make it eat the machine."""
+    limits = {resource.RLIMIT_CPU: _CPU_S, resource.RLIMIT_AS: _MEMORY, resource.RLIMIT_FSIZE: _FILE}
+    for limit, most in limits.items():
+        with suppress(OSError, ValueError):
+            resource.prlimit(process.pid, limit, (most, most))
+
+
+def _failed(why: str) -> ToolError:
+    return ToolError(ErrorCode.BAD_TRACE, f"trace-cmd could not read the file: {clean(why, 300)}", "record it again")

@@ -1,0 +1,32 @@
+"""All tools and all engines, in one place for the doors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from whystall.tools.collect.ebpf_engine import EbpfEngine
+from whystall.tools.collect.ftrace.bpf_engine import FtraceBpfEngine
+from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
+from whystall.tools.collect.procfs_engine import ProcfsEngine
+from whystall.tools.contract.registry import Registry
+from whystall.tools.host import (
+    biolatency,
+    fileslower,
+    ftrace_capture,
+    host_bound,
+    host_snapshot,
+    offcputime,
+    syscall_time,
+)
+from whystall.tools.recording.collector import Engine
+
+# In order of preference; the first that can serve a collector does.
+ENGINES: Sequence[Callable[[], Engine]] = (EbpfEngine, FtraceBpfEngine, TracefsEngine, ProcfsEngine)
+
+
+def registry() -> Registry:
+    """The registry with every tool in it."""
+    tools = Registry()
+    for module in (host_snapshot, fileslower, syscall_time, biolatency, offcputime, ftrace_capture, host_bound):
+        tools.add(module.TOOL)
+    return tools

@@ -1,0 +1,1 @@
+"""Columns in, one self-contained page out. Pure: nothing is read, nothing is judged."""

@@ -1,0 +1,196 @@
+"""The worst moments of a dispatch thread, one panel each: what the device, the thread and its CPUs did then.
+
+A moment is a gap in the device's work, or without a device a late wake. The page shows it and stays silent on why:
+the attribution, like every other word, is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from whystall.tools.views.bubble_lanes import LOOKS, Panel, panel
+from whystall.tools.views.page import escape, page
+
+MOST_BUBBLES = 50
+"""More are not drawn; a person looks at ten."""
+MOST_SLICES = 60_000
+"""On the whole page, about: then it has 3 MB."""
+WORDS = (
+    frozenset(LOOKS)
+    | {"bubble", "start", "length", "during", "legend", "search", "search_hint", "matches", "no_match"}
+    | {"theme", "help", "close", "zoom_in", "zoom_out", "fit", "needs_script", "moments_left_out", "nothing"}
+    | {"lane_device", "lane_launches", "lane_thread", "lane_cpu", "lane_interrupts", "merged", "lanes_left_out"}
+    | {"on_cpu", "queued_on_cpu", "left_cpu", "from_cpu", "woken_by", "woken_by_interrupt", "waker_unknown"}
+    | {"preempted_by", "began_before", "not_ended", "inexact", "own_time", "lost", "correlation", "at", "lasted"}
+    | {"key_zoom", "key_pan", "key_fit", "key_slice", "key_panel", "key_search", "key_theme", "key_help", "mouse"}
+)
+"""The words the caller gives. ``{}`` in them stands for a name or number: in lane_device (two), lane_thread (two),
+lane_cpu, lane_interrupts, merged, lanes_left_out, moments_left_out, on_cpu, queued_on_cpu, left_cpu, from_cpu,
+woken_by, preempted_by, own_time, lost, correlation, matches (two)."""
+_SCRIPT_WORDS = ("matches", "no_match", "fit", "zoom_in", "zoom_out", "at", "lasted", "bubble")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A share of a bubble: what to call it, how long, and the look (one of `LOOKS`) of its piece of the bar."""
+
+    label: str
+    ns: int
+    look: str
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """One moment to show.
+
+    `title`: its attribution in words. `tids`: the dispatch thread first, then others that matter (whom it waited
+    for). `parts`: how its length divides.
+    """
+
+    start_ns: int
+    end_ns: int
+    title: str
+    tids: tuple[int, ...]
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What happened, as the lanes and the profile give it; one clock, of which the page shows the seconds.
+
+    `threads`, `cpus`, `interrupts`: columns as ``THREAD_SLICES``, ``CPU_SLICES`` and ``INTERRUPT_SLICES`` of
+    whystall.tools.timeline.lanes; `holes` as the table of sched.TABLES; `activities` as profile.ACTIVITIES. They may
+    hold all threads and the whole span: what a bubble needs is picked. Absent ones show nothing. `names`: of threads.
+    """
+
+    threads: pl.DataFrame
+    cpus: pl.DataFrame
+    interrupts: pl.DataFrame | None = None
+    holes: pl.DataFrame | None = None
+    activities: pl.DataFrame | None = None
+    names: Mapping[int, str] = field(default_factory=dict)
+
+
+def bubbles_page(
+    timeline: Timeline,
+    bubbles: Sequence[Bubble],
+    words: Mapping[str, str],
+    *,
+    lang: str,
+    heading: str,
+    notes: Sequence[str] = (),
+) -> str:
+    """The HTML of one offline page, a panel per bubble in the given order, at most `MOST_BUBBLES`.
+
+    `heading` and `notes` (lines below it) are shown on top; `words` holds all of `WORDS`. Its size is bounded: what a
+    panel leaves out it says. Raises KeyError for a word that is missing.
+    """
+    said = {key: words[key] for key in sorted(WORDS)}
+    shown = bubbles[:MOST_BUBBLES]
+    drawn = [(panel(timeline, bubble, said, MOST_SLICES // len(shown)), bubble) for bubble in shown]
+    body = _body(drawn, len(bubbles) - len(shown), said, heading, notes)
+    data = {
+        "words": {key: said[key] for key in _SCRIPT_WORDS},
+        "looks": {look: said[look] for look in LOOKS},
+        "panels": [one.data() for one, _ in drawn],
+    }
+    return page(lang=lang, title=heading, body=body, data=data, name="bubbles")
+
+
+def _body(
+    drawn: Sequence[tuple[Panel, Bubble]], cut: int, words: Mapping[str, str], heading: str, notes: Sequence[str]
+) -> str:
+    lines = [*notes, *([words["moments_left_out"].format(cut)] if cut else []), *([] if drawn else [words["nothing"]])]
+    rows = "".join(_row(number, bubble) for number, (_, bubble) in enumerate(drawn, 1))
+    panels = "".join(_panel(number, *one, words) for number, one in enumerate(drawn, 1))
+    table = f"""<table><thead><tr><th>#</th>
+<th class="number">{_word(words, "start")}</th><th class="number">{_word(words, "length")}</th>
+<th>{_word(words, "during")}</th></tr></thead><tbody>{rows}</tbody></table>"""
+    return f"""<header>
+<h1>{escape(heading)}</h1>
+{"".join(f"<p>{escape(line)}</p>" for line in lines)}
+<noscript><p class="warning">{_word(words, "needs_script")}</p></noscript>
+</header>
+<nav>
+<label>{_word(words, "search")} <input id="search" type="search" placeholder="{_word(words, "search_hint")}"
+ autocomplete="off" spellcheck="false"></label>
+<output id="found" aria-live="polite"></output>
+<span class="space"></span>
+<button id="theme" type="button">{_word(words, "theme")}</button>
+<button id="help" type="button" aria-haspopup="dialog">{_word(words, "help")}</button>
+</nav>
+<main>
+{table if drawn else ""}
+<section aria-label="{_word(words, "legend")}" id="legend"></section>
+{panels}
+</main>
+<div id="tip" role="tooltip" hidden></div>
+<div id="said" class="unseen" aria-live="polite"></div>
+{_help(words)}"""
+
+
+def _row(number: int, bubble: Bubble) -> str:
+    start, length = bubble.start_ns / 1e9, (bubble.end_ns - bubble.start_ns) / 1e6
+    return f"""<tr><td><a href="#b{number}">{number}</a></td><td class="number">{start:.6f} s</td>
+<td class="number">{length:.3f} ms</td><td>{escape(bubble.title)}{_bar(bubble)}</td></tr>"""
+
+
+def _bar(bubble: Bubble) -> str:
+    """Its parts as one bar, widths in thousandths (SVG: a page with this policy may not use style attributes)."""
+    total = sum(max(part.ns, 0) for part in bubble.parts)
+    if total <= 0:
+        return ""
+    pieces, at = [], 0.0
+    for part in bubble.parts:
+        if part.look not in LOOKS:
+            raise KeyError(part.look)
+        width = 1000 * max(part.ns, 0) / total
+        tip = escape(f"{part.label} {100 * part.ns / total:.0f} %")
+        pieces.append(
+            f'<rect class="{part.look}" x="{at:.1f}" width="{width:.1f}" height="10"><title>{tip}</title></rect>'
+        )
+        at += width
+    label = escape("; ".join(f"{part.label} {100 * part.ns / total:.0f} %" for part in bubble.parts))
+    return (
+        f'<svg class="bar" role="img" aria-label="{label}" viewBox="0 0 1000 10" preserveAspectRatio="none">'
+        f"{''.join(pieces)}</svg>"
+    )
+
+
+def _panel(number: int, drawn: Panel, bubble: Bubble, words: Mapping[str, str]) -> str:
+    length = (bubble.end_ns - bubble.start_ns) / 1e6
+    notes = "".join(f"<p class='note'>{escape(note)}</p>" for note in drawn.notes)
+    label = escape(f"{number}: {bubble.title}")
+    buttons = "".join(
+        f'<button type="button" data-do="{key}" title="{said}" aria-label="{said}">{sign}</button>'
+        for key, sign in (("zoom_in", "+"), ("zoom_out", "−"), ("fit", "↔"))
+        for said in [_word(words, key)]
+    )
+    return f"""<section class="panel" id="b{number}">
+<h2><a href="#b{number}">{number}</a> <span class="number">{length:.3f} ms</span> {escape(bubble.title)}</h2>
+<div class="tools">{buttons}</div>
+<canvas tabindex="0" role="img" aria-label="{label}"></canvas>{notes}
+</section>"""
+
+
+def _help(words: Mapping[str, str]) -> str:
+    keys = (
+        ("W S + −", "key_zoom"),
+        ("A D ← →", "key_pan"),
+        ("0", "key_fit"),
+        (", .", "key_slice"),
+        ("J K", "key_panel"),
+        ("/ N ⇧N", "key_search"),
+        ("T", "key_theme"),
+        ("?", "key_help"),
+    )
+    rows = "".join(f"<dt><kbd>{sign}</kbd></dt><dd>{_word(words, key)}</dd>" for sign, key in keys)
+    return f"""<dialog id="keys" aria-label="{_word(words, "help")}"><dl>{rows}</dl><p>{_word(words, "mouse")}</p>
+<form method="dialog"><button>{_word(words, "close")}</button></form></dialog>"""
+
+
+def _word(words: Mapping[str, str], key: str) -> str:
+    return escape(words[key])

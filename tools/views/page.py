@@ -1,0 +1,64 @@
+"""One self-contained HTML page: style, script and data within, nothing fetched, nothing but our own script executed.
+
+The content security policy names the script and the style by their SHA-256 (W3C CSP3, hash sources), so that text
+that should ever get into the markup cannot become code. Data are a JSON block, which browsers do not execute.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+_ASSETS = Path(__file__).parent / "assets"
+# What could end the element or start a comment in it, and the line separators that older engines take for line ends.
+_UNSAFE = re.compile("[<>&\u2028\u2029]")
+
+
+def escape(text: object) -> str:
+    """`text` for element content and for attributes in quotes."""
+    return html.escape(str(text), quote=True)
+
+
+def data_block(data: Any) -> str:
+    """`data` (JSON types) as text that is inert within a script element."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def page(*, lang: str, title: str, body: str, data: Any, name: str) -> str:
+    """The document. `body`: markup, already escaped; `data`: read by the script; `name`: of the style and the script
+    among the assets.
+    """
+    style, script = (_asset(f"{name}.{kind}") for kind in ("css", "js"))
+    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+    return f"""<!DOCTYPE html>
+<html lang="{escape(lang)}">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}; form-action 'none'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{escape(title)}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+<script type="application/json" id="data">{data_block(data)}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _asset(name: str) -> str:
+    return (_ASSETS / name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
