@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from whystall.tools.timeline import profile, sched
+from whystall.tools.timeline import profile, rank_tables, sched
 
 _Type = type[pl.DataType] | pl.DataType
 _I, _S, _B = pl.Int64, pl.String, pl.Boolean
@@ -206,4 +206,7 @@ COLLECTORS: dict[str, dict[str, pl.Schema]] = {
     "proc": PROC,
     "ftrace": sched.TABLES,
     "profile": profile.TABLES,
+    # the ranks of one job, and of an earlier run of it
+    "ranks": rank_tables.TABLES,
+    "ranks_before": rank_tables.TABLES,
 }

@@ -36,6 +36,7 @@ class Subject(BaseModel):
     """What a finding is about. `type` is the primary subject; the other fields say who and where.
 
     `path` is a full path on the observed host, or a numbered series of paths with ``*`` (see `path_pattern`).
+    `rank`: of a distributed job; `host`: where it ran.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,6 +48,8 @@ class Subject(BaseModel):
     path: str | None = None
     device: str | None = None
     cgroup: str | None = None
+    rank: int | None = None
+    host: str | None = None
 
 
 class Interval(BaseModel):
@@ -111,7 +114,7 @@ class Finding(BaseModel):
 
 # What tells findings of one kind about one thread apart. (`syscall` and `operation` came before these: old fingerprints
 # must stay what they are.)
-_DISTINGUISH = ("neighbour", "interrupt", "reason")
+_DISTINGUISH = ("neighbour", "interrupt", "reason", "ranks", "name", "what")
 
 
 def _fingerprint(finding: Finding) -> str:
@@ -127,5 +130,6 @@ def _fingerprint(finding: Finding) -> str:
         words.get("syscall", ""),
         words.get("operation", ""),
         *(f"{name}={words[name]}" for name in _DISTINGUISH if words.get(name)),
+        *([f"rank={subject.rank}"] if subject.rank is not None else []),
     ]
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]

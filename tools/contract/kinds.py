@@ -18,6 +18,8 @@ class Mechanism(str, Enum):
     SWITCHES = "switches"  # the scheduler switching a thread out and in
     BLOCK = "block"  # block device requests
     INTERRUPTS = "interrupts"  # entry and exit of interrupts and softirqs
+    COLLECTIVES = "collectives"  # how long each rank stayed in operations that all leave together
+    WORK = "work"  # what each rank did between them: its operators, kernels and gaps
     DEVICE = "device"  # what the accelerator did by its own clock, as its profiler recorded it
 
 
@@ -64,6 +66,24 @@ _FILE = {
     "episodes": "count",
     "episode_ms": "ms",
     "episode_bytes": "bytes",
+}
+_RANK_SLOW = {
+    "window_pct": "pct",
+    "excess_ms": "ms",
+    "own_ms": "ms",
+    "peers_ms": "ms",
+    "compute_excess_ms": "ms",
+    "gap_excess_ms": "ms",
+    "loader_excess_ms": "ms",
+    "ratio": "ratio",
+}
+_TRANSFER = {
+    "window_pct": "pct",
+    "transfer_ms": "ms",
+    "peers_ms": "ms",
+    "ratio": "ratio",
+    "count": "count",
+    "bytes": "bytes",
 }
 _WAITED = {"window_pct": "pct", "total_ms": "ms", "max_ms": "ms", "count": "count"}
 # `example`: the full path of the slowest file of a series.
@@ -268,6 +288,83 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
             {"window_pct": "pct", "of_idle_pct": "pct", "total_ms": "ms", "count": "count"},
             ("reason", "by", "accelerator"),
             share="window_pct",
+        ),
+        # ranks of a job; `window_pct`: of the steps' time
+        # the others waited for it: `votes` of `steps`, and how likely that is by chance
+        "rank.late": _kind(
+            Mechanism.COLLECTIVES,
+            "rank",
+            {
+                "window_pct": "pct",
+                "lost_ms": "ms",
+                "votes": "count",
+                "steps": "count",
+                "p_value": "ratio",
+                "began_step": "count",
+            },
+            share="window_pct",
+        ),
+        # excess over its median peer per step; `name`: the operator that makes most of it
+        "rank.compute_slow": _kind(Mechanism.WORK, "rank", _RANK_SLOW, ("name", "peers"), share="window_pct"),
+        "rank.host_slow": _kind(Mechanism.WORK, "rank", _RANK_SLOW, ("name", "peers"), share="window_pct"),
+        "rank.unattributed": _kind(Mechanism.WORK, "rank", _RANK_SLOW, ("name", "peers"), share="window_pct"),
+        "rank.communication_slow": _kind(
+            Mechanism.COLLECTIVES, "rank", _TRANSFER, ("name", "peers"), share="window_pct"
+        ),
+        # measured and normal: none of the ranks stands out
+        "rank.even": _kind(
+            Mechanism.COLLECTIVES, "job", {"ranks": "count", "steps": "count", "lost_pct": "pct"}, ("ranks",)
+        ),
+        # others wait in an operation that it has not entered
+        "rank.not_entered": _kind(
+            Mechanism.COLLECTIVES,
+            "rank",
+            {"seq": "count", "waiting": "count", "waiting_s": "s"},
+            ("name", "operation"),
+        ),
+        # ranks of a group entered operations that do not fit: `what` differs
+        "rank.mismatch": _kind(
+            Mechanism.COLLECTIVES, "rank", {"seq": "count"}, ("name", "operation", "what", "expected", "found")
+        ),
+        "stage.slow": _kind(
+            Mechanism.WORK,
+            "job",
+            {"window_pct": "pct", "own_ms": "ms", "peers_ms": "ms", "ratio": "ratio", "lost_ms": "ms"},
+            ("ranks", "name"),
+            share="window_pct",
+        ),
+        "rank.moving": _kind(
+            Mechanism.COLLECTIVES,
+            "job",
+            {"window_pct": "pct", "lost_ms": "ms", "ranks": "count", "steps": "count"},
+            ("ranks",),
+            share="window_pct",
+        ),
+        # `ranks`: the pair or group whose transfers take longer than equal ones elsewhere
+        "link.slow": _kind(Mechanism.COLLECTIVES, "job", _TRANSFER, ("ranks", "name", "operation"), share="window_pct"),
+        # jobs without collectives: a replica beside the others
+        "replica.slow": _kind(
+            Mechanism.WORK,
+            "rank",
+            {"p50_ms": "ms", "peers_ms": "ms", "ratio": "ratio", "steps": "count", "p_value": "ratio"},
+            ("name",),
+        ),
+        # two runs of one job; `what`: step, compute, gap, loader, communication, transfer, operator; per step
+        "run.step_time": _kind(
+            Mechanism.WORK, "job", {"before_ms": "ms", "after_ms": "ms", "change_pct": "pct", "p_value": "ratio"}
+        ),
+        "run.difference": _kind(
+            Mechanism.WORK,
+            "job",
+            {
+                "before_ms": "ms",
+                "after_ms": "ms",
+                "change_ms": "ms",
+                "of_change_pct": "pct",
+                "count_before": "count",
+                "count_after": "count",
+            },
+            ("what", "name", "ranks"),
         ),
     }
 )

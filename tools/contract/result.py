@@ -76,6 +76,16 @@ BLIND_SPOTS = frozenset(
         "launch_unknown",  # device work whose launch is not in the profile; detail: how much of it
         "alignment_unproven",  # nothing in the content could confirm the alignment; detail: what there was
         "alignment_doubtful",  # the content confirms the alignment in part; detail: shares of instants that agree
+        "ranks_missing",  # ranks of the job that no trace is of; detail: which
+        "ranks_unread",  # traces of ranks that could not be read; detail: which, and why
+        "no_collectives",  # nothing in the traces synchronises the ranks
+        "unmatched",  # operations that were not found on all their ranks; detail: how many
+        "group_guessed",  # which group an operation belongs to was inferred; detail: from what
+        "no_steps",  # no steps in the traces: equal runs of operations stand in for them
+        "few_steps",  # too few steps for a vote; detail: how many
+        "clock_spread",  # clocks of the ranks differ; detail: by how much, and what is left after correction
+        "no_work_seen",  # what ranks did between collectives is not in the traces
+        "no_baseline",  # nothing to compare transfers with: a link that is slow for all looks normal
         "profile_outside",  # parts of a profile lie outside of the trace's time; detail: how many
     }
 )

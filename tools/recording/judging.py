@@ -28,6 +28,8 @@ _PARTIAL = frozenset(
         "no_engine",
         "below_threshold",
         "no_dispatch_thread",
+        "ranks_missing",
+        "ranks_unread",
     }
 )
 

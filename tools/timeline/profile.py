@@ -7,9 +7,11 @@ another unknown number, empty for an unknown text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
+
+from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, LINKS
 
 _I, _N, _S = pl.Int64, pl.Int32, pl.String
 
@@ -50,12 +52,26 @@ class ClockBridge:
 
 
 @dataclass(frozen=True)
+class Run:
+    """The job a profile is of, as far as its files say. `world_size` -1 unknown; `host`: its name; `backend`: nccl,
+    gloo, hccl ...; `pid` -1 unknown.
+    """
+
+    world_size: int = -1
+    backend: str = ""
+    host: str = ""
+    pid: int = -1
+
+
+@dataclass(frozen=True)
 class Profile:
     """One rank's profile, both tables sorted by start.
 
     `clock`: what its instants are on: ``real`` (the epoch), ``mono``, ``mono_raw``, ``boot``, or empty when the
     files do not say. `bridges`: pairs the profiler itself recorded. `rank` -1 when unknown. `source`: the format
-    (``kineto``, ``ascend_text``, ``ascend_db``, ``msprof``). `notes`: (blind spot code, detail).
+    (``kineto``, ``ascend_text``, ``ascend_db``, ``msprof``, ``flight_recorder``, ``nsys``, ``nccl_inspector``).
+    `notes`: (blind spot code, detail). `collectives`, `groups`, `links`: communication with other ranks, see
+    `whystall.tools.timeline.collectives`. Sources that know only collectives have no activities.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -64,11 +80,18 @@ class Profile:
     rank: int = -1
     bridges: tuple[ClockBridge, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
+    collectives: pl.DataFrame = field(default_factory=COLLECTIVES.to_frame)
+    groups: pl.DataFrame = field(default_factory=GROUPS.to_frame)
+    links: pl.DataFrame = field(default_factory=LINKS.to_frame)
+    run: Run = Run()
 
     def __post_init__(self) -> None:
         for name, schema in TABLES.items():
             if self.tables[name].schema != schema:
                 raise ValueError(f"table {name} does not have its columns")
+        for frame, schema in ((self.collectives, COLLECTIVES), (self.groups, GROUPS), (self.links, LINKS)):
+            if frame.schema != schema:
+                raise ValueError("a table of communication does not have its columns")
 
     @property
     def activities(self) -> pl.DataFrame:

@@ -1,0 +1,1 @@
+"""Judging the ranks of one job against each other."""
