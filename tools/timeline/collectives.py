@@ -45,19 +45,19 @@ COLLECTIVES = pl.Schema(
 )
 """One row per operation this rank took part in, sorted by start."""
 
-GROUPS = pl.Schema(
-    {
-        # unique within the job and equal on all its ranks: see `group_key`
-        "group": _S,
-        "name": _S,
-        # what the program calls it: default_pg, TENSOR_MODEL_PARALLEL_GROUP ...
-        "description": _S,
-        # global ranks, ascending; empty when not known
-        "ranks": pl.List(_N),
-        # -1 unknown
-        "size": _N,
-    }
-)
+_Type = type[pl.DataType] | pl.DataType
+_GROUPS: dict[str, _Type] = {
+    # unique within the job and equal on all its ranks: see `group_key`
+    "group": _S,
+    "name": _S,
+    # what the program calls it: default_pg, TENSOR_MODEL_PARALLEL_GROUP ...
+    "description": _S,
+    # global ranks, ascending; empty when not known
+    "ranks": pl.List(_N),
+    # -1 unknown
+    "size": _N,
+}
+GROUPS = pl.Schema(_GROUPS)
 
 LINKS = pl.Schema(
     {
