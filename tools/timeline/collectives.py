@@ -74,6 +74,18 @@ LINKS = pl.Schema(
 )
 """What went from rank to rank, where a profiler measures it (Ascend's communication_matrix.json)."""
 
+PROGRESS = pl.Schema(
+    {
+        # key of the group
+        "group": _S,
+        # sequence number of the last collective the host asked for, and of the last one that is done; -1 unknown
+        "asked": _I,
+        "done": _I,
+    }
+)
+"""How far a rank is in its groups, as the library itself counts, where its dump says so (Flight Recorder's pg_status).
+It outlives the ring buffer of operations, which forgets. Point-to-point operations are not counted here."""
+
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 """No rank leaves before all have entered: the rank that arrives last has the shortest one."""
 POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, LINKS
+from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, LINKS, PROGRESS
 
 _I, _N, _S = pl.Int64, pl.Int32, pl.String
 
@@ -70,7 +70,7 @@ class Profile:
     `clock`: what its instants are on: ``real`` (the epoch), ``mono``, ``mono_raw``, ``boot``, or empty when the
     files do not say. `bridges`: pairs the profiler itself recorded. `rank` -1 when unknown. `source`: the format
     (``kineto``, ``ascend_text``, ``ascend_db``, ``msprof``, ``flight_recorder``, ``nsys``, ``nccl_inspector``).
-    `notes`: (blind spot code, detail). `collectives`, `groups`, `links`: communication with other ranks, see
+    `notes`: (blind spot code, detail). `collectives`, `groups`, `links`, `progress`: communication with other ranks, see
     `whystall.tools.timeline.collectives`. Sources that know only collectives have no activities.
     """
 
@@ -83,14 +83,16 @@ class Profile:
     collectives: pl.DataFrame = field(default_factory=COLLECTIVES.to_frame)
     groups: pl.DataFrame = field(default_factory=GROUPS.to_frame)
     links: pl.DataFrame = field(default_factory=LINKS.to_frame)
+    progress: pl.DataFrame = field(default_factory=PROGRESS.to_frame)
     run: Run = Run()
 
     def __post_init__(self) -> None:
         for name, schema in TABLES.items():
             if self.tables[name].schema != schema:
                 raise ValueError(f"table {name} does not have its columns")
-        for frame, schema in ((self.collectives, COLLECTIVES), (self.groups, GROUPS), (self.links, LINKS)):
-            if frame.schema != schema:
+        communication = {"collectives": COLLECTIVES, "groups": GROUPS, "links": LINKS, "progress": PROGRESS}
+        for name, schema in communication.items():
+            if getattr(self, name).schema != schema:
                 raise ValueError("a table of communication does not have its columns")
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, LINKS
+from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, LINKS, PROGRESS
 
 _I, _N, _S, _B = pl.Int64, pl.Int32, pl.String, pl.Boolean
 
@@ -69,6 +69,7 @@ RANK_COLLECTIVES = pl.Schema(
 )
 RANK_GROUPS = _of_rank(GROUPS)
 RANK_LINKS = _of_rank(LINKS)
+RANK_PROGRESS = _of_rank(PROGRESS)
 OPERATORS = pl.Schema(
     {
         "rank": _N,
@@ -90,5 +91,6 @@ TABLES: dict[str, pl.Schema] = {
     "collectives": RANK_COLLECTIVES,
     "groups": RANK_GROUPS,
     "links": RANK_LINKS,
+    "progress": RANK_PROGRESS,
     "operators": OPERATORS,
 }
