@@ -25,7 +25,27 @@ _FILE = (
     "runnable_pct",
     "oncpu_pct",
 )
-_NORMAL = ("window_pct", "count", "max_ms", "p99_ms", "util_pct", "psi_some_pct", "busy_pct", "cpu_pct")
+_NORMAL = (
+    "window_pct",
+    "count",
+    "max_ms",
+    "p99_ms",
+    "util_pct",
+    "psi_some_pct",
+    "busy_pct",
+    "cpu_pct",
+    "own_ms",
+    "transfer_ms",
+    "peers_ms",
+    "before_ms",
+    "after_ms",
+    "change_pct",
+    "ranks",
+    "steps",
+    "lost_pct",
+)
+# Said although they are zero.
+_ALWAYS = ("window_pct", "seq", "before_ms", "after_ms")
 _LONG = 200
 _CODES = ("reason", "mostly")
 
@@ -57,9 +77,12 @@ class Voice:
         return Safe(text.format(who=self.who(finding.subject), where=self.where(finding.subject)))
 
     def who(self, subject: Any) -> Safe:
-        """The command of `subject` and its thread (or process), or words for the target where it names
-        none.
+        """The rank of a job and its host; else the command of `subject` and its thread (or process), or words for
+        the target where it names none.
         """
+        if subject.rank is not None:
+            said = self._words["ranks"]["rank"].format(subject.rank)
+            return Safe(f"{said} ({self._name(short(subject.host, _LONG))})" if subject.host else said)
         if subject.comm is None:
             return Safe(self._words["subjects"].get(subject.type, subject.type))
         number = subject.tid if subject.tid is not None else subject.pid
@@ -110,16 +133,23 @@ class Voice:
             return Safe(text)
         return Safe(f"{text} ({self._words['labels']['at_most'].format(quantity(remedy.pct, 'pct'))})")
 
-    def metric(self, name: str, value: float, unit: str) -> Safe:
-        """A number in words."""
-        return Safe(self._words["metrics"][name].format(quantity(value, unit)))
+    def metric(self, name: str, value: float, unit: str, kind: str = "") -> Safe:
+        """A number in words, as `kind` of finding says it."""
+        return Safe(self._of_kind(kind, "metrics", name).format(quantity(value, unit)))
+
+    def _of_kind(self, kind: str, group: str, name: str) -> str:
+        """The words for `name` of `group`; some kinds say it otherwise."""
+        said: str = self._words["of_kind"].get(kind, {}).get(name) or self._words[group][name]
+        return said
 
     def _metrics(self, finding: Any) -> list[Safe]:
         units, values = finding.spec.metrics, finding.metrics
         abnormal = finding.polarity.value == "abnormal"
         wanted = _NORMAL if not abnormal else _FILE if finding.kind.startswith("file.") else units
         return [
-            self.metric(n, values[n], units[n]) for n in wanted if values.get(n) or (n == "window_pct" and n in values)
+            self.metric(n, values[n], units[n], finding.kind)
+            for n in wanted
+            if n in values and (values[n] or n in _ALWAYS) and not _unknown(n, values[n], units[n])
         ]
 
     def _attributes(self, finding: Any) -> list[Safe]:
@@ -131,5 +161,13 @@ class Voice:
             elif value:
                 # some attributes are codes, the others are names from the host
                 known = self._words["reasons"].get(value) if name in _CODES else None
-                said.append(Safe(self._words["attributes"][name].format(known or self._name(short(value, _LONG)))))
+                if name == "what":
+                    known = self._words["ranks"]["differences"].get(value)
+                text = self._of_kind(finding.kind, "attributes", name)
+                said.append(Safe(text.format(known or self._name(short(value, _LONG)))))
         return said
+
+
+def _unknown(name: str, value: float, unit: str) -> bool:
+    """A count below zero is one that is not known; a rank that is faster in a part has no excess there."""
+    return value < 0 and (unit == "count" or name.endswith("excess_ms"))

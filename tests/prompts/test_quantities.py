@@ -32,6 +32,8 @@ from whystall.tools.contract.kinds import KINDS
         (12345, "count", "12,345"),
         (120.4, "1/s", "120/s"),
         (1.5, "ratio", "1.5"),
+        (3.2e-9, "ratio", "3e-09"),
+        (0, "ratio", "0"),
         (2, "cpus", "2 CPU"),
     ],
 )
