@@ -151,8 +151,8 @@ def test_softirqs_are_named_with_their_cpu(case: Look) -> None:
     found = case("softirq")
     worst = found.abnormal("irq.steal")[0]
     assert (worst.attributes["interrupt"], worst.attributes["cpus"]) == ("softirq NET_RX", str(CPU))
-    # both say how much of the CPU softirqs took; the kernel samples by ticks, which softirqs themselves push aside
-    assert 0.3 < worst.metrics["total_ms"] / (1e3 * found.did["softirq_s"][CPU]) < 2.5
+    # The dispatcher's own log tells what it lost; the kernel accounts softirqs by ticks, and misses bursts between them.
+    assert 0.6 < worst.metrics["window_pct"] / found.lost_pct < 1.3
     assert ("interrupt", "softirq NET_RX") in found.reasons()
 
 

@@ -221,7 +221,7 @@ class Softirq(Disturber):
 
 
 def softirq_seconds() -> list[float]:
-    """What each CPU spent in softirqs, as the kernel accounts it: by ticks."""
+    """What each CPU spent in softirqs, as the kernel accounts it: by ticks, which bursts between them escape."""
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
     tick = os.sysconf("SC_CLK_TCK")
     return [int(words[7]) / tick for words in lines if words[0].startswith("cpu") and words[0] != "cpu"]
@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--every-ms", type=float, default=5.0, help="migrations, softirq: pause between two")
     parser.add_argument("--cpus", type=float, default=0.1, help="quota: so many CPUs (default %(default)s)")
     parser.add_argument("--sockets", type=int, default=200, help="softirq: receivers of every packet")
-    parser.add_argument("--burst", type=int, default=100, help="softirq: packets before each pause")
+    parser.add_argument("--burst", type=int, default=300, help="softirq: packets before each pause")
     parser.add_argument("--duration", type=float, default=1e6, help="seconds (default: until stopped)")
     work = Workload(parser)
     disturber = KINDS[work.options.kind](work.options)
