@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.engines import Engine
-from whystall.agent_server.moments import moments_page
+from whystall.agent_server.pages import page_for
 from whystall.agent_server.sources import check_profile_place, in_thread, join_after_window, join_profile, open_source
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Registry, Tool
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.recording.collector import Need
-from whystall.tools.recording.judging import artifact_path, judge, write_artifact
+from whystall.tools.recording.judging import artifact_path, judge
 from whystall.tools.recording.redact import redact as redact_recording
 from whystall.tools.recording.store import Recording, check_place
 from whystall.tools.recording.target import Target, resolve
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from whystall.agent_server.investigation.observer import Observer
     from whystall.knowledge_base.models import Diagnosis, Lang, Ticket
     from whystall.knowledge_base.store import KnowledgeBase
-    from whystall.tools.host.host_bound import Params as HostBoundParams
 
 # A recording is judged later with thresholds nobody knows yet: keep what is slower than a millisecond.
 _RECORD_NEEDS = [
@@ -263,11 +262,10 @@ class App:
 
 
 def _judged(tool: Tool[Any, Any], recording: Recording, params: Params, lang: Lang) -> ToolResult[Any]:
-    """The tool's answer; host_bound's with a page of the worst moments."""
-    result = judge(tool, recording, params)
-    if tool.name == "host_bound" and (page := moments_page(recording, cast("HostBoundParams", params), lang)):
-        result.artifacts.append(write_artifact(page))
-    return result
+    """The tool's answer, with its page where it has one."""
+    page = page_for(tool.name)
+    draw = partial(page, lang=lang) if page else None
+    return judge(tool, recording, params, draw)
 
 
 async def _opened(source: Path, profile: Path | None) -> Recording:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from whystall.tools.contract.registry import ArtifactContent
+from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from whystall.tools.host.host_bound import Params
+    from whystall.tools.host.host_bound import Look
     from whystall.tools.host.host_bound_moments import Moment, Share
     from whystall.tools.recording.store import Recording
 
@@ -30,14 +30,13 @@ _LOOKS = {
 }
 
 
-def moments_page(recording: Recording, params: Params, lang: Literal["en", "zh"]) -> ArtifactContent | None:
+def moments_page(recording: Recording, judged: Judgement[Any], lang: Literal["en", "zh"]) -> ArtifactContent | None:
     """A self-contained page of the ten worst moments in `recording`, in `lang`; None when there is none."""
     from whystall.prompts.render import words
-    from whystall.tools.host.host_bound import look
     from whystall.tools.host.host_bound_moments import moments, timeline
     from whystall.tools.views.bubbles import Bubble, Part, bubbles_page
 
-    seen = look(recording, params)
+    seen = cast("Look", judged.basis)
     worst = moments(seen)
     if not worst:
         return None

@@ -32,7 +32,10 @@ class ArtifactContent:
 
 @dataclass(frozen=True)
 class Judgement(Generic[DataT]):
-    """What a tool's `judge` returns. `seen` counts the events it judged: zero with a proven collector is `no_data`."""
+    """What a tool's `judge` returns. `seen` counts the events it judged: zero with a proven collector is `no_data`.
+
+    `basis`: what was worked out from the recording on the way, for who draws the same again as a page.
+    """
 
     findings: list[Finding]
     data: DataT
@@ -40,6 +43,7 @@ class Judgement(Generic[DataT]):
     totals: dict[str, int] = field(default_factory=dict)
     artifacts: Sequence[ArtifactContent] = ()
     not_seen: Sequence[tuple[str, str]] = ()
+    basis: object = None
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         seen=int(host.tenures.filter(pl.col("tid") > 0).height),
         totals=totals | {"remedies": len(every)},
         not_seen=_blind(recording, params, seen),
+        basis=seen,
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params
-from whystall.tools.contract.registry import ArtifactContent, Tool
+from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Artifact, BlindSpot, Status, ToolResult
 from whystall.tools.recording.home import home
 from whystall.tools.recording.store import Recording
@@ -34,11 +35,15 @@ _PARTIAL = frozenset(
 )
 
 
-def judge(tool: Tool[Any, Any], recording: Recording, params: Params) -> ToolResult[Any]:
+Draw = Callable[[Recording, Judgement[Any]], ArtifactContent | None]
+
+
+def judge(tool: Tool[Any, Any], recording: Recording, params: Params, draw: Draw | None = None) -> ToolResult[Any]:
     """Judge `recording` with `tool`; findings get the ids ``<tool>.1``, ``<tool>.2``, ...
 
     The status is `no_data` only when nothing was seen by collectors that were proven alive, and `partial` when
-    something that belongs to the answer could not be seen. Artifacts are written below the state directory.
+    something that belongs to the answer could not be seen. Artifacts are written below the state directory, with what
+    `draw` makes of the judgement.
     """
     needs = tool.needs(params)
     verdict = tool.judge(recording, params)
@@ -51,6 +56,7 @@ def judge(tool: Tool[Any, Any], recording: Recording, params: Params) -> ToolRes
         status = Status.NO_DATA
     else:
         status = Status.OK
+    page = draw(recording, verdict) if draw else None
     return ToolResult[tool.data](  # type: ignore[name-defined]
         tool=tool.name,
         status=status,
@@ -58,7 +64,7 @@ def judge(tool: Tool[Any, Any], recording: Recording, params: Params) -> ToolRes
         coverage=coverage,
         data=verdict.data,
         totals=verdict.totals,
-        artifacts=[write_artifact(content) for content in verdict.artifacts],
+        artifacts=[write_artifact(content) for content in [*verdict.artifacts, *([page] if page else [])]],
     )
 
 
