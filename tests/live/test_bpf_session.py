@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -466,18 +465,6 @@ log(what="done"); sys.stdin.readline()
         assert told < 500
         assert everything <= told + lost <= everything + 3
         assert sum(t.count for t in seen.call_totals if syscalls.name(t.nr) == "pwrite64") == 500
-
-
-@pytest.fixture
-def loop_device(tmp_path: Path) -> Iterator[str]:
-    backing = tmp_path / "whystall-bpf-loop.img"
-    backing.write_bytes(bytes(16 << 20))
-    made = subprocess.run(["losetup", "-f", "--show", str(backing)], capture_output=True, text=True, check=True)
-    name = made.stdout.strip()
-    try:
-        yield name
-    finally:
-        subprocess.run(["losetup", "-d", name], check=True)
 
 
 def test_block_io_is_counted_exactly(loop_device: str) -> None:

@@ -507,18 +507,6 @@ log(what="done"); sys.stdin.readline()
     assert set(mine.filter(pl.col("phase") == "issue", pl.col("operation") == "read")["tid"]) == {subject.pid}
 
 
-@pytest.fixture
-def loop_device(tmp_path: Path) -> Iterator[str]:
-    backing = tmp_path / "whystall-trace-loop.img"
-    backing.write_bytes(bytes(16 << 20))
-    made = subprocess.run(["losetup", "-f", "--show", str(backing)], capture_output=True, text=True, check=True)
-    name = made.stdout.strip()
-    try:
-        yield name
-    finally:
-        subprocess.run(["losetup", "-d", name], check=True)
-
-
 def test_a_window_stores_the_trace_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
     with child(SLEEPS) as subject:

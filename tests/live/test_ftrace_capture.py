@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from switching import busy_switching
 
 from whystall.tools.collect.ftrace import trace_cmd
 from whystall.tools.collect.ftrace.instance import Instance, orphans
@@ -361,34 +362,6 @@ def test_inside_a_container_a_pid_filter_is_refused_and_everything_can_be_record
 # --- ends ---------------------------------------------------------------------------------------------------
 
 
-class busy_switching:
-    """Two processes that hand a byte to and fro on one CPU."""
-
-    CODE = """
-import os, sys
-os.sched_setaffinity(0, {int(sys.argv[1])})
-print(flush=True)
-(a, b), (c, d) = os.pipe(), os.pipe()
-if os.fork():
-    os.write(b, b"x")
-    while os.read(c, 1): os.write(b, b"x")
-else:
-    while os.read(a, 1): os.write(d, b"x")
-"""
-
-    def __init__(self, cpu: int) -> None:
-        self.argv = [sys.executable, "-c", self.CODE, str(cpu)]
-
-    def __enter__(self) -> None:
-        self.process = subprocess.Popen(self.argv, start_new_session=True, stdout=subprocess.PIPE)
-        assert self.process.stdout is not None
-        self.process.stdout.readline()
-
-    def __exit__(self, *_: object) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
-
-
 def recording(output: Path, options: str) -> subprocess.Popen[str]:
     """A process that records until a signal comes, and then says how it ended."""
     code = PREPARED + (
@@ -553,40 +526,34 @@ def test_trace_cmd_is_not_asked_for_what_it_cannot_do(tmp_path: Path) -> None:
 # --- disks --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "whystall-test", str(place)], check=True)
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 @pytest.mark.parametrize("mode", ["ring", "stream"])
-def test_a_capture_ends_well_before_the_disk_is_full(small_disk: Path, mode: str) -> None:
+def test_a_capture_ends_well_before_the_disk_is_full(small_disk: Callable[[str], Path], mode: str) -> None:
+    disk = small_disk("2m")
     with busy_switching(min(os.sched_getaffinity(0))):
-        done = quick(small_disk / "t.txt", 3 if mode == "ring" else 60, mode=mode, min_free_bytes=1 << 20)
+        done = quick(disk / "t.txt", 3 if mode == "ring" else 60, mode=mode, min_free_bytes=1 << 20)
     assert done.stopped_by == "disk_guard"
-    assert is_whole(small_disk / "t.txt")
-    assert comments(small_disk / "t.txt", END_MARK) == [{"stopped_by": "disk_guard"}]
-    assert os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize > 1 << 19
+    assert is_whole(disk / "t.txt")
+    assert comments(disk / "t.txt", END_MARK) == [{"stopped_by": "disk_guard"}]
+    assert os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > 1 << 19
 
 
 @pytest.mark.parametrize("mode", ["ring", "stream"])
-def test_a_full_disk_leaves_a_whole_file_and_is_an_error(small_disk: Path, mode: str) -> None:
+def test_a_full_disk_leaves_a_whole_file_and_is_an_error(small_disk: Callable[[str], Path], mode: str) -> None:
+    disk = small_disk("2m")
     with busy_switching(min(os.sched_getaffinity(0))), pytest.raises(ToolError) as caught:
-        quick(small_disk / "t.txt", 3 if mode == "ring" else 60, mode=mode, min_free_bytes=0)
+        quick(disk / "t.txt", 3 if mode == "ring" else 60, mode=mode, min_free_bytes=0)
     assert caught.value.code is ErrorCode.DISK_FULL
-    assert is_whole(small_disk / "t.txt")
-    assert (small_disk / "t.txt").stat().st_size > 1 << 20
-    assert ftrace_text.read(small_disk / "t.txt").odd.count == 0
+    assert is_whole(disk / "t.txt")
+    assert (disk / "t.txt").stat().st_size > 1 << 20
+    assert ftrace_text.read(disk / "t.txt").odd.count == 0
 
 
-def test_a_disk_without_room_is_refused_at_once(small_disk: Path) -> None:
+def test_a_disk_without_room_is_refused_at_once(small_disk: Callable[[str], Path]) -> None:
+    disk = small_disk("2m")
     with pytest.raises(ToolError) as caught:
-        quick(small_disk / "t.txt", 30)
+        quick(disk / "t.txt", 30)
     assert caught.value.code is ErrorCode.DISK_FULL
-    assert list(small_disk.iterdir()) == []
+    assert list(disk.iterdir()) == []
 
 
 # --- hosts --------------------------------------------------------------------------------------------------

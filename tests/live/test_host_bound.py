@@ -151,7 +151,7 @@ def test_softirqs_are_named_with_their_cpu(case: Look) -> None:
     found = case("softirq")
     worst = found.abnormal("irq.steal")[0]
     assert (worst.attributes["interrupt"], worst.attributes["cpus"]) == ("softirq NET_RX", str(CPU))
-    # The dispatcher's own log tells what it lost; the kernel accounts softirqs by ticks, and misses bursts between them.
+    # The dispatcher tells what it lost; the kernel accounts softirqs by ticks, and misses bursts between them.
     assert 0.6 < worst.metrics["window_pct"] / found.lost_pct < 1.3
     assert ("interrupt", "softirq NET_RX") in found.reasons()
 
