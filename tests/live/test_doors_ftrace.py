@@ -235,7 +235,8 @@ def test_a_process_that_is_not_there(env: dict[str, str], tmp_path: Path) -> Non
 def test_without_rights_nothing_is_recorded(env: dict[str, str], tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     output = str(tmp_path / "t")
-    mounted = ("unshare", "--mount", "sh", "-c", 'mount -t tracefs nodev /sys/kernel/tracing 2>/dev/null; exec "$@"', "sh")
+    mount = "mount -t tracefs nodev /sys/kernel/tracing 2>/dev/null"  # it may be already
+    mounted = ("unshare", "--mount", "sh", "-c", f'{mount}; exec "$@"', "sh")
     fails(record(env, "--output", output, before=(*mounted, *WITHOUT_RIGHTS)), "no_privilege", "root")
     hidden = ("unshare", "--mount", "sh", "-c", 'umount -a -t tracefs; umount -a -t debugfs; exec "$@"', "sh")
     fails(record(env, "--output", output, before=(*hidden, *WITHOUT_RIGHTS)), "no_tracefs", "mount -t tracefs")
