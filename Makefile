@@ -19,7 +19,7 @@ demo: build
 
 # Live tests watch a machine that others may be using: what failed is looked at once more, by itself, and both are shown.
 test: build .setup/test-packages .setup/torch
-	$(BIN)/python -m pytest || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+	$(BIN)/python -m pytest || { test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 setup: .setup/venv
 
