@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,11 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.engines import Engine
 from whystall.agent_server.pages import page_for
+from whystall.agent_server.rank_sources import Runs, gathered, open_job, takes_ranks
 from whystall.agent_server.sources import check_profile_place, in_thread, join_after_window, join_profile, open_source
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Registry, Tool
 from whystall.tools.contract.result import ToolResult
+from whystall.tools.ranks.params import RankParams
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.judging import artifact_path, judge
 from whystall.tools.recording.redact import redact as redact_recording
@@ -47,6 +49,15 @@ class RecordParams(TargetParams):
     duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 10.0
     trace: Annotated[bool, Field(description="also every event of the scheduler, for host_bound")] = False
     engine: Engine = "auto"
+
+
+class GatherParams(RankParams):
+    """Whose traces to read."""
+
+    traces: Annotated[str, Field(min_length=1, max_length=4096, description="directory with the traces of the ranks")]
+    before: Annotated[
+        str | None, Field(min_length=1, max_length=4096, description="that of an earlier run, for compare_runs")
+    ] = None
 
 
 class DiagnoseParams(TargetParams):
@@ -118,13 +129,16 @@ class App:
     ) -> ToolResult[Any]:
         """Run the tool `name` live, or judge `source`, a recording or a trace. Arguments are those of its `Params`.
 
-        A parameter `profile` names a profile that is laid beside the trace; live it is read after the window.
-        `lang`: of the pages among the artifacts.
+        A parameter `profile` names a profile that is laid beside the trace; live it is read after the window. A tool
+        that judges the ranks of a job reads them from the directories among its arguments. `lang`: of the pages among
+        the artifacts.
         """
         tool = self._registry.get(name)
         params = parse_params(tool.params, arguments)
         profile = Path(params.profile) if getattr(params, "profile", None) else None
-        if source is not None:
+        if takes_ranks(tool):
+            recording = await in_thread(lambda: open_job(tool, params, source))
+        elif source is not None:
             recording = await _opened(source, profile)
         else:
             recording = await self._observed(tool, params, engine, profile, progress)
@@ -153,18 +167,13 @@ class App:
         needs = [*_RECORD_NEEDS, _TRACE_NEED] if params.trace else _RECORD_NEEDS
         async with self._window:
             recording = await observe(needs, target, params.duration, ENGINES, choice=params.engine, progress=progress)
-        if redact:
-            recording = redact_recording(recording)
-        recording.save(out)
-        manifest = recording.manifest
-        return RecordSummary(
-            id=manifest.id,
-            path=str(out),
-            window_s=manifest.window_ns / 1e9,
-            engines={name: c.engine for name, c in manifest.collectors.items()},
-            rows={f"{name}.{t}": n for name, c in manifest.collectors.items() for t, n in c.rows.items()},
-            redacted=manifest.redacted,
-        )
+        return _saved(recording, out, redact)
+
+    async def gather(self, params: GatherParams, out: Path, *, redact: bool = False) -> RecordSummary:
+        """Read the traces of a job's ranks into the new directory `out`: what is small and enough to judge them by."""
+        check_place(out)
+        runs = Runs(params.traces, params.before, params.scheduler, params.jobs)
+        return await in_thread(lambda: _saved(gathered(runs), out, redact))
 
     async def diagnose(
         self, params: DiagnoseParams, *, source: Path | None = None, progress: Progress | None = None
@@ -264,8 +273,23 @@ class App:
 def _judged(tool: Tool[Any, Any], recording: Recording, params: Params, lang: Lang) -> ToolResult[Any]:
     """The tool's answer, with its page where it has one."""
     page = page_for(tool.name)
-    draw = partial(page, lang=lang) if page else None
-    return judge(tool, recording, params, draw)
+    return judge(tool, recording, params, (lambda seen, judged: page(seen, judged, lang)) if page else None)
+
+
+def _saved(recording: Recording, out: Path, redact: bool) -> RecordSummary:
+    """`recording` written to `out`, with its names hashed where that is asked for."""
+    if redact:
+        recording = redact_recording(recording)
+    recording.save(out)
+    manifest = recording.manifest
+    return RecordSummary(
+        id=manifest.id,
+        path=str(out),
+        window_s=manifest.window_ns / 1e9,
+        engines={name: c.engine for name, c in manifest.collectors.items()},
+        rows={f"{name}.{t}": n for name, c in manifest.collectors.items() for t, n in c.rows.items()},
+        redacted=manifest.redacted,
+    )
 
 
 async def _opened(source: Path, profile: Path | None) -> Recording:

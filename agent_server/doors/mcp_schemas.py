@@ -15,15 +15,17 @@ from pydantic import BaseModel
 Schema = dict[str, Any]
 
 
-def input_schema(model: type[BaseModel], told: Collection[str] = ()) -> Schema:
+def input_schema(model: type[BaseModel], told: Collection[str] = (), without: Collection[str] = ()) -> Schema:
     """The arguments of a call: flat, with bounds and defaults; unknown names are declared as refused.
 
-    Those in `told` are explained elsewhere, and only their types are declared; where any are, bounds are left to the
-    error that names them.
+    Those in `without` are not offered. Those in `told` are explained elsewhere, and only their types are declared;
+    where any are, bounds are left to the error that names them.
     """
     schema = model.model_json_schema()
     properties = {}
     for name, field in schema["properties"].items():
+        if name in without:
+            continue
         kinds = [k for k in field.pop("anyOf", []) if k != {"type": "null"}]
         if len(kinds) == 1:
             field = {**kinds[0], **field}

@@ -16,6 +16,7 @@ from whystall.agent_server.doors.mcp_calls import Progress
 from whystall.agent_server.doors.mcp_resources import read_page, results
 from whystall.agent_server.doors.mcp_schemas import Schema, input_schema, output_schema
 from whystall.agent_server.engines import Engine
+from whystall.agent_server.rank_sources import takes_ranks
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params, parse_params
@@ -34,7 +35,10 @@ _Recording = Annotated[
 ]
 _Engine = Annotated[Engine, Field(description="how to observe")]
 # Arguments that mean the same everywhere: explained by `diagnose` and by the server's instructions, not by every tool.
-_COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile"})
+_COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile", "jobs"})
+_DIRECTORIES = frozenset({"traces", "before", "after"})
+# A cluster runs what it is sent, and what it sends back is loaded as code: no client may name one.
+_OPERATORS = frozenset({"scheduler"})
 CORE = "core"
 """The set of those tools that observe nothing or choose for themselves what to observe."""
 
@@ -81,7 +85,7 @@ class Entry:
     @property
     def arguments(self) -> Schema:
         """The input schema."""
-        return input_schema(self.params, told=() if self.toolset == CORE else _COMMON)
+        return input_schema(self.params, told=() if self.toolset == CORE else _COMMON, without=_OPERATORS)
 
     @property
     def output(self) -> Schema:
@@ -90,7 +94,10 @@ class Entry:
 
     async def answer(self, arguments: dict[str, Any], progress: Progress) -> Answer:
         """Check `arguments` and call. Raises `ToolError`, for unknown arguments with the list of valid ones."""
-        fields = self.params.model_fields
+        fields = [name for name in self.params.model_fields if name not in _OPERATORS]
+        if refused := next((name for name in arguments if name in _OPERATORS), None):
+            message = f"{refused} is for whoever runs the server, who trusts it with code"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"valid: {', '.join(fields)}")
         given = {name: value for name, value in arguments.items() if value is not None or name not in fields}
         valid = parse_params(self.params, given)
         return await self.call(valid.model_dump(include=set(given)), progress)
@@ -109,9 +116,10 @@ def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry
 
 
 def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
-    params = create_model(
-        f"{tool.name}_call", __base__=tool.params, recording=(_Recording, None), engine=(_Engine, "auto")
-    )
+    fields: dict[str, Any] = {"recording": (_Recording, None)}
+    if not takes_ranks(tool):
+        fields["engine"] = (_Engine, "auto")
+    params = create_model(f"{tool.name}_call", __base__=tool.params, **fields)
 
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
         source, engine = _source(given), given.pop("engine", "auto")
@@ -172,15 +180,24 @@ def _source(given: dict[str, Any]) -> Path | None:
     """
     if (profile := given.get("profile")) is not None and not Path(profile).is_absolute():
         raise ToolError(ErrorCode.BAD_TRACE, f"{profile!r} is no absolute path", "give one of what a profiler wrote")
+    for name in _DIRECTORIES & given.keys():
+        if not _usable(given[name], ""):
+            message = f"{given[name]!r} is no absolute path of a directory on this host"
+            raise ToolError(ErrorCode.BAD_TRACE, message, "give the directory with the traces of the ranks")
     if (named := given.pop("recording", None)) is None:
         return None
-    path = Path(named)
-    try:
-        usable = path.is_absolute() and (path.is_file() or (path / "manifest.json").is_file())
-    except (OSError, ValueError):  # a name that is too long, or with a NUL
-        usable = False
-    if not usable:
+    if not _usable(named, "manifest.json"):
         message = f"{named!r} is no absolute path of a recording"
         remedy = "give a directory made by `whystall record`, or a trace file"
         raise ToolError(ErrorCode.BAD_RECORDING, message, remedy)
-    return path
+    return Path(named)
+
+
+def _usable(named: str, holding: str) -> bool:
+    """Whether an absolute path leads to a regular file or to a directory, which must be `holding` such a file."""
+    path = Path(named)
+    try:
+        inside = (path / holding).is_file() if holding else path.is_dir()
+        return path.is_absolute() and (path.is_file() or inside)
+    except (OSError, ValueError):  # a name that is too long, or with a NUL
+        return False

@@ -15,6 +15,7 @@ _COMMANDS = {
     "tools": "host",
     "run": "run",
     "record": "observe",
+    "gather": "observe",
     "diagnose": "observe",
     "verify": "observe",
     "ftrace": "ftrace",

@@ -77,6 +77,15 @@ def conversion_text(summary: ConversionSummary, lang: Lang) -> str:
 
 def record_text(summary: RecordSummary) -> str:
     """What was recorded, and how to go on."""
+    return _recording_text(summary, "recorded", "diagnose")
+
+
+def gather_text(summary: RecordSummary) -> str:
+    """What was gathered from the traces of ranks, and how to go on."""
+    both = "ranks_before" in summary.engines
+    return _recording_text(summary, "gathered", "run compare_runs" if both else "run slow_node_check")
+
+
+def _recording_text(summary: RecordSummary, done: str, then: str) -> str:
     rows = ", ".join(f"{name} {count}" for name, count in summary.rows.items())
-    done = f"recorded {summary.window_s:.1f} s into {summary.path}"
-    return f"{done}\n{rows}\nnext: whystall diagnose --from {summary.path}"
+    return f"{done} {summary.window_s:.1f} s into {summary.path}\n{rows}\nnext: whystall {then} --from {summary.path}"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from whystall.agent_server.app import App, DiagnoseParams, RecordParams
+from whystall.agent_server.app import App, DiagnoseParams, GatherParams, RecordParams
 from whystall.agent_server.doors import console
 from whystall.agent_server.doors.options import FromOption, JsonOption, LangOption, checked, command
 from whystall.agent_server.doors.signals import signals
@@ -18,6 +18,8 @@ def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
     about = "Record what every tool needs, to judge it later with --from."
     app.command("record")(command(record, RecordParams, doc=about, required=["duration"]))
+    about = "Read the traces of a job's ranks into a small recording, to judge it elsewhere or later with --from."
+    app.command("gather")(command(gather, GatherParams, doc=about, skip=["traces", "top"]))
     about = "Say what stalls a job, where, for how long, and what to do."
     app.command("diagnose")(command(diagnose, DiagnoseParams, doc=about))
     about = "Run a ticket's tools again and show before beside after."
@@ -40,6 +42,24 @@ def record(
         from whystall.agent_server.doors.words import record_text
 
         console.say(record_text(summary))
+
+
+def gather(
+    given: dict[str, Any],
+    traces: Annotated[str, typer.Argument(metavar="DIR", help="directory with the traces of the ranks")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="a new directory for the recording")],
+    redact: Annotated[bool, typer.Option("--redact", help="hash names and paths before they are written")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Gather the ranks of a job."""
+    params = checked(GatherParams, given | {"traces": traces})
+    summary = signals.run(App().gather(params, out, redact=redact))
+    if as_json:
+        console.say_json(summary)
+    else:
+        from whystall.agent_server.doors.words import gather_text
+
+        console.say(gather_text(summary))
 
 
 def diagnose(

@@ -9,9 +9,11 @@ import typer
 
 from whystall.agent_server.app import App
 from whystall.agent_server.doors import console
-from whystall.agent_server.doors.options import EngineOption, FromOption, JsonOption, LangOption, command
+from whystall.agent_server.doors.options import EngineOption, FromOption, JsonOption, Lang, LangOption, command
 from whystall.agent_server.doors.signals import signals
+from whystall.agent_server.rank_sources import takes_ranks
 from whystall.tools.contract.registry import Tool
+from whystall.tools.contract.result import ToolResult
 
 
 def add(app: typer.Typer) -> None:
@@ -19,7 +21,8 @@ def add(app: typer.Typer) -> None:
     group = typer.Typer(help="Run one diagnostic tool.", rich_markup_mode=None)
     service = App()
     for tool in service.tools():
-        execute = command(_runner(service, tool), tool.params, doc=f"{tool.title}. {tool.description}")
+        runner = _reader(service, tool) if takes_ranks(tool) else _runner(service, tool)
+        execute = command(runner, tool.params, doc=f"{tool.title}. {tool.description}")
         group.command(tool.name)(execute)
     app.add_typer(group, name="run")
 
@@ -34,12 +37,26 @@ def _runner(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
     ) -> None:
         with console.progress() as progress:
             running = service.run_tool(tool.name, given, source=source, engine=engine, progress=progress, lang=lang)
-            result = signals.run(running)
-        if as_json:
-            console.say_json(result)
-        else:
-            from whystall.agent_server.doors.words import result_text
-
-            console.say(result_text(result, lang))
+            _say(signals.run(running), as_json, lang)
 
     return run
+
+
+def _reader(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
+    """Of a tool that reads what was traced elsewhere: there is nothing to observe with an engine."""
+
+    def run(
+        given: dict[str, Any], source: FromOption = None, as_json: JsonOption = False, lang: LangOption = "en"
+    ) -> None:
+        _say(signals.run(service.run_tool(tool.name, given, source=source, lang=lang)), as_json, lang)
+
+    return run
+
+
+def _say(result: ToolResult[Any], as_json: bool, lang: Lang) -> None:
+    if as_json:
+        console.say_json(result)
+    else:
+        from whystall.agent_server.doors.words import result_text
+
+        console.say(result_text(result, lang))

@@ -41,7 +41,7 @@ def serve(
     ] = None,
     tools: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--tools", metavar="LIST", help="offer only these tools or sets (core, host), by comma"),
+        typer.Option("--tools", metavar="LIST", help="offer only these tools or sets (core, host, ranks), by comma"),
     ] = None,
     lang: LangOption = "en",
 ) -> None:

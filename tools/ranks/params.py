@@ -1,0 +1,23 @@
+"""Parameters that tools over the ranks of a job understand the same way."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from whystall.tools.contract.params import Params
+
+Directory = Annotated[
+    str | None, Field(min_length=1, max_length=4096, description="directory with the traces of the ranks")
+]
+
+
+class RankParams(Params):
+    """How the traces of ranks are read; which ones, and what of them is asked, each tool adds."""
+
+    scheduler: Annotated[
+        str | None, Field(min_length=1, max_length=500, description="dask scheduler that reads them: tcp://HOST:PORT")
+    ] = None
+    jobs: Annotated[int | None, Field(ge=1, le=256, description="processes that read them here")] = None
+    top: Annotated[int, Field(ge=1, le=200, description="rows per table")] = 10
