@@ -61,9 +61,12 @@ STEPS = pl.Schema(
         "launch_delay_ns": _I,
     }
 )
-"""Sums of a step; device times of a step are those of the work launched in it, clipped to the step's own span."""
+"""Sums of a step: of what ran within its span. On a device, which runs behind the host, step N lasts from the end of
+its step N-1 to the end of the work launched in step N (`whystall.tools.timeline.rank_work.device_steps`), so that
+waiting for a step's first work belongs to that step. compute_ns and gap_ns are -1 where a source tells no work."""
 
-# before_*: what this rank did between the end of its last synchronising collective (or the step's start) and this start
+# before_*: what this rank did between the end of its last synchronising collective (or the step's start) and this
+# start; compute and gap are -1 where a source tells no work
 RANK_COLLECTIVES = pl.Schema(
     [*_of_rank(COLLECTIVES).items(), ("before_ns", _I), ("before_compute_ns", _I), ("before_gap_ns", _I)]
 )
