@@ -6,12 +6,15 @@ was the epoch in microseconds. Categories and argument names changed in 2021 (``
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-import msgspec
 import polars as pl
 
+from whystall.tools.timeline.kineto_collectives import NO_PART, Seen, part_of, with_collectives
+from whystall.tools.timeline.kineto_groups import Groups
+from whystall.tools.timeline.kineto_parts import Told
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profile_build import Found, call_kind, finished, is_collective, is_step
 from whystall.tools.timeline.profile_json import Event, EventFile
@@ -40,11 +43,10 @@ _BASE_LIMIT_NS = 4 * 10**18
 _EPOCH_NS = 10**18
 
 
-class _Args(msgspec.Struct, gc=False):
+class _Args(Told, gc=False):
     correlation: int | str | None = -1
     device: int | str | None = None
     stream: int | str | None = None
-    collective: str = msgspec.field(name="Collective name", default="")
 
 
 class _Event(Event, gc=False):
@@ -56,13 +58,14 @@ _NONE = _Args()
 
 def read(path: Path) -> Profile:
     """The profile in a Kineto file. Raises `ToolError` (bad_trace, io_error)."""
-    file, found = EventFile(path, _Event), Found()
-    lanes: list[bool] = []
+    file, found, seen, labels = EventFile(path, _Event), Found(), Seen(), _Labels()
     for events in file.pieces():
-        _take([event for event in events if event.ph == "X"], found, lanes)
-    found.odd += file.odd
-    _shift(found, file.top.get("baseTimeNanoseconds"))
-    return finished(path, found, _kind, source="kineto", rank=rank_of(file.top))
+        _take([event for event in events if event.ph == "X"], found, seen, labels)
+    groups = Groups(file.top.get("distributedInfo"))
+    found.odd += file.odd + seen.odd + groups.odd
+    shift = _shift(found, file.top.get("baseTimeNanoseconds"))
+    profile = finished(path, found, _kind, source="kineto", rank=rank_of(file.top))
+    return with_collectives(profile, seen, groups, file.top.get("host_name"), shift)
 
 
 def rank_of(top: dict[str, object]) -> int:
@@ -72,8 +75,16 @@ def rank_of(top: dict[str, object]) -> int:
     return rank if isinstance(rank, int) and 0 <= rank < 2**31 else -1
 
 
-def _take(events: list[_Event], found: Found, lanes: list[bool]) -> None:
-    """Add the rows of some events; `lanes`: by number of the name, whether its lane is a device's."""
+@dataclass
+class _Labels:
+    """By number of the name: whether its lane is a device's, and what it is to a collective."""
+
+    lanes: list[bool] = field(default_factory=list)
+    parts: list[int] = field(default_factory=list)
+
+
+def _take(events: list[_Event], found: Found, seen: Seen, labels: _Labels) -> None:
+    """Add the rows of some events."""
     args = [event.args or _NONE for event in events]
     names, start = found.names, nanoseconds([event.ts for event in events])
     what = [
@@ -92,25 +103,30 @@ def _take(events: list[_Event], found: Found, lanes: list[bool]) -> None:
             "correlation": whole([arg.correlation for arg in args]),
         }
     )
-    lanes += [_lane_of_device(label) for label, _ in islice(names, len(lanes), None)]
-    device = pl.lit(pl.Series(lanes, dtype=pl.Boolean).gather(frame["what"]))
+    new = list(islice(names, len(labels.lanes), None))
+    labels.lanes += [_lane_of_device(label) for label, _ in new]
+    labels.parts += [part_of(_kind(label, name), name) for label, name in new]
+    device = pl.lit(pl.Series(labels.lanes, dtype=pl.Boolean).gather(frame["what"]))
     # The lanes of a device are its number and its stream's; 0 and below is no correlation.
-    found.add(
-        frame.with_columns(
-            pl.when(~device).then(-1).when(pl.col("device") < 0).then("pid").otherwise("device").alias("device"),
-            pl.when(~device).then(-1).when(pl.col("stream") < 0).then("tid").otherwise("stream").alias("stream"),
-            pl.when(pl.col("correlation") > 0).then("correlation").otherwise(-1).alias("correlation"),
-        )
+    frame = frame.with_columns(
+        pl.when(~device).then(-1).when(pl.col("device") < 0).then("pid").otherwise("device").alias("device"),
+        pl.when(~device).then(-1).when(pl.col("stream") < 0).then("tid").otherwise("stream").alias("stream"),
+        pl.when(pl.col("correlation") > 0).then("correlation").otherwise(-1).alias("correlation"),
     )
+    part = pl.Series(labels.parts, dtype=pl.UInt8).gather(frame["what"])
+    places = (part != NO_PART).arg_true()
+    seen.take(part.gather(places).to_list(), [(events[i].name, args[i]) for i in places], frame[places])
+    found.add(frame)
 
 
-def _shift(found: Found, base: object) -> None:
-    """Add the base to all instants, unless they are those of the epoch already."""
+def _shift(found: Found, base: object) -> int:
+    """Add the base to all instants, unless they are those of the epoch already; how much was added."""
     if not isinstance(base, int) or not 0 < base < _BASE_LIMIT_NS:
-        return
+        return 0
     if any((frame["start_ns"] >= _EPOCH_NS).any() for frame in found.rows):
-        return
+        return 0
     found.rows = [frame.with_columns(pl.col("start_ns", "end_ns") + base) for frame in found.rows]
+    return base
 
 
 def _lane_of_device(label: str) -> bool:

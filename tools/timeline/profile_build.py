@@ -111,7 +111,7 @@ def finished(
     rows, unlinked = _linked(rows, found.owners)
     steps = _steps(rows, names)
     rows = (
-        rows.with_columns(_step_at(rows["owner_ns"], steps).alias("step"))
+        rows.with_columns(step_at(rows["owner_ns"], steps).alias("step"))
         .drop("owner_ns")
         .sort("start_ns", maintain_order=True)
     )
@@ -193,7 +193,7 @@ def _steps(rows: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
     return frame.select(STEPS.names()).sort("start_ns")
 
 
-def _step_at(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
+def step_at(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
     """The step each instant lies in, -1 outside of all."""
     if steps.is_empty():
         return pl.select(pl.repeat(-1, len(instants), dtype=pl.Int64)).to_series()

@@ -1,0 +1,149 @@
+"""What an event of a Kineto trace says about a collective: its arguments, read without trust.
+
+Values come as numbers or as text, and from a damaged or hostile file as anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from whystall.tools.contract.text import clean
+from whystall.tools.timeline.kineto_groups import RANK_LIMIT, Mentioned, number, text
+
+ELEMENT_LIMIT = 1 << 53
+"""Of a message. Beyond it JSON's numbers are not exact, and no memory holds it."""
+
+_NOTHING = msgspec.Raw()
+# Bytes of an element, by torch's name of the type (dtype) or C++'s (Input type).
+_SIZES = {
+    1: ("byte", "char", "bool", "unsigned char", "signed char"),
+    2: ("half", "bfloat16", "short", "short int", "uint16", "unsigned short"),
+    4: ("float", "int", "uint32", "unsigned int", "complexhalf"),
+    8: ("double", "long", "long int", "long long", "uint64", "unsigned long", "complexfloat", "complex<float>"),
+    16: ("complexdouble", "complex<double>"),
+}
+_SIZE_OF = {name: size for size, names in _SIZES.items() for name in names}
+
+
+class Told(msgspec.Struct, gc=False):
+    """Arguments about collectives. Their types are not checked: an event with odd ones is still an activity."""
+
+    collective: Any = msgspec.field(name="Collective name", default="")
+    external: Any = msgspec.field(name="External id", default=-1)
+    dtype: Any = ""
+    elements_in: Any = msgspec.field(name="In msg nelems", default=-1)
+    elements_out: Any = msgspec.field(name="Out msg nelems", default=-1)
+    size: Any = msgspec.field(name="Group size", default=-1)
+    group: Any = msgspec.field(name="Process Group Name", default="")
+    description: Any = msgspec.field(name="Process Group Description", default="")
+    ranks: Any = msgspec.field(name="Process Group Ranks", default="")
+    first: Any = msgspec.field(name="Global rank start", default=-1)
+    stride: Any = msgspec.field(name="Global rank stride", default=-1)
+    seq: Any = msgspec.field(name="Seq", default=-1)
+    source: Any = msgspec.field(name="Src Rank", default=-1)
+    target: Any = msgspec.field(name="Dst Rank", default=-1)
+    # of every operator where shapes are recorded, and needed of few
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
+    inputs: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_NOTHING)
+
+
+class Place(NamedTuple):
+    """When and where an event was; as `profile_build.RAW`."""
+
+    start_ns: int
+    end_ns: int
+    pid: int
+    tid: int
+    device: int
+    stream: int
+    correlation: int
+
+
+class Part(NamedTuple):
+    """An event that is part of a collective. `elements`: of the larger of what goes in and comes out, -1 unknown;
+    `peer`: of a point-to-point operation, a global rank in what NCCL is told, a rank of the group in what gloo is.
+    """
+
+    place: Place
+    name: str
+    external: int
+    collective: str
+    dtype: str
+    elements: int
+    mentioned: Mentioned
+    seq: int
+    peer: int
+
+
+_NO_GROUP = Mentioned()
+
+
+def described(place: Place, name: str, told: Told) -> tuple[Part, bool]:
+    """From the arguments named for it, as NCCL's kernels have them; and whether one of them was odd."""
+    collective, dtype, group = text(told.collective), text(told.dtype), text(told.group)
+    elements = max(number(told.elements_in, ELEMENT_LIMIT), number(told.elements_out, ELEMENT_LIMIT))
+    mentioned = Mentioned(
+        group,
+        text(told.description),
+        told.ranks if isinstance(told.ranks, str) else "",
+        number(told.size, RANK_LIMIT),
+        number(told.first, RANK_LIMIT),
+        number(told.stride, RANK_LIMIT),
+    )
+    peer = max(number(told.source, 2**31 - 1), number(told.target, 2**31 - 1))
+    part = Part(
+        place, clean(name), number(told.external), collective, dtype, elements, mentioned, number(told.seq), peer
+    )
+    texts = ((told.collective, collective), (told.dtype, dtype), (told.group, group))
+    odd = any(given not in ("", None) and not found for given, found in texts)
+    return part, odd or _odd(told.elements_in) or _odd(told.elements_out) or _odd(told.seq)
+
+
+def shaped(place: Place, name: str, told: Told) -> tuple[Part, bool]:
+    """From the tensors it was given, as gloo's ranges and the operators before them have them; and whether they were
+    odd. The type of tensors in a list is not told."""
+    try:
+        dims, types, inputs = (
+            msgspec.json.decode(part) if bytes(part) else [] for part in (told.dims, told.types, told.inputs)
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        dims, types, inputs = None, [], []
+    counts = [_elements(one, 0) for one in dims] if isinstance(dims, list) else [None]
+    found = [count for count in counts if count is not None]
+    dtype = next((text(one) for one in types if one), "") if isinstance(types, list) else ""
+    peer = number(inputs[2], 2**31 - 1) if isinstance(inputs, list) and len(inputs) > 2 else -1
+    elements = max(found, default=0) or -1
+    part = Part(place, clean(name), number(told.external), "", dtype, elements, _NO_GROUP, -1, peer)
+    return part, None in counts
+
+
+def bytes_of(elements: int, dtype: str) -> int:
+    """-1 when either is unknown."""
+    name = dtype.lower().removeprefix("c10::")
+    size = 1 if name.startswith("float8") else _SIZE_OF.get(name, -1)
+    return elements * size if elements >= 0 and size > 0 else -1
+
+
+def _odd(value: object) -> bool:
+    """Whether it should be a number and is none. -1 is how an unknown one is written."""
+    return value not in (-1, "-1", "", None) and number(value) < 0
+
+
+def _elements(dims: object, depth: int) -> int | None:
+    """Of a tensor's sizes, or of a list of such; None when they are none."""
+    if not isinstance(dims, list) or depth > 3:
+        return None
+    if all(type(size) is int for size in dims):
+        total = 1
+        for size in dims:
+            total *= size
+            if not 0 <= total <= ELEMENT_LIMIT:
+                return None
+        # [] is an input that is no tensor
+        return total if dims else 0
+    parts = [_elements(one, depth + 1) for one in dims]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
