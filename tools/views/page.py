@@ -11,6 +11,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,17 @@ def data_block(data: Any) -> str:
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def page(*, lang: str, title: str, body: str, data: Any, name: str) -> str:
+def page(
+    *, lang: str, title: str, body: str, data: Any, name: str, also: Sequence[str] = (), images: bool = False
+) -> str:
     """The document. `body`: markup, already escaped; `data`: read by the script; `name`: of the style and the script
-    among the assets.
+    among the assets; `also`: of styles that come before it. `images`: the markup holds pictures as ``data:`` URIs.
     """
-    style, script = (_asset(f"{name}.{kind}") for kind in ("css", "js"))
+    style = "".join(_asset(f"{one}.css") for one in (*also, name))
+    script = _asset(f"{name}.js")
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+    if images:
+        policy += "; img-src data:"
     return f"""<!DOCTYPE html>
 <html lang="{escape(lang)}">
 <head>

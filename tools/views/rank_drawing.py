@@ -1,0 +1,412 @@
+"""Matrices of ranks as SVG: cells are one embedded picture, so that its size is bounded and it needs no script.
+
+Colours have an opacity that grows with the value: over a light ground and over a dark one the same picture reads alike.
+Looks are classes of assets/rank_figure.css.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from whystall.tools.views.page import escape
+from whystall.tools.views.png import Colour, data_uri
+from whystall.tools.views.rank_cells import Matrix
+
+# Vermilion and blue of Okabe and Ito, between their light and their dark shade: told apart by the colour-blind, and
+# legible on white and on black. A third hue for waiting, which has no other side.
+_SLOWER, _FASTER, _WAITED, _UNKNOWN = (224, 96, 16), (24, 128, 208), (132, 76, 200), (128, 128, 128)
+_LEVELS = 40
+_SCALES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Ends of the diverging scale. Nobody is accused of less than a tenth, so less shall not look like much."""
+_QUANTILE = 0.98  # a few extreme cells shall not make all others pale
+_TEXT = 11
+_WIDE = 860
+_FIGURES_FIT = 34  # a cell of this width holds a number
+_MOST_MARKS = 64
+_PLOT = 150, 62
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A rank that is accused: what to write beside it, and the first slow step (-1: from the start)."""
+
+    rank: int
+    label: str
+    began_step: int = -1
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One drawing. `markup`: what is within the svg element. `x`, `y`: of the first cell; cells are `cell` in size."""
+
+    markup: str
+    width: float
+    height: float
+    x: float
+    y: float
+    cell: tuple[float, float]
+
+    def inline(self, key: str, label: str) -> str:
+        """The element for a page that has the style."""
+        return (
+            f'<svg class="figure" id="{key}" tabindex="0" role="img" aria-label="{escape(label)}" '
+            f'width="{self.width:g}" height="{self.height:g}" viewBox="0 0 {self.width:g} {self.height:g}">'
+            f"{self.markup}</svg>"
+        )
+
+    def alone(self, heading: str) -> str:
+        """A file of its own, with its style, a heading and a ground that follows the reader's theme."""
+        style = (Path(__file__).parent / "assets" / "rank_figure.css").read_text("utf-8")
+        top, width, height = 34, self.width, self.height
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="figure alone" role="img" width="{width:g}" '
+            f'height="{height + top:g}" viewBox="0 {-top} {width:g} {height + top:g}"><title>{escape(heading)}</title>'
+            f'<style>{style}</style><rect class="ground" y="{-top}" width="100%" height="100%"/>'
+            f'<text class="heading" x="12" y="-10">{escape(heading)}</text>{self.markup}</svg>\n'
+        )
+
+
+def scale_of(shade: array[float]) -> float:
+    """Where the diverging scale ends, as a share."""
+    known = sorted(abs(value) for value in shade if not math.isnan(value))
+    if not known:
+        return _SCALES[0]
+    common = known[min(int(_QUANTILE * len(known)), len(known) - 1)]
+    return next((one for one in _SCALES if one >= common), _SCALES[-1])
+
+
+def step_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str]) -> Figure:
+    """Ranks down, steps along; colour: own time beside the peers'. Bars at the edge: the mean of each row."""
+    rows, columns = len(matrix.rows.cells), len(matrix.columns)
+    cell = min(_WIDE / max(columns, 1), 36.0), max(min(620 / max(rows, 1), 22.0), 1.25)
+    x, y = _PLOT
+    width, height = cell[0] * columns, cell[1] * rows
+    scale = scale_of(matrix.shade)
+    palette = [(*_UNKNOWN, 90)] + [_diverging(level) for level in range(-_LEVELS, _LEVELS + 1)]
+    pixels = bytes(
+        0 if math.isnan(value) else 1 + _LEVELS + round(max(-1.0, min(1.0, value / scale)) * _LEVELS)
+        for value in matrix.shade
+    )
+    parts = [_legend(x, palette, (f"≤ -{scale:.0%}", "0", f"≥ +{scale:.0%}"), words["own_beside_peers"])]
+    parts.append(_unknown(x + 470, words["not_known"]))
+    parts += [_picture(x, y, width, height, (columns, rows), pixels, palette)]
+    parts += _grid(x, y, cell, (columns, rows))
+    parts += _groups(matrix, x, y, cell[1], width)
+    parts += _row_labels(matrix, marks, x, y, cell[1])
+    parts += _steps(matrix, x, y + height, cell[0], words)
+    parts += _row_marks(matrix, marks, x, y, cell, width)
+    parts += _begins(matrix, marks, x, y, cell[0], height, words)
+    means = [_mean(matrix.values["own"][row * columns : (row + 1) * columns]) for row in range(rows)]
+    parts += _bars_right(means, x + width + 16, y, cell[1], words["own_mean"], "own", marked=_marked(matrix, marks))
+    total = max(x + width + 16 + 150, x + 640)
+    return Figure("".join(parts), total, y + height + 60, x, y, cell)
+
+
+def wait_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str]) -> Figure:
+    """Who waits down, for whom along; sums at the right (waited) and at the foot (waited for)."""
+    count = len(matrix.rows.cells)
+    side = max(min(600 / max(count, 1), 44.0), 1.25)
+    cell, extent = (side, side), side * count
+    x, y = _PLOT[0], _PLOT[1] + 24
+    most = _nice(max(matrix.shade, default=0.0))
+    pixels = bytes(round(min(value / most, 1.0) * _LEVELS) for value in matrix.shade)
+    palette = [(*_WAITED, round(230 * (level / _LEVELS) ** 0.8)) for level in range(_LEVELS + 1)]
+    parts = [_legend(x, palette, ("0", "", f"{most:g} ms"), words["waited_per_step"])]
+    parts += [_picture(x, y, extent, extent, (count, count), pixels, palette)]
+    parts += _grid(x, y, cell, (count, count))
+    parts.append(f'<path class="diagonal" d="M{x} {y}l{extent:.2f} {extent:.2f}"/>')
+    parts.append(f'<rect class="frame" x="{x}" y="{y}" width="{extent:.2f}" height="{extent:.2f}"/>')
+    if side >= _FIGURES_FIT:
+        parts += _figures(matrix, x, y, side, most)
+    marked = _marked(matrix, marks)
+    parts += _row_labels(matrix, marks, x, y, side)
+    parts += _column_labels(matrix, marked, x, y, side)
+    middle = y + extent / 2
+    parts.append(
+        f'<text class="axis" transform="translate({x - 56} {middle:.1f}) rotate(-90)">{escape(words["waits"])}</text>'
+    )
+    parts.append(f'<text class="axis" x="{x + extent / 2:.1f}" y="{y - 22}">{escape(words["waited_for"])}</text>')
+    waited = [sum(matrix.shade[row * count : (row + 1) * count]) for row in range(count)]
+    caused = [sum(matrix.shade[column::count]) for column in range(count)]
+    parts += _bars_right(waited, x + extent + 16, y, side, words["sum_waited"], "wait", marked=marked)
+    parts += _bars_foot(caused, x, y + extent + 12, side, words["sum_caused"], marked)
+    return Figure("".join(parts), max(x + extent + 180, x + 560), y + extent + 150, x, y, cell)
+
+
+# --- colours -------------------------------------------------------------------------------------------------
+
+
+def _diverging(level: int) -> Colour:
+    share = abs(level) / _LEVELS
+    return (*(_SLOWER if level > 0 else _FASTER), round(235 * share**0.85))
+
+
+def _nice(value: float) -> float:
+    """The next round number; 1 for nothing."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return float(f"{next(power * m for m in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if power * m >= value * 0.999):.6g}")
+
+
+def _legend(x: float, palette: Sequence[Colour], ends: tuple[str, str, str], label: str) -> str:
+    first = 1 if len(palette) > 2 * _LEVELS else 0  # without the colour of the unknown
+    colours = palette[first:]
+    picture = data_uri(len(colours), 1, bytes(range(len(colours))), colours)
+    low, middle, high = (escape(text) for text in ends)
+    return (
+        f'<text class="label" x="{x + 60}" y="14">{escape(label)}</text>'
+        f'<image x="{x + 60}" y="22" width="240" height="10" preserveAspectRatio="none" href="{picture}"/>'
+        f'<rect class="frame" x="{x + 60}" y="22" width="240" height="10"/>'
+        f'<text class="tick end" x="{x + 54}" y="31">{low}</text><text class="tick" x="{x + 180}" y="31">'
+        f'{middle}</text><text class="tick start" x="{x + 306}" y="31">{high}</text>'
+    )
+
+
+def _unknown(x: float, label: str) -> str:
+    colour = data_uri(1, 1, b"\0", [(*_UNKNOWN, 90)])
+    return (
+        f'<image x="{x}" y="22" width="14" height="10" preserveAspectRatio="none" href="{colour}"/>'
+        f'<text class="tick start" x="{x + 20}" y="31">{escape(label)}</text>'
+    )
+
+
+# --- cells ---------------------------------------------------------------------------------------------------
+
+
+def _picture(
+    x: float, y: float, width: float, height: float, size: tuple[int, int], pixels: bytes, palette: Sequence[Colour]
+) -> str:
+    if not pixels:
+        return ""
+    return (
+        f'<image class="cells" image-rendering="optimizeSpeed" x="{x}" y="{y}" width="{width:.2f}" '
+        f'height="{height:.2f}" preserveAspectRatio="none" href="{data_uri(*size, pixels, palette)}"/>'
+        f'<rect class="frame" x="{x}" y="{y}" width="{width:.2f}" height="{height:.2f}"/>'
+    )
+
+
+def _grid(x: float, y: float, cell: tuple[float, float], size: tuple[int, int]) -> list[str]:
+    """Lines between cells that are large enough to be told apart."""
+    wide, high = size[0] * cell[0], size[1] * cell[1]
+    lines = []
+    if cell[0] >= 6:
+        lines += [f"M{x + place * cell[0]:.2f} {y}v{high:.2f}" for place in range(1, size[0])]
+    if cell[1] >= 6:
+        lines += [f"M{x} {y + place * cell[1]:.2f}h{wide:.2f}" for place in range(1, size[1])]
+    return [f'<path class="grid" d="{"".join(lines)}"/>'] if lines else []
+
+
+def _figures(matrix: Matrix, x: float, y: float, side: float, most: float) -> list[str]:
+    count = len(matrix.rows.cells)
+    out = []
+    for row in range(count):
+        for column in range(count):
+            value = matrix.shade[row * count + column]
+            if row == column or value <= 0:
+                continue
+            look = "figure_on" if value > 0.9 * most else "figure_in"
+            at = x + (column + 0.5) * side, y + (row + 0.5) * side + 4
+            out.append(f'<text class="{look}" x="{at[0]:.1f}" y="{at[1]:.1f}">{_short(value)}</text>')
+    return out
+
+
+# --- labels --------------------------------------------------------------------------------------------------
+
+
+def _name(ranks: tuple[int, ...]) -> str:
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+
+
+def _marked(matrix: Matrix, marks: Sequence[Mark]) -> dict[int, Mark]:
+    """The accused by row; the first of a row stands for it."""
+    places = matrix.rows.places()
+    found: dict[int, Mark] = {}
+    for mark in marks:
+        if mark.rank in places:
+            found.setdefault(places[mark.rank], mark)
+    return found
+
+
+def _spaced(wanted: Sequence[int], marked: Sequence[int], size: float, least: float) -> list[int]:
+    """Of rows or columns `size` apart those to label so that labels are `least` apart; `marked` ones come first."""
+    taken: list[int] = []
+    gap = max(math.ceil(least / size), 1)
+    for place in [*sorted(marked), *wanted]:
+        if all(abs(place - other) >= gap for other in taken):
+            taken.append(place)
+    return taken
+
+
+def _row_labels(matrix: Matrix, marks: Sequence[Mark], x: float, y: float, high: float) -> list[str]:
+    marked = _marked(matrix, marks)
+    cells = matrix.rows.cells
+    gap = max(math.ceil(_TEXT * 1.15 / high), 1)
+    out = []
+    for row in _spaced(range(0, len(cells), gap), list(marked), high, _TEXT * 1.15):
+        look = "row accused" if row in marked else "row"
+        out.append(f'<text class="{look}" x="{x - 16}" y="{y + (row + 0.5) * high + 4:.1f}">{_name(cells[row])}</text>')
+    return out
+
+
+def _column_labels(matrix: Matrix, marked: Mapping[int, Mark], x: float, y: float, wide: float) -> list[str]:
+    cells = matrix.rows.cells
+    least = 11.0 * max((len(_name(cell)) for cell in cells), default=1)
+    gap = max(math.ceil(least / wide), 1)
+    out = []
+    for column in _spaced(range(0, len(cells), gap), list(marked), wide, least):
+        look = "column accused" if column in marked else "column"
+        out.append(
+            f'<text class="{look}" x="{x + (column + 0.5) * wide:.1f}" y="{y - 6}">{_name(cells[column])}</text>'
+        )
+    return out
+
+
+def _groups(matrix: Matrix, x: float, y: float, high: float, width: float) -> list[str]:
+    """Brackets and names of the groups, and a line between them."""
+    groups = matrix.rows.groups
+    if len(groups) < 2:
+        return []
+    out, row = [], 0
+    labelled = -math.inf
+    for place, (label, size) in enumerate(groups):
+        top, bottom = y + row * high, y + (row + size) * high
+        if place:
+            out.append(f'<path class="between" d="M{x - 14} {top:.2f}H{x + width:.2f}"/>')
+        middle = (top + bottom) / 2 + 4
+        if label and middle - labelled >= _TEXT * 1.15:
+            labelled = middle
+            text = label if len(label) <= 12 else label[:11] + "…"
+            out.append(
+                f'<text class="group" x="{x - 62}" y="{middle:.1f}">{escape(text)}<title>{escape(label)}</title></text>'
+            )
+        row += size
+    return out
+
+
+def _steps(matrix: Matrix, x: float, y: float, wide: float, words: Mapping[str, str]) -> list[str]:
+    columns = matrix.columns
+    least = 10.0 + 7.0 * max((len(str(step)) for step in columns), default=1)
+    every = next(n for n in _ROUND if n * wide >= least) if columns else 1
+    out = [
+        f'<text class="column" x="{x + (place + 0.5) * wide:.1f}" y="{y + 14}">{columns[place]}</text>'
+        for place in range(0, len(columns), every)
+    ]
+    name = words["step"] if matrix.binned == 1 else words["steps_binned"].format(matrix.binned)
+    out.append(f'<text class="axis" x="{x + wide * len(columns) / 2:.1f}" y="{y + 32}">{escape(name)}</text>')
+    return out
+
+
+_ROUND = [m * 10**power for power in range(7) for m in (1, 2, 5)]
+
+
+# --- marks ---------------------------------------------------------------------------------------------------
+
+
+def _row_marks(
+    matrix: Matrix, marks: Sequence[Mark], x: float, y: float, cell: tuple[float, float], width: float
+) -> list[str]:
+    """A triangle at both ends of an accused row, and a frame where the row is high enough to see it."""
+    out = []
+    for row, mark in list(_marked(matrix, marks).items())[:_MOST_MARKS]:
+        middle = y + (row + 0.5) * cell[1]
+        title = f"<title>{escape(mark.label)}</title>"
+        out.append(f'<path class="mark" d="M{x - 12} {middle - 5:.1f}l9 5l-9 5z">{title}</path>')
+        out.append(f'<path class="mark" d="M{x + width + 12:.1f} {middle - 5:.1f}l-9 5l9 5z">{title}</path>')
+        if cell[1] >= 6:
+            top = y + row * cell[1]
+            out.append(f'<rect class="accused_row" x="{x}" y="{top:.2f}" width="{width:.2f}" height="{cell[1]:.2f}"/>')
+    return out
+
+
+def _begins(
+    matrix: Matrix, marks: Sequence[Mark], x: float, y: float, wide: float, height: float, words: Mapping[str, str]
+) -> list[str]:
+    """A line down where somebody became slow; many at one step are one."""
+    out, last = [], -math.inf
+    for step in sorted({mark.began_step for mark in marks if mark.began_step >= 0})[:_MOST_MARKS]:
+        column = sum(first <= step for first in matrix.columns) - 1
+        if column < 0:
+            continue
+        at = x + column * wide
+        out.append(f'<path class="began" d="M{at:.2f} {y - 4}v{height + 8:.2f}"/>')
+        if at - last >= 90:  # wide enough for the words
+            last = at
+            side = "start" if at < x + 120 else "end"
+            out.append(
+                f'<text class="began_label {side}" x="{at:.2f}" y="{y + height + 48:.1f}">'
+                f"{escape(words['began'].format(step))}</text>"
+            )
+    return out
+
+
+def _bars_right(
+    values: Sequence[float], x: float, y: float, high: float, label: str, look: str, *, marked: Mapping[int, Mark]
+) -> list[str]:
+    most = max((value for value in values if not math.isnan(value)), default=0.0)
+    out = [f'<text class="tick start" x="{x}" y="{y - 6}">{escape(label)}</text>']
+    if most <= 0:
+        return out
+    thick = _thick(high)
+    for row, value in enumerate(values):
+        if math.isnan(value):
+            continue
+        top = y + (row + 0.5) * high - thick / 2
+        chosen = " chosen" if row in marked else ""
+        out.append(
+            f'<rect class="bar {look}{chosen}" x="{x}" y="{top:.2f}" width="{max(90 * value / most, 0):.2f}" '
+            f'height="{thick:.2f}"/>'
+        )
+    gap = max(math.ceil(_TEXT * 1.15 / high), 1)
+    for row in _spaced(range(0, len(values), gap), list(marked), high, _TEXT * 1.15):
+        if not math.isnan(values[row]):
+            at = y + (row + 0.5) * high + 4
+            out.append(f'<text class="tick start" x="{x + 94}" y="{at:.1f}">{_short(values[row])}</text>')
+    return out
+
+
+def _bars_foot(
+    values: Sequence[float], x: float, y: float, wide: float, label: str, marked: Mapping[int, Mark]
+) -> list[str]:
+    most = max(values, default=0.0)
+    out = [f'<text class="tick end" x="{x - 8}" y="{y + 10}">{escape(label)}</text>']
+    if most <= 0:
+        return out
+    thick = _thick(wide)
+    for column, value in enumerate(values):
+        chosen = " chosen" if column in marked else ""
+        out.append(
+            f'<rect class="bar wait{chosen}" x="{x + (column + 0.5) * wide - thick / 2:.2f}" y="{y:.1f}" '
+            f'width="{thick:.2f}" height="{80 * value / most:.2f}"/>'
+        )
+    numbered = range(len(values)) if wide >= _FIGURES_FIT else _spaced((), list(marked), wide, 44.0)
+    for column in numbered:
+        if values[column] > 0:
+            # under its own bar, or under all where neighbours' bars would be in the way
+            foot = 80 * values[column] / most if wide >= _FIGURES_FIT else 80
+            look = "column accused" if column in marked else "column"
+            at = x + (column + 0.5) * wide
+            out.append(f'<text class="{look}" x="{at:.1f}" y="{y + foot + 13:.1f}">{_short(values[column])}</text>')
+    return out
+
+
+def _thick(size: float) -> float:
+    """Of a bar beside cells of `size`: with air between them where there is room for it."""
+    return min(size * 0.6, 10.0) if size >= 4 else size
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _short(value: float) -> str:
+    """A figure in few characters."""
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.3f}" if size > 0 else "0"

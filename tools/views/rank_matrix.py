@@ -1,0 +1,198 @@
+"""Ranks of a job on one page: the verdict, their table, own time by rank and step, and who waited for whom.
+
+Nothing is judged here: who is accused, since when, and every word are handed in.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from whystall.tools.views.page import escape, page
+from whystall.tools.views.rank_cells import Group, Matrix, step_matrix, wait_matrix
+from whystall.tools.views.rank_drawing import Figure, Mark, step_figure, wait_figure
+
+MOST_LINES = 1024
+"""Of the table of ranks; the accused come first."""
+WORDS = frozenset(
+    {"own_by_step", "who_waits", "own_beside_peers", "not_known", "own_mean", "step", "steps_binned"}
+    | {"ranks_binned", "began", "waited_per_step", "waits", "waited_for", "sum_waited", "sum_caused", "no_waits"}
+    | {"rank", "host", "peers", "remark", "own", "step_time", "wait", "work", "gap", "ranks_left_out"}
+    | {"theme", "keys", "needs_script", "at_cell", "own_of", "beside", "beside_share", "waited_of", "parts_of"}
+    | {"one_waits", "nobody"}
+)
+"""The words the caller gives. ``{}`` in them stands for a number or name: steps_binned, ranks_binned, began,
+ranks_left_out, at_cell (ranks, step), own_of (ms), beside (median of the peers in ms, difference in %), beside_share
+(difference in %), waited_of (ms, of how long a step), parts_of (work, gap), one_waits (who, for whom, ms)."""
+_SCRIPT_WORDS = (
+    "at_cell",
+    "own_of",
+    "beside",
+    "beside_share",
+    "waited_of",
+    "parts_of",
+    "one_waits",
+    "nobody",
+    "not_known",
+)
+_MEANS = ("step_ns", "own_ns", "wait_ns", "compute_ns", "gap_ns")
+
+
+@dataclass(frozen=True)
+class RankView:
+    """What is known of a job's ranks.
+
+    `own`: rank, step, own_ns and any of step_ns, wait_ns, compute_ns, gap_ns; one row per rank and step. `waits`:
+    waiter, last, wait_ns, sums over all steps. `groups`: ranks that are compared with each other. `marks`: the
+    accused. `hosts`: names of the ranks' hosts, as far as known.
+    """
+
+    own: pl.DataFrame
+    waits: pl.DataFrame
+    groups: tuple[Group, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    hosts: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> list[int]:
+        """All that appear."""
+        found: set[int] = set(self.own["rank"].to_list())
+        return sorted(found | set(self.waits["waiter"].to_list()) | set(self.waits["last"].to_list()))
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return self.own["step"].n_unique()
+
+
+def rank_page(
+    view: RankView, words: Mapping[str, str], *, lang: str, heading: str, verdict: str, notes: Sequence[str] = ()
+) -> str:
+    """The HTML of one offline page. `heading`, `verdict` and `notes` (lines) are shown on top; `words` holds all of
+    `WORDS`. Its size is bounded: what is put together or left out it says. Raises KeyError for a word that is missing.
+    """
+    said = {key: words[key] for key in sorted(WORDS)}
+    figures: dict[str, Any] = {}
+    sections = []
+    if view.own.height:
+        matrix, figure = _steps(view, said)
+        figures["steps"] = _data(matrix, figure)
+        sections.append(_section("steps", said["own_by_step"], figure, _binned(matrix, said)))
+    if view.waits.height:
+        matrix, figure = _waits(view, said)
+        figures["waits"] = _data(matrix, figure)
+        sections.append(_section("waits", said["who_waits"], figure, _binned(matrix, said)))
+    else:
+        sections.append(f"<p class='note'>{escape(said['no_waits'])}</p>")
+    body = f"""<header>
+<h1>{escape(heading)}</h1>
+<p class="verdict">{escape(verdict)}</p>
+{"".join(f"<p>{escape(line)}</p>" for line in notes)}
+<noscript><p class="warning">{escape(said["needs_script"])}</p></noscript>
+</header>
+<nav><span>{escape(said["keys"])}</span><span class="space"></span>
+<button id="theme" type="button">{escape(said["theme"])}</button></nav>
+<main>
+{_table(view, said)}
+{"".join(sections)}
+</main>
+<div id="tip" role="tooltip" hidden></div>
+<div id="said" class="unseen" aria-live="polite"></div>"""
+    data = {"words": {key: said[key] for key in (*_CELL_WORDS, *_PAIR_WORDS)}, "figures": figures}
+    return page(lang=lang, title=heading, body=body, data=data, name="rank_matrix", also=("rank_figure",), images=True)
+
+
+def step_svg(view: RankView, words: Mapping[str, str]) -> str:
+    """Own time by rank and step as one SVG file, without script; words as of the page."""
+    return _steps(view, words)[1].alone(words["own_by_step"])
+
+
+def wait_svg(view: RankView, words: Mapping[str, str]) -> str:
+    """Who waited for whom as one SVG file, without script; words as of the page."""
+    return _waits(view, words)[1].alone(words["who_waits"])
+
+
+def _steps(view: RankView, words: Mapping[str, str]) -> tuple[Matrix, Figure]:
+    matrix = step_matrix(view.own, view.groups)
+    return matrix, step_figure(matrix, view.marks, words)
+
+
+def _waits(view: RankView, words: Mapping[str, str]) -> tuple[Matrix, Figure]:
+    matrix = wait_matrix(view.waits, view.ranks, view.steps)
+    return matrix, wait_figure(matrix, view.marks, words)
+
+
+def _binned(matrix: Matrix, words: Mapping[str, str]) -> str:
+    return words["ranks_binned"].format(matrix.rows.binned) if matrix.rows.binned > 1 else ""
+
+
+def _section(key: str, title: str, figure: Figure, note: str) -> str:
+    line = f"<p class='note'>{escape(note)}</p>" if note else ""
+    return f"""<section aria-labelledby="{key}-title"><h2 id="{key}-title">{escape(title)}</h2>{line}
+<div class="scroll">{figure.inline(key, title)}</div></section>"""
+
+
+def _data(matrix: Matrix, figure: Figure) -> dict[str, Any]:
+    """What the script needs to tell the figures of a cell: numbers as little-endian bytes in base64, shares as 16-bit
+    integers in thousandths, with the least one for unknown, the rest as 32-bit floats."""
+    return {
+        "x": figure.x,
+        "y": figure.y,
+        "cell": list(figure.cell),
+        "rows": [[cell[0], cell[-1]] for cell in matrix.rows.cells],
+        "columns": list(matrix.columns),
+        "share": _packed(_thousandths(matrix.shade) if matrix.values else array("h")),
+        "values": {name: _packed(values) for name, values in (matrix.values or {"waits": matrix.shade}).items()},
+    }
+
+
+def _thousandths(shares: array[float]) -> array[int]:
+    return array("h", (-32768 if math.isnan(x) else max(-32767, min(32767, round(x * 1000))) for x in shares))
+
+
+def _packed(values: array[float] | array[int]) -> str:
+    little = array(values.typecode, values)
+    if sys.byteorder == "big":
+        little.byteswap()
+    return base64.b64encode(little.tobytes()).decode()
+
+
+def _table(view: RankView, words: Mapping[str, str]) -> str:
+    """Means per step; the accused first."""
+    labels = {rank: group.label for group in view.groups for rank in group.ranks}
+    remarks = {mark.rank: mark.label for mark in view.marks}
+    columns = [name for name in _MEANS if name in view.own.columns]
+    means = view.own.group_by("rank").agg(pl.col(columns).mean() * 1e-6)
+    lines = sorted(means.to_dicts(), key=lambda row: (row["rank"] not in remarks, row["rank"]))
+    heads = {"step_ns": "step_time", "own_ns": "own", "wait_ns": "wait", "compute_ns": "work", "gap_ns": "gap"}
+    head = "".join(f'<th class="number">{escape(words[heads[name]])}</th>' for name in columns)
+    body = "".join(_line(row, columns, labels, view.hosts, remarks) for row in lines[:MOST_LINES])
+    cut = len(lines) - MOST_LINES
+    note = f'<p class="note">{escape(words["ranks_left_out"].format(cut))}</p>' if cut > 0 else ""
+    return f"""<div class="scroll table" tabindex="0" role="region" aria-label="{escape(words["rank"])}">
+<table><thead><tr><th class="number">{escape(words["rank"])}</th><th>{escape(words["host"])}</th>
+<th>{escape(words["peers"])}</th>{head}<th>{escape(words["remark"])}</th></tr></thead><tbody>{body}</tbody></table>
+</div>{note}"""
+
+
+def _line(
+    row: Mapping[str, Any],
+    columns: Sequence[str],
+    labels: Mapping[int, str],
+    hosts: Mapping[int, str],
+    remarks: Mapping[int, str],
+) -> str:
+    rank = row["rank"]
+    numbers = "".join(f'<td class="number">{row[name]:.2f} ms</td>' for name in columns)
+    accused = ' class="accused"' if rank in remarks else ""
+    return (
+        f'<tr{accused}><td class="number">{rank}</td><td>{escape(hosts.get(rank, ""))}</td>'
+        f"<td>{escape(labels.get(rank, ''))}</td>{numbers}<td>{escape(remarks.get(rank, ''))}</td></tr>"
+    )
