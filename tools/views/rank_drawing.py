@@ -348,7 +348,7 @@ def _bars_right(
     values: Sequence[float], x: float, y: float, high: float, label: str, look: str, *, marked: Mapping[int, Mark]
 ) -> list[str]:
     most = max((value for value in values if not math.isnan(value)), default=0.0)
-    out = [f'<text class="tick start" x="{x}" y="{y - 6}">{escape(label)}</text>']
+    out = [f'<text class="tick start" x="{x}" y="{y - 10}">{escape(label)}</text>']
     if most <= 0:
         return out
     thick = _thick(high)

@@ -31,17 +31,8 @@ WORDS = frozenset(
 """The words the caller gives. ``{}`` in them stands for a number or name: steps_binned, ranks_binned, began,
 ranks_left_out, at_cell (ranks, step), own_of (ms), beside (median of the peers in ms, difference in %), beside_share
 (difference in %), waited_of (ms, of how long a step), parts_of (work, gap), one_waits (who, for whom, ms)."""
-_SCRIPT_WORDS = (
-    "at_cell",
-    "own_of",
-    "beside",
-    "beside_share",
-    "waited_of",
-    "parts_of",
-    "one_waits",
-    "nobody",
-    "not_known",
-)
+_CELL_WORDS = ("at_cell", "own_of", "beside", "beside_share", "waited_of", "parts_of", "not_known")
+_PAIR_WORDS = ("one_waits", "nobody")
 _MEANS = ("step_ns", "own_ns", "wait_ns", "compute_ns", "gap_ns")
 
 
