@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from whystall.agent_server.investigation.verdict import STALL_PCT
 from whystall.knowledge_base.causes import matches
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Pattern, Victim
 from whystall.tools.contract.findings import Finding
@@ -87,8 +88,11 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
     required = _ids(cause.required, findings, reach.victim)
     if cause.required and not required:
         return None
-    share = _together(primary) - _elsewhere(cause, findings, reach.victim)
+    elsewhere = _elsewhere(cause, findings, reach.victim)
+    share = _together(primary) - elsewhere
     share = max(min(share, reach.limit_pct, _bound(required, findings, primary)), 0.0)
+    if elsewhere and share < STALL_PCT:
+        return None
     primary.sort(key=lambda f: -f.window_pct)
     supporting = required + _ids(cause.supporting, findings, reach.victim)
     ids = [f.id for f in primary] + ([reach.via] if reach.via else []) + supporting
@@ -109,12 +113,12 @@ def _together(primary: Sequence[Finding]) -> float:
     for finding in primary:
         mechanism = finding.spec.mechanism
         by_mechanism[mechanism] = by_mechanism.get(mechanism, 0.0) + finding.window_pct
-    return min(max(by_mechanism.values()), 100.0)
+    return min(max(by_mechanism.values(), default=0.0), 100.0)
 
 
 def _elsewhere(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> float:
     """What others are known to have taken of the time that the primary findings measure without saying who."""
-    return sum(f.window_pct for f in findings if any(matches(p, f, victim) for p in cause.less))
+    return _together([f for f in findings if any(matches(p, f, victim) for p in cause.less)])
 
 
 def _bound(required: Sequence[str], findings: Sequence[Finding], primary: Sequence[Finding]) -> float:

@@ -325,6 +325,26 @@ def test_a_quota_explains_no_more_than_it_throttled(throttled: float, cause: str
     assert found.explained_pct == pytest.approx(100 * min(throttled, 58) / 58 if cause.startswith("cgroup") else 100)
 
 
+def test_a_quota_and_neighbours_that_both_act_are_both_named() -> None:
+    wait = f("sched.runqueue_delay", "run", window_pct=58, wait_s=5)
+    away = f("offcpu.preempted", "pre", window_pct=57, state="R", count=9)
+    quota = f("cgroup.cpu_throttled", "quota", tid=None, cgroup="/a", window_pct=25, throttled_s=1)
+    findings = [account(user_pct=40, runnable_pct=58), wait, away, quota]
+    found = judge(findings)
+    assert (found.verdict, found.cause) == (Verdict.LIKELY, "cgroup_cpu_throttling")
+    assert "rivals_open" in found.missing
+    (other,) = [a for a in assess(CAUSES, findings, choose_victim(findings), ALL) if a.cause == "cpu_contention"]
+    assert (other.state, other.explained_pct) == (CauseState.SUPPORTED, pytest.approx(100 * 33 / 58))
+
+
+def test_what_a_quota_explains_whole_leaves_no_contention_and_rules_none_out() -> None:
+    wait = f("sched.runqueue_delay", "run", window_pct=58, wait_s=5)
+    quota = f("cgroup.cpu_throttled", "quota", tid=None, cgroup="/a", window_pct=57, throttled_s=1)
+    findings = [account(user_pct=40, runnable_pct=58), wait, quota]
+    states = {a.cause: a.state for a in assess(CAUSES, findings, choose_victim(findings), ALL)}
+    assert states["cpu_contention"] is CauseState.UNSUPPORTED
+
+
 # --- chains -------------------------------------------------------------------------------------------------
 
 
