@@ -7,7 +7,7 @@ Order of derivation: `Job` (recorded) -> `matching` (`MATCHED`) -> `offsets` (`C
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -99,16 +99,29 @@ class Clocks:
     """`offset_ns` by rank: what to subtract from its instants to bring them onto the median rank's clock, from the ends
     of synchronising operations; `residual_ns` by rank: the median absolute deviation that is left. Ranks that share no
     operation are absent. No claim about arrival below the residual is allowed.
+
+    A clock that runs at another speed: `drift` by rank (ns per ns, where it was seen); the offset holds at `origin_ns`.
+    `matched`: operations that were used.
     """
 
     offset_ns: Mapping[int, int]
     residual_ns: Mapping[int, int]
     matched: int
+    drift: Mapping[int, float] = field(default_factory=dict)
+    origin_ns: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def spread_ns(self) -> int:
         """How far apart the clocks are."""
         return max(self.offset_ns.values(), default=0) - min(self.offset_ns.values(), default=0)
+
+    def common(self, instant: str, rank: str = "rank") -> pl.Expr:
+        """The column `instant` of the clock of `rank`, on the common clock; null where the rank is absent."""
+        of = pl.col(rank)
+        offset = of.replace_strict(dict(self.offset_ns), default=None, return_dtype=_I)
+        since = pl.col(instant) - of.replace_strict(dict(self.origin_ns), default=0, return_dtype=_I)
+        drift = of.replace_strict(dict(self.drift), default=0.0, return_dtype=pl.Float64)
+        return pl.col(instant) - offset - (since * drift).round().cast(_I)
 
 
 @dataclass(frozen=True)

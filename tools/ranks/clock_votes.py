@@ -1,0 +1,158 @@
+"""The clocks of ranks that nothing numbers: each pair of equal operations of two ranks names a difference of clocks.
+
+The true difference is named again and again, all others are scattered by the jitter of a real job. Where a second one
+gets half as many votes (a job as regular as a clock, shifted by one step) the rank is left out. Cost: per rank a fixed
+number of voters, each beside the equal operations of one other rank.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from whystall.tools.ranks.job import Clocks
+
+_SCALES_NS = (50_000, 250_000, 1_000_000)
+"""Differences so close are one: how well ends agree is not known beforehand."""
+_VOTERS = 48
+"""Neighbours in time: meanwhile clocks do not drift apart by a scale."""
+_PLACES = (1 / 2, 1 / 4, 3 / 4)
+"""Where in a capture voters are taken from: the other's may have begun later or ended earlier."""
+_VOTES, _SHARE, _RIVAL = 6, 0.25, 0.5
+"""A difference needs so many votes, from this share of the voters; another may have at most this share of its votes."""
+_FAILED = 8
+"""Rounds that place no rank, until those that are left are given up."""
+_FIT = 12
+"""Operations to tell the speed of a clock from."""
+
+_LAID = pl.Schema({"row": pl.UInt32, "at": pl.Int64, "residual": pl.Float64})
+_LINES = pl.Schema(
+    {"rank": pl.Int32, "to": pl.Int32, "offset": pl.Int64, "slope": pl.Float64, "origin": pl.Int64, "within": pl.Int64}
+)
+
+
+def laid(rows: pl.DataFrame, ranks: list[int], clocks: Clocks) -> pl.DataFrame:
+    """The ends of `rows` (``row``, `rank`, `token`, `end_ns`) on one clock (``at``), each with its rank's ``residual``.
+
+    Ranks in `clocks` are on it already; of the others, those in `ranks` are placed if they can be. Absent: the rest.
+    """
+    known = {rank: float(residual) for rank, residual in clocks.residual_ns.items()}
+    placed = rows.with_columns(at=clocks.common("end_ns")).drop_nulls("at")
+    if not known:
+        root = int(rows.group_by("rank").len().sort("len", "rank", descending=[True, False])["rank"][0])
+        known[root] = 0.0
+        placed = rows.filter(pl.col("rank") == root).with_columns(at=pl.col("end_ns"))
+    shares = rows.group_by("token", "rank").len()
+    asked: set[tuple[int, int]] = set()
+    failed = 0
+    while failed < _FAILED and (pairs := _pairs(shares, set(ranks) - known.keys(), set(known), asked)):
+        asked |= set(pairs)
+        lines = _voted(rows, placed, pairs)
+        failed += lines.is_empty()
+        if lines.is_empty():
+            continue
+        new, residuals = _tracked(rows, placed, lines)
+        known |= {rank: max(residual, known[to]) for rank, to, residual in residuals.iter_rows()}
+        placed = pl.concat([placed, new.select(placed.columns)])
+    residual = pl.col("rank").replace_strict(known, return_dtype=pl.Float64)
+    return placed.select("row", "at", residual=residual).cast(dict(_LAID))
+
+
+def _pairs(shares: pl.DataFrame, left: set[int], known: set[int], asked: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """For each rank in `left` the rank in `known`, not asked before, with the most operations like its own."""
+    mine = shares.filter(pl.col("rank").is_in(list(left)))
+    theirs = shares.filter(pl.col("rank").is_in(list(known))).rename({"rank": "to"})
+    common = (
+        mine.join(theirs, on="token")
+        .group_by("rank", "to")
+        .agg(both=pl.min_horizontal("len", "len_right").sum())
+        .sort("rank", "both", "to", descending=[False, True, False])
+    )
+    best: dict[int, int] = {}
+    for rank, to, _ in common.iter_rows():
+        if (rank, to) not in asked:
+            best.setdefault(rank, to)
+    return list(best.items())
+
+
+def _voted(rows: pl.DataFrame, placed: pl.DataFrame, pairs: list[tuple[int, int]]) -> pl.DataFrame:
+    """The difference of clocks (`_LINES`) that each of `pairs` agrees on."""
+    open_ = pl.DataFrame(pairs, schema={"rank": pl.Int32, "to": pl.Int32}, orient="row")
+    theirs = placed.select("token", "at", to="rank")
+    shared = theirs.select("token", "to").unique()
+    found = [_LINES.to_frame()]
+    for place in _PLACES:
+        mine = rows.join(open_, on="rank").join(shared, on=["token", "to"], how="semi")
+        first = (pl.len().over("rank") * place - _VOTERS // 2).clip(0)
+        index = pl.int_range(pl.len()).over("rank", order_by="end_ns")
+        voters = mine.filter((index >= first) & (index < first + _VOTERS)).select(
+            "row", "rank", "to", "token", "end_ns"
+        )
+        votes = voters.join(theirs, on=["token", "to"]).with_columns(offset=pl.col("at") - pl.col("end_ns"))
+        for scale in _SCALES_NS:
+            found.append(_elected(votes, scale))
+            votes = votes.join(found[-1], on="rank", how="anti")
+        open_ = open_.join(pl.concat(found), on="rank", how="anti")
+    return pl.concat(found)
+
+
+def _elected(votes: pl.DataFrame, scale: int) -> pl.DataFrame:
+    """The offset that most voters name within `scale`, for the ranks where it has no rival."""
+    # two sets of bins, half a bin apart: votes on both sides of a border are seen together in one of them
+    shifted = [votes.with_columns(bin=(pl.col("offset") + half) // scale, half=half) for half in (0, scale // 2)]
+    bins = (
+        pl.concat(shifted, how="vertical_relaxed")
+        .group_by("rank", "to", "half", "bin")
+        .agg(count=pl.col("row").n_unique(), offset=pl.col("offset").median(), origin=pl.col("end_ns").median())
+    )
+    best = bins.sort("count", "offset", descending=[True, False]).group_by("rank", maintain_order=True).first()
+    best = best.join(votes.group_by("rank").agg(voters=pl.col("row").n_unique()), on="rank")
+    rivals = (
+        bins.join(best.select("rank", won="offset"), on="rank")
+        .filter((pl.col("offset") - pl.col("won")).abs() > 1.5 * scale)
+        .group_by("rank")
+        .agg(rival=pl.col("count").max())
+    )
+    best = best.join(rivals, on="rank", how="left").with_columns(pl.col("rival").fill_null(0))
+    best = best.filter(
+        (pl.col("count") >= _VOTES)
+        & (pl.col("count") >= _SHARE * pl.col("voters"))
+        & (pl.col("rival") <= _RIVAL * pl.col("count"))
+    )
+    return best.select("rank", "to", "offset", slope=0.0, origin="origin", within=2 * scale).cast(dict(_LINES))
+
+
+def _tracked(rows: pl.DataFrame, placed: pl.DataFrame, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Follow each line from where the votes were to both ends of the capture, and its slope with it.
+
+    Returns the rows of these ranks with ``at``, and (rank, to, residual).
+    """
+    theirs = placed.join(lines.select("rank", "to"), left_on="rank", right_on="to", how="semi")
+    theirs = theirs.select("token", "at", to="rank").sort("at")
+    mine = rows.join(lines.select("rank"), on="rank", how="semi")
+    predicted = pl.col("end_ns") + pl.col("offset") + (pl.col("slope") * pl.col("x")).round().cast(pl.Int64)
+    reach, residuals = 2_000_000_000, pl.DataFrame()
+    furthest = int(mine["end_ns"].max() - mine["end_ns"].min())  # type: ignore[operator]
+    while True:
+        near = mine.join(lines, on="rank").with_columns(x=pl.col("end_ns") - pl.col("origin"))
+        near = near.filter(pl.col("x").abs() <= reach).with_columns(at=predicted).sort("at")
+        other = theirs.with_columns(other=pl.col("at"))
+        both = near.join_asof(other, on="at", by=["token", "to"], strategy="nearest").with_columns(
+            rest=(pl.col("other") - pl.col("at")).cast(pl.Float64), x=pl.col("x").cast(pl.Float64)
+        )
+        both = both.filter(pl.col("rest").abs() <= pl.col("within"))
+        steep = pl.when(pl.len() >= _FIT).then(pl.cov("x", "rest") / pl.col("x").var()).otherwise(0.0)
+        fits = both.group_by("rank").agg(
+            steep=steep.fill_nan(0.0).fill_null(0.0),
+            level=pl.col("rest").median(),
+            residual=(pl.col("rest") - pl.col("rest").median()).abs().median(),
+        )
+        residuals = lines.join(fits, on="rank").select("rank", "to", "residual")
+        lines = lines.join(fits, on="rank").with_columns(
+            offset=pl.col("offset") + pl.col("level").round().cast(pl.Int64), slope=pl.col("slope") + pl.col("steep")
+        )
+        lines = lines.select(_LINES.names())
+        if reach >= furthest:
+            break
+        reach *= 2
+    mine = mine.join(lines, on="rank").with_columns(x=pl.col("end_ns") - pl.col("origin"))
+    return mine.with_columns(at=predicted), residuals

@@ -1,0 +1,240 @@
+"""Which rank's operation is the same operation on another rank: the rows of one job become instances.
+
+Keys, best first: the group and the library's own sequence number; the group, the step and the place among equal
+operations of the step; the end, on clocks laid over each other (`matching_time`). What a key says must fit in what
+both sides know of it (operation, bytes, dtype), and where two answers are equally good there is none. Cost is linear
+in the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from whystall.tools.ranks.job import MATCHED, Clocks, Job
+from whystall.tools.ranks.matching_time import by_time
+from whystall.tools.ranks.offsets import estimate
+from whystall.tools.timeline.collectives import POINT_TO_POINT, SYNCHRONISING, group_key
+
+_I, _N, _S = pl.Int64, pl.Int32, pl.String
+# Ranks may have different payloads in the others, and a barrier's is whatever the library sends.
+_SIZED = (SYNCHRONISING | POINT_TO_POINT | {"broadcast"}) - {"barrier"}
+_USUAL = 0.5
+"""Operations of a step are taken in their order when as many were seen in so many of the steps, or nowhere more:
+elsewhere some may have been lost, and which is not known."""
+_GROUP_END_RATIO, _GROUP_END_NS, _GROUP_APART = 0.5, 50_000, 0.05
+"""A group of unknown members is believed when its ranks leave together: ends are at most so far apart beside starts (or
+in ns), and at most this share of its operations have a rank that came after another had left."""
+
+
+@dataclass(frozen=True)
+class Matched:
+    """`frame`: `job.MATCHED`. `counts`: ``operations`` (instances), ``partial`` (those not seen on all ranks of their
+    group), ``rows``, ``matched`` (rows), and rows left, by why: ``alone`` (no other rank has it: lost, or outside of
+    its capture), ``mismatch`` (same number, different operation), ``ambiguous`` (several answers are equally good),
+    ``group_unknown`` (which ranks take part cannot be told), ``unfinished``, ``single`` (a group of one).
+    """
+
+    frame: pl.DataFrame
+    counts: dict[str, int]
+
+
+def match(job: Job) -> Matched:
+    """Find the operations that several ranks of `job` recorded."""
+    rows, unfinished = _prepared(job)
+    single = rows.filter(pl.col("size") == 1)
+    rows = rows.filter(pl.col("size") != 1)
+    links, mismatched = _by_seq(rows)
+    rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
+    ordered = _by_order(rest.filter((pl.col("seq") < 0) | pl.col("pair")), job)
+    links = pl.concat([links, ordered])
+    links, doubtful = _believed(rows, links)
+    rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
+    # With a sequence number, no other rank's row can be the same operation: it is alone, or its group is unclear.
+    rest = rest.filter((pl.col("seq") < 0) | pl.col("pair") | pl.col("channel").is_in(doubtful))
+    timed, ambiguous = by_time(rows, rest, estimate(_frame(rows, links)))
+    links = pl.concat([links, timed])
+    frame = _frame(rows, links, estimate(_frame(rows, links)))
+    lost = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
+    why = pl.when(pl.col("row").is_in(ambiguous.implode())).then(
+        pl.when(pl.col("trusted")).then(pl.lit("ambiguous")).otherwise(pl.lit("group_unknown"))
+    )
+    reasons = dict(lost.select(why.otherwise(pl.lit("alone")).value_counts().alias("n")).unnest("n").iter_rows())
+    counts = {
+        "operations": frame["instance"].n_unique(),
+        "partial": frame.filter(pl.col("present") < pl.col("size"))["instance"].n_unique(),
+        "rows": rows.height + single.height + unfinished,
+        "matched": frame.height,
+        "mismatch": mismatched.height,
+        "unfinished": unfinished,
+        "single": single.height,
+    }
+    return Matched(frame, counts | {why: reasons.get(why, 0) for why in ("alone", "ambiguous", "group_unknown")})
+
+
+def _prepared(job: Job) -> tuple[pl.DataFrame, int]:
+    """The job's operations with ``channel`` (what orders them: a group, or a pair within it), ``token`` (what both
+    sides must agree on), and their group's ``members``, ``size`` and whether these are known (``trusted``)."""
+    every = job.table("collectives").with_row_index("row")
+    rows = every.filter(pl.col("end_ns") > 0)
+    pair = pl.col("op").is_in(POINT_TO_POINT) & (pl.col("peer") >= 0)
+    low, high = pl.min_horizontal("rank", "peer"), pl.max_horizontal("rank", "peer")
+    ends = (
+        pl.when(pl.col("op") == "send")
+        .then(pl.format("{}>{}", "rank", "peer"))
+        .when(pl.col("op") == "recv")
+        .then(pl.format("{}>{}", "peer", "rank"))
+        .otherwise(pl.format("{}-{}", low, high))
+    )
+    rows = rows.with_columns(pair=pair).with_columns(
+        channel=pl.when("pair").then(pl.format("{}\x1f{}", "group", ends)).otherwise(pl.col("group"))
+    )
+    known = pl.col("op").is_in(_SIZED)
+    rows = rows.with_columns(
+        # one side that does not know is enough: then nobody's is compared
+        _bytes=pl.when(known & (pl.col("bytes").min().over("channel", "op") >= 0)).then("bytes").otherwise(-1),
+        _dtype=pl.when((pl.col("dtype") != "").all().over("channel", "op")).then("dtype").otherwise(pl.lit("")),
+        _op=pl.when("pair").then(pl.lit("pair")).otherwise("op"),
+    ).with_columns(token=pl.format("{}/{}/{}", "_op", "_bytes", "_dtype"))
+    groups = (
+        job.table("groups")
+        .sort(pl.col("ranks").list.len(), descending=True)
+        .group_by("group")
+        .agg(members=pl.col("ranks").first(), told=pl.col("size").max())
+    )
+    holders = rows.group_by("group").agg(holders=pl.col("rank").n_unique())
+    rows = rows.join(groups, on="group", how="left").join(holders, on="group", how="left")
+    count = pl.col("members").list.len().cast(_N)
+    rows = rows.with_columns(
+        trusted=pl.col("pair")
+        | (
+            (pl.col("group") != "") & ((count > 0) | ((pl.col("told") > 0) & (pl.col("holders") <= pl.col("told"))))
+        ).fill_null(value=False),
+        size=pl.when("pair")
+        .then(2)
+        .otherwise(
+            pl.when(count > 0).then(count).when(pl.col("told") > 0).then("told").otherwise(pl.col("holders").cast(_N))
+        ),
+    )
+    return rows.drop("_bytes", "_dtype", "_op", "members", "told", "holders"), every.height - rows.height
+
+
+def _by_seq(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rows with the same number in the same group; and rows whose numbers agree while what they do does not.
+
+    Numbers of point-to-point operations are each rank's own count and say nothing about the other's. Operations that
+    were enqueued as one share a number: they are told apart by their order.
+    """
+    numbered = rows.filter((pl.col("seq") >= 0) & ~pl.col("pair")).sort("start_ns", "row")
+    numbered = numbered.with_columns(nth=pl.int_range(pl.len()).over("rank", "channel", "seq"))
+    key = ["channel", "seq", "nth"]
+    each = pl.len().over("channel", "seq", "rank")
+    numbered = numbered.with_columns(
+        ranks=pl.len().over(key),
+        kinds=pl.col("token").n_unique().over(key),
+        least=each.min().over("channel", "seq"),
+        most=each.max().over("channel", "seq"),
+    )
+    odd = (pl.col("ranks") > 1) & ((pl.col("kinds") > 1) | (pl.col("least") < pl.col("most")))
+    good = numbered.filter((pl.col("ranks") > 1) & ~odd)
+    links = good.select(
+        "row", key=pl.format("s\x1f{}\x1f{}\x1f{}", *key), how=pl.lit("seq"), group="group", size="size"
+    )
+    return links, numbered.filter(odd).select("row")
+
+
+def _by_order(rows: pl.DataFrame, job: Job) -> pl.DataFrame:
+    """Rows at the same place among equal operations of the same step, where nothing can have been lost."""
+    rows = rows.filter(pl.col("step") >= 0).sort("start_ns", "row")
+    shapes = rows.group_by("channel", "step", "rank").agg(shape=pl.col("token").sort().str.join("\x1e"), count=pl.len())
+    traced = job.table("steps").filter(pl.col("step") >= 0).select("rank", "step").unique()
+    expected = (
+        rows.select("channel", "rank")
+        .unique()
+        .join(traced, on="rank")
+        .group_by("channel", "step")
+        .agg(expected=pl.len())
+    )
+    whole = (
+        shapes.group_by("channel", "step")
+        .agg(pl.col("shape").first(), pl.col("count").first(), kinds=pl.col("shape").n_unique(), ranks=pl.len())
+        .join(expected, on=["channel", "step"])
+        .with_columns(whole=(pl.col("kinds") == 1) & (pl.col("ranks") == pl.col("expected")) & (pl.col("ranks") > 1))
+    )
+    most = shapes.group_by("channel").agg(most=pl.col("count").max())
+    same = pl.col("whole").sum().over("channel", "shape")
+    whole = (
+        whole.join(most, on="channel")
+        .with_columns(share=same / pl.len().over("channel"))
+        .filter(pl.col("whole") & ((pl.col("share") >= _USUAL) | (pl.col("count") == pl.col("most"))))
+    )
+    rows = rows.join(whole.select("channel", "step"), on=["channel", "step"], how="semi", maintain_order="left")
+    nth = pl.int_range(pl.len()).over("channel", "step", "rank", "token")
+    return rows.with_columns(nth=nth).select(
+        "row",
+        key=pl.format("o\x1f{}\x1f{}\x1f{}\x1f{}", "channel", "step", "token", "nth"),
+        how=pl.lit("order"),
+        group="group",
+        size="size",
+    )
+
+
+def _believed(rows: pl.DataFrame, links: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """`links` without those of groups whose members nobody states and whose ranks do not leave together, and the
+    channels of these. Members that proved themselves become the group's name."""
+    doubted = links.join(rows.filter(~pl.col("trusted")).drop("group", "size"), on="row")
+    if doubted.is_empty():
+        return links, []
+    first = pl.col("rank").min().over("channel")
+    reference = doubted.filter(pl.col("rank") == first).select("key", zero="end_ns")
+    laid = doubted.join(reference, on="key").with_columns(
+        offset=(pl.col("end_ns") - pl.col("zero")).median().over("channel", "rank").cast(_I)
+    )
+    laid = laid.with_columns(start=pl.col("start_ns") - pl.col("offset"), end=pl.col("end_ns") - pl.col("offset"))
+    each = laid.group_by("channel", "key").agg(
+        starts=pl.col("start").max() - pl.col("start").min(),
+        ends=pl.col("end").max() - pl.col("end").min(),
+        apart=pl.col("start").max() - pl.col("end").min(),
+        synchronising=pl.col("op").first().is_in(SYNCHRONISING),
+    )
+    channels = (
+        each.filter("synchronising")
+        .group_by("channel")
+        .agg(
+            pl.col("starts").median(),
+            ends=pl.col("ends").median(),
+            apart=(pl.col("apart") > pl.col("ends").median() + _GROUP_END_NS).mean(),
+        )
+    )
+    good = channels.filter(
+        (pl.col("ends") <= pl.max_horizontal(pl.lit(float(_GROUP_END_NS)), _GROUP_END_RATIO * pl.col("starts")))
+        & (pl.col("apart") <= _GROUP_APART)
+    )["channel"].implode()
+    bad = doubted.filter(~pl.col("channel").is_in(good))
+    kept = doubted.filter(pl.col("channel").is_in(good))
+    members = kept.group_by("group").agg(pl.col("rank").unique().sort())
+    names = {group: group_key(group, tuple(ranks)) for group, ranks in members.iter_rows()}
+    renamed = kept.select(
+        "row", "key", "how", group=pl.col("group").replace_strict(names, return_dtype=_S), size="size"
+    )
+    return pl.concat([links.join(doubted, on="row", how="anti"), renamed]), bad["channel"].unique().to_list()
+
+
+def _frame(rows: pl.DataFrame, links: pl.DataFrame, clocks: Clocks | None = None) -> pl.DataFrame:
+    """`links` with all that the rows know, as `MATCHED`; instances numbered in the order of their ends on `clocks`."""
+    found = rows.drop("group", "size").join(links, on="row").with_columns(present=pl.len().over("key").cast(_N))
+    at = clocks.common("end_ns") if clocks else pl.col("end_ns")
+    order = found.group_by("key").agg(at=at.median(), first=pl.col("row").min())
+    order = order.sort("at", "first", nulls_last=True).with_row_index("instance")
+    steps = (
+        found.filter(pl.col("step") >= 0)
+        .group_by("key", "step")
+        .len()
+        .sort("len", "step", descending=[True, False])
+        .group_by("key", maintain_order=True)
+        .agg(most=pl.col("step").first())
+    )
+    found = found.join(order, on="key").join(steps, on="key", how="left")
+    found = found.with_columns(step=pl.col("most").fill_null(-1))
+    return found.select(pl.col(name).cast(dtype) for name, dtype in MATCHED.items()).sort("instance", "rank")
