@@ -55,11 +55,11 @@ def join_profile(recording: Recording, path: Path) -> Recording:
 
 def profiles_at(path: Path) -> list[Candidate]:
     """The profiles at or below `path`, by rank, at least one; `ToolError` (bad_trace) when there is none."""
-    from whystall.tools.timeline.profiles import candidates
+    from whystall.tools.timeline.profiles import candidates, with_work
 
     if not path.is_file() and not path.is_dir():  # a pipe would be waited for, a device never ends
         raise ToolError(ErrorCode.BAD_TRACE, f"there is no profile at {path}", "give a file, or a profiler's directory")
-    return candidates(path)
+    return with_work(candidates(path))
 
 
 def check_profile_place(path: Path) -> None:

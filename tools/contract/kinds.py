@@ -322,6 +322,13 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
             {"seq": "count", "waiting": "count", "waiting_s": "s"},
             ("name", "operation"),
         ),
+        # it has not finished operations that others of their groups finished: its device, or what watches it, stopped
+        "rank.not_finished": _kind(
+            Mechanism.COLLECTIVES,
+            "rank",
+            {"seq": "count", "count": "count"},
+            ("name", "operation"),
+        ),
         # ranks of a group entered operations that do not fit: `what` differs
         "rank.mismatch": _kind(
             Mechanism.COLLECTIVES, "rank", {"seq": "count"}, ("name", "operation", "what", "expected", "found")

@@ -70,8 +70,8 @@ class Profile:
     `clock`: what its instants are on: ``real`` (the epoch), ``mono``, ``mono_raw``, ``boot``, or empty when the
     files do not say. `bridges`: pairs the profiler itself recorded. `rank` -1 when unknown. `source`: the format
     (``kineto``, ``ascend_text``, ``ascend_db``, ``msprof``, ``flight_recorder``, ``nsys``, ``nccl_inspector``).
-    `notes`: (blind spot code, detail). `collectives`, `groups`, `links`, `progress`: communication with other ranks, see
-    `whystall.tools.timeline.collectives`. Sources that know only collectives have no activities.
+    `notes`: (blind spot code, detail). `collectives`, `groups`, `links`, `progress`: communication with other ranks,
+    see `whystall.tools.timeline.collectives`. Sources that know only collectives have no activities.
     """
 
     tables: Mapping[str, pl.DataFrame]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import ascend, ascend_db, ascend_text, kineto, msprof
+from whystall.tools.timeline import ascend, ascend_db, ascend_text, flight_recorder, kineto, msprof
 from whystall.tools.timeline.ascend_info import info_of
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profile_json import bad, head, unreadable
@@ -19,24 +19,28 @@ _ENTRIES = 100_000
 _LISTED = 8
 _RANK = re.compile(r"(?:rank[_-]?|_profiler_)([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 _REMEDY = "give a Kineto trace (.json, .json.gz), an *_ascend_pt or PROF_* directory, or one that holds such"
+_OF_RANKS = "give the directory with the dumps of all ranks to slow_node_check (--traces DIR)"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A profile found, not read yet. `rank` -1 when it does not say."""
+    """A profile found, not read yet. `rank` -1 when it does not say before it is read. `source`: as in `Profile`,
+    when it tells only how ranks communicate and nothing of what they or their devices work on; else empty.
+    """
 
     path: Path
     rank: int
     read: Callable[[], Profile]
+    source: str = ""
 
 
 def open_profile(path: str | os.PathLike[str], rank: int | None = None) -> Profile:
-    """The profile at `path`: a file or directory of any format known; `rank` chooses among several below it.
+    """The profile at `path`: a file or directory of any format that tells what ran; `rank` chooses among several.
 
     Raises `ToolError`: bad_trace when there is none or it cannot be read, bad_argument when there are several (it
     lists the ranks) or `rank` is not among them, io_error.
     """
-    found = candidates(path)
+    found = with_work(candidates(path))
     chosen = [one for one in found if rank is None or one.rank == rank or (one.rank < 0 and len(found) == 1)]
     if len(chosen) == 1:
         profile = chosen[0].read()
@@ -71,6 +75,15 @@ def candidates(path: str | os.PathLike[str]) -> list[Candidate]:
     return sorted(found, key=lambda one: (one.rank, one.path))
 
 
+def with_work(found: list[Candidate]) -> list[Candidate]:
+    """Those that tell what ran. Raises `ToolError` (bad_trace) when all tell only how ranks communicate."""
+    working = [one for one in found if not one.source]
+    if found and not working:
+        what = f"{found[0].path} tells the collectives of a rank ({found[0].source}), not what ran on it"
+        raise ToolError(ErrorCode.BAD_TRACE, what, _OF_RANKS)
+    return working
+
+
 def _list(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:_LISTED])) or "none that says its rank"
     return shown + (f", ... {ranks[-1]}" if len(ranks) > _LISTED else "")
@@ -79,6 +92,8 @@ def _list(ranks: list[int]) -> str:
 def _of_file(path: Path) -> Candidate:
     database = ascend_db.is_database(path)
     top = None if database else head(path)
+    if not database and (top is None or top.content is None) and (found := _of_ranks(path, named=True)):
+        return found
     if not database and top is None:
         raise bad(path, "neither a timeline in JSON nor a database")
     if top is not None and not top.bare:
@@ -89,6 +104,14 @@ def _of_file(path: Path) -> Candidate:
         return Candidate(path, _rank(path, {}, info.rank), lambda: ascend_db.read(path, info, source))
     source = msprof.SOURCE if of_msprof else "ascend_text"
     return Candidate(path, _rank(path, {}, info.rank), lambda: ascend_text.read([path], info, source))
+
+
+def _of_ranks(path: Path, *, named: bool = False) -> Candidate | None:
+    """A file that tells only how ranks communicate; `named`: also one that is only called so, to hear what is wrong."""
+    if flight_recorder.is_dump(path) or (named and flight_recorder.is_pickle(path)):
+        rank = flight_recorder.named_rank(path)
+        return Candidate(path, rank, lambda: flight_recorder.read(path), flight_recorder.SOURCE)
+    return None
 
 
 def _home(path: Path) -> Path:
@@ -122,8 +145,11 @@ def _below(place: Path, depth: int, budget: list[int]) -> Iterator[Candidate]:
         if entry.is_dir(follow_symlinks=False):
             if depth > 1:
                 yield from _below(path, depth - 1, budget)
-        elif entry.is_file() and _promising(path):
-            yield _of_file(path)
+        elif entry.is_file():
+            if _promising(path):
+                yield _of_file(path)
+            elif found := _of_ranks(path, named=flight_recorder.has_its_name(path)):
+                yield found
 
 
 def _promising(path: Path) -> bool:
