@@ -319,15 +319,17 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
         "rank.not_entered": _kind(
             Mechanism.COLLECTIVES,
             "rank",
-            {"seq": "count", "waiting": "count", "waiting_s": "s"},
+            {"seq": "count", "waiting": "count", "waiting_s": "s", "window_pct": "pct"},
             ("name", "operation"),
+            share="window_pct",
         ),
         # it has not finished operations that others of their groups finished: its device, or what watches it, stopped
         "rank.not_finished": _kind(
             Mechanism.COLLECTIVES,
             "rank",
-            {"seq": "count", "count": "count"},
+            {"seq": "count", "count": "count", "window_pct": "pct"},
             ("name", "operation"),
+            share="window_pct",
         ),
         # ranks of a group entered operations that do not fit: `what` differs
         "rank.mismatch": _kind(
@@ -353,8 +355,16 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
         "replica.slow": _kind(
             Mechanism.WORK,
             "rank",
-            {"p50_ms": "ms", "peers_ms": "ms", "ratio": "ratio", "steps": "count", "p_value": "ratio"},
+            {
+                "window_pct": "pct",
+                "p50_ms": "ms",
+                "peers_ms": "ms",
+                "ratio": "ratio",
+                "steps": "count",
+                "p_value": "ratio",
+            },
             ("name",),
+            share="window_pct",
         ),
         # two runs of one job; `what`: step, compute, gap, loader, communication, transfer, operator; per step
         "run.step_time": _kind(
