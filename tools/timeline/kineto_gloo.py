@@ -33,16 +33,20 @@ def host_rows(ranges: Sequence[Part], asks: Sequence[Part], groups: Groups) -> t
     ranges = sorted(ranges, key=lambda part: part.place.start_ns)
     linked = list(_linked(ranges, sorted(asks, key=lambda part: part.place.start_ns)))
     mine = [group for group in groups.configured if "gloo" in group.backend]
-    workers = {part.place.tid for part, ask, own in linked if not own and part.name.startswith("gloo:")}
-    group_of = _groups_of(sorted(workers), mine)
-    guessed = f"threads {', '.join(map(str, sorted(group_of)))}" if group_of and len(mine) > 1 else ""
+    workers = {(part.place.pid, part.place.tid) for part, ask, own in linked if not own and part.name[:5] == "gloo:"}
+    # A process numbers its threads upwards from its own number, until the numbers begin again.
+    order = [tid for _, tid in sorted(workers, key=lambda one: (one[1] < one[0], one[1]))]
+    group_of = _groups_of(order, mine)
+    guessed = f"threads {', '.join(map(str, order))}" if group_of and len(mine) > 1 else ""
     return [_row(part, ask, own, mine, group_of) for part, ask, own in linked], guessed
 
 
 def _row(part: Part, ask: Part | None, own: bool, mine: Sequence[Group], group_of: dict[int, Group]) -> Row:
-    op, place = canonical_op(part.name), part.place
+    op, place = canonical_op(part.name) if ask is None else _asked(ask), part.place
     group = group_of.get(place.tid) if not own else mine[0] if len(mine) == 1 else None
     elements = max(part.elements, -1 if ask is None else ask.elements)
+    if op == "all_gather" and elements == part.elements > 0:  # of a list of results no size is told
+        elements = elements * group.size if group is not None and group.size > 0 else -1
     peer = -1
     if op in POINT_TO_POINT and ask is not None:
         peers = {one.ranks[ask.peer] if 0 <= ask.peer < len(one.ranks) else -1 for one in mine}
@@ -77,7 +81,7 @@ def _linked(ranges: Iterable[Part], asks: Sequence[Part]) -> Iterator[tuple[Part
         while places.get(tid, 0) < len(mine) and mine[places[tid]].place.start_ns <= at:
             places[tid] += 1
         last = mine[places[tid] - 1] if mine and places[tid] else None
-        if last is not None and at <= last.place.end_ns and canonical_op(last.name) == canonical_op(part.name):
+        if last is not None and at <= last.place.end_ns and _key(last)[0] == _key(part)[0]:
             yield part, last, True
             continue
         candidates = waiting.get(_key(part))
@@ -85,9 +89,19 @@ def _linked(ranges: Iterable[Part], asks: Sequence[Part]) -> Iterator[tuple[Part
 
 
 def _key(part: Part) -> tuple[str, int]:
-    """What a range and its operator agree in: the operation and, where in and out are the same tensors, their size."""
+    """What a range and its operator agree in: the operation and, where in and out are the same tensors, their size.
+
+    gloo makes a reduce_scatter of an all_reduce of all there is to reduce.
+    """
     op = canonical_op(part.name)
+    op = "all_reduce" if op == "reduce_scatter" else op
     return op, part.elements if op in ("all_reduce", "broadcast") else -1
+
+
+def _asked(ask: Part) -> str:
+    """The operation an operator asked for. With sizes of its own for each rank, an all_to_all is one of them."""
+    op = canonical_op(ask.name)
+    return "all_to_all_v" if op == "all_to_all" and (ask.split or ask.name == "c10d::alltoall_") else op
 
 
 def _groups_of(workers: list[int], mine: Sequence[Group]) -> dict[int, Group]:

@@ -64,7 +64,8 @@ class Place(NamedTuple):
 
 class Part(NamedTuple):
     """An event that is part of a collective. `elements`: of the larger of what goes in and comes out, -1 unknown;
-    `peer`: of a point-to-point operation, a global rank in what NCCL is told, a rank of the group in what gloo is.
+    `peer`: of a point-to-point operation, a global rank in what NCCL is told, a rank of the group in what gloo is;
+    `split`: an all_to_all was given a size for each rank.
     """
 
     place: Place
@@ -76,6 +77,7 @@ class Part(NamedTuple):
     mentioned: Mentioned
     seq: int
     peer: int
+    split: bool = False
 
 
 _NO_GROUP = Mentioned()
@@ -116,7 +118,9 @@ def shaped(place: Place, name: str, told: Told) -> tuple[Part, bool]:
     dtype = next((text(one) for one in types if one), "") if isinstance(types, list) else ""
     peer = number(inputs[2], 2**31 - 1) if isinstance(inputs, list) and len(inputs) > 2 else -1
     elements = max(found, default=0) or -1
-    part = Part(place, clean(name), number(told.external), "", dtype, elements, _NO_GROUP, -1, peer)
+    # c10d::alltoall_base_(output, input, group, output sizes, input sizes)
+    split = isinstance(inputs, list) and any(one not in ("", "[]") for one in inputs[3:5])
+    part = Part(place, clean(name), number(told.external), "", dtype, elements, _NO_GROUP, -1, peer, split)
     return part, None in counts
 
 
