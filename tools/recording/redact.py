@@ -12,12 +12,21 @@ import polars as pl
 
 from whystall.tools.recording.store import Recording
 
-_NAMES = frozenset({"comm", "waker_comm", "cgroup", "device", "text"})  # text: the new name of a renamed thread
+# text: the new name of a renamed thread
+_NAMES = frozenset({"comm", "waker_comm", "cgroup", "device", "text", "host"})
+# Words that name a group of ranks by what it is for. Which ranks do the same work is told by them, and nobody by whom.
+_PURPOSES = re.compile(
+    r"(?:all|context|cp|data|default|dp|embedding|ep|expert|expt|first|fsdp|global|gloo|group|hybrid|inter|"
+    r"intra|last|local|mesh|model|mp|nccl|parallel|pg|pipeline|position|pp|process|rank|ranks|replicate|"
+    r"sequence|shard|sp|tensor|tp|undefined|with|without|world|zero|[\W\d_])*",
+    re.IGNORECASE,
+)
 _KEY_BYTES = 16
 
 
 def redact(recording: Recording) -> Recording:
-    """A copy in which paths, command names, cgroups, devices, host name and user frames are hashes.
+    """A copy in which paths, command names, cgroups, devices, host names, user frames and names of groups of ranks are
+    hashes; what a group is for (``default_pg``, ``TENSOR_MODEL_PARALLEL_GROUP``) stays.
 
     Equal names stay equal within the recording and directories stay directories (each component is hashed by itself,
     its digits into other digits, so that numbered series are still recognised), so that every tool finds the same;
@@ -45,10 +54,14 @@ def redact(recording: Recording) -> Recording:
 def _frame(frame: pl.DataFrame, key: bytes) -> pl.DataFrame:
     columns = []
     for name in frame.columns:
+        if frame.schema[name] != pl.String:
+            continue
         if name == "path" or name == "cgroup":
             columns.append(_mapped(frame[name], lambda text: _path(text, key)))
         elif name in _NAMES:
             columns.append(_mapped(frame[name], lambda text: _hash(text, key)))
+        elif name in ("group", "description") or (name == "name" and "group" in frame.columns):
+            columns.append(_mapped(frame[name], lambda text: _group(text, key)))
     if "frames" in frame.columns:  # stacks: user frames may name private code
         hashed = [
             list(frames) if kernel else [_user_frame(f, key) for f in frames]
@@ -71,6 +84,12 @@ def _leaf(name: str, key: bytes) -> str:
     """`name` hashed in runs of digits and of others: a series of files stays one (see `path_pattern`)."""
     runs = re.findall(r"[0-9]+|[^0-9]+", name)
     return "".join(_digits(run, key) if run[0] in string.digits else _hash(run, key) for run in runs)
+
+
+def _group(text: str, key: bytes) -> str:
+    """A group's name, or its key: the name, a bar, and the numbers of its ranks."""
+    name, bar, ranks = text.partition("|")
+    return (name if _PURPOSES.fullmatch(name) else _hash(name, key)) + bar + ranks
 
 
 def _user_frame(frame: str, key: bytes) -> str:

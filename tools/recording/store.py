@@ -181,7 +181,9 @@ def _read(directory: Path, name: str, schema: pl.Schema, window_ns: int) -> pl.D
 def _in_window(frame: pl.DataFrame, window_ns: int) -> bool:
     if not {"start_ns", "end_ns"} <= set(frame.columns):
         return True
-    outside = (pl.col("start_ns") < 0) | (pl.col("start_ns") > pl.col("end_ns")) | (pl.col("end_ns") > window_ns)
+    backwards = (pl.col("start_ns") > pl.col("end_ns")) & (pl.col("end_ns") != 0)  # 0: not known to have ended
+    outside = (pl.min_horizontal("start_ns", "end_ns") < 0) | (pl.max_horizontal("start_ns", "end_ns") > window_ns)
+    outside |= backwards
     return frame.filter(outside).is_empty()
 
 
