@@ -238,7 +238,7 @@ def _profile(path: Path, content: _Content) -> Profile:
     # gloo counts what failed as completed.
     counts_failed = "gloo" in backends
     done = {
-        name: one.last_completed_collective
+        name: max(_count(one.last_completed_collective), 0)
         for name, one in status.items()
         if name not in used_for_p2p and not counts_failed
     }
@@ -253,7 +253,7 @@ def _profile(path: Path, content: _Content) -> Profile:
     notes += [("group_guessed", "the dump does not tell the ranks of groups")] if _no_ranks(members) else []
     groups = [(one.key, one.name, one.description, sorted(one.ranks), len(one.ranks) or -1) for one in members.values()]
     progress = [
-        (members[name].key, _count(one.last_enqueued_collective), _count(done.get(name, -1)))
+        (members[name].key, max(_count(one.last_enqueued_collective), 0), done.get(name, -1))
         for name, one in status.items()
         if name not in used_for_p2p and name in members
     ]
@@ -303,16 +303,15 @@ def _default(members: Mapping[str, _Member]) -> _Member | None:
 
 
 def _rank(path: Path, config: Mapping[str, _Group]) -> int:
-    """The rank: the only one that all its groups share, else as the name says, unless the groups rule it out."""
+    """The rank: the only one that all its groups share, else as the name says, which the groups must allow."""
     named = named_rank(path)
-    shared: set[int] | None = None
-    for group in config.values():
-        ranks = set(_ranks(group.ranks))
-        if ranks:
-            shared = ranks if shared is None else shared & ranks
-    if shared is None or named in shared:
-        return named
-    return shared.pop() if len(shared) == 1 else -1
+    of_groups = [ranks for group in config.values() if (ranks := set(_ranks(group.ranks)))]
+    shared = set.intersection(*of_groups) if of_groups else set()
+    if len(shared) == 1:
+        return shared.pop()
+    if shared and named >= 0 and named not in shared:
+        raise bad(path, f"it is called rank {named}, but its groups are of others: {sorted(shared)[:4]}")
+    return named
 
 
 def _status_by_name(content: _Content) -> dict[str, _Status]:

@@ -35,12 +35,15 @@ class Candidate:
 
 
 def open_profile(path: str | os.PathLike[str], rank: int | None = None) -> Profile:
-    """The profile at `path`: a file or directory of any format that tells what ran; `rank` chooses among several.
+    """The profile at `path`: a file or directory of any format known; `rank` chooses among several below it.
+
+    One that tells what ran goes before dumps that tell only how ranks communicate.
 
     Raises `ToolError`: bad_trace when there is none or it cannot be read, bad_argument when there are several (it
     lists the ranks) or `rank` is not among them, io_error.
     """
-    found = with_work(candidates(path))
+    found = candidates(path)
+    found = [one for one in found if not one.source] or found
     chosen = [one for one in found if rank is None or one.rank == rank or (one.rank < 0 and len(found) == 1)]
     if len(chosen) == 1:
         profile = chosen[0].read()
