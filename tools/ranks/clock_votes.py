@@ -11,7 +11,7 @@ import polars as pl
 
 from whystall.tools.ranks.job import Clocks
 
-_SCALES_NS = (50_000, 250_000, 1_000_000)
+_SCALES_NS = (20_000, 100_000, 500_000, 2_000_000)
 """Differences so close are one: how well ends agree is not known beforehand."""
 _VOTERS = 48
 """Neighbours in time: meanwhile clocks do not drift apart by a scale."""
@@ -136,9 +136,9 @@ def _tracked(rows: pl.DataFrame, placed: pl.DataFrame, lines: pl.DataFrame) -> t
         near = mine.join(lines, on="rank").with_columns(x=pl.col("end_ns") - pl.col("origin"))
         near = near.filter(pl.col("x").abs() <= reach).with_columns(at=predicted).sort("at")
         other = theirs.with_columns(other=pl.col("at"))
-        both = near.join_asof(other, on="at", by=["token", "to"], strategy="nearest").with_columns(
-            rest=(pl.col("other") - pl.col("at")).cast(pl.Float64), x=pl.col("x").cast(pl.Float64)
-        )
+        both = near.join_asof(
+            other, on="at", by=["token", "to"], strategy="nearest", check_sortedness=False
+        ).with_columns(rest=(pl.col("other") - pl.col("at")).cast(pl.Float64), x=pl.col("x").cast(pl.Float64))
         both = both.filter(pl.col("rest").abs() <= pl.col("within"))
         steep = pl.when(pl.len() >= _FIT).then(pl.cov("x", "rest") / pl.col("x").var()).otherwise(0.0)
         fits = both.group_by("rank").agg(

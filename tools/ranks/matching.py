@@ -23,9 +23,9 @@ _SIZED = (SYNCHRONISING | POINT_TO_POINT | {"broadcast"}) - {"barrier"}
 _USUAL = 0.5
 """Operations of a step are taken in their order when as many were seen in so many of the steps, or nowhere more:
 elsewhere some may have been lost, and which is not known."""
-_GROUP_END_RATIO, _GROUP_END_NS, _GROUP_APART = 0.5, 50_000, 0.05
-"""A group of unknown members is believed when its ranks leave together: ends are at most so far apart beside starts (or
-in ns), and at most this share of its operations have a rank that came after another had left."""
+_TOGETHER, _APART = 0.2, 0.05
+"""A group of unknown members is believed when its ranks leave together: how their ends scatter is at most this share of
+how their arrivals do, and in at most that share of its operations a rank came after another had left."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ def match(job: Job) -> Matched:
     rows = rows.filter(pl.col("size") != 1)
     links, mismatched = _by_seq(rows)
     rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
-    ordered = _by_order(rest.filter((pl.col("seq") < 0) | pl.col("pair")), job)
+    ordered = _by_order(rest.filter(~pl.col("numbered")), job)
     links = pl.concat([links, ordered])
     links, doubtful = _believed(rows, links)
     rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
     # With a sequence number, no other rank's row can be the same operation: it is alone, or its group is unclear.
-    rest = rest.filter((pl.col("seq") < 0) | pl.col("pair") | pl.col("channel").is_in(doubtful))
+    rest = rest.filter(~pl.col("numbered") | pl.col("channel").is_in(doubtful))
     timed, ambiguous = by_time(rows, rest, estimate(_frame(rows, links)))
     links = pl.concat([links, timed])
     frame = _frame(rows, links, estimate(_frame(rows, links)))
@@ -114,9 +114,15 @@ def _prepared(job: Job) -> tuple[pl.DataFrame, int]:
         size=pl.when("pair")
         .then(2)
         .otherwise(
-            pl.when(count > 0).then(count).when(pl.col("told") > 0).then("told").otherwise(pl.col("holders").cast(_N))
+            pl.when(count > 0)
+            .then(count)
+            .when(pl.col("told") > 0)
+            .then("told")
+            .otherwise(pl.col("holders").cast(_N) + len(job.missing))
         ),
     )
+    # a number counts within its group; without one it counts nothing that another rank knows
+    rows = rows.with_columns(numbered=(pl.col("seq") >= 0) & (pl.col("group") != "") & ~pl.col("pair"))
     return rows.drop("_bytes", "_dtype", "_op", "members", "told", "holders"), every.height - rows.height
 
 
@@ -126,7 +132,7 @@ def _by_seq(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     Numbers of point-to-point operations are each rank's own count and say nothing about the other's. Operations that
     were enqueued as one share a number: they are told apart by their order.
     """
-    numbered = rows.filter((pl.col("seq") >= 0) & ~pl.col("pair")).sort("start_ns", "row")
+    numbered = rows.filter(pl.col("numbered")).sort("start_ns", "row")
     numbered = numbered.with_columns(nth=pl.int_range(pl.len()).over("rank", "channel", "seq"))
     key = ["channel", "seq", "nth"]
     each = pl.len().over("channel", "seq", "rank")
@@ -183,42 +189,50 @@ def _by_order(rows: pl.DataFrame, job: Job) -> pl.DataFrame:
 def _believed(rows: pl.DataFrame, links: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """`links` without those of groups whose members nobody states and whose ranks do not leave together, and the
     channels of these. Members that proved themselves become the group's name."""
-    doubted = links.join(rows.filter(~pl.col("trusted")).drop("group", "size"), on="row")
+    unproven = rows.filter(~pl.col("trusted")).drop("group", "size")
+    doubted = links.join(unproven, on="row")
     if doubted.is_empty():
         return links, []
-    first = pl.col("rank").min().over("channel")
-    reference = doubted.filter(pl.col("rank") == first).select("key", zero="end_ns")
-    laid = doubted.join(reference, on="key").with_columns(
-        offset=(pl.col("end_ns") - pl.col("zero")).median().over("channel", "rank").cast(_I)
-    )
-    laid = laid.with_columns(start=pl.col("start_ns") - pl.col("offset"), end=pl.col("end_ns") - pl.col("offset"))
-    each = laid.group_by("channel", "key").agg(
-        starts=pl.col("start").max() - pl.col("start").min(),
-        ends=pl.col("end").max() - pl.col("end").min(),
-        apart=pl.col("start").max() - pl.col("end").min(),
-        synchronising=pl.col("op").first().is_in(SYNCHRONISING),
-    )
-    channels = (
-        each.filter("synchronising")
-        .group_by("channel")
-        .agg(
-            pl.col("starts").median(),
-            ends=pl.col("ends").median(),
-            apart=(pl.col("apart") > pl.col("ends").median() + _GROUP_END_NS).mean(),
-        )
-    )
-    good = channels.filter(
-        (pl.col("ends") <= pl.max_horizontal(pl.lit(float(_GROUP_END_NS)), _GROUP_END_RATIO * pl.col("starts")))
-        & (pl.col("apart") <= _GROUP_APART)
-    )["channel"].implode()
-    bad = doubted.filter(~pl.col("channel").is_in(good))
+    sure = links.join(unproven, on="row", how="anti")
+    good = _leave_together(doubted, estimate(_frame(rows, sure)))
     kept = doubted.filter(pl.col("channel").is_in(good))
     members = kept.group_by("group").agg(pl.col("rank").unique().sort())
     names = {group: group_key(group, tuple(ranks)) for group, ranks in members.iter_rows()}
     renamed = kept.select(
         "row", "key", "how", group=pl.col("group").replace_strict(names, return_dtype=_S), size="size"
     )
-    return pl.concat([links.join(doubted, on="row", how="anti"), renamed]), bad["channel"].unique().to_list()
+    return pl.concat([sure, renamed]), doubted.filter(~pl.col("channel").is_in(good))["channel"].unique().to_list()
+
+
+def _leave_together(doubted: pl.DataFrame, clocks: Clocks) -> list[str]:
+    """The channels of which no rank leaves at another time than the first does; on `clocks` where these are known,
+    else on clocks that make the ends agree, which proves less."""
+    first = doubted.filter((pl.col("rank") == pl.col("rank").min().over("channel")) & pl.col("op").is_in(SYNCHRONISING))
+    beside = doubted.join(
+        first.select("key", zero_rank="rank", zero_start="start_ns", zero_end="end_ns"), on="key"
+    ).with_columns(
+        start=pl.col("start_ns") - pl.col("zero_start"),
+        end=pl.col("end_ns") - pl.col("zero_end"),
+        known=clocks.common("end_ns") - clocks.common("zero_end", "zero_rank"),
+    )
+    by = ["channel", "rank"]
+    offset = pl.coalesce(pl.col("end") - pl.col("known"), pl.col("end").median().over(by).cast(_I))
+    beside = beside.with_columns(offset=offset)
+    scatter = (
+        beside.filter(pl.col("rank") != pl.col("zero_rank"))
+        .group_by(by)
+        .agg(
+            ends=(pl.col("end") - pl.col("end").median()).abs().median(),
+            starts=(pl.col("start") - pl.col("start").median()).abs().quantile(0.9),
+        )
+    )
+    scattered = scatter.filter(pl.col("ends") > _TOGETHER * pl.col("starts"))["channel"].unique()
+    each = beside.group_by("channel", "key").agg(
+        gap=(pl.col("start_ns") - pl.col("offset")).max() - (pl.col("end_ns") - pl.col("offset")).min()
+    )
+    apart = each.group_by("channel").agg(share=(pl.col("gap") > 0).mean()).filter(pl.col("share") > _APART)["channel"]
+    channels = set(beside["channel"].unique().to_list())
+    return sorted(channels - set(scattered.to_list()) - set(apart.to_list()))
 
 
 def _frame(rows: pl.DataFrame, links: pl.DataFrame, clocks: Clocks | None = None) -> pl.DataFrame:

@@ -20,6 +20,11 @@ _MOST = 0.5
 """Operations of a group are matched by time when most are: single ones coincide by chance."""
 _SEEN, _OFTEN = 5, 0.1
 """Ranks that end together are a group when seen so often, and in such a share of the operations of each of them."""
+_UNKNOWN_NS = 60_000
+"""Groups of unknown ranks are told apart by ends only where these agree so well."""
+_PARTS, _FEW, _APART = 1.2, 2, 0.01
+"""Ranks are several groups when there are so many times more parts than operations, or two parts apart in more than so
+many or this share of them."""
 
 LINKS = pl.Schema({"row": pl.UInt32, "key": pl.String, "how": pl.String, "group": pl.String, "size": pl.Int32})
 """A row of the job's operations belongs to the instance `key`; its group (as inferred, where it was) and the group's
@@ -31,9 +36,9 @@ def by_time(rows: pl.DataFrame, left: pl.DataFrame, clocks: Clocks) -> tuple[pl.
 
     Returns links (`LINKS`) and the rows for which there was more than one answer.
     """
-    numbered = pl.when("pair").then(-1).otherwise("seq")
+    numbered = pl.when("numbered").then("seq").otherwise(-1)
     rows = rows.filter(pl.col("op").is_in(SYNCHRONISING) | pl.col("pair")).with_columns(
-        token=pl.format("{}\x1f{}\x1f{}", "channel", "token", numbered)
+        kind="token", token=pl.format("{}\x1f{}\x1f{}", "channel", "token", numbered)
     )
     shared = rows.group_by("token").agg(pl.col("rank").n_unique()).filter(pl.col("rank") > 1)
     rows = rows.join(shared, on="token", how="semi")
@@ -41,7 +46,7 @@ def by_time(rows: pl.DataFrame, left: pl.DataFrame, clocks: Clocks) -> tuple[pl.
     if left.is_empty():
         return LINKS.to_frame(), left["row"]
     clusters = _clustered(left.join(laid(rows, left["rank"].unique().to_list(), clocks), on="row"))
-    links = pl.concat([_of_known(clusters), _of_unknown(clusters)])
+    links = pl.concat([_of_known(clusters), _of_unknown(clusters, rows)])
     sure = clusters.filter(pl.col("told") & (pl.col("ranks") == 1))
     doubt = left.join(links, on="row", how="anti").join(sure, on="row", how="anti")
     return links, doubt["row"]
@@ -81,32 +86,63 @@ def _of_known(clusters: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_unknown(clusters: pl.DataFrame) -> pl.DataFrame:
-    """Clusters in groups that nobody names the ranks of: groups are the sets of ranks that end together often."""
-    rows = clusters.filter(~pl.col("trusted"))
-    per_rank = {(token, rank): n for token, rank, n in rows.group_by("group", "rank").len().iter_rows()}
-    sets = rows.filter(pl.col("told") & (pl.col("ranks") > 1))
-    sets = sets.group_by("group", "cluster").agg(pl.col("rank").sort())
-    often = sets.group_by("group", "rank").len().sort("len", "rank", descending=[True, False])
-    accepted: dict[str, list[frozenset[int]]] = {}
-    for group, ranks, count in often.iter_rows():
-        known, new = accepted.setdefault(group, []), frozenset(ranks)
-        rare = count < max(_SEEN, _OFTEN * min(per_rank[group, rank] for rank in ranks))
-        if not rare and not any(new < other or other < new for other in known):
-            known.append(new)
-    named: dict[str, list[object]] = {"group": [], "rank": [], "name": [], "size": []}
-    for group, ranks, _ in often.iter_rows():
-        mine = frozenset(ranks)
-        fitting = [other for other in accepted[group] if mine <= other]
-        if len(fitting) == 1 and not any(other < mine for other in accepted[group]):
-            named["group"].append(group)
-            named["rank"].append(ranks)
-            named["name"].append(group_key(group, tuple(fitting[0])))
-            named["size"].append(len(fitting[0]))
-    schema = {"group": pl.String, "rank": pl.List(pl.Int32), "name": pl.String, "size": pl.Int32}
-    found = sets.join(pl.DataFrame(named, schema=schema), on=["group", "rank"]).select("cluster", "name", "size")
+def _of_unknown(clusters: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:
+    """Clusters in groups that nobody names the ranks of: groups are the sets of ranks that end together often.
+
+    Not where a rank that has such operations (in `every`) could not be placed: it may belong to any of them.
+    """
+    doing = every.group_by("group", "kind").agg(ranks=pl.col("rank").n_unique())
+    rows = clusters.filter(~pl.col("trusted") & (pl.col("within") <= _UNKNOWN_NS)).drop("ranks")
+    rows = rows.join(doing, on=["group", "kind"]).filter(
+        pl.col("rank").n_unique().over("group", "kind") == pl.col("ranks")
+    )
+    sets = rows.filter("told").group_by("group", "kind", "cluster").agg(pl.col("rank").sort())
+    counted = sets.group_by("group", "kind", "rank").len().sort("len", "rank", descending=[True, False])
+    named: dict[str, list[object]] = {"group": [], "kind": [], "rank": [], "name": [], "size": []}
+    for (group, kind), part in counted.group_by("group", "kind", maintain_order=True):
+        seen = {frozenset(ranks): count for ranks, count in part.select("rank", "len").iter_rows()}
+        accepted = _sets(seen)
+        for ranks in seen:
+            fitting = [other for other in accepted if ranks <= other]
+            if len(ranks) > 1 and len(fitting) == 1 and not any(other < ranks for other in accepted):
+                values = (group, kind, sorted(ranks), group_key(str(group), tuple(fitting[0])), len(fitting[0]))
+                for column, value in zip(named.values(), values, strict=True):
+                    column.append(value)
+    schema = {"group": pl.String, "kind": pl.String, "rank": pl.List(pl.Int32), "name": pl.String, "size": pl.Int32}
+    found = sets.join(pl.DataFrame(named, schema=schema), on=["group", "kind", "rank"]).select(
+        "cluster", "name", "size"
+    )
     return (
         rows.drop("size")
         .join(found, on="cluster")
         .select("row", key=pl.format("t\x1f{}", "cluster"), how=pl.lit("time"), group="name", size="size")
     )
+
+
+def _sets(seen: dict[frozenset[int], int]) -> list[frozenset[int]]:
+    """The groups among the sets of ranks that were `seen` to end together, and how often."""
+    per_rank: dict[int, int] = {}
+    for ranks, count in seen.items():
+        for rank in ranks:
+            per_rank[rank] = per_rank.get(rank, 0) + count
+    accepted: list[frozenset[int]] = []
+    for ranks, count in sorted(seen.items(), key=lambda item: (-item[1], sorted(item[0]))):
+        often = count >= max(_SEEN, _OFTEN * min(per_rank[rank] for rank in ranks))
+        related = any(ranks < other or other < ranks for other in accepted)
+        if len(ranks) > 1 and often and not related and not _union(ranks, seen):
+            accepted.append(ranks)
+    return accepted
+
+
+def _union(ranks: frozenset[int], seen: dict[frozenset[int], int]) -> bool:
+    """Whether `ranks` are several groups that end together by chance: then their parts are seen apart as well.
+
+    Where operations were lost, the ranks that are missing from one are nowhere else: there are about as many parts as
+    its best seen rank has operations, and no two parts that have no rank in common.
+    """
+    parts = {part: count for part, count in seen.items() if part <= ranks}
+    most = max(sum(count for part, count in parts.items() if rank in part) for rank in ranks)
+    if sum(parts.values()) > _PARTS * most + _FEW:
+        return True
+    large = [part for part, count in parts.items() if len(part) > 1 and count > max(_FEW, _APART * most)]
+    return any(not one & other for index, one in enumerate(large) for other in large[:index])
