@@ -16,6 +16,7 @@ from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
 from whystall.tools.host import host_bound_remedies, host_bound_story
+from whystall.tools.ranks import slow_node_data, verdict
 
 ROOT = Path(__file__).parents[2]
 CJK = re.compile(r"[\u4e00-\u9fff]")
@@ -65,6 +66,18 @@ def test_every_reason_and_remedy_of_host_bound_has_words(lang: str) -> None:
     said = words(lang)
     assert said["reasons"].keys() == {*host_bound_story.CODES, "sync"}
     assert said["remedies"].keys() == set(host_bound_remedies.CODES)
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_every_code_of_the_slow_node_check_has_words(lang: str) -> None:
+    said = words(lang)["ranks"]
+    assert said["verdicts"].keys() == set(get_args(slow_node_data.Verdict))
+    assert said["classes"].keys() == set(get_args(slow_node_data.SlowClass))
+    assert said["confidence"].keys() == set(get_args(slow_node_data.AccusedRow.model_fields["confidence"].annotation))
+    assert said["reasons"].keys() == set(verdict.REASONS)
+    told = re.search(r"`what`: ([\w, \n]+)\.", slow_node_data.EvidenceRow.__doc__ or "")
+    assert told
+    assert said["evidence"].keys() == set(re.findall(r"\w+", told[1]))
 
 
 def codes(pattern: str, *files: str) -> set[str]:
