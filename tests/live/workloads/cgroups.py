@@ -40,14 +40,14 @@ class Cgroup:
         """The command line that runs ``argv`` inside from its first instruction."""
         return ["/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(self.path / "cgroup.procs"), *argv]
 
-    def limit_cpus(self, cpus: float) -> None:
-        """Allow so many CPUs' worth of time in every 100 ms."""
-        quota = int(cpus * PERIOD_US)
+    def limit_cpus(self, cpus: float, period_us: int = PERIOD_US) -> None:
+        """Allow so many CPUs' worth of time in every period."""
+        quota = int(cpus * period_us)
         if self.legacy:
-            (self.path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (self.path / "cpu.cfs_period_us").write_text(str(period_us))
             (self.path / "cpu.cfs_quota_us").write_text(str(quota))
         else:
-            (self.path / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+            (self.path / "cpu.max").write_text(f"{quota} {period_us}")
 
     def limit_memory(self, size: int) -> None:
         """Allow so many bytes of memory, page cache included."""

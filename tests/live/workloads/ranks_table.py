@@ -1,0 +1,68 @@
+"""The faults a job of ranks is given, and what must be said of each: data, for the tests and the benchmark alike.
+
+Why a fault yields its class, in ``VARIANTS``:
+
+* a slow loader: the host hands over work late; nothing is computed or transferred any slower -> host_slow
+* a throttled cgroup: operators take longer, and that is all a trace can show -> compute_slow; the host's own evidence
+  (cpu.stat, run-queue waits) turns it into host_slow
+* more work in one rank -> compute_slow
+* a slow link -> communication_slow. Groups that share ranks tell whose it is. A single group of all ranks cannot: with
+  gloo's ring all ranks' durations are equal within 1 or 2 ms of 30, nobody is late, and without other groups or an
+  earlier run nothing even says that the transfer should be faster -> cannot_tell, and nobody accused
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+Layout = Literal["ddp", "mesh", "stages"]
+"""``ddp``: one group of all ranks; ``mesh``: rows and columns; ``stages``: two pipeline stages of equal width."""
+Fault = Literal["nothing", "compute", "quota", "loader", "link", "layers", "moving"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A job and what is wrong with it. `slow`: how many ranks have the fault; `workers`: of every rank's DataLoader;
+    `wired`: each rank in a network namespace of its own; `rows`: of a batch, how much is computed.
+
+    What must be said: `verdict`; the ranks named are those with the fault if `named`, else none; `slow_class`, and
+    `with_host` once host evidence is there (empty: no rank is classed).
+    """
+
+    layout: Layout
+    fault: Fault
+    slow: int
+    verdict: str
+    slow_class: str = ""
+    with_host: str = ""
+    named: bool = True
+    workers: int = 0
+    wired: bool = False
+    rows: int = 256
+
+    def slow_ranks(self, world: int, seed: int) -> list[int]:
+        """The ranks with the fault, ascending; of a stage imbalance those of the longer stage."""
+        chance = random.Random(f"{self.fault} {world} {seed}")
+        if self.fault == "layers":
+            first = chance.choice((0, world // 2))
+            return list(range(first, first + world // 2))
+        return sorted(chance.sample(range(world), self.slow))
+
+
+VARIANTS = {
+    "nothing": Variant("ddp", "nothing", 0, "none", named=False),
+    "nothing_workers": Variant("ddp", "nothing", 0, "none", named=False, workers=2),
+    "nothing_mesh": Variant("mesh", "nothing", 0, "none", named=False, wired=True),
+    "nothing_stages": Variant("stages", "nothing", 0, "none", named=False, rows=384),
+    "compute": Variant("ddp", "compute", 1, "rank", "compute_slow", "compute_slow"),
+    "quota": Variant("ddp", "quota", 1, "rank", "compute_slow", "host_slow", rows=1024),
+    "loader": Variant("ddp", "loader", 1, "rank", "host_slow", "host_slow"),
+    "loader_workers": Variant("ddp", "loader", 1, "rank", "host_slow", "host_slow", workers=2),
+    "link": Variant("ddp", "link", 1, "cannot_tell", named=False, wired=True),
+    "link_mesh": Variant("mesh", "link", 1, "link", "communication_slow", wired=True),
+    "layers": Variant("stages", "layers", 0, "stage", rows=384),
+    "two": Variant("ddp", "compute", 2, "several", "compute_slow", "compute_slow"),
+    "moving": Variant("ddp", "moving", 0, "moving", named=False),
+}
