@@ -81,7 +81,9 @@ class LinkRow(Model):
 
 
 class HangRow(Model):
-    """An operation that some ranks wait in: who entered, who did not. `seq` in its group."""
+    """An operation that some ranks wait in: who entered, who did not. `seq` in its group. `unknown`: its ranks without
+    a trace, or with one of an earlier time. `over`: it ended for those who entered it, which without the others is a
+    failure. `waiting_s`: at least so long; None: the traces do not tell."""
 
     group: str
     op: str
@@ -89,6 +91,8 @@ class HangRow(Model):
     bytes: int
     entered: str
     not_entered: str
+    unknown: str = ""
+    over: bool = False
     waiting_s: float | None
 
 
