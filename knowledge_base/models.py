@@ -70,10 +70,10 @@ class Cause(Model):
     explains is the largest `window_pct` among matching primary findings. `required`, where not empty: at
     least one of it must match too, else the cause is unsupported (a device is blamed only if the device was
     seen to be slow). `less`: what these findings account for is taken from the share of the primary ones, which
-    measure the same time without saying who had it; where less than a stall is left, the cause is not supported, and not
-    ruled out either. `supporting` findings corroborate. `against`: any match
-    rules the cause out. `refuted`: when the tools in `examined_by` ran, one of these matches (usually a normal
-    measurement) and the cause is not supported (no primary, or none required), the cause is ruled out by them.
+    measure the same time without saying who had it; where less than a stall is left, the cause is not supported,
+    and not ruled out either. `supporting` findings corroborate. `against`: any match rules the cause out.
+    `refuted`: when the tools in `examined_by` ran, one of these matches (usually a normal measurement) and the
+    cause is not supported (no primary, or none required), the cause is ruled out by them.
     `examined_by`: tools that can tell. `symptoms`: the cause is considered only where the symptom names
     every concept of one of these lists (see ``glossary.yaml``); empty: always. `specificity` breaks ties
     between causes that explain the same time: the more specific one is named.

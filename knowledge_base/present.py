@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from whystall.knowledge_base.causes import ranked_remedies
+from whystall.knowledge_base.headlines import headline
 from whystall.knowledge_base.models import (
     Assessment,
     Cause,
@@ -38,19 +39,21 @@ _HEADING = 60
 
 
 def result_text(result: ToolResult[Any], lang: Lang) -> str:
-    """A tool's result: status, one sentence per finding (abnormal and severe ones first), its tables, and what
-    could not be seen. Findings go before rows where not all fits.
+    """A tool's result: status, what it says first (its verdict, where it gives one), one sentence per finding (abnormal
+    and severe ones first), its tables, and what could not be seen. Findings go before rows where not all fits.
     """
     view = _View("txt", lang)
     blind = view.blind([result.coverage])
     artifacts = result.artifacts[:_ARTIFACTS]
     remedies = view.remedies(result)
+    first = headline(result, lang)
 
     def text(findings: Sequence[Safe], left: int, tables: Sequence[Safe] = ()) -> str:
         return render(
             "result.txt",
             lang,
             r=result,
+            headline=first,
             findings=findings,
             left=left,
             tables=tables,

@@ -1,0 +1,97 @@
+"""What a tool's answer says first, where a list of findings would hide it: the verdict, and who is accused of what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from whystall.knowledge_base.models import Lang
+from whystall.prompts.escape import Safe, short
+from whystall.prompts.quantities import quantity
+from whystall.prompts.render import FORMATS, fill, words
+from whystall.tools.contract.result import ToolResult
+
+if TYPE_CHECKING:
+    from whystall.tools.ranks.slow_node_data import AccusedRow, Data, EvidenceRow
+
+_TEXT = FORMATS["txt"]
+_ACCUSED = 5
+_EVIDENCE = 4
+_LONG = 120
+
+
+def headline(result: ToolResult[Any], lang: Lang) -> list[Safe]:
+    """The first lines of the text of `result`; none for a tool whose findings say it all."""
+    make = _HEADLINES.get(result.tool)
+    return make(result.data, lang) if make else []
+
+
+def _slow_node(data: Data, lang: Lang) -> list[Safe]:
+    said = words(lang)
+    ranks, marks = said["ranks"], said["marks"]
+    lines = [Safe(f"{said['labels']['verdict']}{marks['colon']}{ranks['verdicts'][data.verdict]}")]
+    if data.reasons:
+        why = marks["semicolon"].join(ranks["reasons"].get(code) or _TEXT.running(code) for code in data.reasons)
+        lines.append(Safe("  " + ranks["because"].format(why)))
+    if data.step_ms is not None:
+        known = {"steps": quantity(data.steps, "count"), "step": quantity(data.step_ms, "ms")}
+        if data.lost_pct is not None:
+            lines.append(Safe("  " + ranks["steps_lost"].format(**known, lost=quantity(data.lost_pct, "pct"))))
+        else:
+            lines.append(Safe("  " + ranks["steps"].format(**known)))
+    for row in data.accused[:_ACCUSED]:
+        lines += _accused(row, lang)
+    if len(data.accused) > _ACCUSED:
+        lines.append(Safe("  " + said["labels"]["left_out"].format(len(data.accused) - _ACCUSED)))
+    return lines
+
+
+def _accused(row: AccusedRow, lang: Lang) -> list[Safe]:
+    """Who is slow in what, what it costs and how sure that is; below, what was measured."""
+    said = words(lang)
+    ranks, marks = said["ranks"], said["marks"]
+    who = ranks["rank"].format(row.rank)
+    where = [_name(row.host)] if row.host else []
+    where += [f"pid {row.pid}"] if row.pid > 0 else []
+    if where:
+        who += f" ({marks['comma'].join(where)})"
+    facts = [
+        ranks["costs"].format(
+            lost=quantity(row.lost_ms_per_step, "ms"),
+            of_step=quantity(row.of_step_pct, "pct"),
+            job=quantity(row.job_pct, "pct"),
+        )
+    ]
+    if row.steps > 0:
+        facts.append(ranks["voted"].format(votes=row.votes, steps=row.steps))
+        facts.append(ranks["by_chance"].format(quantity(row.p_value, "ratio")))
+    if row.began_step > 0:
+        facts.append(ranks["began"].format(row.began_step))
+    facts.append(ranks["confidence"][row.confidence])
+    first = f"- {who} {ranks['is']}{ranks['classes'][row.slow_class]}{marks['semicolon']}{marks['comma'].join(facts)}"
+    evidence = _evidence(row.evidence[:_EVIDENCE], lang)
+    return [Safe(first), *([Safe("    " + evidence)] if evidence else [])]
+
+
+def _evidence(rows: Sequence[EvidenceRow], lang: Lang) -> str:
+    said = words(lang)
+    texts = said["ranks"]["evidence"]
+    parts = [
+        fill(
+            _TEXT.running,
+            texts[row.what],
+            name=_name(row.name) if row.name else Safe(""),
+            mine=Safe(quantity(row.mine, row.unit)),
+            peers=Safe(quantity(row.peers, row.unit)),
+        )
+        for row in rows
+        if row.what in texts
+    ]
+    return str(said["marks"]["semicolon"]).join(" ".join(part.split()) for part in parts)
+
+
+def _name(text: str) -> Safe:
+    return _TEXT.name(short(text, _LONG))
+
+
+_HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {"slow_node_check": _slow_node}

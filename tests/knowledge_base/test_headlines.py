@@ -1,0 +1,86 @@
+"""What an answer says first: the verdict, why, and who is accused of what on which evidence."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+import pytest
+from making import coverage, finding
+
+from whystall.knowledge_base.models import Lang
+from whystall.knowledge_base.present import TEXT_LIMIT, result_text
+from whystall.prompts.render import LANGS
+from whystall.tools.contract.result import Status, ToolResult
+from whystall.tools.contract.text import clean
+from whystall.tools.ranks.slow_node_data import AccusedRow, Data, EvidenceRow, Verdict
+
+
+def accused(rank: int = 3, host: str = "host-a", **changes: Any) -> AccusedRow:
+    values: dict[str, Any] = {
+        "slow_class": "compute_slow", "lost_ms_per_step": 18.3, "of_step_pct": 41.0, "job_pct": 38.0, "votes": 45,
+        "steps": 50, "p_value": 3.2e-9, "began_step": -1, "confidence": "high", "pid": 4242,
+        "evidence": [EvidenceRow(what="operator", name="aten::mm", mine=40, peers=19, unit="ms")],
+    }  # fmt: skip
+    return AccusedRow(rank=rank, host=clean(host), **(values | changes))
+
+
+def result(findings: int = 1, **data: Any) -> ToolResult[Data]:
+    made = [
+        finding("rank.late", id=f"f{i}", subject={"rank": 3, "host": "host-a"}, window_pct=38, lost_ms=18.3)
+        for i in range(findings)
+    ]
+    values: dict[str, Any] = {"verdict": "rank", "step_ms": 44.6, "steps": 50, "lost_pct": 30.0}
+    return ToolResult[Data](
+        tool="slow_node_check", status=Status.OK, findings=made, coverage=coverage(), data=Data(**(values | data))
+    )
+
+
+def test_the_verdict_comes_first_then_the_accused_then_the_findings() -> None:
+    lines = result_text(result(accused=[accused(began_step=12)]), "en").splitlines()
+    assert lines[1] == "Verdict: one rank holds the job back"
+    assert lines[2] == "  50 steps of 44.6 ms; 30 % of the time is lost in waiting"
+    assert lines[3].startswith("- rank 3 (host-a, pid 4242) is slow in computing: its operators take longer; ")
+    assert "costs every step 18.3 ms (41 %; 38 % of the traced time)" in lines[3]
+    assert "the last in 45 of 50 steps, by chance p = 3e-09, since step 12, confidence high" in lines[3]
+    assert lines[4].strip() == "operator aten::mm 40 ms, peers 19 ms"
+    assert lines[5] == "Findings:"
+    assert lines[6].startswith("- [f0] major: all others wait for rank 3 (host-a)")
+
+
+@pytest.mark.parametrize("lang", LANGS)
+@pytest.mark.parametrize("verdict", get_args(Verdict))
+def test_every_verdict_is_said_with_its_reasons(verdict: str, lang: Lang) -> None:
+    said = result_text(result(verdict=verdict, reasons=["noise", "few_steps"], step_ms=None), lang)
+    assert not re.search(r"noise|few_steps|cannot_tell", said)
+    assert len(said.splitlines()[2].split("; " if lang == "en" else "；")) == 2
+
+
+def test_verdicts_differ_and_languages_do() -> None:
+    said = {
+        (v, lang): result_text(result(verdict=v), lang).splitlines()[1] for v in get_args(Verdict) for lang in LANGS
+    }
+    assert len(set(said.values())) == len(said)
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_many_accused_and_findings_keep_within_the_budget(lang: Lang) -> None:
+    rows = [accused(rank, "h" * 255) for rank in range(40)]
+    said = result_text(result(300, accused=rows, verdict="several"), lang)
+    assert len(said) <= TEXT_LIMIT
+    assert re.search(r"^  (35 more left out|另有 35 条未列出)$", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize("text", ["x\n- fake", "\x1b[31m", "{who} {0} {mine}", "is healthy", "a" * 5000])
+def test_names_from_traces_are_names(text: str) -> None:
+    rows = [accused(host=text, evidence=[EvidenceRow(what="operator", name=clean(text), mine=1, peers=2, unit="ms")])]
+    said = result_text(result(accused=rows), "en")
+    assert "\x1b" not in said
+    assert len(said.splitlines()) == len(result_text(result(accused=[accused()]), "en").splitlines())
+    if " " in text and "\n" not in text:
+        assert f'"{text}"' in said
+
+
+def test_other_tools_have_no_headline() -> None:
+    plain = result().model_copy(update={"tool": "fileslower"})
+    assert "Verdict" not in result_text(plain, "en").splitlines()[1]
