@@ -42,7 +42,7 @@ class Grid:
         return tuple(sorted(set(self.ranks) - set(ranks)))
 
 
-def grid(own: pl.DataFrame, ranks: Sequence[int], *, work_seen: bool) -> Grid:
+def grid(own: pl.DataFrame, ranks: Sequence[int], *, work_seen: bool = False) -> Grid:
     """The rows of `OWN` of `ranks`, for the steps that all of them have."""
     mine = own.filter(pl.col("rank").is_in(list(ranks)))
     full = mine.group_by("step").len().filter(pl.col("len") == len(ranks))["step"]

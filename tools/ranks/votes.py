@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import polars as pl
 
@@ -229,7 +230,7 @@ def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
     steps = len(grid.steps)
     last = last_ranks(grid)
     shares = {rank: last.count(rank) / steps for rank in grid.ranks}
-    repeats = sum(one == two and one is not None for one, two in zip(last, last[1:], strict=False))
+    repeats = sum(one == two and one is not None for one, two in pairwise(last))
     usual = sum(share * share for share in shares.values())
     p_value = chance.corrected(chance.binomial_tail(repeats, steps - 1, usual), tests)
     if p_value >= UNLIKELY:

@@ -1,0 +1,96 @@
+"""Jobs without collectives: replicas that serve alike, compared by the latency of their steps.
+
+Nobody waits for anybody here, so that a slow replica shows by itself. Its steps are compared with the median of the
+other replicas' medians: if it were like them, half of its steps would be longer. The sign test is exact and needs no
+assumption about latencies, which have long tails. What they had to do may differ: an operator that ran more often is
+told, and is then no slowness of the replica.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from whystall.tools.ranks import chance
+from whystall.tools.ranks.votes import UNLIKELY
+
+# Neighbouring requests resemble each other (bursts, batches): at most so many votes, each the median of a run of steps.
+_BLOCKS = 64
+
+
+@dataclass(frozen=True)
+class Replica:
+    """`ratio`: its median over that of the others. `longer` of `votes` runs of steps were longer than theirs."""
+
+    rank: int
+    steps: int
+    p50_ns: float
+    p99_ns: float
+    peers_ns: float
+    longer: int
+    votes: int
+    p_value: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long a step takes as with the others; 1 where there are none."""
+        return self.p50_ns / self.peers_ns if self.peers_ns > 0 else 1.0
+
+    def slow(self, floor: float) -> bool:
+        """Whether it is slower than the others by at least the share `floor`, and not by chance."""
+        return self.p_value < UNLIKELY and self.ratio >= 1 + floor
+
+
+def enough_steps(replicas: int) -> int:
+    """How many steps of each a test among so many needs."""
+    return chance.fewest(0.5, max(replicas, 2), UNLIKELY)
+
+
+def compare(steps: pl.DataFrame) -> list[Replica]:
+    """Every rank in `steps` (rows of `rank_tables.STEPS`) beside the others, by rank."""
+    spans = steps.select("rank", "start_ns", ns=pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("ns") > 0)
+    of_rank = {
+        rank: frame.sort("start_ns")["ns"].to_list()
+        for (rank,), frame in spans.partition_by("rank", as_dict=True).items()
+    }
+    medians = {rank: chance.median(values) for rank, values in of_rank.items()}
+    return [_beside(rank, of_rank[rank], medians) for rank in sorted(of_rank)]
+
+
+def _beside(rank: int, values: list[int], medians: dict[int, float]) -> Replica:
+    peers = chance.median(value for other, value in medians.items() if other != rank)
+    blocks = _blocks(values)
+    longer = sum(value > peers for value in blocks)
+    ordered = sorted(values)
+    return Replica(
+        rank=rank,
+        steps=len(values),
+        p50_ns=medians[rank],
+        p99_ns=float(ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]),
+        peers_ns=peers,
+        longer=longer,
+        votes=len(blocks),
+        p_value=chance.corrected(chance.binomial_tail(longer, len(blocks), 0.5), len(medians)),
+    )
+
+
+def _blocks(values: list[int]) -> list[float]:
+    size = -(-len(values) // _BLOCKS)
+    return [chance.median(values[at : at + size]) for at in range(0, len(values), size)]
+
+
+def own(steps: pl.DataFrame) -> pl.DataFrame:
+    """`job.OWN` of replicas: they wait for nobody, and their steps are counted from their first."""
+    return steps.sort("rank", "start_ns").select(
+        pl.col("rank"),
+        step=pl.int_range(pl.len()).over("rank").cast(pl.Int32),
+        step_ns=pl.col("end_ns") - pl.col("start_ns"),
+        wait_ns=pl.lit(0, pl.Int64),
+        own_ns=pl.col("end_ns") - pl.col("start_ns"),
+        compute_ns=pl.col("compute_ns"),
+        gap_ns=pl.col("gap_ns"),
+        loader_ns=pl.col("loader_ns"),
+        exposed_comm_ns=pl.col("exposed_comm_ns"),
+        launch_delay_ns=pl.col("launch_delay_ns"),
+    )
