@@ -8,15 +8,21 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import polars as pl
 
+from whystall.tools.contract.text import clean
+from whystall.tools.timeline.ascend_collectives import DETAILS, with_collectives
+from whystall.tools.timeline.ascend_groups import Communicators
 from whystall.tools.timeline.ascend_info import Info
+from whystall.tools.timeline.ascend_measured import Measured
 from whystall.tools.timeline.ascend_rows import NO_ID, cann_kind, host_kind, task_kind, with_streams
 from whystall.tools.timeline.profile import Profile
-from whystall.tools.timeline.profile_build import OWNERS, RAW, Found, finished
+from whystall.tools.timeline.profile_build import NAME_LIMIT, OWNERS, RAW, Found, finished
+from whystall.tools.timeline.profile_groups import ELEMENT_LIMIT, number, text
 from whystall.tools.timeline.profile_json import bad, unreadable
 from whystall.tools.timeline.profile_times import whole
 
@@ -25,6 +31,9 @@ _MAGIC = b"SQLite format 3\0"
 _API_LEVELS = {5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl"}
 _FRAMEWORK = {50001: "op", 50002: "queue", 50003: "trace", 50004: "mstx"}
 _PREFIX = {"runtime": "Runtime@", "hccl": "Hccl@", "node": "Node@", "model": "Model@", "acl": "AscendCL@"}
+_ANALYSIS = "analysis.db"
+_NAMES = (("STRING_IDS", "value"), ("ENUM_HCCL_DATA_TYPE", "name"))
+_COUNTED = ("count", "dataType")
 _COMPUTE, _TASK, _OP, _CALL, _HOST = "compute", "task", "collective", "cann", "host"
 
 
@@ -62,13 +71,15 @@ def read(path: Path, info: Info, source: str) -> Profile:
             if not database.tables & {"TASK", "PYTORCH_API", "CANN_API"}:
                 raise bad(path, "a database of something else")
             found, rank = _found(database)
+            details, known, host = _communication(database)
+        measured = _measured(path.absolute().parent / _ANALYSIS)
     except sqlite3.Error as error:
         raise bad(path, f"damaged ({error})") from None
     except OSError as error:
         raise unreadable(path, error) from None
     found.rows = with_streams(found.rows)
     told = f"{_OP}|" in {label for label, _ in found.names}
-    return finished(
+    profile = finished(
         path,
         found,
         partial(_kind, told=told),
@@ -76,6 +87,9 @@ def read(path: Path, info: Info, source: str) -> Profile:
         rank=info.rank if info.rank >= 0 else rank,
         bridges=info.bridges,
     )
+    groups = Communicators(info.groups or known)
+    info = replace(info, host=info.host or host)
+    return with_collectives(profile, details, measured, groups, info, told=told)
 
 
 @contextmanager
@@ -142,6 +156,52 @@ def _tasks(database: _Database, found: Found, texts: dict[object, object]) -> No
         names = [str(texts.get(row[2], "")) for row in rows]
         rows = [(*row, device) for row in rows]
         _add(found, rows, names, [f"{_OP}|"] * len(rows), correlation=3, device=4)
+
+
+def _communication(database: _Database) -> tuple[pl.DataFrame, object, str]:
+    """Details of the collectives; the groups as the metadata has them; the host's name."""
+    texts, types = (_mapping(database, table, "id", name) for table, name in _NAMES)
+    # Earlier versions do not count.
+    counted = _COUNTED if set(_COUNTED) <= database.columns("COMMUNICATION_OP") else ()
+    rows = [
+        (
+            int(start),
+            clean(str(texts.get(name, "")), NAME_LIMIT),
+            str(texts.get(group, "")),
+            number(count[0] if count else -1, ELEMENT_LIMIT),
+            text(types.get(count[1], "")) if count else "",
+        )
+        for batch in database.read("COMMUNICATION_OP", "startNs", "opName", "groupName", *counted)
+        for start, name, group, *count in batch
+        if isinstance(start, int)
+    ]
+    metadata = _mapping(database, "META_DATA", "name", "value")
+    hosts = [row[0] for batch in database.read("HOST_INFO", "hostName") for row in batch]
+    return (
+        pl.DataFrame(rows, schema=DETAILS, orient="row"),
+        metadata.get("parallel_group_info"),
+        text(hosts[0]) if len(hosts) == 1 else "",
+    )
+
+
+def _measured(path: Path) -> Measured:
+    """From ``analysis.db``; what is missing or damaged is left out, and counted."""
+    measured = Measured()
+    times = ("hccl_op_name", "group_name", "start_timestamp", "step", "elapse_time", "wait_time", "idle_time")
+    pairs = ("src_rank", "dst_rank", "transport_type", "transit_size", "transit_time", "op_name")
+    try:
+        if not path.exists():
+            return measured
+        with _opened(path) as database:
+            for rows in database.read("CommAnalyzerTime", *times):
+                for name, group, start, step, *parts in rows:
+                    measured.time(str(name), group, start, parts, step)
+            for rows in database.read("CommAnalyzerMatrix", "hccl_op_name", "group_name", "step", *pairs):
+                for label, group, step, source, target, transport, size, took, operation in rows:
+                    measured.pair((step, group, label, operation), (source, target), transport, size, took)
+    except (sqlite3.Error, OSError):
+        measured.odd += 1
+    return measured
 
 
 def _add(

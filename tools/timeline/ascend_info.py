@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.text import clean
 from whystall.tools.timeline.profile import ClockBridge
 from whystall.tools.timeline.profile_json import opened
 from whystall.tools.timeline.profile_times import nanoseconds, whole
@@ -26,16 +27,24 @@ from whystall.tools.timeline.profile_times import nanoseconds, whole
 _LIMIT = 1 << 20
 _INFO = re.compile(r"profiler_info(?:_([0-9]{1,9}))?\.json")
 _PROF = re.compile(r"PROF_\w+")
+# of torch_npu: host, process, time
+_DIRECTORY = re.compile(r"(.+)_([0-9]{1,9})_[0-9]{14,20}_ascend_(?:pt|ms)")
+_METADATA = "profiler_metadata.json"
+_GROUPS = "parallel_group_info"
 _US, _NS = "us", "ns"
 
 
 @dataclass(frozen=True)
 class Info:
-    """What is known of an Ascend profile beside its activities. `cpu_only`: no device was profiled."""
+    """What is known of an Ascend profile beside its activities. `cpu_only`: no device was profiled; `groups` as it
+    stands in the metadata: for `ascend_groups`; `host`, `pid`: of the directory's name, empty and -1 unknown."""
 
     rank: int = -1
     bridges: tuple[ClockBridge, ...] = ()
     cpu_only: bool = False
+    groups: object = None
+    host: str = ""
+    pid: int = -1
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,15 @@ def info_of(directory: Path) -> Info:
             break
     config = _part(_part(main, "config"), "common_config").get("activities")
     cpu_only = isinstance(config, list) and bool(config) and all("CPU" in str(activity) for activity in config)
-    return Info(rank, tuple(_bridges(clocks, cpu_only)), cpu_only)
+    named = _DIRECTORY.fullmatch(directory.absolute().name)
+    return Info(
+        rank,
+        tuple(_bridges(clocks, cpu_only)),
+        cpu_only,
+        _json(directory / _METADATA).get(_GROUPS),
+        clean(named.group(1)) if named else "",
+        int(named.group(2)) if named else -1,
+    )
 
 
 def _bridges(clocks: _Clocks, cpu_only: bool) -> Iterator[ClockBridge]:

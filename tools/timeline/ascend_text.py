@@ -11,14 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import polars as pl
 
+from whystall.tools.contract.text import clean
+from whystall.tools.timeline.ascend_collectives import DETAILS, with_collectives
+from whystall.tools.timeline.ascend_groups import Communicators
 from whystall.tools.timeline.ascend_info import Info
+from whystall.tools.timeline.ascend_measured import of_json
 from whystall.tools.timeline.ascend_rows import NO_ID, cann_kind, host_kind, task_kind, with_streams
 from whystall.tools.timeline.profile import Profile
-from whystall.tools.timeline.profile_build import Found, Names, finished
+from whystall.tools.timeline.profile_build import NAME_LIMIT, Found, Names, finished
+from whystall.tools.timeline.profile_groups import ELEMENT_LIMIT, number, text
 from whystall.tools.timeline.profile_json import Event, EventFile
 from whystall.tools.timeline.profile_times import nanoseconds, whole
 
@@ -41,6 +47,9 @@ class _Args(msgspec.Struct, gc=False):
     task: str = msgspec.field(name="Task Type", default="")
     plane: str = msgspec.field(name="task type", default="")
     stream: int | str | None = msgspec.field(name="Physic Stream Id", default=None)
+    # of collectives
+    count: Any = None
+    dtype: Any = msgspec.field(name="data_type", default="")
 
 
 class _Event(Event, gc=False):
@@ -58,6 +67,7 @@ class _Sections:
     names: dict[int, str] = field(default_factory=dict)
     places: dict[int, int] = field(default_factory=dict)
     flows: list[pl.DataFrame] = field(default_factory=list)
+    details: list[pl.DataFrame] = field(default_factory=list)
 
 
 def read(paths: Sequence[Path], info: Info, source: str) -> Profile:
@@ -72,7 +82,10 @@ def read(paths: Sequence[Path], info: Info, source: str) -> Profile:
     _place(found, sections)
     found.rows = with_streams(found.rows)
     told = f"{_COMMUNICATION}|" in {label for label, _ in found.names}
-    return finished(paths[0], found, partial(_kind, told=told), source=source, rank=info.rank, bridges=info.bridges)
+    profile = finished(paths[0], found, partial(_kind, told=told), source=source, rank=info.rank, bridges=info.bridges)
+    details = pl.concat(sections.details)
+    groups, measured = Communicators(info.groups), of_json(paths[0].absolute().parent)
+    return with_collectives(profile, details, measured, groups, info, told=told)
 
 
 def _take(events: list[_Event], found: Found, sections: _Sections) -> None:
@@ -102,8 +115,23 @@ def _take(events: list[_Event], found: Found, sections: _Sections) -> None:
             "correlation": whole([arg.connection for arg in args]),
         }
     )
+    counted = [i for i, arg in enumerate(args) if arg.count is not None]
+    sections.details.append(_details([events[i].name for i in counted], [args[i] for i in counted], start[counted]))
     none = pl.col("correlation") == NO_ID
     found.add(frame.with_columns(pl.when(none).then(-1).otherwise("correlation").alias("correlation")))
+
+
+def _details(names: list[str], args: list[_Args], start: pl.Series) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "start_ns": start,
+            "name": pl.Series([clean(name, NAME_LIMIT) for name in names], dtype=pl.String),
+            "group_name": pl.Series([""] * len(names), dtype=pl.String),
+            "count": pl.Series([number(arg.count, ELEMENT_LIMIT) for arg in args], dtype=pl.Int64),
+            "dtype": pl.Series([text(arg.dtype) for arg in args], dtype=pl.String),
+        },
+        schema=DETAILS,
+    )
 
 
 def _flows(events: list[_Event]) -> pl.DataFrame:

@@ -16,10 +16,11 @@ import polars as pl
 
 from whystall.tools.timeline.collectives import COLLECTIVES, POINT_TO_POINT, canonical_op
 from whystall.tools.timeline.kineto_gloo import host_rows, is_host_range
-from whystall.tools.timeline.kineto_groups import Groups, text
+from whystall.tools.timeline.kineto_groups import Groups
 from whystall.tools.timeline.kineto_parts import Part, Place, Told, bytes_of, described, shaped
 from whystall.tools.timeline.profile import Profile, Run
-from whystall.tools.timeline.profile_build import step_at
+from whystall.tools.timeline.profile_build import process_of, step_at
+from whystall.tools.timeline.profile_groups import text
 from whystall.tools.timeline.profile_times import small
 
 NO_PART, KERNEL, RECORD, ASK, RANGE = range(5)
@@ -105,7 +106,7 @@ def with_collectives(profile: Profile, seen: Seen, groups: Groups, host: object,
         notes=profile.notes + ((("group_guessed", guessed),) if guessed else ()),
         collectives=found.select(COLLECTIVES.names()),
         groups=groups.frame(found["group"].unique().sort().to_list()),
-        run=Run(groups.world_size, groups.backend, text(host), _pid(profile)),
+        run=Run(groups.world_size, groups.backend, text(host), process_of(profile)),
     )
 
 
@@ -220,10 +221,3 @@ def _op(collective: str, name: str) -> str:
     """By the library's word for it, else (coalesced) by the kernel's name."""
     op = canonical_op(collective)
     return op if op != "other" else canonical_op(name)
-
-
-def _pid(profile: Profile) -> int:
-    """The process that was profiled: of its steps, else the one with most host activities."""
-    frame = profile.steps if profile.steps.height else profile.activities.filter(pl.col("device") < 0)
-    found = frame.filter(pl.col("pid") > 0)["pid"].mode().sort()
-    return int(found[0]) if len(found) else -1

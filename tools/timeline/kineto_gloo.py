@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from whystall.tools.timeline.collectives import POINT_TO_POINT, canonical_op
-from whystall.tools.timeline.kineto_groups import Group, Groups
+from whystall.tools.timeline.kineto_groups import Groups
 from whystall.tools.timeline.kineto_parts import Part, bytes_of
+from whystall.tools.timeline.profile_groups import Group
 
 _RANGE = re.compile(r"(gloo|mpi|ucc):\w")
 _THREADS = 2  # of a gloo group, unless the program asks for more

@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from whystall.tools.contract.text import clean
-from whystall.tools.timeline.kineto_groups import RANK_LIMIT, Mentioned, number, text
-
-ELEMENT_LIMIT = 1 << 53
-"""Of a message. Beyond it JSON's numbers are not exact, and no memory holds it."""
+from whystall.tools.timeline.kineto_groups import Mentioned
+from whystall.tools.timeline.profile_groups import ELEMENT_LIMIT, RANK_LIMIT, number, text
 
 _NOTHING = msgspec.Raw()
 # Bytes of an element, by torch's name of the type (dtype) or C++'s (Input type).

@@ -141,6 +141,13 @@ def finished(
     )
 
 
+def process_of(profile: Profile) -> int:
+    """The process that was profiled: of its steps, else the one with most activities on the host; -1 unknown."""
+    frame = profile.steps if profile.steps.height else profile.activities.filter(pl.col("device") < 0)
+    found = frame.filter(pl.col("pid") > 0)["pid"].mode().sort()
+    return int(found[0]) if len(found) else -1
+
+
 def _with_kinds(rows: pl.DataFrame, kinds: list[str]) -> pl.DataFrame:
     places = pl.Series([KINDS.index(kind) if kind else _DROPPED for kind in kinds], dtype=pl.UInt8)
     rows = rows.with_columns(
@@ -194,7 +201,7 @@ def _steps(rows: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
 
 
 def step_at(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
-    """The step each instant lies in, -1 outside of all."""
+    """The step (of a profile's steps) each instant lies in, -1 outside of all."""
     if steps.is_empty():
         return pl.select(pl.repeat(-1, len(instants), dtype=pl.Int64)).to_series()
     at = instants.fill_null(-1)
