@@ -492,7 +492,9 @@ class _Record:
             waits = _Spans(
                 (max(op.starts[rank], start), min(max(op.starts.values()), stop))
                 for _, op in ops
-                if op.ends[rank] > start and op.starts[rank] < stop and op.op != "send"
+                if op.ends[rank] > start
+                and op.starts[rank] < stop
+                and (op.op in SYNCHRONISING or rank == op.members[1])
             )
             idle = waits.within(start, stop) - sum(waits.within(at, to) for at, to, _ in run.work[rank] if at >= start)
             self.own[rank, step] = int(stop - start - idle)

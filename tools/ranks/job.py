@@ -123,6 +123,14 @@ class Clocks:
         drift = of.replace_strict(dict(self.drift), default=0.0, return_dtype=pl.Float64)
         return pl.col(instant) - offset - (since * drift).round().cast(_I)
 
+    def local(self, instant: str, rank: str = "rank") -> pl.Expr:
+        """The inverse of `common`: what the clock of `rank` shows at the common `instant`."""
+        of = pl.col(rank)
+        offset = of.replace_strict(dict(self.offset_ns), default=None, return_dtype=_I)
+        since = pl.col(instant) + offset - of.replace_strict(dict(self.origin_ns), default=0, return_dtype=_I)
+        drift = of.replace_strict(dict(self.drift), default=0.0, return_dtype=pl.Float64)
+        return pl.col(instant) + offset + (since * drift / (1 - drift)).round().cast(_I)
+
 
 @dataclass(frozen=True)
 class Peers:

@@ -1,0 +1,184 @@
+"""Which ranks do the same work and may be compared.
+
+Pipeline stages differ in their work: ranks are of one stage when groups that name a pipeline put them at the same
+place, or when groups tie them together while messages lead to the others. Anything else - data, tensor, expert, context
+parallel ranks - does the same. Ranks whose operators have other names do other work whatever the groups say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+
+import polars as pl
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+from whystall.tools.ranks.job import Job, Peers
+from whystall.tools.timeline.collectives import POINT_TO_POINT, SYNCHRONISING
+
+# Megatron: PIPELINE_MODEL_PARALLEL_GROUP; DeviceMesh: mesh_pp, pp
+_PIPELINE = re.compile(r"pipeline|(?:^|[^a-z])pp(?:$|[^a-z])", re.I)
+# The first and the last stage share them
+_ACROSS = re.compile(r"embedding", re.I)
+_ALIKE = 0.5
+"""Ranks do the same work when of the names of their operators at least this share is common."""
+
+
+def peers(job: Job, matched: pl.DataFrame, stages: str = "") -> list[Peers]:
+    """The sets of ranks of `job` that do the same work, every present rank in one of them, by their first rank.
+
+    `stages`: what the user says, ``0-3,4-7`` (or ``0+2,1+3``); ranks not named are one more set. `matched`
+    (`job.MATCHED`) tells the ranks of groups that the traces do not name. Raises `ToolError` (bad_argument) when
+    `stages` cannot be read or names a rank twice.
+    """
+    if stages.strip():
+        return _asked(stages, job.present)
+    groups = _groups(job, matched)
+    found = _by_pipeline(job, groups) or _by_messages(job, groups)
+    if not found:
+        found = [Peers("all", job.present, "all")]
+    return sorted((part for one in found for part in _alike(job, one)), key=lambda one: one.ranks)
+
+
+def _asked(stages: str, present: tuple[int, ...]) -> list[Peers]:
+    found: list[Peers] = []
+    named: set[int] = set()
+    for number, text in enumerate(stages.split(",")):
+        ranks = _ranks(text)
+        if ranks & named:
+            raise _refused(f"rank {min(ranks & named)} is in two stages")
+        named |= ranks
+        here = tuple(sorted(ranks & set(present)))
+        if here:
+            found.append(Peers(str(number), here, "asked"))
+    rest = tuple(rank for rank in present if rank not in named)
+    return [*found, Peers("rest", rest, "asked")] if rest else found
+
+
+def _ranks(text: str) -> set[int]:
+    ranks: set[int] = set()
+    for part in text.split("+"):
+        ends = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part)
+        if not ends:
+            raise _refused(f"{clean(part.strip(), 40)!r} is no range of ranks")
+        first, last = int(ends[1]), int(ends[2] or ends[1])
+        if first > last:
+            raise _refused(f"{first}-{last} is no range of ranks")
+        ranks |= set(range(first, last + 1))
+    return ranks
+
+
+def _refused(why: str) -> ToolError:
+    return ToolError(ErrorCode.BAD_ARGUMENT, f"stages: {why}", "write them like 0-3,4-7")
+
+
+def _groups(job: Job, matched: pl.DataFrame) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Name and description, and global ranks, of each group whose ranks are known, or were seen."""
+    told = (
+        job.table("groups")
+        .with_columns(text=pl.format("{} {}", "name", "description"))
+        .sort(pl.col("ranks").list.len(), descending=True)
+        .group_by("group", maintain_order=True)
+        .agg(pl.col("text").first(), pl.col("ranks").first())
+    )
+    seen = matched.filter(pl.col("op").is_in(SYNCHRONISING)).group_by("group").agg(pl.col("rank").unique().sort())
+    members = {group: tuple(ranks) for group, ranks in seen.sort("group").iter_rows()}
+    groups = {group: ("", ranks) for group, ranks in members.items()}
+    for group, text, ranks in told.iter_rows():
+        groups[group] = (text, tuple(ranks) or members.get(group, ()))
+    return groups
+
+
+def _by_pipeline(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> list[Peers]:
+    """Ranks at the same place of the groups that are pipelines."""
+    place: dict[int, int] = {}
+    for text, ranks in groups.values():
+        if len(ranks) > 1 and _PIPELINE.search(text):
+            for index, rank in enumerate(ranks):
+                if place.setdefault(rank, index) != index:
+                    return []
+    if not set(job.present) <= set(place):
+        return []
+    return _sets([{rank for rank in job.present if place[rank] == at} for at in set(place.values())], "groups")
+
+
+def _by_messages(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> list[Peers]:
+    """Ranks that synchronising groups tie together, where messages go from one such part to another."""
+    edges = _edges(job)
+    if not edges:
+        return []
+    above = {rank: rank for rank in job.present}
+
+    def root(rank: int) -> int:
+        while above[rank] != rank:
+            above[rank] = above[above[rank]]
+            rank = above[rank]
+        return rank
+
+    for text, ranks in groups.values():
+        # a group with both ends of a message is not of one stage: the norm of all gradients, shared embeddings
+        across = any((one, other) in edges for one in ranks for other in ranks) if len(ranks) <= 64 else True
+        if across or _ACROSS.search(text):
+            continue
+        here = [rank for rank in ranks if rank in above]
+        for one, other in pairwise(here):
+            above[root(other)] = root(one)
+    parts: dict[int, set[int]] = {}
+    for rank in job.present:
+        parts.setdefault(root(rank), set()).add(rank)
+    return _sets(parts.values(), "pipeline") if len(parts) > 1 else []
+
+
+def _edges(job: Job) -> set[tuple[int, int]]:
+    """Who sends to whom, without rings: in context parallelism each rank passes on to the next, and all are alike.
+
+    A pipeline sends forth and back; in one direction only it has an end.
+    """
+    rows = job.table("collectives").filter(pl.col("op").is_in(POINT_TO_POINT) & (pl.col("peer") >= 0))
+    edges: set[tuple[int, int]] = set()
+    for rank, peer, op in rows.select("rank", "peer", "op").unique().iter_rows():
+        edges |= {(rank, peer)} if op == "send" else {(peer, rank)} if op == "recv" else {(rank, peer), (peer, rank)}
+    one_way = {(source, target) for source, target in edges if (target, source) not in edges}
+    following: dict[int, list[int]] = {}
+    for source, target in one_way:
+        following.setdefault(source, []).append(target)
+    ring = {edge for edge in one_way if _reaches(following, edge[1], edge[0])}
+    return edges - ring
+
+
+def _reaches(following: dict[int, list[int]], start: int, goal: int) -> bool:
+    seen, ahead = {start}, [start]
+    while ahead:
+        rank = ahead.pop()
+        if rank == goal:
+            return True
+        new = [other for other in following.get(rank, ()) if other not in seen]
+        seen |= set(new)
+        ahead += new
+    return False
+
+
+def _sets(parts: Iterable[set[int]], how: str) -> list[Peers]:
+    ordered = sorted(tuple(sorted(part)) for part in parts if part)
+    return [Peers(f"stage {number}", ranks, how) for number, ranks in enumerate(ordered)]
+
+
+def _alike(job: Job, together: Peers) -> list[Peers]:
+    """`together`, or its parts whose operators have different names."""
+    kinds = pl.col("kind").is_in(["kernel", "operator"]) & (pl.col("name") != "(others)")
+    rows = job.table("operators").filter(kinds & pl.col("rank").is_in(together.ranks))
+    names = {rank: set(found) for rank, found in rows.group_by("rank").agg("name").iter_rows()}
+    parts: list[tuple[set[str], list[int]]] = []
+    for rank in together.ranks:
+        mine = names.get(rank, set())
+        for other, ranks in parts:
+            if not mine or not other or len(mine & other) >= _ALIKE * len(mine | other):
+                ranks.append(rank)
+                break
+        else:
+            parts.append((mine, [rank]))
+    if len(parts) == 1:
+        return [together]
+    return [Peers(f"{together.label} {number}", tuple(ranks), "operators") for number, (_, ranks) in enumerate(parts)]

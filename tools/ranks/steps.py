@@ -1,0 +1,116 @@
+"""The steps that all ranks have, on each rank's own clock; where traces have none, equal runs of operations.
+
+A stand-in step ends where an operation ends that comes once in each round of the job: of the operations that most
+ranks share the rarest one that recurs (an optimizer's norm, the largest bucket). Where all operations are alike, a
+round is `_ROUND` of them. As an operation ends for all ranks together, its end is one instant on the common clock, and
+cuts every rank's time there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from whystall.tools.ranks.job import Clocks, Job
+from whystall.tools.timeline.collectives import SYNCHRONISING
+from whystall.tools.timeline.rank_tables import STEPS
+
+_I = pl.Int64
+_RECURS = 3
+"""An operation recurs when it was seen so often."""
+_ROUND = 8
+
+
+@dataclass(frozen=True)
+class Steps:
+    """`frame`: `rank_tables.STEPS`, only steps that all ranks have. `derived`: operations stand in for them."""
+
+    frame: pl.DataFrame
+    derived: bool
+
+
+def steps_of(job: Job, matched: pl.DataFrame, clocks: Clocks) -> Steps:
+    """The steps of `job`; empty when it has neither steps nor operations that recur."""
+    told = job.table("steps").filter(pl.col("step") >= 0)
+    told = told.unique(["rank", "step"], keep="first", maintain_order=True)
+    common = told.group_by("step").len().filter(pl.col("len") == len(job.present))
+    if common.height:
+        return Steps(told.join(common, on="step", how="semi").sort("rank", "step"), derived=False)
+    return Steps(_derived(job, matched, clocks), derived=True)
+
+
+def placed(matched: pl.DataFrame, steps: Steps) -> pl.DataFrame:
+    """`matched` with the step that stands in for the traces' own, where there are none: the one it ends in."""
+    if not steps.derived or matched.is_empty():
+        return matched
+    spans = steps.frame.select("rank", pl.col("start_ns").alias("from"), "end_ns", number="step").sort("from")
+    rows = matched.sort("end_ns").join_asof(
+        spans.rename({"end_ns": "to"}),
+        left_on="end_ns",
+        right_on="from",
+        by="rank",
+        strategy="backward",
+        allow_exact_matches=False,
+        check_sortedness=False,
+    )
+    inside = pl.when(pl.col("end_ns") <= pl.col("to")).then("number")
+    rows = rows.with_columns(number=inside)
+    # ends agree within the residual only: an operation at the border belongs to one step on all of its ranks
+    step = pl.col("number").min().over("instance").fill_null(-1).cast(pl.Int32)
+    return rows.with_columns(step=step).select(matched.columns).sort("instance", "rank")
+
+
+def _derived(job: Job, matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
+    together = matched.filter(pl.col("op").is_in(SYNCHRONISING)).with_columns(at=clocks.common("end_ns"))
+    together = together.drop_nulls("at")
+    ends = together.group_by("instance").agg(
+        pl.col("group").first(),
+        pl.col("op").first(),
+        size=pl.col("bytes").max(),
+        at=pl.col("at").median().round().cast(_I),
+        ranks=pl.col("rank").n_unique(),
+    )
+    kinds = ends.group_by("group", "op", "size").agg(count=pl.len(), ranks=pl.col("ranks").max())
+    kinds = kinds.filter(pl.col("count") >= _RECURS)
+    kinds = kinds.filter(pl.col("ranks") == pl.col("ranks").max())
+    if kinds.is_empty() or set(clocks.offset_ns) < set(job.present):
+        return STEPS.to_frame()
+    chosen = kinds.sort("count", "size", "group", "op", descending=[False, True, False, False]).head(1)
+    cuts = ends.join(chosen, on=["group", "op", "size"], how="semi").sort("at")["at"]
+    alone = kinds.filter(pl.col("group") == chosen["group"][0]).height == 1
+    if alone:  # every operation of the group is like the others
+        cuts = cuts.gather_every(_ROUND) if len(cuts) > 2 * _ROUND else cuts
+    if len(cuts) < 2:
+        return STEPS.to_frame()
+    spans = pl.DataFrame({"step": range(len(cuts) - 1), "from": cuts[:-1], "to": cuts[1:]})
+    ranks = pl.DataFrame({"rank": job.present}, schema={"rank": pl.Int32})
+    spans = ranks.join(spans, how="cross").with_columns(start_ns=clocks.local("from"), end_ns=clocks.local("to"))
+    return _summed(spans, job.table("collectives"))
+
+
+def _summed(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """`spans` as steps: what ranks did in them is known from what they did before each operation."""
+    rows = operations.filter(pl.col("end_ns") > 0).sort("end_ns")
+    starts = spans.select("rank", "step", "start_ns", "end_ns").sort("start_ns")
+    rows = rows.select("rank", "end_ns", "before_compute_ns", "before_gap_ns").join_asof(
+        starts.rename({"end_ns": "to", "start_ns": "from"}),
+        left_on="end_ns",
+        right_on="from",
+        by="rank",
+        allow_exact_matches=False,
+        check_sortedness=False,
+    )
+    sums = (
+        rows.filter(pl.col("end_ns") <= pl.col("to"))
+        .group_by("rank", "step")
+        .agg(compute_ns=pl.col("before_compute_ns").sum(), gap_ns=pl.col("before_gap_ns").sum())
+    )
+    span = pl.col("end_ns") - pl.col("start_ns")
+    steps = spans.join(sums, on=["rank", "step"], how="left").with_columns(
+        compute_ns=pl.min_horizontal(pl.col("compute_ns").fill_null(0), span)
+    )
+    steps = steps.with_columns(gap_ns=pl.min_horizontal(pl.col("gap_ns").fill_null(0), span - pl.col("compute_ns")))
+    comm = span - pl.col("compute_ns") - pl.col("gap_ns")
+    steps = steps.with_columns(comm_ns=comm, exposed_comm_ns=comm, loader_ns=-1, work_count=-1, launch_delay_ns=-1)
+    return steps.select(pl.col(name).cast(dtype) for name, dtype in STEPS.items()).sort("rank", "step")
