@@ -54,7 +54,7 @@ def laid(rows: pl.DataFrame, ranks: list[int], clocks: Clocks) -> pl.DataFrame:
         known |= {rank: max(residual, known[to]) for rank, to, residual in residuals.iter_rows()}
         placed = pl.concat([placed, new.select(placed.columns)])
     residual = pl.col("rank").replace_strict(known, return_dtype=pl.Float64)
-    return placed.select("row", "at", residual=residual).cast(dict(_LAID))
+    return placed.select("row", "at", residual=residual).cast(_LAID)
 
 
 def _pairs(shares: pl.DataFrame, left: set[int], known: set[int], asked: set[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -118,7 +118,7 @@ def _elected(votes: pl.DataFrame, scale: int) -> pl.DataFrame:
         & (pl.col("count") >= _SHARE * pl.col("voters"))
         & (pl.col("rival") <= _RIVAL * pl.col("count"))
     )
-    return best.select("rank", "to", "offset", slope=0.0, origin="origin", within=2 * scale).cast(dict(_LINES))
+    return best.select("rank", "to", "offset", slope=0.0, origin="origin", within=2 * scale).cast(_LINES)
 
 
 def _tracked(rows: pl.DataFrame, placed: pl.DataFrame, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -131,7 +131,7 @@ def _tracked(rows: pl.DataFrame, placed: pl.DataFrame, lines: pl.DataFrame) -> t
     mine = rows.join(lines.select("rank"), on="rank", how="semi")
     predicted = pl.col("end_ns") + pl.col("offset") + (pl.col("slope") * pl.col("x")).round().cast(pl.Int64)
     reach, residuals = 2_000_000_000, pl.DataFrame()
-    furthest = int(mine["end_ns"].max() - mine["end_ns"].min())  # type: ignore[operator]
+    furthest = int(mine.select(pl.col("end_ns").max() - pl.col("end_ns").min()).item())
     while True:
         near = mine.join(lines, on="rank").with_columns(x=pl.col("end_ns") - pl.col("origin"))
         near = near.filter(pl.col("x").abs() <= reach).with_columns(at=predicted).sort("at")

@@ -30,6 +30,10 @@ LINKS = pl.Schema({"row": pl.UInt32, "key": pl.String, "how": pl.String, "group"
 """A row of the job's operations belongs to the instance `key`; its group (as inferred, where it was) and the group's
 size."""
 
+_NAMED = pl.Schema(
+    {"group": pl.String, "kind": pl.String, "rank": pl.List(pl.Int32), "name": pl.String, "size": pl.Int32}
+)
+
 
 def by_time(rows: pl.DataFrame, left: pl.DataFrame, clocks: Clocks) -> tuple[pl.DataFrame, pl.Series]:
     """Match the rows `left` of all `rows` (prepared as in `matching`), with the `clocks` known so far.
@@ -108,8 +112,7 @@ def _of_unknown(clusters: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:
                 values = (group, kind, sorted(ranks), group_key(str(group), tuple(fitting[0])), len(fitting[0]))
                 for column, value in zip(named.values(), values, strict=True):
                     column.append(value)
-    schema = {"group": pl.String, "kind": pl.String, "rank": pl.List(pl.Int32), "name": pl.String, "size": pl.Int32}
-    found = sets.join(pl.DataFrame(named, schema=schema), on=["group", "kind", "rank"]).select(
+    found = sets.join(pl.DataFrame(named, schema=_NAMED), on=["group", "kind", "rank"]).select(
         "cluster", "name", "size"
     )
     return (
