@@ -152,7 +152,7 @@ class _Case:
             return out
         if not self.work_seen:
             out.because("no_work_seen")
-        out.links = links(self.look.job, self.look.matched.frame, self.look.waits, out.step_ns)
+        out.links = links(self.look.job, self.look.matched, self.look.waits, out.step_ns)
         self._ranks()
         self._links()
         self._stages()
@@ -325,7 +325,7 @@ class _Case:
 
     def _unmatched(self) -> float:
         """Share of the ranks' operations that were not found on another rank."""
-        counts = self.look.matched.counts
+        counts = self.look.counts
         rows = counts.get("rows", 0) - counts.get("single", 0)
         return 1 - counts.get("matched", 0) / rows if rows > 0 else 1.0
 

@@ -182,7 +182,8 @@ def _since(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
 
 def excess(grid: Grid, rank: int, innocent: tuple[int, ...]) -> list[float]:
     """Per step, how much longer its own time is than that of the median innocent peer, ns."""
-    return (grid.own[str(rank)] - middle(grid.own, innocent)).to_list()
+    more: list[float] = (grid.own[str(rank)] - middle(grid.own, innocent)).to_list()
+    return more
 
 
 def change(values: list[float]) -> int:
@@ -297,4 +298,5 @@ def _margin(grid: Grid, rank: int, rows: list[int]) -> list[float]:
     if grid.work is not None:
         work = grid.work[str(rank)] - highest(grid.work, others)
         ahead = pl.select(pl.min_horizontal(ahead, work)).to_series()
-    return ahead.gather(rows).to_list()
+    ahead_in: list[float] = ahead.gather(rows).to_list()
+    return ahead_in
