@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from whystall.tools.contract.registry import ArtifactContent, Judgement
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from whystall.tools.recording.store import Recording
 
 Lang = Literal["en", "zh"]
-Page = Callable[["Recording", Judgement[Any], Lang], ArtifactContent | None]
-"""Draws what was judged (`Judgement.basis`: what the tool worked out on the way); None when there is nothing."""
+Page = Callable[["Recording", Judgement[Any], Lang], Sequence[ArtifactContent]]
+"""Draws what was judged (`Judgement.basis`: what the tool worked out on the way), where there is anything to show."""
 
 
 def page_for(tool: str) -> Page | None:
@@ -20,10 +20,17 @@ def page_for(tool: str) -> Page | None:
     return _PAGES.get(tool)
 
 
-def _host_bound(recording: Recording, judged: Judgement[Any], lang: Lang) -> ArtifactContent | None:
+def _host_bound(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
     from whystall.agent_server.moments import moments_page
 
-    return moments_page(recording, judged, lang)
+    page = moments_page(recording, judged, lang)
+    return [page] if page else []
 
 
-_PAGES: dict[str, Page] = {"host_bound": _host_bound}
+def _slow_node(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.rank_pages import rank_pages
+
+    return rank_pages(recording, judged, lang)
+
+
+_PAGES: dict[str, Page] = {"host_bound": _host_bound, "slow_node_check": _slow_node}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from whystall.knowledge_base.compared import compared
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
@@ -22,8 +23,13 @@ _LONG = 120
 
 def headline(result: ToolResult[Any], lang: Lang) -> list[Safe]:
     """The first lines of the text of `result`; none for a tool whose findings say it all."""
-    make = _HEADLINES.get(result.tool)
-    return make(result.data, lang) if make else []
+    return headline_of(result.tool, result.data, lang)
+
+
+def headline_of(tool: str, data: Any, lang: Lang) -> list[Safe]:
+    """The same for what the tool called `tool` answers in tables."""
+    make = _HEADLINES.get(tool)
+    return make(data, lang) if make else []
 
 
 def _slow_node(data: Data, lang: Lang) -> list[Safe]:
@@ -94,4 +100,4 @@ def _name(text: str) -> Safe:
     return _TEXT.name(short(text, _LONG))
 
 
-_HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {"slow_node_check": _slow_node}
+_HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {"slow_node_check": _slow_node, "compare_runs": compared}

@@ -23,6 +23,7 @@ TEMPLATES = {
     "schemas": ("Schema", "The whole shape of a tool's structured result (JSON schema); the id is the tool's name"),
 }
 _MEDIA = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".md": "text/markdown"}
+_MEDIA |= {".html": "text/html", ".svg": "image/svg+xml"}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ _PARTIAL = frozenset(
 )
 
 
-Draw = Callable[[Recording, Judgement[Any]], ArtifactContent | None]
+Draw = Callable[[Recording, Judgement[Any]], Sequence[ArtifactContent]]
 
 
 def judge(tool: Tool[Any, Any], recording: Recording, params: Params, draw: Draw | None = None) -> ToolResult[Any]:
@@ -56,7 +56,7 @@ def judge(tool: Tool[Any, Any], recording: Recording, params: Params, draw: Draw
         status = Status.NO_DATA
     else:
         status = Status.OK
-    page = draw(recording, verdict) if draw else None
+    drawn = draw(recording, verdict) if draw else ()
     return ToolResult[tool.data](  # type: ignore[name-defined]
         tool=tool.name,
         status=status,
@@ -64,7 +64,7 @@ def judge(tool: Tool[Any, Any], recording: Recording, params: Params, draw: Draw
         coverage=coverage,
         data=verdict.data,
         totals=verdict.totals,
-        artifacts=[write_artifact(content) for content in [*verdict.artifacts, *([page] if page else [])]],
+        artifacts=[write_artifact(content) for content in [*verdict.artifacts, *drawn]],
     )
 
 

@@ -1,0 +1,66 @@
+"""The ranks of slow_node_check as a page and two drawings: tools know no words, the page needs them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, cast
+
+from whystall.tools.contract.registry import ArtifactContent, Judgement
+from whystall.tools.contract.text import clean
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from whystall.tools.ranks.look import Look
+    from whystall.tools.ranks.slow_node_data import AccusedRow, Data
+    from whystall.tools.recording.store import Recording
+
+
+def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en", "zh"]) -> list[ArtifactContent]:
+    """A self-contained page of the ranks in `recording`, in `lang`, and its two matrices as SVG; none of a job whose
+    steps are not known.
+    """
+    from whystall.knowledge_base.headlines import headline_of
+    from whystall.prompts.render import words
+    from whystall.tools.ranks.waits import wait_matrix
+    from whystall.tools.views.rank_cells import Group
+    from whystall.tools.views.rank_drawing import Mark
+    from whystall.tools.views.rank_matrix import RankView, rank_page, step_svg, wait_svg
+
+    seen, data = cast("Look", judged.basis), judged.data
+    if seen.own.is_empty():
+        return []
+    said: dict[str, Any] = words(lang)
+    shown = said["rank_page"]
+    ranks = seen.job.table("ranks").iter_rows(named=True)
+    view = RankView(
+        own=seen.own,
+        waits=wait_matrix(seen.waits),
+        groups=tuple(Group(clean(one.label), one.ranks) for one in seen.peers),
+        marks=tuple(Mark(row.rank, _remark(row, said), row.began_step) for row in data.accused),
+        hosts={row["rank"]: clean(row["host"]) for row in ranks},
+    )
+    verdict, *notes = (str(line).strip().removeprefix("- ") for line in headline_of("slow_node_check", data, lang))
+    heading = str(shown["heading"])
+    page = rank_page(view, shown, lang=lang, heading=heading, verdict=verdict, notes=notes)
+    return [
+        ArtifactContent(name="ranks.html", title=heading, media_type="text/html", text=page),
+        _drawing("rank_step.svg", str(shown["own_by_step"]), step_svg(view, shown)),
+        _drawing("wait_matrix.svg", str(shown["who_waits"]), wait_svg(view, shown)),
+    ]
+
+
+def _remark(row: AccusedRow, said: dict[str, Any]) -> str:
+    """What an accused rank is accused of, and what that costs."""
+    from whystall.prompts.quantities import quantity
+
+    ranks = said["ranks"]
+    costs = ranks["costs"].format(
+        lost=quantity(row.lost_ms_per_step, "ms"),
+        of_step=quantity(row.of_step_pct, "pct"),
+        job=quantity(row.job_pct, "pct"),
+    )
+    return f"{ranks['classes'][row.slow_class]}{said['marks']['semicolon']}{costs}"
+
+
+def _drawing(name: str, title: str, text: str) -> ArtifactContent:
+    return ArtifactContent(name=name, title=title, media_type="image/svg+xml", text=text)

@@ -1,0 +1,163 @@
+"""What compare_runs answers in tables. Times are ms per step; `before` and `after` are means over a run's steps, and
+changes are after less before.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from whystall.tools.contract.result import Model
+
+Verdict = Literal["slower", "faster", "none", "cannot_tell"]
+"""The later run against the earlier one. `none`: no difference beyond what steps vary by themselves."""
+
+Shape = Literal["", "all_steps", "since_step", "some_steps"]
+"""Which steps of the later run differ: all alike, those from `began_step` on, or some among others as before."""
+
+Effect = Literal["same", "said", "limited", "refused"]
+"""What a check means for the comparison: nothing, worth knowing, some parts are left out, or no comparison at all."""
+
+REASONS = (
+    "few_steps",  # fewer steps than any test can tell apart
+    "below_min",  # there is a difference, but smaller than what was asked for
+    "too_noisy",  # steps vary so much that a difference of the size asked for could hide
+    "odd_steps",  # a few steps far off (compilation, checkpoint) were set aside in both runs
+    "unexplained",  # the steps differ, and no measured part says why
+    "other_world_size",  # refused: the runs have another number of ranks,
+    "other_backend",  # another backend,
+    "other_device",  # one ran on a device and one did not,
+    "other_groups",  # ranks are grouped in another way,
+    "other_collectives",  # other operations between ranks or other payloads,
+    "other_operators",  # other operators make up most of the time
+    "no_common_ranks",  # no rank is in both
+    "ranks_differ",  # limited: only ranks that are in both are compared
+    "collectives_differ",  # some operations between ranks are in one run only
+    "operators_differ",  # some operators are in one run only
+    "other_format",  # traces of different profilers: only steps and operations between ranks are compared
+    "hosts_differ",  # said: some ranks ran on other hosts
+)
+"""Codes of `CompareData.reasons` and of checks; their sentences are in prompts/."""
+
+
+class CheckRow(Model):
+    """Whether the runs are of the same configuration. `what`: world_size, backend, device, groups, collectives,
+    operators, ranks, format, hosts. `code`: one of `REASONS`, empty when the same."""
+
+    what: str
+    before: str
+    after: str
+    effect: Effect
+    code: str = ""
+
+
+class PartRow(Model):
+    """A part of the step of the rank that the others wait for; the parts add up to the change of the step. `what`:
+    compute, loader, gap (without the loader), transfer, communication (waiting for others, or not told apart from
+    transfers), rest."""
+
+    what: str
+    before_ms: float
+    after_ms: float
+    change_ms: float
+    of_change_pct: float | None
+    p_value: float
+
+
+class RankChange(Model):
+    """A rank's mean step; its changes by part add up to `step_change_ms`. `own`: compute, loader and gap, which no
+    other rank can lengthen; `p_value`: of the change of `own` by chance, for as many ranks as there are."""
+
+    rank: int
+    host: str
+    step_before_ms: float
+    step_after_ms: float
+    step_change_ms: float
+    compute_change_ms: float
+    loader_change_ms: float
+    gap_change_ms: float
+    transfer_change_ms: float
+    waiting_change_ms: float
+    rest_change_ms: float
+    own_before_ms: float
+    own_after_ms: float
+    p_value: float
+
+
+class OperatorRow(Model):
+    """Work of one name, on average over `ranks`. `by_count_ms`: of the change, what more or fewer calls make, at their
+    earlier length; `by_length_ms`: what longer or shorter ones do. The last row, `kind` rest, is what is in no row."""
+
+    kind: str
+    name: str
+    ranks: str
+    before_ms: float
+    after_ms: float
+    change_ms: float
+    count_before: float
+    count_after: float
+    median_before_us: float | None
+    median_after_us: float | None
+    by_count_ms: float
+    by_length_ms: float
+
+
+class CollectiveRow(Model):
+    """Operations of one kind, payload and group size. Transfer: the shortest stay of any rank, waiting not included;
+    before and after are medians of one, `change_ms` is per step and rank. `ranks`: that took part after."""
+
+    op: str
+    bytes: int
+    size: int
+    count_before: float
+    count_after: float
+    transfer_before_ms: float | None
+    transfer_after_ms: float | None
+    change_ms: float
+    gb_per_s_before: float | None
+    gb_per_s_after: float | None
+    p_value: float | None
+    ranks: str
+
+
+class SlowStep(Model):
+    """A step of the later run that is longer than the median of the earlier run. `of_excess_pct`: of all such excess.
+    `rank`: whom the others waited for, `what`: the part of its step that is most above its usual length before."""
+
+    step: int
+    after_ms: float
+    excess_ms: float
+    of_excess_pct: float
+    rank: int
+    what: str
+
+
+class CompareData(Model):
+    """`step_*`: means, `median_*`: medians. `low_ms` to `high_ms`: where the change of the mean lies, 99 %.
+    `superior`: the probability that a later step takes longer than an earlier one. `set_aside`: odd steps left out.
+    """
+
+    verdict: Verdict = "cannot_tell"
+    reasons: list[str] = Field(default_factory=list)
+    shape: Shape = ""
+    began_step: int | None = None
+    steps_before: int = 0
+    steps_after: int = 0
+    set_aside: int = 0
+    step_before_ms: float | None = None
+    step_after_ms: float | None = None
+    median_before_ms: float | None = None
+    median_after_ms: float | None = None
+    change_ms: float | None = None
+    change_pct: float | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
+    p_value: float | None = None
+    superior: float | None = None
+    checks: list[CheckRow] = Field(default_factory=list)
+    parts: list[PartRow] = Field(default_factory=list)
+    ranks: list[RankChange] = Field(default_factory=list)
+    operators: list[OperatorRow] = Field(default_factory=list)
+    collectives: list[CollectiveRow] = Field(default_factory=list)
+    slow_steps: list[SlowStep] = Field(default_factory=list)
