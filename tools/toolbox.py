@@ -18,7 +18,7 @@ from whystall.tools.host import (
     offcputime,
     syscall_time,
 )
-from whystall.tools.ranks import slow_node_check
+from whystall.tools.ranks import compare_runs, slow_node_check
 from whystall.tools.recording.collector import Engine
 
 # In order of preference; the first that can serve a collector does.
@@ -30,5 +30,6 @@ def registry() -> Registry:
     tools = Registry()
     for module in (host_snapshot, fileslower, syscall_time, biolatency, offcputime, ftrace_capture, host_bound):
         tools.add(module.TOOL)
-    tools.add(slow_node_check.TOOL)
+    for ranks in (slow_node_check, compare_runs):
+        tools.add(ranks.TOOL)
     return tools
