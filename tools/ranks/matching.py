@@ -42,7 +42,7 @@ class Matched:
 
 def match(job: Job) -> Matched:
     """Find the operations that several ranks of `job` recorded."""
-    rows, unfinished = _prepared(job)
+    rows, unfinished, names = _prepared(job)
     single = rows.filter(pl.col("size") == 1)
     rows = rows.filter(pl.col("size") != 1)
     links, mismatched = _by_seq(rows)
@@ -55,7 +55,7 @@ def match(job: Job) -> Matched:
     rest = rest.filter(~pl.col("numbered") | pl.col("channel").is_in(doubtful))
     timed, ambiguous = by_time(rows, rest, estimate(_frame(rows, links)))
     links = pl.concat([links, timed])
-    frame = _frame(rows, links, estimate(_frame(rows, links)))
+    frame = _named(_frame(rows, links, estimate(_frame(rows, links))), names)
     lost = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
     why = pl.when(pl.col("row").is_in(ambiguous.implode())).then(
         pl.when(pl.col("trusted")).then(pl.lit("ambiguous")).otherwise(pl.lit("group_unknown"))
@@ -73,11 +73,17 @@ def match(job: Job) -> Matched:
     return Matched(frame, counts | {why: reasons.get(why, 0) for why in ("alone", "ambiguous", "group_unknown")})
 
 
-def _prepared(job: Job) -> tuple[pl.DataFrame, int]:
+def _prepared(job: Job) -> tuple[pl.DataFrame, int, dict[str, str]]:
     """The job's operations with ``channel`` (what orders them: a group, or a pair within it), ``token`` (what both
-    sides must agree on), and their group's ``members``, ``size`` and whether these are known (``trusted``)."""
+    sides must agree on), and their group's ``size`` and whether its ranks are known (``trusted``). Also how
+    many did not finish, and the names of groups: a group of 512 ranks has a long one, so that `rows` hold a short."""
     every = job.table("collectives").with_row_index("row")
     rows = every.filter(pl.col("end_ns") > 0)
+    codes = rows.select("group").unique(maintain_order=True).with_row_index("code")
+    code = pl.when(pl.col("group") != "").then(pl.format("g{}", "code")).otherwise(pl.lit(""))
+    codes = codes.with_columns(code=code)
+    rows = rows.join(codes, on="group").drop("group").rename({"code": "group"}).sort("row")
+    told = job.table("groups").join(codes, on="group").drop("group").rename({"code": "group"})
     pair = pl.col("op").is_in(POINT_TO_POINT) & (pl.col("peer") >= 0)
     low, high = pl.min_horizontal("rank", "peer"), pl.max_horizontal("rank", "peer")
     ends = (
@@ -98,8 +104,7 @@ def _prepared(job: Job) -> tuple[pl.DataFrame, int]:
         _op=pl.when("pair").then(pl.lit("pair")).otherwise("op"),
     ).with_columns(token=pl.format("{}/{}/{}", "_op", "_bytes", "_dtype"))
     groups = (
-        job.table("groups")
-        .sort(pl.col("ranks").list.len(), descending=True)
+        told.sort(pl.col("ranks").list.len(), descending=True)
         .group_by("group")
         .agg(members=pl.col("ranks").first(), told=pl.col("size").max())
     )
@@ -123,7 +128,11 @@ def _prepared(job: Job) -> tuple[pl.DataFrame, int]:
     )
     # a number counts within its group; without one it counts nothing that another rank knows
     rows = rows.with_columns(numbered=(pl.col("seq") >= 0) & (pl.col("group") != "") & ~pl.col("pair"))
-    return rows.drop("_bytes", "_dtype", "_op", "members", "told", "holders"), every.height - rows.height
+    return (
+        rows.drop("_bytes", "_dtype", "_op", "members", "told", "holders"),
+        every.height - rows.height,
+        dict(codes.select("code", "group").iter_rows()),
+    )
 
 
 def _by_seq(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -233,6 +242,13 @@ def _leave_together(doubted: pl.DataFrame, clocks: Clocks) -> list[str]:
     apart = each.group_by("channel").agg(share=(pl.col("gap") > 0).mean()).filter(pl.col("share") > _APART)["channel"]
     channels = set(beside["channel"].unique().to_list())
     return sorted(channels - set(scattered.to_list()) - set(apart.to_list()))
+
+
+def _named(frame: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
+    """`frame` with the groups' own names instead of the short ones; inferred ranks follow the name."""
+    short = frame.select("group").unique()["group"].to_list()
+    full = {group: names[group.partition("|")[0]] + "".join(group.partition("|")[1:]) for group in short}
+    return frame.with_columns(pl.col("group").replace_strict(full, return_dtype=_S))
 
 
 def _frame(rows: pl.DataFrame, links: pl.DataFrame, clocks: Clocks | None = None) -> pl.DataFrame:

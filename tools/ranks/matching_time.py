@@ -30,9 +30,8 @@ LINKS = pl.Schema({"row": pl.UInt32, "key": pl.String, "how": pl.String, "group"
 """A row of the job's operations belongs to the instance `key`; its group (as inferred, where it was) and the group's
 size."""
 
-_NAMED = pl.Schema(
-    {"group": pl.String, "kind": pl.String, "rank": pl.List(pl.Int32), "name": pl.String, "size": pl.Int32}
-)
+_RANKS = ("rank", pl.List(pl.Int32))
+_NAMED = pl.Schema([("group", pl.String), ("kind", pl.String), _RANKS, ("name", pl.String), ("size", pl.Int32)])
 
 
 def by_time(rows: pl.DataFrame, left: pl.DataFrame, clocks: Clocks) -> tuple[pl.DataFrame, pl.Series]:

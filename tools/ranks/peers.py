@@ -109,6 +109,9 @@ def _by_messages(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> li
     edges = _edges(job)
     if not edges:
         return []
+    neighbours: dict[int, list[int]] = {}
+    for source, target in edges:
+        neighbours.setdefault(source, []).append(target)
     above = {rank: rank for rank in job.present}
 
     def root(rank: int) -> int:
@@ -119,7 +122,8 @@ def _by_messages(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> li
 
     for text, ranks in groups.values():
         # a group with both ends of a message is not of one stage: the norm of all gradients, shared embeddings
-        across = any((one, other) in edges for one in ranks for other in ranks) if len(ranks) <= 64 else True
+        members = set(ranks)
+        across = any(other in members for one in ranks for other in neighbours.get(one, ()))
         if across or _ACROSS.search(text):
             continue
         here = [rank for rank in ranks if rank in above]
