@@ -61,11 +61,11 @@ def read(path: Path) -> Profile:
     file, found, seen, labels = EventFile(path, _Event), Found(), Seen(), _Labels()
     for events in file.pieces():
         _take([event for event in events if event.ph == "X"], found, seen, labels)
-    groups = Groups(file.top.get("distributedInfo"))
+    on_host, groups = seen.of_host(), Groups(file.top.get("distributedInfo"))
     found.odd += file.odd + seen.odd + groups.odd
     shift = _shift(found, file.top.get("baseTimeNanoseconds"))
     profile = finished(path, found, _kind, source="kineto", rank=rank_of(file.top))
-    return with_collectives(profile, seen, groups, file.top.get("host_name"), shift)
+    return with_collectives(profile, seen, on_host, groups, file.top.get("host_name"), shift)
 
 
 def rank_of(top: dict[str, object]) -> int:

@@ -17,7 +17,7 @@ import polars as pl
 from whystall.tools.timeline.collectives import COLLECTIVES, POINT_TO_POINT, canonical_op
 from whystall.tools.timeline.kineto_gloo import host_rows, is_host_range
 from whystall.tools.timeline.kineto_groups import Groups
-from whystall.tools.timeline.kineto_parts import Part, Place, Told, bytes_of, described, shaped
+from whystall.tools.timeline.kineto_parts import Part, Place, Shaped, Told, bytes_of, described, shaped, unread
 from whystall.tools.timeline.profile import Profile, Run
 from whystall.tools.timeline.profile_build import process_of, step_at
 from whystall.tools.timeline.profile_groups import text
@@ -59,9 +59,10 @@ def part_of(kind: str, name: str) -> int:
 
 @dataclass
 class Seen:
-    """The events of a trace that are part of a collective, by what they are; `odd`: how many say something odd."""
+    """The events of a trace that are part of a collective; `odd`: how many of them say something odd."""
 
-    parts: dict[int, list[Part]] = field(default_factory=lambda: {what: [] for what in (KERNEL, RECORD, ASK, RANGE)})
+    described: dict[int, list[Part]] = field(default_factory=lambda: {KERNEL: [], RECORD: []})
+    shaped: dict[int, list[Shaped]] = field(default_factory=lambda: {ASK: [], RANGE: []})
     odd: int = 0
 
     def take(self, what: Sequence[int], events: Iterable[tuple[str, Told]], places: pl.DataFrame) -> None:
@@ -69,16 +70,46 @@ class Seen:
         for kind, (name, told), row in zip(what, events, places.select(Place._fields).iter_rows(), strict=True):
             if row[0] is None or row[1] is None:
                 continue
-            read = described if kind in (KERNEL, RECORD) else shaped
-            part, odd = read(Place(*row), name, told)
+            if kind in self.shaped:
+                self.shaped[kind].append(unread(Place._make(row), name, told))
+                continue
+            part, odd = described(Place._make(row), name, told)
             self.odd += odd
-            self.parts[kind].append(part)
+            self.described[kind].append(part)
+
+    def of_host(self) -> tuple[list[Part], list[Part]]:
+        """Ranges on the host, and the operators that asked for one. Those of NCCL enclose a record of theirs."""
+        if not self.shaped[RANGE]:
+            return [], []
+        records: dict[int, list[int]] = {}
+        for part in self.described[RECORD]:
+            records.setdefault(part.place.tid, []).append(part.place.start_ns)
+        for starts in records.values():
+            starts.sort()
+
+        def holds_none(ask: Shaped) -> bool:
+            starts = records.get(ask.place.tid, [])
+            at = bisect_left(starts, ask.place.start_ns)
+            return at == len(starts) or starts[at] > ask.place.end_ns
+
+        ranges = [shaped(event) for event in self.shaped[RANGE]]
+        asks = [shaped(event) for event in self.shaped[ASK] if holds_none(event)]
+        self.odd += sum(odd for _, odd in ranges + asks)
+        return [part for part, _ in ranges], [part for part, _ in asks]
 
 
-def with_collectives(profile: Profile, seen: Seen, groups: Groups, host: object, shift_ns: int) -> Profile:
-    """The profile with its communication. `shift_ns`: what was added to its instants since the parts were seen."""
+def with_collectives(
+    profile: Profile,
+    seen: Seen,
+    on_host: tuple[Sequence[Part], Sequence[Part]],
+    groups: Groups,
+    host: object,
+    shift_ns: int,
+) -> Profile:
+    """The profile with its communication. `on_host`: `Seen.of_host`; `host`: its name, whatever that is; `shift_ns`:
+    what was added to its instants since the parts were seen."""
     kernels = _on_device(profile, seen, groups, shift_ns)
-    rows, guessed = host_rows(seen.parts[RANGE], _asks_of_host(seen), groups)
+    rows, guessed = host_rows(*on_host, groups)
     hosts = pl.DataFrame(
         rows,
         schema={
@@ -110,29 +141,10 @@ def with_collectives(profile: Profile, seen: Seen, groups: Groups, host: object,
     )
 
 
-def _asks_of_host(seen: Seen) -> list[Part]:
-    """Operators that asked the host's library: those of NCCL enclose a record of theirs."""
-    asks = seen.parts[ASK]
-    if not seen.parts[RANGE] or not seen.parts[RECORD]:
-        return asks
-    records: dict[int, list[int]] = {}
-    for part in seen.parts[RECORD]:
-        records.setdefault(part.place.tid, []).append(part.place.start_ns)
-    for starts in records.values():
-        starts.sort()
-
-    def holds_none(ask: Part) -> bool:
-        starts = records.get(ask.place.tid, [])
-        at = bisect_left(starts, ask.place.start_ns)
-        return at == len(starts) or starts[at] > ask.place.end_ns
-
-    return [ask for ask in asks if holds_none(ask)]
-
-
 def _on_device(profile: Profile, seen: Seen, groups: Groups, shift_ns: int) -> pl.DataFrame:
-    kernels = _frame(seen.parts[KERNEL], groups, shift_ns).with_row_index()
+    kernels = _frame(seen.described[KERNEL], groups, shift_ns).with_row_index()
     records = _frame(
-        [part for part in seen.parts[RECORD] if part.collective not in _NO_COLLECTIVE], groups, shift_ns
+        [part for part in seen.described[RECORD] if part.collective not in _NO_COLLECTIVE], groups, shift_ns
     ).select("external", "pid", "tid", "start_ns", "end_ns", *_TOLD)
     kernels = _launched(kernels, profile)
     kernels = _recorded(kernels, records)

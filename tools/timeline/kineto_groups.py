@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -18,8 +18,7 @@ from whystall.tools.timeline.profile_groups import RANK_LIMIT, Group, number, ra
 _CUT = re.compile(r"\[[0-9,\s]*\.\.\.\s*\]")
 
 
-@dataclass(frozen=True)
-class Mentioned:
+class Mentioned(NamedTuple):
     """What a collective says of its group. `ranks` as it stands there; `first`, `stride`: of its global ranks."""
 
     name: str = ""

@@ -5,6 +5,7 @@ Values come as numbers or as text, and from a damaged or hostile file as anythin
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,6 +15,7 @@ from whystall.tools.timeline.kineto_groups import Mentioned
 from whystall.tools.timeline.profile_groups import ELEMENT_LIMIT, RANK_LIMIT, number, text
 
 _NOTHING = msgspec.Raw()
+_REMEMBERED = 4096
 # Bytes of an element, by torch's name of the type (dtype) or C++'s (Input type).
 _SIZES = {
     1: ("byte", "char", "bool", "unsigned char", "signed char"),
@@ -83,32 +85,73 @@ _NO_GROUP = Mentioned()
 
 def described(place: Place, name: str, told: Told) -> tuple[Part, bool]:
     """From the arguments named for it, as NCCL's kernels have them; and whether one of them was odd."""
-    collective, dtype, group = text(told.collective), text(told.dtype), text(told.group)
-    elements = max(number(told.elements_in, ELEMENT_LIMIT), number(told.elements_out, ELEMENT_LIMIT))
-    mentioned = Mentioned(
-        group,
-        text(told.description),
-        told.ranks if isinstance(told.ranks, str) else "",
-        number(told.size, RANK_LIMIT),
-        number(told.first, RANK_LIMIT),
-        number(told.stride, RANK_LIMIT),
-    )
+    texts = (name, told.collective, told.dtype, told.group, told.description, told.ranks)
+    sizes = (told.size, told.first, told.stride)
+    try:
+        shown, collective, dtype, mentioned, odd = _read(*texts, *sizes)
+    except TypeError:  # a list or an object cannot be remembered
+        shown, collective, dtype, mentioned, odd = _read.__wrapped__(*texts, *sizes)
+    before, after, seq = number(told.elements_in), number(told.elements_out), number(told.seq)
+    elements = max(before, after)
+    odd |= (before < 0 and _odd(told.elements_in)) or (after < 0 and _odd(told.elements_out))
+    odd |= elements > ELEMENT_LIMIT or (seq < 0 and _odd(told.seq))
     peer = max(number(told.source, 2**31 - 1), number(told.target, 2**31 - 1))
     part = Part(
-        place, clean(name), number(told.external), collective, dtype, elements, mentioned, number(told.seq), peer
+        place,
+        shown,
+        number(told.external),
+        collective,
+        dtype,
+        elements if elements <= ELEMENT_LIMIT else -1,
+        mentioned,
+        seq,
+        peer,
     )
-    texts = ((told.collective, collective), (told.dtype, dtype), (told.group, group))
-    odd = any(given not in ("", None) and not found for given, found in texts)
-    return part, odd or _odd(told.elements_in) or _odd(told.elements_out) or _odd(told.seq)
+    return part, odd
 
 
-def shaped(place: Place, name: str, told: Told) -> tuple[Part, bool]:
+@lru_cache(_REMEMBERED)
+def _read(
+    name: str,
+    collective: object,
+    dtype: object,
+    group: object,
+    description: object,
+    ranks: object,
+    size: object,
+    first: object,
+    stride: object,
+) -> tuple[str, str, str, Mentioned, bool]:
+    """What few of many collectives differ in: inert name, operation, type, group; and whether one was odd."""
+    given = (collective, dtype, group)
+    texts = [text(value) for value in given]
+    odd = any(value not in ("", None) and not found for value, found in zip(given, texts, strict=True))
+    numbers = [number(value, RANK_LIMIT) for value in (size, first, stride)]
+    mentioned = Mentioned(texts[2], text(description), ranks if isinstance(ranks, str) else "", *numbers)
+    return clean(name), texts[0], texts[1], mentioned, odd
+
+
+class Shaped(NamedTuple):
+    """An event told by its tensors, not read yet: arguments as JSON, apart from the text of the file."""
+
+    place: Place
+    name: str
+    external: object
+    dims: bytes
+    types: bytes
+    inputs: bytes
+
+
+def unread(place: Place, name: str, told: Told) -> Shaped:
+    """Keep for `shaped`: of most such events nothing is wanted."""
+    return Shaped(place, name, told.external, bytes(told.dims), bytes(told.types), bytes(told.inputs))
+
+
+def shaped(event: Shaped) -> tuple[Part, bool]:
     """From the tensors it was given, as gloo's ranges and the operators before them have them; and whether they were
     odd. The type of tensors in a list is not told."""
     try:
-        dims, types, inputs = (
-            msgspec.json.decode(part) if bytes(part) else [] for part in (told.dims, told.types, told.inputs)
-        )
+        dims, types, inputs = (msgspec.json.decode(part) if part else [] for part in event[3:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         dims, types, inputs = None, [], []
     counts = [_elements(one, 0) for one in dims] if isinstance(dims, list) else [None]
@@ -118,8 +161,8 @@ def shaped(place: Place, name: str, told: Told) -> tuple[Part, bool]:
     elements = max(found, default=0) or -1
     # c10d::alltoall_base_(output, input, group, output sizes, input sizes)
     split = isinstance(inputs, list) and any(one not in ("", "[]") for one in inputs[3:5])
-    part = Part(place, clean(name), number(told.external), "", dtype, elements, _NO_GROUP, -1, peer, split)
-    return part, None in counts
+    name, external = clean(event.name), number(event.external)
+    return Part(event.place, name, external, "", dtype, elements, _NO_GROUP, -1, peer, split), None in counts
 
 
 def bytes_of(elements: int, dtype: str) -> int:

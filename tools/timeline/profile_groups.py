@@ -6,11 +6,10 @@ Numbers come as numbers or as text, lists of ranks as lists or as text, and from
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whystall.tools.contract.text import clean
-from whystall.tools.timeline.profile_times import whole
+from whystall.tools.timeline.profile_times import whole_of
 
 RANK_LIMIT = 1 << 20
 """Of ranks in a job. The largest published job has a tenth of it."""
@@ -49,13 +48,8 @@ def ranks_of(value: object) -> tuple[int, ...] | None:
 
 def number(value: object, limit: int = 2**63 - 1) -> int:
     """A number that is told as one or as text; -1 when it is none, negative or beyond `limit`."""
-    return numbers([value], limit)[0]
-
-
-def numbers(values: Sequence[object], limit: int = 2**63 - 1) -> list[int]:
-    """`number` of each."""
-    plain = [value if isinstance(value, (int, float, str)) else -1 for value in values]
-    return [found if 0 <= found <= limit else -1 for found in whole(plain).to_list()]
+    found = value if type(value) is int else whole_of(value)
+    return found if 0 <= found <= limit else -1
 
 
 def text(value: object) -> str:

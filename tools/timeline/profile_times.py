@@ -54,7 +54,7 @@ def whole(values: Sequence[object]) -> pl.Series:
         pass
     known: dict[object, int] = {}
     for value in set(values):
-        known[value] = _whole(value)
+        known[value] = whole_of(value)
     return pl.Series([known[value] for value in values], dtype=pl.Int64)
 
 
@@ -81,7 +81,8 @@ def _from_decimal(text: str | None) -> int | None:
         return None
 
 
-def _whole(value: object) -> int:
+def whole_of(value: object) -> int:
+    """As `whole`, of one value."""
     if isinstance(value, str):
         digits = value.strip().rpartition(" ")[2]  # "stream 7"
         value = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
