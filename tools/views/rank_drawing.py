@@ -396,7 +396,7 @@ def _bars_foot(
 
 def _thick(size: float) -> float:
     """Of a bar beside cells of `size`: with air between them where there is room for it."""
-    return min(size * 0.6, 10.0) if size >= 4 else size
+    return min(size * 0.6, 10.0) if size >= 4 else size + 0.3  # no hairlines between them
 
 
 def _mean(values: Sequence[float]) -> float:
