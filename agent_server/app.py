@@ -12,8 +12,9 @@ import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.engines import Engine
+from whystall.agent_server.investigation.causes import CHECK
 from whystall.agent_server.pages import page_for
-from whystall.agent_server.rank_sources import Runs, gathered, open_job, takes_ranks
+from whystall.agent_server.rank_sources import Runs, gathered, open_job, runs_named, takes_ranks
 from whystall.agent_server.sources import check_profile_place, in_thread, join_after_window, join_profile, open_source
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
@@ -61,7 +62,13 @@ class GatherParams(RankParams):
 
 
 class DiagnoseParams(TargetParams):
-    """What to diagnose."""
+    """What to diagnose: a process, a cgroup or the host; or, with `traces`, the ranks of a job."""
+
+    traces: Annotated[
+        str | None, Field(min_length=1, max_length=4096, description="directory with the traces of a job's ranks")
+    ] = None
+    scheduler: Annotated[str | None, RankParams.model_fields["scheduler"]] = None
+    jobs: Annotated[int | None, RankParams.model_fields["jobs"]] = None
 
     duration: Annotated[float, Field(ge=1, le=600, description="seconds to observe in all")] = 12.0
     symptom: Annotated[str, Field(max_length=2000, description="what was noticed, in any words")] = ""
@@ -180,16 +187,25 @@ class App:
     ) -> Diagnosis:
         """Find out why the target stalls; match past incidents; draft a ticket when asked and not healthy.
 
-        A profile joins each look that traces the scheduler, and what a recording holds of that.
+        A profile joins each look that traces the scheduler, and what a recording holds of that. The ranks of a job are
+        judged first where their traces are given; then the process of the slow one, where it is on this host.
         """
         self.kb()  # what cannot be stored is not to be observed first
         from whystall.agent_server.investigation.observer import LiveObserver, RecordedObserver
 
         profile = Path(params.profile) if params.profile else None
-        if source is not None:
+        _check_given(params, source)
+        if params.traces is not None:
+            runs = runs_named(params)
+            recording = await in_thread(lambda: gathered(runs))
+            diagnosis = await self._diagnose_ranks(recording, params, progress, live=True)
+        elif source is not None:
             recording = await _opened(source, profile)
-            observer: Observer = RecordedObserver(recording)
-            diagnosis = await self._investigate(observer, params, recording.manifest.target.describe())
+            if recording.has("ranks"):
+                diagnosis = await self._diagnose_ranks(recording, params, progress, live=False)
+            else:
+                observer: Observer = RecordedObserver(recording)
+                diagnosis = await self._investigate(observer, params, recording.manifest.target.describe())
         else:
             if profile is not None:
                 check_profile_place(profile)
@@ -198,6 +214,36 @@ class App:
                 observer = LiveObserver(target, params.engine, progress, _joining(profile))
                 diagnosis = await self._investigate(observer, params, target.describe())
         return self._remember(diagnosis, params.ticket)
+
+    async def _diagnose_ranks(
+        self, recording: Recording, params: DiagnoseParams, progress: Progress | None, *, live: bool
+    ) -> Diagnosis:
+        """What the traces say; `live`: and what the host of the slow rank says, where it is this one."""
+        from whystall.agent_server.investigation.observer import LiveObserver
+        from whystall.agent_server.investigation.ranks import rank_diagnosis, with_blind_spot, with_host
+        from whystall.agent_server.investigation.whereabouts import whereabouts
+        from whystall.knowledge_base.causes import load_causes
+
+        tool = self._registry.get(CHECK)
+        result = await in_thread(lambda: _judged(tool, recording, tool.params(), "en"))
+        ranks = recording.table("ranks.ranks").height
+        found = rank_diagnosis(load_causes(), result, recording.manifest, params.symptom, ranks)
+        if found.victim is None or found.victim.rank is None:
+            return found
+        place = whereabouts(recording, found.victim.rank)
+        if place.pid is None:
+            return with_blind_spot(found, place.why, place.detail)
+        if not live:
+            return with_blind_spot(found, "rank_not_looked_at", "--from: nothing is observed")
+        try:
+            async with self._window:
+                target = resolve(TargetParams(pid=place.pid))
+                observer = LiveObserver(target, params.engine, progress)
+                numbered = len(found.findings)
+                host = await self._investigate(observer, params, target.describe(), numbered)
+        except ToolError as error:
+            return with_blind_spot(found, "rank_not_looked_at", f"{error.code.value}: {error.message}")
+        return with_blind_spot(with_host(found, host), "looked_later", "")
 
     async def verify(
         self,
@@ -226,12 +272,15 @@ class App:
         after = await self.diagnose(params, source=source, progress=progress)
         return self.kb().add_verification(ticket, compare(before, after))
 
-    async def _investigate(self, observer: Observer, params: DiagnoseParams, target: str) -> Diagnosis:
+    async def _investigate(
+        self, observer: Observer, params: DiagnoseParams, target: str, numbered: int = 0
+    ) -> Diagnosis:
         from whystall.agent_server.investigation.loop import Investigation
         from whystall.knowledge_base.causes import load_causes
 
         tools = {tool.name: tool for tool in self.tools()}
-        return await Investigation(load_causes(), tools, observer).run(params.duration, params.symptom, target)
+        investigation = Investigation(load_causes(), tools, observer, numbered)
+        return await investigation.run(params.duration, params.symptom, target)
 
     async def _target(self, params: DiagnoseParams, progress: Progress | None) -> Target:
         """The target asked for; without one, the process of this host that suffers most in a first look."""
@@ -274,6 +323,22 @@ def _judged(tool: Tool[Any, Any], recording: Recording, params: Params, lang: La
     """The tool's answer, with its page where it has one."""
     page = page_for(tool.name)
     return judge(tool, recording, params, (lambda seen, judged: page(seen, judged, lang)) if page else None)
+
+
+def _check_given(params: DiagnoseParams, source: Path | None) -> None:
+    """Whether what is asked for can be looked at; `ToolError` (bad_argument): nothing that was asked for is ignored."""
+    named = [name for name in ("pid", "comm", "cgroup") if getattr(params, name) is not None]
+    if params.traces is not None:
+        if source is not None:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, "traces and a recording exclude each other", "give one of them")
+        if named or params.profile:
+            message = f"traces name the job: {', '.join([*named, *(['profile'] if params.profile else [])])} cannot"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out; the slow rank's process is found by itself")
+    elif source is not None and named:
+        message = f"{named[0]} chooses nothing in a recording, which is of what was recorded"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"leave it out, or record again with --{named[0]}")
+    elif params.scheduler or params.jobs:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "scheduler and jobs read traces", "give them together with traces")
 
 
 def _saved(recording: Recording, out: Path, redact: bool) -> RecordSummary:

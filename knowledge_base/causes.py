@@ -56,9 +56,9 @@ def asked_for(causes: Mapping[str, Cause], symptom: str) -> dict[str, Cause]:
 def matches(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
     """True when `finding` meets every condition of `pattern`.
 
-    With `pattern.victim`, the finding must be about `victim`: same thread where it names one, same process
-    where it names only that, and anyone's where it names neither (a device, the host); without a victim
-    nothing is about it.
+    With `pattern.victim`, the finding must be about `victim`: same rank or thread where it names one, same
+    process where it names only that, and anyone's where it names neither (a device, the host, a job); without
+    a victim nothing is about it.
     """
     if finding.kind != pattern.kind or finding.polarity is not pattern.polarity:
         return False
@@ -75,8 +75,10 @@ def matches(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
 
 
 def about(finding: Finding, victim: Victim) -> bool:
-    """True when `finding` is about `victim`'s thread, its process, or names neither."""
+    """True when `finding` is about `victim`'s rank, its thread, its process, or names none of them."""
     subject = finding.subject
+    if subject.rank is not None:
+        return subject.rank == victim.rank
     if subject.tid is not None:
         return subject.tid == victim.tid
     return subject.pid is None or subject.pid == victim.pid

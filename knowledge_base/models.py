@@ -149,8 +149,15 @@ class Victim(Model):
     """The thread that makes progress, and where its time went, in percent of the window. `lost_pct` is what
     a fault may explain: blocked, runnable without a CPU, or in the kernel, and the time that an accelerator
     waited for it; waiting by intention (sleep, poll) is `idle_pct`.
+
+    From the traces of a job's ranks alone it is a ``rank`` (or the ``job``): `lost_pct` is then what the job
+    loses to it, and the shares are unknown (0). `rank`, `host`: of the rank, also of a thread that runs it;
+    `pid` 0: unknown.
     """
 
+    type: Literal["thread", "rank", "job"] = "thread"
+    rank: int | None = None
+    host: str | None = None
     pid: int
     tid: int
     comm: str
@@ -191,7 +198,8 @@ class Assessment(Model):
 class Culprit(Model):
     """Who, where, how long. Latencies in ms, `period_s` in seconds; what was not measured is None. `path`
     is a full path; `series` its numbered series (``chk_*.bin``) when several files of one are meant, `path`
-    then the slowest.
+    then the slowest. `rank`: of a job, `name` what of its work (an operator, a group), `per_step_ms` what it
+    costs every step.
     """
 
     pid: int | None = None
@@ -209,6 +217,10 @@ class Culprit(Model):
     max_ms: float | None = None
     period_s: float | None = None
     window_pct: float | None = None
+    rank: int | None = None
+    host: str | None = None
+    name: str | None = None
+    per_step_ms: float | None = None
 
 
 class Step(Model):

@@ -54,6 +54,7 @@ def result_text(result: ToolResult[Any], lang: Lang) -> str:
             lang,
             r=result,
             headline=first,
+            job=any(collector.name == "ranks" for collector in result.coverage.collectors),
             findings=findings,
             left=left,
             tables=tables,
@@ -196,6 +197,8 @@ class _View:
         return Safe(f"{text}{self._marks['semicolon']}{proof}" if proof else text)
 
     def _victim(self, victim: Victim) -> Safe:
+        if victim.type != "thread":
+            return self._late(victim)
         shares = {
             name: Safe(quantity(getattr(victim, f"{name}_pct"), "pct"))
             for name in ("lost", "blocked", "runnable", "system", "user", "idle")
@@ -209,9 +212,30 @@ class _View:
             **shares,
         )
 
+    def _late(self, victim: Victim) -> Safe:
+        """A rank that the traces accuse, or the job where they accuse no single one."""
+        known = {
+            "lost": Safe(quantity(victim.lost_pct, "pct")),
+            "chosen_by": self._say.code("chosen_by", victim.chosen_by),
+        }
+        if victim.rank is None:
+            return self.fill(self._labels["victim_job"], **known)
+        where = [self._format.name(victim.host)] if victim.host else []
+        where += [Safe(f"pid {victim.pid}")] if victim.pid else []
+        rank = Safe(words(self._lang)["ranks"]["rank"].format(victim.rank))
+        return self.fill(
+            self._labels["victim_rank"], rank=rank, where=Safe(self._marks["comma"].join(where) or "-"), **known
+        )
+
     def _where(self, culprit: Culprit) -> Safe:
         places = [p for p in (culprit.path, culprit.device, culprit.cgroup) if p]
         parts = [self._format.name(short(place, 4 * self._format.name_limit)) for place in places]
+        if culprit.rank is not None:
+            parts.insert(0, Safe(words(self._lang)["ranks"]["rank"].format(culprit.rank)))
+        if culprit.host:
+            parts.append(Safe(f"{self._labels['host']} {self._format.name(culprit.host)}"))
+        if culprit.name:
+            parts.append(self.fill(self._labels["mostly"], self._format.name(short(culprit.name, 200))))
         calls = culprit.operations or culprit.syscall
         if calls:
             parts.append(self.fill(self._labels["in_calls"], self._format.name(calls)))
@@ -226,6 +250,7 @@ class _View:
             ("longest", culprit.max_ms, "ms"),
             ("count", culprit.count, "count"),
             ("every", culprit.period_s, "s"),
+            ("per_step", culprit.per_step_ms, "ms"),
             ("share", culprit.window_pct, "pct"),
         ]
         said = [self.fill(self._labels[name], Safe(quantity(v, unit))) for name, v, unit in measured if v is not None]

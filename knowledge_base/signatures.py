@@ -18,6 +18,9 @@ GENERIC_KINDS = frozenset(
         "offcpu.preempted",
         "cpu.saturated",
         "accel.idle",
+        "rank.late",
+        "rank.even",
+        "rank.unattributed",
     }
 )
 _PREFIXES = ("finding:", "cause+op:", "cause:")

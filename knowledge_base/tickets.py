@@ -67,7 +67,8 @@ def severity(diagnosis: Diagnosis) -> Severity:
 def dedup_key(diagnosis: Diagnosis) -> str:
     """``1:`` and a hash of the cause and of what stays the same from run to run: command, series of files,
     device, cgroup. Pids, times and the number in a file's name do not count; the host does not either,
-    since a job that moves takes its fault along.
+    since a job that moves takes its fault along. Where only the traces of ranks were seen the host does count,
+    and what the evidence names: a slow node stays slow for the next job.
     """
     culprit, victim = diagnosis.culprit, diagnosis.victim
     parts = [diagnosis.cause or "", victim.comm if victim else ""]
@@ -78,6 +79,9 @@ def dedup_key(diagnosis: Diagnosis) -> str:
         bad = [f for f in diagnosis.findings if f.polarity is Polarity.ABNORMAL]
         worst = max(bad, key=lambda f: (f.severity.rank, f.window_pct), default=None)
         parts.append(worst.fingerprint if worst else "")
+    if victim is not None and victim.type != "thread":
+        first = next((f for f in diagnosis.findings if f.id in diagnosis.chain[:1]), None)
+        parts += [victim.host or "", "" if victim.host or first is None else first.fingerprint]
     return f"{_KEY_VERSION}:{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}"
 
 
@@ -85,7 +89,7 @@ def lesson(ticket: Ticket, causes: Mapping[str, Cause]) -> Incident:
     """What a resolved ticket teaches: an incident that the same fault matches exactly."""
     diagnosis = ticket.diagnosis
     cause = causes.get(diagnosis.cause or "")
-    who = diagnosis.victim.comm if diagnosis.victim else diagnosis.target
+    who = (diagnosis.victim.comm if diagnosis.victim else "") or diagnosis.target
     told = ticket.resolution
     title = cause.title if cause else Words(en="Stall without a known cause", zh="原因未知的停顿")
     symptom = diagnosis.symptom or who

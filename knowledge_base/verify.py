@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whystall.knowledge_base.models import Check, Diagnosis, Verdict, Verification
 from whystall.knowledge_base.signatures import evidence
-from whystall.tools.contract.findings import Finding, Subject
+from whystall.tools.contract.findings import Finding, Polarity, Subject
 
 # A fix has worked when what it was for is gone or has at most this share of its former size.
 _SOLVED = 0.5
@@ -54,6 +54,11 @@ def _check(finding: Finding, after: Diagnosis) -> Check | None:
     )
 
 
+def _of_ranks(finding: Finding) -> bool:
+    """Whether its kind is measured whenever ranks are found to be even."""
+    return finding.spec.subject in ("rank", "job")
+
+
 def _harmless(finding: Finding, after: Diagnosis) -> bool:
     """Whether `finding` is about another thread than the one that does the work, and that one is healthy: a
     checkpoint moved to the background is written as slowly as before, and holds nobody up.
@@ -64,6 +69,8 @@ def _harmless(finding: Finding, after: Diagnosis) -> bool:
 
 def describe(subject: Subject) -> str:
     """A subject in a few words: the file, device, cgroup or command it is about."""
+    if subject.rank is not None:
+        return f"rank {subject.rank}"
     return subject.path or subject.device or subject.cgroup or subject.comm or subject.type
 
 
@@ -82,7 +89,8 @@ def _missing(wanted: list[Finding], checks: list[Check], after: Diagnosis) -> li
         missing.append("no_victim")
     # A tool that measured a kind and found nothing wrong says so with a normal finding; no finding at all is silence.
     measured = {f.kind for f in after.findings}
-    if any(finding.kind not in measured for finding in wanted):
+    even = any(f.kind == "rank.even" and f.polarity is Polarity.NORMAL for f in after.findings)
+    if any(finding.kind not in measured and not (even and _of_ranks(finding)) for finding in wanted):
         missing.append("not_measured")
     window = max((coverage.window_s for coverage in after.coverage), default=0.0)
     if window < _PERIODS * max((f.metrics.get("period_s", 0.0) for f in wanted), default=0.0):

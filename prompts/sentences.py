@@ -6,6 +6,7 @@ imports no other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,8 @@ _NORMAL = (
 _ALWAYS = ("window_pct", "seq", "before_ms", "after_ms")
 _LONG = 200
 _CODES = ("reason", "mostly")
+# Numbers of ranks: 0-3, 8
+_NUMBERS = re.compile(r"[\d, -]{1,200}")
 
 
 class Voice:
@@ -101,8 +104,9 @@ class Voice:
         return Safe(f"{text} ({self._name(short(spot.detail, _LONG))})" if spot.detail else text)
 
     def missing(self, code: str) -> Safe:
-        """What a firmer verdict lacked; blind spots are codes of it too."""
-        found = self._words["missing"].get(code) or self._words["blind"].get(code)
+        """What a firmer verdict lacked; blind spots and the reasons of a check of ranks are codes of it too."""
+        groups = (self._words["missing"], self._words["ranks"]["reasons"], self._words["blind"])
+        found = next((group[code] for group in groups if code in group), None)
         return found if found is not None else self._running(code)
 
     def code(self, group: str, code: str) -> Safe:
@@ -163,6 +167,8 @@ class Voice:
                 known = self._words["reasons"].get(value) if name in _CODES else None
                 if name == "what":
                     known = self._words["ranks"]["differences"].get(value)
+                elif _NUMBERS.fullmatch(value):
+                    known = Safe(value)
                 text = self._of_kind(finding.kind, "attributes", name)
                 said.append(Safe(text.format(known or self._name(short(value, _LONG)))))
         return said

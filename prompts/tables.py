@@ -12,6 +12,7 @@ Row = Mapping[str, Any]
 
 _UNITS = {
     "_bytes_rate": "bytes/s",
+    "_ms_per_step": "ms",
     "_ms": "ms",
     "_us": "us",
     "_s": "s",

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from whystall.agent_server.investigation.assess import Link, assess
+from whystall.agent_server.investigation.causes import of_hosts
 from whystall.agent_server.investigation.observer import Observer, Options
 from whystall.agent_server.investigation.rules import FIRST_LOOK, next_tools
 from whystall.agent_server.investigation.verdict import Conclusion, conclude, culprit
@@ -26,13 +27,20 @@ _WAIT_PCT = 10.0
 class Investigation:
     """One run. `findings` and `results` hold the latest result of each tool; ids are unique within the run."""
 
-    def __init__(self, causes: Mapping[str, Cause], tools: Mapping[str, Tool[Any, Any]], observer: Observer) -> None:
-        self._causes = causes
+    def __init__(
+        self,
+        causes: Mapping[str, Cause],
+        tools: Mapping[str, Tool[Any, Any]],
+        observer: Observer,
+        numbered: int = 0,
+    ) -> None:
+        """`numbered`: findings that bear numbers already, where this is a part of a larger case."""
+        self._causes = of_hosts(causes)
         self._tools = tools
         self._observer = observer
         self._results: dict[str, ToolResult[Any]] = {}
         self._steps: list[Step] = []
-        self._count = 0
+        self._count = numbered
 
     async def run(self, duration: float, symptom: str, target: str) -> Diagnosis:
         """Observe for about `duration` seconds in all and conclude.

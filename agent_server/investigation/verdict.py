@@ -133,6 +133,10 @@ def culprit(conclusion: Conclusion, findings: Sequence[Finding]) -> Culprit | No
         max_ms=metrics.get("max_ms"),
         period_s=metrics.get("period_s"),
         window_pct=first.window_pct or None,
+        rank=next((f.subject.rank for f in same if f.subject.rank is not None), None),
+        host=next((f.subject.host for f in same if f.subject.host is not None), None),
+        name=fact("name"),
+        per_step_ms=next((f.metrics["lost_ms"] for f in same if "lost_ms" in f.metrics), None),
     )
 
 
@@ -235,10 +239,12 @@ def _independent_pair(evidence: Sequence[Finding]) -> Finding | None:
 
 
 def _agree(first: Finding, other: Finding) -> bool:
-    """Same process; the same thread and the same series of files where both name one; a device agrees only with
-    itself.
+    """Same rank and process; the same thread and the same series of files where both name one; a device agrees only
+    with itself.
     """
     a, b = first.subject, other.subject
+    if None not in (a.rank, b.rank) and a.rank != b.rank:
+        return False
     if a.device != b.device and b.device is not None:
         return False
     if a.cgroup != b.cgroup and None not in (a.cgroup, b.cgroup):

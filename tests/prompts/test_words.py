@@ -74,7 +74,7 @@ def test_every_code_of_the_slow_node_check_has_words(lang: str) -> None:
     assert said["verdicts"].keys() == set(get_args(slow_node_data.Verdict))
     assert said["classes"].keys() == set(get_args(slow_node_data.SlowClass))
     assert said["confidence"].keys() == set(get_args(slow_node_data.AccusedRow.model_fields["confidence"].annotation))
-    assert said["reasons"].keys() == set(verdict.REASONS)
+    assert said["reasons"].keys() >= set(verdict.REASONS)
     told = re.search(r"`what`: ([\w, \n]+)\.", slow_node_data.EvidenceRow.__doc__ or "")
     assert told
     assert said["evidence"].keys() == set(re.findall(r"\w+", told[1]))

@@ -87,6 +87,11 @@ BLIND_SPOTS = frozenset(
         "no_work_seen",  # what ranks did between collectives is not in the traces
         "starts_unknown",  # when operations began is not told, only when they were asked for; detail: of how many
         "no_baseline",  # nothing to compare transfers with: a link that is slow for all looks normal
+        "rank_elsewhere",  # the slow rank's process is not on this host; detail: where it is
+        "rank_gone",  # it has ended, or its number belongs to another process now; detail: which
+        "rank_process_unknown",  # which process the slow rank is, or since when, is not told; detail: the rank
+        "rank_not_looked_at",  # the slow rank's process is here and could not be looked at; detail: why
+        "looked_later",  # the host was looked at after the traces had been made
         "profile_outside",  # parts of a profile lie outside of the trace's time; detail: how many
     }
 )
