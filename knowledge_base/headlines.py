@@ -57,8 +57,7 @@ def _accused(row: AccusedRow, lang: Lang) -> list[Safe]:
     said = words(lang)
     ranks, marks = said["ranks"], said["marks"]
     who = ranks["rank"].format(row.rank)
-    where = [_name(row.host)] if row.host else []
-    where += [f"pid {row.pid}"] if row.pid > 0 else []
+    where = [*([_name(row.host)] if row.host else []), *([Safe(f"pid {row.pid}")] if row.pid > 0 else [])]
     if where:
         who += f" ({marks['comma'].join(where)})"
     facts = [
