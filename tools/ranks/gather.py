@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import PurePath
+from typing import TypeVar
 
 import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import clean
+from whystall.tools.ranks.cluster import on_cluster
 from whystall.tools.ranks.one_job import of_one_job, ranks_text
 from whystall.tools.ranks.reading import Trace, Unread, read, traces_at, unread
+from whystall.tools.ranks.remote import RemoteTrace, is_url, local_path, read_remote, remote_traces
 from whystall.tools.ranks.workers import in_processes, processors
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
@@ -27,12 +30,15 @@ from whystall.tools.timeline.rank_summary import Summary
 from whystall.tools.timeline.rank_tables import TABLES
 from whystall.tools.timeline.recorded import UNKNOWN_START
 
+T = TypeVar("T", Trace, RemoteTrace)
+
 NOW, BEFORE = "ranks", "ranks_before"
 """The collectors of a run and of an earlier one it is compared with."""
 
 _SMALL = 4 << 20
 """Bytes on disk below which traces are read here: a process takes longer to start."""
 _NAMED = 8
+_OF_PROCESS = "memory://"  # no other process sees it
 _CLOCKS = {"real": "CLOCK_REALTIME", "mono": "CLOCK_MONOTONIC", "mono_raw": "CLOCK_MONOTONIC_RAW"}
 _INSTANTS = ("start_ns", "end_ns", "launch_ns")
 
@@ -48,7 +54,8 @@ def gather(place: str | os.PathLike[str], *, scheduler: str | None = None, jobs:
     """
     found = _read(os.fspath(place), scheduler, jobs)
     failed = [one for one in found if isinstance(one, Unread)]
-    ranks, spots = of_one_job([one for one in found if isinstance(one, Summary)])
+    kept, left_out = _of_one_kind([one for one in found if isinstance(one, Summary)])
+    ranks, spots = of_one_job(kept)
     if failed and len(ranks) < 2:
         names = "; ".join(f"{one.shown}: {one.why}" for one in failed[:_NAMED])
         raise ToolError(
@@ -56,7 +63,7 @@ def gather(place: str | os.PathLike[str], *, scheduler: str | None = None, jobs:
             f"{len(failed)} of {len(found)} traces below {os.fspath(place)} cannot be read: {names}",
             "export them from the profiler again",
         )
-    return _recording(clean(PurePath(place).name), ranks, failed, spots)
+    return _recording(clean(PurePath(place).name), ranks, failed, spots + left_out)
 
 
 def with_before(
@@ -78,20 +85,54 @@ def with_before(
 
 
 def _read(place: str, scheduler: str | None, jobs: int | None) -> list[Summary | Unread]:
-    traces = traces_at(place)
-    processes = min(jobs or processors(), len(traces))
-    if sum(trace.size for trace in traces) < _SMALL:
-        answers = [read(trace) for trace in traces]
+    """All traces at `place`, in the order of their names."""
+    answers: list[list[Summary | Unread]]
+    if is_url(place):
+        answers = _apart(read_remote, remote_traces(place), scheduler, jobs, here=place.startswith(_OF_PROCESS))
     else:
-        # the largest first: what is left at the end is short
-        order = sorted(range(len(traces)), key=lambda number: -traces[number].size)
-        answers = in_processes(read, [traces[number] for number in order], processes, _died)
-        answers = [answer for _, answer in sorted(zip(order, answers, strict=True), key=lambda pair: pair[0])]
-    return [one for answer in answers for one in answer]
+        traces = traces_at(local_path(place))
+        answers = _apart(read, traces, scheduler, jobs, here=sum(trace.size for trace in traces) < _SMALL)
+    found = [one for answer in answers for one in answer]
+    if not found:
+        raise ToolError(
+            ErrorCode.BAD_TRACE, f"no profile in {place}", "give the directory with the traces of the ranks"
+        )
+    return sorted(found, key=lambda one: one.path if isinstance(one, Summary) else one.shown)
 
 
-def _died(trace: Trace, why: str) -> list[Summary | Unread]:
-    return [unread(trace, why)]
+def _apart(
+    function: Callable[[T], list[Summary | Unread]],
+    traces: Sequence[T],
+    scheduler: str | None,
+    jobs: int | None,
+    *,
+    here: bool,
+) -> list[list[Summary | Unread]]:
+    """`function` of each trace: on the cluster of `scheduler`, in this process (`here`), or in others."""
+    # the largest first: what is left at the end is short
+    ordered = sorted(traces, key=lambda trace: -trace.size)
+    if scheduler is not None:
+        return on_cluster(function, ordered, scheduler, _failed)
+    if here:
+        return [function(trace) for trace in ordered]
+    return in_processes(function, ordered, min(jobs or processors(), len(ordered)), _failed)
+
+
+def _failed(trace: Trace | RemoteTrace, why: str) -> list[Summary | Unread]:
+    return [unread(trace, why) if isinstance(trace, Trace) else Unread(trace.shown, -1, why)]
+
+
+def _of_one_kind(found: list[Summary]) -> tuple[list[Summary], list[tuple[str, str]]]:
+    """Beside traces that tell what ran, dumps that tell only how ranks communicate are a second account of the same
+    ranks: they are left out, and that is said."""
+    working = [one for one in found if one.tells_work]
+    sources = {one.head["source"] for one in working}
+    others = [one for one in found if not one.tells_work and one.head["source"] not in sources]
+    if not working or not others:
+        return found, []
+    formats = ", ".join(sorted({str(one.head["source"]) for one in others}))
+    kept = [one for one in found if one.tells_work or one.head["source"] in sources]
+    return kept, [("ranks_unread", f"{len(others)} of {formats}, beside others: give their directory alone")]
 
 
 def _recording(

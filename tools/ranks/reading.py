@@ -51,17 +51,17 @@ def unread(trace: Trace, why: str) -> Unread:
     return Unread(trace.shown, trace.rank, clean(plain))
 
 
-def traces_at(place: str, within: str | None = None) -> list[Trace]:
-    """The traces at or below `place`, named relative to `within` (None: `place` itself).
-
-    Raises `ToolError` as `profiles.candidates`.
-    """
-    base = within or (place if os.path.isdir(place) else os.path.dirname(place) or ".")
+def traces_at(place: str, *, required: bool = True) -> list[Trace]:
+    """The traces at or below `place`, at least one when `required`. Raises `ToolError` as `profiles.candidates`."""
+    base = place if os.path.isdir(place) else os.path.dirname(place) or "."
     return [
         Trace(
-            os.path.abspath(one.path), clean_path(os.path.relpath(one.path, base)), one.rank, _size(os.fspath(one.path))
+            os.path.abspath(one.path),
+            clean_path(os.path.relpath(one.path, base)),
+            one.rank,
+            _size(os.fspath(one.path)),
         )
-        for one in candidates(place)
+        for one in candidates(place, required=required)
     ]
 
 

@@ -18,6 +18,7 @@ _DEPTH = 4
 _ENTRIES = 100_000
 _LISTED = 8
 _RANK = re.compile(r"(?:rank[_-]?|_profiler_)([0-9]{1,6})(?![0-9])", re.IGNORECASE)
+_TIMELINE = re.compile(r"(?:rank[_-]?[0-9]{1,6}(?![0-9]).*|\.pt\.trace)\.json(?:\.gz)?\Z", re.IGNORECASE)
 _REMEDY = "give a Kineto trace (.json, .json.gz), an *_ascend_pt or PROF_* directory, or one that holds such"
 _OF_RANKS = "give the directory with the dumps of all ranks to slow_node_check (--traces DIR)"
 
@@ -60,8 +61,11 @@ def open_profile(path: str | os.PathLike[str], rank: int | None = None) -> Profi
     raise ToolError(ErrorCode.BAD_ARGUMENT, f"{len(many)} profiles below {path}", remedy)
 
 
-def candidates(path: str | os.PathLike[str]) -> list[Candidate]:
-    """The profiles at or below `path`, by rank, then by name; at least one. Raises `ToolError` as `open_profile`."""
+def candidates(path: str | os.PathLike[str], *, required: bool = True) -> list[Candidate]:
+    """The profiles at or below `path`, by rank, then by name; at least one when `required`.
+
+    Raises `ToolError` as `open_profile`.
+    """
     place = Path(path)
     try:
         if place.is_dir():
@@ -73,7 +77,7 @@ def candidates(path: str | os.PathLike[str]) -> list[Candidate]:
         raise unreadable(place, error) from None
     except ValueError:  # a NUL in the path
         raise ToolError(ErrorCode.BAD_ARGUMENT, "the path of the profile holds a NUL", _REMEDY) from None
-    if not found:
+    if not found and required:
         raise ToolError(ErrorCode.BAD_TRACE, f"no profile in {path}", _REMEDY)
     return sorted(found, key=lambda one: (one.rank, one.path))
 
@@ -151,8 +155,15 @@ def _below(place: Path, depth: int, budget: list[int]) -> Iterator[Candidate]:
         elif entry.is_file():
             if _promising(path):
                 yield _of_file(path)
-            elif found := _of_ranks(path, named=flight_recorder.has_its_name(path)):
+            elif found := _of_ranks(path, named=flight_recorder.has_its_name(path)) or _damaged(path):
                 yield found
+
+
+def _damaged(path: Path) -> Candidate | None:
+    """A file called like a rank's timeline that does not begin like one: reading it says what is wrong."""
+    if not _TIMELINE.search(path.name) or head(path) is not None:
+        return None
+    return Candidate(path, _rank(path, {}), lambda: kineto.read(path))
 
 
 def _promising(path: Path) -> bool:

@@ -42,6 +42,11 @@ class Summary:
         return str(self.head["path"])
 
     @property
+    def tells_work(self) -> bool:
+        """Whether it tells what ran between collectives."""
+        return bool((self.tables["steps"]["compute_ns"] >= 0).any())
+
+    @property
     def span(self) -> tuple[int, int]:
         """First and last instant, ns."""
         first, last = self.tables["ranks"].select("start_ns", "end_ns").row(0)
