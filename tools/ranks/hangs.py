@@ -22,6 +22,8 @@ from whystall.tools.timeline.collectives import SYNCHRONISING
 
 ALL_ENTERED = "all_entered"
 """Operations are open that all their ranks entered: nobody is missing, it is the transfer or a device that stopped."""
+MEMBERS_UNKNOWN = "members_unknown"
+"""All ranks that were seen to use a group entered its operation, but the dumps do not tell who else belongs to it."""
 DEADLOCK = "deadlock"
 """Ranks wait for each other in a circle."""
 RANKS_MISSING = "ranks_missing"
@@ -31,6 +33,10 @@ OTHER_ORDER = "mismatch"
 # Dumps do not tell when they were written. The last instant in any of them bounds how long others have waited, and as
 # all stop about together the bound often says nothing.
 _TELLING_NS = 10**9
+# Whom ranks wait for in a group whose ranks are not told.
+_SOMEBODY = -1
+# How far clocks of hosts may be apart where instants of different ranks are compared.
+_SKEW_NS = 10**9
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,11 @@ class _Blocked:
     unknown: frozenset[int]
     over: bool = False
 
+    @property
+    def nobody(self) -> bool:
+        """Whether nobody is known to be missing."""
+        return not self.lacking | self.unknown
+
 
 def hangs(job: Job) -> Hangs:
     """What hangs in `job`; an empty answer when no rank has a Flight Recorder's dump."""
@@ -86,35 +97,32 @@ def hangs(job: Job) -> Hangs:
     blocked = [found for key in sorted(known.of) for found in _blocked(key, known)]
     to_peers = _peers(known)
     edges: dict[int, set[int]] = {}
-    for found in blocked:
+    for found in [*blocked, *to_peers]:
         for rank in found.waiting:
-            edges.setdefault(rank, set()).update((found.lacking | found.unknown) - {rank})
-    for found in to_peers:
-        for rank in found.waiting:
-            edges.setdefault(rank, set()).update(found.lacking | found.unknown)
+            edges.setdefault(rank, set()).update((found.lacking | found.unknown) - {rank} or {_SOMEBODY})
     lacking = set[int]().union(*(found.lacking for found in blocked))
     # Point to point nothing counts what both sides did: only who takes part in nothing at all is known to be missing.
     idle = {rank for rank in known.ranks if not _takes_part(rank, known)}
     lacking |= {rank for found in to_peers for rank in found.lacking if rank in idle}
     roots, circle = ends(edges, lacking)
     unfinished = _not_finished(known, lacking) if lacking or any(found.unknown for found in blocked) else {}
-    shown = [
-        found for found in [*blocked, *to_peers] if found.lacking & lacking or (found in blocked and found.unknown)
-    ]
-    stuck = [] if shown or odd else _stuck(known)
+    shown = [*blocked, *(found for found in to_peers if found.lacking & (lacking | circle))]
     open_odd = [one for one in odd if one.still_open]
+    explained = {one.group for one in open_odd}
+    stuck = [] if shown or open_odd else _stuck(known)
     present = set(known.ranks)
     gone = set[int]().union(*(found.unknown for found in blocked)) - present
     reasons = [
         *([DEADLOCK] if circle else []),
         *([OTHER_ORDER] if open_odd else []),
         *([RANKS_MISSING] if gone else []),
+        *([MEMBERS_UNKNOWN] if any(one.nobody and one.group not in explained for one in blocked) else []),
         *([ALL_ENTERED] if stuck else []),
     ]
     return Hangs(
         rows=[_row(found, known) for found in sorted([*shown, *stuck], key=_since)],
         findings=[
-            *_not_entered(sorted({*roots, *circle}), shown, known),
+            *_not_entered(roots, circle, shown, known),
             *_unfinished_findings(unfinished, known),
             *(_mismatch(one, known) for one in odd),
         ],
@@ -134,11 +142,13 @@ def _blocked(key: str, known: Standings) -> Iterable[_Blocked]:
     # What one has finished together with all, all have entered: a dump that does not know it yet is an earlier one.
     joined = max(standing.joined for standing in known.of[key].values())
     of = {rank: standing for rank, standing in known.of[key].items() if standing.asked >= joined}
-    unknown = frozenset(set(known.groups[key].members) - of.keys())
+    others = frozenset(set(known.groups[key].members) - of.keys())
     numbers = sorted({seq for standing in of.values() for seq in standing.opened})
     for seq in numbers:
-        lacking = frozenset(rank for rank, standing in of.items() if standing.asked < seq)
-        if lacking or unknown:
+        absent = _absent(key, seq, known, others)
+        lacking = absent | {rank for rank, standing in of.items() if standing.asked < seq}
+        unknown = others - absent
+        if lacking or unknown or known.groups[key].guessed:
             # who waits in a later one waits for the same ranks
             waiting = {
                 rank: min(at for number, at in standing.opened.items() if number >= seq)
@@ -150,7 +160,22 @@ def _blocked(key: str, known: Standings) -> Iterable[_Blocked]:
     last = max(standing.asked for standing in of.values())
     lacking = frozenset(rank for rank, standing in of.items() if standing.asked < last)
     if not numbers and lacking and all(of[rank].asked == last - 1 for rank in lacking):
-        yield from _failed(key, last, known, lacking, unknown)
+        yield from _failed(key, last, known, lacking, others)
+
+
+def _absent(key: str, seq: int, known: Standings, others: frozenset[int]) -> frozenset[int]:
+    """Of members that say nothing about a group, those that would if they had entered its operation `seq`: their dump
+    is blank, or holds operations from before the others entered this one, which nobody can have finished yet."""
+    rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
+    entered = rows.select(pl.max_horizontal("launch_ns", "start_ns").min()).item() or 0
+    together = bool(rows["op"].is_in(list(SYNCHRONISING)).all())
+    return frozenset(
+        rank
+        for rank in others
+        if rank in known.ranks
+        and rank not in known.of[key]
+        and (known.is_blank(rank) or (together and known.oldest_ns.get(rank, entered) < entered - _SKEW_NS))
+    )
 
 
 def _failed(
@@ -174,7 +199,8 @@ def _operation(
     unknown: frozenset[int],
 ) -> _Blocked:
     rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
-    op, size = (rows["op"][0], rows["bytes"].max()) if rows.height else ("other", -1)
+    op = rows["op"].mode().sort()[0] if rows.height else "other"
+    size = rows["bytes"].max()
     entered = frozenset(rank for rank, standing in known.of[key].items() if standing.asked >= seq)
     label = known.groups[key].label
     return _Blocked(
@@ -276,10 +302,12 @@ def _row(found: _Blocked, known: Standings) -> HangRow:
     )
 
 
-def _not_entered(ranks: Iterable[int], shown: list[_Blocked], known: Standings) -> Iterable[Finding]:
-    """One per rank: the operation most others wait in, of those the first."""
-    for rank in ranks:
+def _not_entered(roots: set[int], circle: set[int], shown: list[_Blocked], known: Standings) -> Iterable[Finding]:
+    """One per rank: the operation most others wait in, of those the first; in a circle one that closes it."""
+    for rank in sorted(roots | circle):
         mine = [found for found in shown if rank in found.lacking]
+        if rank in circle:
+            mine = [found for found in mine if circle & found.waiting.keys()]
         found = max(mine, key=lambda one: (len(one.entered), -_since(one)))
         waited = _waited_s(found, known)
         metrics = {"seq": float(found.seq), "waiting": float(len(found.entered))}

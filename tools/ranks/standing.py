@@ -49,7 +49,8 @@ class Standing:
 @dataclass(frozen=True)
 class Standings:
     """All that is known. `ranks`: those with a dump; `collectives`: their operations that are not point-to-point and
-    carry a number; `p2p_open`: (rank, peer, op) and how many are open; `latest_ns`: the last instant any dump knows.
+    carry a number; `p2p_open`: (rank, peer, op) and how many are open; `oldest_ns`: by rank, the first operation of any
+    kind its dump still holds; `latest_ns`: the last instant any dump knows.
     """
 
     ranks: tuple[int, ...]
@@ -58,7 +59,12 @@ class Standings:
     collectives: pl.DataFrame
     p2p_open: Mapping[tuple[int, int, str], int]
     p2p_rows: pl.DataFrame
+    oldest_ns: Mapping[int, int]
     latest_ns: int
+
+    def is_blank(self, rank: int) -> bool:
+        """Whether a rank has a dump that holds nothing, not even counters: it entered nothing so far."""
+        return rank not in self.oldest_ns and not any(rank in of for of in self.of.values())
 
 
 def standings(job: Job) -> Standings:
@@ -80,6 +86,7 @@ def standings(job: Job) -> Standings:
         collectives=collectives,
         p2p_open={(rank, peer, op): number for rank, peer, op, number in counts},
         p2p_rows=open_p2p,
+        oldest_ns=dict(rows.group_by("rank").agg(pl.max_horizontal("launch_ns", "start_ns").min()).rows()),
         latest_ns=instants or 0,
     )
 

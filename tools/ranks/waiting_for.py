@@ -11,7 +11,7 @@ def ends(edges: Mapping[int, Set[int]], lacking: Set[int]) -> tuple[set[int], se
     """
     roots: set[int] = set()
     circles: set[int] = set()
-    for ranks in _circles(edges):
+    for ranks in _circles({rank: edges.get(rank, set()) for rank in {*edges, *lacking}}):
         leaves = any(target not in ranks for rank in ranks for target in edges.get(rank, ()))
         if leaves:
             continue

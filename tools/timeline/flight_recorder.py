@@ -357,7 +357,7 @@ def _row(
     start = started or created
     op = canonical_op(entry.profiling_name)
     thread = entry.thread_id
-    lane = int(thread) if isinstance(thread, int) or (thread or "").isdecimal() else -1
+    lane = int(thread) if thread is not None and str(thread).isdecimal() else -1
     return (
         start,
         max(ended, start) if finished and ended else 0,
@@ -394,7 +394,8 @@ def _peer(entry: _Entry, member: _Member | None, rank: int) -> int:
 
 def _bytes(entry: _Entry) -> int:
     """The larger of what goes in and comes out; -1 when a size or type is not known."""
-    return max(_total(entry.input_sizes, entry.input_dtypes), _total(entry.output_sizes, entry.output_dtypes))
+    sides = _total(entry.input_sizes, entry.input_dtypes), _total(entry.output_sizes, entry.output_dtypes)
+    return max(sides) if min(sides) >= 0 else -1
 
 
 def _total(sizes: list[list[int]], dtypes: list[str]) -> int:

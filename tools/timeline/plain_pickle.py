@@ -69,6 +69,7 @@ class _Machine:
 
     def run(self, data: bytes) -> object:
         stack, memo = self.stack, self.memo
+        argument: Any
         for opcode, argument, _ in pickletools.genops(io.BytesIO(data)):
             name = opcode.name
             if name in _LOAD:
@@ -96,7 +97,8 @@ class _Machine:
                 items = self._marked()
                 self._push(items, items)
             elif name == "DICT":
-                items, made = self._marked(), {}
+                items = self._marked()
+                made: dict[str, Any] = {}
                 _set(made, items)
                 self._push(made, items)
             elif name == "STOP":
