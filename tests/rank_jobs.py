@@ -93,7 +93,8 @@ class Plan:
     missing: tuple[int, ...] = ()
     has_steps: bool = True
     has_seq: bool = True
-    groups: Literal["full", "names", "none"] = "full"
+    # groups: all, without their ranks, which ones there are but not whose an operation is, nothing
+    groups: Literal["full", "names", "listed", "none"] = "full"
     # ranks begin and end their captures up to so many steps apart, and in the middle of one
     ragged: int = 0
 
@@ -513,7 +514,11 @@ class _Record:
             launch = op.launches[rank] - (60_000 if plan.device else 0)
             self.rows["collectives"].append(
                 {"rank": rank, "start_ns": self._local(rank, start), "end_ns": self._local(rank, end), "op": mine}
-                | {"group": self._key(op.group), "seq": op.number if plan.has_seq else -1, "bytes": op.size}
+                | {
+                    "group": "" if plan.groups == "listed" else self._key(op.group),
+                    "seq": op.number if plan.has_seq else -1,
+                    "bytes": op.size,
+                }
                 | {"dtype": "float32", "peer": sum(op.members) - rank if pair else -1}
                 | {"launch_ns": self._local(rank, launch), "step": step if plan.has_steps else -1}
                 | {"device": 0 if plan.device else -1, "lane": 7, "state": "completed", "vendor_wait_ns": -1}
@@ -529,7 +534,7 @@ class _Record:
             )
 
     def _key(self, group: str) -> str:
-        if self.plan.groups == "full":
+        if self.plan.groups in ("full", "listed"):
             return group
         return self.run.groups[group][0] if self.plan.groups == "names" else ""
 
@@ -538,7 +543,7 @@ class _Record:
             return
         for key, (name, description, members) in self.run.groups.items():
             if rank in members:
-                known = list(members) if self.plan.groups == "full" else []
+                known = [] if self.plan.groups == "names" else list(members)
                 self.rows["groups"].append(
                     {"rank": rank, "group": self._key(key), "name": name, "description": description}
                     | {"ranks": known, "size": len(members)}

@@ -59,7 +59,8 @@ WAITS = pl.Schema(
         "last": _N,
     }
 )
-"""Of synchronising operations with all their ranks present, and of receives (``last``: the sender)."""
+"""Of synchronising operations, and of receives (``last``: the sender). Where not all ranks of a group are present
+(`MATCHED`), the wait is that for the last of those who are, a lower bound, and the transfer an upper bound."""
 
 OWN = pl.Schema(
     {

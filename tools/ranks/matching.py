@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from whystall.tools.ranks.job import MATCHED, Clocks, Job
+from whystall.tools.ranks.matching_groups import inferred
 from whystall.tools.ranks.matching_time import by_time
 from whystall.tools.ranks.offsets import estimate
 from whystall.tools.timeline.collectives import POINT_TO_POINT, SYNCHRONISING, group_key
@@ -34,6 +35,7 @@ class Matched:
     group), ``rows``, ``matched`` (rows), and rows left, by why: ``alone`` (no other rank has it: lost, or outside of
     its capture), ``mismatch`` (same number, different operation), ``ambiguous`` (several answers are equally good),
     ``group_unknown`` (which ranks take part cannot be told), ``unfinished``, ``single`` (a group of one).
+    ``inferred``: rows whose group the traces do not name.
     """
 
     frame: pl.DataFrame
@@ -42,7 +44,11 @@ class Matched:
 
 def match(job: Job) -> Matched:
     """Find the operations that several ranks of `job` recorded."""
-    rows, unfinished, names = _prepared(job)
+    rows, groups, names = _prepared(job)
+    unfinished = job.table("collectives").height - rows.height
+    unnamed = rows.filter(pl.col("group") == "").height
+    rows = inferred(rows, groups)
+    unnamed -= rows.filter(pl.col("group") == "").height
     single = rows.filter(pl.col("size") == 1)
     rows = rows.filter(pl.col("size") != 1)
     links, mismatched = _by_seq(rows)
@@ -69,17 +75,18 @@ def match(job: Job) -> Matched:
         "mismatch": mismatched.height,
         "unfinished": unfinished,
         "single": single.height,
+        "inferred": unnamed,
     }
     return Matched(frame, counts | {why: reasons.get(why, 0) for why in ("alone", "ambiguous", "group_unknown")})
 
 
-def _prepared(job: Job) -> tuple[pl.DataFrame, int, dict[str, str]]:
+def _prepared(job: Job) -> tuple[pl.DataFrame, dict[str, tuple[int, ...]], dict[str, str]]:
     """The job's operations with ``channel`` (what orders them: a group, or a pair within it), ``token`` (what both
-    sides must agree on), and their group's ``size`` and whether its ranks are known (``trusted``). Also how
-    many did not finish, and the names of groups: a group of 512 ranks has a long one, so that `rows` hold a short."""
-    every = job.table("collectives").with_row_index("row")
-    rows = every.filter(pl.col("end_ns") > 0)
-    codes = rows.select("group").unique(maintain_order=True).with_row_index("code")
+    sides must agree on), and their group's ``size`` and whether its ranks are known (``trusted``). Also the ranks of
+    groups that state them, and the names of groups: 512 ranks make a long one, so that `rows` hold short ones."""
+    rows = job.table("collectives").with_row_index("row").filter(pl.col("end_ns") > 0)
+    codes = pl.concat([rows.select("group"), job.table("groups").select("group")])
+    codes = codes.unique(maintain_order=True).with_row_index("code")
     code = pl.when(pl.col("group") != "").then(pl.format("g{}", "code")).otherwise(pl.lit(""))
     codes = codes.with_columns(code=code)
     rows = rows.join(codes, on="group").drop("group").rename({"code": "group"}).sort("row")
@@ -126,11 +133,12 @@ def _prepared(job: Job) -> tuple[pl.DataFrame, int, dict[str, str]]:
             .otherwise(pl.col("holders").cast(_N) + len(job.missing))
         ),
     )
+    stated = {group: tuple(ranks) for group, ranks in groups.select("group", "members").iter_rows() if ranks}
     # a number counts within its group; without one it counts nothing that another rank knows
     rows = rows.with_columns(numbered=(pl.col("seq") >= 0) & (pl.col("group") != "") & ~pl.col("pair"))
     return (
         rows.drop("_bytes", "_dtype", "_op", "members", "told", "holders"),
-        every.height - rows.height,
+        stated,
         dict(codes.select("code", "group").iter_rows()),
     )
 

@@ -1,7 +1,8 @@
 """Who waited for whom, and what each rank's steps took without the waiting.
 
 In an operation that none leaves before all have entered, the rank with the shortest duration came last, and what the
-others took longer they waited: no common clock is needed. A receive waits until its sender sends, which needs one:
+others took longer they waited: no common clock is needed. Where the trace of a rank is missing, or lost the operation,
+the same is said of the others: they waited at least so long. A receive waits until its sender sends, which needs one:
 waits below the clocks' residual are not told. A sender's wait for its receiver is not counted: sends run beside the
 work.
 """
@@ -22,10 +23,10 @@ def waits(matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
 
 
 def _together(matched: pl.DataFrame) -> pl.DataFrame:
-    whole = matched.filter(pl.col("op").is_in(SYNCHRONISING) & (pl.col("present") == pl.col("size")))
-    whole = whole.with_columns(took=pl.col("end_ns") - pl.col("start_ns"))
+    shared = matched.filter(pl.col("op").is_in(SYNCHRONISING))
+    shared = shared.with_columns(took=pl.col("end_ns") - pl.col("start_ns"))
     shortest = pl.col("took").min().over("instance")
-    return whole.with_columns(
+    return shared.with_columns(
         wait_ns=pl.col("took") - shortest,
         transfer_ns=shortest,
         last=pl.col("rank").sort_by("took", "rank").first().over("instance"),
