@@ -105,7 +105,7 @@ class OperatorRow(Model):
 
 class CollectiveRow(Model):
     """Operations of one kind, payload and group size. Transfer: the shortest stay of any rank, waiting not included;
-    before and after are medians of one, `change_ms` is per step and rank. `ranks`: that took part after."""
+    before and after are medians of one, `change_ms` is per step and rank. `ranks`: where it changed most."""
 
     op: str
     bytes: int

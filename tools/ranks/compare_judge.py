@@ -27,6 +27,8 @@ _FAR = 3.0
 _CLEAR = 3.0
 """Slow steps are told from usual ones where they lie so many standard deviations apart."""
 _MOST_STEPS = 0.8
+_SURE = 0.001
+"""A difference that no part explains must be surer: parts are a second witness."""
 
 
 @dataclass
@@ -80,15 +82,20 @@ class Runs:
             alike = data.verdict == "none"
             return [Differences(data, window_ns, self.min_pct).step()] if alike else []
         found = Differences(data, window_ns, self.min_pct).of(self.culprits)
-        if len(found) == 1:
-            data.reasons.append("unexplained")
+        if len(found) > 1:
+            return found
+        if (data.p_value or 0.0) >= _SURE:  # neither the steps nor any part of them is sure
+            data.verdict, data.shape, data.began_step, data.slow_steps = "cannot_tell", "", None, []
+            data.reasons.append("too_noisy")
+            return []
+        data.reasons.append("unexplained")
         return found
 
     # --- the step -----------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         data = self.data
-        rare = self._more_far_steps()
+        rare, far = self._more_far_steps()
         if rare >= ALPHA:
             odd = [odd_steps(run) for run in (self.one, self.other)]
             self.one, self.other = self.one.without(odd[0]), self.other.without(odd[1])
@@ -112,7 +119,8 @@ class Runs:
             if not shifted:
                 data.p_value = rare
             if data.change_ms > 0:
-                data.shape, slow = _shape(before, after, shifted)
+                some = [place for place, value in enumerate(after) if value > far]
+                data.shape, slow = _shape(before, after) if shifted else ("some_steps", some)
                 if data.shape in ("since_step", "some_steps") and slow:
                     self.affected = [self.other.numbers[place] for place in slow]
                 if data.shape == "since_step":
@@ -126,15 +134,16 @@ class Runs:
             data.verdict = "cannot_tell"
             data.reasons.append("too_noisy")
 
-    def _more_far_steps(self) -> float:
-        """The chance that one run has so many more steps far off than the other."""
+    def _more_far_steps(self) -> tuple[float, float]:
+        """The chance that one run has so many more steps far off than the other, and from where on a step is that."""
         pair = [self.one.series("step_ns"), self.other.series("step_ns")]
         if min(map(len, pair)) < _LEAST_FOR_TAIL:
-            return 1.0
+            return 1.0, 0.0
         usual = sorted(pair[0] if mean_ms(pair[0]) <= mean_ms(pair[1]) else pair[1])
         low, high = usual[len(usual) // 4], usual[3 * len(usual) // 4]
-        hits = [sum(value > high + _FAR * (high - low) for value in one) for one in pair]
-        return more_often(hits[0], len(pair[0]), hits[1], len(pair[1]))
+        far = high + _FAR * (high - low)
+        hits = [sum(value > far for value in one) for one in pair]
+        return more_often(hits[0], len(pair[0]), hits[1], len(pair[1])), far
 
     # --- what of it -----------------------------------------------------------------------------------------
 
@@ -225,12 +234,12 @@ def _steps_traced(job: Job, run: Steps) -> int:
     return round(median(steps)) if steps else len(run.numbers)
 
 
-def _shape(before: Sequence[float], after: Sequence[float], shifted: bool) -> tuple[Shape, list[int]]:
+def _shape(before: Sequence[float], after: Sequence[float]) -> tuple[Shape, list[int]]:
     """Which steps of `after` are slow, where that is clear: all, those from one on, or some; and their places."""
     usual = median(before)
     upper = median(sorted(after)[len(after) // 2 :])
     if upper - usual < _CLEAR * max(spread(before), 1.0):
-        return ("all_steps" if shifted else "some_steps"), []
+        return "all_steps", []
     slow = [value > (usual + upper) / 2 for value in after]
     if sum(slow) >= _MOST_STEPS * len(slow):
         return "all_steps", []

@@ -19,6 +19,7 @@ _HIDDEN = 0.1
 """A name that one run does not list may be among its others there, which are shorter than all it lists. Only where
 those are at most a tenth of the name's time in the other run, it counts as absent."""
 _LEAST_SAMPLES = 5
+_HALF = 0.5
 
 
 def operators(
@@ -174,8 +175,23 @@ def _collective(
         gb_per_s_before=_speed(size, middle[0]),
         gb_per_s_after=_speed(size, middle[1]),
         p_value=p_value,
-        ranks=numbers(set(mine[1]["ranks"].explode().to_list())) if mine[1].height else "",
+        ranks=_changed(*mine),
     )
+
+
+def _changed(before: pl.DataFrame, after: pl.DataFrame) -> str:
+    """The ranks of the groups whose transfers changed most, and those that changed at least half as much; groups may
+    have new names in each run, so they are known by their ranks.
+    """
+    who = pl.col("ranks").cast(pl.List(pl.String)).list.join(",")
+    middles = [
+        {key: float(ns) for key, ns in rows.group_by(who).agg(pl.col("transfer_ns").median()).iter_rows()}
+        for rows in (before, after)
+    ]
+    changes = {key: abs(middles[1][key] - middles[0][key]) for key in middles[0].keys() & middles[1].keys()}
+    most = max(changes.values(), default=0.0)
+    named = {key for key, change in changes.items() if change >= _HALF * most} or middles[1].keys()
+    return numbers({int(rank) for key in named for rank in key.split(",")})
 
 
 def _speed(size: int, ms: float | None) -> float | None:
