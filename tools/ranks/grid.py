@@ -15,7 +15,8 @@ class Grid:
     """`own`: a step without waiting for others. `wait`: the rest of it. `work`: computing and gaps, which is measured
     by what ran between collectives instead of by how long those took; None where the traces do not tell.
 
-    The frames have a column per rank, named by its number, and a row per step; `steps` are the steps' numbers.
+    The frames have a column per rank, named by its number, and a row per step; `steps` are the steps' numbers. Cells
+    are null where a rank's trace lost operations of the step: what it waited in them is not known.
     """
 
     ranks: tuple[int, ...]
@@ -42,19 +43,24 @@ class Grid:
         return tuple(sorted(set(self.ranks) - set(ranks)))
 
 
-def grid(own: pl.DataFrame, ranks: Sequence[int], *, work_seen: bool = False) -> Grid:
-    """The rows of `OWN` of `ranks`, for the steps that all of them have."""
+def grid(
+    own: pl.DataFrame, ranks: Sequence[int], *, work_seen: bool = False, lost: pl.DataFrame | None = None
+) -> Grid:
+    """The rows of `OWN` of `ranks`, for the steps that all of them have. `lost`: rank and step of what to leave out."""
     mine = own.filter(pl.col("rank").is_in(list(ranks)))
     full = mine.group_by("step").len().filter(pl.col("len") == len(ranks))["step"]
     mine = mine.filter(pl.col("step").is_in(full.implode())).sort("step", "rank")
     step_ns = median(mine["step_ns"].to_list())
-    work = mine.with_columns(work_ns=pl.col("compute_ns") + pl.col("gap_ns"))
+    mine = mine.with_columns(work_ns=pl.col("compute_ns") + pl.col("gap_ns"))
+    if lost is not None:
+        gone = pl.struct("rank", "step").is_in(lost.select(pl.struct("rank", "step").implode()).to_series())
+        mine = mine.with_columns(pl.when(~gone).then(pl.col("own_ns", "wait_ns", "work_ns")))
     return Grid(
         ranks=tuple(sorted(ranks)),
         steps=tuple(full.sort().to_list()),
         own=_wide(mine, "own_ns", ranks),
         wait=_wide(mine, "wait_ns", ranks),
-        work=_wide(work, "work_ns", ranks) if work_seen else None,
+        work=_wide(mine, "work_ns", ranks) if work_seen else None,
         step_ns=step_ns,
     )
 
@@ -68,6 +74,23 @@ def _wide(frame: pl.DataFrame, column: str, ranks: Sequence[int]) -> pl.DataFram
             for rank in sorted(set(ranks))
         }
     )
+
+
+def lost_in(matched: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
+    """Rank and step (of `MATCHED`) where one of `ranks`, which do the same, has fewer operations than usual beside the
+    others: a rank may always have more or fewer, in a group that only it is in.
+    """
+    counts = matched.filter(pl.col("rank").is_in(list(ranks))).group_by("rank", "step").agg(count=pl.len())
+    every = counts.select("step").unique().join(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int32}), how="cross")
+    every = every.join(counts, on=["rank", "step"], how="left").with_columns(pl.col("count").fill_null(0))
+    every = every.with_columns(beside=pl.col("count") - pl.col("count").cast(pl.Int64).max().over("step"))
+    return every.filter(pl.col("beside") < pl.col("beside").median().over("rank")).select("rank", "step")
+
+
+def known(series: pl.Series) -> list[float]:
+    """The values that are known."""
+    values: list[float] = series.drop_nulls().to_list()
+    return values
 
 
 def highest(frame: pl.DataFrame, ranks: Iterable[int]) -> pl.Series:

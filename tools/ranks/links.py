@@ -109,7 +109,8 @@ _COLUMNS = {
 def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[str, str]) -> pl.DataFrame:
     """One row per operation, with the group or pair it belongs to."""
     once = waits.group_by("instance").agg(pl.col("transfer_ns").first())
-    seen = matched.group_by("instance").agg(
+    # with a rank absent the shortest duration may hold waiting for it
+    seen = matched.filter(pl.col("present") == pl.col("size")).group_by("instance").agg(
         pl.col("group", "step", "size").first(),
         op=pl.col("op").sort().first(),
         ranks=pl.col("rank").unique().sort(),

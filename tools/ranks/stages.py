@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from whystall.tools.ranks import chance, votes
-from whystall.tools.ranks.grid import Grid, grid, middle
+from whystall.tools.ranks.grid import Grid, grid, known, middle
 from whystall.tools.ranks.job import Peers
 
 # Every rank of a slow stage has at least this part of the stage's extra time.
@@ -52,9 +52,9 @@ def slow_stages(
     for late in votes.late(board, floor_ns):
         stage = stages[late.rank]
         innocent = [rank for rank in stage.ranks if rank not in accused]
-        mine = chance.trimmed_mean(board.own[str(late.rank)].to_list())
-        others = chance.trimmed_mean(middle(board.own, board.others((late.rank,))).to_list())
-        least = min(chance.trimmed_mean(every.own[str(rank)].to_list()) for rank in innocent)
+        mine = chance.trimmed_mean(known(board.own[str(late.rank)]))
+        others = chance.trimmed_mean(known(middle(board.own, board.others((late.rank,)))))
+        least = min(chance.trimmed_mean(known(every.own[str(rank)])) for rank in innocent)
         if least - others >= _EVENLY * (mine - others):
             began = board.steps[late.began] if late.began >= 0 else -1
             found.append(SlowStage(stage, late, mine, others, began))

@@ -22,11 +22,12 @@ import polars as pl
 
 from whystall.tools.ranks import chance, replicas, votes
 from whystall.tools.ranks.classes import Kind, classify
-from whystall.tools.ranks.grid import Grid, grid, highest
+from whystall.tools.ranks.grid import Grid, grid, highest, known, lost_in
 from whystall.tools.ranks.hangs import ALL_ENTERED, DEADLOCK, OTHER_ORDER
 from whystall.tools.ranks.links import Links, Transfers, links
 from whystall.tools.ranks.slow_node_data import Verdict
 from whystall.tools.ranks.stages import SlowStage, slow_stages
+from whystall.tools.timeline.collectives import SYNCHRONISING
 
 if TYPE_CHECKING:
     from whystall.tools.ranks.look import Look
@@ -168,7 +169,8 @@ class _Case:
         if not comparable:
             self.abstain.append("few_ranks")
         for peers in comparable:
-            board = grid(self.own, peers.ranks, work_seen=self.work_seen)
+            lost = lost_in(self.look.matched, peers.ranks)
+            board = grid(self.own, peers.ranks, work_seen=self.work_seen, lost=lost)
             out.grids.append(board)
             if len(board.steps) < votes.enough_steps(board):
                 self.abstain.append("few_steps")
@@ -186,6 +188,9 @@ class _Case:
 
     def _agreed(self, late: votes.Late) -> bool:
         """Whether what ran between collectives says so too; a clear contradiction is noted."""
+        if self.look.job.missing and self._exposed(late.rank) >= self.floors.warn:
+            self.abstain.append("ranks_missing")  # it may wait for somebody absent itself: then it costs nothing
+            return False
         if late.work_lost_ns is None or late.work_lost_ns >= self.floor_ns:
             return self._beyond_residual(late)
         if late.work_lost_ns < _AGREE * late.lost_ns:
@@ -227,8 +232,8 @@ class _Case:
     def _what_noise_hides(self, board: Grid) -> None:
         """Abstain where a rank may cost as much as the floor and the steps vary too much to tell."""
         for rank in board.ranks:
-            ahead = (board.own[str(rank)] - highest(board.own, board.others((rank,)))).to_list()
-            error = chance.spread(ahead) / math.sqrt(len(ahead))
+            ahead = known(board.own[str(rank)] - highest(board.own, board.others((rank,))))
+            error = chance.spread(ahead) / math.sqrt(max(1, len(ahead)))
             if chance.trimmed_mean(ahead) + _Z * error >= self.floor_ns:
                 self.abstain.append("noise")
                 return
@@ -271,7 +276,7 @@ class _Case:
             mine, others = [r for r in board.ranks if r in members], board.others(members)
             if mine and others:
                 ahead = highest(board.own, mine) - highest(board.own, others)
-                felt.append(chance.trimmed_mean(ahead.to_list()))
+                felt.append(chance.trimmed_mean(known(ahead)))
         return max(felt, default=math.inf)
 
     def _stages(self) -> None:
@@ -324,14 +329,16 @@ class _Case:
             out.because("uneven_steps")
 
     def _unmatched(self) -> float:
-        """Share of the ranks' operations that were not found on another rank."""
-        counts = self.look.counts
-        rows = counts.get("rows", 0) - counts.get("single", 0)
-        return 1 - counts.get("matched", 0) / rows if rows > 0 else 1.0
+        """Share of the operations in which ranks wait for others that tell of no waiting: not found on another rank."""
+        rows = self.look.job.table("collectives").filter(pl.col("op").is_in([*SYNCHRONISING, "recv"]))
+        count = rows.height - self.look.counts.get("single", 0)
+        return 1 - self.look.waits.height / count if count > 0 else 1.0
 
-    def _exposed(self) -> float:
-        """Share of the steps in which the ranks did nothing but communicate or wait: the most an absent one costs."""
-        return float(self.own["exposed_comm_ns"].sum()) / max(1, int(self.own["step_ns"].sum()))
+    def _exposed(self, rank: int | None = None) -> float:
+        """Share of the steps in which the ranks (or one) did nothing but communicate or wait: the most an absent rank
+        costs."""
+        rows = self.own if rank is None else self.own.filter(pl.col("rank") == rank)
+        return float(rows["exposed_comm_ns"].sum()) / max(1, int(rows["step_ns"].sum()))
 
     def _hidden(self, board: Grid) -> bool:
         """Whether a rank computes longer than the others, who wait for it in something that no trace shows."""
@@ -344,7 +351,7 @@ class _Case:
         """Whether the slowest rank of every step, whoever it is, costs as much as one slow rank would."""
         first = highest(board.own, board.ranks)
         usual = board.own.select(pl.concat_list(pl.all()).list.median()).to_series()
-        return chance.trimmed_mean((first - usual).to_list()) >= self.floor_ns
+        return chance.trimmed_mean(known(first - usual)) >= self.floor_ns
 
 
 def _replicas(look: Look, floors: Floors) -> Outcome:

@@ -23,7 +23,7 @@ from itertools import pairwise
 import polars as pl
 
 from whystall.tools.ranks import chance
-from whystall.tools.ranks.grid import Grid, highest, lowest, middle
+from whystall.tools.ranks.grid import Grid, highest, known, lowest, middle
 
 # A tenth of the smallest floor, of a step: a difference smaller than that votes for nobody.
 NOISE = 0.01
@@ -34,6 +34,8 @@ FEWEST_STEPS = 5
 # A change of level that the noise of so many steps does not make: beyond four standard errors even with a thousand
 # places where it may be.
 _CLEAR_CHANGE = 4.5
+# What one step counts for at most when a change is looked for, in floors.
+_CAP = 3
 # A change needs so many steps on either side; the first steps of a capture are often slow.
 _SIDE = 3
 # Fewer steps in a row show no turn.
@@ -87,7 +89,7 @@ def late(grid: Grid, floor_ns: float, tests: float = 1) -> list[Late]:
     found = _rounds(grid, floor_ns, tests)
     if not found:
         found = _since(grid, floor_ns, tests)
-    return sorted((_with_begin(grid, one, found) for one in found), key=lambda one: -one.cost_ns)
+    return sorted((_with_begin(grid, one, found, floor_ns) for one in found), key=lambda one: -one.cost_ns)
 
 
 def _rounds(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
@@ -108,7 +110,7 @@ def suspects(grid: Grid, allowed: int) -> tuple[int, ...]:
     """The ranks above the largest gap between mean own times, at most `allowed`."""
     if allowed < 1 or not grid.steps:
         return ()
-    means = sorted(((chance.trimmed_mean(grid.own[str(r)].to_list()), r) for r in grid.ranks), reverse=True)
+    means = sorted(((chance.trimmed_mean(known(grid.own[str(r)])), r) for r in grid.ranks), reverse=True)
     allowed = min(allowed, len(means) - 1)
     gaps = [(means[i][0] - means[i + 1][0], -i) for i in range(allowed)]
     if not gaps:
@@ -131,8 +133,8 @@ def _convicted(grid: Grid, accused: tuple[int, ...], floor_ns: float, tests: flo
 
 
 def _vote(grid: Grid, rank: int, innocent: tuple[int, ...], tests: float) -> Late:
-    steps = len(grid.steps)
-    margin = lowest(grid.wait, innocent) - grid.wait[str(rank)]
+    margin = (lowest(grid.wait, innocent) - grid.wait[str(rank)]).drop_nulls()
+    steps = len(margin)
     votes = int((margin > NOISE * grid.step_ns).sum())
     return Late(
         rank=rank,
@@ -146,16 +148,16 @@ def _vote(grid: Grid, rank: int, innocent: tuple[int, ...], tests: float) -> Lat
 
 
 def _ahead(frame: pl.DataFrame, ranks: Iterable[int], innocent: Iterable[int]) -> float:
-    return chance.trimmed_mean((highest(frame, ranks) - highest(frame, innocent)).to_list())
+    return chance.trimmed_mean(known(highest(frame, ranks) - highest(frame, innocent)))
 
 
 # --- when it began --------------------------------------------------------------------------------------------------
 
 
-def _with_begin(grid: Grid, one: Late, found: list[Late]) -> Late:
+def _with_begin(grid: Grid, one: Late, found: list[Late], floor_ns: float) -> Late:
     """`one` with the step at which it began, and its loss since then."""
     innocent = grid.others(other.rank for other in found)
-    row = change(excess(grid, one.rank, innocent))
+    row = change(excess(grid, one.rank, innocent), floor_ns)
     if row < 0:
         return one
     since = _vote(grid.part(row), one.rank, innocent, 1)
@@ -168,7 +170,7 @@ def _since(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
     Where to cut is not corrected for: a cut is made only where a level has changed so clearly that chance rarely
     makes one.
     """
-    rows = {change(excess(grid, rank, grid.others((rank,)))) for rank in grid.ranks} if len(grid.ranks) > 1 else set()
+    rows = {change(excess(grid, rank, grid.others((rank,))), floor_ns) for rank in grid.ranks}
     best: list[Late] = []
     for row in sorted(row for row in rows if row > 0):
         part = grid.part(row)
@@ -181,22 +183,24 @@ def _since(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
 
 
 def excess(grid: Grid, rank: int, innocent: tuple[int, ...]) -> list[float]:
-    """Per step, how much longer its own time is than that of the median innocent peer, ns."""
-    more: list[float] = (grid.own[str(rank)] - middle(grid.own, innocent)).to_list()
-    return more
+    """Per step, how much longer its own time is than that of the median innocent peer, ns; as in the step before where
+    it is not known.
+    """
+    more = grid.own[str(rank)] - middle(grid.own, innocent)
+    return known(more.fill_null(strategy="forward").fill_null(0.0))
 
 
-def change(values: list[float]) -> int:
-    """The row from which on `values` are clearly higher, where before they were not even half as high; -1 for none.
+def change(values: list[float], floor: float) -> int:
+    """The row from which on `values` are clearly higher, where before they were below `floor` and not half as high; -1
+    for none.
 
-    The split with the largest difference of means in standard errors, outliers cut off. Noise is taken from the two
-    sides themselves, so that a jump is not its own noise.
+    The split with the largest difference of means in standard errors. A value counts for at most a few floors, so that
+    one step that is huge is no beginning; noise is taken from the two sides themselves, so that a jump is not its own.
     """
     count = len(values)
     if count < 2 * _SIDE:
         return -1
-    middle_one, wide = chance.median(values), 5 * chance.spread(values)
-    kept = [min(max(value, middle_one - wide), middle_one + wide) for value in values] if wide > 0 else list(values)
+    kept = [min(max(value, -_CAP * floor), _CAP * floor) for value in values]
     sums = [0.0]
     for value in kept:
         sums.append(sums[-1] + value)
@@ -211,7 +215,7 @@ def change(values: list[float]) -> int:
     left, right = kept[:row], kept[row:]
     low, high = chance.median(left), chance.median(right)
     noise = max(chance.spread([v - low for v in left] + [v - high for v in right]), 1e-9)
-    return row if best / noise >= _CLEAR_CHANGE and high > 0 and low < high / 2 else -1
+    return row if best / noise >= _CLEAR_CHANGE and low < min(high / 2, floor) else -1
 
 
 # --- taking turns ---------------------------------------------------------------------------------------------------
@@ -265,7 +269,9 @@ def last_ranks(grid: Grid) -> list[int | None]:
     """Per step the rank that all its peers waited for, None where that is not clear."""
     if len(grid.ranks) < 2:
         return [None] * len(grid.steps)
-    listed = grid.wait.select(pl.concat_list(pl.all()).alias("all")).select(
+    # whose waiting is not known is not last
+    waits = grid.wait.select(pl.all().fill_null(float("inf")))
+    listed = waits.select(pl.concat_list(pl.all()).alias("all")).select(
         pl.col("all").list.arg_min().alias("last"), pl.col("all").list.sort().list.head(2).list.diff().list.last()
     )
     names = grid.wait.columns
@@ -298,5 +304,4 @@ def _margin(grid: Grid, rank: int, rows: list[int]) -> list[float]:
     if grid.work is not None:
         work = grid.work[str(rank)] - highest(grid.work, others)
         ahead = pl.select(pl.min_horizontal(ahead, work)).to_series()
-    ahead_in: list[float] = ahead.gather(rows).to_list()
-    return ahead_in
+    return known(ahead.fill_null(0.0).gather(rows))
