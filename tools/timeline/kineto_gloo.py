@@ -114,16 +114,16 @@ def _groups_of(workers: list[int], mine: Sequence[Group]) -> dict[int, Group]:
     """
     if len(mine) == 1:
         return dict.fromkeys(workers, mine[0])
-    if not mine or len(mine) > _GROUPS or not len(mine) <= len(workers) <= _THREADS * len(mine):
+    if len(mine) > _GROUPS or len(workers) > _THREADS * len(mine):
         return {}
     # By thread: the ways to give all before it to the groups up to one, as the sizes of those; two are enough to know.
     ways: list[list[list[int]]] = [[[]], *([] for _ in workers)]
     for _ in mine:
         following: list[list[list[int]]] = [[] for _ in range(len(workers) + 1)]
         for at, found in enumerate(ways):
-            for size in range(1, _THREADS + 1):
+            for size in range(_THREADS + 1):
                 end = at + size
-                if end < len(workers) and workers[end] - workers[end - 1] == 1:
+                if 0 < end < len(workers) and workers[end] - workers[end - 1] == 1:
                     continue  # neighbours are of one group
                 if end <= len(workers):
                     following[end] = (following[end] + [[*sizes, size] for sizes in found])[:2]
