@@ -6,8 +6,6 @@ SQLite. Times are nanoseconds (those of PYTORCH_API in text), names keys into ST
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,9 +23,8 @@ from whystall.tools.timeline.profile_build import NAME_LIMIT, OWNERS, RAW, Found
 from whystall.tools.timeline.profile_groups import ELEMENT_LIMIT, number, text
 from whystall.tools.timeline.profile_json import bad, unreadable
 from whystall.tools.timeline.profile_times import whole
+from whystall.tools.timeline.sqlite_tables import Database, opened_database
 
-_BATCH = 100_000
-_MAGIC = b"SQLite format 3\0"
 _API_LEVELS = {5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl"}
 _FRAMEWORK = {50001: "op", 50002: "queue", 50003: "trace", 50004: "mstx"}
 _PREFIX = {"runtime": "Runtime@", "hccl": "Hccl@", "node": "Node@", "model": "Model@", "acl": "AscendCL@"}
@@ -37,37 +34,10 @@ _COUNTED = ("count", "dataType")
 _COMPUTE, _TASK, _OP, _CALL, _HOST = "compute", "task", "collective", "cann", "host"
 
 
-class _Database:
-    """Reads tables, never views: a view of a stranger may run for ever."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        self.tables = {str(name) for (name,) in rows}
-
-    def columns(self, table: str) -> set[str]:
-        return {str(row[1]) for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
-
-    def read(self, table: str, *wanted: str) -> Iterator[list[tuple[object, ...]]]:
-        """Batches of rows of columns; nothing when the table or one of them is not there."""
-        if table not in self.tables or not set(wanted) <= self.columns(table):
-            return
-        names = ", ".join(f'"{name}"' for name in wanted)
-        cursor = self._connection.execute(f'SELECT {names} FROM "{table}"')  # noqa: S608 - names are ours
-        while rows := cursor.fetchmany(_BATCH):
-            yield rows
-
-
-def is_database(path: Path) -> bool:
-    """Whether a file is an SQLite database. Raises OSError."""
-    with open(path, "rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
-
-
 def read(path: Path, info: Info, source: str) -> Profile:
     """The profile in a database. Raises `ToolError` (bad_trace, io_error)."""
     try:
-        with _opened(path) as database:
+        with opened_database(path) as database:
             if not database.tables & {"TASK", "PYTORCH_API", "CANN_API"}:
                 raise bad(path, "a database of something else")
             found, rank = _found(database)
@@ -92,20 +62,9 @@ def read(path: Path, info: Info, source: str) -> Profile:
     return with_collectives(profile, details, measured, groups, info, told=told)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[_Database]:
-    with open(path, "rb"):
-        pass  # says what is wrong in words of the system
-    # immutable: no lock is taken and no journal written beside a file that may not be ours
-    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-    with closing(sqlite3.connect(uri, uri=True)) as connection:
-        connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
-        yield _Database(connection)
-
-
-def _found(database: _Database) -> tuple[Found, int]:
+def _found(database: Database) -> tuple[Found, int]:
     found = Found()
-    texts = _mapping(database, "STRING_IDS", "id", "value")
+    texts = database.mapping("STRING_IDS", "id", "value")
     _calls(database, found, texts)
     _tasks(database, found, texts)
     ranks = {row[0] for rows in database.read("RANK_DEVICE_MAP", "rankId") for row in rows}
@@ -113,7 +72,7 @@ def _found(database: _Database) -> tuple[Found, int]:
     return found, int(whole([rank])[0])
 
 
-def _calls(database: _Database, found: Found, texts: dict[object, object]) -> None:
+def _calls(database: Database, found: Found, texts: dict[object, object]) -> None:
     """What ran on the host."""
     for rows in database.read("CANN_API", "startNs", "endNs", "name", "globalTid", "connectionId", "type"):
         levels = [_level(_API_LEVELS, row[5]) for row in rows]
@@ -136,9 +95,9 @@ def _calls(database: _Database, found: Found, texts: dict[object, object]) -> No
     found.owners = pl.DataFrame([whole(list(column)) for column in columns], schema=OWNERS).sort("at_ns")
 
 
-def _tasks(database: _Database, found: Found, texts: dict[object, object]) -> None:
+def _tasks(database: Database, found: Found, texts: dict[object, object]) -> None:
     """What ran on the device."""
-    computed = _mapping(database, "COMPUTE_TASK_INFO", "globalTaskId", "name")
+    computed = database.mapping("COMPUTE_TASK_INFO", "globalTaskId", "name")
     columns = ("startNs", "endNs", "taskType", "globalPid", "deviceId", "streamId", "connectionId", "globalTaskId")
     devices: list[object] = []
     for rows in database.read("TASK", *columns):
@@ -158,9 +117,9 @@ def _tasks(database: _Database, found: Found, texts: dict[object, object]) -> No
         _add(found, rows, names, [f"{_OP}|"] * len(rows), correlation=3, device=4)
 
 
-def _communication(database: _Database) -> tuple[pl.DataFrame, object, str]:
+def _communication(database: Database) -> tuple[pl.DataFrame, object, str]:
     """Details of the collectives; the groups as the metadata has them; the host's name."""
-    texts, types = (_mapping(database, table, "id", name) for table, name in _NAMES)
+    texts, types = (database.mapping(table, "id", name) for table, name in _NAMES)
     # Earlier versions do not count.
     counted = _COUNTED if set(_COUNTED) <= database.columns("COMMUNICATION_OP") else ()
     rows = [
@@ -175,7 +134,7 @@ def _communication(database: _Database) -> tuple[pl.DataFrame, object, str]:
         for start, name, group, *count in batch
         if isinstance(start, int)
     ]
-    metadata = _mapping(database, "META_DATA", "name", "value")
+    metadata = database.mapping("META_DATA", "name", "value")
     hosts = [row[0] for batch in database.read("HOST_INFO", "hostName") for row in batch]
     return (
         pl.DataFrame(rows, schema=DETAILS, orient="row"),
@@ -192,7 +151,7 @@ def _measured(path: Path) -> Measured:
     try:
         if not path.exists():
             return measured
-        with _opened(path) as database:
+        with opened_database(path) as database:
             for rows in database.read("CommAnalyzerTime", *times):
                 for name, group, start, step, *parts in rows:
                     measured.time(str(name), group, start, parts, step)
@@ -253,11 +212,7 @@ def _level(levels: dict[int, str], number: object) -> str:
     return levels.get(number, "") if isinstance(number, int) else ""
 
 
-def _mapping(database: _Database, table: str, key: str, value: str) -> dict[object, object]:
-    return {row[0]: row[1] for rows in database.read(table, key, value) for row in rows}
-
-
-def _mapping_list(database: _Database, table: str) -> dict[object, list[object]]:
+def _mapping_list(database: Database, table: str) -> dict[object, list[object]]:
     found: dict[object, list[object]] = {}
     for rows in database.read(table, "id", "connectionId"):
         for key, value in rows:

@@ -13,6 +13,7 @@ from whystall.tools.timeline import ascend, ascend_db, ascend_text, flight_recor
 from whystall.tools.timeline.ascend_info import info_of
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profile_json import bad, head, unreadable
+from whystall.tools.timeline.sqlite_tables import is_database
 
 _DEPTH = 4
 _ENTRIES = 100_000
@@ -97,7 +98,7 @@ def _list(ranks: list[int]) -> str:
 
 
 def _of_file(path: Path) -> Candidate:
-    database = ascend_db.is_database(path)
+    database = is_database(path)
     top = None if database else head(path)
     if not database and (top is None or top.content is None) and (found := _of_ranks(path, named=True)):
         return found
