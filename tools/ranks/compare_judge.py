@@ -119,8 +119,9 @@ class Runs:
             if not shifted:
                 data.p_value = rare
             if data.change_ms > 0:
-                some = [place for place, value in enumerate(after) if value > far]
-                data.shape, slow = _shape(before, after) if shifted else ("some_steps", some)
+                data.shape, slow = _shape(before, after)
+                if not shifted and data.shape != "since_step":
+                    data.shape, slow = "some_steps", [place for place, value in enumerate(after) if value > far]
                 if data.shape in ("since_step", "some_steps") and slow:
                     self.affected = [self.other.numbers[place] for place in slow]
                 if data.shape == "since_step":
