@@ -24,9 +24,9 @@ class Params(RankParams):
     """Parameters of slow_node_check."""
 
     traces: Directory = None
-    stages: str = Field(default="", max_length=1000, description="pipeline stages, as ranks: 0-3,4-7")
-    warn_pct: float = Field(default=10.0, ge=1, le=100, description="accuse from this share of a step on, %")
-    critical_pct: float = Field(default=20.0, ge=1, le=100, description="critical from this share on, %")
+    stages: str = Field(default="", max_length=1000, description="pipeline stages: 0-3,4-7")
+    warn_pct: float = Field(default=10.0, ge=1, le=100, description="accuse from this share of a step, %")
+    critical_pct: float = Field(default=20.0, ge=1, le=100, description="critical from, %")
 
     @model_validator(mode="after")
     def _in_order(self) -> Params:
@@ -112,9 +112,9 @@ TOOL = Tool(
     name="slow_node_check",
     title="Slow-node check",
     description=(
-        "Which rank of a distributed job holds the others back, from the ranks' own traces (PyTorch, Flight Recorder, "
-        "Ascend, nsys, NCCL Inspector): verdict (rank, several, stage, moving, link, none, cannot_tell), per accused "
-        "rank its class (compute-, communication-, host-slow, hang), cost per step and evidence."
+        "Which rank of a distributed job holds the others back, from the ranks' own traces (PyTorch, Ascend, nsys, "
+        "NCCL): rank, several, stage, moving, link, none or cannot_tell; compute-, communication- or host-slow, or a "
+        "hang; cost per step, evidence."
     ),
     params=Params,
     data=Data,
