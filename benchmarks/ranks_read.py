@@ -1,0 +1,190 @@
+"""From the traces of a job's ranks to the slow one: beside HolisticTraceAnalysis, and at 8, 64 and 512 ranks.
+
+The peer is no part of this project: it is run by the Python that ``HTA_PYTHON`` names, else by one of a fresh virtual
+environment into which ``pip install HolisticTraceAnalysis`` puts it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.common import PYTHON, ROOT, Metrics, Report, Row, interleave, mortal, spread
+from benchmarks.rank_traces import Shape, write_job
+
+_PEER_RANKS, _PEER_SIZE = 8, 64 << 20
+_GROWTH_SIZE = 2 << 20
+_GROWTH = (8, 64, 512)
+_SLOW = {5: 1.3}
+_FASTER, _MEMORY, _LINEAR = 5.0, 1 / 3, 1.25
+_POLL_S = 0.02
+_OURS = "import sys; from whystall.agent_server.doors.cli import main; sys.argv[0] = 'whystall'; main()"
+_PEER = (
+    "import sys; from hta.trace_analysis import TraceAnalysis; "
+    "print('\\nstragglers', TraceAnalysis(trace_dir=sys.argv[1]).get_potential_stragglers(num_candidates=1))"
+)
+
+
+def _peer(home: str) -> str:
+    """A Python that has the peer; empty when it cannot be had."""
+    if named := os.environ.get("HTA_PYTHON"):
+        return named
+    python = os.path.join(home, "peer", "bin", "python")
+    for command in (
+        [PYTHON, "-m", "venv", os.path.join(home, "peer")],
+        [python, "-m", "pip", "install", "-q", "HolisticTraceAnalysis"],
+    ):
+        if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+            return ""
+    return python
+
+
+def _tree(root: int) -> list[int]:
+    """A process and all below it."""
+    found = [root]
+    for pid in found:
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                found += map(int, path.read_text().split())
+            except OSError:
+                continue  # the thread ended
+    return found
+
+
+def _memory_mb(pids: Sequence[int]) -> float:
+    """What processes hold together, pages that they share counted once."""
+    total = 0
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue  # it ended
+        total += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+    return total / 1024
+
+
+def _measured(command: list[str], environment: dict[str, str], says: str) -> Metrics:
+    """One run; raises ``RuntimeError`` when it does not end well, or does not say `says`."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        mortal(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=ROOT
+    )
+    peak, done = 0.0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(_POLL_S):
+            peak = max(peak, _memory_mb(_tree(process.pid)))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    assert process.stdout is not None
+    text = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - begin
+    done.set()
+    watcher.join()
+    process.stdout.close()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode or says not in text:
+        raise RuntimeError(f"{command[0]}: status {process.returncode}: {text[-500:]}")
+    return {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "memory": peak}
+
+
+@contextmanager
+def _alone() -> Iterator[Sequence[int]]:
+    yield ()
+
+
+def _measure(directory: Path, home: str, peer: str, name: str, _: Sequence[int]) -> Metrics:
+    if name == "peer":
+        return _measured([peer, "-c", _PEER, str(directory)], dict(os.environ), "stragglers [5]")
+    environment = {**os.environ, "WHYSTALL_HOME": home}
+    command = [PYTHON, "-c", _OURS, "run", "slow_node_check", "--traces", str(directory)]
+    return _measured(command, environment, "rank 5 ")
+
+
+def _beside_peer(report: Report, work: Path, rounds: int) -> None:
+    directory = work / "job"
+    size = write_job(directory, Shape.of_size(_PEER_RANKS, _PEER_SIZE), _SLOW)
+    peer = _peer(str(work))
+    names = ["ours", *(["peer"] if peer else [])]
+    samples = interleave(
+        dict.fromkeys(names, _alone), max(rounds // 5, 2), partial(_measure, directory, str(work), peer)
+    )
+    what = f"{_PEER_RANKS} ranks, {size / 1e6:.0f} MB"
+    for metric, label, unit, digits in (
+        ("wall", "wall", "s", 2),
+        ("cpu", "CPU time", "s", 2),
+        ("memory", "peak", "MB", 0),
+    ):
+        row = Row(f"{what}: {label}", samples.spread("ours", metric).text(unit, digits))
+        if peer:
+            ratio = samples.ratio("ours", metric, "peer")
+            limit = _MEMORY if metric == "memory" else 1 / _FASTER
+            shown = ratio.text("", 3)
+            text = samples.spread("peer", metric).text(unit, digits)
+            row = Row(row.what, row.ours, text, shown, f"<= {limit:.2f}", ratio.median <= limit)
+        report.rows.append(row)
+    if not peer:
+        report.notes.append("HolisticTraceAnalysis could not be installed: no comparison")
+
+
+def _growth(report: Report, work: Path, rounds: int) -> None:
+    costs: list[tuple[int, float]] = []
+    for ranks in _GROWTH:
+        directory = work / f"ranks{ranks}"
+        size = write_job(directory, Shape.of_size(ranks, _GROWTH_SIZE), _SLOW)
+        runs = [_measure(directory, str(work), "", "ours", ()) for _ in range(max(rounds // 5, 2))]
+        wall, cpu, memory = (spread(run[metric] for run in runs) for metric in ("wall", "cpu", "memory"))
+        costs.append((size, cpu.median))
+        report.rows += [
+            Row(f"{ranks} ranks, {size / 1e6:.0f} MB: CPU time", cpu.text("s", 2)),
+            Row(f"{ranks} ranks: wall", wall.text("s", 2)),
+            Row(f"{ranks} ranks: peak", memory.text("MB", 0)),
+        ]
+        shutil.rmtree(directory)
+    # the smallest job is mostly what starting costs: so by what each further byte costs
+    early, late = ((after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(costs))
+    report.rows.append(
+        Row(
+            f"CPU time per further GB, {_GROWTH[1]} to {_GROWTH[2]} ranks",
+            f"{late * 1e9:.1f} s",
+            f"{_GROWTH[0]} to {_GROWTH[1]} ranks: {early * 1e9:.1f} s",
+            f"{late / early:.2f}",
+            f"<= {_LINEAR}",
+            late / early <= _LINEAR,
+        )
+    )
+
+
+def run(rounds: int) -> Report:
+    """A fifth of the rounds: the peer takes minutes."""
+    report = Report("From ranks' traces to the slow rank: `whystall run slow_node_check --traces DIR`")
+    with tempfile.TemporaryDirectory(prefix="whystall-bench-") as name:
+        _beside_peer(report, Path(name), rounds)
+        _growth(report, Path(name), rounds)
+    report.notes += [
+        "peer: HolisticTraceAnalysis (PyPI), `get_potential_stragglers`; its own virtual environment: "
+        "`python -m venv DIR; DIR/bin/pip install HolisticTraceAnalysis`, named by HTA_PYTHON",
+        "both from exec to answer, as whole trees of processes: CPU time with all children's, peak the sum of their "
+        "proportional set sizes every 20 ms; both name rank 5, whose kernels take 1.3 times as long",
+        "ours also says what kind of slow, what it costs, and draws; the peer names as many ranks as it is asked for",
+    ]
+    return report
+
+
+if __name__ == "__main__":
+    from benchmarks.run import main
+
+    sys.exit(main(["ranks_read"]))
