@@ -78,6 +78,7 @@ BLIND_SPOTS = frozenset(
         "alignment_doubtful",  # the content confirms the alignment in part; detail: shares of instants that agree
         "ranks_missing",  # ranks of the job that no trace is of; detail: which
         "ranks_unread",  # traces of ranks that could not be read; detail: which, and why
+        "ranks_guessed",  # no trace says of which rank it is: numbered in the order of their names; detail: how many
         "no_collectives",  # nothing in the traces synchronises the ranks
         "unmatched",  # operations that were not found on all their ranks; detail: how many
         "group_guessed",  # which group an operation belongs to was inferred; detail: from what
