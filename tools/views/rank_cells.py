@@ -89,8 +89,8 @@ def step_matrix(own: pl.DataFrame, groups: Sequence[Group]) -> Matrix:
     """Own time of each rank in each step: `shade` is how much it is above (below: negative) the median of its peers in
     that step, as a share of it. A rank without peers is compared with its own median over all steps.
 
-    `own` has rank, step, own_ns and any of step_ns, wait_ns, compute_ns, gap_ns. Of steps put together the mean is
-    shown, of ranks put together the slowest.
+    `own` has rank, step, own_ns and any of step_ns, wait_ns, compute_ns, gap_ns (negative: not known). Of steps put
+    together the mean is shown, of ranks put together the slowest.
     """
     rows = rows_of(own["rank"].unique().to_list(), groups)
     steps = sorted(own["step"].unique().to_list())
@@ -108,6 +108,7 @@ def step_matrix(own: pl.DataFrame, groups: Sequence[Group]) -> Matrix:
         beside_ns=pl.when(pl.col("peers") >= 0).then(median.over("peers", "step")).otherwise(median.over("rank"))
     )
     details = [name for name in _DETAILS if name in compared.columns]
+    compared = compared.with_columns(known(*details))
     each = compared.group_by("row", "rank", "column").agg(pl.col("own_ns", *details).mean())
     ratio = pl.col("own_ns") / pl.col("beside_ns") - 1
     shaded = each.with_columns(shade=pl.when(pl.col("beside_ns") > 0).then(ratio).otherwise(None)).sort(
@@ -118,6 +119,12 @@ def step_matrix(own: pl.DataFrame, groups: Sequence[Group]) -> Matrix:
     names = ["own_ns", *(details if size[0] * size[1] <= MOST_DETAILS else ())]
     values = {name.removesuffix("_ns"): _dense(slowest, name, size, 1e-6) for name in names}
     return Matrix(rows, columns, width, _dense(slowest, "shade", size), values)
+
+
+def known(*names: str) -> pl.Expr:
+    """The columns `names`, null where they are negative: not known."""
+    columns = pl.col(*names)
+    return pl.when(columns >= 0).then(columns)
 
 
 def wait_matrix(waits: pl.DataFrame, ranks: Sequence[int], steps: int) -> Matrix:

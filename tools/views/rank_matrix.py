@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from whystall.tools.views.page import escape, page
-from whystall.tools.views.rank_cells import Group, Matrix, step_matrix, wait_matrix
+from whystall.tools.views.rank_cells import Group, Matrix, known, step_matrix, wait_matrix
 from whystall.tools.views.rank_drawing import Figure, Mark, step_figure, wait_figure
 
 MOST_LINES = 1024
@@ -40,9 +40,9 @@ _MEANS = ("step_ns", "own_ns", "wait_ns", "compute_ns", "gap_ns")
 class RankView:
     """What is known of a job's ranks.
 
-    `own`: rank, step, own_ns and any of step_ns, wait_ns, compute_ns, gap_ns; one row per rank and step. `waits`:
-    waiter, last, wait_ns, sums over all steps. `groups`: ranks that are compared with each other. `marks`: the
-    accused. `hosts`: names of the ranks' hosts, as far as known.
+    `own`: rank, step, own_ns and any of step_ns, wait_ns, compute_ns, gap_ns (negative: not known); one row per rank
+    and step. `waits`: waiter, last, wait_ns, sums over all steps. `groups`: ranks that are compared with each other.
+    `marks`: the accused. `hosts`: names of the ranks' hosts, as far as known.
     """
 
     own: pl.DataFrame
@@ -160,7 +160,7 @@ def _table(view: RankView, words: Mapping[str, str]) -> str:
     labels = {rank: group.label for group in view.groups for rank in group.ranks}
     remarks = {mark.rank: mark.label for mark in view.marks}
     columns = [name for name in _MEANS if name in view.own.columns]
-    means = view.own.group_by("rank").agg(pl.col(columns).mean() * 1e-6)
+    means = view.own.with_columns(known(*columns)).group_by("rank").agg(pl.col(columns).mean() * 1e-6)
     lines = sorted(means.to_dicts(), key=lambda row: (row["rank"] not in remarks, row["rank"]))
     heads = {"step_ns": "step_time", "own_ns": "own", "wait_ns": "wait", "compute_ns": "work", "gap_ns": "gap"}
     head = "".join(f'<th class="number">{escape(words[heads[name]])}</th>' for name in columns)
@@ -181,7 +181,8 @@ def _line(
     remarks: Mapping[int, str],
 ) -> str:
     rank = row["rank"]
-    numbers = "".join(f'<td class="number">{row[name]:.2f} ms</td>' for name in columns)
+    figures = ("" if row[name] is None else f"{row[name]:.2f} ms" for name in columns)
+    numbers = "".join(f'<td class="number">{figure}</td>' for figure in figures)
     accused = ' class="accused"' if rank in remarks else ""
     return (
         f'<tr{accused}><td class="number">{rank}</td><td>{escape(hosts.get(rank, ""))}</td>'

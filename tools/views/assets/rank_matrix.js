@@ -79,8 +79,8 @@
         const share = (this.share[at] >= 0 ? "+" : "-") + (Math.abs(this.share[at]) / 10).toFixed(1), peers = value("beside");
         out.push(Number.isNaN(peers) ? sign(words.beside_share, share) : sign(words.beside, ms(peers), share));
       }
-      if (!Number.isNaN(value("wait"))) out.push(sign(words.waited_of, ms(value("wait")), ms(value("step"))));
-      if (!Number.isNaN(value("compute"))) out.push(sign(words.parts_of, ms(value("compute")), ms(value("gap"))));
+      if (!Number.isNaN(value("wait") + value("step"))) out.push(sign(words.waited_of, ms(value("wait")), ms(value("step"))));
+      if (!Number.isNaN(value("compute") + value("gap"))) out.push(sign(words.parts_of, ms(value("compute")), ms(value("gap"))));
       return out;
     }
     ofPair(row, column) {

@@ -1,0 +1,92 @@
+"""The page of ranks in a real browser: it tells figures by mouse and keyboard, and runs nothing of a stranger's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Browser, executable
+from scenes import HOSTILE
+from test_rank_matrix import drawn, hostile
+
+pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium; .ci/install-test-packages installs it")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(drawn(hostile(), heading=HOSTILE, verdict=HOSTILE, notes=[HOSTILE]), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser, file: Path) -> Iterator[Browser]:
+    """The page, freshly opened; it must neither complain nor fetch, nor run what a name says."""
+    browser.complaints.clear()
+    browser.requests.clear()
+    browser.open(file)
+    yield browser
+    assert browser.complaints == []
+    assert [one for one in browser.requests if not one.startswith("data:image/png")] == [file.as_uri()]
+    assert browser.run("window.executed === undefined")
+
+
+def at(page: Browser, figure: str, row: int, column: int) -> tuple[float, float]:
+    """Where a cell's middle is seen."""
+    x, y = page.run(f"""(() => {{
+        const one = JSON.parse(document.getElementById("data").textContent).figures.{figure};
+        const svg = document.getElementById("{figure}");
+        svg.scrollIntoView({{block: "center"}});
+        const box = svg.getBoundingClientRect();
+        return [box.left + one.x + ({column} + 0.5) * one.cell[0], box.top + one.y + ({row} + 0.5) * one.cell[1]];
+    }})()""")
+    return x, y
+
+
+def tip(page: Browser) -> list[str] | None:
+    """The lines of the tooltip; None when it is hidden."""
+    shown = 'document.getElementById("tip")'
+    lines: list[str] | None = page.run(f"{shown}.hidden ? null : [...{shown}.children].map((x) => x.textContent)")
+    return lines
+
+
+def test_the_mouse_tells_a_cell(page: Browser) -> None:
+    page.mouse("mouseMoved", *at(page, "steps", 1, 3))
+    assert tip(page) == [
+        "rank 1, step 3",
+        "own time 130.0 ms",
+        "median of its peers 115.0 ms (+13.0 %)",
+        "waited 0.000 ms of a step of 135.0 ms",
+    ]
+    page.mouse("mouseMoved", *at(page, "waits", 0, 1))
+    assert tip(page) == ["rank 0 waited for rank 1: 30.0 ms per step"]
+    page.mouse("mouseMoved", 5, 5)
+    assert tip(page) is None
+
+
+def test_the_keyboard_tells_a_cell(page: Browser) -> None:
+    page.run('document.getElementById("steps").focus()')
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        page.press(key)
+    assert page.run('document.getElementById("said").textContent').startswith("rank 1, step 1; own time 130.0 ms")
+    page.press("End")
+    assert (tip(page) or [""])[0] == "rank 1, step 5"
+    page.press("Escape")
+    assert tip(page) is None
+
+
+def test_the_drawing_needs_no_script_and_follows_the_theme(page: Browser) -> None:
+    colour = 'getComputedStyle(document.querySelector("#steps .row")).fill'
+    light = page.run(colour)
+    page.run('document.getElementById("theme").click()')
+    assert page.run(colour) != light
+    # the cells are an image that was decoded
+    assert page.run('document.querySelector("#steps image.cells").getBBox().width') > 0
+    assert page.run("document.documentElement.scrollWidth <= innerWidth")
