@@ -42,15 +42,15 @@ from workload import Workload
 WARM_UP = 4
 STEPS = 24
 READ_S = 0.008
-# what a fault adds to a step of 20 to 30 ms
-FAULT_MS = 22.0
+# Of four ranks: what a step takes, about, and what a fault adds. More ranks share the CPUs: both grow with their number.
+STEP_MS = 20.0
+FAULT_MS = 25.0
 # of a slow wire: a step moves about 0.4 MB (ddp) or 0.66 MB (mesh) over it in each direction
 LINK_MBIT: dict[Layout, float] = {"ddp": 100.0, "mesh": 150.0}
 # The kernel's tick is 4 ms: with shorter periods quotas are not kept, with longer ones some steps are spared.
 QUOTA_PERIOD_US = 10_000
-# of a CPU, with four ranks; the more ranks compete for the CPUs, the less is a quota that one feels (the kernel's
-# least is 1 ms per period)
-QUOTA_CPUS = 0.2
+# of a CPU: less than what a rank gets anyway on a machine full of others (the kernel's least is 1 ms per period)
+QUOTA_CPUS = 0.1
 MORE_LAYERS = 12
 MOVES_EVERY = 3
 PATIENCE_S = 120.0
@@ -146,7 +146,7 @@ class Job:
         batches = self._batches(rank)
         matrix = ranks_work.extra_matrix()
         if limited:
-            limited.limit_cpus(QUOTA_CPUS * 4 / self._world, QUOTA_PERIOD_US)
+            limited.limit_cpus(QUOTA_CPUS, QUOTA_PERIOD_US)
         trace = self._directory / "traces" / f"rank{rank}.json.gz"
         partial = self._directory / f"rank{rank}.json.gz"  # nobody sees half a trace among the others
         profiler = profile(
@@ -182,8 +182,12 @@ class Job:
     def _batches(self, rank: int) -> Iterator[Tensor]:
         variant = self._variant
         late = variant.fault == "loader" and rank in self._slow
-        # workers read side by side: to be as late, each must be as many times slower
-        read_s = (READ_S + (FAULT_MS / 1e3 if late else 0.0)) * max(1, variant.workers)
+        read_s = READ_S
+        if late and variant.workers:
+            # they read side by side and while the step runs: late is only what exceeds it
+            read_s = (STEP_MS + FAULT_MS) * self._world / 4 / 1e3 * variant.workers
+        elif late:
+            read_s += FAULT_MS * self._world / 4 / 1e3
         count = sys.maxsize if self._linger else WARM_UP + STEPS
         loader = DataLoader(
             ranks_work.Samples(count, variant.rows, read_s),
@@ -227,10 +231,11 @@ def main() -> None:
     options = work.options
     torch.set_num_threads(1)
     extra_ms = ranks_work.one_extra_ms()
+    fault_ms = FAULT_MS * options.ranks / 4
     work.start(extra_ms=extra_ms)
     for name in options.variants:
         directory = Path(options.out, name)
-        job = Job(name, options.ranks, options.seed, directory, max(1, round(FAULT_MS / extra_ms)))
+        job = Job(name, options.ranks, options.seed, directory, max(1, round(fault_ms / extra_ms)))
         job.run(work, options.linger and name == options.variants[-1])
         if work.stopped.is_set():
             break

@@ -2,20 +2,23 @@
 
 Why a fault yields its class, in ``VARIANTS``:
 
+* more work in one rank -> compute_slow
 * a slow loader: the host hands over work late; nothing is computed or transferred any slower -> host_slow
 * a throttled cgroup: operators take longer, and that is all a trace can show -> compute_slow; the host's own evidence
   (cpu.stat, run-queue waits) turns it into host_slow
-* more work in one rank -> compute_slow
 * a slow link -> communication_slow. Groups that share ranks tell whose it is. A single group of all ranks cannot: with
   gloo's ring all ranks' durations are equal within 1 or 2 ms of 30, nobody is late, and without other groups or an
-  earlier run nothing even says that the transfer should be faster -> cannot_tell, and nobody accused
+  earlier run nothing even says that the transfer should be faster -> nobody is accused, and it is said that a link that
+  is slow for all looks normal (``no_baseline``); beside a healthy run, `compare_runs` says what changed
 """
 
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Layout = Literal["ddp", "mesh", "stages"]
 """``ddp``: one group of all ranks; ``mesh``: rows and columns; ``stages``: two pipeline stages of equal width."""
@@ -27,20 +30,21 @@ class Variant:
     """A job and what is wrong with it. `slow`: how many ranks have the fault; `workers`: of every rank's DataLoader;
     `wired`: each rank in a network namespace of its own; `rows`: of a batch, how much is computed.
 
-    What must be said: `verdict`; the ranks named are those with the fault if `named`, else none; `slow_class`, and
-    `with_host` once host evidence is there (empty: no rank is classed).
+    What must be said: one of `verdicts`; the ranks named are those with the fault if `named`, else none; `slow_class`,
+    and `with_host` once host evidence is there (empty: no rank is classed); the blind spot `unseen`, if any.
     """
 
     layout: Layout
     fault: Fault
     slow: int
-    verdict: str
+    verdicts: tuple[str, ...]
     slow_class: str = ""
     with_host: str = ""
     named: bool = True
     workers: int = 0
     wired: bool = False
     rows: int = 256
+    unseen: str = ""
 
     def slow_ranks(self, world: int, seed: int) -> list[int]:
         """The ranks with the fault, ascending; of a stage imbalance those of the longer stage."""
@@ -52,17 +56,63 @@ class Variant:
 
 
 VARIANTS = {
-    "nothing": Variant("ddp", "nothing", 0, "none", named=False),
-    "nothing_workers": Variant("ddp", "nothing", 0, "none", named=False, workers=2),
-    "nothing_mesh": Variant("mesh", "nothing", 0, "none", named=False, wired=True),
-    "nothing_stages": Variant("stages", "nothing", 0, "none", named=False, rows=384),
-    "compute": Variant("ddp", "compute", 1, "rank", "compute_slow", "compute_slow"),
-    "quota": Variant("ddp", "quota", 1, "rank", "compute_slow", "host_slow", rows=1024),
-    "loader": Variant("ddp", "loader", 1, "rank", "host_slow", "host_slow"),
-    "loader_workers": Variant("ddp", "loader", 1, "rank", "host_slow", "host_slow", workers=2),
-    "link": Variant("ddp", "link", 1, "cannot_tell", named=False, wired=True),
-    "link_mesh": Variant("mesh", "link", 1, "link", "communication_slow", wired=True),
-    "layers": Variant("stages", "layers", 0, "stage", rows=384),
-    "two": Variant("ddp", "compute", 2, "several", "compute_slow", "compute_slow"),
-    "moving": Variant("ddp", "moving", 0, "moving", named=False),
+    "nothing": Variant("ddp", "nothing", 0, ("none",), named=False),
+    "nothing_workers": Variant("ddp", "nothing", 0, ("none",), named=False, workers=2),
+    "nothing_mesh": Variant("mesh", "nothing", 0, ("none",), named=False, wired=True),
+    "nothing_stages": Variant("stages", "nothing", 0, ("none",), named=False, rows=384),
+    "compute": Variant("ddp", "compute", 1, ("rank",), "compute_slow", "compute_slow"),
+    "quota": Variant("ddp", "quota", 1, ("rank",), "compute_slow", "host_slow", rows=2048),
+    "loader": Variant("ddp", "loader", 1, ("rank",), "host_slow", "host_slow"),
+    "loader_workers": Variant("ddp", "loader", 1, ("rank",), "host_slow", "host_slow", workers=2),
+    "link": Variant("ddp", "link", 1, ("none", "cannot_tell"), named=False, wired=True, unseen="no_baseline"),
+    "link_mesh": Variant("mesh", "link", 1, ("link",), "communication_slow", "communication_slow", wired=True),
+    "layers": Variant("stages", "layers", 0, ("stage",), rows=384),
+    "two": Variant("ddp", "compute", 2, ("several",), "compute_slow", "compute_slow"),
+    "moving": Variant("ddp", "moving", 0, ("moving",), named=False),
 }
+
+
+@dataclass(frozen=True)
+class Score:
+    """An answer beside the truth. `ranks`, `slow_class`: whether the right ones were named, as far as any must be;
+    `accused`: ranks that were accused and are innocent.
+    """
+
+    verdict: bool
+    ranks: bool
+    slow_class: bool
+    unseen: bool
+    accused: tuple[int, ...]
+
+    @property
+    def right(self) -> bool:
+        """Whether all of it is right."""
+        return self.verdict and self.ranks and self.slow_class and self.unseen and not self.accused
+
+
+def score(name: str, slow_ranks: list[int], result: Mapping[str, Any]) -> Score:
+    """What slow_node_check's `result` (its JSON) is worth for variant `name`."""
+    variant, data = VARIANTS[name], result["data"]
+    accused = {row["rank"]: row["slow_class"] for row in data["accused"]}
+    named = set(accused)
+    for finding in result["findings"]:
+        if finding["kind"] in ("stage.slow", "link.slow") and finding["polarity"] == "abnormal":
+            named |= ranks_of(finding["attributes"]["ranks"])
+    due = set(slow_ranks) if variant.named else set()
+    classes = {variant.slow_class} if variant.slow_class else set()
+    spots = {spot["code"] for spot in result["coverage"]["not_seen"]}
+    return Score(
+        verdict=data["verdict"] in variant.verdicts,
+        ranks=named == due,
+        slow_class=set(accused.values()) == classes,
+        unseen=not variant.unseen or variant.unseen in spots,
+        accused=tuple(sorted(named - set(slow_ranks))),
+    )
+
+
+def ranks_of(text: str) -> set[int]:
+    """The ranks in ``0-3, 8``."""
+    ranks: set[int] = set()
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        ranks |= set(range(int(first), int(last or first) + 1))
+    return ranks

@@ -113,6 +113,27 @@ class DataParallel:
             self._optimizer.zero_grad()
 
 
+class Gradients:
+    """All gradients of a model in one buffer that a group shares, as DistributedDataParallel keeps its buckets."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup, log: Log) -> None:
+        self._group, self._log = group, log
+        parameters = list(model.parameters())
+        self._flat = torch.zeros(sum(parameter.numel() for parameter in parameters))
+        parts = torch.split(self._flat, [parameter.numel() for parameter in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def share(self) -> None:
+        """Sum them over the group."""
+        with self._log.timed("gradients"):
+            dist.all_reduce(self._flat, group=self._group)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._flat.zero_()
+
+
 class Mesh:
     """Rows of two ranks that share each layer's result, columns that share gradients."""
 
@@ -123,8 +144,9 @@ class Mesh:
         columns = [list(range(side, world, 2)) for side in (0, 1)]
         # every rank makes every group, in the same order
         self._row = [dist.new_group(ranks, group_desc="rows") for ranks in rows][rank // 2]
-        self._column = [dist.new_group(ranks, group_desc="columns") for ranks in columns][rank % 2]
+        column = [dist.new_group(ranks, group_desc="columns") for ranks in columns][rank % 2]
         self._layers = layers(LAYERS)
+        self._gradients = Gradients(self._layers, column, log)
         self._optimizer = torch.optim.SGD(self._layers.parameters(), lr=1e-3)
 
     def step(self, batch: Tensor) -> None:
@@ -138,10 +160,10 @@ class Mesh:
             loss = last.square().mean()
         with self._log.timed("backward"):
             torch.autograd.backward(loss)
-        reduce_gradients(self._layers, self._column, self._log)
+        self._gradients.share()
         with self._log.timed("update"):
             self._optimizer.step()
-            self._optimizer.zero_grad()
+            self._gradients.clear()
 
     def _share(self, part: Tensor, what: str) -> None:
         with self._log.timed(what):
@@ -156,10 +178,11 @@ class Stages:
         rank, world = dist.get_rank(), dist.get_world_size()
         half = world // 2
         stages = [list(range(half)), list(range(half, world))]
-        self._group = [dist.new_group(ranks, group_desc=f"stage{i}") for i, ranks in enumerate(stages)][rank // half]
+        group = [dist.new_group(ranks, group_desc=f"stage{i}") for i, ranks in enumerate(stages)][rank // half]
         self._first = rank < half
         self._peer = rank + half if self._first else rank - half
         self._layers = layers(count)
+        self._gradients = Gradients(self._layers, group, log)
         self._optimizer = torch.optim.SGD(self._layers.parameters(), lr=1e-3)
 
     def step(self, batch: Tensor) -> None:
@@ -190,17 +213,7 @@ class Stages:
                 if not self._first:
                     assert given.grad is not None
                     dist.send(given.grad, self._peer)
-        reduce_gradients(self._layers, self._group, self._log)
+        self._gradients.share()
         with self._log.timed("update"):
             self._optimizer.step()
-            self._optimizer.zero_grad()
-
-
-def reduce_gradients(model: nn.Module, group: dist.ProcessGroup, log: Log) -> None:
-    """One all_reduce of all gradients."""
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    with log.timed("gradients"):
-        dist.all_reduce(flat, group=group)
-    for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+            self._gradients.clear()
