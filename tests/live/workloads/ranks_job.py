@@ -42,7 +42,7 @@ from workload import Workload
 WARM_UP = 4
 STEPS = 24
 READ_S = 0.008
-# Of four ranks: what a step takes, about, and what a fault adds. More ranks share the CPUs: both grow with their number.
+# Of four ranks: what a step takes, about, and what a fault adds. More ranks share the CPUs: both grow with them.
 STEP_MS = 20.0
 FAULT_MS = 25.0
 # of a slow wire: a step moves about 0.4 MB (ddp) or 0.66 MB (mesh) over it in each direction
