@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import ascend, ascend_db, ascend_text, flight_recorder, kineto, msprof
+from whystall.tools.timeline import ascend, ascend_db, ascend_text, flight_recorder, kineto, msprof, nsys
 from whystall.tools.timeline.ascend_info import info_of
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profile_json import bad, head, unreadable
@@ -20,6 +20,7 @@ _ENTRIES = 100_000
 _LISTED = 8
 _RANK = re.compile(r"(?:rank[_-]?|_profiler_)([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 _TIMELINE = re.compile(r"(?:rank[_-]?[0-9]{1,6}(?![0-9]).*|\.pt\.trace)\.json(?:\.gz)?\Z", re.IGNORECASE)
+_DATABASES = (".sqlite", ".sqlite3", ".db")
 _REMEDY = "give a Kineto trace (.json, .json.gz), an *_ascend_pt or PROF_* directory, or one that holds such"
 _OF_RANKS = "give the directory with the dumps of all ranks to slow_node_check (--traces DIR)"
 
@@ -106,6 +107,8 @@ def _of_file(path: Path) -> Candidate:
         raise bad(path, "neither a timeline in JSON nor a database")
     if top is not None and not top.bare:
         return Candidate(path, _rank(path, top.content or {}), lambda: kineto.read(path))
+    if database and nsys.is_export(path):
+        return Candidate(path, nsys.rank_of(path), lambda: nsys.read(path))
     info, of_msprof = info_of(_home(path)), path.name.startswith(msprof.SOURCE)
     if database:
         source = msprof.SOURCE if of_msprof else "ascend_db"
@@ -172,4 +175,6 @@ def _promising(path: Path) -> bool:
     if path.name.endswith((".json", ".json.gz")):
         top = head(path)
         return top is not None and top.content is not None
+    if path.suffix in _DATABASES and is_database(path) and nsys.is_export(path):
+        return True
     return ascend.DATABASE.fullmatch(path.name) is not None

@@ -1,0 +1,283 @@
+"""Nsight Systems exports: what ran, its steps, its collectives, whoever wrote the export."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+from nsys_export import COLLECTIVE, COMM_INIT, EPOCH, PEER, PID, TID, Export, payload
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.timeline import nsys
+from whystall.tools.timeline.nsys_steps import step_numbers
+from whystall.tools.timeline.profile import Profile
+from whystall.tools.timeline.profiles import candidates, open_profile
+
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+GENERIC = "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+WORLD, PAIR = 0xFEDC_BA98_7654_3210, 0x1234
+
+
+def job(**variables: object) -> Export:
+    """Two steps of training on one rank of four."""
+    one = Export()
+    one.session(**variables)
+    one.layouts()
+    one.range("ncclCommInitRank", 1, 2, binaryData=payload(COMM_INIT, WORLD, 4, 3), eventType=59)
+    one.range("ncclCommInitRank", 4, 2, binaryData=payload(COMM_INIT, PAIR, 2, 1), eventType=59)
+    for step, at in ((7, 1000), (8, 2000)):
+        one.range(f"step {step}", at, 900, by_id=True)
+        one.range("aten::mm, op_id = 12, sizes = [[8, 8]]", at + 10, 40)
+        one.kernel("void gemm<float, 128>(float*)", at + 30, 300, launched=at + 20)
+        one.range("ncclAllReduce", at + 100, 30, binaryData=payload(COLLECTIVE, WORLD, 4096))
+        one.kernel(REDUCE, at + 330, 200, launched=at + 110, stream=20)
+        one.range("ncclAllGather", at + 140, 30, binaryData=payload(COLLECTIVE, PAIR, 1000))
+        one.kernel(GENERIC, at + 530, 100, launched=at + 150, stream=20)
+        one.call("cudaStreamSynchronize_v3020", at + 200, 600)
+    return one
+
+
+def rows(profile: Profile, kind: str) -> list[tuple[object, ...]]:
+    frame = profile.activities.filter(pl.col("kind") == kind)
+    return frame.select("name", (pl.col("start_ns") - EPOCH) // 1000, "pid", "tid", "device", "stream", "step").rows()
+
+
+@pytest.mark.parametrize("name", ["report.sqlite", "report.db", "anything"])
+def test_what_ran(tmp_path: Path, name: str) -> None:
+    profile = open_profile(job().write(tmp_path / name))
+    assert (profile.source, profile.clock) == ("nsys", "real")
+    assert rows(profile, "kernel") == [
+        ("void gemm<float, 128>(float*)", 1030, PID, TID, 0, 7, 7),
+        ("void gemm<float, 128>(float*)", 2030, PID, TID, 0, 7, 8),
+    ]
+    assert [row[:2] for row in rows(profile, "launch")] == [
+        ("cudaLaunchKernel", at + launch) for at in (1000, 2000) for launch in (20, 110, 150)
+    ]
+    assert [row[:2] for row in rows(profile, "sync")] == [("cudaStreamSynchronize", at + 200) for at in (1000, 2000)]
+    assert [row[:2] for row in rows(profile, "operator")] == [("aten::mm", at + 10) for at in (1000, 2000)]
+    assert profile.steps.select("step", (pl.col("end_ns") - pl.col("start_ns")) // 1000, "tid").rows() == [
+        (7, 900, TID),
+        (8, 900, TID),
+    ]
+    assert profile.notes == ()
+
+
+def test_its_collectives(tmp_path: Path) -> None:
+    profile = nsys.read(job().write(tmp_path / "report.sqlite"))
+    columns = ("op", "group", "bytes", "dtype", "step", "lane", "state", "seq")
+    world, pair = f"{WORLD:#x}", f"{PAIR:#x}"
+    one_step = [("all_reduce", world, 4096, "Float"), ("all_gather", pair, 2000, "")]  # two ranks with 1000 each
+    assert profile.collectives.select(columns).rows() == [
+        (*told, step, 20, "completed", -1) for step in (7, 8) for told in one_step
+    ]
+    assert profile.collectives.select((pl.col("launch_ns") - EPOCH) // 1000).to_series().to_list() == [
+        1110,
+        1150,
+        2110,
+        2150,
+    ]
+    assert profile.groups.rows() == [(pair, pair, "", [], 2), (world, world, "", [], 4)]
+    # The rank within the communicator of most ranks is the rank, when nothing else tells it.
+    assert (profile.rank, profile.run.world_size, profile.run.backend, profile.run.pid) == (3, 4, "nccl", PID)
+
+
+def test_calls_in_a_group(tmp_path: Path) -> None:
+    """Kernels of a group are launched at its end, after all its calls."""
+    one = Export()
+    one.session()
+    one.layouts()
+    one.range("ncclCommInitRank", 1, 2, binaryData=payload(COMM_INIT, WORLD, 4, 3))
+    one.range("ncclGroupStart", 90, 1)
+    one.range("ncclSend", 100, 5, binaryData=payload(PEER, WORLD, 512, 2))
+    one.range("ncclGroupEnd", 110, 20)
+    one.kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)", 200, 50, launched=120)
+    one.kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)", 300, 50, launched=100, tid=99)
+    found = nsys.read(one.write(tmp_path / "report.sqlite")).collectives
+    assert found.select("op", "bytes", "peer", "group").rows() == [
+        ("send", 512, 2, f"{WORLD:#x}"),
+        ("send_recv", -1, -1, ""),  # of another thread
+    ]
+
+
+def test_without_payloads_nothing_tells_the_group(tmp_path: Path) -> None:
+    one = job()
+    path = one.write(tmp_path / "rank2.sqlite", without=("binaryData", "jsonText", "domainId"))
+    profile = nsys.read(path)
+    assert profile.collectives.select("op", "group", "bytes").rows() == 2 * [
+        ("all_reduce", "", -1),
+        ("all_gather", "", -1),
+    ]
+    assert dict(profile.notes)["group_guessed"] == "4 of 4 name none"
+    assert profile.groups.is_empty()
+    assert profile.rank == 2
+
+
+def test_columns_an_older_version_does_not_have(tmp_path: Path) -> None:
+    gone = ("eventType", "textId", "shortName", "callchainId", "globalPid", "eventClass", "binaryData")
+    one = job()
+    for row in one.rows["NVTX_EVENTS"]:
+        row["text"] = row.get("text") or "step 1"
+    profile = nsys.read(one.write(tmp_path / "report.sqlite", without=gone))
+    assert len(rows(profile, "kernel")) == 2
+    assert set(profile.steps["step"]) == {1}
+
+
+def test_without_the_start_of_the_session_there_is_no_clock(tmp_path: Path) -> None:
+    one = job()
+    del one.rows["TARGET_INFO_SESSION_START_TIME"]
+    profile = nsys.read(one.write(tmp_path / "report.sqlite"))
+    assert profile.clock == ""
+    assert profile.activities["start_ns"][0] == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "rank", "world"),
+    [
+        ("a.sqlite", {"RANK": 5, "WORLD_SIZE": 16}, 5, 16),
+        ("rank1.sqlite", {"RANK": 5, "LOCAL_RANK": 2}, 5, 4),
+        ("out_rank-1.sqlite", {"LOCAL_RANK": 2, "MY_RANK": 3}, 1, 4),
+        ("a.sqlite", {"RANK": "7777777"}, 3, 4),
+    ],
+)
+def test_which_rank(tmp_path: Path, name: str, variables: dict[str, object], rank: int, world: int) -> None:
+    path = job(**variables).write(tmp_path / name)
+    profile = open_profile(path)
+    assert (profile.rank, profile.run.world_size, profile.run.host) == (rank, world, "node-1\\x1b[0m")
+    assert "hunter2" not in repr(profile)
+
+
+def test_a_directory_of_ranks(tmp_path: Path) -> None:
+    for rank in (1, 0):
+        job(RANK=rank).write(tmp_path / f"report{rank}.sqlite")
+    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as connection:
+        connection.execute("CREATE TABLE NVTX_EVENTS (start INTEGER)")
+    (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\0" + b"x" * 200)
+    assert [(one.rank, one.path.name) for one in candidates(tmp_path)] == [(0, "report0.sqlite"), (1, "report1.sqlite")]
+
+
+def test_processes_whose_numbers_collide(tmp_path: Path) -> None:
+    one, other = job(), Export(pid=99)
+    other.kernel("other<int>()", 1500, 10, launched=1400)
+    for table, found in other.rows.items():
+        for row in found:
+            for column in ("nameId", "demangledName", "shortName"):
+                if column in row:
+                    text = next(value for value, number in other.texts.items() if number == row[column])
+                    row[column] = one.text(text)
+        one.rows[table] += found
+    profile = nsys.read(one.write(tmp_path / "report.sqlite"))
+    kernels = profile.activities.filter(pl.col("kind") == "kernel").select("name", "pid").rows()
+    assert ("other<int>()", 99) in kernels
+    assert ("void gemm<float, 128>(float*)", PID) in kernels
+    assert profile.run.pid == -1  # more than one worked
+
+
+def test_graphs_copies_and_open_ranges(tmp_path: Path) -> None:
+    one = Export()
+    one.session()
+    one.add(
+        "CUPTI_ACTIVITY_KIND_MEMCPY", start=10, end=20, deviceId=1, streamId=3, correlationId=9, copyKind=1, bytes=5
+    )
+    one.add("CUPTI_ACTIVITY_KIND_MEMSET", start=30, end=20, deviceId=1, streamId=3, correlationId=0, bytes=5)
+    one.range("still open", 1, None)
+    one.range("a marker", 1, 5, eventType=34)
+    profile = nsys.read(one.write(tmp_path / "report.sqlite"))
+    assert profile.activities.select("kind", "name", "device", "correlation").rows() == [
+        ("memcpy", "Memcpy HtoD", 1, 9),
+        ("memset", "Memset", 1, -1),
+    ]
+    assert (profile.activities["end_ns"] >= profile.activities["start_ns"]).all()
+
+
+def test_odd_rows_are_counted(tmp_path: Path) -> None:
+    one = job()
+    row = {"end": 5, "nameId": one.text("cudaFree"), "globalTid": "x", "correlationId": b"\xff"}
+    one.add("CUPTI_ACTIVITY_KIND_RUNTIME", start="soon", **row)
+    one.add("CUPTI_ACTIVITY_KIND_RUNTIME", start=4, **row)
+    profile = nsys.read(one.write(tmp_path / "report.sqlite"))
+    assert dict(profile.notes)["odd_events"] == "1"
+    assert ("cudaFree", -1) in profile.activities.select("name", "tid").rows()
+
+
+def test_hostile_payloads_and_names(tmp_path: Path) -> None:
+    one = Export()
+    one.session()
+    one.layouts()
+    one.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=1, schemaId=101, type=22, name="Rank", offset=-400)
+    one.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=1, schemaId=101, type=22, name="No. of ranks", offset="far")
+    for data in (b"", b"\0" * 31, payload(COLLECTIVE, WORLD, 2**63)[:40], "text", 7, payload(COLLECTIVE, WORLD, 2**63)):
+        one.range("ncclAllReduce", 100, 30, binaryData=data)
+    one.kernel(REDUCE + "\x1b]0;\u202e", 200, 5, launched=110)
+    one.range("<script>\x1b[31m", 1, 5)
+    profile = nsys.read(one.write(tmp_path / "report.sqlite"))
+    assert profile.collectives["bytes"].to_list() == [-1]
+    assert not any(character in repr(profile.activities["name"].to_list()) for character in ("\x1b", "\u202e"))
+
+
+@pytest.mark.parametrize("content", [b"SQLite format 3\0", b"SQLite format 3\0" + b"x" * 5000])
+def test_damage(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "report.sqlite").write_bytes(content)
+    with pytest.raises(ToolError) as caught:
+        nsys.read(tmp_path / "report.sqlite")
+    assert caught.value.code is ErrorCode.BAD_TRACE
+
+
+def test_a_database_cut_short(tmp_path: Path) -> None:
+    whole = job().write(tmp_path / "report.sqlite").read_bytes()
+    (tmp_path / "cut.sqlite").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ToolError, match="damaged"):
+        nsys.read(tmp_path / "cut.sqlite")
+
+
+def test_one_with_nothing_in_it(tmp_path: Path) -> None:
+    one = Export()
+    one.session()
+    one.add("NVTX_EVENTS", start=5, end=None, eventType=75, text="NCCL")
+    with pytest.raises(ToolError, match="no activity"):
+        nsys.read(one.write(tmp_path / "report.sqlite"))
+    with pytest.raises(ToolError, match="No such file"):
+        nsys.read(tmp_path / "missing.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [
+        (["ProfilerStep#3", "ProfilerStep#4"], [3, 4]),
+        (["step 3", "step 4", "ProfilerStep#9"], [9]),
+        (["step_1", "step_2", "forward"], [1, 2]),
+        (["Iteration: 10", "Iteration: 11", "iter=12"], [10, 11]),
+        (["train_step", "train_step", "train_step"], [0, 1, 2]),
+        (["global_step 5", "batch 1", "batch 2"], [1, 2]),
+        (["sample_0 step=1", "stepping stone", "steps", "step one", "step 1.5"], []),
+        (["step::12 (rank 3)"], [12]),
+        (["step 99999999999"], []),
+        ([], []),
+    ],
+)
+def test_what_is_a_step(texts: list[str], numbers: list[int]) -> None:
+    frame = pl.DataFrame(
+        {
+            "said": pl.Series(texts, dtype=pl.String),
+            "pid": [1] * len(texts),
+            "tid": [2] * len(texts),
+            "start": range(0, 10 * len(texts), 10),
+            "end": range(9, 10 * len(texts) + 9, 10),
+        }
+    )
+    assert sorted(step_numbers(frame).values()) == numbers
+
+
+def test_steps_of_one_thread_only() -> None:
+    frame = pl.DataFrame(
+        {
+            "said": ["step 1", "step 1", "step 2", "step 1"],
+            "pid": [1] * 4,
+            "tid": [2, 3, 3, 4],
+            "start": [0, 0, 10, 0],
+            "end": [100, 5, 15, 7],
+        }
+    )
+    assert step_numbers(frame) == {1: 1, 2: 2}

@@ -1,0 +1,55 @@
+"""Which NVTX ranges are the steps of a training loop, when a person named them."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+_LIMIT = 10**9
+_WORDS = r"(?:train(?:ing)?[ _-]?)?(?:profiler ?step|global[ _-]?step|step|iteration|iter|batch)"
+_NUMBERED = re.compile(rf"({_WORDS})(?:[ _#:=.-]+|(?=[0-9]))([0-9]{{1,9}})(?![0-9.]).{{0,40}}", re.IGNORECASE)
+_PLAIN = re.compile(_WORDS, re.IGNORECASE)
+
+
+def step_numbers(ranges: pl.DataFrame) -> dict[int, int]:
+    """Row of each range that is a step, and its number. `ranges`: said, pid, tid, start, end.
+
+    ``ProfilerStep#3`` is what PyTorch's profiler says and goes first; else the words of `_WORDS` with a number, else
+    without one, counted in order. Only one kind of range on one thread can be steps: the one with most of them, of
+    equal ones the longest.
+    """
+    words = [_word(said) for said in ranges["said"].unique().to_list()]
+    known = {said: (family, number) for said, family, number in words if family}
+    if not known:
+        return {}
+    frame = ranges.with_row_index("row").filter(pl.col("said").is_in(list(known)))
+    frame = frame.with_columns(
+        family=pl.col("said").replace_strict(
+            {said: family for said, (family, _) in known.items()}, return_dtype=pl.String
+        ),
+        number=pl.col("said").replace_strict(
+            {said: number for said, (_, number) in known.items()}, return_dtype=pl.Int64
+        ),
+    )
+    # PyTorch's own before numbered before plain ones
+    order = pl.when(pl.col("family") == "profilerstep").then(0).when(pl.col("number") >= 0).then(1).otherwise(2)
+    best = (
+        frame.with_columns(order=order)
+        .group_by("order", "family", "pid", "tid")
+        .agg(pl.len().alias("count"), (pl.col("end") - pl.col("start")).sum().alias("length"))
+        .sort("order", "count", "length", "family", "tid", descending=[False, True, True, False, False])
+        .row(0, named=True)
+    )
+    same = (pl.col(name).eq_missing(pl.lit(best[name])) for name in ("family", "pid", "tid"))
+    chosen = frame.filter(*same, (pl.col("number") >= 0) == (best["order"] < 2)).sort("start", "row")
+    if best["order"] == 2:
+        chosen = chosen.with_columns(number=pl.int_range(pl.len(), dtype=pl.Int64))
+    return dict(chosen.select("row", "number").rows())
+
+
+def _word(said: str) -> tuple[str, str, int]:
+    """The family of a range's name and its number (-1 none); an empty family: no step."""
+    if numbered := _NUMBERED.fullmatch(said):
+        return said, re.sub(r"[ _-]", "", numbered.group(1)).lower(), min(int(numbered.group(2)), _LIMIT)
+    return (said, re.sub(r"[ _-]", "", said).lower(), -1) if _PLAIN.fullmatch(said) else (said, "", -1)
