@@ -103,7 +103,7 @@ def device_steps(
     found = found.join(talk, on="step", how="left", maintain_order="left")
     found = found.join(launches, on="correlation", how="left", maintain_order="left")
     next_ns = pl.col("first_ns").shift(-1)
-    behind = pl.min_horizontal("talk_ns", pl.coalesce(next_ns, "talk_ns"))
+    behind = pl.when(pl.col("talk_ns").is_not_null()).then(pl.min_horizontal("talk_ns", next_ns))
     ends = pl.coalesce(pl.max_horizontal("last_ns", behind), "end_ns").cum_max()
     alone = (pl.col("step") != pl.col("step").shift(1) + 1).fill_null(True)
     queued = (pl.col("first_ns") - pl.col("called_ns")).clip(0)
