@@ -25,7 +25,7 @@ def checks(before: Job, after: Job) -> list[CheckRow]:
         _ranks(before, after),
         _plain("format", "other_format", _words(before, "source"), _words(after, "source"), effect="limited"),
         _shared("collectives", _operations(before), _operations(after), "other_collectives", "collectives_differ"),
-        _shared("operators", _times(before), _times(after), "other_operators", "operators_differ"),
+        _shared("operators", _times(before), _times(after), "other_operators", "operators_differ", more_is_other=False),
         _plain("hosts", "hosts_differ", _hosts(before), _hosts(after), effect="said"),
     ]
     order: list[Effect] = ["refused", "limited", "said", "same"]
@@ -114,8 +114,20 @@ def _times(job: Job) -> dict[str, float]:
     return {f"{kind} {name}": share for kind, name, share in sums.iter_rows()}
 
 
-def _shared(what: str, before: dict[str, float], after: dict[str, float], refused: str, limited: str) -> CheckRow:
-    """How much of either run is of keys that both have. The row tells how many keys each has, and how many only it."""
+def _shared(
+    what: str,
+    before: dict[str, float],
+    after: dict[str, float],
+    refused: str,
+    limited: str,
+    *,
+    more_is_other: bool = True,
+) -> CheckRow:
+    """How much of either run is of keys that both have. The row tells how many keys each has, and how many only it.
+
+    `more_is_other`: whether much that the later run alone has makes it another program. Operators that came on top may
+    be the very difference that is looked for; those that went are not.
+    """
     texts = [
         f"{len(mine)}, {len(mine.keys() - theirs.keys())} of them only here"
         for mine, theirs in ((before, after), (after, before))
@@ -123,12 +135,12 @@ def _shared(what: str, before: dict[str, float], after: dict[str, float], refuse
     row = CheckRow(what=what, before=texts[0], after=texts[1], effect="same")
     if not before or not after:
         return row
-    share = min(
+    kept, known = (
         sum(value for key, value in mine.items() if key in theirs) / max(sum(mine.values()), 1e-12)
         for mine, theirs in ((before, after), (after, before))
     )
-    if share < _REFUSED:
+    if kept < _REFUSED or (more_is_other and known < _REFUSED):
         return row.model_copy(update={"effect": "refused", "code": refused})
-    if share < _LIMITED:
+    if min(kept, known) < _LIMITED:
         return row.model_copy(update={"effect": "limited", "code": limited})
     return row

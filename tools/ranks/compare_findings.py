@@ -176,10 +176,13 @@ class Differences:
         self.found.append((abs(change), finding))
 
     def _severity(self, pct: float | None = None) -> Severity:
-        """By what it costs every step; a run that became faster hurts nobody."""
+        """By what it costs every step, at most what the step itself lost (parts may outweigh each other); a run that
+        became faster hurts nobody.
+        """
         if self.data.verdict != "slower":
             return Severity.INFO
-        pct = abs(self.data.change_pct or 0.0) if pct is None else pct
+        whole = abs(self.data.change_pct or 0.0)
+        pct = whole if pct is None else min(pct, whole)
         if pct >= _CRITICAL_PCT:
             return Severity.CRITICAL
         return Severity.MAJOR if pct >= _MAJOR_PCT else Severity.MINOR

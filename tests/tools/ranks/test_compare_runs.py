@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -17,6 +19,8 @@ from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.ranks.compare_data import REASONS, CompareData
 from whystall.tools.ranks.compare_runs import Params, judge
+from whystall.tools.ranks.gather import gather, with_before
+from whystall.tools.ranks.slow_node_findings import numbers
 from whystall.tools.recording.store import Recording
 
 BEFORE = Plan(ranks=4, steps=20, seed=1)
@@ -355,3 +359,42 @@ def test_every_code_has_words(lang: Any) -> None:
     lines = headline_of("compare_runs", judged.data, lang)
     assert any("8" in line for line in lines)
     assert "+25" in "".join(lines)
+
+
+# --- real jobs ------------------------------------------------------------------------------------------------
+
+RECORDED = Path(__file__).parents[2] / "recorded" / "ranks"
+
+
+def real(before: str, after: str) -> Judgement[CompareData]:
+    """Two recorded jobs of four ranks, see make.py beside them."""
+    return judge(with_before(gather(str(RECORDED / after)), str(RECORDED / before)), Params())
+
+
+@pytest.mark.parametrize(
+    ("after", "what"), [("compute", "compute"), ("two", "compute"), ("quota", "compute"), ("loader", "loader")]
+)
+def test_real_faults_are_named_beside_the_sound_run(after: str, what: str) -> None:
+    slow = json.loads((RECORDED / after / "truth.json").read_text())["slow_ranks"]
+    judged = real("nothing", after)
+    found = differences(judged)
+    assert judged.data.verdict == "slower"
+    dearest = max(found.values(), key=lambda one: one.metrics["change_ms"])
+    assert dearest.attributes == {"what": what, "ranks": numbers(slow)}
+    assert {key[2] for key in found} <= {numbers(slow), ""}
+
+
+def test_a_real_slow_link() -> None:
+    found = differences(real("nothing", "link"))
+    assert {key[0] for key in found} == {"transfer"}
+
+
+def test_a_real_run_beside_itself() -> None:
+    judged = real("nothing", "nothing")
+    assert judged.data.change_ms == 0
+    assert judged.data.verdict in ("none", "cannot_tell")
+    assert all(one.polarity is Polarity.NORMAL for one in judged.findings)
+
+
+def test_real_jobs_of_another_shape_are_refused() -> None:
+    assert real("nothing", "layers").data.checks[0].effect == "refused"
