@@ -51,6 +51,13 @@ TASKS = [
     ("aclnnMul_Mul", "MIX_AIV", "MIX_AIV", 860_000, 861_000, 2, 1405, True),  # nobody's
 ]
 COLLECTIVES = [("hcom_allReduce__586_0_1", 244_000, 801_000, 1175)]
+COUNT = 4_097_000  # of FP32
+# The communicator's name, its hash as msprof computes it, and its ranks.
+GROUP, GROUP_ID, RANKS = "10.0.0.1%eth0_60000_0_1736408000000011", "16139733143014082586", [1, 3, 5, 7]
+# of the collective, ms: elapsed, under way, waiting, idle
+TIMES = (0.557, 0.239, 0.055, 0.263)
+# Rank within the group, MB and ms: the job's rank 3 is the second of its group.
+LINKS = [("1-1", "LOCAL", 4.0, 0.01), ("1-0", "HCCS", 61.210624, 3.8604771875), ("1-3", "RDMA", 8.0, 4.0)]
 # operator, connection, start of its task: what the profiler links
 OWNERS = [("aclnnMm", 953, 940_000), ("HcclAllreduce", 1175, 244_000)]
 
@@ -89,7 +96,9 @@ def timeline(*, python: bool = True, communication: str = "HCCL") -> list[Json]:
         args = {"Model Id": 2**32 - 1, "Task Type": kind, "Physic Stream Id": stream, "connection_id": connection}
         events.append(_x(name, hardware, stream, start, end, args=args))
     for name, start, end, connection in COLLECTIVES:
-        events.append(_x(name, hccl, 0, start, end, args={"connection_id": connection, "data_type": "FP32"}))
+        events.append(
+            _x(name, hccl, 0, start, end, args={"connection_id": connection, "data_type": "FP32", "count": COUNT})
+        )
     events.append(_x("Notify_Wait", hccl, 2, 245_000, 745_000, args={"task type": "Notify_Wait", "stream id": 4}))
     events.append(_x("Computing", overlap, 0, 940_000, 993_741))
     events.append({"ph": "C", "name": "HBM 0/Read", "pid": _section(17), "tid": 0, "ts": us(0), "args": {"Read": 1}})
@@ -125,7 +134,15 @@ def database(path: Path, *, python: bool = True) -> None:
         )
         db.execute("CREATE TABLE COMPUTE_TASK_INFO (name INTEGER, globalTaskId INTEGER PRIMARY KEY)")
         db.execute("CREATE TABLE CANN_API (startNs, endNs, type, globalTid, connectionId INTEGER PRIMARY KEY, name)")
-        db.execute("CREATE TABLE COMMUNICATION_OP (opName, startNs, endNs, connectionId, groupName, opId)")
+        db.execute(
+            "CREATE TABLE COMMUNICATION_OP (opName, startNs, endNs, connectionId, groupName, opId, dataType, count)"
+        )
+        db.execute("CREATE TABLE ENUM_HCCL_DATA_TYPE (id INTEGER PRIMARY KEY, name TEXT)")
+        db.execute("INSERT INTO ENUM_HCCL_DATA_TYPE VALUES (4, 'FP32')")
+        db.execute("CREATE TABLE HOST_INFO (hostUid TEXT, hostName TEXT)")
+        db.execute("INSERT INTO HOST_INFO VALUES ('3538958389648580163', 'node7')")
+        db.execute("CREATE TABLE META_DATA (name TEXT, value TEXT)")
+        db.execute("INSERT INTO META_DATA VALUES ('parallel_group_info', ?)", (json.dumps(groups()),))
         types = {"acl": 20000, "node": 10000, "hccl": 5500}
         for level, name, start, end, tid, connection in CALLS:
             row = (BEGIN + start, BEGIN + end, types[level], PID << 32 | tid, connection, texts[name])
@@ -136,8 +153,8 @@ def database(path: Path, *, python: bool = True) -> None:
             if details:
                 db.execute("INSERT INTO COMPUTE_TASK_INFO VALUES (?,?)", (texts[name], number))
         for number, (name, start, end, connection) in enumerate(COLLECTIVES):
-            operation = (texts[name], BEGIN + start, BEGIN + end, connection, texts["group"], number)
-            db.execute("INSERT INTO COMMUNICATION_OP VALUES (?,?,?,?,?,?)", operation)
+            operation = (texts[name], BEGIN + start, BEGIN + end, connection, texts[GROUP], number, 4, COUNT)
+            db.execute("INSERT INTO COMMUNICATION_OP VALUES (?,?,?,?,?,?,?,?)", operation)
         if python:
             db.execute("CREATE TABLE PYTORCH_API (startNs TEXT, endNs TEXT, globalTid, connectionId, name, type)")
             db.execute("CREATE TABLE CONNECTION_IDS (id INTEGER, connectionId INTEGER)")
@@ -151,6 +168,73 @@ def database(path: Path, *, python: bool = True) -> None:
                 row = (*times, PID << 32 | tid, link, texts[name], kind)
                 db.execute("INSERT INTO PYTORCH_API VALUES (?,?,?,?,?,?)", row)
         db.executemany("INSERT INTO STRING_IDS VALUES (?,?)", [(number, text) for text, number in texts.items()])
+
+
+def groups() -> Json:
+    """``parallel_group_info`` of the metadata."""
+    return {GROUP: {"group_name": "dp", "group_rank": RANKS.index(3), "global_ranks": RANKS}}
+
+
+def communication(*, skew_ns: int = 0) -> Json:
+    """``communication.json``; `skew_ns`: of its instants against the timeline's."""
+    name, start, _, _ = COLLECTIVES[0]
+    elapse, transit, wait, idle = TIMES
+    info: Json = {
+        "Start Timestamp(us)": (BEGIN + start + skew_ns) / 1000,
+        "Elapse Time(ms)": elapse,
+        "Transit Time(ms)": transit,
+        "Wait Time(ms)": wait,
+        "Synchronization Time(ms)": wait,
+        "Idle Time(ms)": idle,
+    }
+    operation = {"Communication Time Info": info, "Communication Bandwidth Info": {"HCCS": {"Transit Size(MB)": 1}}}
+    total = {"Communication Time Info": {key: info[key] for key in info if key != "Start Timestamp(us)"}}
+    return {"step50": {"p2p": {}, "collective": {f"{name}@{GROUP_ID}": operation, "Total Op Info": total}}}
+
+
+def matrix(*, total: bool = True) -> Json:
+    """``communication_matrix.json``; without `total`, the chosen operations only."""
+    links = {
+        pair: {"Transport Type": transport, "Transit Size(MB)": size, "Transit Time(ms)": took}
+        for pair, transport, size, took in LINKS
+    }
+    chosen = {pair: link | {"Op Name": COLLECTIVES[0][0]} for pair, link in links.items()}
+    entries = {f"allreduce-{which}@{GROUP_ID}": chosen for which in ("top1", "middle", "bottom1")}
+    if total:
+        entries[f"allreduce-total@{GROUP_ID}"] = links
+    return {"step50": {"p2p": {}, "collective": entries}}
+
+
+def communication_files(directory: Path) -> None:
+    """What the profiler measured, beside a timeline, and the metadata, in a ``*_ascend_pt`` directory."""
+    output = directory / "ASCEND_PROFILER_OUTPUT"
+    (output / "communication.json").write_text(json.dumps(communication()))
+    (output / "communication_matrix.json").write_text(json.dumps(matrix()))
+    (directory / "profiler_metadata.json").write_text(json.dumps({"parallel_group_info": groups()}))
+
+
+def analysis(path: Path, *, skew_ns: int = 13_000) -> None:
+    """``analysis.db``: the same in tables."""
+    name, start, _, _ = COLLECTIVES[0]
+    elapse, transit, wait, idle = TIMES
+    with sqlite3.connect(path) as db:
+        db.execute(
+            "CREATE TABLE CommAnalyzerTime (hccl_op_name TEXT, group_name TEXT, start_timestamp NUMERIC, elapse_time "
+            "NUMERIC, transit_time NUMERIC, wait_time NUMERIC, synchronization_time NUMERIC, idle_time NUMERIC, step "
+            "TEXT, type TEXT)"
+        )
+        at = (BEGIN + start + skew_ns) / 1000
+        row = (name, GROUP_ID, at, elapse, transit, wait, wait, idle, "step50", "collective")
+        db.execute("INSERT INTO CommAnalyzerTime VALUES (?,?,?,?,?,?,?,?,?,?)", row)
+        db.execute(
+            "CREATE TABLE CommAnalyzerMatrix (hccl_op_name TEXT, group_name TEXT, src_rank TEXT, dst_rank TEXT, "
+            "transport_type TEXT, transit_size NUMERIC, transit_time NUMERIC, bandwidth NUMERIC, step TEXT, type TEXT, "
+            "op_name TEXT)"
+        )
+        for label in ("allreduce-top1", "allreduce-total"):
+            for pair, transport, size, took in LINKS:
+                link = (label, GROUP_ID, *pair.split("-"), transport, size, took, 0, "step50", "collective", name)
+                db.execute("INSERT INTO CommAnalyzerMatrix VALUES (?,?,?,?,?,?,?,?,?,?,?)", link)
 
 
 def profiler_info(*, rank: int = 3, activities: tuple[str, ...] = ("CPU", "NPU")) -> Json:

@@ -33,11 +33,11 @@ class Communicators:
         self.world_size = -1
         if isinstance(info, str):
             try:
-                info = msgspec.json.decode(info)
+                info = msgspec.json.decode(info) if info else None
             except (msgspec.DecodeError, RecursionError):
                 info = []
         entries = info if isinstance(info, dict) else {}
-        self.odd += info is not None and info != "" and not isinstance(info, dict)
+        self.odd += info is not None and not isinstance(info, dict)
         for name, entry in entries.items():
             ranks = ranks_of(entry.get("global_ranks")) if isinstance(entry, dict) else None
             self.odd += ranks is None
