@@ -59,7 +59,7 @@ def match(job: Job) -> Matched:
     rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
     # With a sequence number, no other rank's row can be the same operation: it is alone, or its group is unclear.
     rest = rest.filter(~pl.col("numbered") | pl.col("channel").is_in(doubtful))
-    timed, ambiguous = by_time(rows, rest, estimate(_frame(rows, links)))
+    timed, ambiguous = by_time(rows, rest, estimate(_frame(rows, links)), groups.values())
     links = pl.concat([links, timed])
     frame = _named(_frame(rows, links, estimate(_frame(rows, links))), names)
     lost = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")

@@ -1,9 +1,10 @@
 """To which of its rank's groups an operation belongs, where the trace does not say.
 
 Traces of gloo name the groups a rank is in, and not whose an operation is. Ranks of a group leave together, those of
-different groups do not: an operation belongs to the group whose ranks' ends scatter least, if all of its ranks find so.
-Where several groups fit as well, one that holds all others is meant (a group of all leaves together, whatever its
-parts). Operations are compared step by step, by their place among equal ones of the step.
+different groups do not: an operation belongs to the group whose ranks' ends scatter least by far, if all of its ranks
+find so. (A group of all and its parts fit alike: parts that wait for the same rank leave together too. That is left
+open.) Operations are compared step by step, by their place among equal ones of the step. Ranks that have one group
+only need no comparison.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _STEPS = 5
 _MARGIN, _WEAK_MARGIN = 3.0, 1.5
 """The ends of any other group scatter so many times more; and where other places of the same operation tell already."""
 _LOOSE, _TIGHT = 0.5, 0.2
-"""Ends scatter at most so much, beside arrivals; and where no other group is there to be compared with."""
+"""Ends scatter at most so much, beside arrivals; and where there is no other group to compare with."""
 
 _Slot = tuple[str, int]
 _Scores = dict[tuple[int, _Slot], dict[str, tuple[float, float]]]
@@ -33,11 +34,20 @@ def inferred(rows: pl.DataFrame, groups: Mapping[str, tuple[int, ...]]) -> pl.Da
     found = rows.filter(unnamed & (pl.col("step") >= 0)).sort("start_ns", "row")
     present = set(rows["rank"].unique().to_list())
     members = {group: tuple(sorted(present & set(ranks))) for group, ranks in groups.items()}
-    members = {group: ranks for group, ranks in members.items() if len(ranks) > 1}
+    # two groups of the same ranks leave together alike, and either will do
+    first = {ranks: group for group, ranks in sorted(members.items(), reverse=True) if len(ranks) > 1}
+    members = {group: ranks for ranks, group in first.items()}
+    rows = _only(rows, unnamed, groups, members)
+    found = found.join(rows.filter(unnamed), on="row", how="semi", maintain_order="left")
     if found.is_empty() or not members:
         return rows
-    found = _usual(found)
-    chosen = _chosen(_scores(found, members), members)
+    found = _whole(found)
+    chosen = _chosen(_scores(found, members))
+    chosen = {
+        (rank, slot): group
+        for (rank, slot), group in chosen.items()
+        if group and all(chosen.get((other, slot)) == group for other in members[group])
+    }
     if not chosen:
         return rows
     names = [(rank, token, nth, group, len(groups[group])) for (rank, (token, nth)), group in chosen.items()]
@@ -53,27 +63,48 @@ def inferred(rows: pl.DataFrame, groups: Mapping[str, tuple[int, ...]]) -> pl.Da
     )
     by_kind = rows.filter(unnamed).join(plain.filter("one"), on=["rank", "token"]).select("row", "name", "members")
     named = pl.concat([by_kind, by_place]).unique("row", keep="first")
+    return _given(rows, named)
+
+
+def _given(rows: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
+    """`rows` with the group ``name`` of ``members`` ranks that `named` has for them."""
     rows = rows.join(named, on="row", how="left", maintain_order="left")
-    known = pl.col("name").is_not_null()
     return rows.with_columns(
         group=pl.coalesce("name", "group"),
         channel=pl.coalesce("name", "channel"),
         size=pl.coalesce("members", "size"),
-        trusted=pl.col("trusted") | known,
+        trusted=pl.col("trusted") | pl.col("name").is_not_null(),
     ).drop("name", "members")
 
 
-def _usual(rows: pl.DataFrame) -> pl.DataFrame:
-    """`rows` with their place among equal ones (``nth``), of steps with the most usual number of these."""
+def _only(
+    rows: pl.DataFrame, unnamed: pl.Expr, groups: Mapping[str, tuple[int, ...]], members: Mapping[str, tuple[int, ...]]
+) -> pl.DataFrame:
+    """`rows` with the group of ranks that have no other, nor have the others in it."""
+    own: dict[int, list[str]] = {}
+    for group, ranks in members.items():
+        for rank in ranks:
+            own.setdefault(rank, []).append(group)
+    sole = [group for group, ranks in members.items() if all(len(own[rank]) == 1 for rank in ranks)]
+    names = [(rank, group, len(groups[group])) for group in sole for rank in members[group]]
+    table = pl.DataFrame(names, schema={"rank": pl.Int32, "name": pl.String, "members": pl.Int32}, orient="row")
+    return _given(rows, rows.filter(unnamed).join(table, on="rank").select("row", "name", "members"))
+
+
+def _whole(rows: pl.DataFrame) -> pl.DataFrame:
+    """`rows` with their place among equal ones (``nth``), of steps with most of these: in others some may be lost."""
     rows = rows.with_columns(
         nth=pl.int_range(pl.len()).over("rank", "step", "token"), count=pl.len().over("rank", "step", "token")
     )
-    usual = pl.col("count").mode().max().over("rank", "token")
-    return rows.filter(pl.col("count") == usual).drop("count")
+    return rows.filter(pl.col("count") == pl.col("count").max().over("rank", "token")).drop("count")
 
 
 def _scores(rows: pl.DataFrame, members: Mapping[str, tuple[int, ...]]) -> _Scores:
     """For each rank and place: of each group it may be for, how ends scatter among its ranks, and how arrivals do."""
+    of: dict[int, list[str]] = {}
+    for group, ranks in members.items():
+        for rank in ranks:
+            of.setdefault(rank, []).append(group)
     pairs = [(group, rank, ranks[0]) for group, ranks in members.items() for rank in ranks]
     schema = {"name": pl.String, "rank": pl.Int32, "first": pl.Int32}
     wide = rows.join(pl.DataFrame(pairs, schema=schema, orient="row"), on="rank")
@@ -93,21 +124,30 @@ def _scores(rows: pl.DataFrame, members: Mapping[str, tuple[int, ...]]) -> _Scor
         .group_by(at)
         .agg(pl.col("ends").max(), pl.col("starts").min(), ranks=pl.len() + 1)
     )
+    seen = {
+        (name, token, nth): (ends, starts)
+        for name, token, nth, ends, starts, ranks in apart.iter_rows()
+        if ranks == len(members[name])
+    }
+    doing = {token: set(ranks) for token, ranks in rows.group_by("token").agg("rank").iter_rows()}
     scores: _Scores = {}
-    for group, token, nth, ends, starts, ranks in apart.sort(at).iter_rows():
-        if ranks == len(members[group]):
-            for rank in members[group]:
-                scores.setdefault((rank, (token, nth)), {})[group] = (ends, starts)
+    for rank, token, nth in rows.select("rank", "token", "nth").unique().sort("rank", "token", "nth").iter_rows():
+        possible = [name for name in of.get(rank, ()) if doing[token].issuperset(members[name])]
+        # one that could be meant and could not be looked at is as good as the best
+        if possible and all((name, token, nth) in seen for name in possible):
+            scores[rank, (token, nth)] = {name: seen[name, token, nth] for name in possible}
     return scores
 
 
 def _scatter(difference: pl.Expr) -> pl.Expr:
-    return (difference - difference.median()).abs()
+    """How `difference` changes from step to step: clocks that drift apart do not scatter."""
+    change = difference.sort_by("step").diff().drop_nulls()
+    return (change - change.median()).abs()
 
 
-def _chosen(scores: _Scores, members: Mapping[str, tuple[int, ...]]) -> dict[tuple[int, _Slot], str]:
-    """The group of each rank's place, where all ranks of the group choose it."""
-    choices = {place: _best(fits, members) for place, fits in scores.items()}
+def _chosen(scores: _Scores) -> dict[tuple[int, _Slot], str]:
+    """The group of each rank's place by that rank's own evidence; empty where that does not tell."""
+    choices = {place: _best(fits) for place, fits in scores.items()}
     by_kind: dict[tuple[int, str], set[str]] = {}
     for (rank, (token, _)), group in choices.items():
         if group:
@@ -120,21 +160,12 @@ def _chosen(scores: _Scores, members: Mapping[str, tuple[int, ...]]) -> dict[tup
             others = [ends for other, (ends, _) in fits.items() if other != likely]
             if likely in fits and all(ends > _WEAK_MARGIN * fits[likely][0] for ends in others):
                 choices[rank, (token, nth)] = likely
-    return {
-        (rank, slot): group
-        for (rank, slot), group in choices.items()
-        if group and all(choices.get((other, slot)) == group for other in members[group])
-    }
+    return choices
 
 
-def _best(fits: Mapping[str, tuple[float, float]], members: Mapping[str, tuple[int, ...]]) -> str:
+def _best(fits: Mapping[str, tuple[float, float]]) -> str:
     """The group whose ends scatter least, empty where another fits as well."""
     best = min(fits, key=lambda group: (fits[group][0], group))
     ends, starts = fits[best]
-    rivals = [group for group in fits if fits[group][0] <= _MARGIN * ends]
-    if len(rivals) == 1:
-        return best if ends <= (_LOOSE if len(fits) > 1 else _TIGHT) * starts else ""
-    widest = max(rivals, key=lambda group: (len(members[group]), group))
-    ends, starts = fits[widest]
-    holds = all(set(members[group]) <= set(members[widest]) for group in rivals)
-    return widest if holds and ends <= _TIGHT * starts else ""
+    rivals = sum(other <= _MARGIN * ends for other, _ in fits.values()) - 1
+    return best if not rivals and ends <= (_LOOSE if len(fits) > 1 else _TIGHT) * starts else ""

@@ -7,6 +7,9 @@ that; ranks that end together again and again are a group, where the traces do n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 import polars as pl
 
 from whystall.tools.ranks.clock_votes import laid
@@ -34,8 +37,11 @@ _RANKS = ("rank", pl.List(pl.Int32))
 _NAMED = pl.Schema([("group", pl.String), ("kind", pl.String), _RANKS, ("name", pl.String), ("size", pl.Int32)])
 
 
-def by_time(rows: pl.DataFrame, left: pl.DataFrame, clocks: Clocks) -> tuple[pl.DataFrame, pl.Series]:
-    """Match the rows `left` of all `rows` (prepared as in `matching`), with the `clocks` known so far.
+def by_time(
+    rows: pl.DataFrame, left: pl.DataFrame, clocks: Clocks, groups: Iterable[tuple[int, ...]] = ()
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Match the rows `left` of all `rows` (prepared as in `matching`), with the `clocks` known so far. `groups`: the
+    ranks of those that the traces name.
 
     Returns links (`LINKS`) and the rows for which there was more than one answer.
     """
@@ -49,7 +55,7 @@ def by_time(rows: pl.DataFrame, left: pl.DataFrame, clocks: Clocks) -> tuple[pl.
     if left.is_empty():
         return LINKS.to_frame(), left["row"]
     clusters = _clustered(left.join(laid(rows, left["rank"].unique().to_list(), clocks), on="row"))
-    links = pl.concat([_of_known(clusters), _of_unknown(clusters, rows)])
+    links = pl.concat([_of_known(clusters), _of_unknown(clusters, rows, groups)])
     sure = clusters.filter(pl.col("told") & (pl.col("ranks") == 1))
     doubt = left.join(links, on="row", how="anti").join(sure, on="row", how="anti")
     return links, doubt["row"]
@@ -89,10 +95,12 @@ def _of_known(clusters: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_unknown(clusters: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:
+def _of_unknown(clusters: pl.DataFrame, every: pl.DataFrame, groups: Iterable[tuple[int, ...]]) -> pl.DataFrame:
     """Clusters in groups that nobody names the ranks of: groups are the sets of ranks that end together often.
 
-    Not where a rank that has such operations (in `every`) could not be placed: it may belong to any of them.
+    Not where a rank that has such operations (in `every`) could not be placed: it may belong to any of them. Nor where
+    the set holds a smaller group, seen or among `groups`: ranks that have just left that one together come together to
+    whatever is next, and several groups look like one.
     """
     doing = every.group_by("group", "kind").agg(ranks=pl.col("rank").n_unique())
     rows = clusters.filter(~pl.col("trusted") & (pl.col("within") <= _UNKNOWN_NS)).drop("ranks")
@@ -101,17 +109,20 @@ def _of_unknown(clusters: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:
     )
     sets = rows.filter("told").group_by("group", "kind", "cluster").agg(pl.col("rank").sort())
     counted = sets.group_by("group", "kind", "rank").len().sort("len", "rank", descending=[True, False])
-    named: dict[str, list[object]] = {"group": [], "kind": [], "rank": [], "name": [], "size": []}
-    for (group, kind), part in counted.group_by("group", "kind", maintain_order=True):
-        seen = {frozenset(ranks): count for ranks, count in part.select("rank", "len").iter_rows()}
-        accepted = _sets(seen)
-        for ranks in seen:
-            fitting = [other for other in accepted if ranks <= other]
-            if len(ranks) > 1 and len(fitting) == 1 and not any(other < ranks for other in accepted):
-                values = (group, kind, sorted(ranks), group_key(str(group), tuple(fitting[0])), len(fitting[0]))
-                for column, value in zip(named.values(), values, strict=True):
-                    column.append(value)
-    found = sets.join(pl.DataFrame(named, schema=_NAMED), on=["group", "kind", "rank"]).select(
+    seen = {
+        (str(group), str(kind)): {frozenset(ranks): count for ranks, count in part.select("rank", "len").iter_rows()}
+        for (group, kind), part in counted.group_by("group", "kind", maintain_order=True)
+    }
+    accepted = {of: _sets(counts) for of, counts in seen.items()}
+    smaller = {*(frozenset(ranks) for ranks in groups if len(ranks) > 1), *chain.from_iterable(accepted.values())}
+    named = []
+    for (group, kind), counts in seen.items():
+        sure = [ranks for ranks in accepted[group, kind] if not any(other < ranks for other in smaller)]
+        for ranks in counts:
+            fitting = [other for other in sure if ranks <= other]
+            if len(ranks) > 1 and len(fitting) == 1 and not any(other < ranks for other in smaller):
+                named.append((group, kind, sorted(ranks), group_key(group, tuple(fitting[0])), len(fitting[0])))
+    found = sets.join(pl.DataFrame(named, schema=_NAMED, orient="row"), on=["group", "kind", "rank"]).select(
         "cluster", "name", "size"
     )
     return (
