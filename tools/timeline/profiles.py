@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import ascend, ascend_db, ascend_text, flight_recorder, kineto, msprof, nsys
+from whystall.tools.timeline import (
+    ascend,
+    ascend_db,
+    ascend_text,
+    flight_recorder,
+    kineto,
+    msprof,
+    nccl_inspector,
+    nsys,
+)
 from whystall.tools.timeline.ascend_info import info_of
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profile_json import bad, head, unreadable
@@ -101,8 +110,10 @@ def _list(ranks: list[int]) -> str:
 def _of_file(path: Path) -> Candidate:
     database = is_database(path)
     top = None if database else head(path)
-    if not database and (top is None or top.content is None) and (found := _of_ranks(path, named=True)):
-        return found
+    if not database and (top is None or top.content is None):
+        found = (_damaged(path) if top is None else None) or _of_ranks(path, named=True)
+        if found is not None:
+            return found
     if not database and top is None:
         raise bad(path, "neither a timeline in JSON nor a database")
     if top is not None and not top.bare:
@@ -122,6 +133,9 @@ def _of_ranks(path: Path, *, named: bool = False) -> Candidate | None:
     if flight_recorder.is_dump(path) or (named and flight_recorder.is_pickle(path)):
         rank = flight_recorder.named_rank(path)
         return Candidate(path, rank, lambda: flight_recorder.read(path), flight_recorder.SOURCE)
+    if (named or path.name.endswith(nccl_inspector.SUFFIXES)) and nccl_inspector.is_log(path):
+        rank = nccl_inspector.rank_of(path)
+        return Candidate(path, rank, lambda: nccl_inspector.read(path), nccl_inspector.SOURCE)
     return None
 
 
