@@ -1,9 +1,8 @@
 """Jobs without collectives: replicas that serve alike, compared by the latency of their steps.
 
-Nobody waits for anybody here, so that a slow replica shows by itself. Its steps are compared with the median of the
-other replicas' medians: if it were like them, half of its steps would be longer. The sign test is exact and needs no
-assumption about latencies, which have long tails. What they had to do may differ: an operator that ran more often is
-told, and is then no slowness of the replica.
+Nobody waits for anybody here, so that a slow replica shows by itself. Its steps are compared with all the others' by
+their order (`samples.rank_test`): latencies have long tails, and neighbouring ones resemble each other. What replicas
+had to do may differ: an operator that ran more often is told in the evidence.
 """
 
 from __future__ import annotations
@@ -13,15 +12,20 @@ from dataclasses import dataclass
 import polars as pl
 
 from whystall.tools.ranks import chance
-from whystall.tools.ranks.votes import UNLIKELY
+from whystall.tools.ranks.samples import rank_test
+from whystall.tools.ranks.votes import SURE
 
-# Neighbouring requests resemble each other (bursts, batches): at most so many votes, each the median of a run of steps.
+# At most so many values of each replica, medians of runs of steps: neighbours say little more, and ranks cost sorting.
 _BLOCKS = 64
+# Nor more than so many of all others together.
+_OTHERS = 4096
 
 
 @dataclass(frozen=True)
 class Replica:
-    """`ratio`: its median over that of the others. `longer` of `votes` runs of steps were longer than theirs."""
+    """A replica beside the others: `peers_ns` is the median of their medians; `longer` of `votes` runs of steps were
+    longer than that. `p_value` is the rank test's, corrected.
+    """
 
     rank: int
     steps: int
@@ -37,14 +41,13 @@ class Replica:
         """How many times as long a step takes as with the others; 1 where there are none."""
         return self.p50_ns / self.peers_ns if self.peers_ns > 0 else 1.0
 
+    def seems_slow(self, floor: float) -> bool:
+        """Whether it is slower than the others by at least the share `floor`, be it by chance."""
+        return self.ratio >= 1 + floor
+
     def slow(self, floor: float) -> bool:
-        """Whether it is slower than the others by at least the share `floor`, and not by chance."""
-        return self.p_value < UNLIKELY and self.ratio >= 1 + floor
-
-
-def enough_steps(replicas: int) -> int:
-    """How many steps of each a test among so many needs."""
-    return chance.fewest(0.5, max(replicas, 2), UNLIKELY)
+        """Whether it is, and not by chance: there is no second measure that could agree."""
+        return self.p_value < SURE and self.seems_slow(floor)
 
 
 def compare(steps: pl.DataFrame) -> list[Replica]:
@@ -55,13 +58,15 @@ def compare(steps: pl.DataFrame) -> list[Replica]:
         for (rank,), frame in spans.partition_by("rank", as_dict=True).items()
     }
     medians = {rank: chance.median(values) for rank, values in of_rank.items()}
-    return [_beside(rank, of_rank[rank], medians) for rank in sorted(of_rank)]
+    blocks = {rank: _blocks(values) for rank, values in of_rank.items()}
+    return [_beside(rank, of_rank[rank], blocks, medians) for rank in sorted(of_rank)]
 
 
-def _beside(rank: int, values: list[int], medians: dict[int, float]) -> Replica:
+def _beside(rank: int, values: list[int], every: dict[int, list[float]], medians: dict[int, float]) -> Replica:
     peers = chance.median(value for other, value in medians.items() if other != rank)
-    blocks = _blocks(values)
-    longer = sum(value > peers for value in blocks)
+    blocks = every[rank]
+    others = [value for other, found in every.items() if other != rank for value in found]
+    p_value, above = rank_test(others[:: -(-len(others) // _OTHERS) or 1], blocks)
     ordered = sorted(values)
     return Replica(
         rank=rank,
@@ -69,9 +74,10 @@ def _beside(rank: int, values: list[int], medians: dict[int, float]) -> Replica:
         p50_ns=medians[rank],
         p99_ns=float(ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]),
         peers_ns=peers,
-        longer=longer,
+        longer=sum(value > peers for value in blocks),
         votes=len(blocks),
-        p_value=chance.corrected(chance.binomial_tail(longer, len(blocks), 0.5), len(medians)),
+        # one-sided: only the slower one is asked for
+        p_value=chance.corrected(p_value / 2 if above > 0.5 else 1.0, len(medians)),
     )
 
 

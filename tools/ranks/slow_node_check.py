@@ -112,9 +112,9 @@ TOOL = Tool(
     name="slow_node_check",
     title="Slow-node check",
     description=(
-        "Which rank of a distributed job holds the others back, from the ranks' own traces (PyTorch, Ascend, nsys, "
-        "NCCL): rank, several, stage, moving, link, none or cannot_tell; compute-, communication- or host-slow, or a "
-        "hang; cost per step, evidence."
+        "Which rank of a distributed job holds the others back, by the ranks' traces (PyTorch, Ascend, nsys, NCCL): "
+        "rank, several, stage, moving, link, none or cannot_tell; compute-, communication-, host-slow or hang; cost "
+        "per step, evidence."
     ),
     params=Params,
     data=Data,

@@ -8,7 +8,7 @@ have been seen.
 
 Confidence of an accusation: *high* - p < 0.001, it costs at least `Floors.critical` of a step, and both measures agree;
 *medium* - p < 0.001 and both agree; *low* - the rest. A job with ranks missing or with operations that could not be
-matched gives one grade less.
+matched gives one grade less. Replicas wait for nobody, which leaves one measure: at most *medium*.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ REASONS = frozenset(
 MOST_UNMATCHED = 0.3
 # From this share on the answer is less sure.
 SOME_UNMATCHED = 0.05
-SURE = 0.001
 # Transfers that take more than this share of a step may well be slow; without others to compare with nobody can tell.
 MOSTLY_TRANSFERS = 0.5
 # One-sided 99 %: what noise can hide.
@@ -191,6 +190,9 @@ class _Case:
         if self.look.job.missing and self._exposed(late.rank) >= self.floors.warn:
             self.abstain.append("ranks_missing")  # it may wait for somebody absent itself: then it costs nothing
             return False
+        if late.work_lost_ns is None and late.p_value >= votes.SURE:
+            self.abstain.append("no_work_seen")
+            return False
         if late.work_lost_ns is None or late.work_lost_ns >= self.floor_ns:
             return self._beyond_residual(late)
         if late.work_lost_ns < _AGREE * late.lost_ns:
@@ -223,7 +225,7 @@ class _Case:
     def _confidence(self, p_value: float, of_step: float, *, agreed: bool) -> Confidence:
         grades: tuple[Confidence, ...] = ("low", "medium", "high")
         grade = 0
-        if p_value < SURE and agreed:
+        if p_value < votes.SURE and agreed:
             grade = 2 if of_step >= self.floors.critical else 1
         if self.look.job.missing or self._unmatched() > SOME_UNMATCHED:
             grade -= 1
@@ -364,12 +366,15 @@ def _replicas(look: Look, floors: Floors) -> Outcome:
     if len(counts) < 2:
         out.because("few_ranks")
         return out
-    if out.steps < replicas.enough_steps(len(counts)):
+    if out.steps < votes.FEWEST_STEPS:
         out.because("few_steps")
         return out
     slow = sorted((one for one in out.replicas if one.slow(floors.warn)), key=lambda one: -one.ratio)
     if len(slow) * 2 > len(counts):
         out.because("mixed_signals")
+        return out
+    if not slow and any(one.seems_slow(floors.warn) for one in out.replicas):
+        out.because("noise")
         return out
     innocent = tuple(one.rank for one in out.replicas if one not in slow)
     out.accused = [_slow_replica(look, one, innocent, floors) for one in slow]
@@ -382,5 +387,6 @@ def _slow_replica(look: Look, one: replicas.Replica, innocent: Sequence[int], fl
     late = votes.Late(one.rank, one.longer, one.votes, one.p_value, cost, None, -1)
     kind = classify(replicas.own(look.job.table("steps")), look.job.table("operators"), one.rank, innocent)
     share = cost / one.p50_ns
-    sure: Confidence = "low" if one.p_value >= SURE else "high" if share >= floors.critical else "medium"
+    # one measure: never more than medium
+    sure: Confidence = "medium" if share >= floors.critical else "low"
     return Accused(one.rank, late, kind, tuple(innocent), cost, share, share, -1, sure)

@@ -29,6 +29,8 @@ from whystall.tools.ranks.grid import Grid, highest, known, lowest, middle
 NOISE = 0.01
 # Less likely than this by chance, after correction.
 UNLIKELY = 0.01
+# Where no second measure agrees.
+SURE = 0.001
 # However many ranks: fewer steps show the state of one moment (a checkpoint, a page cache that was cold).
 FEWEST_STEPS = 5
 # A change of level that the noise of so many steps does not make: beyond four standard errors even with a thousand
