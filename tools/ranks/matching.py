@@ -55,7 +55,7 @@ def match(job: Job) -> Matched:
     rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
     ordered = _by_order(rest.filter(~pl.col("numbered")), job)
     links = pl.concat([links, ordered])
-    links, doubtful = _believed(rows, links)
+    links, doubtful = _believed(rows, links, len(job.missing))
     rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
     # With a sequence number, no other rank's row can be the same operation: it is alone, or its group is unclear.
     rest = rest.filter(~pl.col("numbered") | pl.col("channel").is_in(doubtful))
@@ -137,7 +137,7 @@ def _prepared(job: Job) -> tuple[pl.DataFrame, dict[str, tuple[int, ...]], dict[
     # a number counts within its group; without one it counts nothing that another rank knows
     rows = rows.with_columns(numbered=(pl.col("seq") >= 0) & (pl.col("group") != "") & ~pl.col("pair"))
     return (
-        rows.drop("_bytes", "_dtype", "_op", "members", "told", "holders"),
+        rows.drop("_bytes", "_dtype", "_op", "members", "holders"),
         stated,
         dict(codes.select("code", "group").iter_rows()),
     )
@@ -203,22 +203,33 @@ def _by_order(rows: pl.DataFrame, job: Job) -> pl.DataFrame:
     )
 
 
-def _believed(rows: pl.DataFrame, links: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+def _believed(rows: pl.DataFrame, links: pl.DataFrame, missing: int) -> tuple[pl.DataFrame, list[str]]:
     """`links` without those of groups whose members nobody states and whose ranks do not leave together, and the
-    channels of these. Members that proved themselves become the group's name."""
+    channels of these. Members that proved themselves become the group's name; any of the `missing` ranks may be one."""
     unproven = rows.filter(~pl.col("trusted")).drop("group", "size")
     doubted = links.join(unproven, on="row")
     if doubted.is_empty():
         return links, []
     sure = links.join(unproven, on="row", how="anti")
-    good = _leave_together(doubted, estimate(_frame(rows, sure)))
+    crowd = rows.group_by("channel").agg(pl.col("rank").n_unique(), pl.col("told").max())
+    crowded = set(crowd.filter((pl.col("told") > 0) & (pl.col("rank") > pl.col("told")))["channel"].to_list())
+    good = [one for one in _leave_together(doubted, estimate(_frame(rows, sure))) if one not in crowded]
+    bad = doubted.filter(~pl.col("channel").is_in(good))["channel"].unique().to_list()
+    if not good:
+        return sure, bad
     kept = doubted.filter(pl.col("channel").is_in(good))
     members = kept.group_by("group").agg(pl.col("rank").unique().sort())
-    names = {group: group_key(group, tuple(ranks)) for group, ranks in members.iter_rows()}
+    ranks = {group: tuple(found) for group, found in members.iter_rows()}
+    names = {group: group_key(group, found) for group, found in ranks.items()}
+    sizes = {group: len(found) + missing for group, found in ranks.items()}
     renamed = kept.select(
-        "row", "key", "how", group=pl.col("group").replace_strict(names, return_dtype=_S), size="size"
+        "row",
+        "key",
+        "how",
+        group=pl.col("group").replace_strict(names, return_dtype=_S),
+        size=pl.col("group").replace_strict(sizes, return_dtype=_N),
     )
-    return pl.concat([sure, renamed]), doubted.filter(~pl.col("channel").is_in(good))["channel"].unique().to_list()
+    return pl.concat([sure, renamed]), bad
 
 
 def _leave_together(doubted: pl.DataFrame, clocks: Clocks) -> list[str]:
