@@ -15,6 +15,7 @@ torch/csrc/distributed/c10d/FlightRecorder*.{hpp,cpp}. What matters here:
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
 import zlib
@@ -148,8 +149,11 @@ def is_pickle(path: Path) -> bool:
     """
     if has_its_name(path):
         return True
-    with opened(path) as file:
-        begin = file.read(2)
+    try:
+        with opened(path) as file:
+            begin = file.read(2)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return False
     return len(begin) == 2 and begin[0] == 0x80 and 2 <= begin[1] <= 5
 
 
