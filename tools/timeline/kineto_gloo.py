@@ -39,10 +39,10 @@ def host_rows(ranges: Sequence[Part], asks: Sequence[Part], groups: Groups) -> t
     order = [tid for _, tid in sorted(workers, key=lambda one: (one[1] < one[0], one[1]))]
     group_of = _groups_of(order, mine)
     guessed = f"threads {', '.join(map(str, order))}" if group_of and len(mine) > 1 else ""
-    return [_row(part, ask, own, mine, group_of) for part, ask, own in linked], guessed
+    return [_row(part, ask, own, mine, group_of, groups.rank) for part, ask, own in linked], guessed
 
 
-def _row(part: Part, ask: Part | None, own: bool, mine: Sequence[Group], group_of: dict[int, Group]) -> Row:
+def _row(part: Part, ask: Part | None, own: bool, mine: Sequence[Group], group_of: dict[int, Group], rank: int) -> Row:
     op, place = canonical_op(part.name) if ask is None else _asked(ask), part.place
     group = group_of.get(place.tid) if not own else mine[0] if len(mine) == 1 else None
     elements = max(part.elements, -1 if ask is None else ask.elements)
@@ -50,15 +50,24 @@ def _row(part: Part, ask: Part | None, own: bool, mine: Sequence[Group], group_o
         elements = elements * group.size if group is not None and group.size > 0 else -1
     peer = -1
     if op in POINT_TO_POINT and ask is not None:
-        peers = {one.ranks[ask.peer] if 0 <= ask.peer < len(one.ranks) else -1 for one in mine}
-        # the same in all groups it may be for, or not known
-        peer = peers.pop() if len(peers) == 1 else -1
+        peer = _peer(ask.peer, mine, rank)
     start, end, launch = place.start_ns, place.end_ns, 0 if ask is None else ask.place.start_ns
     if own and ask is not None:
         # The asking thread does the work: before the range begins, and in the operator after it ended.
         start, end = min(start, launch), max(end, ask.place.end_ns)
     payload = 0 if op == "barrier" else bytes_of(elements, part.dtype)
     return start, end, op, "" if group is None else group.key, payload, part.dtype, peer, launch, place.tid
+
+
+def _peer(index: int, mine: Sequence[Group], rank: int) -> int:
+    """The global rank of the member `index`: the same in all groups that may be meant, else -1 (not known).
+
+    Not meant is a group without such a member, and one in which it would be the `rank` itself.
+    """
+    if not all(group.ranks for group in mine):
+        return -1
+    peers = {group.ranks[index] for group in mine if 0 <= index < len(group.ranks)} - {rank}
+    return peers.pop() if len(peers) == 1 else -1
 
 
 def _linked(ranges: Iterable[Part], asks: Sequence[Part]) -> Iterator[tuple[Part, Part | None, bool]]:

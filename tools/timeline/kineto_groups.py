@@ -43,6 +43,7 @@ class Groups:
         self._known: dict[Mentioned, Group | None] = {}
         content = info if isinstance(info, dict) else {}
         self.world_size = number(content.get("world_size"), RANK_LIMIT)
+        self.rank = number(content.get("rank"), RANK_LIMIT)
         self.backend = text(content.get("backend"))
         entries = content.get("pg_config")
         if isinstance(entries, dict):

@@ -234,6 +234,25 @@ def test_the_peer_of_a_send_is_a_rank_of_the_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("index", "peer"),
+    [
+        ("2", 2),  # the pair has no such member
+        ("0", 1),  # in the group of all it would be this rank
+        ("1", -1),  # 1 of all, or 3 of the pair
+    ],
+)
+def test_groups_that_cannot_be_meant_leave_one_peer(tmp_path: Path, index: str, peer: int) -> None:
+    send = [ask("send", 0, 10, [[[4]], [], [], []], inputs=["", "", index, "0"]), work("send", 8, 3, PID, [[4]])]
+    assert read(tmp_path, send, ALL, group("3", 1, 3)).collectives["peer"].to_list() == [peer]
+
+
+def test_the_peer_is_unknown_where_the_ranks_of_a_group_are(tmp_path: Path) -> None:
+    send = [ask("send", 0, 10, [[[4]], [], [], []], inputs=["", "", "2", "0"]), work("send", 8, 3, PID, [[4]])]
+    hidden = {**group("3", 1, 3), "ranks": None}
+    assert read(tmp_path, send, ALL, hidden).collectives["peer"].to_list() == [-1]
+
+
+@pytest.mark.parametrize(
     "dims",
     [[[-1]], [["a"]], "x", [[2**40, 2**40]], {"a": 1}, [[[[[[1]]]]]], [[1.5]], [None], 7],
 )
