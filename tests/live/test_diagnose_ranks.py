@@ -1,0 +1,107 @@
+"""A slow rank from its traces to its host: its process is found, and what holds it up is named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cgroups import Cgroup
+from running import SIMULATOR, Running
+
+from whystall.agent_server.app import App, DiagnoseParams
+from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
+
+TRACES = Path(__file__).parents[1] / "recorded" / "ranks" / "compute"
+WINDOW_S = 8.0
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state directory of this test's own."""
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path / "home"))
+
+
+def traced_now(place: Path, slow: int, host: str) -> Path:
+    """The recorded traces as if they had been made on `host` this moment, the slow rank by process `slow`."""
+    place.mkdir()
+    (rank,) = json.loads((TRACES / "truth.json").read_text())["slow_ranks"]
+    for file in TRACES.glob("rank*.json.gz"):
+        trace = json.loads(gzip.decompress(file.read_bytes()))
+        first = min(event["ts"] for event in trace["traceEvents"] if event["ph"] == "X")
+        trace["baseTimeNanoseconds"] = time.time_ns() - int(first * 1000)
+        trace["host_name"] = host
+        for event in trace["traceEvents"] if trace["distributedInfo"]["rank"] == rank else ():
+            event["pid"] = slow
+        (place / file.name).write_bytes(gzip.compress(json.dumps(trace).encode()))
+    return place
+
+
+def diagnose(traces: Path) -> Diagnosis:
+    params = DiagnoseParams(traces=str(traces), duration=WINDOW_S, ticket=True)
+    with App().closing() as app:
+        return anyio.run(lambda: app.diagnose(params))
+
+
+def training(place: Path, **options: Any) -> Running:
+    """A process that computes and hardly writes."""
+    return Running(SIMULATOR, "--directory", place, "--every", 1000, **options)
+
+
+def blind(found: Diagnosis) -> set[str]:
+    return {spot.code for seen in found.coverage for spot in seen.not_seen}
+
+
+def test_a_rank_that_computes_slowly_because_of_its_quota(tmp_path: Path) -> None:
+    with Cgroup("cpu") as group, training(tmp_path, wrap=group.command) as program:
+        program.until("step")
+        group.limit_cpus(0.05)  # less than it gets on a machine full of others
+        found = diagnose(traced_now(tmp_path / "traces", program.pid, socket.gethostname()))
+    assert found.cause == "cgroup_cpu_throttling", found.model_dump_json(indent=1)
+    assert found.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
+    assert found.victim is not None
+    assert (found.victim.type, found.victim.pid, found.victim.rank) == ("thread", program.pid, 2)
+    assert [step.why for step in found.steps][:2] == ["traces_of_ranks", "first_look"]
+    kinds = {f.id: f.kind for f in found.findings}
+    assert len(kinds) == len(found.findings), "numbers of findings are unique"
+    assert kinds[found.chain[0]] == "rank.compute_slow"
+    assert "sched.runqueue_delay" in {kinds[i] for i in found.chain}
+    supported = {a.cause for a in found.assessments if a.state is CauseState.SUPPORTED}
+    assert {"slow_rank_compute", "cgroup_cpu_throttling"} <= supported
+    assert "looked_later" in blind(found)
+    assert found.ticket
+
+
+def test_a_rank_whose_host_explains_nothing_stays_slow_in_computing(tmp_path: Path) -> None:
+    with Running("sleeper.py", "--count", 1000) as program:  # wants no CPU: no busy machine keeps it from one
+        found = diagnose(traced_now(tmp_path / "traces", program.pid, socket.gethostname()))
+    assert (found.verdict, found.cause) == (Verdict.CONFIRMED, "slow_rank_compute"), found.model_dump_json(indent=1)
+    assert len(found.steps) >= 2
+    assert "looked_later" in blind(found)
+
+
+def test_a_rank_of_another_host_is_not_looked_for_here(tmp_path: Path) -> None:
+    with training(tmp_path) as program:
+        found = diagnose(traced_now(tmp_path / "traces", program.pid, "another-host"))
+    assert (found.verdict, found.cause) == (Verdict.CONFIRMED, "slow_rank_compute")
+    assert [step.why for step in found.steps] == ["traces_of_ranks"]
+    assert "rank_elsewhere" in blind(found)
+
+
+def test_a_process_that_came_later_is_not_the_rank(tmp_path: Path) -> None:
+    traces = traced_now(tmp_path / "traces", 1 << 22, socket.gethostname())
+    time.sleep(3)
+    with training(tmp_path) as program:
+        for file in traces.glob("rank2*"):
+            trace = json.loads(gzip.decompress(file.read_bytes()))
+            for event in trace["traceEvents"]:
+                event["pid"] = program.pid
+            file.write_bytes(gzip.compress(json.dumps(trace).encode()))
+        found = diagnose(traces)
+    assert "rank_gone" in blind(found)
+    assert [step.why for step in found.steps] == ["traces_of_ranks"]
