@@ -123,13 +123,14 @@ def _shared(
     *,
     more_is_other: bool = True,
 ) -> CheckRow:
-    """How much of either run is of keys that both have. The row tells how many keys each has, and how many only it.
+    """How much of either run is of keys that both have. The row tells how many keys each has, ``(+2)`` of which the
+    other has not.
 
     `more_is_other`: whether much that the later run alone has makes it another program. Operators that came on top may
     be the very difference that is looked for; those that went are not.
     """
     texts = [
-        f"{len(mine)}, {len(mine.keys() - theirs.keys())} of them only here"
+        f"{len(mine)} (+{only})" if (only := len(mine.keys() - theirs.keys())) else str(len(mine))
         for mine, theirs in ((before, after), (after, before))
     ]
     row = CheckRow(what=what, before=texts[0], after=texts[1], effect="same")

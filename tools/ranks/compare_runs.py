@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from whystall.tools.contract.registry import Judgement, Tool
@@ -20,8 +22,8 @@ _TABLES = ("ranks", "operators", "collectives", "slow_steps")
 class Params(RankParams):
     """Parameters of compare_runs."""
 
-    before: Directory = None
-    after: Directory = None
+    before: Annotated[Directory, Field(description="directory with the traces of the ranks in the earlier run")] = None
+    after: Annotated[Directory, Field(description="directory with the traces of the ranks in the later run")] = None
     # runs of one job differ by a few percent on a machine that is well; below that there is no cause to find
     min_pct: float = Field(default=5.0, ge=0.1, le=100, description="a smaller change of the step is none, %")
 
