@@ -22,8 +22,8 @@ _TABLES = ("ranks", "operators", "collectives", "slow_steps")
 class Params(RankParams):
     """Parameters of compare_runs."""
 
-    before: Annotated[Directory, Field(description="directory with the traces of the ranks in the earlier run")] = None
-    after: Annotated[Directory, Field(description="directory with the traces of the ranks in the later run")] = None
+    before: Annotated[Directory, Field(description="directory of the earlier run's traces")] = None
+    after: Annotated[Directory, Field(description="directory of the later run's traces")] = None
     # runs of one job differ by a few percent on a machine that is well; below that there is no cause to find
     min_pct: float = Field(default=5.0, ge=0.1, le=100, description="a smaller change of the step is none, %")
 
@@ -65,9 +65,8 @@ TOOL = Tool(
     name="compare_runs",
     title="Two runs of a job compared",
     description=(
-        "The same configuration, different speed: whether the step time of a run really differs from that of an "
-        "earlier one, and which ranks, steps, operators, collectives or host gaps make the difference; from "
-        "directories of the ranks' traces."
+        "Same configuration, different speed: does the step of a run really differ from an earlier run's, and which "
+        "ranks, steps, operators, collectives or host gaps make it so; from the ranks' traces."
     ),
     params=Params,
     data=CompareData,
