@@ -35,6 +35,8 @@ OTHER_ORDER = "mismatch"
 _TELLING_NS = 10**9
 # Whom ranks wait for in a group whose ranks are not told.
 _SOMEBODY = -1
+# A job that stands still loses all of its time.
+_ALL_PCT = 100.0
 # How far clocks of hosts may be apart where instants of different ranks are compared.
 _SKEW_NS = 10**9
 
@@ -310,7 +312,7 @@ def _not_entered(roots: set[int], circle: set[int], shown: list[_Blocked], known
             mine = [found for found in mine if circle & found.waiting.keys()]
         found = max(mine, key=lambda one: (len(one.entered), -_since(one)))
         waited = _waited_s(found, known)
-        metrics = {"seq": float(found.seq), "waiting": float(len(found.entered))}
+        metrics = {"seq": float(found.seq), "waiting": float(len(found.entered)), "window_pct": _ALL_PCT}
         yield Finding(
             kind="rank.not_entered",
             subject=Subject(type="rank", rank=rank),
@@ -328,7 +330,7 @@ def _unfinished_findings(unfinished: Mapping[int, tuple[str, int, int]], known: 
             kind="rank.not_finished",
             subject=Subject(type="rank", rank=rank),
             interval=_interval(known.of[key][rank].opened.get(seq, known.latest_ns), known),
-            metrics={"seq": float(seq), "count": float(number)},
+            metrics={"seq": float(seq), "count": float(number), "window_pct": _ALL_PCT},
             attributes={"name": known.groups[key].label},
             severity=Severity.CRITICAL,
             polarity=Polarity.ABNORMAL,

@@ -19,7 +19,8 @@ not enter an operation the others wait in."""
 
 class EvidenceRow(Model):
     """One measured difference. `what`: wait, own_time, compute, gap, loader, launch_delay, transfer, operator,
-    operator_count, bandwidth, not_entered. `name`: the operator, group or operation. Times in ms per step."""
+    operator_count, bandwidth, not_entered, not_finished, mismatch. `name`: the operator, group or operation. Times in
+    ms per step."""
 
     what: str
     name: str = ""

@@ -80,8 +80,10 @@ def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
                 # counted, not estimated: only who is the one among several is open
                 confidence="high" if stuck.accused == (rank,) else "medium",
                 evidence=[
-                    EvidenceRow(what="not_entered", name=clean(name), mine=0.0, peers=count, unit="count")
-                    for name, count in zip(told, waiting, strict=True)
+                    EvidenceRow(
+                        what=one.kind.removeprefix("rank."), name=clean(name), mine=0.0, peers=count, unit="count"
+                    )
+                    for one, name, count in zip(mine, told, waiting, strict=True)
                 ],
             )
         )

@@ -59,7 +59,7 @@ def test_one_rank_did_not_enter(tmp_path: Path) -> None:
     assert (row.entered, row.not_entered, row.unknown, row.over) == ("0-1, 3", "2", "", False)
     (finding,) = answer.findings
     assert (finding.kind, finding.subject.rank) == ("rank.not_entered", 2)
-    assert finding.metrics == {"seq": 4, "waiting": 3}  # all stopped together: how long they wait is not told
+    assert finding.metrics == {"seq": 4, "waiting": 3, "window_pct": 100}  # all stopped together: how long they wait is not told
     assert finding.attributes == {"name": "default_pg (0)", "operation": "all_reduce"}
 
 
@@ -231,7 +231,7 @@ def test_a_device_that_stopped(tmp_path: Path) -> None:
     assert (answer.roots, answer.not_finished) == ((3,), (1,))
     assert answer.accused == (1, 3)
     assert kinds(answer) == [("rank.not_entered", 3), ("rank.not_finished", 1)]
-    assert answer.findings[1].metrics == {"seq": 4, "count": 3}
+    assert answer.findings[1].metrics == {"seq": 4, "count": 3, "window_pct": 100}
 
 
 def test_who_is_behind_here_and_ahead_there_has_not_stopped(tmp_path: Path) -> None:
