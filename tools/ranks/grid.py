@@ -43,9 +43,7 @@ class Grid:
         return tuple(sorted(set(self.ranks) - set(ranks)))
 
 
-def grid(
-    own: pl.DataFrame, ranks: Sequence[int], *, work_seen: bool = False, lost: pl.DataFrame | None = None
-) -> Grid:
+def grid(own: pl.DataFrame, ranks: Sequence[int], *, work_seen: bool = False, lost: pl.DataFrame | None = None) -> Grid:
     """The rows of `OWN` of `ranks`, for the steps that all of them have. `lost`: rank and step of what to leave out."""
     mine = own.filter(pl.col("rank").is_in(list(ranks)))
     full = mine.group_by("step").len().filter(pl.col("len") == len(ranks))["step"]

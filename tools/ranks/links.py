@@ -110,12 +110,16 @@ def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[s
     """One row per operation, with the group or pair it belongs to."""
     once = waits.group_by("instance").agg(pl.col("transfer_ns").first())
     # with a rank absent the shortest duration may hold waiting for it
-    seen = matched.filter(pl.col("present") == pl.col("size")).group_by("instance").agg(
-        pl.col("group", "step", "size").first(),
-        op=pl.col("op").sort().first(),
-        ranks=pl.col("rank").unique().sort(),
-        sender=pl.col("rank").filter(pl.col("op") == "send").first(),
-        bytes=pl.col("bytes").max(),
+    seen = (
+        matched.filter(pl.col("present") == pl.col("size"))
+        .group_by("instance")
+        .agg(
+            pl.col("group", "step", "size").first(),
+            op=pl.col("op").sort().first(),
+            ranks=pl.col("rank").unique().sort(),
+            sender=pl.col("rank").filter(pl.col("op") == "send").first(),
+            bytes=pl.col("bytes").max(),
+        )
     )
     pair = pl.col("op").is_in(_PAIR)
     # halves of a doubling: sizes that differ by less are one size

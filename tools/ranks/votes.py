@@ -24,18 +24,16 @@ import polars as pl
 
 from whystall.tools.ranks import chance
 from whystall.tools.ranks.grid import Grid, highest, known, lowest, middle
+from whystall.tools.ranks.samples import rank_test
 
 # A tenth of the smallest floor, of a step: a difference smaller than that votes for nobody.
 NOISE = 0.01
 # Less likely than this by chance, after correction.
 UNLIKELY = 0.01
-# Where no second measure agrees.
+# Where no second measure agrees, and of ranks that take turns: many patterns look like turns.
 SURE = 0.001
 # However many ranks: fewer steps show the state of one moment (a checkpoint, a page cache that was cold).
 FEWEST_STEPS = 5
-# A change of level that the noise of so many steps does not make: beyond four standard errors even with a thousand
-# places where it may be.
-_CLEAR_CHANGE = 4.5
 # What one step counts for at most when a change is looked for, in floors.
 _CAP = 3
 # A change needs so many steps on either side; the first steps of a capture are often slow.
@@ -169,8 +167,7 @@ def _with_begin(grid: Grid, one: Late, found: list[Late], floor_ns: float) -> La
 def _since(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
     """Ranks that were alike and are not any more: too short a time for a vote over all steps.
 
-    Where to cut is not corrected for: a cut is made only where a level has changed so clearly that chance rarely
-    makes one.
+    Where to cut is not corrected for here: `change` has done so.
     """
     rows = {change(excess(grid, rank, grid.others((rank,))), floor_ns) for rank in grid.ranks}
     best: list[Late] = []
@@ -196,8 +193,8 @@ def change(values: list[float], floor: float) -> int:
     """The row from which on `values` are clearly higher, where before they were below `floor` and not half as high; -1
     for none.
 
-    The split with the largest difference of means in standard errors. A value counts for at most a few floors, so that
-    one step that is huge is no beginning; noise is taken from the two sides themselves, so that a jump is not its own.
+    The split with the largest difference of means in standard errors, where a value counts for at most a few floors:
+    one step that is huge is no beginning. Its two sides must then differ by their order, corrected for all splits.
     """
     count = len(values)
     if count < 2 * _SIDE:
@@ -212,12 +209,10 @@ def change(values: list[float], floor: float) -> int:
         height = (after - before) * math.sqrt(k * (count - k) / count)
         if height > best:
             best, row = height, k
-    if row < 0:
+    if row < 0 or chance.corrected(rank_test(values[:row], values[row:])[0], count) >= UNLIKELY:
         return -1
-    left, right = kept[:row], kept[row:]
-    low, high = chance.median(left), chance.median(right)
-    noise = max(chance.spread([v - low for v in left] + [v - high for v in right]), 1e-9)
-    return row if best / noise >= _CLEAR_CHANGE and low < min(high / 2, floor) else -1
+    low, high = chance.median(kept[:row]), chance.median(kept[row:])
+    return row if low < min(high / 2, floor) else -1
 
 
 # --- taking turns ---------------------------------------------------------------------------------------------------
@@ -243,8 +238,12 @@ def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
     if p_value >= UNLIKELY:
         return None
     rows = {rank: found for rank in grid.ranks if (found := _own_turns(grid, rank, last, floor_ns))}
-    lost = sum(sum(_margin(grid, rank, found)) for rank, found in rows.items()) / steps
-    return Turns(rows, lost, p_value) if len(rows) > 1 and lost >= floor_ns else None
+    margins = sorted(margin for rank, found in rows.items() for margin in _margin(grid, rank, found))
+    lost = sum(margins) / steps
+    if len(rows) < 2 or lost < floor_ns:
+        return None
+    # noise is late by now little, now much; a fault costs the floor in three steps of four
+    return Turns(rows, lost, p_value) if p_value < SURE or margins[len(margins) // 4] >= floor_ns else None
 
 
 def _alternating(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
@@ -262,7 +261,7 @@ def _alternating(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
     p_value = chance.corrected(tail, picked)
     fair = all(len(mine) * len(accused) * 2 >= len(rows) for mine in late_in.values())
     lost = min(_ahead(frame, accused, innocent) for frame in (grid.own, grid.work) if frame is not None)
-    if p_value >= UNLIKELY or not fair or together > _TOGETHER * len(rows) or lost < floor_ns:
+    if p_value >= SURE or not fair or together > _TOGETHER * len(rows) or lost < floor_ns:
         return None
     return Turns({rank: sorted(mine) for rank, mine in late_in.items()}, lost, p_value)
 
