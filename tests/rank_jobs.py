@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Literal
 
 import polars as pl
@@ -504,6 +505,7 @@ class _Record:
         plan, spans = self.plan, self.run.steps[rank]
         starts = [start for start, _ in spans]
         synced = sorted(op.ends[rank] for _, op in kept if op.op in SYNCHRONISING)
+        messages = count()
         for number, op in kept:
             start, end = op.starts[rank], op.ends[rank]
             step = bisect_right(starts, op.launches[rank]) - 1
@@ -512,11 +514,13 @@ class _Record:
             pair = op.op not in SYNCHRONISING
             mine = op.op if not pair else ("send" if rank == op.members[0] else "recv")
             launch = op.launches[rank] - (60_000 if plan.device else 0)
+            # each rank counts its own messages, to and from all others
+            seq = next(messages) if pair else op.number
             self.rows["collectives"].append(
                 {"rank": rank, "start_ns": self._local(rank, start), "end_ns": self._local(rank, end), "op": mine}
                 | {
                     "group": "" if plan.groups == "listed" else self._key(op.group),
-                    "seq": op.number if plan.has_seq else -1,
+                    "seq": seq if plan.has_seq else -1,
                     "bytes": op.size,
                 }
                 | {"dtype": "float32", "peer": sum(op.members) - rank if pair else -1}

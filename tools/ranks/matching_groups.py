@@ -15,7 +15,7 @@ import polars as pl
 
 from whystall.tools.timeline.collectives import SYNCHRONISING
 
-_STEPS = 5
+_STEPS = 10
 """So many steps are needed to see how ends scatter."""
 _MARGIN, _WEAK_MARGIN = 3.0, 1.5
 """The ends of any other group scatter so many times more; and where other places of the same operation tell already."""
