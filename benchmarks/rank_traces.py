@@ -20,7 +20,6 @@ _BEGIN_NS = 4_458_676_416_788_066
 _STREAM, _COMMUNICATION = 7, 20
 _AHEAD_NS = 40_000  # the host enqueues so long before the device begins
 _UNIT_NS = 30_000  # from one kernel's start to the next
-_TRANSFER_NS = 1_200_000
 _ELEMENTS = 6_553_600
 _UNIT_BYTES = 1_460
 """Of the events around one kernel, measured."""
@@ -64,7 +63,7 @@ def _ends(shape: Shape, slow: Mapping[int, float]) -> list[int]:
     lengths = [_lengths(shape, rank, slow.get(rank, 1.0)) for rank in range(shape.ranks)]
     now, ends = _BEGIN_NS, []
     for longest in map(max, zip(*lengths, strict=True)):
-        now += longest + _TRANSFER_NS
+        now += longest + shape.kernels * _UNIT_NS // 10
         ends.append(now)
     return ends
 
