@@ -16,9 +16,11 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import polars as pl
 
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.timeline.nsys_collectives import Ranges, with_collectives
 from whystall.tools.timeline.nsys_steps import step_numbers
@@ -28,6 +30,8 @@ from whystall.tools.timeline.profile_json import bad, unreadable
 from whystall.tools.timeline.sqlite_tables import Database, opened_database
 
 SOURCE = "nsys"
+REPORTS = (".nsys-rep", ".qdrep")
+"""Suffixes of reports that are not exported: a format of NVIDIA's own."""
 
 _KERNELS, _COPIES, _SETS = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
 _GRAPHS, _CALLS, _RANGES = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
@@ -74,6 +78,18 @@ def rank_of(path: Path) -> int:
             return _rank(path, _environment(database))
     except (OSError, sqlite3.Error):
         return -1
+
+
+def named_rank(path: Path) -> int:
+    """The rank a file's name tells, -1 when none."""
+    named = _NAMED.search(path.name)
+    return int(named.group(1)) if named else -1
+
+
+def read_report(path: Path) -> NoReturn:
+    """A report as nsys writes it cannot be read. Raises `ToolError` (bad_trace), which says how to export it."""
+    remedy = f"nsys export --type sqlite {path.name}"
+    raise ToolError(ErrorCode.BAD_TRACE, f"{path} is a report of Nsight Systems that was not exported", remedy)
 
 
 def read(path: Path) -> Profile:
@@ -130,8 +146,8 @@ def _environment(database: Database) -> tuple[str, str]:
 
 
 def _rank(path: Path, environment: tuple[str, str]) -> int:
-    told = _RANK.search(environment[1]) or _NAMED.search(path.name)
-    return int(told.group(1)) if told else -1
+    told = _RANK.search(environment[1])
+    return int(told.group(1)) if told else named_rank(path)
 
 
 def _tables(database: Database) -> dict[str, pl.DataFrame]:

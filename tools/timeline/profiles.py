@@ -30,7 +30,10 @@ _LISTED = 8
 _RANK = re.compile(r"(?:rank[_-]?|_profiler_)([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 _TIMELINE = re.compile(r"(?:rank[_-]?[0-9]{1,6}(?![0-9]).*|\.pt\.trace)\.json(?:\.gz)?\Z", re.IGNORECASE)
 _DATABASES = (".sqlite", ".sqlite3", ".db")
-_REMEDY = "give a Kineto trace (.json, .json.gz), an *_ascend_pt or PROF_* directory, or one that holds such"
+_REMEDY = (
+    "give a Kineto trace (.json, .json.gz), an *_ascend_pt or PROF_* directory, an export of Nsight Systems (.sqlite),"
+    " or a directory that holds such"
+)
 _OF_RANKS = "give the directory with the dumps of all ranks to slow_node_check (--traces DIR)"
 
 
@@ -114,6 +117,8 @@ def _of_file(path: Path) -> Candidate:
         found = (_damaged(path) if top is None else None) or _of_ranks(path, named=True)
         if found is not None:
             return found
+    if path.suffix in nsys.REPORTS:
+        return _report(path)
     if not database and top is None:
         raise bad(path, "neither a timeline in JSON nor a database")
     if top is not None and not top.bare:
@@ -137,6 +142,11 @@ def _of_ranks(path: Path, *, named: bool = False) -> Candidate | None:
         rank = nccl_inspector.rank_of(path)
         return Candidate(path, rank, lambda: nccl_inspector.read(path), nccl_inspector.SOURCE)
     return None
+
+
+def _report(path: Path) -> Candidate:
+    """A report of Nsight Systems that is not exported: reading it says how to."""
+    return Candidate(path, nsys.named_rank(path), lambda: nsys.read_report(path))
 
 
 def _home(path: Path) -> Path:
@@ -171,7 +181,10 @@ def _below(place: Path, depth: int, budget: list[int]) -> Iterator[Candidate]:
             if depth > 1:
                 yield from _below(path, depth - 1, budget)
         elif entry.is_file():
-            if _promising(path):
+            if path.suffix in nsys.REPORTS:
+                if not any(path.with_suffix(suffix).exists() for suffix in _DATABASES):
+                    yield _report(path)
+            elif _promising(path):
                 yield _of_file(path)
             elif found := _of_ranks(path, named=flight_recorder.has_its_name(path)) or _damaged(path):
                 yield found

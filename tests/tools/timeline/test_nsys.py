@@ -281,3 +281,16 @@ def test_steps_of_one_thread_only() -> None:
         }
     )
     assert step_numbers(frame) == {1: 1, 2: 2}
+
+
+def test_a_report_that_was_not_exported(tmp_path: Path) -> None:
+    (tmp_path / "rank1.nsys-rep").write_bytes(b"\x1c\x0d not for us")
+    with pytest.raises(ToolError, match="not exported") as caught:
+        open_profile(tmp_path / "rank1.nsys-rep")
+    assert caught.value.remedy == "nsys export --type sqlite rank1.nsys-rep"
+    job().write(tmp_path / "rank0.sqlite")
+    (tmp_path / "rank0.nsys-rep").write_bytes(b"\x1c\x0d")  # its export lies beside it
+    found = candidates(tmp_path)
+    assert [(one.rank, one.path.name) for one in found] == [(0, "rank0.sqlite"), (1, "rank1.nsys-rep")]
+    with pytest.raises(ToolError, match="not exported"):
+        found[1].read()
