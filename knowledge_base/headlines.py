@@ -60,13 +60,10 @@ def _accused(row: AccusedRow, lang: Lang) -> list[Safe]:
     where = [*([_name(row.host)] if row.host else []), *([Safe(f"pid {row.pid}")] if row.pid > 0 else [])]
     if where:
         who += f" ({marks['comma'].join(where)})"
-    facts = [
-        ranks["costs"].format(
-            lost=quantity(row.lost_ms_per_step, "ms"),
-            of_step=quantity(row.of_step_pct, "pct"),
-            job=quantity(row.job_pct, "pct"),
-        )
-    ]
+    facts = []
+    if row.slow_class != "hang":
+        costs = {"of_step": quantity(row.of_step_pct, "pct"), "job": quantity(row.job_pct, "pct")}
+        facts.append(ranks["costs"].format(lost=quantity(row.lost_ms_per_step, "ms"), **costs))
     if row.steps > 0:
         facts.append(ranks["voted"].format(votes=row.votes, steps=row.steps))
         facts.append(ranks["by_chance"].format(quantity(row.p_value, "ratio")))

@@ -223,9 +223,8 @@ class _View:
         where = [self._format.name(victim.host)] if victim.host else []
         where += [Safe(f"pid {victim.pid}")] if victim.pid else []
         rank = Safe(words(self._lang)["ranks"]["rank"].format(victim.rank))
-        return self.fill(
-            self._labels["victim_rank"], rank=rank, where=Safe(self._marks["comma"].join(where) or "-"), **known
-        )
+        at = Safe(f" ({self._marks['comma'].join(where)})" if where else "")
+        return self.fill(self._labels["victim_rank"], rank=rank, where=at, **known)
 
     def _where(self, culprit: Culprit) -> Safe:
         places = [p for p in (culprit.path, culprit.device, culprit.cgroup) if p]

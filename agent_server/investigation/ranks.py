@@ -104,7 +104,8 @@ def _victim(data: Data, findings: Sequence[Finding]) -> Victim | None:
     """The rank that costs most; the job, where no single one is to blame; None where it could not be told."""
     if data.accused:
         worst = data.accused[0]
-        return _slow(worst.job_pct, "slow_rank", worst.rank, worst.host, worst.pid)
+        lost = 100.0 if worst.slow_class == "hang" else worst.job_pct  # a job that stands still loses everything
+        return _slow(lost, "slow_rank", worst.rank, worst.host, worst.pid)
     if data.verdict == "cannot_tell":
         return None
     bad = [f.window_pct for f in findings if f.polarity is Polarity.ABNORMAL]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from whystall.knowledge_base.causes import about, matches
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Culprit, Verdict, Victim
 from whystall.tools.contract.findings import Finding, Polarity, Severity
+from whystall.tools.contract.kinds import Mechanism
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import path_pattern
 
@@ -135,7 +136,9 @@ def culprit(conclusion: Conclusion, findings: Sequence[Finding]) -> Culprit | No
         window_pct=first.window_pct or None,
         rank=next((f.subject.rank for f in same if f.subject.rank is not None), None),
         host=next((f.subject.host for f in same if f.subject.host is not None), None),
-        name=fact("name"),
+        name=next(
+            (f.attributes["name"] for f in same if f.spec.mechanism is Mechanism.WORK and "name" in f.attributes), None
+        ),
         per_step_ms=next((f.metrics["lost_ms"] for f in same if "lost_ms" in f.metrics), None),
     )
 

@@ -370,7 +370,9 @@ def test_another_threads_stall_counts_as_far_as_the_victim_waits_behind_it(held:
 def test_all_that_is_open_is_looked_at_and_nothing_twice() -> None:
     open_ = [Assessment(cause=c, state=CauseState.NOT_EXAMINED) for c in CAUSES]
     chosen = next_tools(CAUSES, open_, TOOLS, ["host_snapshot"])
-    assert set(chosen) == {name for name, tool in TOOLS.items() if tool.kinds} - {"host_snapshot"}
+    decides_none = {name for name in TOOLS if not any(name in cause.examined_by for cause in CAUSES.values())}
+    assert decides_none == {"ftrace_capture", "compare_runs"}
+    assert set(chosen) == TOOLS.keys() - decides_none - {"host_snapshot"}
     assert next_tools(CAUSES, open_, TOOLS, ALL) == []
     closed = [Assessment(cause=c, state=CauseState.RULED_OUT, by=["fileslower"]) for c in CAUSES]
     assert next_tools(CAUSES, closed, TOOLS, ["host_snapshot", "fileslower"]) == []
