@@ -86,7 +86,7 @@ BLIND_SPOTS = frozenset(
         "few_steps",  # too few steps for a vote; detail: how many
         "clock_spread",  # clocks of the ranks differ; detail: by how much, and what is left after correction
         "no_work_seen",  # what ranks did between collectives is not in the traces
-        "starts_unknown",  # when operations began is not told, only when they were asked for; detail: of how many
+        "starts_unknown",  # when operations began is not told, only when they were asked for or logged; detail: count
         "coarse_durations",  # the host measured how long operations took, not the device; detail: which and how many
         "no_baseline",  # nothing to compare transfers with: a link that is slow for all looks normal
         "rank_elsewhere",  # the slow rank's process is not on this host; detail: where it is
