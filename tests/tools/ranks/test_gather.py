@@ -15,8 +15,10 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.ranks import gather as module
 from whystall.tools.ranks.gather import gather, with_before
 from whystall.tools.ranks.job import job_of
+from whystall.tools.ranks.one_job import ranks_text
 from whystall.tools.recording.redact import redact
 from whystall.tools.recording.store import Recording
+from whystall.tools.timeline import profile_json
 
 HOUR_US = 3.6e9
 
@@ -114,8 +116,7 @@ def test_a_rank_that_is_missing_is_told(tmp_path: Path) -> None:
 def bomb(path: Path) -> None:
     with gzip.open(path, "wb", 9) as file:
         file.write(b'{"traceEvents":[')
-        for _ in range(300):
-            file.write(b" " * (1 << 20))
+        file.write(b" " * (8 << 20))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,8 @@ def test_a_rank_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path,
 
 
 @pytest.mark.parametrize("damage", ["bomb", "cut"])
-def test_a_damaged_gzip_file_is_told(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_gzip_file_is_told(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_json, "_UNPACKED", 1 << 20)
     write_job(tmp_path, 3)
     (tmp_path / "rank1.json").unlink()
     packed = write_rank(tmp_path / "rank1.json.gz", 1, world=3)
@@ -146,7 +148,9 @@ def test_a_damaged_gzip_file_is_told(tmp_path: Path, damage: str) -> None:
         packed.write_bytes(packed.read_bytes()[:40])
     found = spots(gather(tmp_path))
     assert found.keys() == {"ranks_unread"}
-    assert ("unpacks to more than 256 MiB" if damage == "bomb" else "cut short") in found["ranks_unread"]
+    assert ("unpacks to more than 1 MiB, out of proportion" if damage == "bomb" else "cut short") in found[
+        "ranks_unread"
+    ]
 
 
 def test_too_few_ranks_left_end_it(tmp_path: Path) -> None:
@@ -276,6 +280,10 @@ def test_redacted_it_names_no_host_file_or_group(tmp_path: Path) -> None:
 def test_what_a_group_is_for_is_no_secret(tmp_path: Path) -> None:
     recording = redact(gather(write_job(tmp_path)))
     assert recording.table("ranks.groups")["description"].to_list() == ["default_pg"] * 2
+
+
+def test_ranks_as_text() -> None:
+    assert [ranks_text(ranks) for ranks in ((), (3,), (2, 0, 1), (7, 0, 1, 3, 4))] == ["", "3", "0-2", "0-1, 3-4, 7"]
 
 
 def test_no_process_or_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
