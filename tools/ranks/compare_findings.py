@@ -24,9 +24,9 @@ ALPHA = 0.01
 """A difference that chance alone makes in more than one of a hundred comparisons is none."""
 SHARE = 0.2
 """Of the change of the step, what a part must make to be named."""
-MOST = 0.5
-"""A rank whose steps lie apart from all before is named from this share on, where few steps allow no test of each
-rank."""
+MOST, _APART = 0.5, 0.9
+"""Few steps, or steps that resemble each other, allow no test of each rank. One is named all the same when it makes
+half of a change of the step that is none by chance, in nine of ten pairs of steps."""
 _CRITICAL_PCT, _MAJOR_PCT = 20.0, 10.0  # as for a slow rank
 _MOST_NAMED = 5
 
@@ -60,18 +60,14 @@ def culprits(before: Steps, after: Steps, change_ms: float, affected: Sequence[i
                 continue
             tested = other[rank] if affected is None else other[rank].filter(pl.col("step").is_in(list(affected)))
             after_values = tested[part].to_list()
-            likely = corrected(rank_test(series[0], after_values)[0], len(ranks) * len(OWN)) < ALPHA
-            if likely or (change >= MOST * abs(change_ms) and _apart(series[0], after_values)):
+            p_value, superior = rank_test(series[0], after_values)
+            apart = max(superior, 1 - superior) >= _APART and change >= MOST * abs(change_ms)
+            if apart or corrected(p_value, len(ranks) * len(OWN)) < ALPHA:
                 mine[rank] = means
         if mine:
             sums = [sum(means[place] for means in mine.values()) / len(mine) for place in (0, 1)]
             found.append(Culprit(part, tuple(sorted(mine)), sums[0], sums[1]))
     return sorted(found, key=lambda one: -abs(one.after_ms - one.before_ms))
-
-
-def _apart(before: Sequence[float], after: Sequence[float]) -> bool:
-    """Whether no value of one run lies among those of the other."""
-    return bool(before) and bool(after) and (min(after) > max(before) or max(after) < min(before))
 
 
 @dataclass

@@ -19,6 +19,7 @@ _HIDDEN = 0.1
 """A name that one run does not list may be among its others there, which are shorter than all it lists. Only where
 those are at most a tenth of the name's time in the other run, it counts as absent."""
 _LEAST_SAMPLES = 5
+_MOST_SAMPLES = 5000
 _HALF = 0.5
 
 
@@ -162,7 +163,7 @@ def _collective(
     ]
     middle = [median(one) / 1e6 if one else None for one in times]
     enough = min(map(len, times)) >= _LEAST_SAMPLES
-    p_value = corrected(rank_test(*times)[0], keys) if enough else None
+    p_value = corrected(rank_test(_spread(times[0]), _spread(times[1]))[0], keys) if enough else None
     return CollectiveRow(
         op=op,
         bytes=size,
@@ -177,6 +178,11 @@ def _collective(
         p_value=p_value,
         ranks=_changed(*mine),
     )
+
+
+def _spread(values: list[float]) -> list[float]:
+    """At most `_MOST_SAMPLES` of `values`, from all of their time."""
+    return values[:: -(-len(values) // _MOST_SAMPLES)] if len(values) > _MOST_SAMPLES else values
 
 
 def _changed(before: pl.DataFrame, after: pl.DataFrame) -> str:
