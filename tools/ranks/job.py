@@ -59,8 +59,8 @@ WAITS = pl.Schema(
         "last": _N,
     }
 )
-"""Of synchronising operations, and of receives (``last``: the sender). Where not all ranks of a group are present
-(`MATCHED`), the wait is that for the last of those who are, a lower bound, and the transfer an upper bound."""
+"""Of synchronising operations, among the ranks that were matched (where some are absent a wait is at least so long,
+and another may have been the last), and of receives (``last``: the sender)."""
 
 OWN = pl.Schema(
     {

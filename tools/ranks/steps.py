@@ -74,12 +74,11 @@ def _derived(job: Job, matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
     kinds = ends.group_by("group", "op", "size").agg(count=pl.len(), ranks=pl.col("ranks").max())
     kinds = kinds.filter(pl.col("count") >= _RECURS)
     kinds = kinds.filter(pl.col("ranks") == pl.col("ranks").max())
-    if kinds.is_empty() or set(clocks.offset_ns) < set(job.present):
+    if kinds.is_empty() or not clocks.offset_ns.keys() >= set(job.present):
         return STEPS.to_frame()
     chosen = kinds.sort("count", "size", "group", "op", descending=[False, True, False, False]).head(1)
     cuts = ends.join(chosen, on=["group", "op", "size"], how="semi").sort("at")["at"]
-    alone = kinds.filter(pl.col("group") == chosen["group"][0]).height == 1
-    if alone:  # every operation of the group is like the others
+    if matched.select("group", "op", "bytes").n_unique() == 1:  # nothing tells one operation from another
         cuts = cuts.gather_every(_ROUND) if len(cuts) > 2 * _ROUND else cuts
     if len(cuts) < 2:
         return STEPS.to_frame()
@@ -91,7 +90,8 @@ def _derived(job: Job, matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
 
 def _summed(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     """`spans` as steps: what ranks did in them is known from what they did before each operation."""
-    rows = operations.filter(pl.col("end_ns") > 0).sort("end_ns")
+    # from one synchronising operation to the next; a message between them tells part of the same again
+    rows = operations.filter((pl.col("end_ns") > 0) & pl.col("op").is_in(SYNCHRONISING)).sort("end_ns")
     starts = spans.select("rank", "step", "start_ns", "end_ns").sort("start_ns")
     rows = rows.select("rank", "end_ns", "before_compute_ns", "before_gap_ns").join_asof(
         starts.rename({"end_ns": "to", "start_ns": "from"}),

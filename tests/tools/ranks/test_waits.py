@@ -1,0 +1,178 @@
+"""Waits, own times and stand-in steps, against the truth of simulated jobs."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from rank_jobs import MS, Fault, Plan, Simulated, simulate
+
+from whystall.tools.ranks.job import OWN, WAITS, Clocks, job_of
+from whystall.tools.ranks.look import Look, look
+from whystall.tools.ranks.matching import match
+from whystall.tools.ranks.offsets import estimate
+from whystall.tools.ranks.waits import wait_matrix, waits
+
+US = 1000
+SLOW = (Fault("compute", (2,), ms=8.0),)
+
+
+def looked(plan: Plan) -> tuple[Look, Simulated]:
+    simulated = simulate(plan)
+    return look(job_of(simulated.recording)), simulated
+
+
+def true_waits(found: Look, simulated: Simulated) -> pl.DataFrame:
+    """The waits that were found, each beside the true one."""
+    rows = found.matched.select("instance", "rank", "start_ns", "end_ns").join(
+        simulated.truth.operations.select("rank", "start_ns", "end_ns", true="wait_ns"),
+        on=["rank", "start_ns", "end_ns"],
+    )
+    return found.waits.join(rows, on=["instance", "rank"])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(faults=SLOW),
+        Plan(device=False, overlap=True, faults=SLOW, clock_ms=1e6),
+        Plan(ranks=8, tensor=2, world_reduce=True, faults=SLOW, clock_ms=1e6, drift_ppm=20.0),
+        Plan(ranks=8, stages=2, tensor=2, world_reduce=True, faults=SLOW, clock_ms=1e6),
+    ],
+)
+def test_each_wait_is_the_true_one_within_what_ends_scatter(plan: Plan, seed: int) -> None:
+    found, simulated = looked(Plan(**{**vars(plan), "seed": seed}))
+    assert found.waits.schema == WAITS
+    both = true_waits(found, simulated)
+    assert both.height == found.waits.height > 100
+    assert (both["wait_ns"] - both["true"]).abs().max() < 50 * US
+    # the last is a rank that arrived last, or as good as
+    last = both.filter(pl.col("rank") == pl.col("last"))
+    assert last["true"].max() < 20 * US
+
+
+def test_waits_need_no_common_clock_but_those_for_a_sender_do() -> None:
+    simulated = simulate(Plan(ranks=4, stages=2, clock_ms=1e6))
+    matched = match(job_of(simulated.recording)).frame
+    none = Clocks({}, {}, 0)
+    assert set(waits(matched, none)["op"].unique()) == {"all_reduce"}
+    clocks = estimate(matched)
+    told = waits(matched, clocks).filter(pl.col("op") == "recv")
+    assert set(told["last"].unique()) == {0, 1, 2, 3}
+    # nothing is claimed below the residual
+    blurred = Clocks(clocks.offset_ns, dict.fromkeys(clocks.offset_ns, MS), 1, clocks.drift, clocks.origin_ns)
+    few = waits(matched, blurred).filter((pl.col("op") == "recv") & (pl.col("wait_ns") > 0))
+    assert few["wait_ns"].min() > 2 * MS
+    assert 0 < few.height < told.filter(pl.col("wait_ns") > 0).height
+
+
+def test_where_a_rank_lost_an_operation_the_others_waited_at_least_so_long() -> None:
+    found, simulated = looked(Plan(lost=0.1, has_seq=False, faults=SLOW))
+    whole = found.matched.filter(pl.col("present") == pl.col("size"))["instance"].unique()
+    both = true_waits(found, simulated).with_columns(whole=pl.col("instance").is_in(whole.implode()))
+    assert (both["wait_ns"] - both["true"]).max() < 50 * US
+    exact = both.filter("whole")
+    assert 0 < exact.height < both.height
+    assert (exact["wait_ns"] - exact["true"]).abs().max() < 50 * US
+
+
+def test_ranks_without_a_trace_do_not_keep_the_others_from_being_compared() -> None:
+    found, _ = looked(Plan(missing=(0,), faults=SLOW))
+    assert found.waits["instance"].n_unique() == found.counts["operations"] == found.counts["partial"]
+    assert found.waits.group_by("last").len().sort("len")["last"].to_list()[-1] == 2
+
+
+def by_rank(own: pl.DataFrame) -> dict[int, float]:
+    return dict(own.group_by("rank").agg(pl.col("own_ns").mean() / MS).iter_rows())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(faults=SLOW),
+        Plan(ranks=8, tensor=2, clock_ms=1e6, faults=(Fault("gap", (3,), ms=8.0),)),
+        Plan(ranks=8, stages=4, ends_differ=True, clock_ms=1e5, faults=(Fault("compute", (5,), ms=8.0),)),
+        Plan(ranks=8, stages=2, tensor=2, world_reduce=True, stage_factor={1: 1.5}),
+        Plan(collectives=False, faults=SLOW),
+    ],
+)
+def test_a_steps_own_time_is_the_true_one(plan: Plan, seed: int) -> None:
+    found, simulated = looked(Plan(**{**vars(plan), "seed": seed}))
+    assert found.own.schema == OWN
+    assert not found.derived
+    assert found.own.height == plan.ranks * plan.steps
+    for row in found.own.iter_rows(named=True):
+        assert row["own_ns"] == pytest.approx(simulated.truth.own_ns[row["rank"], row["step"]], abs=0.3 * MS)
+        assert row["own_ns"] + row["wait_ns"] == row["step_ns"]
+
+
+def test_waits_that_work_hides_are_not_counted_as_lost() -> None:
+    """All of communication that no work hides bounds them: own time is too short by at most exposed transfers."""
+    plan = Plan(overlap=True, faults=SLOW)
+    found, simulated = looked(plan)
+    for row in found.own.iter_rows(named=True):
+        true = simulated.truth.own_ns[row["rank"], row["step"]]
+        assert true - 2 * plan.transfer_ms * MS - 0.5 * MS <= row["own_ns"] <= true + 0.5 * MS
+    hidden = found.waits.group_by("rank").agg(pl.col("wait_ns").sum())
+    total = found.own.group_by("rank").agg(counted=pl.col("wait_ns").sum())
+    both = hidden.join(total, on="rank").filter(pl.col("rank") != 2)
+    assert (both["wait_ns"] > 2 * both["counted"]).all()
+
+
+def test_only_steps_that_all_ranks_have() -> None:
+    found, _ = looked(Plan(ragged=3, seed=4))
+    ranges = found.job.table("steps").group_by("rank").agg(first=pl.col("step").min(), last=pl.col("step").max())
+    assert ranges["first"].n_unique() > 1
+    common = set(range(ranges["first"].max(), ranges["last"].min() + 1))
+    assert set(found.own["step"].unique()) == common
+    assert found.own.height == 4 * len(common)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(faults=SLOW),
+        Plan(faults=SLOW, clock_ms=1e6, drift_ppm=20.0, lost=0.03),
+        Plan(ranks=8, tensor=2, faults=SLOW, clock_ms=1e6),
+        Plan(ranks=8, stages=2, world_reduce=True, faults=SLOW, clock_ms=1e6),
+    ],
+)
+def test_without_steps_equal_runs_of_operations_stand_in(plan: Plan) -> None:
+    without = Plan(**{**vars(plan), "has_steps": False})
+    found, _ = looked(without)
+    told, _ = looked(plan)
+    assert found.derived
+    assert 0.8 * plan.steps <= found.own["step"].n_unique() <= plan.steps
+    assert found.own.group_by("step").len()["len"].unique().to_list() == [plan.ranks]
+    mine, theirs = by_rank(found.own), by_rank(told.own)
+    for rank in mine:
+        assert mine[rank] == pytest.approx(theirs[rank], rel=0.15)
+    assert max(mine, key=lambda rank: mine[rank]) == 2
+    # operations are counted to them too
+    assert set(found.waits["step"].unique()) - {-1} <= set(found.own["step"].unique())
+    assert found.waits.filter(pl.col("step") >= 0).height > 0.8 * found.waits.height
+    sums = found.own["compute_ns"] + found.own["gap_ns"] + found.own["exposed_comm_ns"]
+    assert (sums - found.own["step_ns"]).abs().max() < MS
+
+
+def test_operations_that_are_all_alike_are_taken_in_equal_rounds() -> None:
+    found, _ = looked(Plan(has_steps=False, equal_bytes=True, steps=20))
+    assert found.own["step"].n_unique() == 80 // 8 - 1
+
+
+def test_without_steps_and_operations_there_is_no_own_time() -> None:
+    found, _ = looked(Plan(collectives=False, has_steps=False))
+    assert found.own.is_empty()
+    assert found.waits.is_empty()
+
+
+def test_the_matrix_says_who_waited_for_whom() -> None:
+    found, _ = looked(Plan(faults=SLOW))
+    matrix = wait_matrix(found.waits)
+    assert matrix.columns == ["waiter", "last", "wait_ns"]
+    assert (matrix["waiter"] != matrix["last"]).all()
+    of_slow = matrix.filter(pl.col("last") == 2)
+    assert of_slow["waiter"].to_list() == [0, 1, 3]
+    assert of_slow["wait_ns"].min() > 20 * 7 * MS
+    assert matrix["wait_ns"].sum() == found.waits["wait_ns"].sum()
