@@ -73,8 +73,7 @@ class Links:
 
 def links(job: Job, matched: pl.DataFrame, waits: pl.DataFrame, step_ns: float) -> Links:
     """Compare the transfers of `job`, of whose steps the median takes `step_ns`."""
-    kinds = dict(job.table("groups").select("group", "description").unique("group", keep="first").iter_rows())
-    every = pl.concat([_between_groups(matched, waits, kinds), _measured(job.table("links"))])
+    every = pl.concat([_between_groups(matched, waits, _descriptions(job)), _measured(job.table("links"))])
     rows: list[Transfers] = []
     compared, cost = False, 0.0
     families = every.partition_by("family", as_dict=True)
@@ -106,6 +105,16 @@ _COLUMNS = {
 }
 
 
+def _descriptions(job: Job) -> dict[str, str]:
+    """What the program calls a group, by its ranks: an operation's group may have been inferred from its ranks alone.
+    Ranks that are in several groups together tell nothing.
+    """
+    table = job.table("groups").filter(pl.col("ranks").list.len() > 1)
+    told = table.with_columns(members=pl.col("ranks").list.sort().cast(pl.List(pl.String)).list.join(","))
+    alone = told.group_by("members").agg(pl.col("description").first(), kinds=pl.col("description").n_unique())
+    return dict(alone.filter(pl.col("kinds") == 1).select("members", "description").iter_rows())
+
+
 def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[str, str]) -> pl.DataFrame:
     """One row per operation, with the group or pair it belongs to."""
     once = waits.group_by("instance").agg(pl.col("transfer_ns").first())
@@ -125,7 +134,7 @@ def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[s
     # halves of a doubling: sizes that differ by less are one size
     bucket = (pl.col("bytes").clip(1).log(2) * 2).round().cast(pl.Int64)
     members = pl.col("ranks").cast(pl.List(pl.String)).list.join(",")
-    kind = pl.col("group").replace_strict(kinds, default="", return_dtype=pl.String)
+    kind = members.replace_strict(kinds, default="", return_dtype=pl.String)
     return (
         seen.join(once, on="instance")
         .filter((pl.col("step") >= 0) | (pl.col("step").max() < 0))

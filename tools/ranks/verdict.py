@@ -232,11 +232,10 @@ class _Case:
         return grades[max(0, grade)]
 
     def _what_noise_hides(self, board: Grid) -> None:
-        """Abstain where a rank may cost as much as the floor and the steps vary too much to tell."""
+        """Abstain where a rank may cost as much as the floor, by both measures, and the steps vary too much to tell."""
+        frames = [frame for frame in (board.own, board.work) if frame is not None]
         for rank in board.ranks:
-            ahead = known(board.own[str(rank)] - highest(board.own, board.others((rank,))))
-            error = chance.spread(ahead) / math.sqrt(max(1, len(ahead)))
-            if chance.trimmed_mean(ahead) + _Z * error >= self.floor_ns:
+            if min(_at_most(frame, rank, board.others((rank,))) for frame in frames) >= self.floor_ns:
                 self.abstain.append("noise")
                 return
 
@@ -354,6 +353,12 @@ class _Case:
         first = highest(board.own, board.ranks)
         usual = board.own.select(pl.concat_list(pl.all()).list.median()).to_series()
         return chance.trimmed_mean(known(first - usual)) >= self.floor_ns
+
+
+def _at_most(frame: pl.DataFrame, rank: int, others: tuple[int, ...]) -> float:
+    """How much longer `rank` takes than the slowest of `others`, at most as far as noise tells."""
+    ahead = known(frame[str(rank)] - highest(frame, others))
+    return chance.trimmed_mean(ahead) + _Z * chance.spread(ahead) / math.sqrt(max(1, len(ahead)))
 
 
 def _replicas(look: Look, floors: Floors) -> Outcome:

@@ -40,6 +40,7 @@ _CAP = 3
 _SIDE = 3
 # Fewer steps in a row show no turn.
 _TURN = 3
+_NEARLY = 0.9
 # Ranks that take turns are late in the same step no more often than this; ranks that are all slow nearly always are.
 _TOGETHER = 0.2
 
@@ -242,8 +243,9 @@ def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
     lost = sum(margins) / steps
     if len(rows) < 2 or lost < floor_ns:
         return None
-    # noise is late by now little, now much; a fault costs the floor in three steps of four
-    return Turns(rows, lost, p_value) if p_value < SURE or margins[len(margins) // 4] >= floor_ns else None
+    # few turns are believed if they leave out hardly a step and cost the floor in each: noise does neither
+    plain = len(margins) >= _NEARLY * steps and margins[round((1 - _NEARLY) * len(margins))] >= floor_ns
+    return Turns(rows, lost, p_value) if p_value < SURE or plain else None
 
 
 def _alternating(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
