@@ -50,7 +50,7 @@ def whole(values: Sequence[object]) -> pl.Series:
     try:
         if set(map(type, values)) <= {int}:
             return pl.Series(values, dtype=pl.Int64)
-    except (OverflowError, pl.exceptions.PolarsError):
+    except (OverflowError, TypeError, pl.exceptions.PolarsError):
         pass
     known: dict[object, int] = {}
     for value in set(values):

@@ -74,3 +74,7 @@ def test_numbers_of_threads_that_do_not_fit_are_unknown() -> None:
     series = small(pl.Series("tid", [5, -1, -7, 2**31, 2**31 - 1]))
     assert series.to_list() == [5, -1, -1, -1, 2**31 - 1]
     assert (series.dtype, series.name) == (pl.Int32, "tid")
+
+
+def test_identifiers_beyond_64_bits_are_none() -> None:
+    assert whole([1, 2**63, -(2**63) - 1, 2**200]).to_list() == [1, -1, -1, -1]
