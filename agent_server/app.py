@@ -252,20 +252,24 @@ class App:
         target: TargetParams | None = None,
         duration: float | None = None,
         source: Path | None = None,
+        traces: str | None = None,
         progress: Progress | None = None,
     ) -> Ticket:
-        """Run the ticket's tools again, on `target` or the process it was about, and store before beside after."""
+        """Run the ticket's tools again, on `target` or the process it was about, and store before beside after. A
+        ticket about the ranks of a job wants the `traces` of a later run.
+        """
         from whystall.knowledge_base.verify import compare
 
         stored = self.kb().get_ticket(ticket)
         before = stored.diagnosis
-        chosen = target or (TargetParams() if source else _same_process(before))
+        chosen = target or (TargetParams() if source or traces else _same_process(before))
         seconds = duration or max((s.window_s for s in before.steps), default=12.0)
         params = DiagnoseParams(
             pid=chosen.pid,
             comm=chosen.comm,
             cgroup=chosen.cgroup,
             children=chosen.children,
+            traces=traces,
             duration=max(seconds, 1.0),
             symptom=before.symptom,  # it says which causes are worth examining
         )
@@ -377,6 +381,9 @@ def _same_process(diagnosis: Diagnosis) -> TargetParams:
     victim = diagnosis.victim
     if victim is None:
         raise ToolError(ErrorCode.NO_SUCH_PROCESS, "the ticket names no process", "give --pid, --comm or --cgroup")
+    if victim.type != "thread":
+        remedy = "trace them again and give --traces DIR"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "the ticket is about the ranks of a job", remedy)
     try:
         comm = Path(f"/proc/{victim.pid}/task/{victim.tid}/comm").read_text(errors="replace").strip()
     except OSError:

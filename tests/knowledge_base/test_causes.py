@@ -35,6 +35,15 @@ EXPECTED = {
     "softirq_steal",
     "host_bound_dispatch",
     "late_wakeups",
+    "slow_rank",
+    "slow_rank_compute",
+    "slow_rank_host",
+    "slow_rank_communication",
+    "slow_link",
+    "slow_replica",
+    "pipeline_stage_imbalance",
+    "rank_moving_jitter",
+    "collective_hang",
 }
 HOST_BOUND = {"core_neighbour", "forced_migrations", "softirq_steal", "host_bound_dispatch", "late_wakeups"}
 CJK = re.compile(r"[\u4e00-\u9fff]")

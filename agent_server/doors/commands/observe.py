@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -85,6 +85,10 @@ def verify(
     given: dict[str, Any],
     ticket: Annotated[str, typer.Argument(metavar="TICKET", help="the ticket's id")],
     source: FromOption = None,
+    traces: Annotated[
+        Optional[str],  # noqa: UP045  typer reads this at run time, also on Python 3.10
+        typer.Option("--traces", metavar="DIR", help="traces of the job's ranks from after the fix"),
+    ] = None,
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
@@ -92,7 +96,7 @@ def verify(
     duration = given.pop("duration", None)
     target = checked(TargetParams, given) if given else None
     with console.progress() as progress:
-        work = App().verify(ticket, target=target, duration=duration, source=source, progress=progress)
+        work = App().verify(ticket, target=target, duration=duration, source=source, traces=traces, progress=progress)
         result = signals.run(work)
     if as_json:
         console.say_json(result)

@@ -136,6 +136,17 @@ def test_a_diagnosis_of_ranks_names_the_cause_and_writes_the_ticket(whystall: Ru
     assert "One rank computes more slowly than its peers" in told.stdout
 
 
+def test_a_ticket_about_ranks_is_verified_by_a_later_run(whystall: Run) -> None:
+    ticket = json.loads(whystall("diagnose", "--traces", str(SLOW), "--ticket", "--json").stdout)["ticket"]
+    bare = whystall("verify", ticket)
+    assert bare.returncode == 2
+    assert bare.stderr.startswith("error: bad_argument: the ticket is about the ranks of a job; ")
+    for traces, solved in ((SLOW, False), (EVEN, True)):
+        done = whystall("verify", ticket, "--traces", str(traces), "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["verifications"][-1]["solved"] is solved
+
+
 def test_a_pid_beside_a_recording_is_refused(whystall: Run, gathered: Path) -> None:
     done = whystall("diagnose", "--from", str(gathered), "--pid", "1")
     assert done.returncode == 2
