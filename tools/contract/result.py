@@ -87,6 +87,7 @@ BLIND_SPOTS = frozenset(
         "clock_spread",  # clocks of the ranks differ; detail: by how much, and what is left after correction
         "no_work_seen",  # what ranks did between collectives is not in the traces
         "starts_unknown",  # when operations began is not told, only when they were asked for or logged; detail: count
+        "dump_instant",  # when the dumps of a hang were written is not known, nor so how long ranks have waited
         "coarse_durations",  # the host measured how long operations took, not the device; detail: which and how many
         "no_baseline",  # nothing to compare transfers with: a link that is slow for all looks normal
         "rank_elsewhere",  # the slow rank's process is not on this host; detail: where it is

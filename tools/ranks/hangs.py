@@ -3,6 +3,9 @@
 A rank that has not entered an operation may itself wait in another one. So waiting is followed from rank to rank to
 those who wait for nobody (the roots), or round a circle (ranks that enter operations in different orders). Ranks
 without a dump are never accused; whoever waits for one of them is not either.
+
+Dumps do not tell when they were written, and for an instant a job that runs looks like one that hangs. That they were
+written because the job hung is taken for granted, and said (``dump_instant``).
 """
 
 from __future__ import annotations
@@ -106,16 +109,18 @@ def hangs(job: Job) -> Hangs:
     # Point to point nothing counts what both sides did: only who takes part in nothing at all is known to be missing.
     idle = {rank for rank in known.ranks if not _takes_part(rank, known)}
     lacking |= {rank for found in to_peers for rank in found.lacking if rank in idle}
-    roots, circle = ends(edges, lacking)
+    roots, circles = ends(edges, lacking)
+    # Who has sent need not wait for it, so that pairs that only send do not prove a circle.
+    circle = {rank for ranks in circles if _by_collectives(ranks, blocked) for rank in ranks}
     unfinished = _not_finished(known, lacking) if lacking or any(found.unknown for found in blocked) else {}
-    shown = [*blocked, *(found for found in to_peers if found.lacking & (lacking | circle))]
+    shown = [*blocked, *(found for found in to_peers if found.lacking & lacking.union(*circles))]
     open_odd = [one for one in odd if one.still_open]
     explained = {one.group for one in open_odd}
     stuck = [] if shown or open_odd else _stuck(known)
     present = set(known.ranks)
     gone = set[int]().union(*(found.unknown for found in blocked)) - present
     reasons = [
-        *([DEADLOCK] if circle else []),
+        *([DEADLOCK] if circles else []),
         *([OTHER_ORDER] if open_odd else []),
         *([RANKS_MISSING] if gone else []),
         *([MEMBERS_UNKNOWN] if any(one.nobody and one.group not in explained for one in blocked) else []),
@@ -134,8 +139,15 @@ def hangs(job: Job) -> Hangs:
         not_finished=tuple(sorted(unfinished)),
         mismatched=tuple(sorted({one.rank for one in open_odd})),
         reasons=tuple(reasons),
-        notes=((("ranks_missing", spans(gone)),) if gone else ())
-        + ((("group_guessed", "from who used it"),) if any(group.guessed for group in known.groups.values()) else ()),
+        notes=tuple(
+            note
+            for note, told in (
+                (("ranks_missing", spans(gone)), bool(gone)),
+                (("group_guessed", "from who used it"), any(group.guessed for group in known.groups.values())),
+                (("dump_instant", ""), any(_waited_s(found, known) is None for found in shown)),
+            )
+            if told
+        ),
     )
 
 
@@ -243,6 +255,11 @@ def _peers(known: Standings) -> list[_Blocked]:
             )
         )
     return found
+
+
+def _by_collectives(ranks: set[int], blocked: Iterable[_Blocked]) -> bool:
+    """Whether any of these ranks waits for another of them in a collective."""
+    return any(found.lacking & ranks and found.waiting.keys() & ranks for found in blocked)
 
 
 def _takes_part(rank: int, known: Standings) -> bool:

@@ -75,7 +75,9 @@ def standings(job: Job) -> Standings:
     p2p = pl.col("op").is_in(list(POINT_TO_POINT))
     collectives, to_peer = rows.filter(~p2p), rows.filter(p2p)
     progress = job.table("progress").filter(mine)
-    found = _standings(collectives, progress)
+    # Where a group is used point-to-point too, the library's count may be of that.
+    mixed = to_peer["group"].unique().implode()
+    found = _standings(collectives, progress.filter(~pl.col("group").is_in(mixed)))
     open_p2p = to_peer.filter((pl.col("state") != "completed") & (pl.col("peer") >= 0))
     counts = open_p2p.group_by("rank", "peer", "op").len().rows()
     instants = rows.select(pl.max_horizontal("start_ns", "end_ns", "launch_ns").max()).item()

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 
 
-def ends(edges: Mapping[int, Set[int]], lacking: Set[int]) -> tuple[set[int], set[int]]:
+def ends(edges: Mapping[int, Set[int]], lacking: Set[int]) -> tuple[set[int], list[set[int]]]:
     """Of the ranks that others wait for (`lacking`): those that wait for nobody, and those in circles out of which
     nobody waits for anybody else. `edges`: from each waiting rank to those it waits for.
     """
     roots: set[int] = set()
-    circles: set[int] = set()
+    circles: list[set[int]] = []
     for ranks in _circles({rank: edges.get(rank, set()) for rank in {*edges, *lacking}}):
         leaves = any(target not in ranks for rank in ranks for target in edges.get(rank, ()))
         if leaves:
             continue
         if len(ranks) > 1:
-            circles |= ranks
+            circles.append(ranks)
         else:
             roots |= ranks & lacking
     return roots, circles

@@ -236,16 +236,11 @@ def _each(table: object, kind: type[Any]) -> dict[str, Any]:
 def _profile(path: Path, content: _Content) -> Profile:
     members = _members(content)
     rank = _rank(path, content.config)
-    status = _status_by_name(content)
-    used_for_p2p = {_name(entry) for entry in content.entries if _is_p2p(entry)}
+    status = _status_of_collectives(content)
     backends = {entry.profiling_name.partition(":")[0] for entry in content.entries if ":" in entry.profiling_name}
     # gloo counts what failed as completed.
     counts_failed = "gloo" in backends
-    done = {
-        name: max(_count(one.last_completed_collective), 0)
-        for name, one in status.items()
-        if name not in used_for_p2p and not counts_failed
-    }
+    done = {name: max(_count(one.last_completed_collective), 0) for name, one in status.items() if not counts_failed}
     batches = {
         (_name(entry), entry.p2p_seq_id): entry for entry in content.entries if "coalesced" in entry.profiling_name
     }
@@ -259,7 +254,7 @@ def _profile(path: Path, content: _Content) -> Profile:
     progress = [
         (members[name].key, max(_count(one.last_enqueued_collective), 0), done.get(name, -1))
         for name, one in status.items()
-        if name not in used_for_p2p and name in members
+        if name in members
     ]
     default = _default(members)
     return Profile(
@@ -328,6 +323,24 @@ def _status_by_name(content: _Content) -> dict[str, _Status]:
         if all(ordered.get(number, name) == name for number, name in named.items()):
             named = ordered
     return {named[number]: status for number, status in content.status.items() if number in named}
+
+
+def _status_of_collectives(content: _Content) -> dict[str, _Status]:
+    """Of groups whose counters count collectives: not those used point-to-point, nor those where the last entry has
+    another number - gloo counts what it sends without recording it."""
+    status = _status_by_name(content)
+    last: dict[str, int] = {}
+    for entry in content.entries:
+        name = _name(entry)
+        if _is_p2p(entry):
+            status.pop(name, None)
+        else:
+            last[name] = max(last.get(name, 0), entry.collective_seq_id or entry.seq_id or 0)
+    return {
+        name: one
+        for name, one in status.items()
+        if last.get(name, one.last_enqueued_collective) == one.last_enqueued_collective
+    }
 
 
 def _name(entry: _Entry) -> str:

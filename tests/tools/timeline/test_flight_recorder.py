@@ -79,8 +79,15 @@ def test_counters_of_groups_used_point_to_point_count_something_else(tmp_path: P
     assert read(path).progress.rows() == [("0|0,1,2,3", 3, 3)]
 
 
+def test_counters_that_disagree_with_the_last_entry(tmp_path: Path) -> None:
+    """What gloo sends it counts, but does not record."""
+    one = Rank(3, GROUPS, backend="gloo").does("0", seq=12).does("7", seq=4).counts("0", 13, 13).counts("7", 4, 4)
+    (path,) = write(tmp_path, one).iterdir()
+    assert read(path).progress.rows() == [("7|2,3", 4, -1)]
+
+
 def test_counters_that_no_order_explains_are_left_out(tmp_path: Path) -> None:
-    one = Rank(3, {"pg-a": ("default_pg", range(4)), "pg-b": ("TP", (2, 3))}).does("pg-b").counts("pg-b", 5, 4)
+    one = Rank(3, {"pg-a": ("default_pg", range(4)), "pg-b": ("TP", (2, 3))}).does("pg-b", seq=5).counts("pg-b", 5, 4)
     one.status["17"] = {"last_enqueued_collective": 1, "last_completed_collective": 1}
     (path,) = write(tmp_path, one).iterdir()
     assert read(path).progress.rows() == [("pg-b|2,3", 5, 4)]
