@@ -283,8 +283,11 @@ class _Case:
     def _stages(self) -> None:
         out = self.result
         staged = [one for one in self.look.peers if one.how != "all"]
-        accused = {one.rank for one in out.accused}
-        out.stages = slow_stages(self.own, staged, accused, self.floor_ns, work_seen=self.work_seen)
+        # first with all ranks: noise makes one of a slow stage look slow too. Then without those that are.
+        for apart in (set[int](), {one.rank for one in out.accused}):
+            out.stages = slow_stages(self.own, staged, apart, self.floor_ns, work_seen=self.work_seen)
+            if out.stages:
+                return
 
     # --- weighing ---------------------------------------------------------------------------------------------------
 
@@ -304,6 +307,8 @@ class _Case:
         verdict, cost = max(costs.items(), key=lambda item: item[1])
         if cost > 0:
             out.verdict = verdict
+            if verdict in ("stage", "moving", "link"):  # what is not sure beside what explains more is not said
+                out.accused = [one for one in out.accused if one in linked or one.confidence != "low"]
             if any(len(one.peers.ranks) == 1 for one in out.stages):
                 out.because("stage_of_one")
             return
