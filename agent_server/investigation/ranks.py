@@ -154,9 +154,16 @@ def _conclude(
         cause=found.cause,
         explained_pct=found.explained_pct,
         severity=found.severity if found.cause else _severity(findings),
-        chain=found.chain,
+        chain=[*found.chain, *_of_others(data, findings, found.chain)] if found.cause else [],
         missing=missing,
     )
+
+
+def _of_others(data: Data, findings: Sequence[Finding], chain: Sequence[str]) -> list[str]:
+    """What speaks against the other ranks that are accused: they are a part of the case."""
+    accused = {row.rank for row in data.accused}
+    bad = (f for f in findings if f.polarity is Polarity.ABNORMAL and f.subject.rank in accused)
+    return [f.id for f in bad if f.id not in chain]
 
 
 def _severity(findings: Sequence[Finding]) -> Severity:

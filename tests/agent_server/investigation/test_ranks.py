@@ -75,6 +75,14 @@ def test_a_slow_rank_is_confirmed_by_its_lateness_and_its_own_time(fault: Fault,
     assert not {a.cause for a in found.assessments} & of_hosts(CAUSES).keys()
 
 
+def test_all_that_are_accused_are_in_the_case() -> None:
+    found = diagnose(job(Fault("compute", (1,), ms=30), Fault("compute", (5,), ms=20), ranks=8, steps=30))
+    by_id = {f.id: f for f in found.findings}
+    assert {by_id[i].subject.rank for i in found.chain} == {1, 5}
+    assert found.culprit is not None
+    assert found.culprit.rank == 1, "the dearest"
+
+
 def test_an_even_job_is_healthy() -> None:
     found = diagnose(job(ranks=8, steps=30))
     assert (found.verdict, found.cause, found.victim and found.victim.type) == (Verdict.HEALTHY, None, "job")
