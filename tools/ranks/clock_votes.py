@@ -19,8 +19,8 @@ _PLACES = (1 / 2, 1 / 4, 3 / 4)
 """Where in a capture voters are taken from: the other's may have begun later or ended earlier."""
 _VOTES, _SHARE, _RIVAL = 6, 0.25, 0.5
 """A difference needs so many votes, from this share of the voters; another may have at most this share of its votes."""
-_FAILED = 8
-"""Rounds that place no rank, until those that are left are given up."""
+_ROUNDS = 12
+"""Ranks that share nothing with the first are reached through others; what is left after so many rounds is given up."""
 _FIT = 12
 """Operations to tell the speed of a clock from."""
 
@@ -43,11 +43,12 @@ def laid(rows: pl.DataFrame, ranks: list[int], clocks: Clocks) -> pl.DataFrame:
         placed = rows.filter(pl.col("rank") == root).with_columns(at=pl.col("end_ns"))
     shares = rows.group_by("token", "rank").len()
     asked: set[tuple[int, int]] = set()
-    failed = 0
-    while failed < _FAILED and (pairs := _pairs(shares, set(ranks) - known.keys(), set(known), asked)):
+    for _ in range(_ROUNDS):
+        pairs = _pairs(shares, set(ranks) - known.keys(), set(known), asked)
+        if not pairs:
+            break
         asked |= set(pairs)
         lines = _voted(rows, placed, pairs)
-        failed += lines.is_empty()
         if lines.is_empty():
             continue
         new, residuals = _tracked(rows, placed, lines)

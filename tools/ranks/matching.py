@@ -8,6 +8,7 @@ in the rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import polars as pl
@@ -21,9 +22,9 @@ from whystall.tools.timeline.collectives import POINT_TO_POINT, SYNCHRONISING, g
 _I, _N, _S = pl.Int64, pl.Int32, pl.String
 # Ranks may have different payloads in the others, and a barrier's is whatever the library sends.
 _SIZED = (SYNCHRONISING | POINT_TO_POINT | {"broadcast"}) - {"barrier"}
-_USUAL = 0.5
-"""Operations of a step are taken in their order when as many were seen in so many of the steps, or nowhere more:
-elsewhere some may have been lost, and which is not known."""
+_USUAL = 0.9
+"""Equal operations of a step are taken in their order when nowhere more of them were seen, or as many in such a share
+of all steps: elsewhere some may have been lost, and which is not known."""
 _TOGETHER, _APART = 0.2, 0.05
 """A group of unknown members is believed when its ranks leave together: how their ends scatter is at most this share of
 how their arrivals do, and in at most that share of its operations a rank came after another had left."""
@@ -55,7 +56,7 @@ def match(job: Job) -> Matched:
     rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
     ordered = _by_order(rest.filter(~pl.col("numbered")), job)
     links = pl.concat([links, ordered])
-    links, doubtful = _believed(rows, links, len(job.missing))
+    links, doubtful = _believed(rows, links, groups.values(), len(job.missing))
     rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
     # With a sequence number, no other rank's row can be the same operation: it is alone, or its group is unclear.
     rest = rest.filter(~pl.col("numbered") | pl.col("channel").is_in(doubtful))
@@ -170,29 +171,27 @@ def _by_seq(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _by_order(rows: pl.DataFrame, job: Job) -> pl.DataFrame:
     """Rows at the same place among equal operations of the same step, where nothing can have been lost."""
     rows = rows.filter(pl.col("step") >= 0).sort("start_ns", "row")
-    shapes = rows.group_by("channel", "step", "rank").agg(shape=pl.col("token").sort().str.join("\x1e"), count=pl.len())
+    counts = rows.group_by("channel", "token", "step", "rank").agg(count=pl.len())
+    of = ["channel", "token"]
+    counts = counts.with_columns(
+        most=pl.col("count").max().over(of), share=pl.len().over(*of, "count") / pl.len().over(of)
+    )
     traced = job.table("steps").filter(pl.col("step") >= 0).select("rank", "step").unique()
-    expected = (
-        rows.select("channel", "rank")
-        .unique()
-        .join(traced, on="rank")
-        .group_by("channel", "step")
-        .agg(expected=pl.len())
-    )
+    expected = rows.select("channel", "rank").unique().join(traced, on="rank")
+    expected = expected.group_by("channel", "step").agg(expected=pl.len())
     whole = (
-        shapes.group_by("channel", "step")
-        .agg(pl.col("shape").first(), pl.col("count").first(), kinds=pl.col("shape").n_unique(), ranks=pl.len())
+        counts.group_by(*of, "step")
+        .agg(
+            kinds=pl.col("count").n_unique(),
+            ranks=pl.len(),
+            usual=((pl.col("count") == pl.col("most")) | (pl.col("share") >= _USUAL)).all(),
+        )
         .join(expected, on=["channel", "step"])
-        .with_columns(whole=(pl.col("kinds") == 1) & (pl.col("ranks") == pl.col("expected")) & (pl.col("ranks") > 1))
+        .filter(
+            (pl.col("kinds") == 1) & (pl.col("ranks") == pl.col("expected")) & (pl.col("ranks") > 1) & pl.col("usual")
+        )
     )
-    most = shapes.group_by("channel").agg(most=pl.col("count").max())
-    same = pl.col("whole").sum().over("channel", "shape")
-    whole = (
-        whole.join(most, on="channel")
-        .with_columns(share=same / pl.len().over("channel"))
-        .filter(pl.col("whole") & ((pl.col("share") >= _USUAL) | (pl.col("count") == pl.col("most"))))
-    )
-    rows = rows.join(whole.select("channel", "step"), on=["channel", "step"], how="semi", maintain_order="left")
+    rows = rows.join(whole.select(*of, "step"), on=[*of, "step"], how="semi", maintain_order="left")
     nth = pl.int_range(pl.len()).over("channel", "step", "rank", "token")
     return rows.with_columns(nth=nth).select(
         "row",
@@ -203,7 +202,9 @@ def _by_order(rows: pl.DataFrame, job: Job) -> pl.DataFrame:
     )
 
 
-def _believed(rows: pl.DataFrame, links: pl.DataFrame, missing: int) -> tuple[pl.DataFrame, list[str]]:
+def _believed(
+    rows: pl.DataFrame, links: pl.DataFrame, groups: Iterable[tuple[int, ...]], missing: int
+) -> tuple[pl.DataFrame, list[str]]:
     """`links` without those of groups whose members nobody states and whose ranks do not leave together, and the
     channels of these. Members that proved themselves become the group's name; any of the `missing` ranks may be one."""
     unproven = rows.filter(~pl.col("trusted")).drop("group", "size")
@@ -211,8 +212,14 @@ def _believed(rows: pl.DataFrame, links: pl.DataFrame, missing: int) -> tuple[pl
     if doubted.is_empty():
         return links, []
     sure = links.join(unproven, on="row", how="anti")
-    crowd = rows.group_by("channel").agg(pl.col("rank").n_unique(), pl.col("told").max())
-    crowded = set(crowd.filter((pl.col("told") > 0) & (pl.col("rank") > pl.col("told")))["channel"].to_list())
+    crowd = rows.group_by("channel").agg(pl.col("rank").unique(), pl.col("told").max().fill_null(-1))
+    stated = [set(ranks) for ranks in groups if len(ranks) > 1]
+    crowded = {
+        channel
+        for channel, ranks, told in crowd.iter_rows()
+        # it may be several groups of one name, or any of those in it
+        if 0 < told < len(ranks) or (not channel and any(one < set(ranks) for one in stated))
+    }
     good = [one for one in _leave_together(doubted, estimate(_frame(rows, sure))) if one not in crowded]
     bad = doubted.filter(~pl.col("channel").is_in(good))["channel"].unique().to_list()
     if not good:
