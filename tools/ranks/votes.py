@@ -278,7 +278,10 @@ def last_ranks(grid: Grid) -> list[int | None]:
         pl.col("all").list.arg_min().alias("last"), pl.col("all").list.sort().list.head(2).list.diff().list.last()
     )
     names = grid.wait.columns
-    return [int(names[index]) if margin > NOISE * grid.step_ns else None for index, margin in listed.iter_rows()]
+    return [
+        int(names[index]) if margin is not None and margin > NOISE * grid.step_ns else None
+        for index, margin in listed.iter_rows()
+    ]
 
 
 def _own_turns(grid: Grid, rank: int, last: list[int | None], floor_ns: float) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import polars as pl
@@ -421,3 +422,37 @@ def test_bad_parameters_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ToolError) as caught:
         parse_params(Params, wrong)
     assert caught.value.code is ErrorCode.BAD_ARGUMENT
+
+
+def damaged(recording: Recording, seed: int) -> Recording:
+    """Tables that are empty, thinned out, doubled, or with numbers that are not known or not possible."""
+    dice = random.Random(seed)
+    frames = recording.tables()
+    for name, frame in recording.tables().items():
+        how = dice.random()
+        numbers = [column for column, dtype in frame.schema.items() if dtype in (pl.Int64, pl.Int32)]
+        column, every, value = dice.choice(numbers), dice.randint(1, 4), dice.choice([-1, 0, 1, 5_000_000])
+        if how < 0.15:
+            frames[name] = frame.clear()
+        elif how < 0.4:
+            frames[name] = frame.sample(fraction=dice.random(), seed=seed)
+        elif how < 0.5:
+            frames[name] = pl.concat([frame, frame])
+        elif how < 0.65:
+            some = pl.int_range(pl.len()) % every == 0
+            frames[name] = frame.with_columns(
+                pl.when(some).then(value).otherwise(column).cast(frame.schema[column]).alias(column)
+            )
+    return Recording.in_memory(recording.manifest.model_copy(deep=True), frames)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{}, {"stages": 2}, {"tensor": 2}, {"collectives": False}, {"missing": (0,)}, {"has_steps": False}, {"ranks": 2}],
+)
+def test_damaged_tables_are_judged_all_the_same(told: dict[str, Any]) -> None:
+    recording = simulate(Plan(**({"ranks": 4} | told), steps=8, faults=one("compute"))).recording
+    for seed in range(12):
+        result = judge(damaged(recording, seed), Params())
+        assert set(result.data.reasons) <= verdict.REASONS
+        assert {f.kind for f in result.findings} <= TOOL.kinds
