@@ -63,7 +63,7 @@ def gather(place: str | os.PathLike[str], *, scheduler: str | None = None, jobs:
             f"{len(failed)} of {len(found)} traces below {os.fspath(place)} cannot be read: {names}",
             "export them from the profiler again",
         )
-    return _recording(clean(PurePath(place).name), ranks, failed, spots + left_out)
+    return _recording(_name(os.fspath(place)), ranks, failed, spots + left_out)
 
 
 def with_before(
@@ -82,6 +82,11 @@ def with_before(
     manifest.window_ns = manifest.requested_ns = max(manifest.window_ns, earlier.manifest.window_ns)
     tables = {name.replace(NOW, BEFORE, 1): frame for name, frame in earlier.tables().items()}
     return Recording.in_memory(manifest, recording.tables() | tables)
+
+
+def _name(place: str) -> str:
+    """What to call the run at `place`: as its directory."""
+    return clean(PurePath(place if is_url(place) else os.path.abspath(local_path(place))).name)
 
 
 def _read(place: str, scheduler: str | None, jobs: int | None) -> list[Summary | Unread]:

@@ -98,6 +98,11 @@ def write_dump(path: Path, rank: int) -> None:
     path.write_text(json.dumps(content))
 
 
+def test_a_run_is_called_as_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(write_job(tmp_path / "run7"))
+    assert gather(".").manifest.id == "run7"
+
+
 def test_an_earlier_run_beside_it(tmp_path: Path) -> None:
     now, then = write_job(tmp_path / "now"), write_job(tmp_path / "then", compute_us=6000.0, start_us=4e11)
     both = with_before(gather(now), then)
