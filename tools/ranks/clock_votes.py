@@ -13,14 +13,15 @@ from whystall.tools.ranks.job import Clocks
 
 _SCALES_NS = (20_000, 100_000, 500_000, 2_000_000)
 """Differences so close are one: how well ends agree is not known beforehand."""
-_VOTERS = 48
+_VOTERS = 32
 """Neighbours in time: meanwhile clocks do not drift apart by a scale."""
 _PLACES = (1 / 2, 1 / 4, 3 / 4)
 """Where in a capture voters are taken from: the other's may have begun later or ended earlier."""
 _VOTES, _SHARE, _RIVAL = 6, 0.25, 0.5
 """A difference needs so many votes, from this share of the voters; another may have at most this share of its votes."""
-_ROUNDS = 12
-"""Ranks that share nothing with the first are reached through others; what is left after so many rounds is given up."""
+_ROUNDS = 6
+"""Ranks that share nothing with the first are reached through others; what is left after so many rounds, or one that
+places nobody, is given up."""
 _FIT = 12
 """Operations to tell the speed of a clock from."""
 
@@ -50,7 +51,7 @@ def laid(rows: pl.DataFrame, ranks: list[int], clocks: Clocks) -> pl.DataFrame:
         asked |= set(pairs)
         lines = _voted(rows, placed, pairs)
         if lines.is_empty():
-            continue
+            break
         new, residuals = _tracked(rows, placed, lines)
         known |= {rank: max(residual, known[to]) for rank, to, residual in residuals.iter_rows()}
         placed = pl.concat([placed, new.select(placed.columns)])
