@@ -104,7 +104,7 @@ def _elected(votes: pl.DataFrame, scale: int) -> pl.DataFrame:
     bins = (
         pl.concat(shifted, how="vertical_relaxed")
         .group_by("rank", "to", "half", "bin")
-        .agg(count=pl.col("row").n_unique(), offset=pl.col("offset").median(), origin=pl.col("end_ns").median())
+        .agg(count=pl.col("row").n_unique(), offset=pl.col("offset").mean(), origin=pl.col("end_ns").mean())
     )
     best = bins.sort("count", "offset", descending=[True, False]).group_by("rank", maintain_order=True).first()
     best = best.join(votes.group_by("rank").agg(voters=pl.col("row").n_unique()), on="rank")
