@@ -104,3 +104,14 @@ def lowest(frame: pl.DataFrame, ranks: Iterable[int]) -> pl.Series:
 def middle(frame: pl.DataFrame, ranks: Iterable[int]) -> pl.Series:
     """Per step, the median of `ranks`."""
     return frame.select(pl.concat_list([str(rank) for rank in ranks]).list.median()).to_series()
+
+
+def ahead_of_all(frame: pl.DataFrame) -> pl.DataFrame:
+    """Per step and rank, how much longer it took than whichever other one took longest."""
+    two = pl.concat_list(pl.all()).list.sort(descending=True, nulls_last=True)
+    tops = frame.select(first=two.list.get(0), second=two.list.get(1, null_on_oob=True))
+    first, second = tops["first"], tops["second"]
+    return frame.select(
+        (pl.col(name) - pl.when(pl.col(name) == first).then(second).otherwise(first)).alias(name)
+        for name in frame.columns
+    )

@@ -22,7 +22,7 @@ import polars as pl
 
 from whystall.tools.ranks import chance, replicas, votes
 from whystall.tools.ranks.classes import Kind, classify
-from whystall.tools.ranks.grid import Grid, grid, highest, known, lost_in
+from whystall.tools.ranks.grid import Grid, ahead_of_all, grid, highest, known, lost_in
 from whystall.tools.ranks.hangs import ALL_ENTERED, DEADLOCK, OTHER_ORDER
 from whystall.tools.ranks.links import Links, Transfers, links
 from whystall.tools.ranks.slow_node_data import Verdict
@@ -233,11 +233,9 @@ class _Case:
 
     def _what_noise_hides(self, board: Grid) -> None:
         """Abstain where a rank may cost as much as the floor, by both measures, and the steps vary too much to tell."""
-        frames = [frame for frame in (board.own, board.work) if frame is not None]
-        for rank in board.ranks:
-            if min(_at_most(frame, rank, board.others((rank,))) for frame in frames) >= self.floor_ns:
-                self.abstain.append("noise")
-                return
+        frames = [ahead_of_all(frame) for frame in (board.own, board.work) if frame is not None]
+        if any(min(_at_most(frame[str(rank)]) for frame in frames) >= self.floor_ns for rank in board.ranks):
+            self.abstain.append("noise")
 
     def _links(self) -> None:
         """Ranks whose transfers are slow: by what is slower elsewhere, and as far as the steps feel it."""
@@ -360,9 +358,9 @@ class _Case:
         return chance.trimmed_mean(known(first - usual)) >= self.floor_ns
 
 
-def _at_most(frame: pl.DataFrame, rank: int, others: tuple[int, ...]) -> float:
-    """How much longer `rank` takes than the slowest of `others`, at most as far as noise tells."""
-    ahead = known(frame[str(rank)] - highest(frame, others))
+def _at_most(ahead_of_others: pl.Series) -> float:
+    """How much longer a rank takes than the slowest other one, at most as far as noise tells."""
+    ahead = known(ahead_of_others)
     return chance.trimmed_mean(ahead) + _Z * chance.spread(ahead) / math.sqrt(max(1, len(ahead)))
 
 

@@ -38,6 +38,8 @@ FEWEST_STEPS = 5
 _CAP = 3
 # A change needs so many steps on either side; the first steps of a capture are often slow.
 _SIDE = 3
+# Among so many ranks one hardly moves the median.
+_SEVERAL = 16
 # Fewer steps in a row show no turn.
 _TURN = 3
 _NEARLY = 0.9
@@ -170,7 +172,7 @@ def _since(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
 
     Where to cut is not corrected for here: `change` has done so.
     """
-    rows = {change(excess(grid, rank, grid.others((rank,))), floor_ns) for rank in grid.ranks}
+    rows = {change(known(more), floor_ns) for more in excesses(grid)}
     best: list[Late] = []
     for row in sorted(row for row in rows if row > 0):
         part = grid.part(row)
@@ -190,9 +192,19 @@ def excess(grid: Grid, rank: int, innocent: tuple[int, ...]) -> list[float]:
     return known(more.fill_null(strategy="forward").fill_null(0.0))
 
 
+def excesses(grid: Grid) -> Iterable[pl.Series]:
+    """The same of every rank, beside the median of all: what one of several does to a median is little, and it is
+    worked out once.
+    """
+    if len(grid.ranks) < _SEVERAL:
+        return (pl.Series(excess(grid, rank, grid.others((rank,))), dtype=pl.Float64) for rank in grid.ranks)
+    usual = middle(grid.own, grid.ranks)
+    return ((grid.own[str(r)] - usual).fill_null(strategy="forward").fill_null(0.0) for r in grid.ranks)
+
+
 def change(values: list[float], floor: float) -> int:
-    """The row from which on `values` are clearly higher, where before they were below `floor` and not half as high; -1
-    for none.
+    """The row from which on `values` are clearly higher and above `floor`, where before they were below it and not half
+    as high; -1 for none.
 
     The split with the largest difference of means in standard errors, where a value counts for at most a few floors:
     one step that is huge is no beginning. Its two sides must then differ by their order, corrected for all splits.
@@ -210,10 +222,10 @@ def change(values: list[float], floor: float) -> int:
         height = (after - before) * math.sqrt(k * (count - k) / count)
         if height > best:
             best, row = height, k
-    if row < 0 or chance.corrected(rank_test(values[:row], values[row:])[0], count) >= UNLIKELY:
+    low, high = chance.median(kept[: max(row, 0)]), chance.median(kept[max(row, 0) :])
+    if row < 0 or high < floor or low >= min(high / 2, floor):
         return -1
-    low, high = chance.median(kept[:row]), chance.median(kept[row:])
-    return row if low < min(high / 2, floor) else -1
+    return row if chance.corrected(rank_test(values[:row], values[row:])[0], count) < UNLIKELY else -1
 
 
 # --- taking turns ---------------------------------------------------------------------------------------------------
@@ -294,10 +306,12 @@ def _own_turns(grid: Grid, rank: int, last: list[int | None], floor_ns: float) -
             continue
         rows += run if len(run) >= _TURN else []
         run = []
+    if not rows:
+        return []
     inside = set(rows)
     more = excess(grid, rank, grid.others((rank,)))
     outside = [value for row, value in enumerate(more) if row not in inside]
-    if not rows or len(outside) < _TURN or chance.trimmed_mean(_margin(grid, rank, rows)) < floor_ns:
+    if len(outside) < _TURN or chance.trimmed_mean(_margin(grid, rank, rows)) < floor_ns:
         return []
     # by the steps right before and after a turn's edge one cannot tell: hence the median of the others
     return rows if chance.median(outside) < chance.median(more[row] for row in rows) / 2 else []
