@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def quantity(value: float, unit: str) -> str:
-    """`value` in `unit` (``ms``, ``us``, ``s``, ``pct``, ``count``, ``bytes``, ``bytes/s``, ``1/s``,
-    ``ratio``, ``cpus``) for reading. A ratio close to zero (a probability) is written with an exponent.
+    """`value` in `unit` (``ms``, ``us``, ``s``, ``pct``, ``count``, ``bytes``, ``bytes/s``, ``GB/s``,
+    ``1/s``, ``ratio``, ``cpus``) for reading. A ratio close to zero (a probability) is written with an exponent.
     """
     if unit in _SECONDS:
         return duration(value * _SECONDS[unit])
@@ -17,6 +17,8 @@ def quantity(value: float, unit: str) -> str:
         return f"{value:,.0f}"
     if unit == "1/s":
         return f"{_digits(value)}/s"
+    if unit == "GB/s":  # decimal, as links are sold
+        return f"{_digits(value)} GB/s"
     if unit == "ratio" and 0 < abs(value) < 0.005:
         return f"{value:.0e}"
     return f"{_digits(value)} CPU" if unit == "cpus" else _digits(value)

@@ -11,6 +11,8 @@ from whystall.prompts.quantities import quantity
 Row = Mapping[str, Any]
 
 _UNITS = {
+    # before the shorter endings that it ends with too
+    "gb_per_s": "GB/s",
     "_bytes_rate": "bytes/s",
     "_ms_per_step": "ms",
     "_ms": "ms",

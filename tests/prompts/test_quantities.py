@@ -26,6 +26,7 @@ from whystall.tools.contract.kinds import KINDS
         (1536, "bytes", "1.5 KiB"),
         (3 * 1024**4, "bytes", "3 TiB"),
         (2 * 1024**2, "bytes/s", "2 MiB/s"),
+        (15.62, "GB/s", "15.6 GB/s"),
         (36.94, "pct", "36.9 %"),
         (100, "pct", "100 %"),
         (0.004, "pct", "0 %"),
