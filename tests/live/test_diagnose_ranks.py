@@ -77,6 +77,21 @@ def test_a_rank_that_computes_slowly_because_of_its_quota(tmp_path: Path) -> Non
     assert found.ticket
 
 
+def test_a_real_job_with_a_throttled_rank_while_it_trains_on(tmp_path: Path) -> None:
+    """The traces call it slow in computing; its cgroup says why."""
+    pytest.importorskip("torch")
+    with Running("ranks_job.py", "--out", tmp_path, "--linger", "quota") as program:
+        made = program.until("job", timeout_s=240)
+        truth = json.loads((tmp_path / "quota" / "truth.json").read_text())
+        found = diagnose(tmp_path / "quota" / "traces")
+    assert found.cause == "cgroup_cpu_throttling", found.model_dump_json(indent=1)
+    assert found.victim is not None
+    assert [found.victim.rank] == truth["slow_ranks"]
+    assert found.victim.pid == made["pids"][found.victim.rank]
+    supported = {a.cause for a in found.assessments if a.state is CauseState.SUPPORTED}
+    assert {"slow_rank_compute", "cgroup_cpu_throttling"} <= supported
+
+
 def test_a_rank_whose_host_explains_nothing_stays_slow_in_computing(tmp_path: Path) -> None:
     with Running("sleeper.py", "--count", 1000) as program:  # wants no CPU: no busy machine keeps it from one
         found = diagnose(traced_now(tmp_path / "traces", program.pid, socket.gethostname()))

@@ -38,6 +38,8 @@ def redact(recording: Recording) -> Recording:
     manifest = recording.manifest.model_copy(deep=True)
     manifest.redacted = True
     manifest.host = _hash(manifest.host, key)
+    if manifest.collectors.keys() & {"ranks", "ranks_before"}:  # called after the directory they were read from
+        manifest.id = _hash(manifest.id, key)
     target = manifest.target
     manifest.target = target.model_copy(
         update={

@@ -71,6 +71,7 @@ def test_what_was_gathered_gives_the_same_answer_redacted_or_not(whystall: Run, 
     hosts = {row["host"] for row in live["data"]["ranks"]}
     assert hosts
     assert not hosts & {row["host"] for row in hidden["data"]["ranks"]}
+    assert json.loads((tmp_path / "red" / "manifest.json").read_text())["id"] != SLOW.name
     size = sum(file.stat().st_size for file in gathered.iterdir())
     assert size < sum(file.stat().st_size for file in SLOW.iterdir())
 
