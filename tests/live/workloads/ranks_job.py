@@ -51,7 +51,7 @@ LINK_MBIT: dict[Layout, float] = {"ddp": 100.0, "mesh": 150.0}
 QUOTA_PERIOD_US = 10_000
 # of a CPU: less than what a rank gets anyway on a machine full of others (the kernel's least is 1 ms per period)
 QUOTA_CPUS = 0.1
-MORE_LAYERS = 12
+MORE_LAYERS = 16
 MOVES_EVERY = 3
 PATIENCE_S = 120.0
 _PR_SET_PDEATHSIG = 1

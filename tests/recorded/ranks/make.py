@@ -1,4 +1,5 @@
-"""Record the fixtures of this directory anew, as root: ``python tests/recorded/ranks/make.py [VARIANT ...]``.
+"""Record the fixtures of this directory anew, as root on a quiet machine:
+``python tests/recorded/ranks/make.py [VARIANT ...]``.
 
 Each is a real job of four ranks, see ``tests/live/workloads/ranks_job.py``; `test_recorded_jobs.py` says what must be
 found in it. Kept of a trace: steps, ranges, communication and the outermost operators with their times, as they were;
