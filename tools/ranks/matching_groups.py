@@ -42,12 +42,10 @@ def inferred(rows: pl.DataFrame, groups: Mapping[str, tuple[int, ...]]) -> pl.Da
     if found.is_empty() or not members:
         return rows
     found = _whole(found)
-    chosen = _chosen(_scores(found, members))
-    chosen = {
-        (rank, slot): group
-        for (rank, slot), group in chosen.items()
-        if group and all(chosen.get((other, slot)) == group for other in members[group])
-    }
+    scores = _scores(found, members)
+    chosen = _agreed(_chosen(scores), members)
+    while more := _agreed(_left(scores, chosen, members), members):
+        chosen |= more
     if not chosen:
         return rows
     names = [(rank, token, nth, group, len(groups[group])) for (rank, (token, nth)), group in chosen.items()]
@@ -161,6 +159,34 @@ def _chosen(scores: _Scores) -> dict[tuple[int, _Slot], str]:
             if likely in fits and all(ends > _WEAK_MARGIN * fits[likely][0] for ends in others):
                 choices[rank, (token, nth)] = likely
     return choices
+
+
+def _agreed(
+    choices: Mapping[tuple[int, _Slot], str], members: Mapping[str, tuple[int, ...]]
+) -> dict[tuple[int, _Slot], str]:
+    """Those of `choices` that all ranks of the group make."""
+    return {
+        (rank, slot): group
+        for (rank, slot), group in choices.items()
+        if group and all(choices.get((other, slot)) == group for other in members[group])
+    }
+
+
+def _left(
+    scores: _Scores, chosen: Mapping[tuple[int, _Slot], str], members: Mapping[str, tuple[int, ...]]
+) -> dict[tuple[int, _Slot], str]:
+    """Of places without a group, the only one left: a group is out when the place of one of its ranks is another's."""
+    found = {}
+    for (rank, slot), fits in scores.items():
+        if (rank, slot) in chosen:
+            continue
+        left = [one for one in fits if all(chosen.get((other, slot), one) == one for other in members[one])]
+        if len(left) != 1:
+            continue
+        ends, starts = fits[left[0]]
+        if ends <= _LOOSE * starts and ends <= _MARGIN * min(other for other, _ in fits.values()):
+            found[rank, slot] = left[0]
+    return found
 
 
 def _best(fits: Mapping[str, tuple[float, float]]) -> str:
