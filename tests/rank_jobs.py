@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from whystall.tools.contract.result import BlindSpot
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
@@ -438,7 +439,7 @@ class _Record:
             for name, rows in self.rows.items()
         }
         window = max(row["end_ns"] for row in every)
-        return Simulated(Recording.in_memory(_manifest(window), tables), self._truth())
+        return Simulated(Recording.in_memory(_manifest(window, self.plan.device), tables), self._truth())
 
     def _truth(self) -> Truth:
         accused = {rank: _CLASSES[fault.kind] for fault in self.plan.faults for rank in fault.ranks}
@@ -530,6 +531,7 @@ class _Record:
                     "before_ns": int(start - since),
                     "before_compute_ns": int(busy.within(since, start)),
                     "before_gap_ns": int(start - since - both.within(since, start)),
+                    "beside_compute_ns": int(busy.within(max(start, synced[index] if index >= 0 else 0), end)),
                 }
             )
             self.truth.append(
@@ -571,7 +573,8 @@ class _Record:
         return int(at + self.offset[rank] + self.drift[rank] * at)
 
 
-def _manifest(window_ns: int) -> Manifest:
+def _manifest(window_ns: int, device: bool) -> Manifest:
+    unseen = [] if device else [BlindSpot(code="no_device_work")]
     return Manifest(
         id="ranks-0001",
         host="node0",
@@ -584,5 +587,5 @@ def _manifest(window_ns: int) -> Manifest:
         start_ns=1,
         window_ns=window_ns,
         requested_ns=window_ns,
-        collectors={"ranks": CollectorManifest(engine="traces", proven=True)},
+        collectors={"ranks": CollectorManifest(engine="traces", proven=True, not_seen=unseen)},
     )

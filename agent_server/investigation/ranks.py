@@ -20,6 +20,8 @@ from whystall.tools.ranks.slow_node_data import Data
 from whystall.tools.recording.manifest import Manifest
 
 _NAMED = (Verdict.CONFIRMED, Verdict.LIKELY)
+# Operators on a CPU take longer too when the host does not give them one: only its host tells the rank from its CPU.
+_HOST_UNSEEN = "host_unseen"
 
 
 def rank_diagnosis(
@@ -84,7 +86,8 @@ def with_host(ranks: Diagnosis, host: Diagnosis) -> Diagnosis:
     slow = ranks.victim
     if host.cause is None or host.verdict not in _NAMED or host.victim is None or slow is None:
         return ranks.model_copy(update=joined)
-    both = ranks.verdict is Verdict.CONFIRMED and host.verdict is Verdict.CONFIRMED
+    open_ = [code for code in ranks.missing if code != _HOST_UNSEEN]
+    both = not open_ and host.verdict is Verdict.CONFIRMED
     who = {"rank": slow.rank, "host": slow.host}
     return ranks.model_copy(
         update=joined
@@ -95,7 +98,7 @@ def with_host(ranks: Diagnosis, host: Diagnosis) -> Diagnosis:
             "culprit": host.culprit.model_copy(update=who) if host.culprit else None,
             "explained_pct": host.explained_pct,
             "chain": [*ranks.chain, *host.chain],
-            "missing": list(dict.fromkeys([*ranks.missing, *host.missing])),
+            "missing": list(dict.fromkeys([*open_, *host.missing])),
         }
     )
 
@@ -146,6 +149,9 @@ def _conclude(
     missing = list(found.missing)
     if any(row.confidence == "low" for row in data.accused[:1]):
         missing.append("low_confidence")
+    kinds = {f.kind for f in findings if f.id in found.chain[:1]}
+    if kinds == {"rank.compute_slow"} and any(spot.code == "no_device_work" for spot in result.coverage.not_seen):
+        missing.append(_HOST_UNSEEN)
     verdict = Verdict.LIKELY if missing and found.verdict is Verdict.CONFIRMED else found.verdict
     if verdict is Verdict.HEALTHY:  # accused, but of nothing that a cause explains
         verdict, missing = Verdict.INCONCLUSIVE, [*missing, "unexplained_loss"]

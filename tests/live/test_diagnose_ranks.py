@@ -95,7 +95,7 @@ def test_a_real_job_with_a_throttled_rank_while_it_trains_on(tmp_path: Path) -> 
 def test_a_rank_whose_host_explains_nothing_stays_slow_in_computing(tmp_path: Path) -> None:
     with Running("sleeper.py", "--count", 1000) as program:  # wants no CPU: no busy machine keeps it from one
         found = diagnose(traced_now(tmp_path / "traces", program.pid, socket.gethostname()))
-    assert (found.verdict, found.cause) == (Verdict.CONFIRMED, "slow_rank_compute"), found.model_dump_json(indent=1)
+    assert (found.verdict, found.cause) == (Verdict.LIKELY, "slow_rank_compute"), found.model_dump_json(indent=1)
     assert len(found.steps) >= 2
     assert "looked_later" in blind(found)
 
@@ -103,7 +103,7 @@ def test_a_rank_whose_host_explains_nothing_stays_slow_in_computing(tmp_path: Pa
 def test_a_rank_of_another_host_is_not_looked_for_here(tmp_path: Path) -> None:
     with training(tmp_path) as program:
         found = diagnose(traced_now(tmp_path / "traces", program.pid, "another-host"))
-    assert (found.verdict, found.cause) == (Verdict.CONFIRMED, "slow_rank_compute")
+    assert (found.verdict, found.cause) == (Verdict.LIKELY, "slow_rank_compute")
     assert [step.why for step in found.steps] == ["traces_of_ranks"]
     assert "rank_elsewhere" in blind(found)
 

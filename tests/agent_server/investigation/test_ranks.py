@@ -75,6 +75,16 @@ def test_a_slow_rank_is_confirmed_by_its_lateness_and_its_own_time(fault: Fault,
     assert not {a.cause for a in found.assessments} & of_hosts(CAUSES).keys()
 
 
+def test_operators_on_a_cpu_need_a_look_at_the_host() -> None:
+    """A quota makes them slow in the same way; what a device computes it does not."""
+    slow = diagnose(job(Fault("compute", (1,), ms=25), ranks=8, steps=30, device=False))
+    assert (slow.verdict, slow.cause, slow.missing) == (Verdict.LIKELY, "slow_rank_compute", ["host_unseen"])
+    throttled = with_host(slow, of_process(Verdict.CONFIRMED, "cgroup_cpu_throttling"))
+    assert (throttled.verdict, throttled.cause, throttled.missing) == (Verdict.CONFIRMED, "cgroup_cpu_throttling", [])
+    late = diagnose(job(Fault("gap", (1,), ms=25), ranks=8, steps=30, device=False))
+    assert (late.verdict, late.cause) == (Verdict.CONFIRMED, "slow_rank_host")
+
+
 def test_all_that_are_accused_are_in_the_case() -> None:
     found = diagnose(job(Fault("compute", (1,), ms=30), Fault("compute", (5,), ms=20), ranks=8, steps=30))
     by_id = {f.id: f for f in found.findings}
