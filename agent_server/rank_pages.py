@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from whystall.tools.ranks.look import Look
     from whystall.tools.ranks.slow_node_data import AccusedRow, Data
     from whystall.tools.recording.store import Recording
+    from whystall.tools.views.rank_drawing import Mark
 
 
 def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en", "zh"]) -> list[ArtifactContent]:
@@ -23,7 +24,6 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
     from whystall.prompts.render import words
     from whystall.tools.ranks.waits import wait_matrix
     from whystall.tools.views.rank_cells import Group
-    from whystall.tools.views.rank_drawing import Mark
     from whystall.tools.views.rank_matrix import RankView, rank_page, step_svg, wait_svg
 
     seen, data = cast("Look", judged.basis), judged.data
@@ -36,7 +36,7 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
         own=seen.own,
         waits=wait_matrix(seen.waits),
         groups=tuple(Group(clean(one.label), one.ranks) for one in seen.peers),
-        marks=tuple(Mark(row.rank, _remark(row, said), row.began_step) for row in data.accused),
+        marks=tuple(_mark(row, said) for row in data.accused),
         hosts={row["rank"]: clean(row["host"]) for row in ranks},
     )
     verdict, *notes = (str(line).strip().removeprefix("- ") for line in headline_of("slow_node_check", data, lang))
@@ -49,17 +49,26 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
     ]
 
 
+def _mark(row: AccusedRow, said: dict[str, Any]) -> Mark:
+    from whystall.tools.views.rank_drawing import Mark
+
+    return Mark(row.rank, _remark(row, said), -1 if row.began_step is None else row.began_step)
+
+
 def _remark(row: AccusedRow, said: dict[str, Any]) -> str:
     """What an accused rank is accused of, and what that costs."""
     from whystall.prompts.quantities import quantity
 
     ranks = said["ranks"]
+    kind = str(ranks["classes"][row.slow_class])
+    if row.lost_ms_per_step is None or row.of_step_pct is None:
+        return kind
     costs = ranks["costs"].format(
         lost=quantity(row.lost_ms_per_step, "ms"),
         of_step=quantity(row.of_step_pct, "pct"),
         job=quantity(row.job_pct, "pct"),
     )
-    return f"{ranks['classes'][row.slow_class]}{said['marks']['semicolon']}{costs}"
+    return f"{kind}{said['marks']['semicolon']}{costs}"
 
 
 def _drawing(name: str, title: str, text: str) -> ArtifactContent:

@@ -57,17 +57,17 @@ def _accused(row: AccusedRow, lang: Lang) -> list[Safe]:
     said = words(lang)
     ranks, marks = said["ranks"], said["marks"]
     who = ranks["rank"].format(row.rank)
-    where = [*([_name(row.host)] if row.host else []), *([Safe(f"pid {row.pid}")] if row.pid > 0 else [])]
+    where = [*([_name(row.host)] if row.host else []), *([Safe(f"pid {row.pid}")] if row.pid is not None else [])]
     if where:
         who += f" ({marks['comma'].join(where)})"
     facts = []
-    if row.slow_class != "hang":
+    if row.lost_ms_per_step is not None and row.of_step_pct is not None:
         costs = {"of_step": quantity(row.of_step_pct, "pct"), "job": quantity(row.job_pct, "pct")}
         facts.append(ranks["costs"].format(lost=quantity(row.lost_ms_per_step, "ms"), **costs))
-    if row.steps > 0:
+    if row.votes is not None and row.steps is not None and row.p_value is not None:
         facts.append(ranks["voted"].format(votes=row.votes, steps=row.steps))
         facts.append(ranks["by_chance"].format(quantity(row.p_value, "ratio")))
-    if row.began_step > 0:
+    if row.began_step is not None:
         facts.append(ranks["began"].format(row.began_step))
     facts.append(ranks["confidence"][row.confidence])
     first = f"- {who} {ranks['is']}{ranks['classes'][row.slow_class]}{marks['semicolon']}{marks['comma'].join(facts)}"

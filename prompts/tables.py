@@ -79,7 +79,7 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
-        unit = _unit(name)
+        unit = "ratio" if name == "p_value" else _unit(name)
         return quantity(value, unit) if unit else f"{value:g}" if isinstance(value, float) else str(value)
     if isinstance(value, list):
         return " < ".join(plain_code(short(str(item), _CELL)) for item in value[:_FRAMES])

@@ -108,7 +108,7 @@ def _victim(data: Data, findings: Sequence[Finding]) -> Victim | None:
     if data.accused:
         worst = data.accused[0]
         lost = 100.0 if worst.slow_class == "hang" else worst.job_pct  # a job that stands still loses everything
-        return _slow(lost, "slow_rank", worst.rank, worst.host, worst.pid)
+        return _slow(lost, "slow_rank", worst.rank, worst.host, worst.pid or 0)
     if data.verdict == "cannot_tell":
         return None
     bad = [f.window_pct for f in findings if f.polarity is Polarity.ABNORMAL]

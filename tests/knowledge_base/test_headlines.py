@@ -19,7 +19,7 @@ from whystall.tools.ranks.slow_node_data import AccusedRow, Data, EvidenceRow, V
 def accused(rank: int = 3, host: str = "host-a", **changes: Any) -> AccusedRow:
     values: dict[str, Any] = {
         "slow_class": "compute_slow", "lost_ms_per_step": 18.3, "of_step_pct": 41.0, "job_pct": 38.0, "votes": 45,
-        "steps": 50, "p_value": 3.2e-9, "began_step": -1, "confidence": "high", "pid": 4242,
+        "steps": 50, "p_value": 3.2e-9, "began_step": None, "confidence": "high", "pid": 4242,
         "evidence": [EvidenceRow(what="operator", name="aten::mm", mine=40, peers=19, unit="ms")],
     }  # fmt: skip
     return AccusedRow(rank=rank, host=clean(host), **(values | changes))
@@ -42,7 +42,7 @@ def test_the_verdict_comes_first_then_the_accused_then_the_findings() -> None:
     assert lines[2] == "  50 steps of 44.6 ms; 30 % of the time is lost in waiting"
     assert lines[3].startswith("- rank 3 (host-a, pid 4242) is slow in computing: its operators take longer; ")
     assert "costs every step 18.3 ms (41 %; 38 % of the traced time)" in lines[3]
-    assert "the last in 45 of 50 steps, by chance p = 3e-09, since step 12, confidence high" in lines[3]
+    assert "behind in 45 of 50 steps, by chance p = 3e-09, since step 12, confidence high" in lines[3]
     assert lines[4].strip() == "operator aten::mm 40 ms, peers 19 ms"
     assert lines[5] == "Findings:"
     assert lines[6].startswith("- [f0] major: all others wait for rank 3 (host-a)")
@@ -84,3 +84,12 @@ def test_names_from_traces_are_names(text: str) -> None:
 def test_other_tools_have_no_headline() -> None:
     plain = result().model_copy(update={"tool": "fileslower"})
     assert "Verdict" not in result_text(plain, "en").splitlines()[1]
+
+
+def test_a_hang_claims_no_cost_per_step_and_its_table_shows_no_columns_of_nothing() -> None:
+    nothing = dict.fromkeys(("pid", "lost_ms_per_step", "of_step_pct", "votes", "steps", "p_value", "began_step"))
+    text = result_text(result(accused=[accused(slow_class="hang", **nothing)]), "en")
+    line = next(line for line in text.splitlines() if line.startswith("- rank 3"))
+    assert not any(said in line for said in ("costs every step", "pid", "p ="))
+    head = next(line for line in text.splitlines() if line.split()[:2] == ["rank", "host"])
+    assert head.split() == ["rank", "host", "slow_class", "job_pct", "confidence"]

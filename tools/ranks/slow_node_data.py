@@ -31,26 +31,28 @@ class EvidenceRow(Model):
 
 class AccusedRow(Model):
     """A rank that holds the job back. `of_step_pct`: time it costs every step, of the step; `job_pct`: of the whole
-    traced time. `votes` of `steps` it was last, p_value: of that many by chance. `began_step`: first slow step, -1 from
-    the start."""
+    traced time. In `votes` of `steps` it was behind all who are not accused, p_value: of that many by chance.
+    `began_step`: first slow step; None: from the start. A hang has no cost per step, no votes and no beginning: None.
+    """
 
     rank: int
     host: str
-    pid: int
+    pid: int | None
     slow_class: SlowClass
-    lost_ms_per_step: float
-    of_step_pct: float
+    lost_ms_per_step: float | None
+    of_step_pct: float | None
     job_pct: float
-    votes: int
-    steps: int
-    p_value: float
-    began_step: int
+    votes: int | None
+    steps: int | None
+    p_value: float | None
+    began_step: int | None
     confidence: Literal["high", "medium", "low"]
     evidence: list[EvidenceRow] = Field(default_factory=list)
 
 
 class RankRow(Model):
-    """One rank per step on average, ms. `offset_us`, `residual_us`: of its clock against the others'."""
+    """One rank per step on average, ms; None: the traces do not tell. `offset_us`, `residual_us`: of its clock against
+    the others'."""
 
     rank: int
     host: str
@@ -60,9 +62,9 @@ class RankRow(Model):
     step_ms: float
     own_ms: float
     wait_ms: float
-    compute_ms: float
-    gap_ms: float
-    exposed_comm_ms: float
+    compute_ms: float | None
+    gap_ms: float | None
+    exposed_comm_ms: float | None
     offset_us: float | None
     residual_us: float | None
     last_pct: float

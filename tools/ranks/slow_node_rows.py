@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from whystall.tools.ranks.links import Transfers
     from whystall.tools.ranks.look import Look
 
-_PARTS = ("step_ns", "own_ns", "wait_ns", "compute_ns", "gap_ns", "exposed_comm_ns")
 
-
-def where(job: Job, rank: int) -> tuple[str, int]:
-    """Host and process of `rank`; empty and -1 unknown."""
+def where(job: Job, rank: int) -> tuple[str, int | None]:
+    """Host and process of `rank`; empty and None unknown."""
     rows = job.table("ranks").filter(pl.col("rank") == rank)
-    return (clean(rows["host"][0]), int(rows["pid"][0])) if rows.height else ("", -1)
+    if rows.is_empty():
+        return "", None
+    pid = int(rows["pid"][0])
+    return clean(rows["host"][0]), pid if pid > 0 else None
 
 
 def accused_row(job: Job, one: Accused) -> AccusedRow:
@@ -45,7 +46,7 @@ def accused_row(job: Job, one: Accused) -> AccusedRow:
         votes=one.late.votes,
         steps=one.late.steps,
         p_value=one.late.p_value,
-        began_step=one.began,
+        began_step=one.began if one.began >= 0 else None,
         confidence=one.confidence,
         evidence=evidence,
     )
@@ -70,13 +71,13 @@ def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
                 host=host,
                 pid=pid,
                 slow_class="hang",
-                lost_ms_per_step=0.0,
-                of_step_pct=0.0,
+                lost_ms_per_step=None,
+                of_step_pct=None,
                 job_pct=max((one.window_pct for one in mine), default=0.0),
-                votes=0,
-                steps=0,
-                p_value=1.0,
-                began_step=-1,
+                votes=None,
+                steps=None,
+                p_value=None,
+                began_step=None,
                 # counted, not estimated: only who is the one among several is open
                 confidence="high" if stuck.accused == (rank,) else "medium",
                 evidence=[
@@ -101,7 +102,7 @@ def rank_rows(look: Look, out: Outcome) -> list[RankRow]:
     rows = []
     for (rank,), steps in sorted(look.own.partition_by("rank", as_dict=True).items()):
         host, _ = where(look.job, rank)
-        took = {part: chance.trimmed_mean(steps[part].to_list()) / 1e6 for part in _PARTS}
+        took = {part: chance.trimmed_mean(steps[part].to_list()) / 1e6 for part in ("step_ns", "own_ns", "wait_ns")}
         offset, residual = look.clocks.offset_ns.get(rank), look.clocks.residual_ns.get(rank)
         rows.append(
             RankRow(
@@ -113,15 +114,21 @@ def rank_rows(look: Look, out: Outcome) -> list[RankRow]:
                 step_ms=took["step_ns"],
                 own_ms=took["own_ns"],
                 wait_ms=took["wait_ns"],
-                compute_ms=took["compute_ns"],
-                gap_ms=took["gap_ns"],
-                exposed_comm_ms=took["exposed_comm_ns"],
+                compute_ms=_mean_ms(steps["compute_ns"]),
+                gap_ms=_mean_ms(steps["gap_ns"]),
+                exposed_comm_ms=_mean_ms(steps["exposed_comm_ns"]),
                 offset_us=None if offset is None else offset / 1e3,
                 residual_us=None if residual is None else residual / 1e3,
                 last_pct=last.get(rank, 0.0),
             )
         )
     return sorted(rows, key=lambda row: (-row.own_ms, row.rank))
+
+
+def _mean_ms(part_ns: pl.Series) -> float | None:
+    """Of the steps in which the traces tell of the part: in others it is below zero."""
+    told = part_ns.filter(part_ns >= 0)
+    return chance.trimmed_mean(told.to_list()) / 1e6 if len(told) else None
 
 
 def link_rows(out: Outcome) -> list[LinkRow]:

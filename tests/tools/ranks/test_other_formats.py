@@ -105,6 +105,7 @@ def test_a_rank_that_comes_late_in_the_inspectors_logs(tmp_path: Path, verbose: 
     assert found.verdict == "rank"
     assert [(one.rank, one.slow_class) for one in found.accused] == [(1, "unattributed")]
     assert "no_work_seen" in found.reasons
+    assert {(row.compute_ms, row.gap_ms) for row in found.ranks} == {(None, None)}
 
 
 @pytest.mark.parametrize("verbose", [True, False])

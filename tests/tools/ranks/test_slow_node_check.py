@@ -73,7 +73,7 @@ def test_one_slow_rank_gets_its_verdict_and_class(job: Plan) -> None:
     assert data.verdict == "rank", data.reasons
     assert classes(data) == dict(simulated.truth.accused)
     (row,) = data.accused
-    assert row.began_step == -1
+    assert row.began_step is None
     # what stands in for steps may hold several; the slowest innocent one of a step is slow itself where all jitter
     if job.has_steps:
         assert row.lost_ms_per_step == pytest.approx(job.faults[0].ms, rel=0.5 if job.jitter > 0.1 else 0.25)
