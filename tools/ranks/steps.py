@@ -20,6 +20,9 @@ _I = pl.Int64
 _RECURS = 3
 """An operation recurs when it was seen so often."""
 _ROUND = 8
+_WITHIN, _FLOOR_NS = 6, 30_000
+"""The operation that ends a step ends up to so many residuals or ns later on some ranks. Another one that ends within
+that time is of no weight: as much is the most its rank can have done since."""
 
 
 @dataclass(frozen=True)
@@ -85,26 +88,29 @@ def _derived(job: Job, matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
     spans = pl.DataFrame({"step": range(len(cuts) - 1), "from": cuts[:-1], "to": cuts[1:]})
     ranks = pl.DataFrame({"rank": job.present}, schema={"rank": pl.Int32})
     spans = ranks.join(spans, how="cross").with_columns(start_ns=clocks.local("from"), end_ns=clocks.local("to"))
-    return _summed(spans, job.table("collectives"))
+    late = max(_FLOOR_NS, _WITHIN * max(clocks.residual_ns.values(), default=0))
+    return _summed(spans, job.table("collectives"), late)
 
 
-def _summed(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """`spans` as steps: what ranks did in them is known from what they did before each operation."""
+def _summed(spans: pl.DataFrame, operations: pl.DataFrame, late_ns: int) -> pl.DataFrame:
+    """`spans` as steps: what ranks did in them is known from what they did before each operation and beside it. One
+    that ends at most `late_ns` after a step's end is the step's."""
     # from one synchronising operation to the next; a message between them tells part of the same again
     rows = operations.filter((pl.col("end_ns") > 0) & pl.col("op").is_in(SYNCHRONISING)).sort("end_ns")
     starts = spans.select("rank", "step", "start_ns", "end_ns").sort("start_ns")
-    rows = rows.select("rank", "end_ns", "before_compute_ns", "before_gap_ns").join_asof(
+    worked = pl.col("before_compute_ns") + pl.col("beside_compute_ns")
+    rows = rows.select("rank", "before_gap_ns", at=pl.col("end_ns") - late_ns, worked_ns=worked).join_asof(
         starts.rename({"end_ns": "to", "start_ns": "from"}),
-        left_on="end_ns",
+        left_on="at",
         right_on="from",
         by="rank",
         allow_exact_matches=False,
         check_sortedness=False,
     )
     sums = (
-        rows.filter(pl.col("end_ns") <= pl.col("to"))
+        rows.filter(pl.col("at") <= pl.col("to"))
         .group_by("rank", "step")
-        .agg(compute_ns=pl.col("before_compute_ns").sum(), gap_ns=pl.col("before_gap_ns").sum())
+        .agg(compute_ns=pl.col("worked_ns").sum(), gap_ns=pl.col("before_gap_ns").sum())
     )
     span = pl.col("end_ns") - pl.col("start_ns")
     steps = spans.join(sums, on=["rank", "step"], how="left").with_columns(

@@ -223,15 +223,20 @@ def _collectives(
     found = collectives.sort("start_ns", maintain_order=True)
     found = found.join(begins, on="step", how="left", maintain_order="left")
     left = pl.when(pl.col("op").is_in(sorted(SYNCHRONISING)) & (pl.col("end_ns") > 0)).then("end_ns")
-    since = pl.coalesce(left.cum_max().forward_fill().shift(1), "begin_ns", pl.lit(first))
+    last = left.cum_max().forward_fill().shift(1)
+    since = pl.coalesce(last, "begin_ns", pl.lit(first))
     start = pl.col("start_ns")
-    found = found.with_columns(since=pl.min_horizontal(pl.when(start > 0).then(since).otherwise(start), start))
+    found = found.with_columns(
+        since=pl.min_horizontal(pl.when(start > 0).then(since).otherwise(start), start),
+        entered=pl.when(start > 0).then(pl.max_horizontal(start, last)).otherwise("end_ns"),
+    )
     begin, end = found["since"], found["start_ns"]
     unknown = pl.repeat(-1, found.height, dtype=pl.Int64, eager=True)
     found = found.with_columns(
         (end - begin).alias("before_ns"),
         (worked.within(begin, end) if known else unknown).alias("before_compute_ns"),
         (end - begin - busy.within(begin, end) if known else unknown).alias("before_gap_ns"),
+        (worked.within(found["entered"], found["end_ns"]) if known else unknown).alias("beside_compute_ns"),
     )
     return found.select(name for name in RANK_COLLECTIVES if name != "rank")
 

@@ -66,9 +66,16 @@ its step N-1 to the end of the work launched in step N (`whystall.tools.timeline
 waiting for a step's first work belongs to that step. compute_ns and gap_ns are -1 where a source tells no work."""
 
 # before_*: what this rank did between the end of its last synchronising collective (or the step's start) and this
-# start; compute and gap are -1 where a source tells no work
+# start. beside_compute_ns: how long its work ran from then on until this end, beside what others could have waited in.
+# compute and gap are -1 where a source tells no work
 RANK_COLLECTIVES = pl.Schema(
-    [*_of_rank(COLLECTIVES).items(), ("before_ns", _I), ("before_compute_ns", _I), ("before_gap_ns", _I)]
+    [
+        *_of_rank(COLLECTIVES).items(),
+        ("before_ns", _I),
+        ("before_compute_ns", _I),
+        ("before_gap_ns", _I),
+        ("beside_compute_ns", _I),
+    ]
 )
 RANK_GROUPS = _of_rank(GROUPS)
 RANK_LINKS = _of_rank(LINKS)

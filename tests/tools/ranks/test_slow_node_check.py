@@ -256,7 +256,7 @@ def without(recording: Recording, **columns: pl.Expr) -> Recording:
     frames = recording.tables()
     frames["ranks.steps"] = frames["ranks.steps"].with_columns(pl.lit(-1, pl.Int64).alias(c) for c in columns)
     frames["ranks.collectives"] = frames["ranks.collectives"].with_columns(
-        pl.lit(-1, pl.Int64).alias(c) for c in ("before_ns", "before_compute_ns", "before_gap_ns")
+        pl.lit(-1, pl.Int64).alias(c) for c in ("before_ns", "before_compute_ns", "before_gap_ns", "beside_compute_ns")
     )
     frames["ranks.operators"] = OPERATORS.to_frame()
     return Recording.in_memory(recording.manifest, frames)

@@ -161,6 +161,14 @@ def test_what_came_before_a_collective() -> None:
     assert found.rows() == [(40, 20, 20), (5, 0, 5), (30, 10, 17), (0, 0, 0), (25, 5, 20)]
 
 
+def test_work_beside_a_collective_counts_once() -> None:
+    profile = profile_of(op(110, 150, "aten::mm"), op(160, 170, "aten::mm"), steps=((100, 200, 0, 9, 1),))
+    profile = talking(profile, talk(140, 155), talk(145, 180), talk(185, 195))
+    found = summarise(profile, "x").tables["collectives"].sort("end_ns")
+    # the second began before the first had ended
+    assert found["beside_compute_ns"].to_list() == [10, 10, 0]
+
+
 def test_a_source_without_work_does_not_claim_that_there_was_none() -> None:
     empty = profile_of()
     summary = summarise(talking(empty, talk(100, 200, -1), talk(300, 0, -1)), "dump_3")
