@@ -32,7 +32,7 @@ def of_one_job(summaries: Sequence[Summary]) -> tuple[list[Summary], list[tuple[
     if len(found) > 1:
         _check_sizes(found)
         _check_groups(found)
-        _check_contents(found)
+        spots += _check_contents(found)
     return found, spots
 
 
@@ -107,10 +107,16 @@ def _of_torch(one: Summary) -> bool:
     return one.head["source"] in ("kineto", "flight_recorder")
 
 
-def _check_contents(found: list[Summary]) -> None:
-    """Ranks whose time does not overlap the others' may have a clock that is off; then what they did is alike."""
+def _check_contents(found: list[Summary]) -> list[tuple[str, str]]:
+    """Ranks whose time does not overlap the others' may have a clock that is off; then what they did is alike.
+
+    A blind spot for those that are of the same host, and so of the same clock: hosts may share a name, so they are
+    not refused.
+    """
     clusters = _overlapping(found)
     main = clusters[0]
+    hosts = {str(one.head["host"]) for one in main} - {""}
+    odd = []
     for other in clusters[1:]:
         strangers = [one.rank for one in other if not any(_alike(one, member) for member in main)]
         if strangers:
@@ -118,6 +124,8 @@ def _check_contents(found: list[Summary]) -> None:
                 f"rank {ranks_text(strangers)} was recorded at another time than rank "
                 f"{ranks_text(one.rank for one in main)}, and did other steps and operations"
             )
+        odd += [one.rank for one in other if one.head["host"] in hosts]
+    return [("other_time", f"rank {ranks_text(odd)}")] if odd else []
 
 
 def _overlapping(found: list[Summary]) -> list[list[Summary]]:

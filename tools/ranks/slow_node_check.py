@@ -46,7 +46,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     if stuck.rows or stuck.reasons:
         out = Outcome(_who(len(hanging)), ["hang", *stuck.reasons], steps=out.steps, step_ns=out.step_ns)
     spots = [*_blind(recording, seen, out), *stuck.notes]
-    whole = recording.manifest.saw_everything("ranks") and not job.missing
+    told = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
+    whole = recording.manifest.saw_everything("ranks") and not job.missing and "other_time" not in told
     ranks, links, replicas = rank_rows(seen, out), link_rows(out), replica_rows(job, out)
     data = Data(
         verdict=out.verdict,

@@ -31,6 +31,7 @@ _PARTIAL = frozenset(
         "no_dispatch_thread",
         "ranks_missing",
         "ranks_unread",
+        "other_time",
     }
 )
 

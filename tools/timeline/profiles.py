@@ -32,7 +32,7 @@ _TIMELINE = re.compile(r"(?:rank[_-]?[0-9]{1,6}(?![0-9]).*|\.pt\.trace)\.json(?:
 _DATABASES = (".sqlite", ".sqlite3", ".db")
 _REMEDY = (
     "give a Kineto trace (.json, .json.gz), an *_ascend_pt or PROF_* directory, an export of Nsight Systems (.sqlite),"
-    " or a directory that holds such"
+    " Flight Recorder dumps or NCCL Inspector logs of all ranks, or a directory that holds such"
 )
 _OF_RANKS = "give the directory with the dumps of all ranks to slow_node_check (--traces DIR)"
 

@@ -24,7 +24,7 @@ _SCALES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Ends of the diverging scale. Nobody is accused of less than a tenth, so less shall not look like much."""
 _QUANTILE = 0.98  # a few extreme cells shall not make all others pale
 _TEXT = 11
-_WIDE = 860
+_WIDE = 720  # with its margins it fits a window of 1100 pixels
 _FIGURES_FIT = 34  # a cell of this width holds a number
 _MOST_MARKS = 64
 _PLOT = 150, 62

@@ -184,6 +184,13 @@ def test_clocks_hours_apart_are_legal(tmp_path: Path) -> None:
     assert recording.manifest.window_ns > 7 * HOUR_US * 1000
 
 
+@pytest.mark.parametrize(("host", "told"), [("node0", {"other_time": "rank 2"}), ("node1", {})])
+def test_two_times_on_one_host_may_be_two_runs(tmp_path: Path, host: str, told: dict[str, str]) -> None:
+    write_job(tmp_path, 3)
+    write_rank(tmp_path / "rank2.json", 2, world=3, start_us=5e11 + 7 * HOUR_US, host=host)
+    assert spots(gather(tmp_path)) == told
+
+
 def test_a_rank_of_another_time_and_other_steps_is_of_another_run(tmp_path: Path) -> None:
     write_job(tmp_path, 3)
     write_rank(tmp_path / "rank2.json", 2, world=3, first=70, start_us=5e11 + 7 * HOUR_US)
