@@ -78,7 +78,8 @@ OWN = pl.Schema(
         "launch_delay_ns": _I,
     }
 )
-"""One row per rank and step that all ranks have; without steps, equal runs of operations stand in for them."""
+"""One row per rank and step that all ranks have; steps in which nobody meets are part of the next in which ranks do;
+without steps, equal runs of operations stand in for them."""
 
 
 @dataclass(frozen=True)

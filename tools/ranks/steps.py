@@ -1,5 +1,9 @@
 """The steps that all ranks have, on each rank's own clock; where traces have none, equal runs of operations.
 
+Ranks may work through several of a profiler's steps before they meet (gradient accumulation): a lead of one step is
+waited for in another, and only together they tell who is slow. Steps in which no rank met another one end with the next
+in which they do, and bear its number.
+
 A stand-in step ends where an operation ends that comes once in each round of the job: of the operations that most
 ranks share the rarest one that recurs (an optimizer's norm, the largest bucket). Where all operations are alike, a
 round is `_ROUND` of them. As an operation ends for all ranks together, its end is one instant on the common clock, and
@@ -27,7 +31,8 @@ that time is of no weight: as much is the most its rank can have done since."""
 
 @dataclass(frozen=True)
 class Steps:
-    """`frame`: `rank_tables.STEPS`, only steps that all ranks have. `derived`: operations stand in for them."""
+    """`frame`: `rank_tables.STEPS`, only steps that all ranks have, up to where they meet. `derived`: operations
+    stand in for them."""
 
     frame: pl.DataFrame
     derived: bool
@@ -39,8 +44,36 @@ def steps_of(job: Job, matched: pl.DataFrame, clocks: Clocks) -> Steps:
     told = told.unique(["rank", "step"], keep="first", maintain_order=True)
     common = told.group_by("step").len().filter(pl.col("len") == len(job.present))
     if common.height:
-        return Steps(told.join(common, on="step", how="semi").sort("rank", "step"), derived=False)
+        whole = told.join(common, on="step", how="semi").sort("rank", "step")
+        return Steps(_until_met(whole, job.table("collectives")), derived=False)
     return Steps(_derived(job, matched, clocks), derived=True)
+
+
+def _until_met(steps: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """`steps`, those without synchronising operations joined with the next that has some; behind the last there is
+    none. Where nobody ever meets, and where numbers are left out in between, nothing is joined."""
+    meets = operations.filter(pl.col("op").is_in(SYNCHRONISING) & (pl.col("end_ns") > 0))["step"].unique()
+    numbers = steps.select(pl.col("step").unique().sort()).with_columns(met=pl.col("step").is_in(meets.implode()))
+    if numbers["met"].all() or not numbers["met"].any():
+        return steps
+    breaks = (pl.col("step").diff() != 1).fill_null(value=False).cum_sum()
+    until = pl.when("met").then("step").backward_fill().over(breaks)
+    numbers = numbers.with_columns(until=until).drop_nulls("until")
+    each = steps.join(numbers.select("step", "until"), on="step").sort("rank", "step")
+    sums = ("compute_ns", "comm_ns", "exposed_comm_ns", "gap_ns", "loader_ns", "work_count")
+    span = pl.col("end_ns") - pl.col("start_ns")
+    delay = pl.col("launch_delay_ns")
+    joined = each.group_by("rank", "until", maintain_order=True).agg(
+        pl.col("start_ns").min(),
+        pl.col("end_ns").max(),
+        *(pl.when((pl.col(name) >= 0).all()).then(pl.col(name).sum()).otherwise(-1).alias(name) for name in sums),
+        delay.filter(delay >= 0).median().fill_null(-1).alias("launch_delay_ns"),
+        between=pl.col("end_ns").max() - pl.col("start_ns").min() - span.sum(),
+    )
+    # a host does something between two steps as well
+    idle = pl.when(pl.col("gap_ns") >= 0).then(pl.col("gap_ns") + pl.col("between").clip(0)).otherwise(-1)
+    joined = joined.with_columns(gap_ns=idle).rename({"until": "step"})
+    return joined.select(pl.col(name).cast(dtype) for name, dtype in STEPS.items()).sort("rank", "step")
 
 
 def placed(matched: pl.DataFrame, steps: Steps) -> pl.DataFrame:

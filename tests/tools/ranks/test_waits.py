@@ -11,6 +11,7 @@ from whystall.tools.ranks.look import Look, look
 from whystall.tools.ranks.matching import match
 from whystall.tools.ranks.offsets import estimate
 from whystall.tools.ranks.waits import wait_matrix, waits
+from whystall.tools.recording.store import Recording
 
 US = 1000
 SLOW = (Fault("compute", (2,), ms=8.0),)
@@ -155,6 +156,40 @@ def test_without_steps_equal_runs_of_operations_stand_in(plan: Plan) -> None:
     assert found.waits.filter(pl.col("step") >= 0).height > 0.8 * found.waits.height
     sums = found.own["compute_ns"] + found.own["gap_ns"] + found.own["exposed_comm_ns"]
     assert (sums - found.own["step_ns"]).abs().max() < MS
+
+
+def accumulating(recording: Recording) -> Recording:
+    """`recording` with two steps of the profiler for each of its own; ranks meet in the second only."""
+    frames = recording.tables()
+    steps = frames["ranks.steps"]
+    middle = (pl.col("start_ns") + pl.col("end_ns")) // 2
+    sums = ["compute_ns", "comm_ns", "exposed_comm_ns", "gap_ns", "loader_ns", "work_count"]
+    first = steps.with_columns(pl.col("step") * 2, pl.col(sums) // 3, end_ns=middle - 1000)
+    # the host took a microsecond between them, which is of no step
+    gap = pl.col("gap_ns") - pl.col("gap_ns") // 3 - 1000
+    rest = [pl.col(name) - pl.col(name) // 3 for name in sums if name != "gap_ns"]
+    second = steps.with_columns(pl.col("step") * 2 + 1, *rest, start_ns=middle, gap_ns=gap)
+    frames["ranks.steps"] = pl.concat([first, second])
+    frames["ranks.collectives"] = frames["ranks.collectives"].with_columns(pl.col("step") * 2 + 1)
+    return Recording.in_memory(recording.manifest, frames)
+
+
+def test_steps_in_which_nobody_meets_are_part_of_the_next() -> None:
+    """Gradient accumulation: who leads in one step waits in another."""
+    simulated = simulate(Plan(faults=SLOW, clock_ms=1e6))
+    told, found = (look(job_of(one)) for one in (simulated.recording, accumulating(simulated.recording)))
+    assert not found.derived
+    assert found.own.with_columns((pl.col("step") - 1) // 2).equals(told.own)
+
+
+def test_steps_are_not_joined_over_one_that_is_missing_or_where_nobody_meets() -> None:
+    halves = accumulating(simulate(Plan(steps=6)).recording)
+    frames = halves.tables()
+    frames["ranks.steps"] = frames["ranks.steps"].filter(pl.col("step") != 5)
+    own = look(job_of(Recording.in_memory(halves.manifest, frames))).own
+    assert own["step"].unique().sort().to_list() == [1, 3, 7, 9, 11]
+    frames["ranks.collectives"] = frames["ranks.collectives"].clear()
+    assert look(job_of(Recording.in_memory(halves.manifest, frames))).own["step"].n_unique() == 11
 
 
 def test_work_beside_operations_is_work_without_steps_too() -> None:
