@@ -51,7 +51,7 @@ class Check(BaseModel):
 
 class Health(BaseModel):
     """All checks; `engines` that can observe here, best first (empty: nothing can); the engine of each collector, and
-    of each tool: that of the dearest it needs.
+    of each tool: that of the dearest it needs, `traces` for those that read files only.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -127,7 +127,7 @@ def _tools(collectors: dict[str, str]) -> dict[str, str]:
     for tool in App().tools():
         wanted = [need.collector for need in tool.needs(tool.params()) if need.collector in collectors]
         dearest = next((name for name in wanted if name != "proc"), "proc")
-        found[tool.name] = collectors[dearest]
+        found[tool.name] = collectors[dearest] if wanted else "traces"
     return found
 
 

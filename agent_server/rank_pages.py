@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, cast
 
+from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.contract.text import clean
 
@@ -21,7 +22,7 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
     steps are not known.
     """
     from whystall.knowledge_base.headlines import headline_of
-    from whystall.prompts.render import words
+    from whystall.prompts.render import voice, words
     from whystall.tools.ranks.waits import wait_matrix
     from whystall.tools.views.rank_cells import Group
     from whystall.tools.views.rank_matrix import RankView, rank_page, step_svg, wait_svg
@@ -40,6 +41,8 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
         hosts={row["rank"]: clean(row["host"]) for row in ranks},
     )
     verdict, *notes = (str(line).strip().removeprefix("- ") for line in headline_of("slow_node_check", data, lang))
+    about_job = (one for one in judged.findings if one.subject.type == "job" and one.polarity is Polarity.ABNORMAL)
+    notes += [str(voice("txt", lang).finding(one)) for one in about_job]  # the stage, the link, whose turn it is
     heading = str(shown["heading"])
     page = rank_page(view, shown, lang=lang, heading=heading, verdict=verdict, notes=notes)
     return [

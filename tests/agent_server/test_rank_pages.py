@@ -76,3 +76,10 @@ def test_a_job_without_steps_that_are_known_has_no_page() -> None:
     for name in ("steps", "collectives"):
         tables[f"ranks.{name}"] = tables[f"ranks.{name}"].clear()
     assert artifacts(Recording.in_memory(recording.manifest.model_copy(deep=True), tables), "en") == []
+
+
+def test_the_page_names_the_slow_stage() -> None:
+    plan = Plan(ranks=8, stages=2, steps=20, stage_factor={0: 1.6})
+    (_, _, page), *_ = artifacts(simulate(plan).recording, "en")
+    assert "a pipeline stage takes longer than the others: " in page
+    assert "ranks 0-3" in page

@@ -32,7 +32,8 @@ def test_json_is_typed_and_names_an_engine_for_every_tool(whystall: Run) -> None
     assert done.returncode == (0 if health.engines else 1)
     assert "procfs" in health.engines
     assert health.tools["host_snapshot"] == "procfs"
-    assert {*health.tools.values(), *health.collectors.values()} <= {*health.engines, "none"}
+    assert {*health.tools.values(), *health.collectors.values()} <= {*health.engines, "none", "traces"}
+    assert health.tools["slow_node_check"] == health.tools["compare_runs"] == "traces"
     assert health.collectors["proc"] == "procfs"
     listed = json.loads(whystall("tools", "--json").stdout)
     assert set(health.tools) == {tool["name"] for tool in listed}
@@ -90,7 +91,7 @@ def test_without_capabilities_only_the_procfs_engine_is_named(env: dict[str, str
     done = subprocess.run([*bare, WHYSTALL, "doctor", "--json"], env=env, capture_output=True, text=True, timeout=60)
     health = Health.model_validate_json(done.stdout)
     assert health.engines == ["procfs"]
-    assert set(health.tools.values()) <= {"procfs", "none"}
+    assert set(health.tools.values()) <= {"procfs", "none", "traces"}
     assert health.tools["fileslower"] == health.collectors["proc"] == "procfs"
     assert health.collectors["ftrace"] == "none"
     privilege = next(check for check in health.checks if check.name == "privilege")
