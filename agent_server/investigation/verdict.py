@@ -34,7 +34,7 @@ _SLEEPS = ("nanosleep", "clock_nanosleep")
 # As much time spent waiting for other threads of the job, and it cannot be called healthy: they may be the slow ones.
 _WAITS_PCT = 25.0
 # What forbids `confirmed`, and says so by the same code.
-_WEAKENS = ("sampled", "events_lost", "no_engine", "not_permitted")
+_WEAKENS = ("sampled", "events_lost", "no_engine", "not_permitted", "other_time")
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,15 @@ _PAIR = ("send", "recv", "send_recv")
 @dataclass(frozen=True)
 class Transfers:
     """The transfers of one group or directed pair beside equal ones. `transfer_ns`: median of one of them, `peers_ns`:
-    that of the others; `cost_ns`: how much longer they take together, per step; `bytes`: of the most frequent size.
+    that of the others; `cost_ns`: how much longer they take together, per step; `bytes`: of the most frequent size;
+    `source`: of a pair, who sends, -1 unknown.
     """
 
     group: str
     description: str
     op: str
     ranks: tuple[int, ...]
+    source: int
     bytes: int
     count: int
     transfer_ns: float
@@ -97,6 +99,8 @@ _COLUMNS = {
     "description": pl.String,
     "op": pl.String,
     "ranks": pl.List(pl.Int32),
+    # of a pair, who sends; -1: not known, or no pair
+    "source": pl.Int32,
     # operations of one slot are equal: same operation and size
     "slot": pl.String,
     "step": pl.Int32,
@@ -148,6 +152,7 @@ def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[s
             description=pl.col("description"),
             op=pl.col("op"),
             ranks=pl.col("ranks"),
+            source=pl.when(pair).then(pl.col("sender").fill_null(-1)).otherwise(-1),
             slot=pl.format("{} {}", "op", bucket),
             step=pl.col("step"),
             bytes=pl.col("bytes"),
@@ -173,6 +178,7 @@ def _measured(rows: pl.DataFrame) -> pl.DataFrame:
             description=pl.col("transport"),
             op=pl.lit("link"),
             ranks=ranks,
+            source=pl.col("source"),
             slot=pl.col("transport"),
             step=pl.col("step"),
             bytes=pl.col("bytes"),
@@ -234,6 +240,7 @@ def _transfers(rows: pl.DataFrame, key: str, late: votes.Late | None, board: Gri
         description=first["description"],
         op=first["op"],
         ranks=tuple(sorted(mine["ranks"].explode().unique().to_list())),
+        source=first["source"],
         bytes=size,
         count=mine.height,
         transfer_ns=took,

@@ -71,7 +71,7 @@ class RankRow(Model):
 
 
 class LinkRow(Model):
-    """A group or pair of ranks and how fast its transfers are beside equal ones."""
+    """A group (``0-3``) or pair (``2 to 3``) of ranks and how fast its transfers are beside equal ones."""
 
     ranks: str
     group: str

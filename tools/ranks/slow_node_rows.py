@@ -135,7 +135,7 @@ def link_rows(out: Outcome) -> list[LinkRow]:
     """Groups and pairs whose transfers could be compared, slow ones first."""
     return [
         LinkRow(
-            ranks=numbers(row.ranks),
+            ranks=_members(row),
             group=clean(row.description or row.group),
             op=row.op,
             bytes=row.bytes,
@@ -147,6 +147,14 @@ def link_rows(out: Outcome) -> list[LinkRow]:
         for row in (out.links.rows if out.links is not None else [])
         if row.peers_ns > 0
     ]
+
+
+def _members(row: Transfers) -> str:
+    """``0-3``, or of a pair ``2 to 3``: both directions are rows of their own."""
+    if row.source not in row.ranks or len(row.ranks) != 2:
+        return numbers(row.ranks)
+    (target,) = (rank for rank in row.ranks if rank != row.source)
+    return f"{row.source} to {target}"
 
 
 def replica_rows(job: Job, out: Outcome) -> list[ReplicaRow]:

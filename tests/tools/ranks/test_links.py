@@ -12,6 +12,7 @@ from rank_jobs import Fault, Plan, simulate
 from whystall.tools.ranks.job import Job, job_of
 from whystall.tools.ranks.links import Links, links
 from whystall.tools.ranks.look import look
+from whystall.tools.ranks.slow_node_check import Params, judge
 from whystall.tools.timeline.rank_tables import RANK_LINKS
 
 STEP_NS = 50e6
@@ -99,3 +100,13 @@ def test_a_group_that_lost_its_name_is_still_of_its_kind() -> None:
     unnamed = seen.matched.with_columns(group=pl.col("group").str.replace(r"^[^|]*\|2,3$", "|2,3"))
     assert unnamed.filter(pl.col("group") == "|2,3").height
     assert links(job, unnamed, seen.waits, STEP_NS).suspects == (3,)
+
+
+def test_both_directions_of_a_pair_are_told_apart() -> None:
+    rows = judge(simulate(Plan(ranks=4, stages=2)).recording, Params()).data.links
+    assert {row.ranks for row in rows if row.op == "send"} == {"0 to 2", "2 to 0", "1 to 3", "3 to 1"}
+
+
+def test_a_groups_row_names_its_members() -> None:
+    rows = judge(simulate(Plan(ranks=8, tensor=2)).recording, Params()).data.links
+    assert {"0-1", "0, 2, 4, 6"} <= {row.ranks for row in rows}
