@@ -25,7 +25,7 @@ def checks(before: Job, after: Job) -> list[CheckRow]:
         _ranks(before, after),
         _plain("format", "other_format", _words(before, "source"), _words(after, "source"), effect="limited"),
         _shared("collectives", _operations(before), _operations(after), "other_collectives", "collectives_differ"),
-        _shared("operators", _times(before), _times(after), "other_operators", "operators_differ", more_is_other=False),
+        _shared("operators", _times(before), _times(after), "other_operators", "operators_differ", either=True),
         _plain("hosts", "hosts_differ", _hosts(before), _hosts(after), effect="said"),
     ]
     order: list[Effect] = ["refused", "limited", "said", "same"]
@@ -121,13 +121,13 @@ def _shared(
     refused: str,
     limited: str,
     *,
-    more_is_other: bool = True,
+    either: bool = False,
 ) -> CheckRow:
     """How much of either run is of keys that both have. The row tells how many keys each has, ``(+2)`` of which the
     other has not.
 
-    `more_is_other`: whether much that the later run alone has makes it another program. Operators that came on top may
-    be the very difference that is looked for; those that went are not.
+    `either`: it is enough that most of one run is in the other. Operators that came on top, or went when that was
+    mended, may be the very difference that is looked for.
     """
     texts = [
         f"{len(mine)} (+{only})" if (only := len(mine.keys() - theirs.keys())) else str(len(mine))
@@ -140,7 +140,7 @@ def _shared(
         sum(value for key, value in mine.items() if key in theirs) / max(sum(mine.values()), 1e-12)
         for mine, theirs in ((before, after), (after, before))
     )
-    if kept < _REFUSED or (more_is_other and known < _REFUSED):
+    if (max(kept, known) if either else min(kept, known)) < _REFUSED:
         return row.model_copy(update={"effect": "refused", "code": refused})
     if min(kept, known) < _LIMITED:
         return row.model_copy(update={"effect": "limited", "code": limited})

@@ -386,6 +386,15 @@ def test_real_faults_are_named_beside_the_sound_run(after: str, what: str) -> No
     assert {key[2] for key in found if key[0] in ("compute", "loader", "gap")} <= costly
 
 
+@pytest.mark.parametrize(("before", "what"), [("compute", "compute"), ("loader", "loader")])
+def test_a_real_job_that_was_mended_is_faster(before: str, what: str) -> None:
+    """The operators that are gone were most of the work of the slow run."""
+    judged = real(before, "nothing")
+    assert judged.data.verdict == "faster"
+    assert judged.data.parts[0].what == what
+    assert judged.data.parts[0].change_ms < 0
+
+
 def test_a_real_slow_link() -> None:
     found = differences(real("nothing", "link"))
     assert max(found, key=lambda key: found[key].metrics["change_ms"])[0] == "transfer"
