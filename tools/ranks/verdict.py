@@ -27,6 +27,7 @@ from whystall.tools.ranks.hangs import ALL_ENTERED, DEADLOCK, OTHER_ORDER
 from whystall.tools.ranks.links import Links, Transfers, links
 from whystall.tools.ranks.slow_node_data import Verdict
 from whystall.tools.ranks.stages import SlowStage, slow_stages
+from whystall.tools.ranks.unheard import unheard
 from whystall.tools.timeline.collectives import SYNCHRONISING
 
 if TYPE_CHECKING:
@@ -136,6 +137,9 @@ class _Case:
         self.own = look.own
         # without work in the traces there is one measure only
         self.work_seen = not self.own.is_empty() and int(str(self.own["compute_ns"].min())) >= 0
+        self.unheard = unheard(look.job, look.matched, self.own)
+        heard = (replace(one, ranks=tuple(r for r in one.ranks if r not in self.unheard)) for one in look.peers)
+        self.peers = [one for one in heard if one.ranks]
         self.result = Outcome()
         self.abstain: list[str] = []
         self.result.steps = self.own["step"].n_unique()
@@ -164,7 +168,7 @@ class _Case:
     def _ranks(self) -> None:
         """Ranks beside their peers."""
         out = self.result
-        comparable = [one for one in self.look.peers if len(one.ranks) > 1]
+        comparable = [one for one in self.peers if len(one.ranks) > 1]
         if not comparable:
             self.abstain.append("few_ranks")
         for peers in comparable:
@@ -187,8 +191,8 @@ class _Case:
 
     def _agreed(self, late: votes.Late) -> bool:
         """Whether what ran between collectives says so too; a clear contradiction is noted."""
-        if self.look.job.missing and self._exposed(late.rank) >= self.floors.warn:
-            self.abstain.append("ranks_missing")  # it may wait for somebody absent itself: then it costs nothing
+        if (absent := self._absent()) and self._exposed(late.rank) >= self.floors.warn:
+            self.abstain += absent  # it may wait for somebody absent itself: then it costs nothing
             return False
         if late.work_lost_ns is None and late.p_value >= votes.SURE:
             self.abstain.append("no_work_seen")
@@ -198,6 +202,11 @@ class _Case:
         if late.work_lost_ns < _AGREE * late.lost_ns:
             self.abstain.append("mixed_signals")
         return False
+
+    def _absent(self) -> list[str]:
+        """Why somebody else may be the one all wait for: ranks without a trace, or whose traces lack operations."""
+        missing = ["ranks_missing"] if self.look.job.missing else []
+        return [*missing, "unmatched"] if self.unheard else missing
 
     def _beyond_residual(self, late: votes.Late) -> bool:
         """Whether ranks leave operations so close together that durations tell who came last."""
@@ -227,7 +236,7 @@ class _Case:
         grade = 0
         if p_value < votes.SURE and agreed:
             grade = 2 if of_step >= self.floors.critical else 1
-        if self.look.job.missing or self._unmatched() > SOME_UNMATCHED:
+        if self._absent() or self._unmatched() > SOME_UNMATCHED:
             grade -= 1
         return grades[max(0, grade)]
 
@@ -264,7 +273,7 @@ class _Case:
 
     def _peers_of(self, rank: int) -> tuple[int, ...]:
         """The ranks that do what `rank` does."""
-        return next((one.ranks for one in self.look.peers if rank in one.ranks), ())
+        return next((one.ranks for one in self.peers if rank in one.ranks), ())
 
     def _felt(self, found: Links) -> float:
         """How much longer the members of the slow groups took than peers that are in none: a transfer that is hidden
@@ -280,7 +289,7 @@ class _Case:
 
     def _stages(self) -> None:
         out = self.result
-        staged = [one for one in self.look.peers if one.how != "all"]
+        staged = [one for one in self.peers if one.how != "all"]
         # first with all ranks: noise makes one of a slow stage look slow too. Then without those that are.
         for apart in (set[int](), {one.rank for one in out.accused}):
             out.stages = slow_stages(self.own, staged, apart, self.floor_ns, work_seen=self.work_seen)
@@ -318,8 +327,8 @@ class _Case:
         unmatched = self._unmatched()
         if unmatched > MOST_UNMATCHED:
             self.abstain.append("unmatched")
-        if self.look.job.missing and self._exposed() >= self.floors.warn:
-            self.abstain.append("ranks_missing")
+        if (absent := self._absent()) and self._exposed() >= self.floors.warn:
+            self.abstain += absent
         if not (out.links and out.links.compared) and self._exposed() - (out.lost or 0.0) > MOSTLY_TRANSFERS:
             self.abstain.append("no_baseline")
         if any(self._hidden(board) for board in out.grids):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import pytest
@@ -260,6 +260,35 @@ def without(recording: Recording, **columns: pl.Expr) -> Recording:
     )
     frames["ranks.operators"] = OPERATORS.to_frame()
     return Recording.in_memory(recording.manifest, frames)
+
+
+@pytest.mark.parametrize("lost", [{0, 1, 2, 3}, {1, 2, 3}, {3}])
+@pytest.mark.parametrize("kind", ["compute", "gap"])
+def test_a_rank_whose_trace_lacks_operations_is_not_accused(lost: set[int], kind: Literal["compute", "gap"]) -> None:
+    """What it waited in them is not seen, and looks like time of its own."""
+    recording = simulate(plan(4, faults=(Fault(kind, (1,), ms=15.0),))).recording
+    frames = recording.tables()
+    rows = frames["ranks.collectives"]
+    gone = (pl.col("rank") == 2) & (pl.col("seq") % 4).is_in(list(lost))
+    frames["ranks.collectives"] = rows.filter(~gone)
+    # without the operations, the wait in them is a gap of the device
+    steps = frames["ranks.steps"]
+    unseen = pl.when(pl.col("rank") == 2).then("exposed_comm_ns").otherwise(0)
+    frames["ranks.steps"] = steps.with_columns(
+        pl.col("gap_ns") + unseen, pl.col("exposed_comm_ns") - unseen, pl.col("comm_ns") - unseen
+    )
+    data = judge(Recording.in_memory(recording.manifest, frames), Params()).data
+    assert [(row.rank, row.confidence) for row in data.accused] in ([(1, "medium")], [])
+    assert data.verdict == "rank" if data.accused else data.verdict == "cannot_tell"
+
+
+def test_nobody_is_acquitted_where_all_may_wait_for_a_rank_whose_trace_lacks_operations() -> None:
+    recording = simulate(plan(4, faults=(Fault("compute", (2,), ms=15.0),))).recording
+    frames = recording.tables()
+    frames["ranks.collectives"] = frames["ranks.collectives"].filter(pl.col("rank") != 2)
+    data = judge(Recording.in_memory(recording.manifest, frames), Params()).data
+    assert (data.verdict, data.accused) == ("cannot_tell", [])
+    assert "unmatched" in data.reasons
 
 
 def test_without_work_in_the_traces_a_rank_is_accused_by_one_measure() -> None:
