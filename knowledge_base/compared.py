@@ -24,7 +24,8 @@ def compared(data: CompareData, lang: Lang) -> list[Safe]:
     lines = [Safe(f"{said['labels']['verdict']}{marks['colon']}{mine['verdicts'][data.verdict]}")]
     if data.reasons:
         why = marks["semicolon"].join(mine["reasons"][code] for code in data.reasons)
-        lines.append(Safe("  " + said["ranks"]["because"].format(why)))
+        lead = said["ranks"]["because" if data.verdict == "cannot_tell" else "note"]
+        lines.append(Safe("  " + lead.format(why)))
     if data.step_before_ms is not None and data.step_after_ms is not None:
         lines.append(Safe("  " + _step(data, lang)))
     if data.shape:

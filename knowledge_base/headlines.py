@@ -38,7 +38,8 @@ def _slow_node(data: Data, lang: Lang) -> list[Safe]:
     lines = [Safe(f"{said['labels']['verdict']}{marks['colon']}{ranks['verdicts'][data.verdict]}")]
     if data.reasons:
         why = marks["semicolon"].join(ranks["reasons"].get(code) or _TEXT.running(code) for code in data.reasons)
-        lines.append(Safe("  " + ranks["because"].format(why)))
+        # what a verdict lacks is no reason for it
+        lines.append(Safe("  " + ranks["because" if data.verdict == "cannot_tell" else "note"].format(why)))
     if data.step_ms is not None:
         known = {"steps": quantity(data.steps, "count"), "step": quantity(data.step_ms, "ms")}
         if data.lost_pct is not None:

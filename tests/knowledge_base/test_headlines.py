@@ -93,3 +93,9 @@ def test_a_hang_claims_no_cost_per_step_and_its_table_shows_no_columns_of_nothin
     assert not any(said in line for said in ("costs every step", "pid", "p ="))
     head = next(line for line in text.splitlines() if line.split()[:2] == ["rank", "host"])
     assert head.split() == ["rank", "host", "slow_class", "job_pct", "confidence"]
+
+
+def test_what_a_verdict_lacks_is_not_said_to_be_its_reason() -> None:
+    lines = {v: result_text(result(verdict=v, reasons=["no_work_seen"]), "en").splitlines() for v in get_args(Verdict)}
+    assert {v for v, said in lines.items() if said[2].startswith("  because: ")} == {"cannot_tell"}
+    assert all(said[2].startswith("  note: ") for v, said in lines.items() if v != "cannot_tell")
