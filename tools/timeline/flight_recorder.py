@@ -38,6 +38,7 @@ from whystall.tools.timeline.collectives import (
     canonical_op,
     group_key,
 )
+from whystall.tools.timeline.element_size import element_size
 from whystall.tools.timeline.plain_pickle import PickleRefused, loads
 from whystall.tools.timeline.profile import Profile, Run
 from whystall.tools.timeline.profile_json import bad, opened, unreadable
@@ -59,11 +60,6 @@ _NOT_WORDS = (b'"distributedInfo"', b'"traceEvents"')
 _HEAD = 1 << 18
 _PEERS = re.compile(r"(send|recv) ([0-9]{1,6})(->|<-)([0-9]{1,6})$")
 _LARGEST = 2**62
-_SIZES = {
-    "byte": 1, "char": 1, "bool": 1, "short": 2, "half": 2, "bfloat16": 2, "int": 4, "float": 4, "long": 8, "double": 8,
-    "complexhalf": 4, "complexfloat": 8, "complexdouble": 16, "uint16": 2, "uint32": 4, "uint64": 8,
-}  # fmt: skip
-_ONE_BYTE = ("float8", "qint8", "quint8")
 
 
 class _Entry(msgspec.Struct, gc=False):
@@ -420,13 +416,8 @@ def _total(sizes: list[list[int]], dtypes: list[str]) -> int:
         return -1
     total = 0
     for place, shape in enumerate(sizes):
-        width = _width(dtypes[place if len(dtypes) > 1 else 0])
+        width = element_size(dtypes[place if len(dtypes) > 1 else 0])
         if width < 0 or len(shape) > 64 or any(not 0 <= extent < _LARGEST for extent in shape):
             return -1
         total += width * math.prod(shape)
     return total if total < _LARGEST else -1
-
-
-def _width(dtype: str) -> int:
-    plain = dtype.lower()
-    return 1 if plain.startswith(_ONE_BYTE) else _SIZES.get(plain, -1)

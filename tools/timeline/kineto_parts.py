@@ -11,20 +11,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from whystall.tools.contract.text import clean
+from whystall.tools.timeline.element_size import element_size
 from whystall.tools.timeline.kineto_groups import Mentioned
 from whystall.tools.timeline.profile_groups import ELEMENT_LIMIT, RANK_LIMIT, number, text
 
 _NOTHING = msgspec.Raw()
 _REMEMBERED = 4096
-# Bytes of an element, by torch's name of the type (dtype) or C++'s (Input type).
-_SIZES = {
-    1: ("byte", "char", "bool", "unsigned char", "signed char"),
-    2: ("half", "bfloat16", "short", "short int", "uint16", "unsigned short"),
-    4: ("float", "int", "uint32", "unsigned int", "complexhalf"),
-    8: ("double", "long", "long int", "long long", "uint64", "unsigned long", "complexfloat", "complex<float>"),
-    16: ("complexdouble", "complex<double>"),
-}
-_SIZE_OF = {name: size for size, names in _SIZES.items() for name in names}
 
 
 class Told(msgspec.Struct, gc=False):
@@ -167,8 +159,7 @@ def shaped(event: Shaped) -> tuple[Part, bool]:
 
 def bytes_of(elements: int, dtype: str) -> int:
     """-1 when either is unknown."""
-    name = dtype.lower().removeprefix("c10::")
-    size = 1 if name.startswith("float8") else _SIZE_OF.get(name, -1)
+    size = element_size(dtype)
     return elements * size if elements >= 0 and size > 0 else -1
 
 
