@@ -85,16 +85,20 @@ class _Labels:
 
 def _take(events: list[_Event], found: Found, seen: Seen, labels: _Labels) -> None:
     """Add the rows of some events."""
+    length = nanoseconds([event.dur for event in events])
+    # a device's work without an end is written as a negative length; taken as an instant, it would be the shortest
+    if (backwards := (length < 0).arg_true()).len():
+        unfinished = {at for at in backwards if _lane_of_device(_label(events[at]))}
+        found.odd += len(unfinished)
+        events = [event for at, event in enumerate(events) if at not in unfinished]
+        length = nanoseconds([event.dur for event in events])
     args = [event.args or _NONE for event in events]
     names, start = found.names, nanoseconds([event.ts for event in events])
-    what = [
-        names[(_COLLECTIVE + event.cat if arg.collective else event.cat), event.name]
-        for event, arg in zip(events, args, strict=True)
-    ]
+    what = [names[_label(event), event.name] for event in events]
     frame = pl.DataFrame(
         {
             "start_ns": start,
-            "end_ns": start + nanoseconds([event.dur for event in events]).clip(0),
+            "end_ns": start + length.clip(0),
             "what": pl.Series(what, dtype=pl.UInt32),
             "pid": whole([event.pid for event in events]),
             "tid": whole([event.tid for event in events]),
@@ -127,6 +131,10 @@ def _shift(found: Found, base: object) -> int:
         return 0
     found.rows = [frame.with_columns(pl.col("start_ns", "end_ns") + base) for frame in found.rows]
     return base
+
+
+def _label(event: _Event) -> str:
+    return _COLLECTIVE + event.cat if event.args is not None and event.args.collective else event.cat
 
 
 def _lane_of_device(label: str) -> bool:

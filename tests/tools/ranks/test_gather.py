@@ -199,6 +199,15 @@ def test_a_rank_of_another_time_and_other_steps_is_of_another_run(tmp_path: Path
     assert raised.value.code is ErrorCode.BAD_ARGUMENT
 
 
+def test_a_rank_that_no_job_has_is_refused_before_a_list_of_the_absent_fills_the_memory(tmp_path: Path) -> None:
+    write_job(tmp_path, 2)
+    last = (1 << 31) - 2
+    write_rank(tmp_path / "other.json", last, world=last + 1)
+    with pytest.raises(ToolError, match=rf"other\.json is of rank {last}, of ") as caught:
+        gather(tmp_path)
+    assert caught.value.code is ErrorCode.BAD_ARGUMENT
+
+
 def test_ranks_of_jobs_of_different_size_are_refused(tmp_path: Path) -> None:
     write_job(tmp_path, 2)
     write_rank(tmp_path / "rank2.json", 2, world=4)

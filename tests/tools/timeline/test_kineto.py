@@ -266,6 +266,13 @@ def test_a_negative_length_is_none(tmp_path: Path) -> None:
     assert rows(read(tmp_path, [host("cpu_op", "op", 5, -3)]), "operator") == [("op", 5_000, 5_000, PID, -1)]
 
 
+def test_work_of_a_device_without_an_end_is_not_read(tmp_path: Path) -> None:
+    events = [host("cpu_op", "op", 5, 1), work("kernel", "gemm", 7, 2, 3), work("kernel", NCCL, 9, -4, 5)]
+    profile = read(tmp_path, events)
+    assert [row[0] for row in rows(profile, "kernel", "collective")] == ["gemm"]
+    assert ("odd_events", "1") in profile.notes
+
+
 @pytest.mark.parametrize(
     "events", [[], [{"ph": "M", "name": "x"}], [{"ph": "X", "cat": "Trace", "name": "x"}], [5, "x"]]
 )
