@@ -9,14 +9,13 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.timeline.profile_groups import RANK_LIMIT
 from whystall.tools.timeline.rank_summary import Summary, joined
 
 _NAMED = 4
 # TensorBoard's handler: one file per cycle, told apart by the time it was written.
 _CYCLE = re.compile(r"\.[0-9]{6,}(?=\.pt\.trace\.json)")
 _DIGITS = re.compile(r"([0-9]+)")
-_MOST_RANKS = 1 << 20
-"""No job has more: a file that tells of more is damaged, and a list of all absent ones would fill the memory."""
 _LIKE = 0.5
 """Of the operations two ranks both have in a group, at least so many must agree for a common run."""
 
@@ -26,11 +25,11 @@ def of_one_job(summaries: Sequence[Summary]) -> tuple[list[Summary], list[tuple[
 
     Raises `ToolError` (bad_argument): two traces of one rank, ranks of different runs, or ranks that cannot be told.
     """
-    for one in summaries:
-        if max(one.rank + 1, int(str(one.head["world_size"]))) > _MOST_RANKS:
+    for one in summaries:  # a list of all absent ones would fill the memory
+        if max(one.rank + 1, int(str(one.head["world_size"]))) > RANK_LIMIT:
             said = f"{one.path} is of rank {one.rank}, of {one.head['world_size']}"
             remedy = "take it out of the directory"
-            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{said}: no job has more than {_MOST_RANKS} ranks", remedy)
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{said}: no job has more than {RANK_LIMIT} ranks", remedy)
     numbered, spots = _numbered(summaries)
     by_rank: dict[int, list[Summary]] = defaultdict(list)
     for one in numbered:

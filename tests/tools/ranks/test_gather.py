@@ -202,7 +202,9 @@ def test_a_rank_of_another_time_and_other_steps_is_of_another_run(tmp_path: Path
 def test_a_rank_that_no_job_has_is_refused_before_a_list_of_the_absent_fills_the_memory(tmp_path: Path) -> None:
     write_job(tmp_path, 2)
     last = (1 << 31) - 2
-    write_rank(tmp_path / "other.json", last, world=last + 1)
+    content = json.loads((tmp_path / "rank1.json").read_text())
+    content["distributedInfo"]["rank"] = last
+    (tmp_path / "other.json").write_text(json.dumps(content))
     with pytest.raises(ToolError, match=rf"other\.json is of rank {last}, of ") as caught:
         gather(tmp_path)
     assert caught.value.code is ErrorCode.BAD_ARGUMENT
