@@ -80,6 +80,7 @@ BLIND_SPOTS = frozenset(
         "ranks_unread",  # traces of ranks that could not be read; detail: which, and why
         "ranks_guessed",  # no trace says of which rank it is: numbered in the order of their names; detail: how many
         "other_time",  # ranks of one host were traced at different times: of different runs, maybe; detail: which
+        "ranks_unheard",  # their traces lack operations in every step: not judged; detail: which
         "no_collectives",  # nothing in the traces synchronises the ranks
         "unmatched",  # operations that were not found on all their ranks; detail: how many
         "group_guessed",  # which group an operation belongs to was inferred; detail: from what

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic import Field, model_validator
 
 from whystall.tools.contract.registry import Judgement, Tool
@@ -47,7 +49,10 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         out = Outcome(_who(len(hanging)), ["hang", *stuck.reasons], steps=out.steps, step_ns=out.step_ns)
     spots = [*_blind(recording, seen, out), *stuck.notes]
     told = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
-    whole = recording.manifest.saw_everything("ranks") and not job.missing and "other_time" not in told
+    mixed = "other_time" in told
+    if mixed:  # of two runs, maybe: what sets a rank apart may be the run
+        out.accused = [replace(one, confidence="low") for one in out.accused]
+    whole = recording.manifest.saw_everything("ranks") and not job.missing and not mixed
     ranks, links, replicas = rank_rows(seen, out), link_rows(out), replica_rows(job, out)
     data = Data(
         verdict=out.verdict,
@@ -97,6 +102,8 @@ def _blind(recording: Recording, seen: Look, out: Outcome) -> list[tuple[str, st
         spots.append(("unmatched", str(left)))
     if seen.derived:
         spots.append(("no_steps", ""))
+    if out.unheard:
+        spots.append(("ranks_unheard", numbers(out.unheard)))
     if "few_steps" in out.reasons:
         spots.append(("few_steps", str(out.steps)))
     if "no_work_seen" in out.reasons:

@@ -101,7 +101,9 @@ class Accused:
 
 @dataclass
 class Outcome:
-    """The verdict and all that speaks for it. `lost`: the share of the ranks' time that is waiting; None unknown."""
+    """The verdict and all that speaks for it. `lost`: the share of the ranks' time that is waiting; None unknown.
+    `unheard`: ranks that are not judged, see there.
+    """
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = field(default_factory=list)
@@ -114,6 +116,7 @@ class Outcome:
     step_ns: float = 0.0
     steps: int = 0
     lost: float | None = None
+    unheard: tuple[int, ...] = ()
 
     def because(self, code: str) -> None:
         """Note a reason, once."""
@@ -140,7 +143,7 @@ class _Case:
         self.unheard = unheard(look.job, look.matched, self.own)
         heard = (replace(one, ranks=tuple(r for r in one.ranks if r not in self.unheard)) for one in look.peers)
         self.peers = [one for one in heard if one.ranks]
-        self.result = Outcome()
+        self.result = Outcome(unheard=tuple(sorted(self.unheard)))
         self.abstain: list[str] = []
         self.result.steps = self.own["step"].n_unique()
         self.result.step_ns = chance.median(self.own["step_ns"].to_list())

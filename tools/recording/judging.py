@@ -30,6 +30,7 @@ _PARTIAL = frozenset(
         "below_threshold",
         "no_dispatch_thread",
         "ranks_missing",
+        "ranks_unheard",
         "ranks_unread",
         "other_time",
     }

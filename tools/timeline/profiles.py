@@ -180,7 +180,7 @@ def _below(place: Path, depth: int, budget: list[int]) -> Iterator[Candidate]:
         if entry.is_dir(follow_symlinks=False):
             if depth > 1:
                 yield from _below(path, depth - 1, budget)
-        elif entry.is_file():
+        elif _is_file(entry):
             if path.suffix in nsys.REPORTS:
                 if not any(path.with_suffix(suffix).exists() for suffix in _DATABASES):
                     yield _report(path)
@@ -188,6 +188,13 @@ def _below(place: Path, depth: int, budget: list[int]) -> Iterator[Candidate]:
                 yield _of_file(path)
             elif found := _of_ranks(path, named=flight_recorder.has_its_name(path)) or _damaged(path):
                 yield found
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads to itself
+        return False
 
 
 def _damaged(path: Path) -> Candidate | None:

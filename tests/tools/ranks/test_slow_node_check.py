@@ -14,7 +14,7 @@ from whystall.tools.contract.findings import Polarity, Severity
 from whystall.tools.contract.kinds import Mechanism
 from whystall.tools.contract.params import parse_params
 from whystall.tools.contract.registry import Judgement
-from whystall.tools.contract.result import BLIND_SPOTS, Status
+from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
 from whystall.tools.ranks import verdict
 from whystall.tools.ranks.look import Look
 from whystall.tools.ranks.slow_node_check import TOOL, Params, judge
@@ -277,9 +277,20 @@ def test_a_rank_whose_trace_lacks_operations_is_not_accused(lost: set[int], kind
     frames["ranks.steps"] = steps.with_columns(
         pl.col("gap_ns") + unseen, pl.col("exposed_comm_ns") - unseen, pl.col("comm_ns") - unseen
     )
-    data = judge(Recording.in_memory(recording.manifest, frames), Params()).data
+    judged = judge(Recording.in_memory(recording.manifest, frames), Params())
+    data = judged.data
+    assert ("ranks_unheard", "2") in judged.not_seen
     assert [(row.rank, row.confidence) for row in data.accused] in ([(1, "medium")], [])
     assert data.verdict == "rank" if data.accused else data.verdict == "cannot_tell"
+
+
+def test_traces_of_two_runs_maybe_accuse_with_little_confidence() -> None:
+    recording = simulate(plan(4, faults=(Fault("compute", (1,), ms=15.0),))).recording
+    assert [row.confidence for row in judge(recording, Params()).data.accused] == ["high"]
+    manifest = recording.manifest.model_copy(deep=True)
+    manifest.collectors["ranks"].not_seen.append(BlindSpot(code="other_time", detail="rank 3"))
+    mixed = judge(Recording.in_memory(manifest, recording.tables()), Params()).data
+    assert [(row.rank, row.confidence) for row in mixed.accused] == [(1, "low")]
 
 
 def test_nobody_is_acquitted_where_all_may_wait_for_a_rank_whose_trace_lacks_operations() -> None:

@@ -114,6 +114,7 @@ def test_other_files_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "broken.json.gz").write_bytes(b"\x1f\x8bno")
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "dangling.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "itself.json").symlink_to(tmp_path / "itself.json")
     assert open_profile(tmp_path).rank == 4
 
 
