@@ -22,6 +22,9 @@ _MARGIN, _WEAK_MARGIN = 3.0, 1.5
 _LOOSE, _TIGHT = 0.5, 0.2
 """Ends scatter at most so much, beside arrivals; and where there is no other group to compare with."""
 
+_THREADS = 2
+"""Threads of gloo's for each group (ProcessGroupGloo::Options); no thread serves two groups."""
+
 _Slot = tuple[str, int]
 _Scores = dict[tuple[int, _Slot], dict[str, tuple[float, float]]]
 
@@ -44,6 +47,8 @@ def inferred(rows: pl.DataFrame, groups: Mapping[str, tuple[int, ...]]) -> pl.Da
     found = _whole(found)
     scores = _scores(found, members)
     chosen = _agreed(_chosen(scores), members)
+    scores = _apart(scores, chosen, found)
+    chosen |= _agreed(_chosen(scores), members)
     while more := _agreed(_left(scores, chosen, members), members):
         chosen |= more
     if not chosen:
@@ -170,6 +175,28 @@ def _agreed(
         for (rank, slot), group in choices.items()
         if group and all(choices.get((other, slot)) == group for other in members[group])
     }
+
+
+def _apart(scores: _Scores, chosen: Mapping[tuple[int, _Slot], str], rows: pl.DataFrame) -> _Scores:
+    """`scores` without groups whose threads are all known, and are not those that carried the place out."""
+    lanes = {
+        (rank, (token, nth)): set(seen)
+        for rank, token, nth, seen in rows.filter(pl.col("device") < 0)
+        .group_by("rank", "token", "nth")
+        .agg("lane")
+        .iter_rows()
+    }
+    serves: dict[tuple[int, str], set[int]] = {}
+    for place, group in chosen.items():
+        serves.setdefault((place[0], group), set()).update(lanes.get(place, ()))
+    apart: _Scores = {}
+    for (rank, slot), fits in scores.items():
+        own = lanes.get((rank, slot))
+        known = {group: serves.get((rank, group), set()) for group in fits}
+        left = {g: fit for g, fit in fits.items() if not own or len(known[g]) < _THREADS or known[g] & own}
+        if left:
+            apart[rank, slot] = left
+    return apart
 
 
 def _left(
