@@ -1,8 +1,9 @@
 """Which ranks do the same work and may be compared.
 
 Pipeline stages differ in their work: ranks are of one stage when groups that name a pipeline put them at the same
-place, or when groups tie them together while messages lead to the others. Anything else - data, tensor, expert, context
-parallel ranks - does the same. Ranks whose operators have other names do other work whatever the groups say.
+place, or when groups tie them together while messages lead to the others and carry more than what all ranks share.
+Anything else - data, tensor, expert, context parallel ranks - does the same. Ranks whose operators have other names do
+other work whatever the groups say.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def peers(job: Job, matched: pl.DataFrame, stages: str = "") -> list[Peers]:
     if stages.strip():
         return _asked(stages, job.present)
     groups = _groups(job, matched)
-    found = _by_pipeline(job, groups) or _by_messages(job, groups)
+    found = _by_pipeline(job, groups)
+    if not found and not _share_all(job, matched, groups):
+        found = _by_messages(job, groups)
     if not found:
         found = [Peers("all", job.present, "all")]
     return sorted((part for one in found for part in _alike(job, one)), key=lambda one: one.ranks)
@@ -102,6 +105,17 @@ def _by_pipeline(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> li
     if not set(job.present) <= set(place):
         return []
     return _sets([{rank for rank in job.present if place[rank] == at} for at in set(place.values())], "groups")
+
+
+def _share_all(job: Job, matched: pl.DataFrame, groups: dict[str, tuple[str, tuple[int, ...]]]) -> bool:
+    """Whether operations of all ranks carry more bytes than messages: gradients of one model that all have. Stages
+    have other gradients each, and send activations; what they share is a norm or a loss.
+    """
+    everybody = [group for group, (_, ranks) in groups.items() if set(ranks) >= set(job.present)]
+    size = pl.col("bytes").clip(0).sum()
+    shared = matched.filter(pl.col("op").is_in(SYNCHRONISING) & pl.col("group").is_in(everybody))
+    sent = job.table("collectives").filter(pl.col("op").is_in(POINT_TO_POINT))
+    return int(shared.select(size).item()) > int(sent.select(size).item())
 
 
 def _by_messages(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> list[Peers]:

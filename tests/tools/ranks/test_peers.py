@@ -97,6 +97,21 @@ def test_a_ring_of_messages_is_no_pipeline() -> None:
     assert sets(peers(job, MATCHED.to_frame())) == [(0,), (1,), (2,), (3,)]
 
 
+def test_a_message_beside_gradients_that_all_share_makes_no_stages() -> None:
+    """A data-parallel job in which one rank tells another something each step."""
+    job = job_of(simulate(Plan(steps=2)).recording)
+    rows = job.table("collectives")
+    told = rows.head(1).with_columns(rank=pl.lit(0, pl.Int32), op=pl.lit("send"), peer=pl.lit(1, pl.Int32))
+
+    def with_message(size: int) -> list[tuple[int, ...]]:
+        more = pl.concat([rows, told.with_columns(bytes=pl.lit(size, pl.Int64))])
+        talking = Job({**job.tables, "collectives": more}, job.present, job.missing, job.world_size)
+        return sets(peers(talking, match(talking).frame))
+
+    assert with_message(4000) == [(0, 1, 2, 3)]
+    assert len(with_message(1 << 40)) > 1
+
+
 def test_ranks_with_other_operators_are_no_peers() -> None:
     job = job_of(simulate(Plan()).recording)
     operators = job.table("operators").with_columns(
