@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from whystall.agent_server.engines import Engine
 from whystall.agent_server.investigation.causes import CHECK
 from whystall.agent_server.pages import page_for
-from whystall.agent_server.rank_sources import Runs, gathered, open_job, runs_named, takes_ranks
+from whystall.agent_server.rank_sources import Runs, gathered, open_job, runs_named
 from whystall.agent_server.sources import check_profile_place, in_thread, join_after_window, join_profile, open_source
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
@@ -143,7 +143,7 @@ class App:
         tool = self._registry.get(name)
         params = parse_params(tool.params, arguments)
         profile = Path(params.profile) if getattr(params, "profile", None) else None
-        if takes_ranks(tool):
+        if tool.reads == "ranks":
             recording = await in_thread(lambda: open_job(tool, params, source))
         elif source is not None:
             recording = await _opened(source, profile)

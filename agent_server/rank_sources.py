@@ -28,12 +28,6 @@ class Runs:
     jobs: int | None = None
 
 
-def takes_ranks(tool: Tool[Any, Any]) -> bool:
-    """Whether `tool` judges the ranks of a job, which are read and never observed."""
-    fields = tool.params.model_fields
-    return _NOW in fields or _BEFORE in fields
-
-
 def runs_named(params: BaseModel) -> Runs:
     """The directories that `params` names: ``traces`` or ``after``, and ``before``."""
     given = {name: getattr(params, name, None) for name in (_NOW, _NOW_ALSO, _BEFORE, "scheduler", "jobs")}

@@ -19,6 +19,7 @@ _TOOLS = [
     "tools.profiles",
     "tools.collect",
     "tools.timeline",
+    "tools.stacks",
     "tools.views",
     "tools.recording",
     "tools.contract",
@@ -27,7 +28,7 @@ _ABOVE = ["agent_server", "knowledge_base", *_TOOLS, "bpf"]
 # These share a storey: they may not import each other.
 _STOREYS = [
     {"tools.host", "tools.ranks", "tools.profiles"},
-    {"tools.timeline", "tools.views"},
+    {"tools.timeline", "tools.stacks", "tools.views"},
 ]
 ROOMS = ("agent_server", "knowledge_base", "tools", "bpf", "prompts")
 

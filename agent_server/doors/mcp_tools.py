@@ -16,7 +16,6 @@ from whystall.agent_server.doors.mcp_calls import Progress
 from whystall.agent_server.doors.mcp_resources import read_page, results
 from whystall.agent_server.doors.mcp_schemas import Schema, input_schema, output_schema
 from whystall.agent_server.engines import Engine
-from whystall.agent_server.rank_sources import takes_ranks
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params, parse_params
@@ -117,7 +116,7 @@ def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry
 
 def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
     fields: dict[str, Any] = {"recording": (_Recording, None)}
-    if not takes_ranks(tool):
+    if tool.reads != "ranks":
         fields["engine"] = (_Engine, "auto")
     params = create_model(f"{tool.name}_call", __base__=tool.params, **fields)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from whystall.tools.stacks import model as stack_samples
 from whystall.tools.timeline import profile, rank_tables, sched
 
 _Type = type[pl.DataType] | pl.DataType
@@ -209,4 +210,7 @@ COLLECTORS: dict[str, dict[str, pl.Schema]] = {
     # the ranks of one job, and of an earlier run of it
     "ranks": rank_tables.TABLES,
     "ranks_before": rank_tables.TABLES,
+    # stacks that were sampled, and those of an earlier profile
+    "samples": stack_samples.TABLES,
+    "samples_before": stack_samples.TABLES,
 }

@@ -20,6 +20,7 @@ class Mechanism(str, Enum):
     INTERRUPTS = "interrupts"  # entry and exit of interrupts and softirqs
     COLLECTIVES = "collectives"  # how long each rank stayed in operations that all leave together
     WORK = "work"  # what each rank did between them: its operators, kernels and gaps
+    SAMPLES = "samples"  # what was on a CPU, or on a device, at regular instants
     DEVICE = "device"  # what the accelerator did by its own clock, as its profiler recorded it
 
 
@@ -382,6 +383,61 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
                 "count_after": "count",
             },
             ("what", "name", "ranks"),
+        ),
+        # Stack samples. A share has the bounds within which it lies with 95 %; `name`: the frame, `code`: its file and
+        # line, `path`: the frames around it, innermost first; `event`: what was counted.
+        "profile.frame": _kind(
+            Mechanism.SAMPLES,
+            "profile",
+            {
+                "self_pct": "pct",
+                "total_pct": "pct",
+                "low_pct": "pct",
+                "high_pct": "pct",
+                "samples": "count",
+                # live: of one thread's time
+                "window_pct": "pct",
+            },
+            ("name", "code", "path", "event", "frame_kind"),
+            share="window_pct",
+        ),
+        # shares of two profiles; `direction`: grew, shrank, appeared, vanished
+        "profile.change": _kind(
+            Mechanism.SAMPLES,
+            "profile",
+            {
+                "before_pct": "pct",
+                "after_pct": "pct",
+                "change_pct": "pct",
+                "low_pct": "pct",
+                "high_pct": "pct",
+                "ratio": "ratio",
+                "p_value": "ratio",
+            },
+            ("name", "code", "path", "event", "direction"),
+        ),
+        # two profiles differ by no more than chance makes two of one thing differ; a change above `bound_pct` would
+        # have been seen
+        "profile.alike": _kind(
+            Mechanism.SAMPLES,
+            "profile",
+            {"bound_pct": "pct", "samples_before": "count", "samples": "count"},
+            ("event",),
+        ),
+        # what was sampled comes and goes with a period; `what`: quiet or busy
+        "profile.period": _kind(
+            Mechanism.SAMPLES,
+            "profile",
+            {
+                "period_s": "s",
+                "max_ms": "ms",
+                "total_ms": "ms",
+                "count": "count",
+                "window_pct": "pct",
+                "p_value": "ratio",
+            },
+            ("what", "event"),
+            share="window_pct",
         ),
     }
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ParamsT = TypeVar("ParamsT", bound=Params)
 DataT = TypeVar("DataT", bound=BaseModel)
+Reads = Literal["host", "ranks", "stacks"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ class Tool(Generic[ParamsT, DataT]):
 
     `needs` says which collectors, configured how, serve given parameters; `judge` is pure: it reads a recording and
     parameters and touches nothing else. `kinds` are the finding kinds it can produce. `cost` is the relative price of
-    looking (1 = reading counters), used to choose what to look at next.
+    looking (1 = reading counters), used to choose what to look at next. `reads`: what a path names that is given
+    instead of observing: a recording or trace of a host (``host``), the traces of a job's ranks (``ranks``), or stack
+    samples in any format (``stacks``).
     """
 
     name: str
@@ -64,6 +67,7 @@ class Tool(Generic[ParamsT, DataT]):
     judge: Callable[[Recording, ParamsT], Judgement[DataT]]
     kinds: frozenset[str]
     cost: float = 1.0
+    reads: Reads = "host"
 
 
 class Registry:

@@ -74,4 +74,5 @@ TOOL = Tool(
     judge=judge,
     kinds=frozenset({"run.step_time", "run.difference"}),
     cost=8.0,
+    reads="ranks",
 )

@@ -146,4 +146,5 @@ TOOL = Tool(
         }
     ),
     cost=3.0,
+    reads="ranks",
 )

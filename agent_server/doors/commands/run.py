@@ -11,7 +11,6 @@ from whystall.agent_server.app import App
 from whystall.agent_server.doors import console
 from whystall.agent_server.doors.options import EngineOption, FromOption, JsonOption, Lang, LangOption, command
 from whystall.agent_server.doors.signals import signals
-from whystall.agent_server.rank_sources import takes_ranks
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 
@@ -21,7 +20,7 @@ def add(app: typer.Typer) -> None:
     group = typer.Typer(help="Run one diagnostic tool.", rich_markup_mode=None)
     service = App()
     for tool in service.tools():
-        runner = _reader(service, tool) if takes_ranks(tool) else _runner(service, tool)
+        runner = _reader(service, tool) if tool.reads == "ranks" else _runner(service, tool)
         execute = command(runner, tool.params, doc=f"{tool.title}. {tool.description}")
         group.command(tool.name)(execute)
     app.add_typer(group, name="run")

@@ -13,7 +13,7 @@ from mcp import Client
 
 from whystall.agent_server.app import App
 from whystall.agent_server.doors.mcp_server import Door
-from whystall.agent_server.rank_sources import open_job, takes_ranks
+from whystall.agent_server.rank_sources import open_job
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.ranks import slow_node_check
 from whystall.tools.toolbox import registry
@@ -222,7 +222,7 @@ async def test_the_tools_of_ranks_are_a_set_and_hide_what_clients_may_not_say() 
 
 
 def test_tools_of_ranks_are_told_by_what_they_take() -> None:
-    assert {tool.name for tool in registry().all() if takes_ranks(tool)} == {"slow_node_check", "compare_runs"}
+    assert {tool.name for tool in registry().all() if tool.reads == "ranks"} == {"slow_node_check", "compare_runs"}
 
 
 def test_an_empty_directory_is_named(tmp_path: Path) -> None:

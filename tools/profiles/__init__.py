@@ -1,0 +1,1 @@
+"""Tools that judge stack samples: flame graphs, their differences, heat maps."""

@@ -1,0 +1,106 @@
+"""Make a stack profile record by record; whoever has columns already makes the tables directly."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping
+
+import polars as pl
+
+from whystall.tools.contract.text import clean
+from whystall.tools.stacks.model import NO_STACK, NO_THREAD, NO_TIME, TABLES, StackProfile
+
+
+class Builder:
+    """Numbers frames, stacks, threads and events as they come, and makes the tables at the end.
+
+    A sample with a weight that is not a finite number, or is negative, is refused and counted in `odd`; so is whatever
+    the caller adds to `odd` itself.
+    """
+
+    def __init__(self) -> None:
+        self.odd = 0
+        self._frames: dict[tuple[str, str, int, str], int] = {}
+        self._stacks: dict[tuple[int, int], int] = {}
+        self._threads: dict[tuple[int, int, str], int] = {}
+        self._events: dict[tuple[str, str, float], int] = {}
+        self._at, self._span, self._weight = array("q"), array("q"), array("d")
+        self._thread, self._stack, self._event = array("i"), array("i"), array("h")
+
+    def frame(self, name: str | bytes, file: str = "", line: int = 0, kind: str = "other") -> int:
+        """Number of a frame; names are made inert here."""
+        key = (clean(name), clean(file, 4096), line, kind)
+        return self._frames.setdefault(key, len(self._frames))
+
+    def call(self, parent: int, frame: int) -> int:
+        """Number of the stack in which `frame` is called by the stack `parent` (`NO_STACK`: it is outermost)."""
+        return self._stacks.setdefault((parent, frame), len(self._stacks))
+
+    def stack(self, frames: Iterable[int]) -> int:
+        """Number of a stack, its frames from the outermost inward; `NO_STACK` when there are none."""
+        found = NO_STACK
+        for frame in frames:
+            found = self.call(found, frame)
+        return found
+
+    def thread(self, pid: int = -1, tid: int = -1, comm: str = "") -> int:
+        """Number of a thread."""
+        return self._threads.setdefault((pid, tid, clean(comm)), len(self._threads))
+
+    def event(self, name: str, unit: str = "samples", period: float = 0.0) -> int:
+        """Number of an event."""
+        return self._events.setdefault((clean(name), clean(unit), period), len(self._events))
+
+    def sample(
+        self,
+        stack: int,
+        event: int,
+        weight: float = 1.0,
+        *,
+        at_ns: int = NO_TIME,
+        span_ns: int = 0,
+        thread: int = NO_THREAD,
+    ) -> None:
+        """Count one sample."""
+        if not math.isfinite(weight) or weight < 0:
+            self.odd += 1
+            return
+        self._at.append(at_ns)
+        self._span.append(span_ns)
+        self._thread.append(thread)
+        self._stack.append(stack)
+        self._event.append(event)
+        self._weight.append(weight)
+
+    def profile(self, source: str, *, clock: str = "", notes: Iterable[tuple[str, str]] = ()) -> StackProfile:
+        """What was added so far, with a note of what was odd."""
+        odd = [("odd_lines", str(self.odd))] if self.odd else []
+        return StackProfile(self._tables(), source, clock, (*notes, *odd))
+
+    def _tables(self) -> dict[str, pl.DataFrame]:
+        columns: Mapping[str, Mapping[str, object]] = {
+            "samples": {
+                "at_ns": self._at,
+                "span_ns": self._span,
+                "thread": self._thread,
+                "stack": self._stack,
+                "event": self._event,
+                "weight": self._weight,
+            },
+            "threads": _numbered("thread", ("pid", "tid", "comm"), self._threads),
+            "stacks": _numbered("stack", ("parent", "frame"), self._stacks),
+            "frames": _numbered("frame", ("name", "file", "line", "kind"), self._frames),
+            "events": _numbered("event", ("name", "unit", "period"), self._events),
+        }
+        return {
+            name: pl.DataFrame(
+                [pl.Series(column, columns[name][column], dtype=dtype) for column, dtype in schema.items()]
+            )
+            for name, schema in TABLES.items()
+        }
+
+
+def _numbered(number: str, names: tuple[str, ...], keys: Iterable[tuple[object, ...]]) -> dict[str, object]:
+    rows = list(keys)
+    return {number: list(range(len(rows))), **{name: [row[at] for row in rows] for at, name in enumerate(names)}}
