@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import polars as pl
 
@@ -79,7 +80,7 @@ class Builder:
         return StackProfile(self._tables(), source, clock, (*notes, *odd))
 
     def _tables(self) -> dict[str, pl.DataFrame]:
-        columns: Mapping[str, Mapping[str, object]] = {
+        columns: Mapping[str, Mapping[str, Iterable[Any]]] = {
             "samples": {
                 "at_ns": self._at,
                 "span_ns": self._span,
@@ -101,6 +102,6 @@ class Builder:
         }
 
 
-def _numbered(number: str, names: tuple[str, ...], keys: Iterable[tuple[object, ...]]) -> dict[str, object]:
+def _numbered(number: str, names: tuple[str, ...], keys: Iterable[tuple[object, ...]]) -> dict[str, Iterable[Any]]:
     rows = list(keys)
     return {number: list(range(len(rows))), **{name: [row[at] for row in rows] for at, name in enumerate(names)}}

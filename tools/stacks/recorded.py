@@ -31,7 +31,8 @@ def recording_of(profile: StackProfile, *, name: str = "profile", before: StackP
     Instants then count from the first sample of each. Raises `ToolError` (bad_trace) when a profile has no samples.
     """
     parts = {NOW: profile} | ({BEFORE: before} if before is not None else {})
-    tables, entries, spans = {}, {}, {}
+    tables: dict[str, pl.DataFrame] = {}
+    entries, spans = {}, {}
     for collector, one in parts.items():
         if one.samples.is_empty():
             which = " of the earlier run" if collector == BEFORE else ""
