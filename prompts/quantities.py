@@ -24,6 +24,11 @@ def quantity(value: float, unit: str) -> str:
     return f"{_digits(value)} CPU" if unit == "cpus" else _digits(value)
 
 
+def points(value: float) -> str:
+    """A difference of two shares, both in percent: ``+15.9``, ``-3``."""
+    return f"{'-' if value < 0 else '+'}{_digits(abs(value))}"
+
+
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 

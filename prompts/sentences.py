@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from whystall.prompts.escape import Safe, short
-from whystall.prompts.quantities import quantity
+from whystall.prompts.quantities import points, quantity
 
 # Of the many metrics of a file or of a normal measurement, those a reader wants, in the order of reading.
 _FILE = (
@@ -49,6 +49,9 @@ _NORMAL = (
 _ALWAYS = ("window_pct", "seq", "before_ms", "after_ms")
 _LONG = 200
 _CODES = ("reason", "mostly")
+# Attributes of stack samples that may be codes, and the group of their words; an event may be named by the host.
+_SAMPLED = {"event": "profile_events", "frame_kind": "frame_kinds", "direction": "directions", "what": "what_recurs"}
+_BLANK = re.compile(r"{(\w+)}")
 # Numbers of ranks: 0-3, 8
 _NUMBERS = re.compile(r"[\d, -]{1,200}")
 
@@ -70,14 +73,18 @@ class Voice:
 
     def finding(self, finding: Any) -> Safe:
         """`finding` as a sentence without a full stop: who and where, how much, in which call."""
-        text, details = self.lead(finding), self._metrics(finding) + self._attributes(finding)
+        text = self.lead(finding)
+        phrases = self._words["phrases"].get(finding.kind)
+        details = self._phrases(finding, phrases) if phrases else self._metrics(finding) + self._attributes(finding)
         marks = self._words["marks"]
         return Safe(text + marks["colon"] + marks["comma"].join(details)) if details else text
 
     def lead(self, finding: Any) -> Safe:
         """The first part of the sentence: who does what, and where."""
         text = self._words["kinds"][finding.kind][finding.polarity.value]
-        return Safe(text.format(who=self.who(finding.subject), where=self.where(finding.subject)))
+        blanks = set(_BLANK.findall(text)) - {"who", "where"}
+        named = {name: self._sampled(finding, name) or self._words["subjects"]["frame"] for name in blanks}
+        return Safe(text.format(who=self.who(finding.subject), where=self.where(finding.subject), **named))
 
     def who(self, subject: Any) -> Safe:
         """The rank of a job and its host; else the command of `subject` and its thread (or process), or words for
@@ -155,6 +162,36 @@ class Voice:
             for n in wanted
             if n in values and (values[n] or n in _ALWAYS) and not _unknown(n, values[n], units[n])
         ]
+
+    def _phrases(self, finding: Any, phrases: dict[str, str]) -> list[Safe]:
+        """Those of `phrases` whose blanks are all known, without one that repeats a number."""
+        said: list[Safe] = []
+        used: set[str] = set()
+        for text in phrases.values():
+            blanks = set(_BLANK.findall(text))
+            measured = {name.replace("_points", "_pct") for name in blanks} & finding.metrics.keys()
+            known = {name: self._sampled(finding, name) for name in blanks}
+            if all(known.values()) and (not measured or not measured <= used):
+                used |= measured
+                said.append(Safe(text.format(**known)))
+        return said
+
+    def _sampled(self, finding: Any, blank: str) -> Safe:
+        """What a blank about stack samples stands for: a metric with its unit, the same in points where it is called
+        so, an attribute in words, or (``frame``) the frame with its place in the source. Empty where not known.
+        """
+        value = finding.metrics.get(blank.replace("_points", "_pct"))
+        if value is not None:
+            return Safe(points(value) if blank.endswith("_points") else quantity(value, finding.spec.metrics[blank]))
+        words = finding.attributes
+        if blank == "frame":
+            name, code = words.get("name", ""), words.get("code", "")
+            place = f" ({self._name(short(code, _LONG))})" if code else ""
+            return Safe(f"{self._name(short(name, _LONG))}{place}" if name else "")
+        if not words.get(blank):
+            return Safe("")
+        known = self._words[_SAMPLED[blank]].get(words[blank]) if blank in _SAMPLED else None
+        return known if known is not None else self._name(short(words[blank], _LONG))
 
     def _attributes(self, finding: Any) -> list[Safe]:
         said = []
