@@ -164,15 +164,13 @@ class Voice:
         ]
 
     def _phrases(self, finding: Any, phrases: dict[str, str]) -> list[Safe]:
-        """Those of `phrases` whose blanks are all known, without one that repeats a number."""
+        """Those of `phrases` whose blanks are all known, without one that repeats what was said."""
         said: list[Safe] = []
         used: set[str] = set()
         for text in phrases.values():
-            blanks = set(_BLANK.findall(text))
-            measured = {name.replace("_points", "_pct") for name in blanks} & finding.metrics.keys()
-            known = {name: self._sampled(finding, name) for name in blanks}
-            if all(known.values()) and (not measured or not measured <= used):
-                used |= measured
+            known = {name: self._sampled(finding, name) for name in _BLANK.findall(text)}
+            if all(known.values()) and not known.keys() <= used:
+                used |= known.keys()
                 said.append(Safe(text.format(**known)))
         return said
 
