@@ -1,0 +1,354 @@
+"""The call tree of one profile, or of several over one another: what each node and each frame weighs.
+
+Nodes are in breadth-first order, so a parent comes before its children; the children of a node are neighbours, ordered
+by label. All is numpy: a tree of n nodes made from m samples costs O(m log m + n log n) and a pass per level of depth,
+and about 100 bytes a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from whystall.tools.stacks.model import NO_STACK, NO_THREAD, NO_TIME, StackProfile
+
+Roots = Literal["none", "comm", "process", "thread"]
+NO_NODE = -1
+_NONE = "[no stack]"
+_UNKNOWN = "[unknown thread]"
+_LABELS = pl.Schema({"label": pl.String, "name": pl.String, "file": pl.String, "line": pl.Int32, "kind": pl.String})
+_Ints = NDArray[np.int64]
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What of a profile goes into a tree, as one side of it.
+
+    `event`: row of its events (`whystall.tools.stacks.events.choose_event`). `span_ns`: only [start, end); a sample
+    that lasts counts by the share of it inside, one without an instant not at all. `outside`: all but that span.
+    `threads`: only these rows of its threads.
+    """
+
+    profile: StackProfile
+    event: int = 0
+    span_ns: tuple[int, int] | None = None
+    outside: bool = False
+    threads: Collection[int] | None = None
+
+
+@dataclass(frozen=True)
+class CallTree:
+    """A tree of calls. Arrays `parent` (`NO_NODE`: outermost), `depth` (outermost 0) and `frame` (row of `frames`)
+    have an entry a node; `own` and `total` a row a side, in the sides' units: what was seen at the node itself, and
+    with all below it.
+
+    `frames`: label, name, file, line, kind; one a label, ordered by it. `sums`: what each side weighs. `cut`: how many
+    nodes `pruned` has left out; their weight is still in the totals above them.
+    """
+
+    parent: _Ints
+    depth: _Ints
+    frame: _Ints
+    own: _Floats
+    total: _Floats
+    frames: pl.DataFrame
+    sums: _Floats
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    @property
+    def sides(self) -> int:
+        """How many profiles lie in it."""
+        return len(self.sums)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The label of each frame, by its row."""
+        return self.frames["label"].to_list()
+
+    def label(self, node: int) -> str:
+        """What `node` is called: ``save (train.py:212)`` in Python, else its name."""
+        return self.labels[int(self.frame[node])]
+
+    def path(self, node: int) -> list[int]:
+        """The nodes from the outermost to `node`."""
+        found = []
+        while node != NO_NODE:
+            found.append(int(node))
+            node = int(self.parent[node])
+        return found[::-1]
+
+    @cached_property
+    def levels(self) -> list[slice]:
+        """The nodes of each depth, outermost first."""
+        edges = np.searchsorted(self.depth, np.arange(self.depth[-1] + 2)) if len(self) else np.zeros(1, np.int64)
+        return [slice(int(start), int(end)) for start, end in pairwise(edges)]
+
+    @cached_property
+    def preorder(self) -> tuple[_Ints, _Ints]:
+        """(place, end) of each node when a node is followed by all below it, siblings by label: those below `node` are
+        at the places between place[node] and end[node], both excluded.
+        """
+        size = np.ones(len(self), np.int64)
+        for level in self.levels[:0:-1]:
+            np.add.at(size, self.parent[level], size[level])
+        place = np.zeros(len(self), np.int64)
+        for depth, level in enumerate(self.levels):
+            before = np.cumsum(size[level]) - size[level]
+            if not depth:
+                place[level] = before
+                continue
+            parents = self.parent[level]
+            first = np.searchsorted(parents, parents)  # siblings are neighbours, and parents ascend
+            place[level] = place[parents] + 1 + before - before[first]
+        return place, place + size
+
+    @cached_property
+    def outermost(self) -> NDArray[np.bool_]:
+        """Whether no node above has the same frame: in a recursion only the first counts for its frame."""
+        place, end = self.preorder
+        order = np.lexsort((place, self.frame))
+        frame, place, end = self.frame[order], place[order], end[order]
+        furthest = np.maximum.accumulate(end + frame * (len(self) + 1)) if len(self) else end
+        inner = np.zeros(len(self), bool)
+        inner[1:] = (frame[1:] == frame[:-1]) & (furthest[:-1] - frame[1:] * (len(self) + 1) > place[1:])
+        found = np.empty(len(self), bool)
+        found[order] = ~inner
+        return found
+
+    @cached_property
+    def frame_own(self) -> _Floats:
+        """What was seen at each frame itself, a row a side."""
+        return self._by_frame(self.own)
+
+    @cached_property
+    def frame_total(self) -> _Floats:
+        """What was seen at each frame and below it, a row a side; once where it calls itself."""
+        return self._by_frame(np.where(self.outermost, self.total, 0.0))
+
+    def pruned(self, min_share: float) -> CallTree:
+        """The tree without nodes that have less than `min_share` of the sum on every side; nothing else changes."""
+        floor = self.sums[:, None] * min_share
+        keep = ((self.total >= floor) & (self.total > 0)).any(axis=0)
+        if keep.all():
+            return self
+        number = np.cumsum(keep) - 1
+        parent = self.parent[keep]
+        return CallTree(
+            parent=np.where(parent == NO_NODE, NO_NODE, number[parent]),
+            depth=self.depth[keep],
+            frame=self.frame[keep],
+            own=self.own[:, keep],
+            total=self.total[:, keep],
+            frames=self.frames,
+            sums=self.sums,
+            cut=self.cut + int((~keep).sum()),
+        )
+
+    def _by_frame(self, weights: _Floats) -> _Floats:
+        height = self.frames.height
+        return np.array([np.bincount(self.frame, row, height)[:height] for row in weights]).reshape(-1, height)
+
+
+def call_tree(*parts: Part, roots: Roots = "none", lines: bool = True) -> CallTree:
+    """The tree of all `parts` over one another, a side each.
+
+    Frames are one when their labels are: two runs of a program match wherever its files lie. `lines`: Python frames
+    are told apart by line; else by function. `roots`: a frame of kind ``thread`` beneath everything, for each comm,
+    process (``python3 (123)``) or thread. A sample without a stack counts at a frame ``[no stack]``.
+    """
+    sides = [_Side.of(part, roots, lines) for part in parts]
+    frames, numbers = _one_set([side.frames for side in sides])
+    for side, number in zip(sides, numbers, strict=True):
+        side.renumber(number)
+    return _merged(sides, frames)
+
+
+def labels_of(frames: pl.DataFrame, *, lines: bool = True) -> pl.Series:
+    """What each row of a table of frames is called."""
+    file = pl.col("file").str.extract(r"((?:[^/\\]+[/\\]__init__\.py)|[^/\\]*)$").fill_null("")
+    at = pl.when((pl.col("line") > 0) & pl.lit(lines)).then(file + ":" + pl.col("line").cast(pl.String)).otherwise(file)
+    known = (pl.col("kind") == "python") & (pl.col("file") != "")
+    named = pl.when(known).then(pl.col("name") + " (" + at + ")").otherwise(pl.col("name"))
+    return frames.select(named.alias("label"))["label"]
+
+
+@dataclass
+class _Side:
+    """One part: the tree of its stacks with the roots, and what each weighs. `level`: the stacks of each depth."""
+
+    frames: pl.DataFrame
+    parent: _Ints
+    frame: _Ints
+    weight: _Floats
+
+    @staticmethod
+    def of(part: Part, roots: Roots, lines: bool) -> _Side:
+        samples = _chosen(part)
+        profile = part.profile
+        parent = profile.stacks["parent"].to_numpy().astype(np.int64)
+        frame = profile.stacks["frame"].to_numpy().astype(np.int64)
+        frames = profile.frames.with_columns(labels_of(profile.frames, lines=lines)).select(_LABELS.names())
+        stack = samples["stack"].to_numpy().astype(np.int64)
+        weight = samples["weight"].to_numpy()
+        if (stack == NO_STACK).any():
+            stack = np.where(stack == NO_STACK, len(parent), stack)
+            parent, frame = np.append(parent, NO_STACK), np.append(frame, frames.height)
+            frames = pl.concat([frames, _frame_rows([_NONE], "other")])
+        if roots == "none":
+            side = _Side(frames, parent, frame, np.bincount(stack, weight, len(parent)).astype(np.float64))
+        else:
+            names, root = _rooted(profile, samples["thread"].to_numpy(), roots)
+            rows = pl.concat([frames, _frame_rows(names, "thread")])
+            side = _Side(rows, *_under_roots(parent, frame, frames.height, stack, weight, root, len(names)))
+        return side.weighing()
+
+    def weighing(self) -> _Side:
+        """Without the stacks that nobody was seen in or below."""
+        seen = self.weight > 0
+        up = self.parent
+        for level in _by_depth(up)[:0:-1]:
+            seen[up[level[seen[level]]]] = True
+        number = np.cumsum(seen) - 1
+        parent = up[seen]
+        parent = np.where(parent == NO_NODE, NO_NODE, number[parent])
+        return _Side(self.frames, parent, self.frame[seen], self.weight[seen])
+
+    def renumber(self, number: _Ints) -> None:
+        """Frames by their rows in the common table."""
+        self.frame = number[self.frame]
+
+
+def _chosen(part: Part) -> pl.DataFrame:
+    samples = part.profile.samples.filter(pl.col("event") == part.event)
+    if part.threads is not None:
+        samples = samples.filter(pl.col("thread").is_in(list(part.threads)))
+    if part.span_ns is None:
+        return samples
+    start, end = part.span_ns
+    at, length = pl.col("at_ns"), pl.col("span_ns")
+    inside = (pl.min_horizontal(at + length, pl.lit(end)) - pl.max_horizontal(at, pl.lit(start))).clip(lower_bound=0)
+    share = pl.when(length > 0).then(inside / length).otherwise(((at >= start) & (at < end)).cast(pl.Float64))
+    share = 1.0 - share if part.outside else share
+    return samples.filter(at != NO_TIME).with_columns(pl.col("weight") * share)
+
+
+def _rooted(profile: StackProfile, thread: NDArray[Any], roots: Roots) -> tuple[list[str], _Ints]:
+    """The labels of the roots, and the root of each sample."""
+    threads = profile.threads.sort("thread")
+    main = dict(threads.filter(pl.col("pid") == pl.col("tid")).select("pid", "comm").iter_rows())
+    names: dict[str, int] = {}
+    root_of = {NO_THREAD: names.setdefault(_UNKNOWN, 0)}
+    for number, pid, tid, comm in threads.iter_rows():
+        known, who = (tid, comm) if roots == "thread" else (pid, main.get(pid, comm))
+        name = who or _UNKNOWN if roots == "comm" or known < 0 else f"{who} ({known})"
+        root_of[number] = names.setdefault(name, len(names))
+    numbers, at = np.unique(thread, return_inverse=True)
+    return list(names), np.array([root_of[int(n)] for n in numbers], np.int64)[at]
+
+
+def _under_roots(
+    parent: _Ints, frame: _Ints, first: int, stack: _Ints, weight: _Floats, root: _Ints, roots: int
+) -> tuple[_Ints, _Ints, _Floats]:
+    """(parent, frame, weight) of the stacks, each beneath the roots it was seen in; root r has the frame first + r."""
+    count = len(parent)
+    keys, at = np.unique(root * count + stack, return_inverse=True)
+    summed = np.bincount(at, weight, len(keys))
+    level_of = np.zeros(count, np.int64)
+    for depth, level in enumerate(_by_depth(parent)):
+        level_of[level] = depth
+    depths = level_of[keys % count] if count else keys
+    levels: list[_Ints] = []
+    below = np.empty(0, np.int64)
+    for depth in range(int(depths.max(initial=-1)), -1, -1):  # innermost first: a parent is there because of a child
+        here = np.union1d(keys[depths == depth], below)
+        levels.append(here)
+        below = np.unique((here // count) * count + parent[here % count]) if depth else below
+    levels.reverse()
+    starts = np.cumsum([roots, *(len(level) for level in levels)])
+    ups = [np.full(roots, NO_NODE, np.int64)]
+    weights = [np.zeros(roots)]
+    for depth, here in enumerate(levels):
+        above = (here // count) * count + parent[here % count]
+        ups.append(starts[depth - 1] + np.searchsorted(levels[depth - 1], above) if depth else here // count)
+        place = np.searchsorted(keys, here).clip(max=len(keys) - 1)
+        weights.append(np.where(keys[place] == here, summed[place], 0.0))
+    shown = [np.arange(first, first + roots), *(frame[level % count] for level in levels)]
+    return np.concatenate(ups), np.concatenate(shown), np.concatenate(weights)
+
+
+def _one_set(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[_Ints]]:
+    """All frames once, ordered by label, and for each table the rows of its frames there."""
+    rows = pl.concat([*tables, pl.DataFrame(schema=_LABELS)])
+    told = pl.col("kind").sort_by(pl.col("kind") == "other", maintain_order=True).first()
+    thread = (pl.col("kind") == "thread").alias("thread")  # a thread called as a function is not that function
+    frames = (
+        rows.group_by("label", thread, maintain_order=True)
+        .agg(pl.col("name", "file", "line").first(), told)
+        .sort("label", "thread")
+    )
+    keys = ["label", "thread"]
+    place = frames.select(*keys, pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
+    found = [table.select("label", thread).join(place, on=keys, how="left", maintain_order="left") for table in tables]
+    frames = frames.select(_LABELS.names())
+    return frames, [one["row"].to_numpy().astype(np.int64) for one in found]
+
+
+def _frame_rows(names: Sequence[str], kind: str) -> pl.DataFrame:
+    rows = pl.DataFrame({"label": list(names)}, schema={"label": pl.String})
+    blank = [pl.lit("").alias("file"), pl.lit(0, pl.Int32).alias("line"), pl.lit(kind).alias("kind")]
+    return rows.with_columns(pl.col("label").alias("name"), *blank).select(_LABELS.names())
+
+
+def _merged(sides: Sequence[_Side], frames: pl.DataFrame) -> CallTree:
+    """Level by level: equal frames beneath equal parents are one node."""
+    stacks = [_by_depth(side.parent) for side in sides]
+    node_of = [np.empty(len(side.parent), np.int64) for side in sides]
+    parents, shown, depths = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    count, height = 0, max(frames.height, 1)
+    for depth in range(max(map(len, stacks), default=0)):
+        here = [one[depth] if depth < len(one) else np.empty(0, np.int64) for one in stacks]
+        keys: list[_Ints] = []
+        for side, nodes, one in zip(sides, node_of, here, strict=True):
+            up = nodes[side.parent[one]] if depth else np.full(len(one), NO_NODE, np.int64)
+            keys.append((up + 1) * height + side.frame[one])
+        unique, place = np.unique(np.concatenate(keys), return_inverse=True)
+        edges = np.cumsum([0, *map(len, here)])
+        for nodes, one, (start, end) in zip(node_of, here, pairwise(edges), strict=True):
+            nodes[one] = count + place[start:end]
+        parents.append(unique // height - 1)
+        shown.append(unique % height)
+        depths.append(np.full(len(unique), depth, np.int64))
+        count += len(unique)
+    parent = np.concatenate(parents)
+    own = np.array([np.bincount(n, s.weight, count)[:count] for n, s in zip(node_of, sides, strict=True)])
+    own = own.reshape(len(sides), count).astype(np.float64)
+    total = own.copy()
+    depth = np.concatenate(depths)
+    tree = CallTree(parent, np.concatenate(depths), np.concatenate(shown), own, total, frames, own.sum(axis=1))
+    for level in tree.levels[:0:-1]:
+        for row in total:
+            np.add.at(row, parent[level], row[level])
+    return tree
+
+
+def _by_depth(parent: _Ints) -> list[_Ints]:
+    """The stacks of each depth, outermost first; by jumps that double, so a deep stack costs no pass a frame."""
+    depth = (parent >= 0).astype(np.int64)
+    up = parent.copy()
+    while (up >= 0).any():
+        known = np.nonzero(up >= 0)[0]
+        depth[known] += depth[up[known]]
+        up[known] = up[up[known]]
+    order = np.argsort(depth, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(parent) else []
