@@ -7,11 +7,13 @@ splits it). Stack ids are keys of ``Capture.stacks``; 0 means no stack.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from whystall.bpf import layout as lay
+from whystall.bpf.samples import Samples
 
 _Name = bytes  # where a member is called ``bytes``
 
@@ -130,6 +132,7 @@ class Segment(NamedTuple):
     """User address, 0: not a futex call."""
     kstack: int
     ustack: int
+    pystack: int
     wake: int
     """When it was woken; 0: unknown (wakers off, or never)."""
     waker_tgid: int
@@ -150,6 +153,7 @@ class OffTotal:
     file: FileKey | None
     kstack: int
     ustack: int
+    pystack: int
     count: int
     total_ns: int
     max_ns: int
@@ -211,10 +215,16 @@ class BlockIo(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Addresses, innermost first."""
+    """Addresses, innermost first; of a Python stack what ``src/python.bpf.h`` says."""
 
-    user: bool
+    kind: int
+    """Of layout: STACK_KERNEL, STACK_USER, STACK_PYTHON."""
     addresses: tuple[int, ...]
+
+    @property
+    def user(self) -> bool:
+        """Whether it is a native stack in user mode."""
+        return self.kind == lay.STACK_USER
 
 
 class Capture(NamedTuple):
@@ -235,12 +245,14 @@ class Capture(NamedTuple):
     block_open: list[BlockIo]
     """Still on their way when the window ended; in no total."""
     stacks: dict[int, Stack]
+    samples: Samples
     lost: dict[str, list[int]]
-    """Losses by reason (layout.LOSSES, ``reader_full``, ``recursion``), per CPU where the kernel counts
+    """Losses by reason (layout.LOSSES, ``reader_full``, ``stacks_full``, ``recursion``), per CPU where the kernel counts
     so, else one number. Only reasons that happened."""
     seen: dict[str, int]
-    """``calls``, ``switches``, ``block``: events that were measured; ``records``: told in full;
-    ``self_calls``, ``self_switches``: of the tracer itself; ``untold``: switches back to a traced thread that the
+    """``calls``, ``switches``, ``block``, ``samples``: events that were measured; ``records``: told in full;
+    ``self_calls``, ``self_switches``, ``self_ticks``: of the tracer itself; ``ticks``: of the sampling timers,
+    whoever had the CPU; ``idle_ticks``: of these nobody; ``untold``: switches back to a traced thread that the
     kernel did not tell, found by the scheduler's own account."""
     hooks: tuple[str, ...]
     variants: dict[str, str]
@@ -331,12 +343,12 @@ class Records:
     def _segment(self, record: bytes) -> None:
         (
             _type, flags, start, end, run_ns, tgid, tid, nr, off_class, ino, dev, gen,
-            futex, kstack, ustack, wake, wake_stack, waker_tgid, waker_tid, waker_comm, comm,
+            futex, kstack, ustack, pystack, wake, wake_stack, waker_tgid, waker_tid, waker_comm, comm,
         ) = _SEGMENT.unpack(record)  # fmt: skip
         self.segments.append(
             Segment(
                 start, end, run_ns, tgid, tid, _text(comm), lay.OFF_CLASSES[off_class], flags, nr,
-                _key(ino, dev, gen), futex, kstack, ustack, wake, waker_tgid, waker_tid, _text(waker_comm),
+                _key(ino, dev, gen), futex, kstack, ustack, pystack, wake, waker_tgid, waker_tid, _text(waker_comm),
                 wake_stack,
             )
         )  # fmt: skip
@@ -378,11 +390,11 @@ def off_totals(items: Items) -> list[OffTotal]:
     key, value = lay.unpacker(lay.OffKey), lay.unpacker(lay.OffTotalC)
     rows = []
     for k, v in items:
-        ino, dev, gen, kstack, ustack, tgid, tid, nr, off_class = key.unpack(k)
+        ino, dev, gen, kstack, ustack, pystack, tgid, tid, nr, off_class = key.unpack(k)
         count, total, longest, run = value.unpack(v)
         rows.append(
             OffTotal(
-                tgid, tid, lay.OFF_CLASSES[off_class], nr, _key(ino, dev, gen), kstack, ustack,
+                tgid, tid, lay.OFF_CLASSES[off_class], nr, _key(ino, dev, gen), kstack, ustack, pystack,
                 count, total, longest, run,
             )
         )  # fmt: skip
@@ -400,14 +412,14 @@ def threads(items: Items) -> dict[int, Thread]:
     return found
 
 
-def stacks(items: Items) -> dict[int, Stack]:
-    """Rows of map stacks."""
-    value = lay.unpacker(lay.StackValue)
-    found = {}
-    for k, v in items:
-        depth, user, *addresses = value.unpack(v)
-        found[int.from_bytes(k, "little")] = Stack(bool(user), tuple(addresses[:depth]))
-    return found
+_STACK_HEAD = lay.StackRecord.ip.offset
+
+
+def stack(record: bytes) -> tuple[int, Stack]:
+    """Id and content of a stack record."""
+    depth, kind = int.from_bytes(record[4:6], "little"), int.from_bytes(record[6:8], "little")
+    addresses = struct.unpack_from(f"<{depth}Q", record, _STACK_HEAD)
+    return int.from_bytes(record[8:16], "little"), Stack(kind, addresses)
 
 
 def block_slots(items: Items) -> list[BlockSlot]:

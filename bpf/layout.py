@@ -30,14 +30,14 @@ BLOCK_PHASES = ("queue", "device")
 SEEDED, OPEN, DIRECT, SYNC, KTHREAD, FAULT_FILE, REGULAR, IN_CALL = (1 << bit for bit in range(8))
 FILE_TRUNCATED, FILE_UNLINKED, FILE_NO_MOUNT = 1, 2, 4
 
-RECORD_CALL, RECORD_PATH, RECORD_FILE, RECORD_SEGMENT, RECORD_BLOCK = range(1, 6)
+RECORD_CALL, RECORD_PATH, RECORD_FILE, RECORD_SEGMENT, RECORD_BLOCK, RECORD_STACK, RECORD_SAMPLE = range(1, 8)
+STACK_KERNEL, STACK_USER, STACK_PYTHON = range(3)
 
 COUNTERS = (
     "ring_full",
     "call_totals_full",
     "file_slots_full",
     "off_totals_full",
-    "stacks_full",
     "files_full",
     "threads_full",
     "no_state",
@@ -50,6 +50,10 @@ COUNTERS = (
     "self_switches",
     "seen_block",
     "seen_untold",
+    "seen_ticks",
+    "seen_idle_ticks",
+    "seen_self_ticks",
+    "seen_samples",
     "kept_records",
 )
 """Names of ``enum counter`` in order; those before ``self_calls`` are losses."""
@@ -75,8 +79,9 @@ class Config(ct.Structure):
         *_fields(
             _u8,
             "follow syscalls switches user_stacks wakers task_storage pt_regs_helper switch_has_state"
-            " block_one_arg current_btf loop_helper all_cpus",
+            " block_one_arg current_btf loop_helper all_cpus samples python",
         ),
+        ("pad", _u8 * 6),
     ]
 
 
@@ -111,7 +116,7 @@ class SlotValue(ct.Structure):
 class OffKey(ct.Structure):
     _fields_ = [
         ("file", FileKeyC),
-        *_fields(_u64, "kstack ustack"),
+        *_fields(_u64, "kstack ustack pystack"),
         *_fields(_u32, "tgid tid"),
         ("nr", _s32),
         ("off_class", _u32),
@@ -124,10 +129,6 @@ class OffTotalC(ct.Structure):
 
 class ThreadInfo(ct.Structure):
     _fields_ = [("tgid", _u32), ("flags", _u32), ("comm", _comm)]
-
-
-class StackValue(ct.Structure):
-    _fields_ = [("depth", _u32), ("user", _u32), ("ip", _u64 * STACK_DEPTH)]
 
 
 class BlockKey(ct.Structure):
@@ -192,7 +193,7 @@ class SegmentRecord(ct.Structure):
         ("nr", _s32),
         ("off_class", _u32),
         ("file", FileKeyC),
-        *_fields(_u64, "futex kstack ustack wake wake_stack"),
+        *_fields(_u64, "futex kstack ustack pystack wake wake_stack"),
         *_fields(_u32, "waker_tgid waker_tid"),
         ("waker_comm", _comm),
         ("comm", _comm),
@@ -205,6 +206,18 @@ class BlockRecord(ct.Structure):
         *_fields(_u64, "insert issue complete sector"),
         *_fields(_u32, "bytes op tgid tid"),
         ("comm", _comm),
+    ]
+
+
+class StackRecord(ct.Structure):
+    _fields_ = [("type", _u32), ("depth", _u16), ("kind", _u16), ("id", _u64), ("ip", _u64 * STACK_DEPTH)]
+
+
+class SampleRecord(ct.Structure):
+    _fields_ = [
+        *_fields(_u32, "type cpu"),
+        *_fields(_u64, "at kstack ustack pystack"),
+        *_fields(_u32, "tgid tid"),
     ]
 
 
@@ -274,7 +287,6 @@ MIRRORS: dict[str, type[ct.Structure]] = {
     "off_key": OffKey,
     "off_total": OffTotalC,
     "thread_info_value": ThreadInfo,
-    "stack_value": StackValue,
     "block_key": BlockKey,
     "request_state": RequestState,
     "block_slot": BlockSlotC,
@@ -284,6 +296,8 @@ MIRRORS: dict[str, type[ct.Structure]] = {
     "file_record": FileRecordC,
     "segment_record": SegmentRecord,
     "block_record": BlockRecord,
+    "stack_record": StackRecord,
+    "sample_record": SampleRecord,
 }
 """C struct name -> mirror, of the host objects."""
 

@@ -46,6 +46,7 @@ def _signatures(lib: Any) -> None:
         "bpf_program__set_autoload": (i, (p, ct.c_bool)),
         "bpf_program__attach": (p, (p,)),
         "bpf_program__attach_iter": (p, (p, p)),
+        "bpf_program__attach_perf_event": (p, (p, i)),
         "bpf_program__fd": (i, (p,)),
         "bpf_link__fd": (i, (p,)),
         "bpf_link__destroy": (i, (p,)),
@@ -337,6 +338,15 @@ class Program:
     def attach(self) -> Link:
         """Attach to the hook its section names. Raises ``BpfError`` ``attach_failed``."""
         return Link(self._attached(self._lib.bpf_program__attach(self._handle)))
+
+    def attach_to_timer(self, descriptor: int) -> Link:
+        """Attach to the perf event `descriptor`, start that, and own it from now on; on failure it is closed."""
+        handle = self._lib.bpf_program__attach_perf_event(self._handle, descriptor)
+        if not handle:
+            number = ct.get_errno()
+            os.close(descriptor)
+            ct.set_errno(number)
+        return Link(self._attached(handle))
 
     def run_iterator(self) -> bytes:
         """Run an iterator program over everything, return what it wrote."""

@@ -23,9 +23,13 @@ from whystall.bpf import syscalls
 from whystall.bpf.build import object_path
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import KernelTypes, Link, Map, Object, Program, Ring
+from whystall.bpf.perf_events import cpu_clock, online_cpus
+from whystall.bpf.samples import Place, SampleLog
 
 MAX_TARGETS = 1024
 _WALK_RING_MAX = 64 << 20
+_STACKS_TOLD = 1 << 16  # while sampling, nearly every stack is new
+_MOST_STACKS = 1 << 18  # kept in this process; of 200 bytes each, as a rule
 _CONSTANT_VARIANTS = frozenset(name for name, *_ in lay.Config._fields_)
 _BLOCK_HOOKS = ("on_complete", "on_issue", "on_insert")  # in this order none sees half a request
 
@@ -50,6 +54,10 @@ class SessionConfig:
     wakers: bool = False
     block: bool = False
     block_min_ns: int = 10_000_000
+    sample_ns: int = 0
+    """Look who has each CPU, and where, every so many nanoseconds; 0: do not."""
+    python: bool = False
+    """Walk the interpreter's frames too, at samples and at switches away."""
     ring_bytes: int = 1 << 21
     """Power of two, at least a page."""
     max_bytes: int = 32 << 20
@@ -95,6 +103,11 @@ class Session:
         self._live = lay.Live()
         self._targets: Map | None = None
         self._records: list[bytes] = []
+        self._samples = SampleLog()
+        self._stacks: dict[int, cap.Stack] = {}
+        self._stacks_full = 0
+        self._arrived: list[Place] = []
+        self._timers = 0
         self._bytes = 0
         self._dropped = 0
 
@@ -141,7 +154,7 @@ class Session:
 
     def _ring_for_walk(self) -> int:
         """Ring that holds what the last walk tells at once: an open segment of every thread there is."""
-        if self.config.targets is not None:
+        if self.config.targets is not None or not self._walks:
             return 0
         threads = int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
         return min(_WALK_RING_MAX, 1 << (2 * threads * ct.sizeof(lay.SegmentRecord)).bit_length())
@@ -164,6 +177,8 @@ class Session:
             names.append("on_waking")
         if config.follow and config.targets:
             names.append("on_fork")
+        if config.sample_ns:
+            names.append("on_tick")
         if config.block:
             names.extend(_BLOCK_HOOKS)
             if self.variants["block_merge_hook"]:
@@ -180,8 +195,11 @@ class Session:
         unused |= {"call_totals", "file_slots"} if not self.config.syscalls else set()
         unused |= {"off_totals"} if not self.config.switches else set()
         unused |= {"requests", "block_slots", "block_totals"} if not self.config.block else set()
+        unused |= {"stacks_told"} if not self._walks else set()
         for name in unused:
             made.map(name).set_max_entries(1)
+        if self.config.sample_ns:
+            made.map("stacks_told").set_max_entries(_STACKS_TOLD)
 
     def _constants(self) -> lay.Config:
         config = self.config
@@ -200,6 +218,8 @@ class Session:
             switches=config.switches,
             user_stacks=config.user_stacks,
             wakers=config.wakers,
+            samples=config.sample_ns > 0,
+            python=config.python,
             **{name: value for name, value in self.variants.items() if name in _CONSTANT_VARIANTS},
         )
 
@@ -208,13 +228,36 @@ class Session:
             if name != "on_exit" and not self._live.window_start:
                 self._live.window_start = time.monotonic_ns()
             program = made.program(name)
-            self._links.append(program.attach())
+            if name == "on_tick":
+                self._attach_timers(program)
+            else:
+                self._links.append(program.attach())
             self._programs.append(program)
         self.hooks = tuple(program.name for program in self._programs)
         if self._walks:
             made.program("walk").run_iterator()
 
+    def _attach_timers(self, program: Program) -> None:
+        """Attach to a timer of every CPU; they tick out of step, each since its own start."""
+        for cpu in online_cpus():
+            timer = cpu_clock(cpu, self.config.sample_ns)
+            if timer is not None:
+                self._links.append(program.attach_to_timer(timer))
+                self._timers += 1
+
     def _take(self, record: bytes) -> None:
+        if record[0] == lay.RECORD_STACK:
+            if len(self._stacks) < _MOST_STACKS:
+                number, stack = cap.stack(record)
+                self._stacks[number] = stack
+            else:
+                self._stacks_full += 1
+            return
+        if record[0] == lay.RECORD_SAMPLE:
+            place = self._samples.add(record)
+            if place is not None:
+                self._arrived.append(place)
+            return
         if self._bytes + len(record) > self.config.max_bytes and record[0] != lay.RECORD_FILE:
             self._dropped += 1
             return
@@ -230,6 +273,17 @@ class Session:
     def poll(self) -> int:
         """Take the records there are; their number."""
         return self._ring.consume() if self._ring is not None else 0
+
+    def new_places(self) -> list[tuple[Place, cap.Stack | None]]:
+        """Where samples were taken for the first time since the last call, each with its user stack: whoever names
+        addresses must look at a process while it lives."""
+        arrived, self._arrived = self._arrived, []
+        return [(place, self._stacks.get(place.ustack)) for place in arrived]
+
+    @property
+    def timers(self) -> int:
+        """CPUs that are sampled."""
+        return self._timers
 
     def add_target(self, tgid: int) -> None:
         """Look at one more process from now on."""
@@ -272,6 +326,8 @@ class Session:
         lost = {name: counters[name] for name in lay.LOSSES if any(counters[name])}
         if self._dropped:
             lost["reader_full"] = [self._dropped]
+        if self._stacks_full:
+            lost["stacks_full"] = [self._stacks_full]
         if missed:
             lost["recursion"] = [missed]
         seen = {name.removeprefix("seen_"): sum(counters[name]) for name in lay.COUNTERS[len(lay.LOSSES) :]}
@@ -299,7 +355,8 @@ class Session:
                 for io in cap.open_ios(made.map("requests").items(), end)
                 if io.issue or self.variants["block_merge_hook"]
             ],
-            stacks=cap.stacks(made.map("stacks").items(batch=1024)),
+            stacks=self._stacks,
+            samples=self._samples.samples(),
             lost=lost,
             seen=seen,
             hooks=self.hooks,

@@ -20,9 +20,10 @@ static __always_inline const volatile struct syscall_row *row_of(__s32 nr)
 /*
  * Buffers too big for the stack. A buffer belongs to one kind of context that
  * cannot interrupt itself on a CPU: hooks that run with preemption off, the
- * wake-up hook (also from interrupts), the walk (preemptible by the others).
+ * wake-up hook (also from interrupts), the walk (preemptible by the others),
+ * the sampling timer's interrupt.
  */
-enum scratch_user { SCRATCH_HOOK, SCRATCH_WAKE, SCRATCH_WALK, SCRATCH_USERS };
+enum scratch_user { SCRATCH_HOOK, SCRATCH_WAKE, SCRATCH_WALK, SCRATCH_SAMPLE, SCRATCH_USERS };
 
 /* Files a call names beside its main one. */
 enum told { TOLD_FILE2, TOLD_DIR, TOLD_DIR2, TOLD };
@@ -30,7 +31,7 @@ enum told { TOLD_FILE2, TOLD_DIR, TOLD_DIR2, TOLD };
 struct scratch {
 	struct file_key told[TOLD];
 	union {
-		struct stack_value stack;
+		struct stack_record stack;
 		struct {
 			struct path_record path;
 			char slack_path[256];
@@ -43,6 +44,7 @@ struct scratch {
 		struct call_record call;
 		struct segment_record segment;
 		struct block_record block;
+		struct sample_record sample;
 	};
 };
 

@@ -56,6 +56,9 @@ struct config {
 	__u8 current_btf;
 	__u8 loop_helper;
 	__u8 all_cpus;
+	__u8 samples;
+	__u8 python;		/* walk the interpreter's frames too */
+	__u8 pad[6];
 };
 
 /* Written while the programs run. */
@@ -74,7 +77,6 @@ enum counter {
 	LOST_TOTALS,		/* map call_totals was full */
 	LOST_SLOTS,		/* map file_slots was full */
 	LOST_OFF,		/* map off_totals was full */
-	LOST_STACKS,		/* map stacks was full */
 	LOST_FILES,		/* map files_seen was full: a path is missing */
 	LOST_THREADS,		/* map threads was full: a comm is missing */
 	LOST_STATE,		/* no per-thread state: the event was not measured */
@@ -87,6 +89,10 @@ enum counter {
 	SEEN_SELF_SWITCHES,
 	SEEN_BLOCK,
 	SEEN_UNTOLD,		/* a switch back to a traced thread that the kernel did not tell */
+	SEEN_TICKS,		/* every sample of every CPU, whoever had it */
+	SEEN_IDLE_TICKS,	/* of these: nobody had it */
+	SEEN_SELF_TICKS,	/* of these: the tracer had it */
+	SEEN_SAMPLES,		/* of these: a traced thread had it */
 	KEPT_RECORDS,		/* records put into the ring buffer */
 	COUNTERS,
 };
@@ -143,7 +149,7 @@ struct slot_value {
 
 struct off_key {
 	struct file_key file;
-	__u64 kstack, ustack;
+	__u64 kstack, ustack, pystack;
 	__u32 tgid, tid;
 	__s32 nr;
 	__u32 off_class;
@@ -157,11 +163,6 @@ struct off_total {
 struct thread_info_value {
 	__u32 tgid, flags;
 	char comm[COMM_BYTES];
-};
-
-struct stack_value {
-	__u32 depth, user;
-	__u64 ip[STACK_DEPTH];
 };
 
 struct block_key {
@@ -191,7 +192,34 @@ struct block_total {
 };
 
 /* Ring buffer records: the first member says which. */
-enum record_type { RECORD_CALL = 1, RECORD_PATH, RECORD_FILE, RECORD_SEGMENT, RECORD_BLOCK };
+enum record_type {
+	RECORD_CALL = 1,
+	RECORD_PATH,
+	RECORD_FILE,
+	RECORD_SEGMENT,
+	RECORD_BLOCK,
+	RECORD_STACK,
+	RECORD_SAMPLE,
+};
+
+/* Python stacks hold what bpf/src/python.bpf.h says instead of addresses. */
+enum stack_kind { STACK_KERNEL, STACK_USER, STACK_PYTHON };
+
+/* Told at its first use, rarely again, before anything that carries its id is; as long as its depth. Innermost first. */
+struct stack_record {
+	__u32 type;
+	__u16 depth, kind;
+	__u64 id;
+	__u64 ip[STACK_DEPTH];
+};
+
+/* Who had a CPU at an instant. kstack 0: user mode (or lost); ustack 0: a kernel thread (or lost). */
+struct sample_record {
+	__u32 type, cpu;
+	__u64 at;
+	__u64 kstack, ustack, pystack;
+	__u32 tgid, tid;
+};
 
 struct call_record {
 	__u32 type, flags;
@@ -242,7 +270,7 @@ struct segment_record {
 	__u32 off_class;
 	struct file_key file;
 	__u64 futex;
-	__u64 kstack, ustack;
+	__u64 kstack, ustack, pystack;
 	__u64 wake, wake_stack;	/* when, and the waker's kernel stack: tells interrupts apart */
 	__u32 waker_tgid, waker_tid;
 	char waker_comm[COMM_BYTES];

@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Stacks by a 64-bit hash of their addresses, in a table of our own: unlike a
- * kernel stack map it loses nothing to collisions, and the walk can add the
- * stack of a thread that is not running.
+ * Stacks by a 64-bit hash of their addresses. A stack's content is told once, at
+ * its first use, so that a window of many thousand stacks costs the kernel a few
+ * bytes for each. Unlike a kernel stack map this loses nothing to collisions, and
+ * the walk can add the stack of a thread that is not running.
  */
 #ifndef WHYSTALL_STACKS_H
 #define WHYSTALL_STACKS_H
 
 #include "host.bpf.h"
 
-HASH_MAP(stacks, __u64, struct stack_value, 4096);
+/* Those that user space knows; what was forgotten is told again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, __u8);
+} stacks_told SEC(".maps");
 
 #define HASH_BLOCK 4	/* addresses per turn: a turn costs more than an address */
 
 struct hashing {
-	struct stack_value *stack;
+	struct stack_record *stack;
 	__u64 hash;
 	__u32 depth;
 };
@@ -36,45 +43,55 @@ static long hash_block(__u32 i, struct hashing *hashing)
 	return 0;
 }
 
-/* A global function: verified once, not at every use (5.6). */
-__noinline __u64 keep_stack(__u32 user_of_scratch, __u32 bytes, __u32 user)
+/*
+ * The id of the stack of `bytes` bytes in scratch(user_of_scratch)->stack.ip; `kind` is one of enum
+ * stack_kind. 0: lost. A global function: verified once, not at every use (5.6).
+ */
+__noinline __u64 keep_stack(__u32 user_of_scratch, __u32 bytes, __u32 kind)
 {
 	struct scratch *buffer = scratch(user_of_scratch);
-	struct hashing hashing = { .hash = 0xcbf29ce484222325ULL + user };
-	__u32 depth = bytes / 8;
+	struct hashing hashing = { .hash = 0xcbf29ce484222325ULL + kind };
+	__u32 depth = bytes / 8, size;
+	__u8 one = 1;
 	__u64 hash;
 
-	if (!buffer)
+	if (!buffer || depth > STACK_DEPTH)
 		return 0;
 	hashing.stack = &buffer->stack;
 	hashing.depth = depth;
 	REPEAT((depth + HASH_BLOCK - 1) / HASH_BLOCK, STACK_DEPTH / HASH_BLOCK, hash_block, &hashing);
 	hash = hashing.hash | 1;	/* never 0, which says: no stack */
-	if (bpf_map_lookup_elem(&stacks, &hash))
+	if (bpf_map_lookup_elem(&stacks_told, &hash))
 		return hash;
+	bpf_map_update_elem(&stacks_told, &hash, &one, BPF_ANY);
+	buffer->stack.type = RECORD_STACK;
 	buffer->stack.depth = depth;
-	buffer->stack.user = user;
-	if ((__s32)bpf_map_update_elem(&stacks, &hash, &buffer->stack, BPF_NOEXIST) == -7 /* E2BIG */) {
-		count(LOST_STACKS);
+	buffer->stack.kind = kind;
+	buffer->stack.id = hash;
+	size = __builtin_offsetof(struct stack_record, ip) + depth * 8;
+	if (bpf_ringbuf_output(&ring, &buffer->stack, size, ring_flags())) {
+		count(LOST_RING);
+		bpf_map_delete_elem(&stacks_told, &hash);	/* its next use tells it */
 		return 0;
 	}
 	return hash;
 }
 
-/* The stack of the current task, from a hook. */
-static __always_inline __u64 stack_here(void *ctx, __u32 user_of_scratch, __u64 flags)
+/* The kernel or user stack of the current task, from a hook. */
+static __always_inline __u64 stack_here(void *ctx, __u32 user_of_scratch, __u32 kind)
 {
 	struct scratch *buffer = scratch(user_of_scratch);
 	long bytes;
 
 	if (!buffer)
 		return 0;
-	bytes = bpf_get_stack(ctx, buffer->stack.ip, sizeof(buffer->stack.ip), flags);
+	bytes = bpf_get_stack(ctx, buffer->stack.ip, sizeof(buffer->stack.ip),
+			      kind == STACK_USER ? BPF_F_USER_STACK : 0);
 	if (bytes <= 0) {
 		count(LOST_STACK_WALK);
 		return 0;
 	}
-	return keep_stack(user_of_scratch, bytes, !!flags);
+	return keep_stack(user_of_scratch, bytes, kind);
 }
 
 /* The kernel stack of another task, from the walk. */
@@ -90,7 +107,7 @@ static __always_inline __u64 stack_of_task(struct task_struct *task)
 		count(LOST_STACK_WALK);
 		return 0;
 	}
-	return keep_stack(SCRATCH_WALK, bytes, 0);
+	return keep_stack(SCRATCH_WALK, bytes, STACK_KERNEL);
 }
 
 #endif

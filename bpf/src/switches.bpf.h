@@ -219,6 +219,7 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	key.file = state->file;
 	key.kstack = state->kstack;
 	key.ustack = state->ustack;
+	key.pystack = state->pystack;
 	key.tgid = tgid;
 	key.tid = tid;
 	key.nr = state->off_nr;
@@ -258,6 +259,7 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	record->futex = state->futex;
 	record->kstack = state->kstack;
 	record->ustack = state->ustack;
+	record->pystack = state->pystack;
 	record->wake = state->wake > start && state->wake < end ? state->wake : 0;
 	record->wake_stack = state->wake_stack;
 	record->waker_tgid = state->waker_tgid;
@@ -310,13 +312,14 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	state->waker_tgid = 0;
 	state->kstack = 0;
 	state->ustack = 0;
+	state->pystack = 0;
 	if (config.switches)
 		look_at_call(task, state, state->off_class);
 	if (state->off_class == OFF_R)	/* where it was preempted says nothing about why */
 		return;
-	state->kstack = stack_here(ctx, SCRATCH_HOOK, 0);
+	state->kstack = stack_here(ctx, SCRATCH_HOOK, STACK_KERNEL);
 	if (config.user_stacks && has_user_side(task))
-		state->ustack = stack_here(ctx, SCRATCH_HOOK, BPF_F_USER_STACK);
+		state->ustack = stack_here(ctx, SCRATCH_HOOK, STACK_USER);
 }
 
 /* (bool preempt, prev, next) and, since 5.18 (fa2c3254d7cf), prev's state as it was decided on. */

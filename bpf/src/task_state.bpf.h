@@ -21,7 +21,7 @@ struct thread_state {
 	__u64 off_start, off_run_delay;
 	__u64 off_runs;			/* how often it had got a CPU until then */
 	__u64 off_end;			/* known, and in its call's account already; 0: not yet */
-	__u64 kstack, ustack, futex, file_pointer;
+	__u64 kstack, ustack, pystack, futex, file_pointer;
 	struct file_key file;
 	__s32 off_nr;
 	__u32 off_class;

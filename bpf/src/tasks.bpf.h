@@ -42,7 +42,7 @@ int on_waking(__u64 *ctx)
 	state->waker_tgid = id >> 32;
 	state->waker_tid = id;
 	bpf_get_current_comm(state->waker_comm, sizeof(state->waker_comm));
-	state->wake_stack = stack_here(ctx, SCRATCH_WAKE, 0);
+	state->wake_stack = stack_here(ctx, SCRATCH_WAKE, STACK_KERNEL);
 	state->wake = bpf_ktime_get_ns();
 	return 0;
 }

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Who has a CPU, and where, at the ticks of a timer of ours on each CPU (a software perf event, so it runs in
+ * the timer's interrupt, once at a time per CPU). The registers that bpf_get_stack starts from are the
+ * interrupted code's: none of the interrupt's own frames is in a stack.
+ */
+#ifndef WHYSTALL_SAMPLES_H
+#define WHYSTALL_SAMPLES_H
+
+#include "task_state.bpf.h"
+#include "regs.bpf.h"
+#include "stacks.bpf.h"
+
+/* The context of a perf event's program begins with the user's view of the registers (uapi/asm/ptrace.h). */
+static __always_inline bool was_user_mode(const __u64 *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs[17] & 3;		/* cs */
+#else
+	return !(regs[33] & 0xf);	/* pstate */
+#endif
+}
+
+SEC("perf_event")
+int on_tick(__u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	__u64 id = bpf_get_current_pid_tgid(), now, kstack = 0, ustack = 0, pystack = 0;
+	struct sample_record *record;
+	__u32 tgid = id >> 32;
+
+	count(SEEN_TICKS);
+	if (!(__u32)id)
+		count(SEEN_IDLE_TICKS);
+	if (tgid && tgid == config.self_tgid)
+		count(SEEN_SELF_TICKS);
+	if (!is_traced(tgid))
+		return 0;
+	now = bpf_ktime_get_ns();
+	count(SEEN_SAMPLES);
+	name_thread(task, tgid, id);
+	if (!was_user_mode(ctx))
+		kstack = stack_here(ctx, SCRATCH_SAMPLE, STACK_KERNEL);
+	if (!(BPF_CORE_READ(task, flags) & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER)))
+		ustack = stack_here(ctx, SCRATCH_SAMPLE, STACK_USER);
+	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
+	if (!record) {
+		count(LOST_RING);
+		return 0;
+	}
+	record->type = RECORD_SAMPLE;
+	record->cpu = bpf_get_smp_processor_id();
+	record->at = now;
+	record->kstack = kstack;
+	record->ustack = ustack;
+	record->pystack = pystack;
+	record->tgid = tgid;
+	record->tid = id;
+	bpf_ringbuf_submit(record, ring_flags());
+	count(KEPT_RECORDS);
+	return 0;
+}
+
+#endif
