@@ -334,7 +334,6 @@ def _merged(sides: Sequence[_Side], frames: pl.DataFrame) -> CallTree:
     own = np.array([np.bincount(n, s.weight, count)[:count] for n, s in zip(node_of, sides, strict=True)])
     own = own.reshape(len(sides), count).astype(np.float64)
     total = own.copy()
-    depth = np.concatenate(depths)
     tree = CallTree(parent, np.concatenate(depths), np.concatenate(shown), own, total, frames, own.sum(axis=1))
     for level in tree.levels[:0:-1]:
         for row in total:
