@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from whystall.agent_server.engines import Engine
 from whystall.agent_server.investigation.causes import CHECK
 from whystall.agent_server.pages import page_for
 from whystall.agent_server.rank_sources import Runs, gathered, open_job, runs_named
 from whystall.agent_server.sources import check_profile_place, in_thread, join_after_window, join_profile, open_source
+from whystall.agent_server.stack_sources import observes, open_samples
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Registry, Tool
@@ -49,7 +50,21 @@ class RecordParams(TargetParams):
 
     duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 10.0
     trace: Annotated[bool, Field(description="also every event of the scheduler, for host_bound")] = False
+    samples: Annotated[bool, Field(description="also stacks of what runs, for cpu_profile and heat_map")] = False
+    hz: Annotated[int | None, Field(ge=1, le=999, description="with samples: how often per second")] = None
     engine: Engine = "auto"
+
+    @model_validator(mode="after")
+    def _rate_of_samples(self) -> RecordParams:
+        if self.hz is not None and not self.samples:
+            raise ValueError("hz needs samples: it says how often they are taken")
+        return self
+
+    @property
+    def needs(self) -> list[Need]:
+        """What every tool can judge, and what is taken only when it is asked for."""
+        samples = [Need("samples", {"hz": self.hz} if self.hz else {})] if self.samples else []
+        return [*_RECORD_NEEDS, *([_TRACE_NEED] if self.trace else []), *samples]
 
 
 class GatherParams(RankParams):
@@ -137,14 +152,16 @@ class App:
         """Run the tool `name` live, or judge `source`, a recording or a trace. Arguments are those of its `Params`.
 
         A parameter `profile` names a profile that is laid beside the trace; live it is read after the window. A tool
-        that judges the ranks of a job reads them from the directories among its arguments. `lang`: of the pages among
-        the artifacts.
+        that judges the ranks of a job reads them from the directories among its arguments, one that judges stack
+        samples reads these from any file that holds some. `lang`: of the pages among the artifacts.
         """
         tool = self._registry.get(name)
         params = parse_params(tool.params, arguments)
         profile = Path(params.profile) if getattr(params, "profile", None) else None
         if tool.reads == "ranks":
             recording = await in_thread(lambda: open_job(tool, params, source))
+        elif tool.reads == "stacks" and (source is not None or not observes(tool)):
+            recording = await in_thread(lambda: open_samples(tool, params, source))
         elif source is not None:
             recording = await _opened(source, profile)
         else:
@@ -171,9 +188,10 @@ class App:
         """Record everything every tool can judge into the new directory `out`."""
         target = resolve(params)
         check_place(out)
-        needs = [*_RECORD_NEEDS, _TRACE_NEED] if params.trace else _RECORD_NEEDS
         async with self._window:
-            recording = await observe(needs, target, params.duration, ENGINES, choice=params.engine, progress=progress)
+            recording = await observe(
+                params.needs, target, params.duration, ENGINES, choice=params.engine, progress=progress
+            )
         return _saved(recording, out, redact)
 
     async def gather(self, params: GatherParams, out: Path, *, redact: bool = False) -> RecordSummary:

@@ -16,10 +16,11 @@ from whystall.agent_server.doors.mcp_calls import Progress
 from whystall.agent_server.doors.mcp_resources import read_page, results
 from whystall.agent_server.doors.mcp_schemas import Schema, input_schema, output_schema
 from whystall.agent_server.engines import Engine
+from whystall.agent_server.stack_sources import compares, observes
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params, parse_params
-from whystall.tools.contract.registry import Tool
+from whystall.tools.contract.registry import Reads, Tool
 
 TEXT_LIMIT = 6000
 Answer = tuple[BaseModel, str]
@@ -36,6 +37,12 @@ _Engine = Annotated[Engine, Field(description="how to observe")]
 # Arguments that mean the same everywhere: explained by `diagnose` and by the server's instructions, not by every tool.
 _COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile", "jobs"})
 _DIRECTORIES = frozenset({"traces", "before", "after"})
+_RANKS = ("a directory", "the directory with the traces of the ranks")
+_NAMED: dict[Reads, tuple[str, str]] = {
+    "host": _RANKS,
+    "ranks": _RANKS,
+    "stacks": ("stack samples", "a recording, an accelerator's profile, or a file of stacks"),
+}
 # A cluster runs what it is sent, and what it sends back is loaded as code: no client may name one.
 _OPERATORS = frozenset({"scheduler"})
 CORE = "core"
@@ -115,13 +122,15 @@ def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry
 
 
 def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
-    fields: dict[str, Any] = {"recording": (_Recording, None)}
-    if tool.reads != "ranks":
+    fields: dict[str, Any] = {}
+    if not compares(tool):
+        fields["recording"] = (_Recording, None)
+    if tool.reads == "host" or (tool.reads == "stacks" and observes(tool)):
         fields["engine"] = (_Engine, "auto")
     params = create_model(f"{tool.name}_call", __base__=tool.params, **fields)
 
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
-        source, engine = _source(given), given.pop("engine", "auto")
+        source, engine = _source(given, tool.reads), given.pop("engine", "auto")
         result = await app.run_tool(tool.name, given, source=source, engine=engine, progress=progress, lang=lang)
         return result, words.result_text(result, lang)
 
@@ -170,24 +179,26 @@ def _artifact_read(app: App, lang: Lang) -> Entry:
     return Entry("artifact_read", "Read an artifact", text, ReadParams, results(app)["artifact_read"], call)
 
 
-def _source(given: dict[str, Any]) -> Path | None:
+def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
     """What to judge instead of observing, taken out of `given`.
 
-    A caller's paths must be absolute, that of a recording of a regular file or a directory with a manifest: a pipe
-    would be waited for, a device never ends. What is refused reads the same whatever is there, and no reader quotes
-    a line of a file that it refuses.
+    A caller's paths must be absolute, that of a recording of a regular file or a directory with a manifest (a tool
+    that `reads` stacks takes a profiler's directory too): a pipe would be waited for, a device never ends. What is
+    refused reads the same whatever is there, and no reader quotes a line of a file that it refuses.
     """
     if (profile := given.get("profile")) is not None and not Path(profile).is_absolute():
         raise ToolError(ErrorCode.BAD_TRACE, f"{profile!r} is no absolute path", "give one of what a profiler wrote")
     for name in _DIRECTORIES & given.keys():
         if not _usable(given[name], ""):
-            message = f"{given[name]!r} is no absolute path of a directory on this host"
-            raise ToolError(ErrorCode.BAD_TRACE, message, "give the directory with the traces of the ranks")
+            what, remedy = _NAMED[reads]
+            message = f"{given[name]!r} is no absolute path of {what} on this host"
+            raise ToolError(ErrorCode.BAD_TRACE, message, f"give {remedy}")
     if (named := given.pop("recording", None)) is None:
         return None
-    if not _usable(named, "manifest.json"):
+    if not _usable(named, "" if reads == "stacks" else "manifest.json"):
         message = f"{named!r} is no absolute path of a recording"
-        remedy = "give a directory made by `whystall record`, or a trace file"
+        other = "stack samples" if reads == "stacks" else "a trace file"
+        remedy = f"give a directory made by `whystall record`, or {other}"
         raise ToolError(ErrorCode.BAD_RECORDING, message, remedy)
     return Path(named)
 

@@ -20,7 +20,7 @@ Lang = Literal["en", "zh"]
 
 FromOption = Annotated[
     Optional[Path],  # noqa: UP045  typer reads this at run time, also on Python 3.10
-    typer.Option("--from", metavar="REC", help="judge this recording instead of observing now"),
+    typer.Option("--from", metavar="PATH", help="judge this recording, trace or profile instead of observing now"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print the structured result (errors too, as an object)")]
 LangOption = Annotated[Lang, typer.Option("--lang", help="language of the text")]

@@ -24,6 +24,8 @@ from whystall.tools.recording.manifest import SCHEMA_VERSION, Manifest
 
 _MANIFEST = "manifest.json"
 _MANIFEST_LIMIT = 4 << 20
+# What `whystall record` takes only when asked to.
+_ON_REQUEST = {"ftrace": " --trace", "samples": " --samples"}
 Schemas = Mapping[str, Mapping[str, pl.Schema]]
 
 
@@ -88,10 +90,11 @@ class Recording:
         try:
             return self._tables[name]
         except KeyError:
+            collector = name.partition(".")[0]
             raise ToolError(
                 ErrorCode.MISSING_COLLECTOR,
-                f"this recording has no {name.partition('.')[0]!r} data",
-                "record again with `whystall record`, which takes every collector",
+                f"this recording has no {collector!r} data",
+                f"record again with `whystall record{_ON_REQUEST.get(collector, '')}`",
             ) from None
 
     def tables(self) -> dict[str, pl.DataFrame]:

@@ -11,6 +11,7 @@ from whystall.agent_server.app import App
 from whystall.agent_server.doors import console
 from whystall.agent_server.doors.options import EngineOption, FromOption, JsonOption, Lang, LangOption, command
 from whystall.agent_server.doors.signals import signals
+from whystall.agent_server.stack_sources import compares, observes
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 
@@ -20,10 +21,17 @@ def add(app: typer.Typer) -> None:
     group = typer.Typer(help="Run one diagnostic tool.", rich_markup_mode=None)
     service = App()
     for tool in service.tools():
-        runner = _reader(service, tool) if tool.reads == "ranks" else _runner(service, tool)
-        execute = command(runner, tool.params, doc=f"{tool.title}. {tool.description}")
+        execute = command(_command(service, tool), tool.params, doc=f"{tool.title}. {tool.description}")
         group.command(tool.name)(execute)
     app.add_typer(group, name="run")
+
+
+def _command(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
+    """What runs `tool`, with the options that mean something for it."""
+    if compares(tool):
+        return _comparer(service, tool)
+    reads_only = tool.reads == "ranks" or (tool.reads == "stacks" and not observes(tool))
+    return _reader(service, tool) if reads_only else _runner(service, tool)
 
 
 def _runner(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
@@ -48,6 +56,15 @@ def _reader(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
         given: dict[str, Any], source: FromOption = None, as_json: JsonOption = False, lang: LangOption = "en"
     ) -> None:
         _say(signals.run(service.run_tool(tool.name, given, source=source, lang=lang)), as_json, lang)
+
+    return run
+
+
+def _comparer(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
+    """Of a tool that compares two profiles: they are among its parameters."""
+
+    def run(given: dict[str, Any], as_json: JsonOption = False, lang: LangOption = "en") -> None:
+        _reader(service, tool)(given, None, as_json, lang)
 
     return run
 

@@ -38,7 +38,7 @@ def test_help_of_a_tool_shows_types_bounds_and_defaults_of_its_parameters(whysta
     assert "--duration <float range> seconds to observe (default: 10) [0.1<=x<=600]" in text
     assert "--pid <int range>" in text
     assert "--min-ms <float range> slower than, ms (default: 10)" in text
-    assert "--from REC" in text
+    assert "--from PATH" in text
     assert "--engine <auto|ebpf|tracefs|procfs>" in text
 
 
