@@ -32,14 +32,24 @@ def data_block(data: Any) -> str:
 
 
 def page(
-    *, lang: str, title: str, body: str, data: Any, name: str, also: Sequence[str] = (), images: bool = False
+    *,
+    lang: str,
+    title: str,
+    body: str,
+    data: Any,
+    name: str,
+    also: Sequence[str] = (),
+    scripts: Sequence[str] = (),
+    images: bool = False,
 ) -> str:
     """The document. `body`: markup, already escaped; `data`: read by the script; `name`: of the style and the script
-    among the assets; `also`: of styles that come before it. `images`: the markup holds pictures as ``data:`` URIs.
+    among the assets; `also`: of styles that come before it; `scripts`: of scripts that do. `images`: the markup holds
+    pictures as ``data:`` URIs.
     """
-    style = "".join(_asset(f"{one}.css") for one in (*also, name))
-    script = _asset(f"{name}.js")
-    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+    style = "".join(asset(f"{one}.css") for one in (*also, name))
+    code = [asset(f"{one}.js") for one in (*scripts, name)]
+    hashes = " ".join(map(_hash, code))
+    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {hashes}; base-uri 'none'"
     if images:
         policy += "; img-src data:"
     return f"""<!DOCTYPE html>
@@ -55,13 +65,14 @@ def page(
 <body>
 {body}
 <script type="application/json" id="data">{data_block(data)}</script>
-<script>{script}</script>
+{"".join(f"<script>{one}</script>" for one in code)}
 </body>
 </html>
 """
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a style or script of ours."""
     return (_ASSETS / name).read_text("utf-8")
 
 
