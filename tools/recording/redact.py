@@ -21,6 +21,9 @@ _PURPOSES = re.compile(
     r"sequence|shard|sp|tensor|tp|undefined|with|without|world|zero|[\W\d_])*",
     re.IGNORECASE,
 )
+# Sampled frames of these kinds are names of the kernel, of a framework's operators and of device kernels. All others
+# may name private code.
+_PUBLIC_FRAMES = ("kernel", "operator", "launch", "device", "idle")
 _KEY_BYTES = 16
 
 
@@ -30,8 +33,8 @@ def redact(recording: Recording) -> Recording:
 
     Equal names stay equal within the recording and directories stay directories (each component is hashed by itself,
     its digits into other digits, so that numbered series are still recognised), so that every tool finds the same;
-    the key is random and thrown away, so the names cannot be guessed back by hashing candidates. Kernel
-    function names and system calls are not secret and stay.
+    the key is random and thrown away, so the names cannot be guessed back by hashing candidates. Function names of the
+    kernel, system calls, operators and line numbers are not secret and stay.
     """
     key = secrets.token_bytes(_KEY_BYTES)
     tables = {name: _frame(frame, key) for name, frame in recording.tables().items()}
@@ -64,6 +67,16 @@ def _frame(frame: pl.DataFrame, key: bytes) -> pl.DataFrame:
             columns.append(_mapped(frame[name], lambda text: _hash(text, key)))
         elif name in ("group", "description") or (name == "name" and "group" in frame.columns):
             columns.append(_mapped(frame[name], lambda text: _group(text, key)))
+    if {"name", "file", "kind"} <= set(frame.columns):  # the frames of stack samples
+        private = ~pl.col("kind").is_in(_PUBLIC_FRAMES)
+        hashed = {
+            "name": _mapped(frame["name"], lambda text: _user_frame(text, key)),
+            "file": _mapped(frame["file"], lambda text: _path(text, key)),
+        }
+        changed = frame.select(
+            pl.when(private).then(new).otherwise(pl.col(name)).alias(name) for name, new in hashed.items()
+        )
+        columns += changed.get_columns()
     if "frames" in frame.columns:  # stacks: user frames may name private code
         hashed = [
             list(frames) if kernel else [_user_frame(f, key) for f in frames]
