@@ -10,6 +10,10 @@ SYSCALL_ROWS = 512
 STACK_DEPTH = 96
 PATH_BYTES = 4096
 COMM_BYTES = 16
+CODE_NAME_BYTES, CODE_FILE_BYTES, CODE_LINES_BYTES = 256, 512, 4096
+FRAME_CODE_SHIFT = 24
+FRAME_ENTRY = 1 << 23
+FRAME_INSTRUCTION = FRAME_ENTRY - 1
 NO_ARG = 0xFF
 
 (
@@ -30,7 +34,16 @@ BLOCK_PHASES = ("queue", "device")
 SEEDED, OPEN, DIRECT, SYNC, KTHREAD, FAULT_FILE, REGULAR, IN_CALL = (1 << bit for bit in range(8))
 FILE_TRUNCATED, FILE_UNLINKED, FILE_NO_MOUNT = 1, 2, 4
 
-RECORD_CALL, RECORD_PATH, RECORD_FILE, RECORD_SEGMENT, RECORD_BLOCK, RECORD_STACK, RECORD_SAMPLE = range(1, 8)
+(
+    RECORD_CALL,
+    RECORD_PATH,
+    RECORD_FILE,
+    RECORD_SEGMENT,
+    RECORD_BLOCK,
+    RECORD_STACK,
+    RECORD_SAMPLE,
+    RECORD_CODE,
+) = range(1, 9)
 STACK_KERNEL, STACK_USER, STACK_PYTHON = range(3)
 
 COUNTERS = (
@@ -54,6 +67,10 @@ COUNTERS = (
     "seen_idle_ticks",
     "seen_self_ticks",
     "seen_samples",
+    "python_walks",
+    "python_skipped",
+    "python_broken",
+    "python_ns",
     "kept_records",
 )
 """Names of ``enum counter`` in order; those before ``self_calls`` are losses."""
@@ -221,6 +238,41 @@ class SampleRecord(ct.Structure):
     ]
 
 
+PYTHON_THREAD_BY_POINTER, PYTHON_FRAME_OBJECTS, PYTHON_CFRAME, PYTHON_IS_ENTRY = (1 << bit for bit in range(4))
+
+
+class PythonProcess(ct.Structure):
+    _fields_ = [
+        *_fields(_u64, "interpreters code_type"),
+        *_fields(_u32, "flags pthread_bytes"),
+        *_fields(
+            _u16,
+            "interpreter_next interpreter_threads thread_next thread_id thread_frame cframe_frame"
+            " frame_bytes frame_previous frame_code frame_instruction frame_owner"
+            " code_file code_name code_line code_lines code_first"
+            " text_length text_state text_ascii text_compact bytes_length bytes_data",
+        ),
+        ("pad", _u16 * 2),
+    ]
+
+
+class CodeRecord(ct.Structure):
+    _fields_ = [
+        *_fields(_u32, "type tgid"),
+        *_fields(_u64, "id code lines_length name_length file_length"),
+        ("first_line", _u32),
+        *_fields(_u8, "name_kind file_kind"),
+        ("lines_kept", _u16),
+        ("name", ct.c_char * CODE_NAME_BYTES),
+        ("file", ct.c_char * CODE_FILE_BYTES),
+        ("lines", ct.c_char * CODE_LINES_BYTES),
+    ]
+
+
+class PythonSeed(ct.Structure):
+    _fields_ = _fields(_u64, "runs stack")
+
+
 TRACE_TYPES = (
     "switch",
     "waking",
@@ -298,6 +350,9 @@ MIRRORS: dict[str, type[ct.Structure]] = {
     "block_record": BlockRecord,
     "stack_record": StackRecord,
     "sample_record": SampleRecord,
+    "python_process": PythonProcess,
+    "code_record": CodeRecord,
+    "python_seed": PythonSeed,
 }
 """C struct name -> mirror, of the host objects."""
 

@@ -31,13 +31,18 @@ struct {
 	__type(value, struct counters);
 } counters SEC(".maps");
 
-static __always_inline void count(enum counter which)
+static __always_inline void count_more(enum counter which, __u64 by)
 {
 	__u32 zero = 0;
 	struct counters *c = bpf_map_lookup_elem(&counters, &zero);
 
 	if (c)
-		__sync_fetch_and_add(&c->count[which], 1);	/* interrupts may count too */
+		__sync_fetch_and_add(&c->count[which], by);	/* interrupts may count too */
+}
+
+static __always_inline void count(enum counter which)
+{
+	count_more(which, 1);
 }
 
 static __always_inline bool is_target(__u32 tgid)

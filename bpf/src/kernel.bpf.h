@@ -93,6 +93,14 @@ struct pt_regs { __u64 regs[31]; __u64 orig_x0; __s32 syscallno; } CORE;
 #error "build for x86 or arm64"
 #endif
 
+struct upid { int nr; } CORE;
+struct pid { unsigned int level; struct upid numbers[1]; } CORE;
+#if defined(__TARGET_ARCH_x86)
+struct thread_struct { unsigned long fsbase; } CORE;
+#else
+struct thread_struct { struct { unsigned long tp_value; } uw; } CORE;
+#endif
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
@@ -106,6 +114,8 @@ struct task_struct {
 	char comm[16];
 	struct fs_struct *fs;
 	struct files_struct *files;
+	struct pid *thread_pid;
+	struct thread_struct thread;
 } CORE;
 
 /* Moved to thread_info in 5.16, commit bcf9033e5449. */

@@ -14,6 +14,8 @@
 #define NO_ARG 0xff
 #define NO_SYSCALL (-1)
 
+#include "python_records.h"
+
 /* What a system call number means; filled by user space before load. */
 enum row_flag {
 	ROW_FILE_OP = 1 << 0,	/* a file operation, looked at even without targets */
@@ -93,6 +95,10 @@ enum counter {
 	SEEN_IDLE_TICKS,	/* of these: nobody had it */
 	SEEN_SELF_TICKS,	/* of these: the tracer had it */
 	SEEN_SAMPLES,		/* of these: a traced thread had it */
+	PYTHON_WALKS,		/* Python stacks that were read */
+	PYTHON_SKIPPED,		/* switches without one, since they had cost enough */
+	PYTHON_BROKEN,		/* of the walks: ended where memory could not be read, or was no frame */
+	PYTHON_NS,		/* what they cost, nanoseconds */
 	KEPT_RECORDS,		/* records put into the ring buffer */
 	COUNTERS,
 };
@@ -200,6 +206,7 @@ enum record_type {
 	RECORD_BLOCK,
 	RECORD_STACK,
 	RECORD_SAMPLE,
+	RECORD_CODE,
 };
 
 /* Python stacks hold what bpf/src/python.bpf.h says instead of addresses. */

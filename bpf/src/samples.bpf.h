@@ -10,6 +10,7 @@
 #include "task_state.bpf.h"
 #include "regs.bpf.h"
 #include "stacks.bpf.h"
+#include "python.bpf.h"
 
 /* The context of a perf event's program begins with the user's view of the registers (uapi/asm/ptrace.h). */
 static __always_inline bool was_user_mode(const __u64 *regs)
@@ -41,8 +42,10 @@ int on_tick(__u64 *ctx)
 	name_thread(task, tgid, id);
 	if (!was_user_mode(ctx))
 		kstack = stack_here(ctx, SCRATCH_SAMPLE, STACK_KERNEL);
-	if (!(BPF_CORE_READ(task, flags) & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER)))
+	if (!(BPF_CORE_READ(task, flags) & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER))) {
 		ustack = stack_here(ctx, SCRATCH_SAMPLE, STACK_USER);
+		pystack = python_stack_here(SCRATCH_SAMPLE);
+	}
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {
 		count(LOST_RING);

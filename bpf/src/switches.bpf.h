@@ -11,6 +11,7 @@
 #include "task_state.bpf.h"
 #include "regs.bpf.h"
 #include "stacks.bpf.h"
+#include "python.bpf.h"
 #include "files.bpf.h"
 
 /* The clock's offset is measured this often; it drifts by less than 500 ppm (adjtimex). */
@@ -320,6 +321,8 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	state->kstack = stack_here(ctx, SCRATCH_HOOK, STACK_KERNEL);
 	if (config.user_stacks && has_user_side(task))
 		state->ustack = stack_here(ctx, SCRATCH_HOOK, STACK_USER);
+	if (config.python && has_user_side(task))
+		state->pystack = python_stack_here(SCRATCH_HOOK);
 }
 
 /* (bool preempt, prev, next) and, since 5.18 (fa2c3254d7cf), prev's state as it was decided on. */

@@ -9,7 +9,11 @@
 SEC("tp_btf/sched_process_fork")
 int on_fork(__u64 *ctx)
 {
-	follow_child((struct task_struct *)ctx[0], (struct task_struct *)ctx[1]);
+	struct task_struct *parent = (struct task_struct *)ctx[0], *child = (struct task_struct *)ctx[1];
+
+	follow_child(parent, child);
+	if (config.python && parent->tgid != child->tgid && is_traced(child->tgid))
+		python_child(parent->tgid, child->tgid);
 	return 0;
 }
 

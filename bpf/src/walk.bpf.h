@@ -34,7 +34,7 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 	state->wake = 0;
 	state->wake_stack = 0;
 	state->ustack = 0;
-	state->pystack = 0;
+	state->pystack = state->off_class == OFF_R ? 0 : python_stack_of(task);
 	state->kstack = state->off_class == OFF_R ? 0 : stack_of_task(task);
 	if (config.syscalls && !state->entered && has_user_side(task) && !task_is_compat(task)) {
 		regs = saved_regs(task);

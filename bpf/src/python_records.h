@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* What the walk of CPython's frames shares with user space: bpf/layout.py mirrors this file too. */
+#ifndef WHYSTALL_PYTHON_RECORDS_H
+#define WHYSTALL_PYTHON_RECORDS_H
+
+#define CODE_NAME_BYTES 256
+#define CODE_FILE_BYTES 512
+#define CODE_LINES_BYTES 4096
+
+enum python_flag {
+	PYTHON_THREAD_BY_POINTER = 1 << 0,	/* 3.10: a thread is told by pthread_self, not by its number */
+	PYTHON_FRAME_OBJECTS = 1 << 1,		/* 3.10: frame_instruction is an index, every frame has its own C call */
+	PYTHON_CFRAME = 1 << 2,			/* 3.11, 3.12: thread_frame leads to what leads to the frame */
+	PYTHON_IS_ENTRY = 1 << 3,		/* 3.11: frame_owner says whether a C call begins here */
+};
+
+/* A Python process: where its interpreters are, and where the members are (offsets in bytes). */
+struct python_process {
+	__u64 interpreters;	/* address of the pointer to the first */
+	__u64 code_type;	/* address of the type of code objects; 0: not known */
+	__u32 flags;
+	__u32 pthread_bytes;	/* from the thread pointer back to what pthread_self gives */
+	__u16 interpreter_next, interpreter_threads;
+	__u16 thread_next, thread_id, thread_frame, cframe_frame;
+	__u16 frame_bytes, frame_previous, frame_code, frame_instruction, frame_owner;
+	__u16 code_file, code_name, code_line, code_lines, code_first;
+	__u16 text_length, text_state, text_ascii, text_compact;
+	__u16 bytes_length, bytes_data;
+	__u16 pad[2];
+};
+
+/*
+ * One word of a Python stack, from the highest bit: 40 bits that name the code object (CODE_RECORD's id), one that says
+ * that a C call of the evaluator begins with this frame, 23 bits of instruction: its number in the code object plus
+ * one; 0: it has not begun.
+ */
+#define FRAME_CODE_SHIFT 24
+#define FRAME_ENTRY (1 << 23)
+#define FRAME_INSTRUCTION (FRAME_ENTRY - 1)
+
+/* A code object, told at its first use: the memory it lies in may be gone when somebody looks. */
+struct code_record {
+	__u32 type, tgid;
+	__u64 id, code;
+	__u64 lines_length;	/* of the whole line table; what follows may be its head only */
+	__u64 name_length, file_length;	/* in characters */
+	__u32 first_line;
+	__u8 name_kind, file_kind;	/* bytes per character; 0: not readable */
+	__u16 lines_kept;
+	char name[CODE_NAME_BYTES];	/* its head */
+	char file[CODE_FILE_BYTES];	/* its tail: there the name of the file is */
+	char lines[CODE_LINES_BYTES];
+};
+
+#endif
