@@ -320,8 +320,8 @@ class Scene:
         for collector, schemas in COLLECTORS.items():
             for table, schema in schemas.items():
                 name = f"{collector}.{table}"
-                shared = rows.get(table, []) if table in ("files", "stacks") else rows.get(name, [])
-                tables[name] = pl.DataFrame(shared, schema=schema, orient="row")
+                shared = collector in ("syscalls", "switches") and table in ("files", "stacks")
+                tables[name] = pl.DataFrame(rows.get(table if shared else name, []), schema=schema, orient="row")
         chosen = target or Target(
             everything=self.everything,
             pid=None if self.everything else PID,
