@@ -6,34 +6,28 @@ from dataclasses import replace
 
 import polars as pl
 
-from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.stacks.events import choose_event
 from whystall.tools.stacks.model import StackProfile
 
-_LISTED = 12
+LOST = "lost"
+"""The unit of an event that tells when samples were lost: it says nothing of stacks, and stays beside any event."""
 
 
 def only_event(profile: StackProfile, event: str = "") -> StackProfile:
-    """`profile` with the samples of `event` alone; without a name, of the only one that has samples.
-
-    Raises `ToolError` (bad_argument), naming the events: when several have samples and none was asked for, and when
-    `event` is none of them.
+    """`profile` with the samples of `event` alone, and what tells of lost ones; without a name, of the event that
+    `choose_event` chooses. Raises what it raises.
     """
-    counted = profile.events.filter(pl.col("event").is_in(profile.samples["event"].unique().implode()))
-    chosen = counted.filter(pl.col("name") == event) if event else counted
-    if chosen.height == 1 or (not event and chosen.is_empty()):
-        return _with(profile, chosen)
-    there = ", ".join(f"{name} ({unit})" for name, unit in counted.select("name", "unit").head(_LISTED).iter_rows())
-    if event and chosen.is_empty():
-        message = f"no samples of an event {event!r}"
-    else:
-        message = f"{chosen.height} events{f' called {event!r}' if event else ''}: their weights do not add up"
-    raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"choose one with event: {there or 'there is none'}")
-
-
-def _with(profile: StackProfile, chosen: pl.DataFrame) -> StackProfile:
-    if chosen.height == profile.events.height == 1:
+    lost = profile.events.filter(pl.col("unit") == LOST)["event"]
+    sound = replace(
+        profile, tables={**profile.tables, "samples": profile.samples.filter(~pl.col("event").is_in(lost.implode()))}
+    )
+    keep = [choose_event(sound, event), *lost.to_list()]
+    if profile.events.height == len(keep):
         return profile
-    samples = profile.samples.filter(pl.col("event").is_in(chosen["event"].implode()))
-    numbered = chosen.with_columns(event=pl.int_range(pl.len(), dtype=pl.Int16))
-    samples = samples.with_columns(event=pl.lit(0, pl.Int16))
-    return replace(profile, tables={**profile.tables, "samples": samples, "events": numbered})
+    number = pl.col("event").replace_strict(keep, list(range(len(keep))), return_dtype=pl.Int16)
+    kept = pl.col("event").is_in(keep)
+    tables = {
+        "samples": profile.samples.filter(kept).with_columns(number),
+        "events": profile.events.filter(kept).with_columns(number).sort("event"),
+    }
+    return replace(profile, tables={**profile.tables, **tables})

@@ -82,7 +82,7 @@ def open_stacks(
     _refuse(place, rank, step, idle=idle)
     from whystall.tools.stacks.formats import read
 
-    return only_event(read(place), event)
+    return only_event(read(place, event), event)
 
 
 def is_accelerators(path: Path) -> bool:

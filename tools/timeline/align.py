@@ -104,7 +104,9 @@ def apply(profile: Profile, alignment: Alignment) -> Profile:
     """The profile with all instants on the trace's clock; `Profile.clock` is empty then."""
     moved = [alignment.expression("start_ns"), alignment.expression("end_ns")]
     tables = {name: frame.with_columns(moved) for name, frame in profile.tables.items()}
-    return replace(profile, tables=tables, clock="", bridges=(), notes=(*profile.notes, *alignment.notes))
+    owners = profile.owners.with_columns(alignment.expression("at_ns"))
+    notes = (*profile.notes, *alignment.notes)
+    return replace(profile, tables=tables, owners=owners, clock="", bridges=(), notes=notes)
 
 
 def _readings(trace: SchedTrace) -> list[_Reading]:

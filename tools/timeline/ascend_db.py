@@ -18,8 +18,8 @@ from whystall.tools.timeline.ascend_groups import Communicators
 from whystall.tools.timeline.ascend_info import Info
 from whystall.tools.timeline.ascend_measured import Measured
 from whystall.tools.timeline.ascend_rows import NO_ID, cann_kind, host_kind, task_kind, with_streams
-from whystall.tools.timeline.profile import Profile
-from whystall.tools.timeline.profile_build import NAME_LIMIT, OWNERS, RAW, Found, finished
+from whystall.tools.timeline.profile import OWNERS, Profile
+from whystall.tools.timeline.profile_build import NAME_LIMIT, RAW, Found, finished
 from whystall.tools.timeline.profile_groups import ELEMENT_LIMIT, number, text
 from whystall.tools.timeline.profile_json import bad, unreadable
 from whystall.tools.timeline.profile_times import whole

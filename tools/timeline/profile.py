@@ -38,6 +38,9 @@ ACTIVITIES = pl.Schema(
     }
 )
 STEPS = pl.Schema({"start_ns": _I, "end_ns": _I, "step": _N, "pid": _N, "tid": _N})
+# The operator (when it began, in which thread) some device work was enqueued for, where the profiler says so: calls
+# that go through a queue are launched by another thread than the one that wanted them.
+OWNERS = pl.Schema({"correlation": _I, "at_ns": _I, "owner_pid": _I, "owner_tid": _I})
 TABLES: dict[str, pl.Schema] = {"activities": ACTIVITIES, "steps": STEPS}
 """The tables of a profile, and of the collector ``profile`` in a recording."""
 
@@ -71,7 +74,8 @@ class Profile:
     files do not say. `bridges`: pairs the profiler itself recorded. `rank` -1 when unknown. `source`: the format
     (``kineto``, ``ascend_text``, ``ascend_db``, ``msprof``, ``flight_recorder``, ``nsys``, ``nccl_inspector``).
     `notes`: (blind spot code, detail). `collectives`, `groups`, `links`, `progress`: communication with other ranks,
-    see `whystall.tools.timeline.collectives`. Sources that know only collectives have no activities.
+    see `whystall.tools.timeline.collectives`. Sources that know only collectives have no activities. `owners`: for
+    whom device work was enqueued (`OWNERS`, a correlation at most once); most sources do not say.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -85,11 +89,14 @@ class Profile:
     links: pl.DataFrame = field(default_factory=LINKS.to_frame)
     progress: pl.DataFrame = field(default_factory=PROGRESS.to_frame)
     run: Run = Run()
+    owners: pl.DataFrame = field(default_factory=OWNERS.to_frame)
 
     def __post_init__(self) -> None:
         for name, schema in TABLES.items():
             if self.tables[name].schema != schema:
                 raise ValueError(f"table {name} does not have its columns")
+        if self.owners.schema != OWNERS:
+            raise ValueError("the table of owners does not have its columns")
         communication = {"collectives": COLLECTIVES, "groups": GROUPS, "links": LINKS, "progress": PROGRESS}
         for name, schema in communication.items():
             if getattr(self, name).schema != schema:

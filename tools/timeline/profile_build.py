@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from whystall.tools.contract.text import clean
-from whystall.tools.timeline.profile import ACTIVITIES, KINDS, STEPS, ClockBridge, Profile
+from whystall.tools.timeline.profile import ACTIVITIES, KINDS, OWNERS, STEPS, ClockBridge, Profile
 from whystall.tools.timeline.profile_json import bad
 from whystall.tools.timeline.profile_times import small
 
@@ -29,7 +29,6 @@ RAW = pl.Schema(
     }
 )
 """What a reader delivers, in any order."""
-OWNERS = pl.Schema({"correlation": pl.Int64, "at_ns": pl.Int64, "owner_pid": pl.Int64, "owner_tid": pl.Int64})
 
 NAME_LIMIT = 1024
 """Of an activity's name: a kernel's name tells its template arguments, and often they alone differ."""
@@ -108,7 +107,8 @@ def finished(
     rows = _with_kinds(rows, [kind_of(label, name) for label, name in found.names])
     if rows.is_empty():
         raise bad(path, "no activity in it" if not found.odd else f"none of its {found.odd} events could be read")
-    rows, unlinked = _linked(rows, found.owners)
+    owners = found.owners.unique("correlation", keep="first", maintain_order=True)
+    rows, unlinked = _linked(rows, owners)
     steps = _steps(rows, names)
     rows = (
         rows.with_columns(step_at(rows["owner_ns"], steps).alias("step"))
@@ -138,6 +138,7 @@ def finished(
         rank=rank,
         bridges=tuple(bridges),
         notes=tuple(notes),
+        owners=owners,
     )
 
 
@@ -177,7 +178,6 @@ def _linked(rows: pl.DataFrame, owners: pl.DataFrame) -> tuple[pl.DataFrame, int
         .unique("correlation", keep="first", maintain_order=True)
         .select("correlation", by_pid="pid", by_tid="tid", call_ns="start_ns")
     )
-    owners = owners.unique("correlation", keep="first", maintain_order=True)
     device = device.join(calls, on="correlation", how="left", maintain_order="left").join(
         owners, on="correlation", how="left", maintain_order="left"
     )

@@ -1,0 +1,151 @@
+"""What a host's threads were in, from spans alone: a span that lies within another was called by it.
+
+Profilers write spans, not stacks. Those of a thread lie within each other, but for what clocks and rounding do to their
+ends, and for ranges that were begun in one function and ended in another.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystall.tools.stacks.model import NO_STACK
+
+Ints = NDArray[np.int64]
+
+_JITTER_NS = 2_000
+"""Spans whose ends overlap by less lie within each other: profilers used to round to a microsecond, twice a span, and
+calls into the device's runtime are timed by another clock."""
+_PIECES = 4
+"""A span that outlives what it began in goes on below what is left of the stack, at most so often."""
+
+
+class Stacks:
+    """The tree of stacks while it grows: nodes by (parent, frame), a parent before its children."""
+
+    def __init__(self) -> None:
+        self.parent: list[int] = []
+        self.frame: list[int] = []
+        self._nodes: dict[tuple[int, int], int] = {}
+
+    def call(self, parent: int, frame: int) -> int:
+        """The node in which `frame` is called by the node `parent` (`NO_STACK`: it is outermost)."""
+        node = self._nodes.get((parent, frame))
+        if node is None:
+            node = self._nodes[parent, frame] = len(self.parent)
+            self.parent.append(parent)
+            self.frame.append(frame)
+        return node
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Spans of host threads, in any order: `thread` a number, `frame` a number; `leaf`: a call that calls nothing of
+    the program's, as into the device's runtime; `outer`: of spans that are equal the smaller one is the caller.
+    """
+
+    thread: Ints
+    start: Ints
+    end: Ints
+    frame: Ints
+    leaf: NDArray[np.bool_]
+    outer: Ints
+
+
+@dataclass
+class Nested:
+    """`node`: of each call, where its span began. `spans`: (thread, start, end, node), columns: what was innermost
+    when, ordered by thread and time, without the times in which a thread was in nothing. `odd`: how many calls overlap
+    others without lying within them.
+    """
+
+    node: Ints
+    spans: tuple[Ints, Ints, Ints, Ints]
+    odd: int = 0
+
+
+@dataclass
+class _Walk:
+    """Threads one after the other. `starts`, `stops`, `inner`: what was innermost when."""
+
+    stacks: Stacks
+    starts: list[int] = field(default_factory=list)
+    stops: list[int] = field(default_factory=list)
+    inner: list[int] = field(default_factory=list)
+    odd: int = 0
+
+    def walk(self, calls: Sequence[tuple[int, int, int, bool]], found: list[int]) -> None:
+        """Go through (start, end, frame, leaf), ordered; the node of each is added to `found`."""
+        call = self.stacks.call
+        ends: list[int] = []
+        nodes: list[int] = []
+        leaves: list[bool] = []
+        # (start, end, turn, pieces, frame): what goes on after the end of what it began in
+        later: list[tuple[int, int, int, int, int]] = []
+        clock, at, count = 0, 0, len(calls)
+        while at < count or later:
+            if later and (at >= count or later[0][0] <= calls[at][0]):
+                start, end, _, pieces, frame = heapq.heappop(later)
+                leaf, first = False, False
+            else:
+                start, end, frame, leaf = calls[at]
+                pieces, first = 0, True
+                at += 1
+            while ends and (ends[-1] <= start or (leaves[-1] and not leaf and end > ends[-1])):
+                stop = min(ends.pop(), start)
+                leaves.pop()
+                node = nodes.pop()
+                if stop > clock:
+                    self._add(clock, stop, node)
+                    clock = stop
+            if ends and end > ends[-1]:
+                if end - ends[-1] > _JITTER_NS:
+                    self.odd += first
+                    if pieces < _PIECES:
+                        heapq.heappush(later, (ends[-1], end, len(later), pieces + 1, frame))
+                end = ends[-1]
+            if nodes and start > clock:
+                self._add(clock, start, nodes[-1])
+            clock = max(clock, start) if nodes else start
+            node = call(nodes[-1] if nodes else NO_STACK, frame)
+            if first:
+                found.append(node)
+            ends.append(end)
+            nodes.append(node)
+            leaves.append(leaf)
+        while ends:
+            stop, node = ends.pop(), nodes.pop()
+            if stop > clock:
+                self._add(clock, stop, node)
+                clock = stop
+
+    def _add(self, start: int, stop: int, node: int) -> None:
+        self.starts.append(start)
+        self.stops.append(stop)
+        self.inner.append(node)
+
+
+def nested(calls: Calls, stacks: Stacks) -> Nested:
+    """The nodes of `calls`, added to `stacks`, and who was innermost when."""
+    order = np.lexsort((calls.outer, -calls.end, calls.start, calls.thread))
+    thread = calls.thread[order]
+    edges = [0, *(np.flatnonzero(np.diff(thread)) + 1).tolist(), len(thread)] if len(thread) else [0]
+    columns = [getattr(calls, name)[order].tolist() for name in ("start", "end", "frame", "leaf")]
+    rows = list(zip(*columns, strict=True))
+    walk = _Walk(stacks)
+    found: list[int] = []
+    threads: list[tuple[int, int]] = []
+    for first, last in pairwise(edges):
+        walk.walk(rows[first:last], found)
+        threads.append((int(thread[first]), len(walk.starts)))
+    node = np.empty(len(order), np.int64)
+    node[order] = found
+    lengths = np.diff([0, *(until for _, until in threads)])
+    of_thread = np.repeat(np.array([number for number, _ in threads], np.int64), lengths)
+    starts, stops, inner = (np.array(one, np.int64) for one in (walk.starts, walk.stops, walk.inner))
+    return Nested(node, (of_thread, starts, stops, inner), walk.odd)
