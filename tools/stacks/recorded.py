@@ -9,6 +9,7 @@ from whystall.tools.contract.result import BlindSpot
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
+from whystall.tools.stacks.consistent import fault
 from whystall.tools.stacks.model import NO_TIME, TABLES, StackProfile
 
 NOW, BEFORE = "samples", "samples_before"
@@ -18,8 +19,13 @@ _NAMES = {clock: name for name, clock in _CLOCKS.items()}
 
 
 def stacks_of(recording: Recording, collector: str = NOW) -> StackProfile:
-    """The stack profile in `recording`; instants since its start. `ToolError` (missing_collector) when it has none."""
+    """The stack profile in `recording`; instants since its start.
+
+    Raises `ToolError`: missing_collector when it has none, bad_recording when its tables do not fit together.
+    """
     tables = {table: recording.table(f"{collector}.{table}") for table in TABLES}
+    if wrong := fault(tables):
+        raise ToolError(ErrorCode.BAD_RECORDING, f"the {collector} of this recording: {wrong}", "record again")
     entry, clock = recording.manifest.collectors[collector], recording.manifest.clock
     notes = tuple((spot.code, spot.detail) for spot in entry.not_seen)
     return StackProfile(tables, entry.engine, _NAMES.get(clock, clock), notes)
