@@ -247,8 +247,8 @@ class Capture(NamedTuple):
     stacks: dict[int, Stack]
     samples: Samples
     lost: dict[str, list[int]]
-    """Losses by reason (layout.LOSSES, ``reader_full``, ``stacks_full``, ``recursion``), per CPU where the kernel counts
-    so, else one number. Only reasons that happened."""
+    """Losses by reason (layout.LOSSES, ``reader_full``, ``stacks_full``, ``recursion``), per CPU where the kernel
+    counts so, else one number. Only reasons that happened."""
     seen: dict[str, int]
     """``calls``, ``switches``, ``block``, ``samples``: events that were measured; ``records``: told in full;
     ``self_calls``, ``self_switches``, ``self_ticks``: of the tracer itself; ``ticks``: of the sampling timers,

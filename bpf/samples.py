@@ -41,7 +41,7 @@ class SampleLog:
 
     def __init__(self, most: int = MOST, seed: int | None = None) -> None:
         self._most = most
-        self._chance = random.Random(seed)
+        self._chance = random.Random(seed)  # noqa: S311 - which sample is kept is no secret
         self._at, self._place = array("q"), array("i")
         self._places: dict[Place, int] = {}
         self._one_in = 1

@@ -7,19 +7,21 @@ here, sanitised above. What has no name becomes ``[module+0x1f]``; never guessed
 from __future__ import annotations
 
 import bisect
+import contextlib
 import os
 import re
-from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-NAME_BYTES = 200
+from whystall.bpf.elf_symbols import NAME_BYTES, Code, Table, read_file, read_vdso
+
 _KEPT_FILES = 64  # ELF tables kept; the oldest goes
+_OPEN_FILES = 256
 _PERF_MAP_BYTES = 64 << 20
-_ELF_BYTES = 1 << 30  # larger files get no symbols
+_NOWHERE = "[unknown]"
 _HOOK_DEPTH = 8  # the hook's own frames lie within the innermost few
 _CODE = frozenset((b"t", b"T", b"w", b"W"))
 _FARTHEST = 1 << 20  # no kernel function is longer: such an address lies in code that has no symbol
@@ -28,30 +30,6 @@ _HOOK = re.compile(r"^(bpf_trace_run\d+|__bpf_trace_\w+|__traceiter_\w+)")
 _SCHEDULER = re.compile(
     r"^(__schedule|schedule|__schedule_loop|preempt_schedule\w*|__cond_resched|schedule_\w+|io_schedule\w*|do_nanosleep)$"
 )
-
-
-class Table:
-    """Sorted starts and the names that begin there; a name holds up to the next start or its own end."""
-
-    def __init__(self, entries: Iterable[tuple[int, int, str]]) -> None:
-        """Entries are (start, size or 0, name)."""
-        ordered = sorted(entries)
-        self._starts = array("Q", (entry[0] for entry in ordered))
-        self._sizes = array("Q", (entry[1] for entry in ordered))
-        self._names = [entry[2][:NAME_BYTES] for entry in ordered]
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def find(self, address: int) -> tuple[str, int] | None:
-        """Name and offset into it."""
-        at = bisect.bisect_right(self._starts, address) - 1
-        if at < 0:
-            return None
-        offset = address - self._starts[at]
-        if self._sizes[at] and offset >= self._sizes[at]:
-            return None
-        return self._names[at], offset
 
 
 class KernelSymbols:
@@ -124,6 +102,13 @@ class KernelSymbols:
         return names[start:]
 
 
+class Frame(NamedTuple):
+    """A function, and the file its code was mapped from (its path as that process sees it); empty: none."""
+
+    name: str
+    module: str
+
+
 class _Mapping(NamedTuple):
     start: int
     end: int
@@ -132,42 +117,145 @@ class _Mapping(NamedTuple):
     identity: tuple[str, str]
     """Device and inode as the maps file says them."""
 
+    @property
+    def file(self) -> _File | None:
+        """Which file it maps; None: memory of its own, or jitted code."""
+        if not self.path.startswith("/") or self.path.startswith(("/memfd:", "/dev/zero")):
+            return None
+        return self.path, self.identity
+
+
+_File = tuple[str, tuple[str, str]]
+
+
+class OpenFiles:
+    """Keeps the files open that processes have mapped, so that their symbols can be read when the process has exited:
+    at most 256, and to be closed.
+    """
+
+    def __init__(self) -> None:
+        self._descriptors: dict[_File, int] = {}
+
+    def keep(self, pid: int, mapping: _Mapping) -> None:
+        """Open what `mapping` of process `pid` maps, unless its symbols are known or it is open already."""
+        file = mapping.file
+        if file is None or file in _codes or file in self._descriptors or len(self._descriptors) >= _OPEN_FILES:
+            return
+        for path in _ways(pid, mapping):
+            with contextlib.suppress(OSError):
+                self._descriptors[file] = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                return
+
+    def path(self, file: _File) -> str | None:
+        """Where an open one can be read."""
+        descriptor = self._descriptors.get(file)
+        return None if descriptor is None else f"/proc/self/fd/{descriptor}"
+
+    def close(self) -> None:
+        """Close them all."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
 
 class ProcessSymbols:
-    """Symbols of one process, from a snapshot of its mappings; take it while the process lives."""
+    """Symbols of one process, from a snapshot of its mappings: take it while the process lives."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, files: OpenFiles | None = None) -> None:
         self.pid = pid
-        self._mappings = list(_mappings(pid))
-        self._ends = [mapping.end for mapping in self._mappings]
+        self._files = files
+        self._mappings: list[_Mapping] = []
+        self._ends: list[int] = []
         self._perf: Table | None = None
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Add what the process has mapped meanwhile (libraries, another program); what is gone stays known."""
+        fresh = list(_mappings(self.pid))
+        if fresh == self._mappings:
+            return
+        starts = [mapping.start for mapping in fresh]
+        for old in self._mappings:
+            at = bisect.bisect_right(starts, old.start) - 1
+            overlaps = (at >= 0 and fresh[at].end > old.start) or (at + 1 < len(fresh) and starts[at + 1] < old.end)
+            if not overlaps:
+                fresh.append(old)
+        self._mappings = sorted(fresh)
+        self._ends = [mapping.end for mapping in self._mappings]
+
+    def keep(self, addresses: Iterable[int]) -> bool:
+        """Hold the files behind code at `addresses` until they can be read; whether all of it lies in known code."""
+        found = [self._mapping(address) for address in addresses]
+        if self._files is not None:
+            for mapping in found:
+                if mapping is not None:
+                    self._files.keep(self.pid, mapping)
+        return None not in found
 
     def name(self, address: int) -> str:
-        """Function at an address; ``[module+0x...]`` (offset in the file) when unknown, ``[unknown]``
+        """Function at an address; ``[module+0x...]`` (where it begins in the file) when it has no name, ``[unknown]``
         outside of all mappings."""
-        at = bisect.bisect_right(self._ends, address)
-        mapping = self._mappings[at] if at < len(self._mappings) else None
-        if mapping is None or address < mapping.start:
-            return self._from_perf_map(address) or "[unknown]"
-        if not mapping.path.startswith("/") or mapping.path.startswith(("/memfd:", "/dev/zero")):  # jitted code
+        return self.frame(address).name
+
+    def frame(self, address: int) -> Frame:
+        """The same, and the module."""
+        mapping = self._mapping(address)
+        if mapping is None:
+            return Frame(self._from_perf_map(address) or _NOWHERE, "")
+        if mapping.file is None:
+            if mapping.path == "[vdso]":
+                name, begin = (_vdso() or Code(Table(()))).find(address - mapping.start)
+                return Frame(name or f"[vdso+{begin:#x}]", "")
             found = self._from_perf_map(address)
-            return found or f"[{mapping.path.strip('[]') or 'anonymous'}+{address - mapping.start:#x}]"
+            return Frame(found or f"[{mapping.path.strip('[]') or 'anonymous'}+{address - mapping.start:#x}]", "")
         in_file = address - mapping.start + mapping.offset
-        table = _elf_table(self.pid, mapping)
-        found_in = table.find(in_file) if table is not None else None
-        if found_in is not None:
-            return found_in[0]
-        return f"[{os.path.basename(mapping.path)[:NAME_BYTES]}+{in_file:#x}]"
+        code = self._code(mapping, mapping.file)
+        name, begin = code.find(in_file) if code is not None else ("", in_file)
+        return Frame(name or f"[{os.path.basename(mapping.path)[:NAME_BYTES]}+{begin:#x}]", mapping.path)
 
     def stack(self, addresses: Iterable[int]) -> list[str]:
         """Names, innermost first; all but the first address are return addresses."""
         return [self.name(address - bool(at)) for at, address in enumerate(addresses)]
+
+    def frames(self, addresses: Iterable[int]) -> list[Frame]:
+        """Frames, innermost first, up to where the walk went astray: code without frame pointers leaves other
+        numbers where a caller's address should be, and what lies in no code is no caller."""
+        found: list[Frame] = []
+        for at, address in enumerate(addresses):
+            frame = self.frame(address - bool(at))
+            if at and frame.name == _NOWHERE:
+                break
+            found.append(frame)
+        return found
+
+    def _mapping(self, address: int) -> _Mapping | None:
+        at = bisect.bisect_right(self._ends, address)
+        mapping = self._mappings[at] if at < len(self._mappings) else None
+        return None if mapping is None or address < mapping.start else mapping
+
+    def _code(self, mapping: _Mapping, file: _File) -> Code | None:
+        """Functions of a mapped file; None when it has none or cannot be read."""
+        if file not in _codes:
+            kept = self._files.path(file) if self._files is not None else None
+            ways = [kept] if kept is not None else _ways(self.pid, mapping)
+            _codes[file] = next((code for path in ways if (code := read_file(path)) is not None), None)
+            while len(_codes) > _KEPT_FILES:
+                _codes.popitem(last=False)
+        _codes.move_to_end(file)
+        return _codes[file]
 
     def _from_perf_map(self, address: int) -> str | None:
         if self._perf is None:
             self._perf = Table(_perf_map(self.pid))
         found = self._perf.find(address)
         return found[0] if found is not None else None
+
+
+_codes: OrderedDict[_File, Code | None] = OrderedDict()
+
+
+def _ways(pid: int, mapping: _Mapping) -> list[str]:
+    """Paths by which a mapped file can be read, whatever the process sees as its root."""
+    return [f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}", f"/proc/{pid}/root{mapping.path}"]
 
 
 def _mappings(pid: int) -> Iterable[_Mapping]:
@@ -207,61 +295,9 @@ def _perf_map(pid: int) -> Iterable[tuple[int, int, str]]:
                 continue
 
 
-_tables: OrderedDict[tuple[str, tuple[str, str]], Table | None] = OrderedDict()
-
-
-def _elf_table(pid: int, mapping: _Mapping) -> Table | None:
-    """Function table of a mapped file by file offset; None when it has none or cannot be read."""
-    key = (mapping.path, mapping.identity)
-    if key not in _tables:
-        _tables[key] = _read_elf(f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}") or _read_elf(
-            f"/proc/{pid}/root{mapping.path}"
-        )
-        while len(_tables) > _KEPT_FILES:
-            _tables.popitem(last=False)
-    _tables.move_to_end(key)
-    return _tables[key]
-
-
-def _read_elf(path: str) -> Table | None:
-    from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
-    from elftools.elf.sections import SymbolTableSection
-
-    try:
-        with open(path, "rb") as stream:
-            if os.fstat(stream.fileno()).st_size > _ELF_BYTES:
-                return None
-            elf = ELFFile(stream)
-            loads = [
-                (segment["p_vaddr"], segment["p_memsz"], segment["p_offset"])
-                for segment in elf.iter_segments("PT_LOAD")
-            ]
-            entries = []
-            for section in (elf.get_section_by_name(".symtab"), elf.get_section_by_name(".dynsym")):
-                if not isinstance(section, SymbolTableSection):
-                    continue
-                for symbol in _functions(section.data(), elf.get_section(section["sh_link"]).data(), elf.little_endian):
-                    for address, size, offset in loads:
-                        if address <= symbol[0] < address + size:
-                            entries.append((symbol[0] - address + offset, symbol[1], symbol[2]))
-                            break
-            return Table(entries)
-    except (OSError, ELFError, ValueError, KeyError, AttributeError):
-        return None  # a broken file has no names; its frames show as [module+offset]
-
-
-def _functions(symbols: bytes, names: bytes, little: bool) -> Iterable[tuple[int, int, str]]:
-    """(value, size, name) of the functions of a 64-bit symbol table; a hundred times faster than going
-    through the library's objects."""
-    import struct
-
-    layout = struct.Struct(("<" if little else ">") + "IBBHQQ")
-    whole = len(symbols) // layout.size * layout.size
-    for name, info, _other, section, value, size in layout.iter_unpack(symbols[:whole]):
-        if info & 0xF in (2, 10) and section and value:  # STT_FUNC, STT_GNU_IFUNC, defined here
-            end = names.find(b"\0", name, name + NAME_BYTES)
-            yield value, size, names[name : end if end >= 0 else name + NAME_BYTES].decode("utf-8", "replace")
+@lru_cache(maxsize=1)
+def _vdso() -> Code | None:
+    return read_vdso()
 
 
 @lru_cache(maxsize=1)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from whystall.bpf.symbols import NAME_BYTES, KernelSymbols, ProcessSymbols, Table, _read_elf
+from whystall.bpf.elf_symbols import NAME_BYTES, Code, Table, read_file, read_vdso
+from whystall.bpf.symbols import KernelSymbols, OpenFiles, ProcessSymbols
 
 
 def test_a_table_finds_what_begins_before_and_has_not_ended() -> None:
@@ -90,7 +93,7 @@ def test_jitted_code_is_named_by_a_perf_map() -> None:
 def test_a_broken_file_has_no_names(tmp_path: Path, damage: bytes) -> None:
     broken = tmp_path / "broken.so"
     broken.write_bytes(damage)
-    assert _read_elf(str(broken)) is None
+    assert read_file(str(broken)) is None
 
 
 def test_a_truncated_library_has_no_names(tmp_path: Path) -> None:
@@ -98,5 +101,69 @@ def test_a_truncated_library_has_no_names(tmp_path: Path) -> None:
     for cut in (64, 1000, len(whole) // 2, len(whole) - 10):
         broken = tmp_path / "cut"
         broken.write_bytes(whole[:cut])
-        table = _read_elf(str(broken))
+        table = read_file(str(broken))
         assert table is None or len(table) >= 0
+
+
+def test_a_neighbours_name_is_not_taken() -> None:
+    names = Table([(0x100, 0, "unsized"), (0x200, 0x20, "sized")])
+    code = Code(names, [0x100, 0x140, 0x200, 0x220])
+    assert code.find(0x110) == ("unsized", 0x100)
+    assert code.find(0x150) == ("", 0x140)  # a function begins between: it is that one, without a name
+    assert code.find(0x21F) == ("sized", 0x200)
+    assert code.find(0x230) == ("", 0x220)
+    assert code.find(0x50) == ("", 0x50)
+    assert Code(names).find(0x1100) == ("", 0x1100)  # too far behind a symbol without a size
+
+
+def test_stripped_functions_are_told_apart(tmp_path: Path) -> None:
+    source = tmp_path / "lib.c"
+    source.write_text(
+        "static int __attribute__((noinline)) f(int x) { return x * 3; }\nint g(int x) { return f(x) + 1; }\n"
+    )
+    made, bare = tmp_path / "lib.so", tmp_path / "bare.so"
+    subprocess.run(["clang", "-shared", "-fPIC", "-O1", "-o", str(made), str(source)], check=True)
+    subprocess.run(["llvm-strip", "-o", str(bare), str(made)], check=True)
+    named, stripped = read_file(str(made)), read_file(str(bare))
+    assert named is not None
+    assert stripped is not None
+    begins = {name: begin for begin in range(0x300, 0x3000) for name, start in [named.find(begin)] if start == begin}
+    assert {"f", "g"} <= set(begins)
+    assert stripped.find(begins["g"]) == ("g", begins["g"])  # exported
+    assert stripped.find(begins["f"] + 1) == ("", begins["f"])
+
+
+def test_the_kernels_own_code_in_a_process_has_names() -> None:
+    code = read_vdso()
+    assert code is not None
+    assert any("gettime" in code.find(offset)[0] for offset in range(0, 0x3000, 16))
+
+
+def test_symbols_of_a_process_that_is_gone(tmp_path: Path) -> None:
+    copy = tmp_path / "sleep"
+    shutil.copy("/bin/sleep", copy)
+    process = subprocess.Popen([copy, "60"])
+    files = OpenFiles()
+    symbols = ProcessSymbols(process.pid, files)
+    while not (mapping := [m for m in symbols._mappings if m.path == str(copy)]):  # until it has its own program
+        symbols.look_again()
+    address = mapping[0].start + 0x10
+    assert symbols.keep([address])
+    assert not symbols.keep([1])
+    process.kill()
+    process.wait()
+    copy.unlink()
+    before = symbols.frame(address)
+    assert before.module == str(copy)
+    assert files.path((before.module, mapping[0].identity)) is not None
+    files.close()
+
+
+def test_a_stack_ends_where_it_leaves_all_code() -> None:
+    symbols = ProcessSymbols(os.getpid())
+    address = ctypes.cast(ctypes.CDLL(None).qsort, ctypes.c_void_p).value
+    assert address is not None
+    assert [frame.name for frame in symbols.frames([1, address + 2, 2, address + 2])] == [
+        "[unknown]",
+        symbols.name(address + 1),
+    ]
