@@ -18,8 +18,12 @@ demo: build
 	@$(BIN)/python examples/demo.py
 
 # Live tests watch a machine that others may be using: what failed is looked at once more, by itself, and both are shown.
+run_tests = $(BIN)/python -m pytest $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(1); }
+
+# Live tests go one by one: each would be the other's noise.
 test: build .setup/test-packages .setup/torch
-	$(BIN)/python -m pytest || { test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+	$(call run_tests,--numprocesses auto --dist loadfile --ignore tests/live)
+	$(call run_tests,tests/live)
 
 setup: .setup/venv
 
