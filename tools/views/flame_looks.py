@@ -34,7 +34,6 @@ PATTERNS = {
     "device": "cross",
     "idle": "dots",
     REST_KIND: "stripes",
-    "unproven": "dots",
 }
 """Besides colour; the script in ``assets/flame.js`` draws the same."""
 STEPS = 4
