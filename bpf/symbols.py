@@ -89,6 +89,12 @@ class KernelSymbols:
         except OSError:
             return
 
+    def frames(self, addresses: Iterable[int]) -> list[str]:
+        """Names, innermost first; all but the first address are return addresses."""
+        callers = [address - bool(at) for at, address in enumerate(addresses)]
+        self.prepare(callers)
+        return [self._names[address] for address in callers]
+
     def stack(self, addresses: Iterable[int]) -> list[str]:
         """Names, innermost first, without the frames of the hook and of the scheduler's own switch."""
         # a return address may lie just behind its function, when the call was the function's last word

@@ -28,10 +28,11 @@ int on_tick(__u64 *ctx)
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 	__u64 id = bpf_get_current_pid_tgid(), now, kstack = 0, ustack = 0, pystack = 0;
 	struct sample_record *record;
-	__u32 tgid = id >> 32;
+	__u32 tgid = id >> 32, tid = id;
+	bool first;
 
 	count(SEEN_TICKS);
-	if (!(__u32)id)
+	if (!tid)
 		count(SEEN_IDLE_TICKS);
 	if (tgid && tgid == config.self_tgid)
 		count(SEEN_SELF_TICKS);
@@ -39,7 +40,8 @@ int on_tick(__u64 *ctx)
 		return 0;
 	now = bpf_ktime_get_ns();
 	count(SEEN_SAMPLES);
-	name_thread(task, tgid, id);
+	first = !bpf_map_lookup_elem(&threads, &tid);
+	name_thread(task, tgid, tid);
 	if (!was_user_mode(ctx))
 		kstack = stack_here(ctx, SCRATCH_SAMPLE, STACK_KERNEL);
 	if (!(BPF_CORE_READ(task, flags) & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER))) {
@@ -58,8 +60,9 @@ int on_tick(__u64 *ctx)
 	record->ustack = ustack;
 	record->pystack = pystack;
 	record->tgid = tgid;
-	record->tid = id;
-	bpf_ringbuf_submit(record, ring_flags());
+	record->tid = tid;
+	/* a new thread may be of a process that is gone soon, and its names with it */
+	bpf_ringbuf_submit(record, first ? BPF_RB_FORCE_WAKEUP : ring_flags());
 	count(KEPT_RECORDS);
 	return 0;
 }

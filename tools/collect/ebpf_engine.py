@@ -1,4 +1,4 @@
-"""The ``ebpf`` engine: one BPF session fills the collectors ``syscalls``, ``switches`` and ``block`` at once."""
+"""The ``ebpf`` engine: one BPF session fills ``syscalls``, ``switches``, ``block`` and ``samples`` at once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from whystall.bpf.capture import Capture as Seen
 from whystall.bpf.capture import device
 from whystall.bpf.errors import BpfError
 from whystall.bpf.session import MAX_TARGETS, Session, SessionConfig
-from whystall.bpf.symbols import ProcessSymbols
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
+from whystall.tools.collect.ebpf_samples import DEFAULT_NS, Processes, SampleCalls, Ticking, sample_capture
 from whystall.tools.collect.proc_maps import mapped_file
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
@@ -41,14 +41,15 @@ class EbpfEngine:
     """See the module; one instance serves one window."""
 
     name = "ebpf"
-    serves = frozenset({"syscalls", "switches", "block"})
+    serves = frozenset({"syscalls", "switches", "block", "samples"})
     period_s = 0.5
 
     def __init__(self) -> None:
         self._session: Session | None = None
         self._wanted: dict[str, Options] = {}
         self._disks_before: dict[str, int] = {}
-        self._processes: dict[int, ProcessSymbols] = {}
+        self._processes = Processes()
+        self._ticking: Ticking | None = None
 
     def unavailable(self) -> str | None:
         """Why BPF cannot work here, without trying."""
@@ -67,7 +68,10 @@ class EbpfEngine:
                 "observe the whole host, or a smaller cgroup",
             )
         self._wanted = {name: dict(options) for name, options in wanted.items()}
-        calls, switches, block = (self._wanted.get(name) for name in ("syscalls", "switches", "block"))
+        calls, switches, block, samples = (
+            self._wanted.get(name) for name in ("syscalls", "switches", "block", "samples")
+        )
+        sample_ns = samples.get("period_ns", DEFAULT_NS) if samples is not None else 0
         config = SessionConfig(
             targets=None if target.everything else frozenset(target.pids),
             follow=target.follow,
@@ -79,6 +83,8 @@ class EbpfEngine:
             wakers=bool((switches or {}).get("wakers", 0)),
             block=block is not None,
             block_min_ns=(block or {}).get("min_ns", 50_000_000),
+            sample_ns=sample_ns,
+            python=any(options.get("python", 0) for options in self._wanted.values()),
             ring_bytes=_RING_HOST if target.everything else _RING_TARGET,
         )
         self._session = Session(config)
@@ -88,6 +94,7 @@ class EbpfEngine:
             self._session = None
             raise translated(error) from error
         self._disks_before = _completed()
+        self._ticking = Ticking(sample_ns) if samples is not None else None
         _cause_events()
 
     def fileno(self) -> int | None:
@@ -98,6 +105,7 @@ class EbpfEngine:
         """Take in records."""
         if self._session is not None:
             self._session.poll()
+            self._processes.look(self._session.new_places())
 
     def stop(self) -> dict[str, Capture]:
         """Detach; captures of the wanted collectors."""
@@ -106,18 +114,24 @@ class EbpfEngine:
             return {}
         disks_after = _completed()
         try:
+            if self._ticking is not None:
+                self._ticking.prove(session)
             seen = session.finish()
+            self._processes.look(session.new_places())
+            self._processes.look_again()
+            return self._captures(seen, sum(disks_after.values()) - sum(self._disks_before.values()))
         except BpfError as error:
             raise translated(error) from error
         finally:
             session.close()
-        return self._captures(seen, sum(disks_after.values()) - sum(self._disks_before.values()))
+            self._processes.close()
 
     def close(self) -> None:
         """Detach; idempotent."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
+        self._processes.close()
 
     def _captures(self, seen: Seen, disk_requests: int) -> dict[str, Capture]:
         own = os.getpid()
@@ -134,6 +148,9 @@ class EbpfEngine:
             # We cannot cause a request on every host, but the disks count theirs: both silent, or both not.
             agrees = seen.seen["block"] > 0 or disk_requests == 0
             captures["block"] = _capture(seen, "block", block_tables(seen, disk_name), "block", agrees)
+        if self._ticking is not None:
+            options, calls = self._wanted["samples"], SampleCalls(seen, self._processes)
+            captures["samples"] = sample_capture(seen, calls, options, _lost(seen, "samples"), self._ticking)
         for name in ("syscalls", "switches"):
             if name in captures:
                 named = stacks.table()
@@ -149,16 +166,18 @@ class EbpfEngine:
             return True, []
         if not known.user:
             return True, kernel_symbols().stack(known.addresses)
-        if pid not in self._processes:
-            self._processes[pid] = ProcessSymbols(pid)
-        return False, self._processes[pid].stack(known.addresses)
+        return False, self._processes.of(pid).stack(known.addresses)
 
 
 def _capture(seen: Seen, name: str, tables: dict[str, pl.DataFrame], measure: str, proven: bool) -> Capture:
-    lost = sum(sum(counts) for reason, counts in seen.lost.items() if _LOSSES.get(reason, name) == name)
+    lost = _lost(seen, name)
     hooks = list(seen.hooks) + [f"{variant}={way}" for variant, way in sorted(seen.variants.items())]
     kept = sum(frame.height for table, frame in tables.items() if table in ("calls", "segments", "slow"))
     return Capture(tables=tables, hooks=hooks, seen=seen.seen[measure], kept=kept, lost=lost, proven=proven)
+
+
+def _lost(seen: Seen, name: str) -> int:
+    return sum(sum(counts) for reason, counts in seen.lost.items() if _LOSSES.get(reason, name) == name)
 
 
 def translated(error: BpfError) -> ToolError:

@@ -1,0 +1,68 @@
+"""From CPU samples as the kernel side told them to the tables of a stack profile. Pure: names are handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import polars as pl
+
+from whystall.bpf.capture import Thread
+from whystall.bpf.samples import Place, Samples
+from whystall.tools.contract.text import clean
+from whystall.tools.stacks.build import Builder
+from whystall.tools.stacks.model import NO_STACK, SAMPLES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+EVENT = "cpu-clock"
+
+
+class Call(NamedTuple):
+    """A frame by its name, its source file or module, its line (0: unknown) and its kind
+    (`whystall.tools.stacks.model.KINDS`)."""
+
+    name: str
+    file: str
+    line: int
+    kind: str
+
+
+Calls = Callable[[Place], Sequence[Call]]
+"""The frames of a place from the outermost inward: those in user mode, then the kernel's."""
+
+
+def sample_tables(
+    samples: Samples, threads: Mapping[int, Thread], calls: Calls, period_ns: int
+) -> dict[str, pl.DataFrame]:
+    """Tables of the collector ``samples``; every sample weighs `period_ns`, or several where only one of several was
+    kept."""
+    import numpy as np
+
+    builder = Builder()
+    builder.event(EVENT, "ns", float(period_ns))
+    numbers: dict[Call, int] = {}
+    stack_of, thread_of = np.empty(len(samples.places), np.int32), np.empty(len(samples.places), np.int32)
+    for row, place in enumerate(samples.places):
+        stack = NO_STACK
+        for call in calls(place):
+            number = numbers.get(call)
+            if number is None:
+                number = numbers[call] = builder.frame(call.name, call.file, call.line, call.kind)
+            stack = builder.call(stack, number)
+        thread = threads.get(place.tid)
+        stack_of[row] = stack
+        thread_of[row] = builder.thread(place.tgid, place.tid, clean(thread.comm) if thread is not None else "")
+    rows = np.frombuffer(samples.place, np.int32)
+    tables = dict(builder.profile("ebpf").tables)
+    columns: dict[str, NDArray[Any]] = {
+        "at_ns": np.frombuffer(samples.at, np.int64),
+        "span_ns": np.zeros(len(rows), np.int64),
+        "thread": thread_of[rows],
+        "stack": stack_of[rows],
+        "event": np.zeros(len(rows), np.int16),
+        "weight": np.full(len(rows), float(period_ns * samples.one_in)),
+    }
+    tables["samples"] = pl.DataFrame([pl.Series(name, columns[name], dtype=kind) for name, kind in SAMPLES.items()])
+    return tables
