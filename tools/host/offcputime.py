@@ -18,6 +18,7 @@ from whystall.tools.host.stacks import kernel_path
 from whystall.tools.host.waking import FILE_LOCKS, LOCK_SYSCALLS, contended_ns, wakers_of
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
+from whystall.tools.stacks.waits import wait_stack
 
 # Waiting in these is what a thread does when it has nothing to do: it is not a stall by itself.
 IDLE_SYSCALLS = frozenset(
@@ -295,8 +296,8 @@ def _folded(rows: list[Row]) -> ArtifactContent:
     """Folded stacks, outermost frame first, weights in microseconds: ``comm;user;...;kernel;... N``."""
     lines: dict[str, int] = {}
     for row in rows:
-        where = [f"[{row.syscall}{' ' + row.path if row.path else ''}]"] if row.syscall else []
-        frames = [row.comm, *reversed(row.user_stack), *where, *reversed(row.kernel_stack)]
+        stack = wait_stack(row.user_stack, row.syscall, row.path, row.kernel_stack)
+        frames = [row.comm, *(frame.text for frame in stack)]
         key = ";".join(f.replace(";", ":") for f in frames)
         lines[key] = lines.get(key, 0) + int(row.total_ms * 1000)
     text = "".join(f"{key} {weight}\n" for key, weight in sorted(lines.items()))
