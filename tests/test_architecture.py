@@ -22,6 +22,7 @@ _TOOLS = [
     "tools.stacks",
     "tools.views",
     "tools.recording",
+    "tools.files",
     "tools.contract",
 ]
 _ABOVE = ["agent_server", "knowledge_base", *_TOOLS, "bpf"]

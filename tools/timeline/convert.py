@@ -10,11 +10,11 @@ from typing import Literal, get_args
 import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.output_file import aside
 from whystall.tools.timeline import ftrace_write, pid_mapping, write_chrome, write_mindstudio_db, write_perfetto
 from whystall.tools.timeline.align import Alignment, apply
 from whystall.tools.timeline.drawing import draw
 from whystall.tools.timeline.drawing_names import Names
-from whystall.tools.timeline.output_file import aside
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.sched import SchedTrace
 

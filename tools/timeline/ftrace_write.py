@@ -16,10 +16,10 @@ from typing import IO
 
 import polars as pl
 
+from whystall.tools.files.output_file import aside
 from whystall.tools.timeline import ftrace_write_lines
 from whystall.tools.timeline.clocks import ClockPoint
 from whystall.tools.timeline.drawing_names import Names
-from whystall.tools.timeline.output_file import aside
 from whystall.tools.timeline.sched import SchedTrace
 
 _ROWS = 400_000

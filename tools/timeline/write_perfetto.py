@@ -15,10 +15,10 @@ from typing import IO
 
 import polars as pl
 
+from whystall.tools.files.protobuf import fixed64, message, number, text
 from whystall.tools.timeline import drawing_holes, drawing_profile, write_perfetto_ftrace
 from whystall.tools.timeline.drawing_names import Names
 from whystall.tools.timeline.profile import Profile
-from whystall.tools.timeline.protobuf import fixed64, message, number, text
 from whystall.tools.timeline.sched import SchedTrace
 
 # Clock ids of perfetto/common/builtin_clock.proto, by the names of the table ``clocks``.

@@ -10,9 +10,9 @@ from typing import Any
 
 import polars as pl
 
+from whystall.tools.files.protobuf import message, number, text, varint
 from whystall.tools.timeline import lanes
 from whystall.tools.timeline.drawing_names import Names
-from whystall.tools.timeline.protobuf import message, number, text, varint
 from whystall.tools.timeline.sched import SchedTrace
 
 BUNDLE_EVENTS = 4_000

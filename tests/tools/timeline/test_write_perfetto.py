@@ -9,9 +9,9 @@ import pytest
 from machine import Machine, changed, trace_of
 from profiles import profile_of
 
+from whystall.tools.files.protobuf import fixed64, message, number, text, varint
 from whystall.tools.timeline import write_perfetto
 from whystall.tools.timeline.lanes import cpu_slices
-from whystall.tools.timeline.protobuf import fixed64, message, number, text, varint
 from whystall.tools.timeline.sched import TABLES, SchedTrace
 
 Message = dict[str, Any]
