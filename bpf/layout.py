@@ -10,6 +10,7 @@ SYSCALL_ROWS = 512
 STACK_DEPTH = 96
 PATH_BYTES = 4096
 COMM_BYTES = 16
+PYTHON_BYTES = 256
 CODE_NAME_BYTES, CODE_FILE_BYTES, CODE_LINES_BYTES = 256, 512, 4096
 FRAME_CODE_SHIFT = 24
 FRAME_ENTRY = 1 << 23
@@ -260,9 +261,10 @@ class CodeRecord(ct.Structure):
     _fields_ = [
         *_fields(_u32, "type tgid"),
         *_fields(_u64, "id code lines_length name_length file_length"),
-        ("first_line", _u32),
+        *_fields(_u32, "first_line flags"),
         *_fields(_u8, "name_kind file_kind"),
         ("lines_kept", _u16),
+        ("pad", _u32),
         ("name", ct.c_char * CODE_NAME_BYTES),
         ("file", ct.c_char * CODE_FILE_BYTES),
         ("lines", ct.c_char * CODE_LINES_BYTES),

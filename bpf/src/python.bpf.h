@@ -14,7 +14,7 @@
 #define PYTHON_THREADS 512		/* thread states that are looked at to find a thread's */
 #define PYTHON_THREADS_PLAIN 64
 #define PYTHON_LOOK_AGAIN_NS 50000000	/* for the state of a thread that had none */
-#define PYTHON_CODES_PER_WALK 24	/* code objects told at once: the rest with the next new stack */
+#define PYTHON_CODES_PER_WALK 64	/* code objects told at once: the rest when the stack comes again */
 #define PYTHON_OWNED_BY_C 3		/* from here on, a frame's owner is the evaluator itself (3.12 and later) */
 /* What walks at switches may cost a CPU: 10 ms in a second, which is 1 %. */
 #define PYTHON_SECOND_NS 1000000000
@@ -50,8 +50,6 @@ struct python_seed {
 };
 
 HASH_MAP(python_seeds, __u32, struct python_seed, 16384);
-
-#define PYTHON_BYTES 256	/* of a frame or a code object; a power of two */
 
 struct python_buffer {
 	__u64 since, spent;
@@ -186,7 +184,7 @@ static __always_inline __u64 mixed(__u64 hash, __u64 value)
 
 /*
  * Names a code object (in 40 bits): by where it lies and by what it points to, since memory is used again. Reads its
- * head into the buffer. 0: there is no code object. bpf/python_objects.py computes the same.
+ * head into the buffer. 0: there is no code object. bpf/python_walk.py computes the same.
  */
 static __always_inline __u64 python_code_id(const struct python_process *process, struct python_buffer *buffer,
 					    __u64 code, __u32 tgid)
@@ -296,6 +294,8 @@ __noinline int python_tell_code(__u32 user, __u64 code, __u64 id)
 	record->id = id;
 	record->code = code;
 	record->first_line = word_at(buffer, process->code_line);
+	record->flags = process->flags;
+	record->pad = 0;
 	lines = word_at(buffer, process->code_lines);
 	record->name_length = record->file_length = 0;
 	record->name_kind = python_text(process, word_at(buffer, process->code_name), record->name, CODE_NAME_BYTES,
@@ -373,6 +373,8 @@ __noinline __u64 python_stack(__u32 user)
 			telling.scratch = walk.scratch;
 			telling.depth = walk.depth;
 			REPEAT(STACK_DEPTH, STACK_DEPTH, python_tell_step, &telling);
+			if (telling.told >= PYTHON_CODES_PER_WALK)
+				bpf_map_delete_elem(&stacks_told, &stack);
 		}
 		count(PYTHON_WALKS);
 	}

@@ -3,6 +3,7 @@
 #ifndef WHYSTALL_PYTHON_RECORDS_H
 #define WHYSTALL_PYTHON_RECORDS_H
 
+#define PYTHON_BYTES 256	/* most that is read of a frame or a code object; a power of two */
 #define CODE_NAME_BYTES 256
 #define CODE_FILE_BYTES 512
 #define CODE_LINES_BYTES 4096
@@ -44,9 +45,10 @@ struct code_record {
 	__u64 id, code;
 	__u64 lines_length;	/* of the whole line table; what follows may be its head only */
 	__u64 name_length, file_length;	/* in characters */
-	__u32 first_line;
+	__u32 first_line, flags;	/* flags: the process's */
 	__u8 name_kind, file_kind;	/* bytes per character; 0: not readable */
 	__u16 lines_kept;
+	__u32 pad;
 	char name[CODE_NAME_BYTES];	/* its head */
 	char file[CODE_FILE_BYTES];	/* its tail: there the name of the file is */
 	char lines[CODE_LINES_BYTES];

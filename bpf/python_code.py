@@ -1,0 +1,95 @@
+"""Code objects as the kernel side told them, and the frames that Python stacks are made of.
+
+Names and paths are text from strangers, only decoded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from whystall.bpf import layout as lay
+from whystall.bpf.python_lines import line_of
+
+CUT = "…"
+_LINES = lay.CodeRecord.lines.offset
+_MOST_LINE = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Code:
+    """One code object."""
+
+    name: str
+    """Qualified where CPython knows that (from 3.11); a long one is cut at its end."""
+    file: str
+    """As the compiler was told: a path, ``<string>`` ...; a long one lacks its head."""
+    first_line: int
+    lines: bytes
+    """Its line table, or the head of it."""
+    pairs: bool
+    """Whether that is a table of CPython 3.10."""
+
+    def line(self, instruction: int) -> int:
+        """Line of an instruction (-1: before the first); 0: none, or not known."""
+        line = line_of(self.lines, self.first_line, instruction, pairs=self.pairs)
+        return line if line <= _MOST_LINE else 0
+
+
+UNKNOWN = Code("[python]", "", 0, b"", pairs=False)
+"""A code object that could not be told."""
+
+
+class Frame(NamedTuple):
+    """One Python frame."""
+
+    name: str
+    file: str
+    line: int
+    """0: not known."""
+    entry: bool
+    """Whether a C call of the evaluator begins with it: its caller is C, not Python."""
+
+
+def decode(record: bytes) -> tuple[tuple[int, int], Code]:
+    """(process id, code id) and content of a code record."""
+    head = lay.CodeRecord.from_buffer_copy(record[:_LINES].ljust(_LINES + lay.CODE_LINES_BYTES, b"\0"))
+    at = lay.CodeRecord.name.offset
+    name = _text(record[at : at + lay.CODE_NAME_BYTES], head.name_kind, head.name_length, tail=False)
+    at = lay.CodeRecord.file.offset
+    file = _text(record[at : at + lay.CODE_FILE_BYTES], head.file_kind, head.file_length, tail=True)
+    first = head.first_line if head.first_line <= _MOST_LINE else 0
+    pairs = bool(head.flags & lay.PYTHON_FRAME_OBJECTS)
+    return (head.tgid, head.id), Code(name or UNKNOWN.name, file, first, record[_LINES:], pairs)
+
+
+def frames(words: Iterable[int], tgid: int, codes: Mapping[tuple[int, int], Code]) -> list[Frame]:
+    """Frames of a Python stack of process `tgid`, innermost first."""
+    return [_frame(word, codes.get((tgid, word >> lay.FRAME_CODE_SHIFT), UNKNOWN)) for word in words]
+
+
+def _frame(word: int, code: Code) -> Frame:
+    return Frame(
+        code.name, code.file, _line(code, (word & lay.FRAME_INSTRUCTION) - 1), bool(word & lay.FRAME_ENTRY)
+    )
+
+
+@lru_cache(maxsize=65536)
+def _line(code: Code, instruction: int) -> int:
+    return code.line(instruction)
+
+
+_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+
+def _text(raw: bytes, kind: int, length: int, *, tail: bool) -> str:
+    """A string's head or tail; `length` in characters is the whole one's."""
+    if kind not in _ENCODINGS:
+        return ""
+    kept = min(length * kind, len(raw) // kind * kind)
+    text = raw[:kept].decode(_ENCODINGS[kind], "backslashreplace")
+    if length * kind <= len(raw):
+        return text
+    return CUT + text if tail else text + CUT

@@ -1,0 +1,249 @@
+"""What the kernel side does with a CPython interpreter's memory (``src/python.bpf.h``), for a thread that does not run.
+
+Everything read is another process's: it may change while it is read, and may be anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+from whystall.bpf import layout as lay
+from whystall.bpf.python_offsets import Offsets
+
+_U64 = (1 << 64) - 1
+_MOST_THREADS = 4096
+_MOST_INTERPRETERS = 64
+_OWNED_BY_C = 3
+_MIX = 0x9E3779B97F4A7C15
+_SEED = 0xCBF29CE484222325
+
+
+class Reader(Protocol):
+    """Another process's memory."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly `size` bytes. Raises ``OSError`` when they cannot be read."""
+
+
+class Memory:
+    """Memory of a process by /proc; close it."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises ``OSError`` when the process is gone or may not be read."""
+        self._descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, address: int, size: int) -> bytes:
+        """See `Reader`."""
+        if not 0 < address < 1 << 63:
+            raise OSError("no address")
+        data = os.pread(self._descriptor, size, address)
+        if len(data) != size:
+            raise OSError("unmapped")
+        return data
+
+    def close(self) -> None:
+        """Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A CPython interpreter in a process."""
+
+    minor: int
+    address: int
+    """Of its ``_PyRuntime``."""
+    offsets: Offsets
+    code_type: int = 0
+    """Address of the type of code objects; 0: not known."""
+    pthread_bytes: int = 0
+    """From the thread pointer back to what pthread_self gives."""
+
+    def for_kernel(self) -> bytes:
+        """As the kernel side wants it."""
+        members = {name for name, *_ in lay.PythonProcess._fields_}
+        return bytes(
+            lay.PythonProcess(
+                interpreters=self.address + self.offsets.interpreters_head,
+                code_type=self.code_type,
+                pthread_bytes=self.pthread_bytes,
+                **{f.name: getattr(self.offsets, f.name) for f in fields(self.offsets) if f.name in members},
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread state: its address, the number by which it is found, and the interpreter it says it belongs to."""
+
+    state: int
+    number: int
+    interpreter: int
+    consistent: bool
+    """Whether it says that it belongs to the interpreter in whose list it is."""
+
+
+def word(memory: Reader, address: int) -> int:
+    """Eight bytes as a number."""
+    return int.from_bytes(memory.read(address, 8), "little")
+
+
+def threads(memory: Reader, runtime: Runtime) -> Iterator[Thread]:
+    """Thread states of all interpreters, in no order. Raises ``OSError``."""
+    o = runtime.offsets
+    interpreter = word(memory, runtime.address + o.interpreters_head)
+    for _ in range(_MOST_INTERPRETERS):
+        if not interpreter:
+            return
+        state = word(memory, interpreter + o.interpreter_threads)
+        for _ in range(_MOST_THREADS):
+            if not state:
+                break
+            number = word(memory, state + o.thread_id)
+            belongs = word(memory, state + o.thread_interpreter)
+            yield Thread(state, number, interpreter, belongs == interpreter)
+            state = word(memory, state + o.thread_next)
+        interpreter = word(memory, interpreter + o.interpreter_next)
+
+
+def stack(memory: Reader, runtime: Runtime, state: int, tgid: int) -> tuple[list[int], dict[int, int]]:
+    """Words of the Python stack of a thread state, innermost first (see ``src/python_records.h``), and addresses of the
+    code objects by the ids in them. Ends early, without an error, where memory is not what it should be.
+    """
+    o = runtime.offsets
+    words: list[int] = []
+    codes: dict[int, int] = {}
+    try:
+        frame = word(memory, state + o.thread_frame)
+        if frame and o.flags & lay.PYTHON_CFRAME:
+            frame = word(memory, frame + o.cframe_frame)
+        for _ in range(2 * lay.STACK_DEPTH):
+            if not frame or len(words) >= lay.STACK_DEPTH:
+                break
+            raw = memory.read(frame, o.frame_bytes)
+            frame = _at(raw, o.frame_previous)
+            owner = raw[o.frame_owner]
+            if not o.flags & (lay.PYTHON_FRAME_OBJECTS | lay.PYTHON_IS_ENTRY) and owner >= _OWNED_BY_C:
+                if words:
+                    words[-1] |= lay.FRAME_ENTRY
+                continue
+            code = _at(raw, o.frame_code) & ~7
+            number = code_id(memory, runtime, code, tgid)
+            if not number:
+                break
+            codes[number] = code
+            entry = o.flags & lay.PYTHON_FRAME_OBJECTS or (o.flags & lay.PYTHON_IS_ENTRY and owner)
+            words.append(_frame_word(number, _instruction(raw, code, o), bool(entry)))
+    except OSError:
+        pass  # what was read so far is true
+    return words, codes
+
+
+def _at(raw: bytes, offset: int) -> int:
+    return int.from_bytes(raw[offset : offset + 8], "little")
+
+
+def _instruction(raw: bytes, code: int, o: Offsets) -> int:
+    if o.flags & lay.PYTHON_FRAME_OBJECTS:
+        return int.from_bytes(raw[o.frame_instruction : o.frame_instruction + 4], "little", signed=True) + 1
+    return (_at(raw, o.frame_instruction) - code - o.code_first >> 1) + 1
+
+
+def _frame_word(number: int, instruction: int, entry: bool) -> int:
+    if not 0 <= instruction < lay.FRAME_INSTRUCTION:
+        instruction = 0
+    return number << lay.FRAME_CODE_SHIFT | (lay.FRAME_ENTRY if entry else 0) | instruction
+
+
+def code_id(memory: Reader, runtime: Runtime, code: int, tgid: int) -> int:
+    """The number that stands for a code object in a stack, as ``python_code_id`` makes it; 0: there is none."""
+    o = runtime.offsets
+    head = memory.read(code, o.code_lines + 8)
+    if runtime.code_type and _at(head, 8) != runtime.code_type:
+        return 0
+    number = _mixed(_SEED + tgid, code)
+    for offset in (o.code_name, o.code_file, o.code_lines):
+        number = _mixed(number, _at(head, offset))
+    return _mixed(number, _at(head, o.code_line) & 0xFFFFFFFF) >> lay.FRAME_CODE_SHIFT | 1
+
+
+def _mixed(number: int, value: int) -> int:
+    number = (number ^ value) * _MIX & _U64
+    return number ^ number >> 29
+
+
+def stack_id(words: list[int]) -> int:
+    """The id of a Python stack, as ``keep_stack`` makes it."""
+    number = _SEED + lay.STACK_PYTHON
+    for value in words + [0] * (-len(words) % 4):
+        number = _mixed(number, value)
+    return number | 1
+
+
+def code_record(memory: Reader, runtime: Runtime, code: int, tgid: int) -> bytes:
+    """A code object as the kernel side tells it, with the whole line table. Raises ``OSError``."""
+    o = runtime.offsets
+    head = memory.read(code, o.code_lines + 8)
+    lines = _at(head, o.code_lines)
+    length = word(memory, lines + o.bytes_length)
+    if length > 1 << 20:
+        raise OSError("no line table")
+    name, name_kind, name_length = _text(memory, o, _at(head, o.code_name), lay.CODE_NAME_BYTES, tail=False)
+    file, file_kind, file_length = _text(memory, o, _at(head, o.code_file), lay.CODE_FILE_BYTES, tail=True)
+    record = lay.CodeRecord(
+        type=lay.RECORD_CODE,
+        tgid=tgid,
+        id=code_id(memory, runtime, code, tgid),
+        code=code,
+        lines_length=length,
+        name_length=name_length,
+        file_length=file_length,
+        first_line=_at(head, o.code_line) & 0xFFFFFFFF,
+        flags=o.flags,
+        name_kind=name_kind,
+        file_kind=file_kind,
+    )
+    text = bytearray(bytes(record)[: lay.CodeRecord.lines.offset])
+    text[lay.CodeRecord.name.offset : lay.CodeRecord.name.offset + len(name)] = name
+    text[lay.CodeRecord.file.offset : lay.CodeRecord.file.offset + len(file)] = file
+    return bytes(text) + (memory.read(lines + o.bytes_data, length) if length else b"")
+
+
+def _text(memory: Reader, o: Offsets, address: int, most: int, *, tail: bool) -> tuple[bytes, int, int]:
+    characters = word(memory, address + o.text_length)
+    state = memory.read(address + o.text_state, 1)[0]
+    kind = state >> 2 & 7
+    if not state & 1 << 5 or characters >> 32 or kind not in (1, 2, 4):
+        return b"", 0, 0
+    data, size = address + (o.text_ascii if state & 1 << 6 else o.text_compact), characters * kind
+    if tail and size > most:
+        data += size - most
+    return memory.read(data, min(size, most)) if size else b"", kind, characters
+
+
+# struct pthread of glibc begins with the thread's control block; the number follows it and a list head.
+_PTHREAD_TID = {"x86_64": 720, "aarch64": 208}
+
+
+def thread_number(memory: Reader, runtime: Runtime, thread: Thread, tasks: dict[int, int]) -> int:
+    """Host thread id of a thread state; `tasks`: number in the process's own pid namespace to host thread id. 0: unknown."""
+    if not runtime.offsets.flags & lay.PYTHON_THREAD_BY_POINTER:
+        return tasks.get(thread.number, 0)
+    offset = _PTHREAD_TID.get(os.uname().machine)
+    if offset is None:
+        return 0
+    try:
+        return tasks.get(int.from_bytes(memory.read(thread.number + offset, 4), "little"), 0)
+    except OSError:
+        return 0
