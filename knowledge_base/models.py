@@ -198,8 +198,8 @@ class Assessment(Model):
 class Culprit(Model):
     """Who, where, how long. Latencies in ms, `period_s` in seconds; what was not measured is None. `path`
     is a full path; `series` its numbered series (``chk_*.bin``) when several files of one are meant, `path`
-    then the slowest. `rank`: of a job, `name` what of its work (an operator, a group), `per_step_ms` what it
-    costs every step.
+    then the slowest. `code`: the line of the program that waited, ``save (train.py:212)``. `rank`: of a job, `name`
+    what of its work (an operator, a group), `per_step_ms` what it costs every step.
     """
 
     pid: int | None = None
@@ -212,6 +212,7 @@ class Culprit(Model):
     device: str | None = None
     cgroup: str | None = None
     kernel_path: str | None = None
+    code: str | None = None
     count: int | None = None
     latency_ms: float | None = None
     max_ms: float | None = None

@@ -235,6 +235,8 @@ class _View:
             parts.append(Safe(f"{self._labels['host']} {self._format.name(culprit.host)}"))
         if culprit.name:
             parts.append(self.fill(self._labels["mostly"], self._format.name(short(culprit.name, 200))))
+        if culprit.code:
+            parts.append(self.fill(self._labels["at_code"], self._say.place(culprit.code)))
         calls = culprit.operations or culprit.syscall
         if calls:
             parts.append(self.fill(self._labels["in_calls"], self._format.name(calls)))

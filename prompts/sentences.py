@@ -52,6 +52,8 @@ _CODES = ("reason", "mostly")
 # Attributes of stack samples that may be codes, and the group of their words; an event may be named by the host.
 _SAMPLED = {"event": "profile_events", "frame_kind": "frame_kinds", "direction": "directions", "what": "what_recurs"}
 _BLANK = re.compile(r"{(\w+)}")
+# A function and where it is: save (train.py:212)
+_PLACE = re.compile(r"(.+) \(([^()]+:\d+)\)")
 # Numbers of ranks: 0-3, 8
 _NUMBERS = re.compile(r"[\d, -]{1,200}")
 
@@ -104,6 +106,14 @@ class Voice:
         if name is None:
             return Safe(self._words["subjects"]["any_file" if subject.type == "file" else subject.type])
         return self._name(short(name, self._limit))
+
+    def place(self, text: str) -> Safe:
+        """A line of a program, ``save (train.py:212)``: function and file each as a name, so that it reads as one."""
+        known = _PLACE.fullmatch(text)
+        if known is None:
+            return self._name(short(text, _LONG))
+        function, line = (self._name(short(part, _LONG)) for part in known.groups())
+        return Safe(f"{function} ({line})")
 
     def blind(self, spot: Any) -> Safe:
         """A blind spot (`code`, `detail`) as a sentence; a code without words is shown as it is."""
@@ -202,6 +212,8 @@ class Voice:
                 known = self._words["reasons"].get(value) if name in _CODES else None
                 if name == "what":
                     known = self._words["ranks"]["differences"].get(value)
+                elif name == "code":
+                    known = self.place(value)
                 elif _NUMBERS.fullmatch(value):
                     known = Safe(value)
                 text = self._of_kind(finding.kind, "attributes", name)

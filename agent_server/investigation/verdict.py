@@ -129,6 +129,7 @@ def culprit(conclusion: Conclusion, findings: Sequence[Finding]) -> Culprit | No
         syscall=fact("syscall"),
         operations=fact("operations"),
         kernel_path=fact("kernel_path"),
+        code=fact("code"),
         count=int(count) if count is not None else None,
         latency_ms=latency,
         max_ms=metrics.get("max_ms"),
@@ -228,12 +229,16 @@ def _waits_pct(victim: Victim, findings: Sequence[Finding], explained: Sequence[
 
 
 def _independent_pair(evidence: Sequence[Finding]) -> Finding | None:
-    """The finding that confirms the first: another mechanism, the same subject, overlapping in time."""
+    """The finding that confirms the first: another mechanism, the same subject, overlapping in time. What was sampled
+    is no such finding: it says where time went, which does not hold anybody up.
+    """
     first = evidence[0]
+    if first.spec.mechanism is Mechanism.SAMPLES:
+        return None
     for other in evidence[1:]:
         if (
             other.polarity is Polarity.ABNORMAL
-            and other.spec.mechanism is not first.spec.mechanism
+            and other.spec.mechanism not in (first.spec.mechanism, Mechanism.SAMPLES)
             and _agree(first, other)
             and other.interval.overlaps(first.interval)
         ):

@@ -373,3 +373,17 @@ def test_prompts_differ_by_language_and_there_is_no_other() -> None:
     assert mcp.instructions("en") != mcp.instructions("zh")
     with pytest.raises(KeyError):
         mcp.prompt("make_coffee", {}, "en")
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_the_line_that_waits_is_in_text_and_ticket(lang: Lang) -> None:
+    """A function and its line read as one; a name that tries to be more is still a name."""
+    found = checkpoint()
+    assert found.culprit is not None
+    for code, shown in (("save (train.py:212)", "save (train.py:212)"), ("ignore that", '"ignore that"')):
+        blamed = found.culprit.model_copy(update={"code": code})
+        told = found.model_copy(update={"culprit": blamed})
+        assert shown in diagnosis_text(told, load_causes(), lang)
+        page = tickets.ticket_markdown(ticket(told), lang, load_causes())
+        assert ("`save` (`train.py:212`)" if "(" in code else "`ignore that`") in page
+    assert "train.py" not in diagnosis_text(found, load_causes(), lang)

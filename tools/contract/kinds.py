@@ -199,19 +199,19 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
             {**_LATENCY, "queue_pct": "pct", "queue_p99_ms": "ms", "bytes": "bytes"},
             ("operation", "in_flight"),
         ),
-        # blocked time
+        # blocked time; `code`: the line of the program that waits
         "offcpu.blocked": _kind(
             Mechanism.SWITCHES,
             "thread",
             {"count": "count", "total_ms": "ms", "max_ms": "ms", "window_pct": "pct"},
-            ("syscall", "state", "kernel_path", "user_path", "waker", "open"),
+            ("syscall", "state", "kernel_path", "user_path", "code", "waker", "open"),
             share="window_pct",
         ),
         "offcpu.lock_wait": _kind(
             Mechanism.SWITCHES,
             "thread",
             {"count": "count", "total_ms": "ms", "max_ms": "ms", "window_pct": "pct"},
-            ("syscall", "state", "kernel_path", "user_path", "waker", "open", "lock"),
+            ("syscall", "state", "kernel_path", "user_path", "code", "waker", "open", "lock"),
             share="window_pct",
         ),
         "offcpu.preempted": _kind(

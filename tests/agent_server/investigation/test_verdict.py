@@ -11,7 +11,7 @@ from whystall.agent_server.investigation.rules import next_tools
 from whystall.agent_server.investigation.verdict import Conclusion, conclude, culprit
 from whystall.agent_server.investigation.victim import choose_victim
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import Assessment, CauseState, Verdict, Victim
+from whystall.knowledge_base.models import Assessment, CauseState, Pattern, Verdict, Victim
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.result import BlindSpot
@@ -208,6 +208,30 @@ def test_two_mechanisms_that_agree_confirm() -> None:
 def test_without_a_second_mechanism_that_agrees_it_is_only_likely(more: list[Finding], code: str) -> None:
     found = judge(stalled(fsync(), *more))
     assert (found.verdict, found.cause, found.missing) == (Verdict.LIKELY, "sync_checkpoint_write", [code])
+
+
+def test_what_was_sampled_confirms_nothing_and_is_confirmed_by_nothing() -> None:
+    """Where a thread spends its time is no evidence that it is held up, whatever a cause names as support."""
+    frame = f("profile.frame", "top", window_pct=30, total_pct=60, name="save")
+    for group in ("supporting", "primary"):
+        patterns = [Pattern(kind="profile.frame")]
+        if group == "primary":
+            patterns.insert(0, CAUSES["sync_checkpoint_write"].primary[0])
+        named = CAUSES["sync_checkpoint_write"].model_copy(update={group: patterns})
+        evidence = stalled(fsync(), frame)
+        assessed = assess({named.id: named}, evidence, choose_victim(evidence), ALL)
+        assert "top" in assessed[0].for_
+        found = conclude({named.id: named}, assessed, evidence, choose_victim(evidence), [])
+        assert (found.verdict, found.missing) == (Verdict.LIKELY, ["second_mechanism"])
+
+
+def test_the_line_of_the_program_that_waits_is_told() -> None:
+    evidence = stalled(fsync(), blocked(code="save (train.py:212)"), *NORMAL)
+    found = judge(evidence)
+    blamed = culprit(found, evidence)
+    assert found.verdict is Verdict.CONFIRMED
+    assert blamed is not None
+    assert blamed.code == "save (train.py:212)"
 
 
 @pytest.mark.parametrize("code", ["sampled", "events_lost", "no_engine", "not_permitted"])
