@@ -63,7 +63,8 @@ class RecordParams(TargetParams):
     @property
     def needs(self) -> list[Need]:
         """What every tool can judge, and what is taken only when it is asked for."""
-        samples = [Need("samples", {"hz": self.hz} if self.hz else {})] if self.samples else []
+        rate = {"period_ns": 1_000_000_000 // self.hz} if self.hz else {}
+        samples = [Need("samples", rate)] if self.samples else []
         return [*_RECORD_NEEDS, *([_TRACE_NEED] if self.trace else []), *samples]
 
 

@@ -24,6 +24,8 @@ _PURPOSES = re.compile(
 # Sampled frames of these kinds are names of the kernel, of a framework's operators and of device kernels. All others
 # may name private code.
 _PUBLIC_FRAMES = ("kernel", "operator", "launch", "device", "idle")
+# A user frame with its line, as whoever waits is told: save (/srv/train.py:212)
+_PLACED = re.compile(r"(.+) \((.+):(\d+)\)")
 _KEY_BYTES = 16
 
 
@@ -108,7 +110,10 @@ def _group(text: str, key: bytes) -> str:
 
 
 def _user_frame(frame: str, key: bytes) -> str:
-    """An unnamed frame (``[...]``) stays recognisable as one."""
+    """An unnamed frame (``[...]``) stays recognisable as one, and so does one that tells its line."""
+    if place := _PLACED.fullmatch(frame):
+        name, file, line = place.groups()
+        return f"{_hash(name, key)} ({_path(file, key)}:{line})"
     hashed = _hash(frame, key)
     return f"[{hashed}]" if frame.startswith("[") else hashed
 

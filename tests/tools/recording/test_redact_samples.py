@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+
+from recordings import Scene
 
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.recording.redact import redact
@@ -56,3 +59,12 @@ def test_the_shape_and_what_is_public_stay() -> None:
     assert files["score_customer"].count("/") == 4
     assert after.frames["line"].equals(before.frames["line"])
     assert len(set(after.threads["comm"])) == 1
+
+
+def test_a_frame_that_tells_its_line_still_does() -> None:
+    scene = Scene().thread(comm="train", user=50, blocked=40)
+    scene.wait(1, 50, "read", stack=("score_customer (/srv/acme/fraudnet.py:212)", "acme::wizard(int)"))
+    scene.tables["stacks"][-1]["kernel"] = False
+    (frames,) = redact(scene.build()).table("switches.stacks")["frames"].to_list()
+    assert re.fullmatch(r"[a-z]{8} \(/[a-z]{8}/[a-z]{8}/[a-z]{8}:212\)", frames[0])
+    assert re.fullmatch(r"[a-z]{8}", frames[1])
