@@ -28,7 +28,7 @@ SCRIPT_WORDS = (
 """The words that ``assets/flame.js`` says."""
 WORDS = SCRIPT_WORDS | (
     frozenset({"all", "rest", "theme", "help", "close", "needs_script", "nothing", "frames", "frame", "kind", "self"})
-    | {"total", "before", "after", "change_head", "cut", "rows_cut", "mouse", "direction_help"}
+    | {"total", "before", "after", "change_head", "total_change", "cut", "rows_cut", "mouse", "direction_help"}
     | {"key_move", "key_zoom", "key_out", "key_reset", "key_search", "key_next", "key_turn", "key_side", "key_theme"}
     | {"key_help"}
 )
@@ -133,7 +133,7 @@ def _table(shown: Layout | None, rows: Sequence[Row], words: Mapping[str, str]) 
     heads = (
         [words["self"], words["total"]]
         if shown.sides == 1
-        else [words["before"], words["after"], words["change_head"], words["self"]]
+        else [words["before"], words["after"], words["change_head"], words["total_change"]]
     )
     columns = "".join(f'<th class="number"><button type="button">{escape(head)}</button></th>' for head in heads)
     lines = "".join(_line(row, number.get(row.label), words) for row in rows[:MOST_ROWS])
@@ -149,7 +149,7 @@ def _line(row: Row, at: int | None, words: Mapping[str, str]) -> str:
     if len(row.total) == 1:
         figures = _share(row.own[0]) + _share(row.total[0])
     else:
-        figures = _share(row.total[0]) + _share(row.total[1]) + _change(row, words) + _share(row.own[-1])
+        figures = _share(row.own[0]) + _share(row.own[1]) + _change(row.own, row, words) + _change(row.total, row, words)
     label = escape(row.label)
     name = label if at is None else f'<button type="button" aria-pressed="false">{label}</button>'
     code = f" <span>{escape(row.code)}</span>" if row.code and row.code not in row.label else ""
@@ -161,8 +161,8 @@ def _share(share: float) -> str:
     return f'<td class="number" data-value="{share:.9g}">{100 * share:.2f} %</td>'
 
 
-def _change(row: Row, words: Mapping[str, str]) -> str:
-    points = 100 * (row.total[1] - row.total[0])
+def _change(shares: Sequence[float], row: Row, words: Mapping[str, str]) -> str:
+    points = 100 * (shares[1] - shares[0])
     look = "quiet" if not row.proven or round(points, 2) == 0 else "up" if points > 0 else "down"
     sign = "▲ +" if look == "up" else "▼ −" if look == "down" else "+" if points > 0 else "−" if points < 0 else ""
     said = "" if row.proven else f' title="{escape(words["not_proven"])}"'
