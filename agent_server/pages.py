@@ -33,4 +33,35 @@ def _slow_node(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequ
     return rank_pages(recording, judged, lang)
 
 
-_PAGES: dict[str, Page] = {"host_bound": _host_bound, "slow_node_check": _slow_node}
+def _flame_graph(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.flame_pages import flame_pages
+
+    return flame_pages(recording, judged, lang)
+
+
+def _cpu_profile(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.flame_pages import cpu_pages
+
+    return cpu_pages(recording, judged, lang)
+
+
+def _flamegraph_diff(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.flame_pages import difference_pages
+
+    return difference_pages(recording, judged, lang)
+
+
+def _offcputime(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.flame_pages import waiting_pages
+
+    return waiting_pages(recording, judged, lang)
+
+
+_PAGES: dict[str, Page] = {
+    "cpu_profile": _cpu_profile,
+    "flame_graph": _flame_graph,
+    "flamegraph_diff": _flamegraph_diff,
+    "host_bound": _host_bound,
+    "offcputime": _offcputime,
+    "slow_node_check": _slow_node,
+}

@@ -20,7 +20,9 @@ MOST_ROWS = 200
 """Of the table."""
 _KINDS = ("python", "native", "kernel", "operator", "annotation", "launch", "device", "idle", "thread", "other", "rest")
 SCRIPT_WORDS = (
-    frozenset({"tools", "search", "search_hint", "matches", "no_match", "plain", "root_below", "reset", "path", "graph"})
+    frozenset(
+        {"tools", "search", "search_hint", "matches", "no_match", "plain", "root_below", "reset", "path", "graph"}
+    )
     | {"legend", "unit_samples", "total_of", "self_of", "of_zoomed", "rest_is", "widths", "before_widths"}
     | {"after_widths", "total_two", "self_two", "amounts_two", "change", "proven", "not_proven", "same", "change_is"}
     | {f"kind_{kind}" for kind in _KINDS}
@@ -149,7 +151,9 @@ def _line(row: Row, at: int | None, words: Mapping[str, str]) -> str:
     if len(row.total) == 1:
         figures = _share(row.own[0]) + _share(row.total[0])
     else:
-        figures = _share(row.own[0]) + _share(row.own[1]) + _change(row.own, row, words) + _change(row.total, row, words)
+        figures = (
+            _share(row.own[0]) + _share(row.own[1]) + _change(row.own, row, words) + _change(row.total, row, words)
+        )
     label = escape(row.label)
     name = label if at is None else f'<button type="button" aria-pressed="false">{label}</button>'
     code = f" <span>{escape(row.code)}</span>" if row.code and row.code not in row.label else ""
