@@ -1,0 +1,209 @@
+"""Samples over time as cells: a column per second, 50 cells of 20 ms in it; long profiles have longer columns.
+
+A cell's value is the share of what it could hold: 1 when everything that is ever busy at once is busy all the time.
+Where nothing was observed (beyond the edges, in holes) it is NaN and not zero: darkness must mean quiet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Instants = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+ROWS = 50
+CELL_NS = 20_000_000
+MOST_COLUMNS = 1800
+"""Half an hour of seconds; of longer profiles a column is 2, 5, 10 ... seconds."""
+_LONGER: tuple[int, ...] = tuple(m * 10**p for p in range(8) for m in (1, 2, 5))
+# Of a file without a known window: columns without anything, from which on they are cut out; and what stands alone
+# beyond such a gap and is at most this share of all, and at most so many, is an outlier (a broken clock, a stray line).
+_GAP_COLUMNS = 30
+_OUTLIER_SHARE, _OUTLIERS = 0.001, 10
+# A cell that was observed for less than this share says nothing.
+_LEAST_OBSERVED = 0.5
+# What is busy at once is looked for over so many cells: one alone holds too few samples.
+_LANE_CELLS = 10
+
+
+@dataclass(frozen=True)
+class Presence:
+    """When something was busy: spells [`starts`, `ends`), ns. A sample is a spell as long as samples are apart."""
+
+    starts: Instants
+    ends: Instants
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells of `cell_ns`, `ROWS` in a column. `columns`: the start of each, ns, ascending; where two are further apart
+    than a column, time without anything was cut out.
+
+    `value`: columns x rows, see the module. `first`, `last`: the observed time. `lanes`: how many are ever busy at
+    once. `outliers`: samples so far from all others that they were left out.
+    """
+
+    cell_ns: int
+    columns: Instants
+    value: Floats
+    first: int
+    last: int
+    lanes: int
+    outliers: int
+
+    @property
+    def column_ns(self) -> int:
+        """How long a column is."""
+        return self.cell_ns * ROWS
+
+    @property
+    def gaps(self) -> int:
+        """How many times time was cut out."""
+        import numpy as np
+
+        return int((np.diff(self.columns) > self.column_ns).sum())
+
+    def cell_of(self, at: Instants) -> Instants:
+        """The number of the cell (column by column) in which each instant is; -1 where it is in none."""
+        import numpy as np
+
+        if not len(self.columns):
+            return np.full(len(at), -1, dtype=np.int64)
+        column = np.searchsorted(self.columns, at, side="right") - 1
+        row = (at - self.columns[np.maximum(column, 0)]) // self.cell_ns
+        inside = (column >= 0) & (row < ROWS)
+        found: Instants = np.where(inside, column * ROWS + row, -1)
+        return found
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The pieces of time that are shown, each (first, last), and how many samples are in none."""
+
+    pieces: tuple[tuple[int, int], ...]
+    outliers: int
+
+
+def extent_of(presence: Presence, window: tuple[int, int] | None) -> Extent:
+    """What to show of `presence`: the `window` where it is known, else where something is, without long gaps and
+    without outliers. Instants need no order, and the end is the latest end.
+    """
+    import numpy as np
+
+    starts, ends = presence.starts, presence.ends
+    if window is not None:
+        outside = (ends <= window[0]) | (starts >= window[1])
+        return Extent((window,), int(outside.sum()))
+    if not len(starts):
+        return Extent((), 0)
+    order = np.argsort(starts, kind="stable")
+    starts, reached = starts[order], np.maximum.accumulate(ends[order])
+    first = np.concatenate([[0], np.flatnonzero(starts[1:] - reached[:-1] > _GAP_COLUMNS * ROWS * CELL_NS) + 1])
+    counts = np.diff(np.concatenate([first, [len(starts)]]))
+    alone = (counts <= _OUTLIERS) & (counts <= _OUTLIER_SHARE * len(starts))
+    last = np.concatenate([first[1:] - 1, [len(starts) - 1]])
+    pieces = tuple((int(starts[a]), int(reached[b])) for a, b, out in zip(first, last, alone, strict=True) if not out)
+    return Extent(pieces, int(counts[alone].sum()))
+
+
+def grid_of(presence: Presence, extent: Extent, holes: Sequence[tuple[int, int]] = ()) -> Grid:
+    """The cells of `presence`; `holes`: spells during which nothing was observed."""
+    import numpy as np
+
+    cell = _cell_ns(extent)
+    column = cell * ROWS
+    origin = extent.pieces[0][0] if extent.pieces else 0
+    starts = (
+        np.unique(
+            np.concatenate(
+                [np.zeros(0, dtype=np.int64)]
+                + [
+                    np.arange((a - origin) // column, max(-(-(b - origin) // column), 1 + (a - origin) // column))
+                    for a, b in extent.pieces
+                ]
+            )
+        )
+        * column
+        + origin
+    )
+    empty = Grid(cell, starts, np.zeros((len(starts), ROWS)), 0, 0, 1, extent.outliers)
+    if not len(starts):
+        return empty
+    first, last = extent.pieces[0][0], extent.pieces[-1][1]
+    seen = _spread(empty, np.array([a for a, _ in extent.pieces]), np.array([b for _, b in extent.pieces]))
+    if holes:
+        seen = seen - _spread(empty, np.array([a for a, _ in holes]), np.array([b for _, b in holes]))
+    busy = _spread(empty, np.maximum(presence.starts, first), np.minimum(presence.ends, last))
+    observed = np.where(seen >= _LEAST_OBSERVED * cell, seen, np.nan)
+    lanes = _lanes(busy, seen)
+    value = (busy / (observed * lanes)).reshape(len(starts), ROWS)
+    return Grid(cell, starts, value, first, last, lanes, extent.outliers)
+
+
+def _cell_ns(extent: Extent) -> int:
+    """The shortest cell with which the columns do not become too many."""
+    for times in _LONGER:
+        column = CELL_NS * ROWS * times
+        if sum(-(-(b - a) // column) + 1 for a, b in extent.pieces) <= MOST_COLUMNS:
+            return CELL_NS * times
+    return CELL_NS * _LONGER[-1]
+
+
+def _spread(grid: Grid, starts: Instants, ends: Instants) -> Floats:
+    """How long the spells [starts, ends) are in each cell, ns; what is in no cell is left out."""
+    import numpy as np
+
+    count = len(grid.columns) * ROWS
+    out = np.zeros(count + 1)
+    keep = ends > starts
+    starts, ends = starts[keep], ends[keep]
+    first, last = grid.cell_of(starts), grid.cell_of(ends - 1)
+    keep = (first >= 0) & (last >= 0)
+    starts, ends, first, last = starts[keep], ends[keep], first[keep], last[keep]
+    one = first == last
+    out[:count] += np.bincount(first[one], (ends - starts)[one], minlength=count)[:count]
+    starts, ends, first, last = starts[~one], ends[~one], first[~one], last[~one]
+    if len(starts):
+        begin_of = np.repeat(grid.columns, ROWS) + np.tile(np.arange(ROWS) * grid.cell_ns, len(grid.columns))
+        out[:count] += np.bincount(first, begin_of[first] + grid.cell_ns - starts, minlength=count)[:count]
+        out[:count] += np.bincount(last, ends - begin_of[last], minlength=count)[:count]
+        whole = np.bincount(first + 1, minlength=count + 1)[: count + 1]
+        whole = whole - np.bincount(last, minlength=count + 1)[: count + 1]
+        out += np.cumsum(whole) * grid.cell_ns
+    return out[:count]
+
+
+def _lanes(busy: Floats, seen: Floats) -> int:
+    """How many were ever busy at once: the most over a few cells, as a whole number."""
+    import numpy as np
+
+    blocks = np.arange(0, len(busy), _LANE_CELLS)
+    room = np.add.reduceat(seen, blocks)
+    share = np.divide(np.add.reduceat(busy, blocks), room, out=np.zeros(len(blocks)), where=room > 0)
+    # a block that was hardly observed says nothing about how many there are
+    share = share[room >= _LEAST_OBSERVED * room.max()] if len(room) and room.max() > 0 else share
+    return max(int(np.rint(share.max(initial=1.0))), 1)
+
+
+def merged(who: Instants, starts: Instants, ends: Instants) -> tuple[Instants, Presence]:
+    """Overlapping spells of the same `who` as one, so that nested work counts once; and whose each is."""
+    import numpy as np
+
+    order = np.lexsort((starts, who))
+    who, starts, ends = who[order], starts[order], ends[order]
+    edges = np.flatnonzero(np.diff(who)) + 1
+    owners, begins, stops = [who[:0]], [starts[:0]], [ends[:0]]
+    for mine, begin, end in zip(np.split(who, edges), np.split(starts, edges), np.split(ends, edges), strict=True):
+        reached = np.maximum.accumulate(end)
+        first = np.concatenate([[True], begin[1:] > reached[:-1]])[: len(begin)]
+        last = np.concatenate([first[1:], [True]])[: len(begin)]
+        owners.append(mine[first])
+        begins.append(begin[first])
+        stops.append(reached[last])
+    return np.concatenate(owners), Presence(np.concatenate(begins), np.concatenate(stops))
