@@ -98,6 +98,9 @@ BLIND_SPOTS = frozenset(
         "rank_not_looked_at",  # the slow rank's process is here and could not be looked at; detail: why
         "looked_later",  # the host was looked at after the traces had been made
         "profile_outside",  # parts of a profile lie outside of the trace's time; detail: how many
+        "samples_untimed",  # samples without an instant, of which no place in time is known; detail: how many
+        "samples_outside",  # samples far from all others in time, left out; detail: how many
+        "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often
     }
 )
 
