@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from whystall.bpf import layout as lay
+from whystall.bpf.python_code import PythonSeen
 from whystall.bpf.samples import Samples
 
 _Name = bytes  # where a member is called ``bytes``
@@ -246,6 +247,7 @@ class Capture(NamedTuple):
     """Still on their way when the window ended; in no total."""
     stacks: dict[int, Stack]
     samples: Samples
+    python: PythonSeen
     lost: dict[str, list[int]]
     """Losses by reason (layout.LOSSES, ``reader_full``, ``stacks_full``, ``recursion``), per CPU where the kernel
     counts so, else one number. Only reasons that happened."""
@@ -253,7 +255,9 @@ class Capture(NamedTuple):
     """``calls``, ``switches``, ``block``, ``samples``: events that were measured; ``records``: told in full;
     ``self_calls``, ``self_switches``, ``self_ticks``: of the tracer itself; ``ticks``: of the sampling timers,
     whoever had the CPU; ``idle_ticks``: of these nobody; ``untold``: switches back to a traced thread that the
-    kernel did not tell, found by the scheduler's own account."""
+    kernel did not tell, found by the scheduler's own account; ``python_walks``: Python stacks that were read,
+    ``python_skipped``: switches without one since they had cost enough, ``python_broken``: walks that ended early,
+    ``python_ns``: what they cost."""
     hooks: tuple[str, ...]
     variants: dict[str, str]
 

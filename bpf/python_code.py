@@ -6,7 +6,7 @@ Names and paths are text from strangers, only decoded here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -68,6 +68,22 @@ def decode(record: bytes) -> tuple[tuple[int, int], Code]:
 def frames(words: Iterable[int], tgid: int, codes: Mapping[tuple[int, int], Code]) -> list[Frame]:
     """Frames of a Python stack of process `tgid`, innermost first."""
     return [_frame(word, codes.get((tgid, word >> lay.FRAME_CODE_SHIFT), UNKNOWN)) for word in words]
+
+
+@dataclass
+class PythonSeen:
+    """What a window learned about Python."""
+
+    codes: dict[tuple[int, int], Code] = field(default_factory=dict)
+    """By process id and the id in a stack's words."""
+    processes: dict[int, int] = field(default_factory=dict)
+    """Process id to the minor version of CPython 3 whose frames were walked."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Python processes whose frames cannot be walked, and why."""
+
+    def frames(self, words: Iterable[int], tgid: int) -> list[Frame]:
+        """Frames of a Python stack of process `tgid`, innermost first."""
+        return frames(words, tgid, self.codes)
 
 
 def _frame(word: int, code: Code) -> Frame:

@@ -52,7 +52,8 @@ def find(pid: int, *, named_only: bool = False) -> Runtime | None:
     """The interpreter of process `pid`; None when it is no Python process.
 
     `named_only`: only where a mapped file is called like Python; else its executable is looked into, too, which may
-    have an interpreter built in. Raises `UnknownLayout` (its frames cannot be walked, and why), `NotReady`, ``OSError``.
+    have an interpreter built in. Raises `UnknownLayout` (its frames cannot be walked, and why), `NotReady`,
+    ``OSError``.
     """
     for mapped in _candidates(pid, named_only):
         image = _image(pid, mapped)
@@ -63,7 +64,7 @@ def find(pid: int, *, named_only: bool = False) -> Runtime | None:
             continue
         with Memory(pid) as memory:
             runtime = _runtime(memory, image, bias, mapped.path)
-            check(memory, runtime, _tasks(pid))
+            check(memory, runtime, tasks_of(pid))
             return runtime
     return None
 
@@ -160,7 +161,7 @@ def _bias(image: Image, mapped: _Mapped) -> int | None:
     return None
 
 
-def _tasks(pid: int) -> dict[int, int]:
+def tasks_of(pid: int) -> dict[int, int]:
     """Thread numbers as the process itself knows them, to those of the host."""
     found = {}
     for name in os.listdir(f"/proc/{pid}/task"):
@@ -173,8 +174,6 @@ def _tasks(pid: int) -> dict[int, int]:
         found[int(line[-1])] = int(name)
     return found
 
-
-tasks_of = _tasks
 
 _images: OrderedDict[tuple[str, tuple[str, str]], Image | None] = OrderedDict()
 

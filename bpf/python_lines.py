@@ -1,7 +1,8 @@
 """Line tables of CPython code objects: which source line an instruction belongs to.
 
 Formats: 3.10 is PEP 626's (Objects/lnotab_notes.txt there), 3.11 and later PEP 657's (Objects/locations.md, later
-InternalDocs/code_objects.md). The bytes come from another process and may be anything: what does not decode has no line.
+InternalDocs/code_objects.md). The bytes come from another process and may be anything: what does not decode has no
+line.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _locations(table: bytes, line: int) -> Iterator[tuple[int, int]]:
 
 
 def _signed(table: bytes, at: int) -> tuple[int, int]:
-    """A number of 6 bits per byte, the lowest first and its sign in the lowest bit; and its length, 0 when it is cut."""
+    """A number of 6 bits per byte, lowest first, its sign in the lowest bit; and its length, 0 when it is cut."""
     value = shift = read = 0
     while at + read < len(table):
         byte = table[at + read]

@@ -237,7 +237,7 @@ _PTHREAD_TID = {"x86_64": 720, "aarch64": 208}
 
 
 def thread_number(memory: Reader, runtime: Runtime, thread: Thread, tasks: dict[int, int]) -> int:
-    """Host thread id of a thread state; `tasks`: number in the process's own pid namespace to host thread id. 0: unknown."""
+    """Host thread id of a thread state; `tasks`: number in its own pid namespace to host thread id. 0: unknown."""
     if not runtime.offsets.flags & lay.PYTHON_THREAD_BY_POINTER:
         return tasks.get(thread.number, 0)
     offset = _PTHREAD_TID.get(os.uname().machine)

@@ -24,12 +24,15 @@ from whystall.bpf.build import object_path
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import KernelTypes, Link, Map, Object, Program, Ring
 from whystall.bpf.perf_events import cpu_clock, online_cpus
+from whystall.bpf.python_code import PythonSeen
+from whystall.bpf.python_session import Maps, PythonProcesses, every_process
 from whystall.bpf.samples import Place, SampleLog
 
 MAX_TARGETS = 1024
 _WALK_RING_MAX = 64 << 20
 _STACKS_TOLD = 1 << 16  # while sampling, nearly every stack is new
 _MOST_STACKS = 1 << 18  # kept in this process; of 200 bytes each, as a rule
+_PYTHON_LOOK_S = 0.5  # between looks for new Python processes among the targets; four times that on a whole host
 _CONSTANT_VARIANTS = frozenset(name for name, *_ in lay.Config._fields_)
 _BLOCK_HOOKS = ("on_complete", "on_issue", "on_insert")  # in this order none sees half a request
 
@@ -108,6 +111,8 @@ class Session:
         self._stacks_full = 0
         self._arrived: list[Place] = []
         self._timers = 0
+        self._python: PythonProcesses | None = None
+        self._python_looked = 0.0
         self._bytes = 0
         self._dropped = 0
 
@@ -126,7 +131,10 @@ class Session:
         if targets is not None and not 1 <= len(targets) <= MAX_TARGETS:
             raise BpfError("bad_config", f"{len(targets)} targets", f"give 1 to {MAX_TARGETS}, or none for everyone")
         try:
-            self._attach(self._load())
+            made = self._load()
+            if self.config.python:
+                self._find_python(made)
+            self._attach(made)
         except BaseException:
             self.close()
             raise
@@ -151,6 +159,25 @@ class Session:
             self.add_target(tgid)
         self._ring = Ring(made.map("ring"), self._take)
         return made
+
+    def _find_python(self, made: Object) -> None:
+        maps = Maps(made.map("python_processes"), made.map("python_seeds"), made.map("codes_told"))
+        self._python = PythonProcesses(maps, named_only=self.config.targets is None)
+        self._look_for_python()
+        self._python.seed()
+        self._stacks |= self._python.stacks
+
+    def _look_for_python(self) -> None:
+        """Processes start and execute other programs while the window runs."""
+        targets = self.config.targets
+        if self._python is None or self._targets is None:
+            return
+        self._python_looked = time.monotonic()
+        if targets is None:
+            self._python.look(every_process())
+        else:
+            followed = (int.from_bytes(key, "little") for key, _ in self._targets.items())
+            self._python.look(targets.union(followed))
 
     def _ring_for_walk(self) -> int:
         """Ring that holds what the last walk tells at once: an open segment of every thread there is."""
@@ -196,6 +223,8 @@ class Session:
         unused |= {"off_totals"} if not self.config.switches else set()
         unused |= {"requests", "block_slots", "block_totals"} if not self.config.block else set()
         unused |= {"stacks_told"} if not self._walks else set()
+        if not self.config.python:
+            unused |= {"python_processes", "python_threads", "python_seeds", "codes_told", "python_buffers"}
         for name in unused:
             made.map(name).set_max_entries(1)
         if self.config.sample_ns:
@@ -253,6 +282,10 @@ class Session:
             else:
                 self._stacks_full += 1
             return
+        if record[0] == lay.RECORD_CODE:
+            if self._python is not None:
+                self._python.take(record)
+            return
         if record[0] == lay.RECORD_SAMPLE:
             place = self._samples.add(record)
             if place is not None:
@@ -272,6 +305,9 @@ class Session:
 
     def poll(self) -> int:
         """Take the records there are; their number."""
+        every = _PYTHON_LOOK_S * (4 if self.config.targets is None else 1)
+        if self._python is not None and time.monotonic() - self._python_looked >= every:
+            self._look_for_python()
         return self._ring.consume() if self._ring is not None else 0
 
     def new_places(self) -> list[tuple[Place, cap.Stack | None]]:
@@ -357,6 +393,7 @@ class Session:
             ],
             stacks=self._stacks,
             samples=self._samples.samples(),
+            python=self._python.seen if self._python is not None else PythonSeen(),
             lost=lost,
             seen=seen,
             hooks=self.hooks,
