@@ -14,12 +14,12 @@ from pathlib import Path
 
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.input import opened, unreadable
 from whystall.tools.profiles.events import only_event
 from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.recorded import NOW, stacks_of
 from whystall.tools.timeline import nsys
-from whystall.tools.timeline.profile_json import opened, unreadable
 from whystall.tools.timeline.profiles import open_profile
 from whystall.tools.timeline.sqlite_tables import is_database
 

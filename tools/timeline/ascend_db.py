@@ -13,6 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from whystall.tools.contract.text import clean
+from whystall.tools.files.input import bad, unreadable
 from whystall.tools.timeline.ascend_collectives import DETAILS, with_collectives
 from whystall.tools.timeline.ascend_groups import Communicators
 from whystall.tools.timeline.ascend_info import Info
@@ -21,7 +22,6 @@ from whystall.tools.timeline.ascend_rows import NO_ID, cann_kind, host_kind, tas
 from whystall.tools.timeline.profile import OWNERS, Profile
 from whystall.tools.timeline.profile_build import NAME_LIMIT, RAW, Found, finished
 from whystall.tools.timeline.profile_groups import ELEMENT_LIMIT, number, text
-from whystall.tools.timeline.profile_json import bad, unreadable
 from whystall.tools.timeline.profile_times import whole
 from whystall.tools.timeline.sqlite_tables import Database, opened_database
 

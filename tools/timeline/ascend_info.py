@@ -20,8 +20,8 @@ import msgspec
 
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.files.input import opened
 from whystall.tools.timeline.profile import ClockBridge
-from whystall.tools.timeline.profile_json import opened
 from whystall.tools.timeline.profile_times import nanoseconds, whole
 
 _LIMIT = 1 << 20

@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from whystall.tools.contract.errors import ToolError
+from whystall.tools.files.input import opened
 from whystall.tools.timeline.profile_groups import number
-from whystall.tools.timeline.profile_json import opened
 from whystall.tools.timeline.profile_times import nanoseconds
 
 _LIMIT = 512 << 20

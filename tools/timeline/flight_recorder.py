@@ -29,6 +29,7 @@ import polars as pl
 
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.files.input import bad, opened, unreadable
 from whystall.tools.timeline import profile
 from whystall.tools.timeline.collectives import (
     COLLECTIVES,
@@ -41,7 +42,6 @@ from whystall.tools.timeline.collectives import (
 from whystall.tools.timeline.element_size import element_size
 from whystall.tools.timeline.plain_pickle import PickleRefused, loads
 from whystall.tools.timeline.profile import Profile, Run
-from whystall.tools.timeline.profile_json import bad, opened, unreadable
 
 SOURCE = "flight_recorder"
 

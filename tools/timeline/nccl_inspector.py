@@ -23,11 +23,11 @@ import polars as pl
 
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.files.input import bad, opened, unreadable
 from whystall.tools.timeline import profile
 from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, POINT_TO_POINT, canonical_op
 from whystall.tools.timeline.profile import Profile, Run
 from whystall.tools.timeline.profile_groups import ELEMENT_LIMIT, RANK_LIMIT
-from whystall.tools.timeline.profile_json import bad, opened, unreadable
 
 SOURCE = "nccl_inspector"
 SUFFIXES = (".log", ".jsonl", ".log.gz", ".jsonl.gz", ".json", ".json.gz")

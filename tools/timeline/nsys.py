@@ -22,11 +22,11 @@ import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.files.input import bad, unreadable
 from whystall.tools.timeline.nsys_collectives import Ranges, with_collectives
 from whystall.tools.timeline.nsys_steps import step_numbers
 from whystall.tools.timeline.profile import Profile, Run
 from whystall.tools.timeline.profile_build import RAW, Found, call_kind, finished, is_collective
-from whystall.tools.timeline.profile_json import bad, unreadable
 from whystall.tools.timeline.sqlite_tables import Database, opened_database
 
 SOURCE = "nsys"

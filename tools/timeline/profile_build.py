@@ -10,8 +10,8 @@ from pathlib import Path
 import polars as pl
 
 from whystall.tools.contract.text import clean
+from whystall.tools.files.input import bad
 from whystall.tools.timeline.profile import ACTIVITIES, KINDS, OWNERS, STEPS, ClockBridge, Profile
-from whystall.tools.timeline.profile_json import bad
 from whystall.tools.timeline.profile_times import small
 
 RAW = pl.Schema(

@@ -7,29 +7,22 @@ event, and what cannot be read is counted.
 
 from __future__ import annotations
 
-import gzip
-import os
 import re
-import stat
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar, cast
 
 import msgspec
 
-from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.errors import ToolError
+from whystall.tools.files.input import DAMAGED, bad, opened, unreadable
 from whystall.tools.timeline.profile_times import EXACT_FLOAT
 
 _PIECE = 4 << 20  # larger ones are hardly faster, and take memory
 _LIMIT = 128 << 20  # a head, a tail or one event beyond it is no profile
 _TRIES = 64
 _SNIFF = 1 << 20
-# Traces pack 13 to 35 times, gzip at most 1032: what unpacks to more than this much, and so many times, is a bomb.
-_UNPACKED = 256 << 20
-_TIMES_PACKED = 100
 _BLOCK = 1 << 20
 # Between two objects. A quote after the brace opens a string when a letter follows; so all of it is outside of strings.
 _BETWEEN = re.compile(rb"\}(\s*,\s*)(?=\{\s*\"[A-Za-z])")
@@ -79,7 +72,7 @@ class EventFile(Generic[_E]):
         try:
             with opened(self.path) as file:
                 yield from self._pieces(file)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except DAMAGED as error:
             raise self._bad(f"damaged or cut short ({type(error).__name__})") from None
         except OSError as error:
             raise unreadable(self.path, error) from None
@@ -227,7 +220,7 @@ def head(path: Path) -> Head | None:
     try:
         with opened(path) as file:
             text = file.read(_SNIFF).lstrip()
-    except (EOFError, zlib.error, gzip.BadGzipFile):
+    except DAMAGED:
         return None
     if text.startswith(b"["):
         return Head(True, None)
@@ -238,46 +231,6 @@ def head(path: Path) -> Head | None:
         if content is not None:
             return Head(False, content)
     return Head(False, None)
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """A regular file for reading, unpacked when it is gzip. Raises OSError; `ToolError` (bad_trace) for a pipe.
-
-    Reading raises `ToolError` (bad_trace) when it unpacks to a hundred times its size, beyond the first 256 MiB.
-    """
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise bad(path, "not a regular file")
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        yield cast("BinaryIO", _Unpacked(path, file)) if packed else file
-
-
-class _Unpacked(gzip.GzipFile):
-    """What a gzip file holds, unless that is out of proportion."""
-
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        super().__init__(fileobj=file)
-        self._path = path
-        self._most = max(_UNPACKED, _TIMES_PACKED * os.fstat(file.fileno()).st_size)
-
-    def read(self, size: int | None = -1) -> bytes:
-        """At most `size` bytes. Raises `ToolError` (bad_trace) beyond the limit."""
-        data = super().read(size)
-        if self.tell() > self._most:
-            raise bad(self._path, f"it unpacks to more than {self._most >> 20} MiB, out of proportion to its size")
-        return data
-
-
-def bad(path: Path, why: str) -> ToolError:
-    """The error of a profile that cannot be read."""
-    return ToolError(ErrorCode.BAD_TRACE, f"{path} is not a usable profile: {why}", "export it from the profiler again")
-
-
-def unreadable(path: Path, error: OSError) -> ToolError:
-    """The error of a file that cannot be opened."""
-    return ToolError(ErrorCode.IO_ERROR, f"cannot read {path}: {error.strerror or error}", "check path and permission")
 
 
 def _text(number: object) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.input import bad, unreadable
 from whystall.tools.timeline import (
     ascend,
     ascend_db,
@@ -21,7 +22,7 @@ from whystall.tools.timeline import (
 )
 from whystall.tools.timeline.ascend_info import info_of
 from whystall.tools.timeline.profile import Profile
-from whystall.tools.timeline.profile_json import bad, head, unreadable
+from whystall.tools.timeline.profile_json import head
 from whystall.tools.timeline.sqlite_tables import is_database
 
 _DEPTH = 4

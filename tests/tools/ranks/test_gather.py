@@ -12,13 +12,13 @@ from rank_files import KERNEL, STEP_US, write_job, write_rank
 
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files import input as packed_input
 from whystall.tools.ranks import gather as module
 from whystall.tools.ranks.gather import gather, with_before
 from whystall.tools.ranks.job import job_of
 from whystall.tools.ranks.one_job import ranks_text
 from whystall.tools.recording.redact import redact
 from whystall.tools.recording.store import Recording
-from whystall.tools.timeline import profile_json
 
 HOUR_US = 3.6e9
 
@@ -143,7 +143,7 @@ def test_a_rank_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path,
 
 @pytest.mark.parametrize("damage", ["bomb", "cut"])
 def test_a_damaged_gzip_file_is_told(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_json, "_UNPACKED", 1 << 20)
+    monkeypatch.setattr(packed_input, "_UNPACKED", 1 << 20)
     write_job(tmp_path, 3)
     (tmp_path / "rank1.json").unlink()
     packed = write_rank(tmp_path / "rank1.json.gz", 1, world=3)
