@@ -1,0 +1,111 @@
+"""A file of somebody, for reading: never a pipe that is waited for, unpacked when it is packed, and never a bomb."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+# Profiles pack 13 to 35 times, gzip at most 1032: what unpacks to more than this much, and so many times, is a bomb.
+_UNPACKED = 256 << 20
+_TIMES_PACKED = 100
+_ZSTD_MODULES = ("compression.zstd", "backports.zstd", "zstandard")
+_BLOCK = 1 << 20
+DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+"""What reading a damaged file raises."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A regular file for reading, unpacked when it is gzip or zstd. Raises OSError; `ToolError` (bad_trace) for a pipe.
+
+    Reading raises `ToolError` (bad_trace) when it unpacks to a hundred times its size, beyond the first 256 MiB; one of
+    `DAMAGED` for a packed file that breaks off or holds nonsense.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise bad(path, "not a regular file")
+        start = file.read(len(ZSTD))
+        file.seek(0)
+        most = max(_UNPACKED, _TIMES_PACKED * status.st_size)
+        if start.startswith(GZIP):
+            yield cast("BinaryIO", _Gzip(path, file, most))
+        elif start == ZSTD:
+            yield io.BufferedReader(_Zstd(path, file, most), _BLOCK)
+        else:
+            yield file
+
+
+class _Gzip(gzip.GzipFile):
+    """What a gzip file holds, unless that is out of proportion."""
+
+    def __init__(self, path: Path, file: BinaryIO, most: int) -> None:
+        super().__init__(fileobj=file)
+        self._path, self._most = path, most
+
+    def read(self, size: int | None = -1) -> bytes:
+        """At most `size` bytes. Raises `ToolError` (bad_trace) beyond the limit."""
+        data = super().read(size)
+        _weigh(self._path, self.tell(), self._most)
+        return data
+
+
+class _Zstd(io.RawIOBase):
+    """What a zstd file holds, unless that is out of proportion; by whichever package is there (3.14 brings one)."""
+
+    def __init__(self, path: Path, file: BinaryIO, most: int) -> None:
+        self._path, self._most, self._done = path, most, 0
+        for name in _ZSTD_MODULES:
+            try:
+                self._module = importlib.import_module(name)
+                break
+            except ModuleNotFoundError:
+                continue
+        else:
+            raise ToolError(
+                ErrorCode.BAD_TRACE,
+                f"{path.name} is packed with zstd, which this Python does not know",
+                "unpack it with `zstd -d`, or install the package zstandard",
+            )
+        self._file: BinaryIO = self._module.open(file, "rb")
+
+    def readable(self) -> bool:
+        """It is for reading."""
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill `buffer`; 0 at the end."""
+        try:
+            data = self._file.read(len(buffer))
+        except self._module.ZstdError as error:
+            raise EOFError(str(error)) from None
+        self._done += len(data)
+        _weigh(self._path, self._done, self._most)
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _weigh(path: Path, done: int, most: int) -> None:
+    if done > most:
+        raise bad(path, f"it unpacks to more than {most >> 20} MiB, out of proportion to its size")
+
+
+def bad(path: Path, why: str) -> ToolError:
+    """The error of a profile that cannot be read."""
+    return ToolError(ErrorCode.BAD_TRACE, f"{path} is not a usable profile: {why}", "export it from the profiler again")
+
+
+def unreadable(path: Path, error: OSError) -> ToolError:
+    """The error of a file that cannot be opened."""
+    return ToolError(ErrorCode.IO_ERROR, f"cannot read {path}: {error.strerror or error}", "check path and permission")
