@@ -7,12 +7,12 @@ import os
 import platform
 import shutil
 import sqlite3
-from enum import Enum
 from itertools import islice
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from whystall.agent_server.doctor_stacks import py_spy, python_frames, sampling
+from whystall.agent_server.health import Check, Health, State
+from whystall.agent_server.stack_sources import observes
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
 
@@ -27,39 +27,6 @@ _DNF = {"libbpf": "libbpf", "clang": "clang llvm", "headers": "libbpf-devel kern
 
 
 _EBPF_NEEDS = ("kernel", "btf", "lockdown", "privilege", "libbpf", "bpf objects")
-
-
-class State(str, Enum):
-    """`OK`; `LIMITED`: works, but not in full; `MISSING`."""
-
-    OK = "ok"
-    LIMITED = "limited"
-    MISSING = "missing"
-
-
-class Check(BaseModel):
-    """One thing looked at: what was `found`, what it `means` for the tools, and the command or step that fixes it."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    state: State
-    found: str
-    means: str = ""
-    fix: str = ""
-
-
-class Health(BaseModel):
-    """All checks; `engines` that can observe here, best first (empty: nothing can); the engine of each collector, and
-    of each tool: that of the dearest it needs, `traces` for those that read files only.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    checks: list[Check]
-    engines: list[str]
-    collectors: dict[str, str] = Field(default_factory=dict)
-    tools: dict[str, str] = Field(default_factory=dict)
 
 
 def examine() -> Health:
@@ -79,6 +46,9 @@ def examine() -> Health:
         _ptrace(),
         _symbols(),
         _delay_accounting(),
+        sampling(),
+        python_frames(),
+        py_spy(),
         _database(),
     ]
     state = {check.name: check.state for check in checks}
@@ -127,7 +97,7 @@ def _tools(collectors: dict[str, str]) -> dict[str, str]:
     for tool in App().tools():
         wanted = [need.collector for need in tool.needs(tool.params()) if need.collector in collectors]
         dearest = next((name for name in wanted if name != "proc"), "proc")
-        found[tool.name] = collectors[dearest] if wanted else "traces"
+        found[tool.name] = collectors[dearest] if wanted and observes(tool) else "traces"
     return found
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server import doctor
-from whystall.agent_server.doctor import Health, State
+from whystall.agent_server import doctor, doctor_stacks
+from whystall.agent_server.health import Health, State
+from whystall.bpf import python_find, python_offsets
 
 Run = Callable[..., Any]
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
@@ -97,3 +98,30 @@ def test_without_capabilities_only_the_procfs_engine_is_named(env: dict[str, str
     privilege = next(check for check in health.checks if check.name == "privilege")
     assert privilege.state is State.MISSING
     assert "root" in privilege.fix
+
+
+def test_it_says_which_pythons_can_be_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is one of them; one of a version that is not known is named with the reason."""
+    seen = doctor_stacks.python_frames()
+    assert seen.state is State.OK
+    assert f"3.{sys.version_info.minor} (" in seen.found
+    monkeypatch.setattr(doctor_stacks, "_pythons", lambda: [os.getpid()])
+    monkeypatch.setattr(python_offsets, "_BY_MINOR", {})
+    monkeypatch.setattr(python_find, "published", lambda _start: None)
+    unknown = doctor_stacks.python_frames()
+    assert unknown.state is State.LIMITED
+    assert f"pid {os.getpid()}: CPython 3.{sys.version_info.minor}" in unknown.found
+    assert "py-spy" in unknown.fix
+
+
+def test_without_rights_nothing_can_be_sampled() -> None:
+    """The kernel itself is asked, not its settings."""
+    bare = list(WITHOUT_RIGHTS) if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [*bare, WHYSTALL, "doctor", "--json"], capture_output=True, text=True, timeout=60, check=False
+    )
+    checks = {check.name: check for check in Health.model_validate_json(done.stdout).checks}
+    if int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) > 0:
+        assert checks["sampling"].state is State.LIMITED
+        assert checks["sampling"].fix
+    assert checks["python frames"].found
