@@ -72,6 +72,8 @@ BLIND_SPOTS = frozenset(
         "no_process_of_thread",  # the trace does not say to which process a thread belongs
         "host_pids",  # recorded inside a container, but the numbers are the host's
         "odd_events",  # events of a profile could not be read; detail: how many
+        # spans of a profile's threads overlap without one lying in the other: what called what is partly a guess
+        "odd_nesting",
         "no_device_work",  # the profile holds nothing of a device
         "launch_unknown",  # device work whose launch is not in the profile; detail: how much of it
         "alignment_unproven",  # nothing in the content could confirm the alignment; detail: what there was
