@@ -7,10 +7,10 @@ vary by less); where a threshold has another reason it stands beside it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.proportion import wilson
 from whystall.tools.host import snapshot_data as data
 from whystall.tools.host.grading import severity
 from whystall.tools.host.snapshot_measures import Measures, ThreadTime, share
@@ -50,7 +50,6 @@ _THREADS = 8
 _PROCESSES = 8
 _NEIGHBOURS = 3
 _STATE_SAMPLES = 10  # with fewer, a chance hit decides
-_Z = 1.96
 
 
 def findings(m: Measures, target: Target) -> list[Finding]:
@@ -195,7 +194,7 @@ def _io_wait(m: Measures) -> list[Finding]:
             pct = share(t.block_io_s, m.span_s)
             bad = pct >= NOTICEABLE_PCT
         elif t.samples >= _STATE_SAMPLES:
-            low, high = _wilson(t.uninterruptible, t.samples)
+            low, high = wilson(t.uninterruptible, t.samples)
             scale = length_s / m.span_s
             pct = 100 * scale * t.uninterruptible / t.samples
             bad = 100 * scale * low >= NOTICEABLE_PCT
@@ -214,14 +213,6 @@ def _io_wait(m: Measures) -> list[Finding]:
         metrics: dict[str, float | None] = {"block_io_s": pct / 100 * m.span_s, "window_pct": pct}
         found.append(_make("process.io_wait", subject, t.span, metrics, severity(pct) if bad else None))
     return found
-
-
-def _wilson(hits: int, samples: int) -> tuple[float, float]:
-    """95 % Wilson score interval of a proportion (E. B. Wilson, 1927)."""
-    p, z2 = hits / samples, _Z * _Z
-    centre = p + z2 / (2 * samples)
-    spread = _Z * math.sqrt(p * (1 - p) / samples + z2 / (4 * samples * samples))
-    return (centre - spread) / (1 + z2 / samples), (centre + spread) / (1 + z2 / samples)
 
 
 def _major_faults(m: Measures) -> list[Finding]:
