@@ -17,14 +17,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from whystall.tools.stacks.forest import NO_PARENT, Forest, Ints, merged
 from whystall.tools.stacks.model import NO_STACK, NO_THREAD, NO_TIME, StackProfile
 
+NO_NODE = NO_PARENT
 Roots = Literal["none", "comm", "process", "thread"]
-NO_NODE = -1
 _NONE = "[no stack]"
 _UNKNOWN = "[unknown thread]"
 _LABELS = pl.Schema({"label": pl.String, "name": pl.String, "file": pl.String, "line": pl.Int32, "kind": pl.String})
-_Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]
 
 
@@ -54,9 +54,9 @@ class CallTree:
     nodes `pruned` has left out; their weight is still in the totals above them.
     """
 
-    parent: _Ints
-    depth: _Ints
-    frame: _Ints
+    parent: Ints
+    depth: Ints
+    frame: Ints
     own: _Floats
     total: _Floats
     frames: pl.DataFrame
@@ -95,7 +95,7 @@ class CallTree:
         return [slice(int(start), int(end)) for start, end in pairwise(edges)]
 
     @cached_property
-    def preorder(self) -> tuple[_Ints, _Ints]:
+    def preorder(self) -> tuple[Ints, Ints]:
         """(place, end) of each node when a node is followed by all below it, siblings by label: those below `node` are
         at the places between place[node] and end[node], both excluded.
         """
@@ -188,8 +188,8 @@ class _Side:
     """One part: the tree of its stacks with the roots, and what each weighs. `level`: the stacks of each depth."""
 
     frames: pl.DataFrame
-    parent: _Ints
-    frame: _Ints
+    parent: Ints
+    frame: Ints
     weight: _Floats
 
     @staticmethod
@@ -217,14 +217,14 @@ class _Side:
         """Without the stacks that nobody was seen in or below."""
         seen = self.weight > 0
         up = self.parent
-        for level in _by_depth(up)[:0:-1]:
+        for level in Forest.of(up, self.frame).levels()[:0:-1]:
             seen[up[level[seen[level]]]] = True
         number = np.cumsum(seen) - 1
         parent = up[seen]
         parent = np.where(parent == NO_NODE, NO_NODE, number[parent])
         return _Side(self.frames, parent, self.frame[seen], self.weight[seen])
 
-    def renumber(self, number: _Ints) -> None:
+    def renumber(self, number: Ints) -> None:
         """Frames by their rows in the common table."""
         self.frame = number[self.frame]
 
@@ -243,7 +243,7 @@ def _chosen(part: Part) -> pl.DataFrame:
     return samples.filter(at != NO_TIME).with_columns(pl.col("weight") * share)
 
 
-def _rooted(profile: StackProfile, thread: NDArray[Any], roots: Roots) -> tuple[list[str], _Ints]:
+def _rooted(profile: StackProfile, thread: NDArray[Any], roots: Roots) -> tuple[list[str], Ints]:
     """The labels of the roots, and the root of each sample."""
     threads = profile.threads.sort("thread")
     main = dict(threads.filter(pl.col("pid") == pl.col("tid")).select("pid", "comm").iter_rows())
@@ -258,17 +258,14 @@ def _rooted(profile: StackProfile, thread: NDArray[Any], roots: Roots) -> tuple[
 
 
 def _under_roots(
-    parent: _Ints, frame: _Ints, first: int, stack: _Ints, weight: _Floats, root: _Ints, roots: int
-) -> tuple[_Ints, _Ints, _Floats]:
+    parent: Ints, frame: Ints, first: int, stack: Ints, weight: _Floats, root: Ints, roots: int
+) -> tuple[Ints, Ints, _Floats]:
     """(parent, frame, weight) of the stacks, each beneath the roots it was seen in; root r has the frame first + r."""
     count = len(parent)
     keys, at = np.unique(root * count + stack, return_inverse=True)
     summed = np.bincount(at, weight, len(keys))
-    level_of = np.zeros(count, np.int64)
-    for depth, level in enumerate(_by_depth(parent)):
-        level_of[level] = depth
-    depths = level_of[keys % count] if count else keys
-    levels: list[_Ints] = []
+    depths = Forest.of(parent, frame).depth[keys % count] if count else keys
+    levels: list[Ints] = []
     below = np.empty(0, np.int64)
     for depth in range(int(depths.max(initial=-1)), -1, -1):  # innermost first: a parent is there because of a child
         here = np.union1d(keys[depths == depth], below)
@@ -287,7 +284,7 @@ def _under_roots(
     return np.concatenate(ups), np.concatenate(shown), np.concatenate(weights)
 
 
-def _one_set(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[_Ints]]:
+def _one_set(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[Ints]]:
     """All frames once, ordered by label, and for each table the rows of its frames there."""
     rows = pl.concat([*tables, pl.DataFrame(schema=_LABELS)])
     told = pl.col("kind").sort_by(pl.col("kind") == "other", maintain_order=True).first()
@@ -311,43 +308,13 @@ def _frame_rows(names: Sequence[str], kind: str) -> pl.DataFrame:
 
 
 def _merged(sides: Sequence[_Side], frames: pl.DataFrame) -> CallTree:
-    """Level by level: equal frames beneath equal parents are one node."""
-    stacks = [_by_depth(side.parent) for side in sides]
-    node_of = [np.empty(len(side.parent), np.int64) for side in sides]
-    parents, shown, depths = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    count, height = 0, max(frames.height, 1)
-    for depth in range(max(map(len, stacks), default=0)):
-        here = [one[depth] if depth < len(one) else np.empty(0, np.int64) for one in stacks]
-        keys: list[_Ints] = []
-        for side, nodes, one in zip(sides, node_of, here, strict=True):
-            up = nodes[side.parent[one]] if depth else np.full(len(one), NO_NODE, np.int64)
-            keys.append((up + 1) * height + side.frame[one])
-        unique, place = np.unique(np.concatenate(keys), return_inverse=True)
-        edges = np.cumsum([0, *map(len, here)])
-        for nodes, one, (start, end) in zip(node_of, here, pairwise(edges), strict=True):
-            nodes[one] = count + place[start:end]
-        parents.append(unique // height - 1)
-        shown.append(unique % height)
-        depths.append(np.full(len(unique), depth, np.int64))
-        count += len(unique)
-    parent = np.concatenate(parents)
+    forest, node_of = merged([Forest.of(side.parent, side.frame) for side in sides])
+    count = len(forest)
     own = np.array([np.bincount(n, s.weight, count)[:count] for n, s in zip(node_of, sides, strict=True)])
     own = own.reshape(len(sides), count).astype(np.float64)
     total = own.copy()
-    tree = CallTree(parent, np.concatenate(depths), np.concatenate(shown), own, total, frames, own.sum(axis=1))
+    tree = CallTree(forest.parent, forest.depth, forest.frame, own, total, frames, own.sum(axis=1))
     for level in tree.levels[:0:-1]:
         for row in total:
-            np.add.at(row, parent[level], row[level])
+            np.add.at(row, tree.parent[level], row[level])
     return tree
-
-
-def _by_depth(parent: _Ints) -> list[_Ints]:
-    """The stacks of each depth, outermost first; by jumps that double, so a deep stack costs no pass a frame."""
-    depth = (parent >= 0).astype(np.int64)
-    up = parent.copy()
-    while (up >= 0).any():
-        known = np.nonzero(up >= 0)[0]
-        depth[known] += depth[up[known]]
-        up[known] = up[up[known]]
-    order = np.argsort(depth, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(parent) else []

@@ -1,0 +1,77 @@
+"""What a frame is, from how programs write its name, and how it is written where a format has only a name.
+
+Read: ``GPU:name``, ``NPU:name``, ``name_[G]`` and ``[GPU_Kernel]name`` for work of an accelerator; the annotations of
+the flamegraph.pl family (``_[k]`` kernel, ``_[i]`` inlined, ``_[j]`` compiled at run time); ``save (train.py:212)`` as
+py-spy and we write Python; ``process 12:"cmd"`` and ``thread (0x7f..)`` of py-spy for who was sampled.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+GPU, NPU = "GPU:", "NPU:"
+IDLE = "[idle]"
+NAME_LIMIT = 1024
+"""Characters kept of a name: those of kernels and C++ differ at their ends."""
+UNKNOWN = "[unknown]"
+
+_LINE = re.compile(r"(?P<name>.+) \((?P<file>[^()]*[^()0-9:][^()]*?)(?::(?P<line>[0-9]{1,9}))?\)", re.DOTALL)
+_PYTHON_FILE = re.compile(r".*\.py[xdi]?|<(?:frozen [^>]*|string|stdin|ipython[^>]*|doctest[^>]*)>", re.DOTALL)
+_BINARY = re.compile(r".*\.so(?:\.[0-9.]+)?", re.DOTALL)
+_THREAD = re.compile(r"process [0-9]+(?::.*)?|thread \(?(?:0x[0-9A-Fa-f]+|[0-9]+)\)?(?::.*)?", re.DOTALL)
+_ANNOTATED = {"_[k]": "kernel", "_[i]": "native", "_[j]": "other"}
+_MODULE = re.compile(r"\[(?:kernel\.|guest\.kernel|k\]|kernel\])")
+
+
+class Name(NamedTuple):
+    """A frame of `whystall.tools.stacks.model`, without its number."""
+
+    name: str
+    file: str = ""
+    line: int = 0
+    kind: str = "other"
+
+
+def named(text: str) -> Name:
+    """The frame that `text` stands for."""
+    if not text.strip():
+        return Name(UNKNOWN)
+    last = text[-1]
+    if last == "]":
+        end = text[-4:]
+        if end == "_[G]" and len(text) > len(end):
+            return device(text[:-4])
+        if end in _ANNOTATED and len(text) > len(end):
+            return Name(text[:-4], kind=_ANNOTATED[end])
+    elif last == ")" and (found := _LINE.fullmatch(text)):
+        name, file, line = found["name"], found["file"], int(found["line"] or 0)
+        if _THREAD.fullmatch(text):
+            return Name(text, kind="thread")
+        if _PYTHON_FILE.fullmatch(file):
+            return Name(name, file, line, "python")
+        if line or _BINARY.fullmatch(file):
+            return Name(name, file, line, "native")
+    start = text[:4]
+    if start in (GPU, NPU) and len(text) > len(start):
+        return device(text[4:], start)
+    if start == "[GPU" and text.startswith("[GPU_Kernel]") and len(text) > len("[GPU_Kernel]"):
+        return device(text[len("[GPU_Kernel]") :].strip())
+    if start in ("proc", "thre") and _THREAD.fullmatch(text):
+        return Name(text, kind="thread")
+    return Name(text)
+
+
+def device(name: str, prefix: str = GPU) -> Name:
+    """The frame of an accelerator's work, or of its doing nothing."""
+    name = name.removeprefix(prefix)
+    return Name(prefix + name, kind="idle" if name == IDLE else "device")
+
+
+def written(name: str, file: str, line: int, kind: str) -> str:
+    """The frame as one text, which `named` takes for the same, as far as text can say it."""
+    if kind == "kernel":
+        return f"{name}_[k]"
+    if file and kind in ("python", "native"):
+        return f"{name} ({file}:{line})" if line else f"{name} ({file})"
+    return name
