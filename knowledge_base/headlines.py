@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from whystall.knowledge_base.compared import compared
 from whystall.knowledge_base.models import Lang
+from whystall.knowledge_base.profiled import cpu_profiled, differed, flame_graphed, heat_mapped
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, words
@@ -97,4 +98,11 @@ def _name(text: str) -> Safe:
     return _TEXT.name(short(text, _LONG))
 
 
-_HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {"slow_node_check": _slow_node, "compare_runs": compared}
+_HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {
+    "slow_node_check": _slow_node,
+    "compare_runs": compared,
+    "cpu_profile": cpu_profiled,
+    "flame_graph": flame_graphed,
+    "flamegraph_diff": differed,
+    "heat_map": heat_mapped,
+}

@@ -22,6 +22,7 @@ from whystall.knowledge_base.models import (
     Ticket,
     Victim,
 )
+from whystall.knowledge_base.profiled import COLUMNS
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, fit, render, voice, words
@@ -78,7 +79,9 @@ def _tables(result: ToolResult[Any], budget: int) -> list[Safe]:
         if isinstance(value, dict) and value:
             shown = [Safe(f"{name}: {record(value)}")]
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            rows, count = table(value, budget - _HEADING)
+            columns = COLUMNS.get((result.tool, name))
+            kept = [{c: row[c] for c in columns} for row in value] if columns else value
+            rows, count = table(kept, budget - _HEADING)
             total = max(result.totals.get(name, 0), len(value))
             shown = [Safe(f"{name} ({count}/{total}):"), *rows] if count else [Safe(f"{name} (0/{total})")]
         else:
