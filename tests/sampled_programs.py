@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -28,7 +29,7 @@ class Program:
         """With `function`'s own code taking `factor` times as long; with `callee`: what it does while in that."""
         changed = []
         for stack, share, stay in zip(self.stacks, self.shares, self.stays_ms, strict=True):
-            pairs = list(zip(stack, stack[1:], strict=False))
+            pairs = list(pairwise(stack))
             hit = (function, callee) in pairs if callee else stack[-1] == function
             changed.append((share * factor, stay * factor) if hit else (share, stay))
         return Program(self.stacks, [s for s, _ in changed], [m for _, m in changed], self.loop)
@@ -132,7 +133,7 @@ def profile_of(
         "events": {"event": [0], "name": [event], "unit": [unit], "period": [0.0]},
     }
     made = {
-        name: pl.DataFrame([pl.Series(column, tables[name][column], strict=False).cast(dtype) for column, dtype in of.items()])
+        name: pl.DataFrame([pl.Series(column, tables[name][column]).cast(dtype) for column, dtype in of.items()])
         for name, of in TABLES.items()
     }
     return StackProfile(made, "simulated", "mono")

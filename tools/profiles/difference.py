@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystall.tools.profiles.difference_groups import Group, Groups, groups_of
-from whystall.tools.profiles.difference_noise import Apart, apart, by_chance, critical, furthest, pooled
+from whystall.tools.profiles.difference_noise import LEVEL, Apart, apart, by_chance, critical, furthest, pooled
 from whystall.tools.profiles.difference_renames import laid_over
 from whystall.tools.profiles.difference_scale import Scale, common_scale
 from whystall.tools.profiles.difference_side import Floats, Side, side_of
@@ -27,16 +27,17 @@ from whystall.tools.stacks.tree import CallTree, Part
 
 Role = Literal["proven", "possible", "effect"]
 Verdict = Literal["differs", "alike", "cannot_tell"]
-MIN_RATIO = 1.08
-"""Relative to the rest, a function that takes less than this more or less is not said to have changed: two runs of one
-program on one machine differ by that much in their memory layout, neighbours and clock frequency alone, which no
-spread within a run can tell (Mytkowicz et al. 2009; our own trials: benchmarks/RESULTS.md)."""
+MIN_RATIO = 1.1
+"""Relative to the rest, a function that does not surely take this many times more or less is not said to have changed:
+two runs of one program on one machine differ by several percent through memory layout, neighbours and clock frequency,
+which no spread within a run can tell (Mytkowicz et al. 2009; own trials in benchmarks/RESULTS.md)."""
 TOO_COARSE_PCT = 10.0
 """When a change of so many points could hide, two profiles are not called alike."""
 _NEAR = 0.95
 _NATS = 1.0
 _OVERLAP = 0.8
-_POSSIBLE = 2.0
+_POSSIBLE = 0.2
+"""Chance makes a row of this role as often."""
 _EFFECTS = 5
 _MIN_GROUP = 0.7
 
@@ -45,7 +46,7 @@ _MIN_GROUP = 0.7
 class Change:
     """One explaining group. Weights are what was not explained by rows before it; `change`: of its share, in points,
     within `error` points with all other groups; `cost`: points of the earlier profile, relative to what did not change.
-    `relative`: to the rest, None when it was not there before.
+    `relative`: to the rest, None when that cannot be told, or it was not there before.
     """
 
     group: Group
@@ -102,30 +103,22 @@ class _Comparison:
         self.is_own = np.array([group.what == "own" for group in self.groups.groups], bool)
         own = self.member[self.is_own]
         atom = self.groups.atom
-        sides = [
-            side_of(part, self.tree, row, atom, own) for row, part in enumerate((self.of_before, self.of_after))
-        ]
+        sides = [side_of(part, self.tree, row, atom, own) for row, part in enumerate((self.of_before, self.of_after))]
         self.before, self.after = pooled(*sides)
         self.whole = np.ones(self.member.shape[1])
-        self.scale = common_scale(self.before, self.after, self.groups.function, self._hints())
+        self.scale = common_scale(self.before, self.after, self.groups.function, [self.before.sum / self.after.sum])
         self.core = self.scale.core.astype(np.float64)
         self.alive = np.ones(self.member.shape[1])
         first = apart(self.before, self.after, self.member, self.core)
         self.draws = furthest(self.before, self.after, self.member, self.core, first.free)
-        self.limit = critical(self.draws)
+        self.limit = critical(self.draws, LEVEL)
+        self.likely = critical(self.draws, _POSSIBLE)
         self.known = self.before.known and self.after.known
         share = (self.before.weights / self.before.sum + self.after.weights / self.after.sum) / 2
         mine = apart(self.before, self.after, own, self.whole)
         parts = own @ share
         self.count = float(2 * (parts * (1 - parts)).sum() / max((mine.error**2).sum(), 1e-12)) if len(own) else 0.0
         self.bound = float(100 * self.limit * mine.error.max()) if len(own) and self.known else None
-
-    def _hints(self) -> list[float]:
-        """The ratio of shares of what weighs the same in both, or the same per step."""
-        found = [self.before.sum / self.after.sum]
-        if self.before.steps and self.after.steps:
-            found.insert(0, found[0] * self.after.steps / self.before.steps)
-        return found
 
     def explained(self, top: int, names: Sequence[tuple[str, str]]) -> Difference:
         rows: list[Change] = []
@@ -194,11 +187,11 @@ class _Comparison:
         """Which groups changed enough, and surely enough."""
         points = 100 * now.change * self._base_share()
         bases = [float(self.core @ side.weights) for side in (self.before, self.after)]
-        levels = [np.maximum(now.before / bases[0], 0.0), np.maximum(now.after / bases[1], 0.0)]
-        factor = np.maximum(*levels) / np.maximum(np.minimum(*levels), 1e-12)
-        enough = (np.abs(points) >= self.min_pct) & (factor >= MIN_RATIO)
-        least = self.limit if role == "proven" else _POSSIBLE
-        return np.asarray(enough & (np.abs(now.score) > least))
+        least = (MIN_RATIO - 1) * np.minimum(now.before / bases[0], now.after / bases[1])
+        enough = (np.abs(points) >= self.min_pct) & (np.abs(now.change) > least)
+        if role == "proven":
+            return np.asarray(enough & (np.abs(now.change) - self.limit * now.error > least))
+        return np.asarray(enough & (np.abs(now.score) > self.likely)) if self.known else np.asarray(enough)
 
     def _base_share(self) -> float:
         return float(self.core @ self.before.weights) / self.before.sum
@@ -230,7 +223,7 @@ class _Comparison:
         one = apart(self.before, self.after, living[None], self.whole)
         shares = [100 * float(living @ side.weights) / side.sum for side in (self.before, self.after)]
         bases = [float(self.core @ side.weights) / side.sum for side in (self.before, self.after)]
-        relative = (shares[1] / bases[1]) / (shares[0] / bases[0]) if shares[0] > 0 else None
+        told = self.scale.told and shares[0] > 0
         return Change(
             group=self.groups.groups[row],
             role=role,
@@ -240,7 +233,7 @@ class _Comparison:
             change=shares[1] - shares[0],
             error=float(100 * self.limit * one.error[0]),
             cost=float(100 * now.change[row] * self._base_share()),
-            relative=relative,
+            relative=(shares[1] / bases[1]) / (shares[0] / bases[0]) if told else None,
             p_value=by_chance(self.draws, float(now.score[row])) if self.known else None,
         )
 
@@ -257,9 +250,7 @@ class _Comparison:
         free = ~(self.groups.member & taken).any(axis=1) & self.is_own
         moved = free & (100 * np.abs(plain.change) >= self.min_pct) & (np.abs(now.score) <= self.limit)
         order = sorted(np.nonzero(moved)[0], key=lambda row: -abs(plain.change[row]))[:_EFFECTS]
-        return [
-            self._change(int(row), "effect", self.member[row], now, self.groups.member[row]) for row in order
-        ]
+        return [self._change(int(row), "effect", self.member[row], now, self.groups.member[row]) for row in order]
 
 
 def _part(some: Floats, both: Floats, common: float) -> Floats:

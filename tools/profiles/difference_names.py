@@ -20,7 +20,7 @@ _BARE = 8
 # gcc and clang: parts and specialised copies of one function
 _CLONE = r"(?:\.(?:isra|constprop|part|cold|lto_priv|llvm)(?:\.\d+)*)+$"
 _PARTS = ("name", "file", "kind")
-STEP = r"^ProfilerStep#\d+$"
+_STEP = r"^ProfilerStep#\d+$"
 
 
 def comparable(profile: StackProfile) -> StackProfile:
@@ -30,7 +30,7 @@ def comparable(profile: StackProfile) -> StackProfile:
     unnamed = name.str.contains(_ADDRESS) & (name.str.starts_with("0x") | (name.str.len_chars() >= _BARE))
     code = kind.is_in(["native", "kernel", "other"])
     whose = pl.when(module == "").then(pl.lit("[unknown]")).otherwise("[" + module + "]")
-    numbered = (kind == "thread") | name.str.contains(STEP)
+    numbered = (kind == "thread") | name.str.contains(_STEP)
     alike = (
         pl.when(code & unnamed)
         .then(whose)

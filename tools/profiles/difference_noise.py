@@ -43,20 +43,36 @@ def pooled(before: Side, after: Side) -> tuple[Side, Side]:
     return made[0], made[1]
 
 
+def variances(before: Side, after: Side, member: Floats, base: Floats) -> tuple[Floats, Floats]:
+    """Of the ratios of the groups' weights to that of the atoms `base`, on each side.
+
+    Bursts that one side shows are possible on the other, where fewer of them may have been seen: how many times the
+    variance is that of counting is estimated from both, and each side's is at least that.
+    """
+    counted, spread = zip(*(side.variance(member, base) for side in (before, after)), strict=True)
+    told = [(mine, seen) for mine, seen in zip(counted, spread, strict=True) if seen is not None]
+    if not told:
+        return counted[0], counted[1]
+    times = sum(seen for _, seen in told) / np.maximum(sum(mine for mine, _ in told), 1e-300)
+    if not (before.traced and after.traced):
+        times = np.maximum(times, 1.0)
+    made = [
+        mine if seen is None else np.maximum(seen, times * mine) for mine, seen in zip(counted, spread, strict=True)
+    ]
+    return made[0], made[1]
+
+
 def apart(before: Side, after: Side, member: Floats, base: Floats) -> Apart:
     """The groups `member` (rows) of both sides, each relative to the atoms `base` of its side."""
-    sums, ratios, variance, free = [], [], np.zeros(len(member)), []
-    for side in (before, after):
-        weights = member @ side.weights
-        mine, degrees = side.variance(member, base)
-        sums.append(weights)
-        ratios.append(weights / float(base @ side.weights))
-        free.append((float(mine.sum()), degrees))
-        variance += mine
-    error = np.sqrt(variance) + _SMALL * np.maximum(ratios[0], ratios[1]) + 1e-12
-    parts = sum(own**2 / degrees for own, degrees in free)
-    degrees = sum(own for own, _ in free) ** 2 / parts if parts > 0 else np.inf
-    return Apart(ratios[1] - ratios[0], error, sums[0], sums[1], max(degrees, 1.0))
+    sides = (before, after)
+    sums = [member @ side.weights for side in sides]
+    ratios = [mine / float(base @ side.weights) for mine, side in zip(sums, sides, strict=True)]
+    variance = variances(before, after, member, base)
+    error = np.sqrt(variance[0] + variance[1]) + _SMALL * np.maximum(ratios[0], ratios[1]) + 1e-12
+    known = [(float(mine.sum()), side.free) for mine, side in zip(variance, sides, strict=True)]
+    parts = sum(own**2 / free for own, free in known)
+    free = sum(own for own, _ in known) ** 2 / parts if parts > 0 else np.inf
+    return Apart(ratios[1] - ratios[0], error, sums[0], sums[1], max(free, 1.0))
 
 
 def furthest(before: Side, after: Side, member: Floats, base: Floats, free: float) -> Floats:
@@ -86,9 +102,9 @@ def furthest(before: Side, after: Side, member: Floats, base: Floats, free: floa
     return np.sort(largest)
 
 
-def critical(draws: Floats) -> float:
-    """The score that chance exceeds with the probability `LEVEL`."""
-    return float(np.quantile(draws, 1 - LEVEL))
+def critical(draws: Floats, level: float) -> float:
+    """The score that chance exceeds with the probability `level`."""
+    return float(np.quantile(draws, 1 - level))
 
 
 def by_chance(draws: Floats, score: float) -> float:

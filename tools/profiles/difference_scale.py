@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from whystall.tools.profiles.difference_noise import variances
 from whystall.tools.profiles.difference_side import Side
 
 ALIKE = 0.05
@@ -39,23 +40,21 @@ class Scale:
     told: bool
 
 
-def common_scale(before: Side, after: Side, function: NDArray[np.int64], hints: Sequence[float] = ()) -> Scale:
+def common_scale(before: Side, after: Side, function: NDArray[np.int64], hints: Sequence[float]) -> Scale:
     """The common scale of two sides. `function`: of each atom, -1: of those that are too small to be looked at.
 
-    `hints`: ratios of shares that a function has when its weight, or that per step, is the same in both.
+    `hints`: ratios of shares that a function has when its weight is the same in both, as of two runs of the same work.
     """
     everything = Scale(np.ones(len(function), bool), 1.0, 1.0, told=False)
     ids, number = np.unique(function, return_inverse=True)
     member = np.zeros((len(ids), len(function)))
     member[number, np.arange(len(function))] = 1.0
     whole = np.ones(len(function))
-    shares, variances = [], []
-    for side in (before, after):
-        shares.append(member @ side.weights / side.sum)
-        variances.append(side.variance(member, whole)[0])
+    shares = [member @ side.weights / side.sum for side in (before, after)]
+    spread = variances(before, after, member, whole)
     both = (shares[0] > 0) & (shares[1] > 0)
     safe = [np.where(both, share, 1.0) for share in shares]
-    error = np.sqrt(variances[0] / safe[0] ** 2 + variances[1] / safe[1] ** 2)
+    error = np.sqrt(spread[0] / safe[0] ** 2 + spread[1] / safe[1] ** 2)
     votes = np.nonzero(both & (error < _KNOWN))[0]
     if not len(votes):
         return everything

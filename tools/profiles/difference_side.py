@@ -2,7 +2,8 @@
 
 Samples are no independent draws: a function that runs for a second is sampled a hundred times. So where samples have
 instants, the time is cut into blocks and the spread between blocks is what counts (a block bootstrap in its normal
-approximation): steps of a training run, where the stacks name them, else equal times, long enough that longer ones
+approximation): of a record of all that
+happened the steps of training, where something recurs at even intervals, else equal times, long enough that longer ones
 would not give another answer (as in Flyvbjerg & Petersen 1989). The spread cannot be less than what counting makes.
 """
 
@@ -14,22 +15,24 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from whystall.tools.profiles.difference_names import STEP
 from whystall.tools.stacks.model import NO_STACK, NO_TIME, StackProfile
 from whystall.tools.stacks.tree import CallTree, Part, labels_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 DURATIONS = frozenset({"ns", "us", "ms", "s", "nanoseconds", "microseconds", "milliseconds", "seconds"})
-BURST = 10.0
+BURST = 20.0
 """Counts without instants do not tell their bursts: their variance is taken to be so many times that of independent
-samples, which is right for functions that stay for five samples in a row on average (2 x 5.5 - 1)."""
+samples, which is right for functions that stay for ten samples in a row on average, 100 ms at 99 Hz."""
 
 _BLOCKS = (64, 32, 16)
 _STEADY = 1.4
 """Blocks are long enough when twice as long ones change the variance by no more than this factor: at 16 blocks the
 estimate is itself uncertain by about a third."""
-_LEAST_STEPS = 3
+_LEAST_STEPS, _MOST_STEPS = 4, 500
+_EVEN = 0.35
+"""Intervals are even when their standard deviation is at most this share of their mean."""
+_COVERED = 0.8
 _LEAST_SAMPLES = 4
 """Samples a block should have on average, so that its spread is one of shares and not of whether it has any."""
 
@@ -49,25 +52,28 @@ class Side:
     traced: bool
     known: bool
     how: str
-    steps: int = 0
 
     @property
     def sum(self) -> float:
         """All it weighs."""
         return float(self.weights.sum())
 
-    def variance(self, member: Floats, of: Floats) -> tuple[Floats, float]:
-        """Of the ratios of the groups' weights (`member`, a row each) to the weight of the atoms `of`; and the degrees
-        of freedom with which it is known."""
+    @property
+    def free(self) -> float:
+        """Degrees of freedom its variance is known with."""
+        return np.inf if self.blocks is None else float(len(self.blocks) - 1)
+
+    def variance(self, member: Floats, of: Floats) -> tuple[Floats, Floats | None]:
+        """Of the ratios of the groups' weights (`member`, a row each) to the weight of the atoms `of`: as counting
+        makes it, and as blocks show it, if there are any."""
         whole = float(of @ self.weights)
         ratio = member @ self.weights / whole
         cross = (member * of) @ self.counting
         counted = (member @ self.counting - 2 * ratio * cross + ratio**2 * float(of @ self.counting)) / whole**2
+        counted = np.maximum(counted, 0.0)
         if self.blocks is None:
-            return counted, np.inf
-        spread = _spread(self.blocks, member, of, ratio, whole)
-        free = float(len(self.blocks) - 1)
-        return (spread if self.traced else np.maximum(spread, counted)), free
+            return counted, None
+        return counted, _spread(self.blocks, member, of, ratio, whole)
 
 
 def _spread(blocks: Floats, member: Floats, of: Floats, ratio: Floats, whole: float) -> Floats:
@@ -99,15 +105,14 @@ def side_of(part: Part, tree: CallTree, row: int, atom: Ints, functions: Floats)
     at, span, weight, stack = _clipped(samples, part)
     where = atom[of_stack[stack]]
     counting = _sums(where, weight**2, count)
-    steps = _steps(profile, samples) if part.span_ns is None else np.empty(0)
-    if len(steps) >= _LEAST_STEPS:
-        edges = np.append(steps, max(float((at + span).max()), steps[-1]) + 1)
+    steps = _recurring(at, span, stack) if traced and len(at) else np.empty(0)
+    if len(steps):
+        edges = np.append(steps, float((at + span).max()) + 1)
         blocks: Floats | None = _blocks(at, span, weight, where, count, edges)
-        how = "steps"
     else:
         blocks = _by_time(at, span, weight, where, count, functions)
-        how = "time"
-    return Side(weights, blocks, counting, len(at), traced, blocks is not None, how, len(steps))
+    how = "steps" if len(steps) else "time"
+    return Side(weights, blocks, counting, len(at), traced, blocks is not None, how)
 
 
 def _sums(number: Ints, weight: Floats, count: int) -> Floats:
@@ -183,27 +188,25 @@ def _clipped(samples: pl.DataFrame, part: Part) -> tuple[Floats, Floats, Floats,
     return begins, lengths, weights, np.concatenate([one[3] for one in found])
 
 
-def _steps(profile: StackProfile, samples: pl.DataFrame) -> Floats:
-    """When the steps that stacks name begin, since the first sample."""
-    names = profile.frames.select("frame", "name").filter(pl.col("name").str.contains(STEP))
-    if names.is_empty():
-        return np.empty(0)
-    number = np.full(profile.frames.height, -1, np.int64)
-    number[names["frame"].to_numpy()] = np.arange(names.height)
-    own = number[profile.stacks["frame"].to_numpy()]
-    parent = profile.stacks["parent"].to_numpy().astype(np.int64)
-    of_stack, up = own.copy(), parent.copy()
-    while True:
-        open_ones = np.nonzero((of_stack < 0) & (up >= 0))[0]
-        if not len(open_ones):
-            break
-        of_stack[open_ones] = own[up[open_ones]]
-        up[open_ones] = parent[up[open_ones]]
-    stack = samples["stack"].to_numpy()
-    step = np.where(stack >= 0, of_stack[stack], -1)
-    at = samples["at_ns"].to_numpy().astype(np.float64)
-    starts = [float(at[step == one].min()) for one in np.unique(step[step >= 0])]
-    return np.sort(np.array(starts)) - at.min()
+def _recurring(at: Floats, span: Floats, stack: Ints) -> Floats:
+    """When something begins that comes again and again at even intervals, as a step of training does; empty: nothing.
+
+    Of a record of all that happened a stack that is entered once a step marks the steps. Of several, the one with the
+    longest interval that leaves enough blocks.
+    """
+    order = np.lexsort((at, stack))
+    starts, of = at[order], stack[order]
+    _, first, counts = np.unique(of, return_index=True, return_counts=True)
+    whole = float((at + span).max())
+    found: dict[int, Floats] = {}
+    for row in np.nonzero((counts >= _LEAST_STEPS) & (counts <= _MOST_STEPS))[0]:
+        mine = starts[first[row] : first[row] + counts[row]]
+        gaps = np.diff(mine)
+        covers = (mine[-1] - mine[0] + gaps.mean()) >= _COVERED * whole
+        if covers and float(gaps.std()) <= _EVEN * float(gaps.mean()):
+            found.setdefault(len(mine), mine)
+    enough = [count for count in found if count >= _BLOCKS[-1]]
+    return found[min(enough) if enough else max(found)] if found else np.empty(0, np.float64)
 
 
 def _by_time(at: Floats, span: Floats, weight: Floats, where: Ints, count: int, functions: Floats) -> Floats | None:

@@ -1,0 +1,106 @@
+"""What flamegraph_diff answers in tables. Shares are percent of a profile's weight, changes of them points."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from whystall.tools.contract.result import Model
+
+Verdict = Literal["differs", "alike", "cannot_tell"]
+"""`alike`: no more different than chance makes two profiles of one thing, and a change of `bound_pct` would have been
+seen."""
+
+What = Literal["own", "total", "calls"]
+"""What of the function changed: its own code, it and all it calls, or what it does in `callee`."""
+
+Direction = Literal["grew", "shrank", "appeared", "vanished", "moved", "renamed"]
+"""`moved`: what `counterpart` did before is done here now, and costs as much."""
+
+Role = Literal["proven", "possible", "effect"]
+"""`possible`: large enough, but chance may have made it; `effect`: the share changed because others' did."""
+
+Effect = Literal["same", "said", "limited"]
+
+REASONS = (
+    "few_samples",  # a change of many points could hide in what chance does
+    "not_samples",  # weights without instants do not tell how many independent samples they are
+    "no_common_scale",  # too much changed to tell what did not: what shrank may only have made room
+    "little_in_common",  # most of what one profile shows is not in the other
+    "nothing_there",  # no samples
+)
+"""Codes of `DiffData.reasons`; their sentences are in prompts/."""
+
+CHECKS = (
+    "other_source",  # the profiles are of different formats or profilers
+    "other_event",  # events have different names
+    "other_period",  # sampled at different rates
+    "other_kinds",  # Python frames, operators or device work are in one of them only
+    "other_weight",  # they weigh differently as a whole
+)
+"""Codes of `CheckRow.code`."""
+
+
+class ChangeRow(Model):
+    """A function that explains part of the difference. `code`: where it is, ``train.py:212``; `path`: who calls it,
+    outermost first, where most of it is. `low_pct` to `high_pct`: where `change_pct` lies, 99 % certain for all rows
+    together. `cost_pct`: how much more (less) than before, in percent of the whole earlier profile, measured against
+    what did not change. `ratio`: of the shares, `relative`: against what did not change; None when it was not there.
+    """
+
+    name: str
+    what: What
+    callee: str = ""
+    counterpart: str = ""
+    direction: Direction
+    role: Role
+    code: str = ""
+    frame_kind: str = ""
+    path: list[str] = Field(default_factory=list)
+    before_pct: float
+    after_pct: float
+    change_pct: float
+    low_pct: float
+    high_pct: float
+    cost_pct: float
+    ratio: float | None
+    relative: float | None
+    p_value: float | None
+
+
+class CheckRow(Model):
+    """Whether the profiles can be compared. `what`: source, event, period, kinds, weight. `code`: one of `CHECKS`,
+    empty when the same."""
+
+    what: str
+    before: str
+    after: str
+    effect: Effect
+    code: str = ""
+
+
+class DiffData(Model):
+    """`total_before`, `total`: in `unit`; `span_*`: seconds from the first sample to the end, None without instants.
+    `unchanged_pct`: of the earlier profile, what all else is measured against; its share is `scale` times as large
+    later. `blocks`: how samples were grouped that depend on each other: steps, time or counts. `common_pct`: of the
+    profiles, functions that both have.
+    """
+
+    verdict: Verdict = "cannot_tell"
+    reasons: list[str] = Field(default_factory=list)
+    event: str = ""
+    unit: str = ""
+    samples_before: int = 0
+    samples: int = 0
+    total_before: float = 0.0
+    total: float = 0.0
+    span_before_s: float | None = None
+    span_s: float | None = None
+    blocks: str = ""
+    bound_pct: float | None = None
+    scale: float = 1.0
+    unchanged_pct: float = 0.0
+    common_pct: float = 0.0
+    rows: list[ChangeRow] = Field(default_factory=list)
+    checks: list[CheckRow] = Field(default_factory=list)
