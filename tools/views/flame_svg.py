@@ -196,12 +196,12 @@ def _percent(share: float) -> str:
     value = 100 * share
     if 0 < value < 0.01:
         return "< 0.01 %"
-    return f"{value:.{0 if value in (0, 100) else 1 if value >= 10 else 2}f} %"
+    return f"{value:.{0 if value == 0 or value >= 99.995 else 1 if value >= 9.995 else 2}f} %"
 
 
 def _points(value: float) -> str:
     sign = "+" if value > 0 else "−" if value < 0 else ""
-    return f"{sign}{abs(value):.{1 if abs(value) >= 10 else 2}f}"
+    return f"{sign}{abs(value):.{1 if abs(value) >= 9.995 else 2}f}"
 
 
 def _amount(value: float, unit: str, words: Mapping[str, str]) -> str:

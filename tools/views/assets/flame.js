@@ -71,7 +71,7 @@ const Flame = (() => {
     const value = 100 * share;
     return (value >= 99.995 || value === 0 ? value.toFixed(0) : value >= 9.995 ? value.toFixed(1) : value >= 0.01 ? value.toFixed(2) : "< 0.01") + " %";
   };
-  const points = (value) => (value > 0 ? "+" : value < 0 ? "−" : "") + (Math.abs(value) >= 10 ? Math.abs(value).toFixed(1) : Math.abs(value).toFixed(2));
+  const points = (value) => (value > 0 ? "+" : value < 0 ? "−" : "") + (Math.abs(value) >= 9.995 ? Math.abs(value).toFixed(1) : Math.abs(value).toFixed(2));
 
   // --- looks -------------------------------------------------------------------------------------------------
   function pattern(colour, ink, kind, scale) {
