@@ -23,22 +23,24 @@ _PAGE_LEAST = 1e-5  # the page can be zoomed; the picture shows a tenth of a pix
 
 
 def flame_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
-    """The samples that flame_graph judged, in `lang`; `judged.basis` is their `CallTree`."""
+    """The samples that flame_graph judged, in `lang`; `judged.basis` is their `CallTree`, None without any."""
     counted = _counted(recording, judged)
-    return _drawn("flame_graph", cast("CallTree", judged.basis), counted, judged, lang, "heading")
+    return _drawn("flame_graph", cast("CallTree | None", judged.basis), counted, judged, lang, "heading")
 
 
 def cpu_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
-    """The samples that cpu_profile took, in `lang`; `judged.basis` is their `CallTree`."""
+    """The samples that cpu_profile took, in `lang`; `judged.basis` is their `CallTree`, None without any."""
     counted = _counted(recording, judged)
-    return _drawn("cpu_profile", cast("CallTree", judged.basis), counted, judged, lang, "heading_cpu")
+    return _drawn("cpu_profile", cast("CallTree | None", judged.basis), counted, judged, lang, "heading_cpu")
 
 
 def difference_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
     """The two profiles that flamegraph_diff compared over one another, in `lang`; `judged.basis` is the
     `Difference`.
     """
-    seen = cast("Difference", judged.basis)
+    seen = cast("Difference | None", judged.basis)
+    if seen is None:
+        return []
     counted = _counted(recording, judged)
     return _drawn("flamegraph_diff", seen.tree, counted, judged, lang, "heading_diff", seen.proven)
 
@@ -67,7 +69,7 @@ def _counted(recording: Recording, judged: Judgement[Any]) -> tuple[str, float]:
 
 def _drawn(
     tool: str,
-    tree: CallTree,
+    tree: CallTree | None,
     counted: tuple[str, float],
     judged: Judgement[Any],
     lang: Lang,
@@ -80,9 +82,9 @@ def _drawn(
     from whystall.tools.views.flame_page import flame_page
     from whystall.tools.views.flame_svg import MOST_SVG_NODES, flame_svg
 
-    said: dict[str, str] = words(lang)["flame_page"]
-    if not len(tree):
+    if tree is None or not tree.sums.any():
         return []
+    said: dict[str, str] = words(lang)["flame_page"]
     title = str(said[heading])
     unit, period = counted
     verdict, *notes = [str(line).strip().removeprefix("- ") for line in headline_of(tool, judged.data, lang)] or [""]
