@@ -25,7 +25,7 @@ _DURATIONS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 COLUMNS = MappingProxyType(
     {
         ("cpu_profile", "frames"): ("self_pct", "total_pct", "low_pct", "high_pct", "samples", "name", "code", "kind"),
-        ("flame_graph", "rows"): ("self_pct", "total_pct", "samples", "name", "code", "frame_kind"),
+        ("flame_graph", "frames"): ("self_pct", "total_pct", "samples", "name", "code", "kind"),
         ("flame_graph", "inclusive"): ("total_pct", "self_pct", "name", "code"),
         ("flamegraph_diff", "rows"): (
             *("name", "code", "what", "callee", "counterpart", "direction", "role", "before_pct", "after_pct"),
@@ -64,8 +64,8 @@ def flame_graphed(data: FlameData, lang: Lang) -> list[Safe]:
         facts.append(_filled(mine["samples"], _count(data.samples)))
     if data.idle_pct is not None:
         facts.append(_filled(mine["idle"], _pct(data.idle_pct)))
-    lines += [_line(facts, lang), *_kinds([(row.frame_kind, row.pct) for row in data.kinds], lang)]
-    return lines + [_launched(row, lang) for row in data.devices[:_DEVICES]]
+    lines += [_line(facts, lang), *_kinds([(row.kind, row.self_pct) for row in data.kinds], lang)]
+    return lines + [_launched(row, data.unit, lang) for row in data.devices[:_DEVICES]]
 
 
 def differed(data: DiffData, lang: Lang) -> list[Safe]:
@@ -132,15 +132,15 @@ def _changed(row: ChangeRow, lang: Lang) -> Safe:
     return Safe("  " + _filled(mine["change"], **known))
 
 
-def _launched(row: DeviceRow, lang: Lang) -> Safe:
+def _launched(row: DeviceRow, unit: str, lang: Lang) -> Safe:
     """Work of a device, and the operators and lines that launch most of it."""
     said = words(lang)
     mine = said["profiled"]
     known = {
         "name": _name(row.name),
         "pct": _pct(row.pct),
-        "count": _count(row.count),
-        "total": Safe(quantity(row.total_ms, "ms")),
+        "count": _count(row.count or 0),
+        "total": _weight(row.weight, unit),
     }
     text = _filled(mine["device"], **known)
     launchers = [

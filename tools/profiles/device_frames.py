@@ -24,7 +24,7 @@ _HOST = {
     "operator": "operator",
     "annotation": "annotation",
     "launch": "launch",
-    "sync": "launch",
+    "sync": "native",
 }
 
 
@@ -44,7 +44,7 @@ def prefix_of(source: str) -> str:
 
 def host_frame(kind: str, name: str) -> Frame:
     """The frame of an activity on the host. A Python function's name holds its file and line; a wait for the device is
-    a call into its runtime like a launch; the steps of the profiler are one frame.
+    a native call into its runtime; the steps of the profiler are one frame.
     """
     if kind == "python":
         name = _ADDRESS.sub("", name)

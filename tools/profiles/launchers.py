@@ -1,0 +1,65 @@
+"""Who has a device do its work: the nearest operator and the nearest line of the program above it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystall.tools.stacks.tree import NO_NODE, CallTree
+
+# The framework's and the interpreter's own Python: it calls operators on behalf of somebody. Kineto names files
+# relative to where they were found, so the few that are above every thread and process are known by name.
+_LIBRARY = re.compile(
+    r"(?:^|/)(?:torch|torch_npu|torch_xla|triton)/|/lib/python[0-9.]+/(?!(?:site|dist)-packages/)|^<"
+    r"|^(?:asyncio|concurrent|importlib|multiprocessing)/|^(?:contextlib|functools|runpy|threading)\.py$"
+)
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """`operator`, and `code` (the label of a Python frame), empty where there is none above; `pct` of the frame's
+    work.
+    """
+
+    operator: str
+    code: str
+    pct: float
+
+
+def launchers(tree: CallTree, frames: list[int], top: int) -> dict[int, list[Launcher]]:
+    """For each of `frames` (rows of the tree's frames) who calls it, by how much, largest first; at most `top` each.
+
+    The line is the nearest that is not the framework's or the interpreter's; where there is none, the nearest of all.
+    """
+    kinds = tree.frames["kind"].to_numpy()
+    files = tree.frames["file"].to_list()
+    python = (kinds == "python") & np.array([file != "" for file in files], bool)
+    own = python & np.array([_LIBRARY.search(file) is None for file in files], bool)
+    operator, code, line = (_nearest(tree, wanted) for wanted in (kinds == "operator", own, python))
+    code = np.where(code == NO_NODE, line, code)
+    found: dict[int, list[Launcher]] = {}
+    for frame in frames:
+        weights: dict[tuple[str, str], float] = {}
+        nodes = np.flatnonzero(tree.frame == frame)
+        for node in nodes.tolist():
+            key = (_label(tree, operator[node]), _label(tree, code[node]))
+            weights[key] = weights.get(key, 0.0) + float(tree.total[0, node])
+        whole = sum(weights.values()) or 1.0
+        best = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:top]
+        found[frame] = [Launcher(*key, 100 * weight / whole) for key, weight in best]
+    return found
+
+
+def _nearest(tree: CallTree, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Of each node the nearest above it whose frame is `wanted`, itself included."""
+    found = np.where(wanted[tree.frame], np.arange(len(tree)), NO_NODE)
+    for level in tree.levels[1:]:
+        found[level] = np.where(found[level] == NO_NODE, found[tree.parent[level]], found[level])
+    return found
+
+
+def _label(tree: CallTree, node: int) -> str:
+    return tree.label(int(node)) if node != NO_NODE else ""
