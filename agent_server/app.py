@@ -64,7 +64,7 @@ class RecordParams(TargetParams):
     def needs(self) -> list[Need]:
         """What every tool can judge, and what is taken only when it is asked for."""
         rate = {"period_ns": 1_000_000_000 // self.hz} if self.hz else {}
-        samples = [Need("samples", rate)] if self.samples else []
+        samples = [Need("samples", {**rate, "python": 1})] if self.samples else []
         return [*_RECORD_NEEDS, *([_TRACE_NEED] if self.trace else []), *samples]
 
 

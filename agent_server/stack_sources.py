@@ -71,7 +71,15 @@ def _both(tool: Tool[Any, Any], params: Params, source: Path | None) -> Recordin
     for name, path in ((_BEFORE, before), (_AFTER, after)):
         rank = getattr(params, f"{name}_rank", None)
         sides[name] = open_stacks(path, **shared, **({"rank": rank} if rank is not None else {}))
-    return recording_of(sides[_AFTER], name=clean(Path(after).name), before=sides[_BEFORE])
+    return recording_of(sides[_AFTER], name=_compared(Path(before), Path(after)), before=sides[_BEFORE])
+
+
+def _compared(before: Path, after: Path) -> str:
+    """Both names on one line; with what tells them apart when they are called alike."""
+    names = [path.name for path in (before, after)]
+    if names[0] == names[1]:
+        names = ["/".join(path.parts[-2:]) for path in (before, after)]
+    return " -> ".join(clean(name) for name in names)
 
 
 def _recorded(source: Path, options: dict[str, Any]) -> Recording:

@@ -56,6 +56,7 @@ def result_text(result: ToolResult[Any], lang: Lang) -> str:
             r=result,
             headline=first,
             job=any(collector.name == "ranks" for collector in result.coverage.collectors),
+            read=not result.coverage.host and any(c.name == "samples" for c in result.coverage.collectors),
             findings=findings,
             left=left,
             tables=tables,
