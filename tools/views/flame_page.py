@@ -23,7 +23,17 @@ SCRIPT_WORDS = (
     frozenset(
         {"tools", "search", "search_hint", "matches", "no_match", "plain", "root_below", "reset", "path", "graph"}
     )
-    | {"legend", "unit_samples", "total_of", "self_of", "of_zoomed", "rest_is", "widths", "before_widths"}
+    | {
+        "legend",
+        "unit_sample",
+        "unit_samples",
+        "total_of",
+        "self_of",
+        "of_zoomed",
+        "rest_is",
+        "widths",
+        "before_widths",
+    }
     | {"after_widths", "total_two", "self_two", "amounts_two", "change", "proven", "not_proven", "same", "change_is"}
     | {f"kind_{kind}" for kind in _KINDS}
 )
@@ -34,7 +44,7 @@ WORDS = SCRIPT_WORDS | (
     | {"key_move", "key_zoom", "key_out", "key_reset", "key_search", "key_next", "key_turn", "key_side", "key_theme"}
     | {"key_help"}
 )
-"""The words the caller gives. ``{}`` in them stands for a name or number: matches (frames, share), unit_samples,
+"""The words the caller gives. ``{}`` in them stands for a name or number: matches (frames, share), unit_sample, unit_samples,
 total_of and self_of (amount, share), of_zoomed, total_two, self_two and amounts_two (before, after), change (points),
 cut (frames, share), rows_cut (two)."""
 
@@ -162,7 +172,8 @@ def _line(row: Row, at: int | None, words: Mapping[str, str]) -> str:
 
 
 def _share(share: float) -> str:
-    return f'<td class="number" data-value="{share:.9g}">{100 * share:.2f} %</td>'
+    figure = "< 0.01" if 0 < share < 5e-5 else f"{100 * share:.2f}"
+    return f'<td class="number" data-value="{share:.9g}">{escape(figure)} %</td>'
 
 
 def _change(shares: Sequence[float], row: Row, words: Mapping[str, str]) -> str:

@@ -31,7 +31,7 @@ MOST_SVG_NODES = 20_000
 """In one file, about: then it has 4 MB. More are for the page."""
 SVG_WORDS = frozenset({"search", "reset", "root_below", "matches", "no_match", "plain", "total_of", "self_of"}) | (
     frozenset({"total_two", "change", "not_proven", "rest_is", "widths", "before_widths", "after_widths", "same"})
-    | {"nothing", "cut", "unit_samples", "change_is"}
+    | {"nothing", "cut", "unit_sample", "unit_samples", "change_is"}
 )
 """Of the words of the page (`flame_page.WORDS`), those that the file says besides the kinds."""
 _INNER = WIDTH - 2 * MARGIN
@@ -213,4 +213,8 @@ def _amount(value: float, unit: str, words: Mapping[str, str]) -> str:
         name, size = next(((name, size) for name, size in scales[unit] if value >= size), scales[unit][-1])
         return f"{value / size:.3g} {name}" if value / size < 1000 else f"{value / size:,.0f} {name}"
     number = f"{value:,.0f}" if value == round(value) else f"{value:,.3g}" if value < 1000 else f"{value:,.1f}"
-    return words["unit_samples"].format(number) if unit == "samples" else f"{number} {unit}"
+    return (
+        words["unit_sample" if value == 1 else "unit_samples"].format(number)
+        if unit == "samples"
+        else f"{number} {unit}"
+    )

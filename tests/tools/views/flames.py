@@ -36,12 +36,12 @@ def tree(stacks: Iterable[Stack], proven: Iterable[str] | None = None) -> FlameT
     for node in range(len(parent) - 1, -1, -1):
         if parent[node] >= 0:
             total[:, parent[node]] += total[:, node]
-    frames = sorted(set(names))
+    frames = {name: row for row, name in enumerate(sorted(set(names)))}
     kinds, labels = zip(*[_kind(name) for name in frames], strict=True) if frames else ((), ())
     return FlameTree(
         parent=np.array(parent, int),
         depth=np.array(depth, int),
-        frame=np.array([frames.index(name) for name in names], int),
+        frame=np.array([frames[name] for name in names], int),
         own=weights,
         total=total,
         labels=labels,

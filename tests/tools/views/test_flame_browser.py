@@ -152,7 +152,7 @@ def test_search_marks_and_sums(show: Open) -> None:
     page.press("/")
     assert page.run("document.activeElement === flame.search")
     page.write("^(load|vfs_.*)$")
-    assert texts(page, ".flame-found") == ["2 frames match, 40.0 % of all"]  # one lies within the other
+    assert texts(page, ".flame-found") == ["matches: 2 (40.0 % of all)"]  # one lies within the other
     x, y = middle(page, "step")
     dim = colour_at(page, x + 20, y)
     page.press("Enter")
@@ -175,7 +175,7 @@ def test_a_row_of_the_table_chooses_its_frame(show: Open) -> None:
     page.run('[...document.querySelectorAll("td.name button")].find((x) => x.textContent === "read").click()')
     assert chosen(page) == "read"
     assert texts(page, "tr.chosen td.name button") == ["read"]
-    assert texts(page, ".flame-found") == ["1 frames match, 30.0 % of all"]
+    assert texts(page, ".flame-found") == ["matches: 1 (30.0 % of all)"]
     page.run('[...document.querySelectorAll("th button")][1].click()')
     assert texts(page, "td.name")[0].startswith("main")
     page.run('document.querySelector("tr.chosen button").click()')
@@ -289,7 +289,7 @@ def test_fifty_thousand_nodes_are_drawn_as_far_as_they_are_seen(show: Open) -> N
     page.run("flame.zoom(1)")
     assert page.run("flame.drawn") > 500
     page.run('flame.search.value = "c1"; flame.seek("c1")')
-    assert "frames match" in texts(page, ".flame-found")[0]
+    assert "matches: " in texts(page, ".flame-found")[0]
 
 
 def test_a_page_without_samples_says_so(show: Open) -> None:
@@ -334,7 +334,7 @@ def test_the_drawing_zooms_searches_and_turns(show: Open) -> None:
     assert bars(page)["all"][1] > high
     page.press("/")
     page.write("^(load|vfs_.*)$")
-    assert texts(page, ".found") == ["2 frames match, 40.0 % of all"]
+    assert texts(page, ".found") == ["matches: 2 (40.0 % of all)"]
     assert page.run('document.querySelectorAll(".hit").length') == 2
 
 

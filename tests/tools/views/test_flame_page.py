@@ -110,8 +110,8 @@ def test_what_is_not_drawn_is_said() -> None:
     shown = laid(least=0.05)
     assert shown.cut == 1
     for text in (drawn(shown), picture(shown)):
-        assert "1 frames narrower than 5.0 % are not drawn one by one" in text
-    assert "are not drawn" not in drawn(laid())
+        assert "Frames not drawn one by one: 1, each narrower than 5.0 %" in text
+    assert "not drawn one by one" not in drawn(laid())
 
 
 def test_nothing_sampled_is_said() -> None:

@@ -65,7 +65,7 @@ const Flame = (() => {
   function amount(value, unit, words, lang) {
     if (unit === "ns") return scaled(value, [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]]);
     if (unit === "bytes") return scaled(value, [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]]);
-    return sign(unit === "samples" ? words.unit_samples : "{} " + unit, figure(value, lang));
+    return sign(unit !== "samples" ? "{} " + unit : value === 1 ? words.unit_sample : words.unit_samples, figure(value, lang));
   }
   const percent = (share) => {
     const value = 100 * share;
@@ -468,7 +468,7 @@ const Flame = (() => {
         const total = this.total[0], own = this.own[0];
         lines.push(sign(words.total_of, say(total[node]), percent(total[node] / (total[0] || 1))));
         if (kind !== "root" && kind !== "rest") lines.push(sign(words.self_of, say(own[node]), percent(own[node] / (total[0] || 1))));
-        if (this.period > 0 && this.unit !== "samples") lines.push(sign(words.unit_samples, figure(Math.round(total[node] / this.period), this.lang)));
+        if (this.period > 0 && this.unit !== "samples") lines.push(amount(Math.round(total[node] / this.period), "samples", words, this.lang));
         if (this.zoomed && this.inside[node] === 1) lines.push(sign(words.of_zoomed, percent(total[node] / total[this.zoomed])));
       }
       if (tree.codes[frame]) lines.push(tree.codes[frame]);
