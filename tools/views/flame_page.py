@@ -44,9 +44,9 @@ WORDS = SCRIPT_WORDS | (
     | {"key_move", "key_zoom", "key_out", "key_reset", "key_search", "key_next", "key_turn", "key_side", "key_theme"}
     | {"key_help"}
 )
-"""The words the caller gives. ``{}`` in them stands for a name or number: matches (frames, share), unit_sample, unit_samples,
-total_of and self_of (amount, share), of_zoomed, total_two, self_two and amounts_two (before, after), change (points),
-cut (frames, share), rows_cut (two)."""
+"""The words the caller gives. ``{}`` in them stands for a name or number: matches (frames, share), unit_sample,
+unit_samples, total_of and self_of (amount, share), of_zoomed, total_two, self_two and amounts_two (before, after),
+change (points), cut (frames, share), rows_cut (two)."""
 
 
 @dataclass(frozen=True)
