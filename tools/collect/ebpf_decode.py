@@ -13,14 +13,16 @@ from whystall.tools.collect.proc_maps import MappedFile
 from whystall.tools.collect.tables import BLOCK, SWITCHES, SYSCALLS
 from whystall.tools.contract.text import clean, clean_path
 
-Frames = Callable[[int, int], tuple[bool, list[str]]]
-"""Stack id and process to (kernel?, frames from the innermost outward)."""
+KernelFrames = Callable[[int], list[str]]
+"""Kernel stack id to its frames, from the innermost outward."""
+UserFrames = Callable[[int, int, int], list[str]]
+"""Native stack id, Python stack id (0: none) and process to the frames of both, from the innermost outward."""
 Mapped = Callable[[int, int], MappedFile | None]
 """Process and address to the file mapped there."""
 EVERYTHING = "(all file systems)"
 UNKNOWN_MAPPING = "[mapped file]"
 CallName = Callable[[int], str]
-_FRAMES = 64
+_FRAMES, _USER_FRAMES = 64, 128
 
 
 class Files:
@@ -101,25 +103,28 @@ class Files:
 class Stacks:
     """Symbolises the stacks that are used, once each."""
 
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
-        self._rows: dict[tuple[int, int], tuple[int, bool, list[str]]] = {}
+    def __init__(self, kernel: KernelFrames, user: UserFrames) -> None:
+        self._kernel = kernel
+        self._user = user
+        self._rows: dict[tuple[int, int, int], tuple[int, bool, list[str]]] = {}
 
     def kernel(self, stack: int) -> int:
         """Number of a kernel stack; -1 for none. (Ids are hashes of 64 bits: numbered anew to fit a signed column.)"""
-        return self._of(stack, 0)
-
-    def user(self, stack: int, pid: int) -> int:
-        """Number of a user stack of process `pid`, whose symbols it needs; -1 for none."""
-        return self._of(stack, pid)
-
-    def _of(self, stack: int, pid: int) -> int:
         if stack == 0:
             return -1
-        key = (stack, pid)
+        key = (stack, 0, 0)
         if key not in self._rows:
-            kernel, frames = self._frames(stack, pid)
-            self._rows[key] = (len(self._rows), kernel, [clean(f) for f in frames[:_FRAMES]])
+            self._rows[key] = (len(self._rows), True, [clean(f) for f in self._kernel(stack)[:_FRAMES]])
+        return self._rows[key][0]
+
+    def user(self, native: int, python: int, pid: int) -> int:
+        """Number of a user stack of process `pid`, whose symbols it needs, with its Python frames; -1 for none."""
+        if native == 0 and python == 0:
+            return -1
+        key = (native, python, pid)
+        if key not in self._rows:
+            frames = self._user(native, python, pid)[:_USER_FRAMES]
+            self._rows[key] = (len(self._rows), False, [clean(f) for f in frames])
         return self._rows[key][0]
 
     def table(self) -> pl.DataFrame:
@@ -215,7 +220,7 @@ def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName
             _call(name, s.nr),
             files.of(s.file),
             stacks.kernel(s.kstack),
-            stacks.user(s.ustack, s.tgid),
+            stacks.user(s.ustack, s.pystack, s.tgid),
             _signed(s.futex),
             s.waker_tgid,
             s.waker_tid,
@@ -236,7 +241,7 @@ def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName
             _call(name, t.nr),
             files.of(t.file),
             stacks.kernel(t.kstack),
-            stacks.user(t.ustack, t.tgid),
+            stacks.user(t.ustack, t.pystack, t.tgid),
             t.count,
             t.total_ns,
             t.max_ns,

@@ -14,11 +14,14 @@ from whystall.bpf.build import object_path
 from whystall.bpf.capture import Capture as Seen
 from whystall.bpf.capture import device
 from whystall.bpf.errors import BpfError
+from whystall.bpf.layout import STACK_KERNEL
 from whystall.bpf.session import MAX_TARGETS, Session, SessionConfig
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
 from whystall.tools.collect.ebpf_samples import DEFAULT_NS, Processes, SampleCalls, Ticking, sample_capture
 from whystall.tools.collect.proc_maps import mapped_file
+from whystall.tools.collect.python_merge import label
+from whystall.tools.collect.python_notes import python_notes
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.recording.collector import Capture, Options
@@ -135,8 +138,13 @@ class EbpfEngine:
 
     def _captures(self, seen: Seen, disk_requests: int) -> dict[str, Capture]:
         own = os.getpid()
-        files, stacks = Files(seen, mapped_file), Stacks(lambda stack, pid: self._frames(seen, stack, pid))
-        kernel_symbols().prepare(a - 1 for s in seen.stacks.values() if not s.user for a in s.addresses)
+        calls = SampleCalls(seen, self._processes)
+        files = Files(seen, mapped_file)
+        stacks = Stacks(
+            lambda stack: _kernel_frames(seen, stack),
+            lambda native, python, pid: [label(call) for call in reversed(calls.user(pid, native, python))],
+        )
+        kernel_symbols().prepare(a - 1 for s in seen.stacks.values() if s.kind == STACK_KERNEL for a in s.addresses)
         captures: dict[str, Capture] = {}
         if "syscalls" in self._wanted:
             tables = syscall_tables(seen, files, stacks, syscalls.name, own)
@@ -149,7 +157,7 @@ class EbpfEngine:
             agrees = seen.seen["block"] > 0 or disk_requests == 0
             captures["block"] = _capture(seen, "block", block_tables(seen, disk_name), "block", agrees)
         if self._ticking is not None:
-            options, calls = self._wanted["samples"], SampleCalls(seen, self._processes)
+            options = self._wanted["samples"]
             captures["samples"] = sample_capture(seen, calls, options, _lost(seen, "samples"), self._ticking)
         for name in ("syscalls", "switches"):
             if name in captures:
@@ -157,16 +165,16 @@ class EbpfEngine:
                 captures[name].tables |= {"files": files.table(), "stacks": named}
                 if named["kernel"].any() and kernel_symbols().hidden:  # symbols are read only when they are needed
                     captures[name].not_seen.append(("kernel_symbols", ""))
+        for name in ("switches", "samples"):
+            if name in captures and self._wanted[name].get("python", 0):
+                captures[name].not_seen += python_notes(seen, switches=name == "switches")
         return captures
 
-    def _frames(self, seen: Seen, stack: int, pid: int) -> tuple[bool, list[str]]:
-        """Whether a stack is the kernel's, and its frames' names, innermost first."""
-        known = seen.stacks.get(stack)
-        if known is None:  # the table of stacks was full; counted as lost
-            return True, []
-        if not known.user:
-            return True, kernel_symbols().stack(known.addresses)
-        return False, self._processes.of(pid).stack(known.addresses)
+
+def _kernel_frames(seen: Seen, stack: int) -> list[str]:
+    """Names, innermost first; none when the stack was lost, which is counted."""
+    known = seen.stacks.get(stack)
+    return kernel_symbols().stack(known.addresses) if known is not None else []
 
 
 def _capture(seen: Seen, name: str, tables: dict[str, pl.DataFrame], measure: str, proven: bool) -> Capture:

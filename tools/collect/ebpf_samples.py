@@ -13,6 +13,7 @@ from whystall.bpf.samples import Place
 from whystall.bpf.session import Session
 from whystall.bpf.symbols import OpenFiles, ProcessSymbols
 from whystall.bpf.symbols import kernel as kernel_symbols
+from whystall.tools.collect.python_merge import merged
 from whystall.tools.collect.samples_decode import Call, sample_tables
 from whystall.tools.recording.collector import Capture, Options
 
@@ -70,20 +71,20 @@ class SampleCalls:
         self._seen = seen
         self._processes = processes
         self._kernel: dict[int, list[Call]] = {}
-        self._user: dict[tuple[int, int], list[Call]] = {}
+        self._user: dict[tuple[int, int, int], list[Call]] = {}
 
     def __call__(self, place: Place) -> list[Call]:
         """From the outermost inward."""
-        return self._user_calls(place) + self._kernel_calls(place.kstack)
+        return self.user(place.tgid, place.ustack, place.pystack) + self._kernel_calls(place.kstack)
 
-    def _user_calls(self, place: Place) -> list[Call]:
-        key = place.tgid, place.ustack
-        stack = self._seen.stacks.get(place.ustack)
-        if stack is None:
-            return []
+    def user(self, pid: int, ustack: int, pystack: int) -> list[Call]:
+        """The frames in user mode, from the outermost inward: native ones and those of an interpreter."""
+        key = pid, ustack, pystack
         if key not in self._user:
-            frames = self._processes.of(place.tgid).frames(stack.addresses)
-            self._user[key] = [Call(frame.name, frame.module, 0, "native") for frame in reversed(frames)]
+            native, python = self._seen.stacks.get(ustack), self._seen.stacks.get(pystack)
+            frames = self._processes.of(pid).frames(native.addresses) if native is not None else []
+            lines = self._seen.python.frames(python.addresses, pid) if python is not None else []
+            self._user[key] = merged(frames, lines)[::-1]
         return self._user[key]
 
     def _kernel_calls(self, number: int) -> list[Call]:

@@ -14,7 +14,7 @@ from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern, path_series
 from whystall.tools.host.file_operations import ON_FILES
 from whystall.tools.host.grading import severity
-from whystall.tools.host.stacks import kernel_path
+from whystall.tools.host.stacks import kernel_path, python_line
 from whystall.tools.host.waking import FILE_LOCKS, LOCK_SYSCALLS, contended_ns, wakers_of
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
@@ -113,7 +113,7 @@ class Data(Model):
 
 
 def _needs(params: Params) -> list[Need]:
-    return [Need("switches", {"min_ns": int(params.min_ms * 1e6), "wakers": int(params.waker)})]
+    return [Need("switches", {"min_ns": int(params.min_ms * 1e6), "wakers": int(params.waker), "python": 1})]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
@@ -222,6 +222,8 @@ def _finding(
             attributes["kernel_path"] = where
         if group[0].user_stack:
             attributes["user_path"] = " < ".join(group[0].user_stack[:4])
+        if line := _line_most_waited(group):
+            attributes["code"] = line
         if waker is not None:
             attributes["waker"] = f"{waker.waker_comm} ({waker.waker_tid})"
     if kind == "offcpu.lock_wait" and lock:
@@ -246,6 +248,15 @@ def _finding(
         severity=severity(share) if bad else Severity.INFO,
         polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
     )
+
+
+def _line_most_waited(group: list[Row]) -> str:
+    """The line of Python in which most of the time was waited; empty when it was in none."""
+    waited: dict[str, float] = {}
+    for row in group:
+        line = python_line(row.user_stack)
+        waited[line] = waited.get(line, 0.0) + row.total_ms
+    return max(waited, key=lambda line: waited[line])
 
 
 def _classify(state: str, syscall: str, on_file: bool, share: float, lock: bool) -> tuple[str, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 # The scheduler's own frames on top, and the way into the kernel below, are in every stack and say nothing.
@@ -21,8 +22,15 @@ _PLUMBING = (
     "entry_",
 )
 _FRAMES = 6
+# As engines write a Python frame: ``save (train.py:212)``.
+_PYTHON = re.compile(r".+ \(([^()]+:[0-9]{1,9})\)")
 
 
 def kernel_path(frames: Iterable[str]) -> str:
     """The telling frames, innermost first: ``folio_wait_writeback < ext4_sync_file < do_fsync``."""
     return " < ".join([f for f in frames if not f.startswith(_PLUMBING)][:_FRAMES])
+
+
+def python_line(frames: Iterable[str]) -> str:
+    """File and line of the innermost Python frame among a thread's user frames, innermost first; empty without one."""
+    return next((found[1] for frame in frames if (found := _PYTHON.fullmatch(frame))), "")
