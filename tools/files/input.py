@@ -101,9 +101,9 @@ def _weigh(path: Path, done: int, most: int) -> None:
         raise bad(path, f"it unpacks to more than {most >> 20} MiB, out of proportion to its size")
 
 
-def bad(path: Path, why: str) -> ToolError:
+def bad(path: Path, why: str, remedy: str = "export it from the profiler again") -> ToolError:
     """The error of a profile that cannot be read."""
-    return ToolError(ErrorCode.BAD_TRACE, f"{path} is not a usable profile: {why}", "export it from the profiler again")
+    return ToolError(ErrorCode.BAD_TRACE, f"{path} is not a usable profile: {why}", remedy)
 
 
 def unreadable(path: Path, error: OSError) -> ToolError:

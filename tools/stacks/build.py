@@ -9,8 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from whystall.tools.contract.text import clean
+from whystall.tools.contract.text import PATH_LIMIT, clean
 from whystall.tools.stacks.model import NO_STACK, NO_THREAD, NO_TIME, TABLES, StackProfile
+from whystall.tools.stacks.names import NAME_LIMIT
 
 
 class Builder:
@@ -31,7 +32,7 @@ class Builder:
 
     def frame(self, name: str | bytes, file: str = "", line: int = 0, kind: str = "other") -> int:
         """Number of a frame; names are made inert here."""
-        key = (clean(name), clean(file, 4096), line, kind)
+        key = (clean(name, NAME_LIMIT), clean(file, PATH_LIMIT), line, kind)
         return self._frames.setdefault(key, len(self._frames))
 
     def call(self, parent: int, frame: int) -> int:

@@ -38,7 +38,7 @@ class Forest:
         """The nodes of each depth, outermost first."""
         if not len(self):
             return []
-        order = np.argsort(self.depth, kind="stable")
+        order = _by_depth(self.depth)
         return np.split(order, np.cumsum(np.bincount(self.depth))[:-1])
 
 
@@ -64,7 +64,7 @@ def grown(frames: Ints, lengths: Ints) -> tuple[Forest, Ints]:
     added = lengths - first
     upto = np.cumsum(added)
     parent = np.arange(-1, len(nodes) - 1)
-    order = np.argsort(depth, kind="stable")
+    order = _by_depth(depth)
     keys = depth[order] * (len(nodes) + 1) + order
 
     def last(depths: Ints, until: Ints) -> Ints:
@@ -77,6 +77,12 @@ def grown(frames: Ints, lengths: Ints) -> tuple[Forest, Ints]:
     parent[at] = NO_PARENT
     parent[at[inner]] = last(first[heads][inner] - 1, at[inner])
     return Forest(parent, frames[nodes].astype(np.int64), depth), last(lengths - 1, upto)
+
+
+def _by_depth(depth: Ints) -> Ints:
+    """Nodes by depth, then by number; small numbers are sorted in one pass."""
+    small = len(depth) == 0 or int(depth.max()) < 1 << 16
+    return np.argsort(depth.astype(np.uint16) if small else depth, kind="stable")
 
 
 def merged(forests: Sequence[Forest]) -> tuple[Forest, list[Ints]]:
