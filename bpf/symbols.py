@@ -180,12 +180,12 @@ class ProcessSymbols:
         if fresh == self._mappings:
             return
         starts = [mapping.start for mapping in fresh]
+        gone = []
         for old in self._mappings:
             at = bisect.bisect_right(starts, old.start) - 1
-            overlaps = (at >= 0 and fresh[at].end > old.start) or (at + 1 < len(fresh) and starts[at + 1] < old.end)
-            if not overlaps:
-                fresh.append(old)
-        self._mappings = sorted(fresh)
+            if (at < 0 or fresh[at].end <= old.start) and (at + 1 == len(fresh) or starts[at + 1] >= old.end):
+                gone.append(old)
+        self._mappings = sorted(fresh + gone)
         self._ends = [mapping.end for mapping in self._mappings]
 
     def keep(self, addresses: Iterable[int]) -> bool:

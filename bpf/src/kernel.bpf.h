@@ -112,6 +112,7 @@ struct task_struct {
 	int pid, tgid;
 	__u64 start_time;
 	char comm[16];
+	void *mm;
 	struct fs_struct *fs;
 	struct files_struct *files;
 	struct pid *thread_pid;

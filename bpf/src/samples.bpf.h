@@ -44,7 +44,8 @@ int on_tick(__u64 *ctx)
 	name_thread(task, tgid, tid);
 	if (!was_user_mode(ctx))
 		kstack = stack_here(ctx, SCRATCH_SAMPLE, STACK_KERNEL);
-	if (!(BPF_CORE_READ(task, flags) & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER))) {
+	/* an exiting thread's memory goes before it does */
+	if (BPF_CORE_READ(task, mm) && !(BPF_CORE_READ(task, flags) & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER))) {
 		ustack = stack_here(ctx, SCRATCH_SAMPLE, STACK_USER);
 		pystack = python_stack_here(SCRATCH_SAMPLE);
 	}
