@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whystall.knowledge_base.compared import compared
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.profiled import cpu_profiled, differed, flame_graphed, heat_mapped
-from whystall.prompts.escape import Safe, short
+from whystall.prompts.escape import Safe, printable, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, words
 from whystall.tools.contract.result import ToolResult
 
 if TYPE_CHECKING:
-    from whystall.tools.ranks.slow_node_data import AccusedRow, Data, EvidenceRow
+    from whystall.tools.ranks.slow_node_data import AccusedRow, Data, EvidenceRow, NextCall
 
 _TEXT = FORMATS["txt"]
 _ACCUSED = 5
 _EVIDENCE = 4
+_NEXT = 2
+_TRACES = "TRACES"
 _LONG = 120
 
 
@@ -51,7 +54,17 @@ def _slow_node(data: Data, lang: Lang) -> list[Safe]:
         lines += _accused(row, lang)
     if len(data.accused) > _ACCUSED:
         lines.append(Safe("  " + said["labels"]["left_out"].format(len(data.accused) - _ACCUSED)))
-    return lines
+    return lines + [_next(call, lang) for call in data.next[:_NEXT]]
+
+
+def _next(call: NextCall, lang: Lang) -> Safe:
+    """The command that compares a slow rank with its median peer, to be pasted; where the traces are not known, with
+    a word in their place."""
+    named = {**dict.fromkeys(("before", "after"), _TRACES), **call.arguments}
+    given = [part for name, value in named.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    command = Safe(printable(shlex.join(["whystall", "run", call.tool, *given])))
+    text = fill(_TEXT.running, words(lang)["ranks"]["next"], rank=Safe(call.rank), peer=Safe(call.peer), command=command)
+    return Safe(f"  {text}")
 
 
 def _accused(row: AccusedRow, lang: Lang) -> list[Safe]:

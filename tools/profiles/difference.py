@@ -31,14 +31,17 @@ MIN_RATIO = 1.1
 """Relative to the rest, a function that does not surely take this many times more or less is not said to have changed:
 two runs of one program on one machine differ by several percent through memory layout, neighbours and clock frequency,
 which no spread within a run can tell (Mytkowicz et al. 2009; own trials in benchmarks/RESULTS.md)."""
-TOO_COARSE_PCT = 10.0
-"""When a change of so many points could hide, two profiles are not called alike."""
+TOO_COARSE_PCT = 25.0
+"""When a change of so many points of a single function could hide, two profiles are not called alike; what could hide
+is told anyway. So much hides in 100 independent samples of two functions."""
 _NEAR = 0.95
 _NATS = 1.0
 _OVERLAP = 0.8
 _POSSIBLE = 0.2
 """Chance makes a row of this role as often."""
 _EFFECTS = 5
+_WORSE = 4.0
+"""What takes longer is asked for: what takes less is told before it only when it is so many times as much."""
 _MIN_GROUP = 0.7
 
 
@@ -129,7 +132,7 @@ class _Comparison:
             # with shares alone, what another's growth pushes aside cannot be told from what shrank
             rows = [self._as_effect(row) if row.change < 0 else row for row in rows]
         order: dict[Role, int] = {"proven": 0, "possible": 1, "effect": 2}
-        rows.sort(key=lambda row: (order[row.role], -round(abs(row.cost), 3), -row.cost))
+        rows.sort(key=lambda row: (order[row.role], -abs(row.cost) * (_WORSE if row.cost > 0 else 1.0)))
         rows += self._effects(rows)
         proven = np.zeros(len(self.tree), bool)
         for row in rows:

@@ -12,8 +12,10 @@ from whystall.tools.profiles.difference import Change, Difference
 from whystall.tools.profiles.flamegraph_diff_data import ChangeRow, Direction, What
 from whystall.tools.stacks.tree import NO_NODE, CallTree, Part, call_tree
 
-_CANCEL = 0.3
+_CANCEL = 0.2
 """What one function lost and another gained is one move when the sum is at most this share of either."""
+_CODE = frozenset({"python", "native", "kernel", "other"})
+"""Kinds of which one can be written into another; an operator that comes where another shrinks is another operator."""
 _LISTED = 64
 _ITS_OWN = 0.9
 
@@ -54,6 +56,9 @@ def _moves(found: Difference) -> dict[int, int]:
 def _related(tree: CallTree, gain: Change, loss: Change) -> bool:
     if gain.group.frame == loss.group.frame:
         return gain.group.what in ("calls", "place") or loss.group.what in ("calls", "place")
+    kinds = tree.frames["kind"]
+    if not {kinds[gain.group.frame], kinds[loss.group.frame]} <= _CODE:
+        return False
     tops = loss.group.tops
     tops = tops[tree.parent[tops] != NO_NODE]
     callers = np.unique(tree.frame[tree.parent[tops]])

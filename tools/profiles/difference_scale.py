@@ -23,6 +23,8 @@ _SURE = 2.5
 _ENOUGH = 3
 _MOST = 0.6
 _ALL = 0.95
+_LEAST = 0.25
+"""What is less of either profile is no scale for the rest."""
 _KNOWN = 0.35
 """Functions whose ratio is uncertain by more than this factor say nothing about it."""
 
@@ -82,7 +84,7 @@ def common_scale(before: Side, after: Side, function: NDArray[np.int64], hints: 
         or (1 <= best <= len(hinted))
         or (int((agree & (error < _KNOWN / 2)).sum()) >= _ENOUGH and weight[agree].sum() >= _MOST * weight.sum())
     )
-    if not told:
+    if not told or min(sums) < _LEAST:
         return everything
     core = np.isin(number, votes[agree])
     return Scale(core, float(np.exp(middle)), sums[0], told=True)

@@ -168,7 +168,7 @@ def _finding(row: ChangeRow, event: str, window_ns: int) -> Finding:
     words = {
         "name": row.name,
         "code": row.code,
-        "path": " > ".join(row.path[-_PATH:]),
+        "path": " < ".join(row.path[::-1][:_PATH]),
         "event": event,
         "direction": row.direction,
     }

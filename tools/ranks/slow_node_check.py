@@ -10,6 +10,7 @@ from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.ranks.hangs import hangs
 from whystall.tools.ranks.job import job_of
 from whystall.tools.ranks.look import Look, look
+from whystall.tools.ranks.next_look import next_looks
 from whystall.tools.ranks.params import Directory, RankParams
 from whystall.tools.ranks.slow_node_data import Data, Verdict
 from whystall.tools.ranks.slow_node_findings import Findings, numbers
@@ -65,6 +66,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         links=links[: params.top],
         hangs=stuck.rows[: params.top],
         replicas=replicas[: params.top],
+        next=next_looks(seen, out.accused, params.traces)[: params.top],
         matched=dict(seen.counts),
     )
     return Judgement(

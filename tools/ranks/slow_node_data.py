@@ -110,8 +110,19 @@ class ReplicaRow(Model):
     ratio: float
 
 
+class NextCall(Model):
+    """A call of another tool that would tell more about `rank`: its difference to `peer`, the median of the ranks that
+    do the same work. `arguments` are the tool's own; of a recording without its traces they name no paths."""
+
+    tool: str
+    rank: int
+    peer: int
+    arguments: dict[str, str | int]
+
+
 class Data(Model):
-    """The verdict and the tables behind it. `reasons`: codes of what the verdict lacked or why it abstains."""
+    """The verdict and the tables behind it. `reasons`: codes of what the verdict lacked or why it abstains. `next`:
+    what to look at next."""
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = Field(default_factory=list)
@@ -123,4 +134,5 @@ class Data(Model):
     links: list[LinkRow] = Field(default_factory=list)
     hangs: list[HangRow] = Field(default_factory=list)
     replicas: list[ReplicaRow] = Field(default_factory=list)
+    next: list[NextCall] = Field(default_factory=list)
     matched: dict[str, int] = Field(default_factory=dict)
