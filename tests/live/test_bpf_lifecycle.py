@@ -18,8 +18,8 @@ from whystall.bpf.build import SOURCES
 from whystall.bpf.errors import BpfError
 from whystall.bpf.session import Session, SessionConfig
 
-EVERYTHING = "SessionConfig(targets=None, block=True, wakers=True, user_stacks=True)"
-FULL = SessionConfig(targets=None, block=True, wakers=True, user_stacks=True)
+EVERYTHING = "SessionConfig(targets=None, block=True, wakers=True, user_stacks=True, sample_ns=10_000_000)"
+FULL = SessionConfig(targets=None, block=True, wakers=True, user_stacks=True, sample_ns=10_000_000)
 
 # The kernel frees programs a moment after their last descriptor is closed.
 GONE_WITHIN = 5.0

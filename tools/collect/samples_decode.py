@@ -41,7 +41,8 @@ def sample_tables(
     import numpy as np
 
     builder = Builder()
-    builder.event(EVENT, "ns", float(period_ns))
+    stands_for = float(period_ns * samples.one_in)
+    builder.event(EVENT, "ns", stands_for)
     numbers: dict[Call, int] = {}
     stack_of, thread_of = np.empty(len(samples.places), np.int32), np.empty(len(samples.places), np.int32)
     for row, place in enumerate(samples.places):
@@ -62,7 +63,7 @@ def sample_tables(
         "thread": thread_of[rows],
         "stack": stack_of[rows],
         "event": np.zeros(len(rows), np.int16),
-        "weight": np.full(len(rows), float(period_ns * samples.one_in)),
+        "weight": np.full(len(rows), stands_for),
     }
     tables["samples"] = pl.DataFrame([pl.Series(name, columns[name], dtype=kind) for name, kind in SAMPLES.items()])
     return tables
