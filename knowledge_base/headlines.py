@@ -63,8 +63,8 @@ def _next(call: NextCall, lang: Lang) -> Safe:
     named = {**dict.fromkeys(("before", "after"), _TRACES), **call.arguments}
     given = [part for name, value in named.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     command = Safe(printable(shlex.join(["whystall", "run", call.tool, *given])))
-    text = fill(_TEXT.running, words(lang)["ranks"]["next"], rank=Safe(call.rank), peer=Safe(call.peer), command=command)
-    return Safe(f"  {text}")
+    text = words(lang)["ranks"]["next"]
+    return Safe("  " + fill(_TEXT.running, text, rank=Safe(call.rank), peer=Safe(call.peer), command=command))
 
 
 def _accused(row: AccusedRow, lang: Lang) -> list[Safe]:

@@ -1,4 +1,4 @@
-"""What to look at next about a slow rank: its profile against that of a peer that does the same work as fast as most."""
+"""What to look at next about a slow rank: its profile against that of the median of its peers."""
 
 from __future__ import annotations
 
