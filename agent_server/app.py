@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _RECORD_NEEDS = [
     Need("proc"),
     Need("syscalls", {"min_ns": 1_000_000}),
-    Need("switches", {"min_ns": 1_000_000, "wakers": 1}),
+    Need("switches", {"min_ns": 1_000_000, "wakers": 1, "python": 1}),
     Need("block", {"min_ns": 10_000_000}),
 ]
 _TRACE_NEED = Need("ftrace", {"irq": 1, "softirq": 1})

@@ -23,7 +23,7 @@ _PLUMBING = (
 )
 _FRAMES = 6
 # As engines write a Python frame: ``save (train.py:212)``.
-_PYTHON = re.compile(r".+ \(([^()]+:[0-9]{1,9})\)")
+_PYTHON = re.compile(r".+ \([^()]+:[0-9]{1,9}\)")
 
 
 def kernel_path(frames: Iterable[str]) -> str:
@@ -32,5 +32,5 @@ def kernel_path(frames: Iterable[str]) -> str:
 
 
 def python_line(frames: Iterable[str]) -> str:
-    """File and line of the innermost Python frame among a thread's user frames, innermost first; empty without one."""
-    return next((found[1] for frame in frames if (found := _PYTHON.fullmatch(frame))), "")
+    """The innermost Python frame among a thread's user frames, innermost first, as they name it; empty without one."""
+    return next((frame for frame in frames if _PYTHON.fullmatch(frame)), "")
