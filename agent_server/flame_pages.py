@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from whystall.tools.profiles.difference import Difference
     from whystall.tools.recording.store import Recording
     from whystall.tools.stacks.tree import CallTree
+    from whystall.tools.views.flame_layout import FlameTree
     from whystall.tools.views.flame_page import Row
 
 Lang = Literal["en", "zh"]
@@ -78,7 +79,7 @@ def _drawn(
 ) -> list[ArtifactContent]:
     from whystall.knowledge_base.headlines import headline_of
     from whystall.prompts.render import words
-    from whystall.tools.views.flame_layout import FlameTree, layout
+    from whystall.tools.views.flame_layout import layout
     from whystall.tools.views.flame_page import flame_page
     from whystall.tools.views.flame_svg import MOST_SVG_NODES, flame_svg
 
@@ -88,22 +89,11 @@ def _drawn(
     title = str(said[heading])
     unit, period = counted
     verdict, *notes = [str(line).strip().removeprefix("- ") for line in headline_of(tool, judged.data, lang)] or [""]
-    codes = [f"{file}:{line}" if file and line else file for file, line in tree.frames.select("file", "line").rows()]
-    drawn = FlameTree(
-        parent=tree.parent,
-        depth=tree.depth,
-        frame=tree.frame,
-        own=tree.own,
-        total=tree.total,
-        labels=tree.labels,
-        kinds=tree.frames["kind"].to_list(),
-        codes=codes,
-        proven=proven,
-    )
+    drawn = drawable(tree, proven)
     everything, rest = str(said["all"]), str(said["rest"])
     page = flame_page(
         layout(drawn, root=everything, rest=rest, least=_PAGE_LEAST),
-        _rows(tree, codes, proven),
+        _rows(tree, drawn.codes, proven),
         said,
         lang=lang,
         heading=title,
@@ -118,6 +108,24 @@ def _drawn(
         ArtifactContent(name="flame.html", title=title, media_type="text/html", text=page),
         ArtifactContent(name="flame.svg", title=said["picture"].format(title), media_type="image/svg+xml", text=svg),
     ]
+
+
+def drawable(tree: CallTree, proven: NDArray[np.bool_] | None = None) -> FlameTree:
+    """`tree` as what draws takes it; `proven`: of a difference, whether a node's change is more than chance."""
+    from whystall.tools.views.flame_layout import FlameTree
+
+    frames = tree.frames.select("file", "line").rows()
+    return FlameTree(
+        parent=tree.parent,
+        depth=tree.depth,
+        frame=tree.frame,
+        own=tree.own,
+        total=tree.total,
+        labels=tree.labels,
+        kinds=tree.frames["kind"].to_list(),
+        codes=[f"{file}:{line}" if file and line else file for file, line in frames],
+        proven=proven,
+    )
 
 
 def _rows(tree: CallTree, codes: Sequence[str], proven: NDArray[np.bool_] | None) -> list[Row]:

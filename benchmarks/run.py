@@ -12,7 +12,10 @@ from pathlib import Path
 
 from benchmarks.common import Report, machine, table
 
-NAMES = ("whole_process", "attach", "per_call", "switches", "diagnosis", "profile_read", "ftrace_read", "ranks_read")
+NAMES = (
+    *("whole_process", "attach", "per_call", "switches", "diagnosis", "profile_read", "ftrace_read", "ranks_read"),
+    "flame_render",
+)
 _HEAD = """\
 # Measurements
 
