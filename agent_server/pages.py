@@ -41,8 +41,15 @@ def _flame_graph(recording: Recording, judged: Judgement[Any], lang: Lang) -> Se
 
 def _cpu_profile(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
     from whystall.agent_server.flame_pages import cpu_pages
+    from whystall.agent_server.heat_pages import heat_beside
 
-    return cpu_pages(recording, judged, lang)
+    return [*cpu_pages(recording, judged, lang), *heat_beside(recording, judged, lang)]
+
+
+def _heat_map(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.heat_pages import heat_pages
+
+    return heat_pages(recording, judged, lang)
 
 
 def _flamegraph_diff(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
@@ -61,6 +68,7 @@ _PAGES: dict[str, Page] = {
     "cpu_profile": _cpu_profile,
     "flame_graph": _flame_graph,
     "flamegraph_diff": _flamegraph_diff,
+    "heat_map": _heat_map,
     "host_bound": _host_bound,
     "offcputime": _offcputime,
     "slow_node_check": _slow_node,

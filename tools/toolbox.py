@@ -18,7 +18,7 @@ from whystall.tools.host import (
     offcputime,
     syscall_time,
 )
-from whystall.tools.profiles import cpu_profile, flame_graph, flamegraph_diff
+from whystall.tools.profiles import cpu_profile, flame_graph, flamegraph_diff, heat_map
 from whystall.tools.ranks import compare_runs, slow_node_check
 from whystall.tools.recording.collector import Engine
 
@@ -33,6 +33,6 @@ def registry() -> Registry:
         tools.add(module.TOOL)
     for ranks in (slow_node_check, compare_runs):
         tools.add(ranks.TOOL)
-    for profiles in (cpu_profile, flame_graph, flamegraph_diff):
+    for profiles in (cpu_profile, flame_graph, flamegraph_diff, heat_map):
         tools.add(profiles.TOOL)
     return tools

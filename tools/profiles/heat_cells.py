@@ -119,19 +119,10 @@ def grid_of(presence: Presence, extent: Extent, holes: Sequence[tuple[int, int]]
     cell = _cell_ns(extent)
     column = cell * ROWS
     origin = extent.pieces[0][0] if extent.pieces else 0
-    starts = (
-        np.unique(
-            np.concatenate(
-                [np.zeros(0, dtype=np.int64)]
-                + [
-                    np.arange((a - origin) // column, max(-(-(b - origin) // column), 1 + (a - origin) // column))
-                    for a, b in extent.pieces
-                ]
-            )
-        )
-        * column
-        + origin
-    )
+    # what is left of a cell at the end is no reason for a column
+    reach = [(a - origin, b - origin - int(_LEAST_OBSERVED * cell)) for a, b in extent.pieces]
+    numbers = [np.arange(a // column, max(-(-b // column), a // column + 1)) for a, b in reach]
+    starts = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *numbers])) * column + origin
     empty = Grid(cell, starts, np.zeros((len(starts), ROWS)), 0, 0, 1, extent.outliers)
     if not len(starts):
         return empty

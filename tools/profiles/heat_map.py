@@ -104,7 +104,7 @@ class HeatLook:
 
 def _needs(params: Params) -> list[Need]:
     return [
-        Need(NOW, {"period_ns": 1_000_000_000 // params.hz}),
+        Need(NOW, {"period_ns": 1_000_000_000 // params.hz, "python": 1}),
         Need("switches", {"min_ns": _SWITCHES_NS}, optional=True),
     ]
 
@@ -128,7 +128,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 
     seen = look(recording, params.event)
     series, grid = seen.series, seen.grid
-    rows = [_row(one, series, grid, recording, params.top) for one in seen.found]
+    rows = period_rows(seen, recording, params.top)
     findings = [_finding(row, series) for row in rows]
     stalls = any(finding.polarity is Polarity.ABNORMAL for finding in findings)
     known = grid.value[~np.isnan(grid.value)]
@@ -156,6 +156,11 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         not_seen=not_seen,
         basis=seen,
     )
+
+
+def period_rows(seen: HeatLook, recording: Recording, top: int) -> list[PeriodRow]:
+    """The periods that were found, a row each; at most `top` waits in each."""
+    return [_row(one, seen.series, seen.grid, recording, top) for one in seen.found]
 
 
 def _search(series: Series, grid: Grid, recording: Recording) -> Iterator[Found]:
