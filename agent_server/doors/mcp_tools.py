@@ -36,6 +36,7 @@ _Recording = Annotated[
 _Engine = Annotated[Engine, Field(description="how to observe")]
 # Arguments that mean the same everywhere: explained by `diagnose` and by the server's instructions, not by every tool.
 _COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile", "jobs"})
+_COMMON |= {"hz", "event", "rank", "step"}
 _DIRECTORIES = frozenset({"traces", "before", "after"})
 _RANKS = ("a directory", "the directory with the traces of the ranks")
 _NAMED: dict[Reads, tuple[str, str]] = {

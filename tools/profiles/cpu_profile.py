@@ -207,9 +207,8 @@ TOOL = Tool(
     name="cpu_profile",
     title="CPU profile",
     description=(
-        "Which code has the CPUs: samples every CPU hz times a second, with kernel, native and Python frames; ranked "
-        "frames (own and total share with 95 % bounds), threads, and the split into kernel, native and Python code. "
-        "Also of a profile in a file. A flame graph and folded stacks as artifacts."
+        "Which code has the CPUs, by samples of kernel, native and Python frames: frames ranked with 95 % bounds, "
+        "threads, kinds of code. Also of a file. Flame graph and folded stacks as artifacts."
     ),
     params=Params,
     data=Data,

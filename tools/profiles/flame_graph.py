@@ -182,10 +182,9 @@ TOOL = Tool(
     name="flame_graph",
     title="Flame graph",
     description=(
-        "Which frames of a profile take how much, themselves and with what they call. From an accelerator's profile "
-        "(Kineto, Ascend, msprof, Nsight Systems): kernels beneath the Python and operators that launched them, and on "
-        "request the device's gaps; without a device the operators. Also of a recording, folded stacks, perf script, "
-        "pprof, speedscope, Chrome traces, py-spy. A flame graph and folded stacks as artifacts."
+        "Which frames of a profile take how much. Of an accelerator's (Kineto, Ascend, Nsight): kernels beneath the "
+        "Python and operators that launched them; without a device the operators. Also of recordings, folded stacks, "
+        "perf script, pprof, speedscope, Chrome traces, py-spy. Flame graph and folded stacks as artifacts."
     ),
     params=Params,
     data=Data,

@@ -46,9 +46,8 @@ TOOL = Tool(
     name="flamegraph_diff",
     title="Two profiles compared",
     description=(
-        "Which functions make two profiles differ (before and after, a normal and an abnormal rank), from stack "
-        "samples in any format or accelerator traces: what grew, shrank, appeared or vanished, where it arises, and "
-        "whether chance could have made it."
+        "Which functions make two profiles differ (before and after, a normal and an abnormal rank), stack samples "
+        "or accelerator traces: what grew or vanished, where it arises, whether chance could have made it."
     ),
     params=Params,
     data=DiffData,

@@ -32,7 +32,7 @@ TOOLS = {
 }
 RECORDED = Path(__file__).parents[2] / "recorded"
 LIST_BUDGET = 24_000  # characters of a whole tools/list
-TO_COME = 10  # more tools of the usual size must fit
+TO_COME = 6  # more tools of the usual size must fit
 
 
 @pytest.fixture(autouse=True)
