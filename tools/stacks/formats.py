@@ -29,7 +29,7 @@ _PERF_HEAD = re.compile(r"^[ \t]*\S.*\s[0-9]+\.[0-9]{6,9}:(?:\s+[0-9]+)?\s+\S+:"
 _PERF_FRAME = re.compile(r"^[ \t]+[0-9a-f]{3,16} .*\)?$", re.MULTILINE)
 _PERF_UNTIMED = re.compile(r"^\S.*\s[0-9]+(?:/[0-9]+)?\s.*:[ \t]*\n[ \t]+[0-9a-f]{3,16} .*\)$", re.MULTILINE)
 _SPEEDSCOPE = re.compile(rb'"\$schema"\s*:\s*"[^"]*speedscope|"shared"\s*:\s*\{\s*"frames"\s*:')
-_V8 = re.compile(rb'"(?:nodes|samples|timeDeltas)"\s*:\s*\[')
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 _EVENT = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
 
 
@@ -71,11 +71,13 @@ def _json(start: bytes) -> str | None:
     if start[:1] == b"{":
         if _SPEEDSCOPE.search(start):
             return "speedscope"
-        return "chrome" if b'"traceEvents"' in start or _EVENT.search(start) or _V8.search(start) else None
+        return "chrome" if b'"traceEvents"' in start else None
     return "chrome" if start[:1] == b"[" and (_EVENT.search(start) or not start[1:].strip(b" \t\r\n]")) else None
 
 
 def _binary(start: bytes) -> str | None:
+    if not _CONTROL.search(start):  # lengths and numbers of protocol buffers are hardly ever letters alone
+        return None
     from whystall.tools.stacks.pprof import is_pprof
 
     return "pprof" if is_pprof(start) else None
