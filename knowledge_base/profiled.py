@@ -59,7 +59,9 @@ def flame_graphed(data: FlameData, lang: Lang) -> list[Safe]:
     lines = [_verdict(mine["flame"][data.verdict], lang), *_because(data.reasons, lang)]
     if not data.stacks:
         return lines
-    facts = [_filled(mine["weighed"], weight=_weight(data.weight, data.unit), event=_event(data.event, lang))]
+    facts = []
+    if data.unit != "samples":
+        facts.append(_filled(mine["weighed"], weight=_weight(data.weight, data.unit), event=_event(data.event, lang)))
     if data.samples is not None:
         facts.append(_filled(mine["samples"], _count(data.samples)))
     if data.idle_pct is not None:
@@ -76,9 +78,9 @@ def differed(data: DiffData, lang: Lang) -> list[Safe]:
     if not data.samples:
         return lines
     facts = [_filled(mine["both"], before=_count(data.samples_before), after=_count(data.samples))]
-    if data.event:
+    if data.event not in ("", "samples"):
         facts.append(_filled(mine["counted"], _event(data.event, lang)))
-    if data.verdict == "differs":
+    if data.verdict == "differs" and data.unchanged_pct is not None:
         facts.append(_filled(mine["against"], _pct(data.unchanged_pct)))
     lines.append(_line(facts, lang))
     lines += [_changed(row, lang) for row in data.rows if row.role == "proven"][:_CHANGES]

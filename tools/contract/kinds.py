@@ -414,7 +414,7 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
                 "ratio": "ratio",
                 "p_value": "ratio",
             },
-            ("name", "code", "path", "event", "direction"),
+            ("name", "callee", "code", "path", "event", "direction"),
         ),
         # two profiles differ by no more than chance makes two of one thing differ; a change above `bound_pct` would
         # have been seen

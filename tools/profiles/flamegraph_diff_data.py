@@ -83,7 +83,7 @@ class CheckRow(Model):
 class DiffData(Model):
     """`total_before`, `total`: in `unit`; `span_*`: seconds from the first sample to the end, None without instants.
     `unchanged_pct`: of the earlier profile, what all else is measured against; its share is `scale` times as large
-    later. `blocks`: how samples were grouped that depend on each other: steps, time or counts. `common_pct`: of the
+    later; None when that could not be told. `blocks`: how samples were grouped that depend on each other: steps, time or counts. `common_pct`: of the
     profiles, functions that both have.
     """
 
@@ -100,7 +100,7 @@ class DiffData(Model):
     blocks: str = ""
     bound_pct: float | None = None
     scale: float = 1.0
-    unchanged_pct: float = 0.0
+    unchanged_pct: float | None = None
     common_pct: float = 0.0
     rows: list[ChangeRow] = Field(default_factory=list)
     checks: list[CheckRow] = Field(default_factory=list)

@@ -140,7 +140,7 @@ def _data(found: Difference, rows: list[ChangeRow], checks: list[CheckRow], befo
         blocks=found.after.how if found.after.how == found.before.how else f"{found.before.how}, {found.after.how}",
         bound_pct=found.bound,
         scale=found.scale.ratio,
-        unchanged_pct=100 * found.scale.share,
+        unchanged_pct=100 * found.scale.share if found.scale.told else None,
         common_pct=common,
         rows=rows,
         checks=checks,
@@ -167,6 +167,7 @@ def _finding(row: ChangeRow, event: str, window_ns: int) -> Finding:
     }
     words = {
         "name": row.name,
+        "callee": row.callee,
         "code": row.code,
         "path": " < ".join(row.path[::-1][:_PATH]),
         "event": event,
