@@ -6,25 +6,23 @@ recording's waits in `whystall.tools.profiles.off_cpu`; every other format is re
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import zlib
 from pathlib import Path
 
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.files.input import opened, unreadable
+from whystall.tools.files.input import DAMAGED, opened, unreadable
+from whystall.tools.profiles.accelerator import DEVICE, HOST, profile_in, stacks_of_profile
 from whystall.tools.profiles.events import only_event
+from whystall.tools.profiles.off_cpu import OFF_CPU, stacks_of_waits
 from whystall.tools.recording.store import Recording
+from whystall.tools.stacks.formats import read
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.recorded import NOW, stacks_of
 from whystall.tools.timeline import nsys
 from whystall.tools.timeline.profiles import open_profile
 from whystall.tools.timeline.sqlite_tables import is_database
-
-OFF_CPU, DEVICE, HOST = "off-cpu", "device", "host"
-"""Events made here: what threads waited, what a device worked, what the host's threads did."""
 
 _MANIFEST = "manifest.json"
 _SNIFF = 1 << 20
@@ -35,9 +33,8 @@ _REMEDY = (
 # What only profilers of accelerators write: Kineto's head and categories, the arguments and sections of Ascend's.
 _KINETO_HEAD = re.compile(rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _KINETO = re.compile(
-    rb'"cat"\s*:\s*"(?:cpu_op|operator|kernel|gpu_mem(?:cpy|set)|(?:cuda|hip|xpu|mtia)?_?(?:runtime|driver)'
-    rb'|user_annotation|python_function)"',
-    re.IGNORECASE,
+    rb'"cat"\s*:\s*"(?:cpu_op|gpu_mem(?:cpy|set)|(?:cuda|hip|xpu|mtia|privateuse1)_(?:runtime|driver)'
+    rb'|user_annotation|python_function|Operator|Runtime)"'
 )
 _ASCEND = re.compile(rb'"(?:connection_id|Task Type|Physic Stream Id|async_npu|Ascend Hardware|CANN|AscendCL)"')
 
@@ -76,12 +73,8 @@ def open_stacks(
     if not regular and not directory:
         raise ToolError(ErrorCode.BAD_TRACE, f"{place} is not a regular file", _REMEDY)
     if directory or is_accelerators(place):
-        from whystall.tools.profiles.accelerator import stacks_of_profile
-
         return stacks_of_profile(open_profile(place, rank), event=event, step=step, idle=idle)
     _refuse(place, rank, step, idle=idle)
-    from whystall.tools.stacks.formats import read
-
     return only_event(read(place, event), event)
 
 
@@ -92,7 +85,7 @@ def is_accelerators(path: Path) -> bool:
             return True
         with opened(path) as file:
             text = file.read(_SNIFF)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
+    except DAMAGED:
         return False  # a reader will tell
     except OSError as error:
         raise unreadable(path, error) from None
@@ -106,13 +99,9 @@ def _recorded(recording: Recording, event: str, rank: int | None, step: int | No
     """The samples of a recording, else its waits, else the accelerator's profile that was joined to it."""
     has = recording.has
     if has("profile") and (event in (DEVICE, HOST) or not (has(NOW) or has("switches"))):
-        from whystall.tools.profiles.accelerator import profile_in, stacks_of_profile
-
         return stacks_of_profile(profile_in(recording), event=event, step=step, idle=idle)
     _refuse(Path(recording.manifest.id), rank, step, idle=idle)
     if has("switches") and (event == OFF_CPU or not has(NOW)):
-        from whystall.tools.profiles.off_cpu import stacks_of_waits
-
         return stacks_of_waits(recording)
     return stacks_of(recording)
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from whystall.tools.contract.proportion import wilson
 from whystall.tools.profiles.events import only_event
 from whystall.tools.stacks.model import StackProfile
-from whystall.tools.stacks.tree import CallTree, Part, Roots, call_tree
+from whystall.tools.stacks.tree import NO_NODE, CallTree, Part, Roots, call_tree
 
 _CALLERS = 12
+# A frame that keeps less of what it calls than this for itself only passes it on.
+_ITSELF = 1e-3
 
 
 @dataclass(frozen=True)
@@ -71,16 +73,12 @@ class Ranked:
         return self._best(np.argsort(-own, kind="stable"), own, top)
 
     def with_calls(self, top: int) -> list[Share]:
-        """The frames that take most with all they call. Of those with equal totals - each calls only the next - the
-        innermost alone: below it the time divides.
+        """The frames that take most with all they call, without those that only ever call one other, which has
+        the same total: the innermost of such a chain, where the time divides, stands for all.
         """
-        depth = np.full(self.tree.frames.height, np.iinfo(np.int64).max)
-        np.minimum.at(depth, self.tree.frame, self.tree.depth)
         total = self.tree.frame_total[0]
-        order = np.lexsort((-depth, -total))
-        order = order[~self._roots[order]]
-        apart = np.diff(total[order], prepend=np.inf) < -1e-9 * self.weight
-        return self._best(order[apart], total, top)
+        order = np.argsort(-total, kind="stable")
+        return self._best(order[~self._passing[order]], total, top)
 
     def share(self, frame: int) -> Share:
         """What the frame in this row of the tree's frames takes."""
@@ -109,6 +107,22 @@ class Ranked:
     def _roots(self) -> NDArray[np.bool_]:
         """Which frames stand for threads."""
         return (self.tree.frames["kind"] == "thread").to_numpy()
+
+    @cached_property
+    def _passing(self) -> NDArray[np.bool_]:
+        """Which frames do nothing to speak of themselves and call one other frame only, everywhere."""
+        tree, total = self.tree, self.tree.total[0]
+        inner = np.flatnonzero(tree.parent != NO_NODE)
+        inner = inner[total[inner] >= total[tree.parent[inner]] * (1 - _ITSELF)]
+        called = np.full(len(tree), -1)
+        called[tree.parent[inner]] = tree.frame[inner]
+        called[called == tree.frame] = -1
+        nodes = np.flatnonzero(total > 0)
+        least, most = (np.full(tree.frames.height, start) for start in (tree.frames.height, -1))
+        np.minimum.at(least, tree.frame[nodes], called[nodes])
+        np.maximum.at(most, tree.frame[nodes], called[nodes])
+        found: NDArray[np.bool_] = (least == most) & (most >= 0)
+        return found
 
     def _best(self, order: NDArray[np.int64], weights: NDArray[np.float64], top: int) -> list[Share]:
         wanted = order[~self._roots[order] & (weights[order] > 0)]
