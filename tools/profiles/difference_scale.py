@@ -24,7 +24,7 @@ _ENOUGH = 3
 _MOST = 0.6
 _ALL = 0.95
 _LEAST = 0.25
-"""What is less of either profile is no scale for the rest."""
+"""What is less of either profile is no scale for the rest, unless its weight is the same in both."""
 _KNOWN = 0.35
 """Functions whose ratio is uncertain by more than this factor say nothing about it."""
 
@@ -79,12 +79,13 @@ def common_scale(before: Side, after: Side, function: NDArray[np.int64], hints: 
             return everything
         sums = [float(safe[side][votes[agree]].sum()) for side in (0, 1)]
         middle = float(np.log(sums[1] / sums[0]))
+    hinted_at = 1 <= best <= len(hinted)
     told = (
         sums[0] >= _ALL
-        or (1 <= best <= len(hinted))
+        or hinted_at
         or (int((agree & (error < _KNOWN / 2)).sum()) >= _ENOUGH and weight[agree].sum() >= _MOST * weight.sum())
     )
-    if not told or min(sums) < _LEAST:
+    if not told or (min(sums) < _LEAST and not hinted_at):
         return everything
     core = np.isin(number, votes[agree])
     return Scale(core, float(np.exp(middle)), sums[0], told=True)
