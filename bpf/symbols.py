@@ -22,6 +22,8 @@ _KEPT_FILES = 64  # ELF tables kept; the oldest goes
 _OPEN_FILES = 256
 _PERF_MAP_BYTES = 64 << 20
 _NOWHERE = "[unknown]"
+# "7f00-7f10 r-xp 00000000 08:01 1234   /path" of a maps file
+_EXECUTABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ..x. ([0-9a-f]+) (\S+) ([0-9]+) *([^\n]*)$", re.MULTILINE)
 _HOOK_DEPTH = 8  # the hook's own frames lie within the innermost few
 _CODE = frozenset((b"t", b"T", b"w", b"W"))
 _FARTHEST = 1 << 20  # no kernel function is longer: such an address lies in code that has no symbol
@@ -269,14 +271,10 @@ def _mappings(pid: int) -> Iterable[_Mapping]:
         text = Path(f"/proc/{pid}/maps").read_bytes()
     except OSError:
         return
-    for line in text.splitlines():
-        fields = line.split(None, 5)
-        if len(fields) < 5 or b"x" not in fields[1]:
-            continue
-        start, end = (int(part, 16) for part in fields[0].split(b"-"))
-        path = fields[5].decode("utf-8", "surrogateescape") if len(fields) > 5 else ""
-        identity = (fields[3].decode(), fields[4].decode())
-        yield _Mapping(start, end, int(fields[2], 16), path.removesuffix(" (deleted)"), identity)
+    for start, end, offset, device, inode, path in _EXECUTABLE.findall(text):
+        identity = (device.decode(), inode.decode())
+        name = path.decode("utf-8", "surrogateescape").removesuffix(" (deleted)")
+        yield _Mapping(int(start, 16), int(end, 16), int(offset, 16), name, identity)
 
 
 def _perf_map(pid: int) -> Iterable[tuple[int, int, str]]:

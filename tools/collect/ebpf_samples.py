@@ -102,19 +102,20 @@ class Ticking:
 
     def __init__(self, period_ns: int) -> None:
         self._period_ns = period_ns
-        self._busy = busy_ns()
+        self._begin = self._end = busy_ns()
 
     def prove(self, session: Session) -> None:
-        """When nobody had a CPU at any tick, have one ourselves until a tick sees it."""
+        """At the end of the window: when nobody had a CPU at any tick, have one ourselves until a tick sees it."""
         end = time.monotonic() + min(_PROOF_TICKS * self._period_ns / 1e9, _PROOF_S)
         while not _ticks(session.counters()) and time.monotonic() < end:
             _burn(0.001)
+        self._end = busy_ns()
 
     def missing(self, seen: Seen) -> int:
         """Ticks that busy CPUs must have had and that were not seen, as when the kernel throttles the timers; 0 when
         it is no gross difference."""
         ticks = seen.seen["ticks"] - seen.seen["idle_ticks"]
-        due = (busy_ns() - self._busy) // self._period_ns
+        due = (self._end - self._begin) // self._period_ns
         missing = due - ticks
         return missing if missing > max(_FEW_TICKS, _MISSING * due) else 0
 
