@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,8 +182,14 @@ def test_the_whole_host_includes_it_and_not_the_observer(burner: Burner) -> None
 
 
 def test_who_never_ran_was_not_on_a_cpu() -> None:
-    with Running("sleeper.py", wait=True) as running:
-        result = anyio.run(lambda: App().run_tool("cpu_profile", {"pid": running.pid, "duration": 0.5}))
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        while "(sleep) S" not in Path(f"/proc/{sleeper.pid}/stat").read_text():
+            time.sleep(0.01)
+        result = anyio.run(lambda: App().run_tool("cpu_profile", {"pid": sleeper.pid, "duration": 0.5}))
+    finally:
+        sleeper.kill()
+        sleeper.wait()
     assert result.status is Status.NO_DATA
     assert result.data.verdict == "not_on_cpu"
     assert not result.findings
