@@ -22,7 +22,7 @@ BEFORE, AFTER = "before", "after"
 """The events of a file with two counts a line."""
 MOST_NODES = 30_000_000
 """Nodes of the tree of all stacks; about 100 bytes each while they are laid together."""
-_TOGETHER = 4_000_000
+_TOGETHER = 16_000_000
 _TAIL = 64  # characters that hold the counts of a line
 _COUNTS = {1: r"([ \t]+[^ \t;]+[ \t]*)$", 2: r"([ \t]+[^ \t;]+[ \t]+[^ \t;]+[ \t]*)$"}
 _COUNT = {1: r"([^ \t]+)[ \t]*$", 2: r"([^ \t]+)[ \t]+[^ \t]+[ \t]*$"}
@@ -81,7 +81,7 @@ class _Reader:
         if lines.is_empty():
             return
         names = [str(number + 1) for number in range(self.columns)]
-        stacks = lines.group_by("stack", maintain_order=True).agg(pl.col(names).sum())
+        stacks = lines.group_by("stack").agg(pl.col(names).sum()).sort("stack")  # neighbours share most
         parts = stacks.select(pl.col("stack").str.split(";"))["stack"]
         forest, leaf = grown(self._coded(parts.explode()), parts.list.len().to_numpy().astype(np.int64))
         self._parts.append((forest, leaf, stacks.select(names).to_numpy().T))

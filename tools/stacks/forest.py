@@ -26,7 +26,14 @@ class Forest:
 
     @staticmethod
     def of(parent: Ints, frame: Ints) -> Forest:
-        """With the depths, which are found by jumps that double: a deep stack costs no pass a frame."""
+        """With the depths, which are found by jumps that double: a deep stack costs no pass a frame. Of nodes in
+        breadth-first order they are where the levels begin.
+        """
+        if len(parent) and (parent[1:] >= parent[:-1]).all():
+            edges = [0, int(np.searchsorted(parent, 0))]
+            while edges[-1] < len(parent):
+                edges.append(int(np.searchsorted(parent, edges[-1])))
+            return Forest(parent, frame, np.repeat(np.arange(len(edges) - 1), np.diff(edges)))
         depth = (parent >= 0).astype(np.int64)
         up = parent.copy()
         while len(known := np.nonzero(up >= 0)[0]):

@@ -217,6 +217,10 @@ class _Side:
         """Without the stacks that nobody was seen in or below."""
         seen = self.weight > 0
         up = self.parent
+        innermost = np.ones(len(up), bool)
+        innermost[up[up >= 0]] = False
+        if seen[innermost].all():
+            return self
         for level in Forest.of(up, self.frame).levels()[:0:-1]:
             seen[up[level[seen[level]]]] = True
         number = np.cumsum(seen) - 1
