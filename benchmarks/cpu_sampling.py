@@ -1,7 +1,7 @@
 """What sampling at 99 Hz costs a machine that is busy on every CPU: cpu_profile beside ``perf record -g`` and py-spy.
 
 Ours is counted whole: the kernel's own statistics of our BPF programs, and our process's CPU time while it observes.
-perf's share in the kernel is in nobody's account; only the speed of the program that is looked at would show it.
+perf's share in the kernel is in nobody's account; only the work that the program looked at does would show it.
 py-spy (PyPI) is taken from PATH or from PY_SPY.
 """
 
@@ -96,11 +96,11 @@ def _busy(directory: Path) -> Iterator[tuple[list[int], memoryview]]:
 
 
 def _measure(name: str, command: Sequence[str] | None, busy: list[int], rounds: memoryview, home: str) -> Metrics:
-    """Per cent of one CPU, CPU seconds from start to exit, and rounds per second of the process that is looked at."""
+    """Per cent of one CPU, CPU seconds from start to exit, and rounds per CPU time of the process that is looked at."""
     if command is None:
-        begin, before = time.monotonic(), rounds[0]
-        time.sleep(_WINDOW_S - 2 * _MARGIN_S)
-        return {"speed": (rounds[0] - before) / (time.monotonic() - begin)}
+        begin, before = cpu_ns(busy[:1]), rounds[0]
+        time.sleep(_WINDOW_S - 3 * _MARGIN_S)
+        return {"speed": (rounds[0] - before) / (cpu_ns(busy[:1]) - begin)}
     process = subprocess.Popen(
         mortal(command),
         stdout=subprocess.DEVNULL,
@@ -113,11 +113,11 @@ def _measure(name: str, command: Sequence[str] | None, busy: list[int], rounds: 
             raise RuntimeError(f"{name} did not begin")
         time.sleep(_MARGIN_S)
         programs = kernel.programs_of(process.pid)
-        begin, before = time.monotonic(), rounds[0]
+        begin, before, had = time.monotonic(), rounds[0], cpu_ns(busy[:1])
         used, ran = cpu_ns([process.pid]), sum(run.ns for run in kernel.runs(programs).values())
         time.sleep(_WINDOW_S - 3 * _MARGIN_S)
         took = time.monotonic() - begin
-        speed = (rounds[0] - before) / took
+        speed = (rounds[0] - before) / (cpu_ns(busy[:1]) - had)
         ran = sum(run.ns for run in kernel.runs(programs).values()) - ran
         used = cpu_ns([process.pid]) - used
         _, status, usage = os.wait4(process.pid, 0)
@@ -159,7 +159,7 @@ def _rows(samples: Samples) -> Iterator[Row]:
     for name in samples.by_condition:
         if name != "none":
             speed = samples.ratio(name, "speed", "none")
-            yield Row(f"speed of the process looked at, {name} : nobody looks", speed.text("x", 3))
+            yield Row(f"work per CPU time of the process looked at, {name} : nobody looks", speed.text("x", 3))
 
 
 def run(rounds: int) -> Report:
@@ -180,7 +180,8 @@ def run(rounds: int) -> Report:
     report.notes += [
         f"{_WINDOW_S:.0f} s windows; ours with kernel, native and Python frames, names and the answer with its pages;"
         " perf (software cpu-clock) with kernel and native frames, unread in a file; py-spy with Python frames",
-        "what perf does in the kernel is in no account but the speed of who is looked at; py-spy stops that for a sample",
+        "what perf does in the kernel is in no account but the work of who is looked at, done per CPU time; the stops"
+        " by which py-spy takes its samples are in none",
     ]
     missing = [name for name in ("perf", "py-spy") if name not in commands]
     report.notes += [f"not here: {', '.join(missing)}"] if missing else []
