@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -73,6 +74,9 @@ def test_the_checkpoint_that_stalls_is_named_with_its_latency_and_period(slow_di
     assert found.culprit.latency_ms == pytest.approx(latency, rel=0.1)
     assert found.culprit.period_s == pytest.approx(period, rel=0.1)
     assert found.culprit.kernel_path
+    told = re.fullmatch(r"[\w.]+ \(slow_ai_simulator\.py:(\d+)\)", found.culprit.code or "")
+    assert told, found.culprit.code
+    assert "fsync" in Path(SIMULATOR).read_text().splitlines()[int(told[1]) - 1], "the line that waits is named"
     assert found.matches
     assert found.ticket is not None
     ruled_out = {a.cause for a in found.assessments if a.state is CauseState.RULED_OUT}
