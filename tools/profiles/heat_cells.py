@@ -152,6 +152,8 @@ def _spread(grid: Grid, starts: Instants, ends: Instants) -> Floats:
 
     count = len(grid.columns) * ROWS
     out = np.zeros(count + 1)
+    column = np.maximum(np.searchsorted(grid.columns, ends - 1, side="right") - 1, 0)
+    ends = np.minimum(ends, grid.columns[column] + grid.column_ns)  # what is left of a cell may have no column
     keep = ends > starts
     starts, ends = starts[keep], ends[keep]
     first, last = grid.cell_of(starts), grid.cell_of(ends - 1)

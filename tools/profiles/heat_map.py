@@ -39,6 +39,7 @@ _SAME = 0.12
 class Params(LiveParams):
     """Parameters of heat_map."""
 
+    duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 20.0
     hz: Annotated[int, Field(ge=1, le=999, description="samples per second and CPU")] = 99
     event: Annotated[str, Field(max_length=256, description="event of the file, where it has several")] = ""
     rank: Annotated[int | None, Field(ge=0, le=1_000_000, description="of a directory of traces: this rank")] = None

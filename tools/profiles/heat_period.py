@@ -23,7 +23,7 @@ What = Literal["quiet", "busy"]
 LEAST_PERIODS = 4
 REGULAR = 0.2
 """Scatter of single intervals up to which they are a period, as a share of it."""
-MOST_P = 0.002
+MOST_P = 0.005
 """After correction for the number of looks."""
 # Up to so much quiet the quiet spells are the bands; beyond it, what is busy is the exception.
 _MOSTLY_QUIET = 0.8
@@ -139,8 +139,13 @@ def _from_longest(what: What, runs: Runs, activity: Activity, taken: Sequence[Ru
         return None
     barriers = np.sort(np.concatenate([activity.holes.starts, *(one.starts for one in taken)]))
     tries = list(_tries(what, runs, barriers, activity.resolution, _LEAST_SHARE * observed))
-    allowed = MOST_P / max(len(tries) * looks, 1)
-    good = [one for one in tries if one.p_value <= allowed and jitter(one.uneven, one.intervals) <= REGULAR]
+    # The longest bands have the most of what chance may spend: 1/2, 1/6, 1/12 ... of it, in all one.
+    spent = {one.least: (at + 1) * (at + 2) * looks for at, one in enumerate(tries)}
+    good = [
+        one
+        for one in tries
+        if one.p_value * spent[one.least] <= MOST_P and jitter(one.uneven, one.intervals) <= REGULAR
+    ]
     if not good:
         return None
     first = good[0]
@@ -154,7 +159,7 @@ def _from_longest(what: What, runs: Runs, activity: Activity, taken: Sequence[Ru
         band_ns=float(np.median(lengths)),
         jitter=jitter(best.uneven, best.intervals),
         share=float(lengths.sum()) / observed,
-        p_value=min(best.p_value * len(tries) * looks, 1.0),
+        p_value=min(best.p_value * spent[best.least], 1.0),
     )
 
 
@@ -169,6 +174,8 @@ def _tries(what: What, runs: Runs, barriers: NDArray[np.int64], resolution: int,
     import numpy as np
 
     lengths = np.sort(runs.lengths)[::-1][:_MOST_RUNS]
+    if len(lengths) <= LEAST_PERIODS:
+        return
     floor = max(float(lengths[-1]), 1.0)
     least, before = float(lengths[LEAST_PERIODS]), 0
     while True:
