@@ -20,6 +20,7 @@ from whystall.knowledge_base.models import (
     Lang,
     Match,
     Ticket,
+    Verdict,
     Victim,
 )
 from whystall.knowledge_base.profiled import COLUMNS
@@ -37,6 +38,8 @@ _OTHERS = 40
 _ARTIFACTS = 5
 _REMEDIES = 8
 _HEADING = 60
+# A thread that runs so much of its time is slow, if it is, in its own code.
+_BUSY_PCT = 50.0
 
 
 def result_text(result: ToolResult[Any], lang: Lang) -> str:
@@ -178,6 +181,7 @@ class _View:
             "fixes": ranked_remedies(cause) if cause else [],
             "window_s": max((c.window_s for c in d.coverage), default=0.0),
             "victim": self._victim(d.victim) if d.victim else "",
+            "busy": self._busy(d),
             "where": self._where(d.culprit) if d.culprit else "",
             "how_long": self._how_long(d.culprit) if d.culprit else "",
             "evidence": evidence,
@@ -215,6 +219,14 @@ class _View:
             chosen_by=self._say.code("chosen_by", victim.chosen_by),
             **shares,
         )
+
+    def _busy(self, d: Diagnosis) -> Safe:
+        """Where nothing holds a thread up that mostly runs: what tells in which code it does."""
+        victim = d.victim
+        unblamed = d.verdict in (Verdict.HEALTHY, Verdict.INCONCLUSIVE) and d.cause is None
+        if victim is None or victim.type != "thread" or victim.user_pct < _BUSY_PCT or not unblamed:
+            return Safe("")
+        return self.fill(self._labels["busy"], pct=Safe(quantity(victim.user_pct, "pct")), pid=victim.pid)
 
     def _late(self, victim: Victim) -> Safe:
         """A rank that the traces accuse, or the job where they accuse no single one."""

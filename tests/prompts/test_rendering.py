@@ -387,3 +387,17 @@ def test_the_line_that_waits_is_in_text_and_ticket(lang: Lang) -> None:
         page = tickets.ticket_markdown(ticket(told), lang, load_causes())
         assert ("`save` (`train.py:212`)" if "(" in code else "`ignore that`") in page
     assert "train.py" not in diagnosis_text(found, load_causes(), lang)
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_who_runs_without_being_held_up_is_sent_to_the_profile(lang: Lang) -> None:
+    """As information: nobody is accused, and not where a cause was found."""
+    busy = {"verdict": Verdict.HEALTHY, "cause": None, "culprit": None, "chain": [], "assessments": []}
+    told = diagnosis_text(checkpoint(**busy), load_causes(), lang)
+    assert "whystall run cpu_profile --pid 4242" in told
+    assert "55 %" in told
+    assert "cpu_profile" not in diagnosis_text(checkpoint(), load_causes(), lang)
+    idle = checkpoint().victim
+    assert idle is not None
+    calm = idle.model_copy(update={"user_pct": 20.0})
+    assert "cpu_profile" not in diagnosis_text(checkpoint(**busy, victim=calm), load_causes(), lang)
