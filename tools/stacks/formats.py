@@ -24,10 +24,6 @@ _OTHERS = {
     b"PK\x03\x04": ("a zip archive", "unpack it"),
     b"\x7fELF": ("a program", "give the profile that was made of it"),
 }
-# A sample of perf script: an instant and an event end its first line; frames are indented, with an address.
-_PERF_HEAD = re.compile(r"^[ \t]*\S.*\s[0-9]+\.[0-9]{6,9}:(?:\s+[0-9]+)?\s+\S+:", re.MULTILINE)
-_PERF_FRAME = re.compile(r"^[ \t]+[0-9a-f]{3,16} .*\)?$", re.MULTILINE)
-_PERF_UNTIMED = re.compile(r"^\S.*\s[0-9]+(?:/[0-9]+)?\s.*:[ \t]*\n[ \t]+[0-9a-f]{3,16} .*\)$", re.MULTILINE)
 _SPEEDSCOPE = re.compile(rb'"\$schema"\s*:\s*"[^"]*speedscope|"shared"\s*:\s*\{\s*"frames"\s*:')
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 _EVENT = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
@@ -89,12 +85,11 @@ def _lines(start: bytes) -> str | None:
     text = start.decode("utf-8", "replace")
     if len(start) == _SNIFF:
         text = text[: text.rfind("\n") + 1] or text
-    if (_PERF_HEAD.search(text) and _PERF_FRAME.search(text)) or _PERF_UNTIMED.search(text):
-        return "perf_script"
-    from whystall.tools.stacks.folded import lines_of
-
     lines = text.split("\n", _LINES)[:_LINES]
+    from whystall.tools.stacks.folded import lines_of
+    from whystall.tools.stacks.perf_script import is_perf_script
+
+    if is_perf_script(lines):
+        return "perf_script"
     sound, odd = lines_of("\n".join(lines), 1)
-    if sound.height and sound.height >= odd:
-        return "folded"
-    return "perf_script" if len(_PERF_HEAD.findall(text)) * 2 > sum(bool(line.strip()) for line in lines) else None
+    return "folded" if sound.height and sound.height >= odd else None

@@ -18,13 +18,14 @@ LOST = "lost"
 """Event and unit of samples that perf says it lost."""
 _HEAD = re.compile(
     r"\s*(?P<comm>\S.*?)\s+(?P<pid>-?[0-9]{1,10})(?:/\s*(?P<tid>-?[0-9]{1,10}))?\s+(?:\[(?P<cpu>[0-9]+)\]\s+)?"
-    r"(?:(?=\S*\.)[A-Za-z0-9.]{4,7}\s+)?(?:(?P<s>[0-9]{1,9})\.(?P<fraction>[0-9]{3,9}):\s+)?(?:(?P<period>[0-9]{1,19})\s+)?"
+    r"(?:(?=\S*\.)[A-Za-z.][A-Za-z0-9.]{3,6}\s+)?(?:(?P<s>[0-9]{1,9})\.(?P<fraction>[0-9]{3,9}):\s+)?(?:(?P<period>[0-9]{1,19}(?:\.[0-9]+)?(?:e[-+][0-9]{1,3})?)\s+)?"
     r"(?P<event>[^\s:]\S*?):(?:\s+(?P<rest>.*))?"
 )
 _LOST = re.compile(
     r".*?(?:(?P<s>[0-9]{1,9})\.(?P<fraction>[0-9]{3,9}):\s+)?PERF_RECORD_LOST(?:_SAMPLES)?\D*(?P<count>[0-9]+)"
 )
 _ADDRESS = re.compile(r"[0-9a-f]{1,16}")
+_FRAME = re.compile(r"\s+[0-9a-f]{1,16} \S.*")
 _OFFSET = re.compile(r"\+0x[0-9a-f]+$")
 # What `-F +srcline` and `+srccode` add below a frame.
 _SOURCE = re.compile(r"\s+(?:\S+:[0-9]+|\S.*\[[0-9a-f]+\]|\|[0-9]+ .*|:0)(?: \(inlined\))?\s*")
@@ -41,6 +42,23 @@ class _Sample(NamedTuple):
     thread: int
     event: int
     weight: float
+
+
+def is_perf_script(lines: list[str]) -> bool:
+    """Whether `lines`, the first of a file, are mostly samples and their frames."""
+    heads = frames = others = 0
+    for number, line in enumerate(lines):
+        if not line.strip() or line[0] == "#":
+            continue
+        head = None if line[0] == "\t" else _HEAD.fullmatch(line)
+        below = lines[number + 1] if number + 1 < len(lines) else ""
+        if head is not None and (head["s"] is not None or (line[0] != " " and _FRAME.fullmatch(below))):
+            heads += 1
+        elif _FRAME.fullmatch(line):
+            frames += 1
+        else:
+            others += 1
+    return heads > 0 and heads + frames > others
 
 
 def read(path: Path) -> StackProfile:
@@ -177,7 +195,11 @@ def _placed(place: str, *, high: bool) -> Name:
     if kernel:
         return Name(symbol, file, 0, "kernel")
     told = named(symbol)
-    return told if told.kind in ("device", "idle") else Name(symbol, file, 0, "native" if file else "other")
+    return (
+        told
+        if told.kind in ("device", "idle", "python", "thread") or told.line
+        else Name(symbol, file, 0, "native" if file else "other")
+    )
 
 
 def _instant(found: re.Match[str]) -> int:

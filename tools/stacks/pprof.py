@@ -17,6 +17,7 @@ _SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRING = 1, 2, 3, 4, 5, 
 _PERIOD_TYPE, _PERIOD, _DEFAULT = 11, 12, 14
 _FIELDS = range(1, 16)
 _UNITS = {"nanoseconds": "ns", "microseconds": "us", "milliseconds": "ms", "seconds": "s"}
+_MILLIONTHS = "/1000000"  # the end of a unit of ours: the format has no fractions
 _TID = ("tid", "thread_id", "thread id", "thread")
 _PID = ("pid", "process_id", "process id")
 _COMM = ("comm", "thread_name", "thread name", "thread")
@@ -87,6 +88,7 @@ class _Reader:
         )
         self._locations = self._by_id(_LOCATION, _location)
         self._frames: dict[int, list[int]] = {}
+        self._scale: list[float] = []
 
     def profile(self) -> StackProfile:
         """All of it."""
@@ -106,9 +108,9 @@ class _Reader:
                 self._builder.odd += 1
                 continue
             thread = self._thread(sample)
-            for event, value in zip(events, values, strict=True):
+            for event, value, by in zip(events, values, self._scale, strict=True):
                 if value:
-                    self._builder.sample(stack, event, float(signed(value)), thread=thread)
+                    self._builder.sample(stack, event, signed(value) / by, thread=thread)
         return self._builder.profile("pprof")
 
     def _events(self, types: list[tuple[str, str]]) -> list[int]:
@@ -119,8 +121,10 @@ class _Reader:
         about = [self._text(_number(_message(part), 1)) for part in self._parts[_PERIOD_TYPE][-1:]]
         period = max(float(signed(self._numbers.get(_PERIOD, 0))), 0.0)
         found = dict.fromkeys(range(len(types)), 0)
+        self._scale = [1.0] * len(types)
         for place in [first, *(place for place in found if place != first)]:
             name, unit = types[place]
+            unit, self._scale[place] = (unit[: -len(_MILLIONTHS)], 1e6) if unit.endswith(_MILLIONTHS) else (unit, 1.0)
             unit = "samples" if (name, unit) == ("samples", "count") else _UNITS.get(unit, unit)
             found[place] = self._builder.event(name, unit, period if [name] == about else 0.0)
         return list(found.values())

@@ -148,7 +148,8 @@ def _frame(frame: _Frame) -> Name:
     file = frame.file or told.file
     kind = told.kind
     if kind == "other" and file:
-        kind = "python" if file.endswith((".py", ".pyx")) or file.startswith("<") else "native"
+        python = file.endswith((".py", ".pyx")) or file.startswith("<")
+        kind = "python" if python else ("kernel" if file.startswith("[kernel") else "native")
     return Name(told.name, file, line or told.line, kind)
 
 
