@@ -201,6 +201,7 @@ class _Made:
             end=rows["end_ns"].to_numpy(),
             frame=self._frames.numbers(rows, frames, names),
             leaf=rows["kind"].is_in(_CALLS).to_numpy(),
+            loose=(rows["kind"] == "annotation").to_numpy(),
             outer=outer.to_numpy(),
         )
         return nested(calls, self._stacks)

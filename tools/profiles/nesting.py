@@ -23,6 +23,7 @@ _JITTER_NS = 2_000
 calls into the device's runtime are timed by another clock."""
 _PIECES = 4
 """A span that outlives what it began in goes on below what is left of the stack, at most so often."""
+_LEAF, _LOOSE = 1, 2
 
 
 class Stacks:
@@ -46,7 +47,8 @@ class Stacks:
 @dataclass(frozen=True)
 class Calls:
     """Spans of host threads, in any order: `thread` a number, `frame` a number; `leaf`: a call that calls nothing of
-    the program's, as into the device's runtime; `outer`: of spans that are equal the smaller one is the caller.
+    the program's, as into the device's runtime; `loose`: a range, which is begun in one function and ended in another,
+    so that it always overlaps those two; `outer`: of spans that are equal the smaller one is the caller.
     """
 
     thread: Ints
@@ -54,14 +56,15 @@ class Calls:
     end: Ints
     frame: Ints
     leaf: NDArray[np.bool_]
+    loose: NDArray[np.bool_]
     outer: Ints
 
 
 @dataclass
 class Nested:
     """`node`: of each call, where its span began. `spans`: (thread, start, end, node), columns: what was innermost
-    when, ordered by thread and time, without the times in which a thread was in nothing. `odd`: how many calls overlap
-    others without lying within them.
+    when, ordered by thread and time, without the times in which a thread was in nothing. `odd`: how many calls that
+    are no ranges overlap others without lying within them.
     """
 
     node: Ints
@@ -79,35 +82,35 @@ class _Walk:
     inner: list[int] = field(default_factory=list)
     odd: int = 0
 
-    def walk(self, calls: Sequence[tuple[int, int, int, bool]], found: list[int]) -> None:
-        """Go through (start, end, frame, leaf), ordered; the node of each is added to `found`."""
+    def walk(self, calls: Sequence[tuple[int, int, int, int]], found: list[int]) -> None:
+        """Go through (start, end, frame, what), ordered; the node of each is added to `found`."""
         call = self.stacks.call
         ends: list[int] = []
         nodes: list[int] = []
-        leaves: list[bool] = []
-        # (start, end, turn, pieces, frame): what goes on after the end of what it began in
-        later: list[tuple[int, int, int, int, int]] = []
+        whats: list[int] = []
+        # (start, end, turn, pieces, frame, what): what goes on after the end of what it began in
+        later: list[tuple[int, int, int, int, int, int]] = []
         clock, at, count = 0, 0, len(calls)
         while at < count or later:
             if later and (at >= count or later[0][0] <= calls[at][0]):
-                start, end, _, pieces, frame = heapq.heappop(later)
-                leaf, first = False, False
+                start, end, _, pieces, frame, what = heapq.heappop(later)
+                first = False
             else:
-                start, end, frame, leaf = calls[at]
+                start, end, frame, what = calls[at]
                 pieces, first = 0, True
                 at += 1
-            while ends and (ends[-1] <= start or (leaves[-1] and not leaf and end > ends[-1])):
+            while ends and (ends[-1] <= start or (whats[-1] == _LEAF != what and end > ends[-1])):
                 stop = min(ends.pop(), start)
-                leaves.pop()
+                whats.pop()
                 node = nodes.pop()
                 if stop > clock:
                     self._add(clock, stop, node)
                     clock = stop
             if ends and end > ends[-1]:
                 if end - ends[-1] > _JITTER_NS:
-                    self.odd += first
+                    self.odd += first and _LOOSE not in (what, whats[-1])
                     if pieces < _PIECES:
-                        heapq.heappush(later, (ends[-1], end, len(later), pieces + 1, frame))
+                        heapq.heappush(later, (ends[-1], end, len(later), pieces + 1, frame, what))
                 end = ends[-1]
             if nodes and start > clock:
                 self._add(clock, start, nodes[-1])
@@ -117,7 +120,7 @@ class _Walk:
                 found.append(node)
             ends.append(end)
             nodes.append(node)
-            leaves.append(leaf)
+            whats.append(what)
         while ends:
             stop, node = ends.pop(), nodes.pop()
             if stop > clock:
@@ -135,8 +138,9 @@ def nested(calls: Calls, stacks: Stacks) -> Nested:
     order = np.lexsort((calls.outer, -calls.end, calls.start, calls.thread))
     thread = calls.thread[order]
     edges = [0, *(np.flatnonzero(np.diff(thread)) + 1).tolist(), len(thread)] if len(thread) else [0]
-    columns = [getattr(calls, name)[order].tolist() for name in ("start", "end", "frame", "leaf")]
-    rows = list(zip(*columns, strict=True))
+    what = np.where(calls.leaf, _LEAF, np.where(calls.loose, _LOOSE, 0))
+    columns = (calls.start, calls.end, calls.frame, what)
+    rows = list(zip(*(column[order].tolist() for column in columns), strict=True))
     walk = _Walk(stacks)
     found: list[int] = []
     threads: list[tuple[int, int]] = []

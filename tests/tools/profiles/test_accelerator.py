@@ -244,12 +244,13 @@ def test_collectives_of_ascend_are_told_by_what_they_are() -> None:
     assert weights(found) == {"HcclAllreduce;NPU:hcom_allReduce": 30}
 
 
-def test_a_range_across_functions_is_told() -> None:
+def test_operators_that_overlap_are_told() -> None:
     found = stacks_of_profile(
-        profile_of(host(0, 100_000, "operator", "a"), host(50_000, 200_000, "annotation", "async")), event="host"
+        profile_of(host(0, 100_000, "operator", "a"), host(50_000, 200_000, "operator", "async")), event="host"
     )
     assert weights(found) == {"a": 50_000, "a;async": 50_000, "async": 100_000}
     assert ("odd_nesting", "1 of 2") in found.notes
+    assert {code for code, _ in found.notes} <= BLIND_SPOTS
 
 
 def error(profile: Profile, **options: Any) -> ToolError:

@@ -14,7 +14,9 @@ Span = tuple[int, int, str]
 _US = 1_000
 
 
-def made(*spans: Span, threads: tuple[int, ...] = (), leaves: str = "") -> tuple[Nested, Stacks, list[str]]:
+def made(
+    *spans: Span, threads: tuple[int, ...] = (), leaves: str = "", ranges: str = ""
+) -> tuple[Nested, Stacks, list[str]]:
     """Spans (start, end, name) of one thread, or of `threads`; names that begin with one of `leaves` are leaves."""
     names = sorted({name for _, _, name in spans})
     stacks = Stacks()
@@ -24,6 +26,7 @@ def made(*spans: Span, threads: tuple[int, ...] = (), leaves: str = "") -> tuple
         end=np.array([end for _, end, _ in spans], np.int64),
         frame=np.array([names.index(name) for _, _, name in spans], np.int64),
         leaf=np.array([name[0] in leaves for _, _, name in spans], bool),
+        loose=np.array([name[0] in ranges for _, _, name in spans], bool),
         outer=np.array([names.index(name) for _, _, name in spans], np.int64),
     )
     return nested(calls, stacks), stacks, names
@@ -105,6 +108,26 @@ def test_a_range_that_outlives_what_it_began_in_goes_on_without_it() -> None:
         (120 * _US, 130 * _US, "b;c"),
         (130 * _US, 150 * _US, "b"),
     ]
+
+
+def test_a_range_begun_in_one_function_and_ended_in_another_is_nothing_odd() -> None:
+    """As the profiler of PyTorch sees ``with record_function(...)`` beside Python's own frames."""
+    found, stacks, names = made(
+        *[(0, 1000 * _US, "step"), (100 * _US, 150 * _US, "enter"), (120 * _US, 900 * _US, "range")],
+        *[(200 * _US, 700 * _US, "work"), (850 * _US, 950 * _US, "leave")],
+        ranges="r",
+    )
+    assert found.odd == 0
+    assert [path(stacks, names, int(node)) for node in found.node] == [
+        *["step", "step;enter", "step;enter;range", "step;range;work", "step;range;leave"],
+    ]
+    lengths = (found.spans[2] - found.spans[1]).tolist()
+    total = sum(
+        length
+        for length, node in zip(lengths, found.spans[3].tolist(), strict=True)
+        if "range" in path(stacks, names, node)
+    )
+    assert total == 780 * _US
 
 
 def test_a_call_into_the_runtime_calls_no_operator() -> None:
