@@ -84,6 +84,8 @@ def _tables(result: ToolResult[Any], budget: int) -> list[Safe]:
             shown = [Safe(f"{name}: {record(value)}")]
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             columns = COLUMNS.get((result.tool, name))
+            if columns == ():
+                continue
             kept = [{c: row[c] for c in columns} for row in value] if columns else value
             rows, count = table(kept, budget - _HEADING)
             total = max(result.totals.get(name, 0), len(value))

@@ -14,7 +14,7 @@ from whystall.prompts.render import FORMATS, fill, words
 if TYPE_CHECKING:
     from whystall.tools.profiles import cpu_profile, heat_map
     from whystall.tools.profiles.flame_graph_data import Data as FlameData
-    from whystall.tools.profiles.flame_graph_data import DeviceRow
+    from whystall.tools.profiles.flame_graph_data import DeviceRow, LaunchRow
     from whystall.tools.profiles.flamegraph_diff_data import ChangeRow, DiffData
 
 _TEXT = FORMATS["txt"]
@@ -24,6 +24,9 @@ _DURATIONS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 COLUMNS = MappingProxyType(
     {
+        ("cpu_profile", "kinds"): (),
+        ("flame_graph", "kinds"): (),
+        ("flame_graph", "devices"): (),
         ("cpu_profile", "frames"): ("self_pct", "total_pct", "low_pct", "high_pct", "samples", "name", "code", "kind"),
         ("flame_graph", "frames"): ("self_pct", "total_pct", "samples", "name", "code", "kind"),
         ("flame_graph", "inclusive"): ("total_pct", "self_pct", "name", "code"),
@@ -36,7 +39,8 @@ COLUMNS = MappingProxyType(
         ),
     }
 )
-"""Of tables with more columns than a line holds, by tool and table: those that are shown as text."""
+"""Of tables with more columns than a line holds, by tool and table: those that are shown as text; none where the
+first lines say it."""
 
 
 def cpu_profiled(data: cpu_profile.Data, lang: Lang) -> list[Safe]:
@@ -138,15 +142,11 @@ def _launched(row: DeviceRow, unit: str, lang: Lang) -> Safe:
     """Work of a device, and the operators and lines that launch most of it."""
     said = words(lang)
     mine = said["profiled"]
-    known = {
-        "name": _name(row.name),
-        "pct": _pct(row.pct),
-        "count": _count(row.count or 0),
-        "total": _weight(row.weight, unit),
-    }
-    text = _filled(mine["device"], **known)
+    known = {"name": _name(row.name), "pct": _pct(row.pct), "total": _weight(row.weight, unit)}
+    counted = row.count is not None  # a source of sums does not tell how often
+    text = _filled(mine["device" if counted else "device_sum"], **known, count=_count(row.count or 0))
     launchers = [
-        _filled(mine["launcher"], operator=_placed(one.operator or "-", one.code), pct=_pct(one.pct))
+        _filled(mine["launcher"], by=_launcher(one, lang), pct=_pct(one.pct))
         for one in row.launched_by[:_LAUNCHERS]
         if one.operator or one.code
     ]
@@ -154,6 +154,14 @@ def _launched(row: DeviceRow, unit: str, lang: Lang) -> Safe:
         return Safe("  " + text)
     by = _filled(mine["launched_by"], Safe(said["marks"]["comma"].join(launchers)))
     return Safe(f"  {text}{said['marks']['semicolon']}{by}")
+
+
+def _launcher(row: LaunchRow, lang: Lang) -> Safe:
+    """An operator and the line that calls it, as far as they are known."""
+    place = voice("txt", lang).place(row.code) if row.code else Safe("")
+    if not row.operator or not row.code:
+        return _name(row.operator) if row.operator else place
+    return _filled(words(lang)["profiled"]["called_at"], operator=_name(row.operator), place=place)
 
 
 def _kinds(kinds: Sequence[tuple[str, float]], lang: Lang) -> list[Safe]:
