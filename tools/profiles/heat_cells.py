@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 ROWS = 50
 CELL_NS = 20_000_000
-MOST_COLUMNS = 1800
-"""Half an hour of seconds; of longer profiles a column is 2, 5, 10 ... seconds."""
+MOST_COLUMNS = 2000
+"""Of longer profiles a column is 2, 5, 10 ... seconds."""
 _LONGER: tuple[int, ...] = tuple(m * 10**p for p in range(8) for m in (1, 2, 5))
 # Of a file without a known window: columns without anything, from which on they are cut out; and what stands alone
 # beyond such a gap and is at most this share of all, and at most so many, is an outlier (a broken clock, a stray line).
 _GAP_COLUMNS = 30
-_OUTLIER_SHARE, _OUTLIERS = 0.001, 10
+_OUTLIER_SHARE, _OUTLIERS = 0.01, 10
 # A cell that was observed for less than this share says nothing.
 _LEAST_OBSERVED = 0.5
 # What is busy at once is looked for over so many cells: one alone holds too few samples.
