@@ -53,7 +53,7 @@ clean:
 	@mkdir -p $(@D)
 	@.ci/install-packages "$$(.ci/find-python $(PYTHON) 2>/dev/null)" && touch $@ || test $$? -eq 3
 
-.setup/test-packages: .ci/install-test-packages
+.setup/test-packages: .ci/install-test-packages .ci/install-test-pythons
 	@mkdir -p $(@D)
 	@.ci/install-test-packages && touch $@ || test $$? -eq 3
 

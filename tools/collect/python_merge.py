@@ -18,7 +18,7 @@ from whystall.tools.contract.text import PATH_LIMIT, clean
 # The evaluator, also as compilers clone and split it; 3.14 can be built as one function per instruction.
 _EVALUATOR = re.compile(r"^_?PyEval_EvalFrame(Default)?(\.|$)|^_TAIL_CALL_")
 # What `-X perf` (3.12 and later) calls the code it makes for each Python function (Doc/howto/perf_profiling.rst).
-_PERF = re.compile(r"^py::(.*):([^:]*)$", re.DOTALL)
+_PERF = re.compile(r"^py::([^:]*):(.*)$", re.DOTALL)
 _INTERPRETER = re.compile(r"^(lib)?python3?(\.\d+)?[a-z]*($|[-.])")
 _NOWHERE = re.compile(r"^\[(unknown\]|anonymous|heap|stack)")
 
