@@ -167,7 +167,7 @@ def run(rounds: int) -> Report:
         "the whole answer is the tables, the page, the picture and the folded stacks, through the command"
     )
     if shutil.which("inferno-flamegraph") is None:
-        report.notes.append("inferno was not there to be compared with: crates.io could not be reached")
+        report.notes.append("inferno was not to be had on this machine; where it is installed it is measured too")
     return report
 
 
