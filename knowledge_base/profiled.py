@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import points, quantity
-from whystall.prompts.render import FORMATS, fill, words
+from whystall.prompts.render import FORMATS, fill, voice, words
 
 if TYPE_CHECKING:
     from whystall.tools.profiles import cpu_profile, heat_map
