@@ -19,6 +19,7 @@ _COMMANDS = {
     "diagnose": "observe",
     "verify": "observe",
     "ftrace": "ftrace",
+    "stacks": "stacks",
     "serve": "serve",
     "kb": "kb",
     "tickets": "tickets",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.captures import CaptureSummary
     from whystall.agent_server.conversions import ConversionSummary
     from whystall.agent_server.doors.lookup import Hits
+    from whystall.agent_server.stack_conversions import StackConversion
     from whystall.knowledge_base.models import Diagnosis, Incident, Lang, Ticket
     from whystall.tools.contract.result import ToolResult
 
@@ -73,6 +74,13 @@ def conversion_text(summary: ConversionSummary, lang: Lang) -> str:
     from whystall.tools.collect.ftrace.cpus import format_cpus
 
     return render("conversion.txt", lang, c=summary, cpus=format_cpus(summary.cpus))
+
+
+def stacks_text(summary: StackConversion, lang: Lang) -> str:
+    """Stack samples that were converted: what is in them, and what could not be read."""
+    from whystall.prompts.render import render
+
+    return render("stacks.txt", lang, c=summary)
 
 
 def record_text(summary: RecordSummary) -> str:

@@ -10,6 +10,8 @@ from whystall.tools.stacks.model import StackProfile
 _TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nanoseconds", "microseconds", "milliseconds", "seconds"})
 _TIME_NAMES = ("cpu-clock", "task-clock", "cpu_clock", "task_clock", "cycles", "ref-cycles", "wall", "cpu", "time")
 _LISTED = 12
+LOST = "lost"
+"""The unit of an event that tells how many samples were lost: nothing to draw."""
 
 
 def choose_event(profile: StackProfile, name: str = "") -> int:
@@ -21,6 +23,7 @@ def choose_event(profile: StackProfile, name: str = "") -> int:
     `ToolError`: bad_argument when `name` is none of them or none measures time, bad_trace when there are no samples.
     """
     counted = set(profile.samples["event"].unique().to_list())
+    counted -= set(profile.events.filter(pl.col("unit") == LOST)["event"].to_list())
     if not counted:
         raise ToolError(
             ErrorCode.BAD_TRACE,

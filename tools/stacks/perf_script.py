@@ -9,13 +9,12 @@ from typing import NamedTuple
 import polars as pl
 
 from whystall.tools.stacks.build import Builder
+from whystall.tools.stacks.events import LOST
 from whystall.tools.stacks.model import NO_STACK, NO_TIME, StackProfile
 from whystall.tools.stacks.names import UNKNOWN, Name, named
 from whystall.tools.stacks.text import Text
 from whystall.tools.stacks.whole import DEEPEST
 
-LOST = "lost"
-"""Event and unit of samples that perf says it lost."""
 _HEAD = re.compile(
     r"\s*(?P<comm>\S.*?)\s+(?P<pid>-?[0-9]{1,10})(?:/\s*(?P<tid>-?[0-9]{1,10}))?\s+(?:\[(?P<cpu>[0-9]+)\]\s+)?"
     r"(?:(?=\S*\.)[A-Za-z.][A-Za-z0-9.]{3,6}\s+)?(?:(?P<s>[0-9]{1,9})\.(?P<fraction>[0-9]{3,9}):\s+)?(?:(?P<period>[0-9]{1,19}(?:\.[0-9]+)?(?:e[-+][0-9]{1,3})?)\s+)?"
