@@ -141,14 +141,14 @@ def _graph(shown: Layout | None, words: Mapping[str, str]) -> str:
 def _table(shown: Layout | None, rows: Sequence[Row], words: Mapping[str, str]) -> str:
     if shown is None or not rows:
         return ""
-    number = {label: at for at, label in enumerate(shown.labels)}
+    number = {frame: at for at, frame in enumerate(zip(shown.labels, shown.kinds, strict=True))}
     heads = (
         [words["self"], words["total"]]
         if shown.sides == 1
         else [words["before"], words["after"], words["change_head"], words["total_change"]]
     )
     columns = "".join(f'<th class="number"><button type="button">{escape(head)}</button></th>' for head in heads)
-    lines = "".join(_line(row, number.get(row.label), words) for row in rows[:MOST_ROWS])
+    lines = "".join(_line(row, number.get((row.label, row.kind)), words) for row in rows[:MOST_ROWS])
     cut = len(rows) - MOST_ROWS
     note = f'<p class="note">{escape(words["rows_cut"].format(MOST_ROWS, f"{len(rows):,}"))}</p>' if cut > 0 else ""
     return f"""<section aria-labelledby="frames"><h2 id="frames">{escape(words["frames"])}</h2>
