@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whystall.tools.stacks.tree import NO_NODE, CallTree
+from whystall.tools.stacks.tree import CallTree
 
 # The framework's and the interpreter's own Python: it calls operators on behalf of somebody. Kineto names files
 # relative to where they were found, so the few that are above every thread and process are known by name.
@@ -16,6 +16,7 @@ _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torch_npu|torch_xla|triton)/|/lib/python[0-9.]+/(?!(?:site|dist)-packages/)|^<"
     r"|^(?:asyncio|concurrent|importlib|multiprocessing)/|^(?:contextlib|functools|runpy|threading)\.py$"
 )
+_NONE = -1
 
 
 @dataclass(frozen=True)
@@ -39,27 +40,25 @@ def launchers(tree: CallTree, frames: list[int], top: int) -> dict[int, list[Lau
     python = (kinds == "python") & np.array([file != "" for file in files], bool)
     own = python & np.array([_LIBRARY.search(file) is None for file in files], bool)
     operator, code, line = (_nearest(tree, wanted) for wanted in (kinds == "operator", own, python))
-    code = np.where(code == NO_NODE, line, code)
+    code = np.where(code == _NONE, line, code)
     found: dict[int, list[Launcher]] = {}
     for frame in frames:
-        weights: dict[tuple[str, str], float] = {}
         nodes = np.flatnonzero(tree.frame == frame)
-        for node in nodes.tolist():
-            key = (_label(tree, operator[node]), _label(tree, code[node]))
-            weights[key] = weights.get(key, 0.0) + float(tree.total[0, node])
-        whole = sum(weights.values()) or 1.0
-        best = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:top]
-        found[frame] = [Launcher(*key, 100 * weight / whole) for key, weight in best]
+        pairs, at = np.unique(np.stack([operator[nodes], code[nodes]]), axis=1, return_inverse=True)
+        weights = np.bincount(at.reshape(-1), tree.total[0, nodes], pairs.shape[1])
+        best = np.argsort(-weights, kind="stable")[:top]
+        whole = float(weights.sum()) or 1.0
+        labels = ["", *tree.labels]  # `_NONE` is one below the first
+        found[frame] = [
+            Launcher(labels[int(pairs[0, n]) + 1], labels[int(pairs[1, n]) + 1], 100 * float(weights[n]) / whole)
+            for n in best
+        ]
     return found
 
 
 def _nearest(tree: CallTree, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Of each node the nearest above it whose frame is `wanted`, itself included."""
-    found = np.where(wanted[tree.frame], np.arange(len(tree)), NO_NODE)
+    """Of each node the nearest frame that is `wanted`, its own or above it; `_NONE` where there is none."""
+    found = np.where(wanted[tree.frame], tree.frame, _NONE)
     for level in tree.levels[1:]:
-        found[level] = np.where(found[level] == NO_NODE, found[tree.parent[level]], found[level])
+        found[level] = np.where(found[level] == _NONE, found[tree.parent[level]], found[level])
     return found
-
-
-def _label(tree: CallTree, node: int) -> str:
-    return tree.label(int(node)) if node != NO_NODE else ""

@@ -204,3 +204,10 @@ def test_frames_that_would_break_the_folded_text() -> None:
     made.sample(made.stack([made.frame(name) for name in names]), made.event("cpu"), 3)
     text = judged(made.profile("x")).artifacts[0].text
     assert text == "a:b;c\\x0ad;<script>;x 7 3\n"
+
+
+def test_of_too_many_stacks_the_heaviest_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whystall.tools.profiles.folded._STACKS", 2)
+    artifact = judged(sampled((5, "a"), (1, "b"), (9, "c"), (2, "d"))).artifacts[0]
+    assert artifact.text == "a 5\nc 9\n"
+    assert "the heaviest 2 of 4" in artifact.title
