@@ -11,7 +11,7 @@ from pydantic import Field
 
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Subject
 from whystall.tools.contract.params import Params as BaseParams
-from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
+from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.profiles.device_frames import UNKNOWN_LAUNCH
 from whystall.tools.profiles.flame_graph_data import Data, DeviceRow, FrameRow, KindRow, LaunchRow, Verdict
 from whystall.tools.profiles.folded import folded
