@@ -51,9 +51,10 @@ def python_frames() -> Check:
         except (NotReady, OSError):
             unread += 1
         else:
-            walked[f"3.{runtime.minor}"] += 1 if runtime else 0
+            if runtime is not None:
+                walked[f"3.{runtime.minor}"] += 1
     known = f"CPython 3.{OLDEST} to 3.{NEWEST}"
-    running = ", ".join(f"{version} ({count})" for version, count in sorted(walked.items()) if count)
+    running = ", ".join(f"{version} ({count})" for version, count in sorted(walked.items()))
     found = f"{known} are walked; running now: {running or 'none that could be looked at'}"
     if faults:
         found += "; not walked: " + "; ".join(f"pid {pid}: {why}" for why, pid in list(faults.items())[:_FAULTS])
@@ -76,7 +77,7 @@ def py_spy() -> Check:
 
 def _pythons() -> list[int]:
     """Processes whose executable is called like Python, without looking into any."""
-    found = []
+    found: list[int] = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and len(found) < _LOOKED_AT:
             try:

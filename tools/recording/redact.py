@@ -71,12 +71,12 @@ def _frame(frame: pl.DataFrame, key: bytes) -> pl.DataFrame:
             columns.append(_mapped(frame[name], lambda text: _group(text, key)))
     if {"name", "file", "kind"} <= set(frame.columns):  # the frames of stack samples
         private = ~pl.col("kind").is_in(_PUBLIC_FRAMES)
-        hashed = {
+        renamed = {
             "name": _mapped(frame["name"], lambda text: _user_frame(text, key)),
             "file": _mapped(frame["file"], lambda text: _path(text, key)),
         }
         changed = frame.select(
-            pl.when(private).then(new).otherwise(pl.col(name)).alias(name) for name, new in hashed.items()
+            pl.when(private).then(new).otherwise(pl.col(name)).alias(name) for name, new in renamed.items()
         )
         columns += changed.get_columns()
     if "frames" in frame.columns:  # stacks: user frames may name private code
