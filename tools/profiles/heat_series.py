@@ -107,7 +107,8 @@ def series_of(profile: StackProfile, event: str, period_ns: int) -> Series:
     points = not bool((span > 0).any())
     if points:
         interval = period_ns or _interval(profile, chosen, thread, at)
-        presence, who = Presence(at - interval // 2, at - interval // 2 + interval), thread
+        begin = np.maximum(at - interval // 2, at.min())  # nothing is known of what was before the first
+        presence, who = Presence(begin, at - interval // 2 + interval), thread
     else:
         interval = 1000
         who, presence = merged(thread, at, at + np.maximum(span, 1))
