@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -67,12 +66,14 @@ def python_frames() -> Check:
 
 
 def py_spy() -> Check:
-    """Whether py-spy is there, which samples beside us where frames cannot be walked."""
-    path = shutil.which("py-spy")
+    """Whether py-spy is there, which is run beside us where frames cannot be walked."""
+    from whystall.tools.collect.py_spy import installed
+
+    path = installed()
     if path:
         return Check(name="py-spy", state=State.OK, found=clean(path))
     means = "only for Python whose frames cannot be walked"
-    return Check(name="py-spy", state=State.LIMITED, found="not found", means=means, fix="pip install py-spy")
+    return Check(name="py-spy", state=State.LIMITED, found="not found", means=means, fix="pip install 'whystall[py-spy]'")
 
 
 def _pythons() -> list[int]:
