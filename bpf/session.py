@@ -321,6 +321,11 @@ class Session:
         """CPUs that are sampled."""
         return self._timers
 
+    @property
+    def python_refused(self) -> list[int]:
+        """Python processes whose frames cannot be walked, as far as known now."""
+        return sorted(self._python.seen.refused) if self._python is not None else []
+
     def add_target(self, tgid: int) -> None:
         """Look at one more process from now on."""
         if self._targets is None or self.config.targets is None:

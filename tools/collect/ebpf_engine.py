@@ -20,6 +20,7 @@ from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
 from whystall.tools.collect.ebpf_samples import DEFAULT_NS, Processes, SampleCalls, Ticking, sample_capture
 from whystall.tools.collect.proc_maps import mapped_file
+from whystall.tools.collect.py_spy import Beside, PySpy, installed
 from whystall.tools.collect.python_merge import label
 from whystall.tools.collect.python_notes import python_notes
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -53,6 +54,7 @@ class EbpfEngine:
         self._disks_before: dict[str, int] = {}
         self._processes = Processes()
         self._ticking: Ticking | None = None
+        self._spy: PySpy | None = None
 
     def unavailable(self) -> str | None:
         """Why BPF cannot work here, without trying."""
@@ -96,6 +98,7 @@ class EbpfEngine:
         except BpfError as error:
             self._session = None
             raise translated(error) from error
+        self._spy = _beside(self._session, target, sample_ns)
         self._disks_before = _completed()
         self._ticking = Ticking(sample_ns) if samples is not None else None
         _cause_events()
@@ -119,10 +122,11 @@ class EbpfEngine:
         try:
             if self._ticking is not None:
                 self._ticking.prove(session)
+            beside = self._spy.stop() if self._spy is not None else []
             seen = session.finish()
             self._processes.look(session.new_places())
             self._processes.look_again()
-            return self._captures(seen, sum(disks_after.values()) - sum(self._disks_before.values()))
+            return self._captures(seen, beside, sum(disks_after.values()) - sum(self._disks_before.values()))
         except BpfError as error:
             raise translated(error) from error
         finally:
@@ -134,9 +138,11 @@ class EbpfEngine:
         session, self._session = self._session, None
         if session is not None:
             session.close()
+        if self._spy is not None:
+            self._spy.close()
         self._processes.close()
 
-    def _captures(self, seen: Seen, disk_requests: int) -> dict[str, Capture]:
+    def _captures(self, seen: Seen, beside: list[Beside], disk_requests: int) -> dict[str, Capture]:
         own = os.getpid()
         calls = SampleCalls(seen, self._processes)
         files = Files(seen, mapped_file)
@@ -158,7 +164,7 @@ class EbpfEngine:
             captures["block"] = _capture(seen, "block", block_tables(seen, disk_name), "block", agrees)
         if self._ticking is not None:
             options = self._wanted["samples"]
-            captures["samples"] = sample_capture(seen, calls, options, _lost(seen, "samples"), self._ticking)
+            captures["samples"] = sample_capture(seen, calls, options, _lost(seen, "samples"), self._ticking, beside)
         for name in ("syscalls", "switches"):
             if name in captures:
                 named = stacks.table()
@@ -168,7 +174,17 @@ class EbpfEngine:
         for name in ("switches", "samples"):
             if name in captures and self._wanted[name].get("python", 0):
                 captures[name].not_seen += python_notes(seen, switches=name == "switches")
+        if beside:
+            pids = sorted({one.pid for one in beside})
+            captures["samples"].not_seen.append(("python_beside", f"pid {', '.join(map(str, pids))}"))
         return captures
+
+
+def _beside(session: Session, target: Target, sample_ns: int) -> PySpy | None:
+    """py-spy for those Python processes of a target whose frames cannot be walked, where it is installed."""
+    refused = session.python_refused
+    program = installed() if sample_ns and refused and not target.everything else None
+    return PySpy(program, refused, max(1, 1_000_000_000 // sample_ns)) if program else None
 
 
 def _kernel_frames(seen: Seen, stack: int) -> list[str]:

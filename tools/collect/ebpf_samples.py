@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from whystall.bpf.capture import Capture as Seen
@@ -13,6 +13,7 @@ from whystall.bpf.samples import Place
 from whystall.bpf.session import Session
 from whystall.bpf.symbols import OpenFiles, ProcessSymbols
 from whystall.bpf.symbols import kernel as kernel_symbols
+from whystall.tools.collect.py_spy import Beside
 from whystall.tools.collect.python_merge import merged
 from whystall.tools.collect.samples_decode import Call, sample_tables
 from whystall.tools.recording.collector import Capture, Options
@@ -140,14 +141,19 @@ def busy_ns(source: Path = Path("/proc/stat")) -> int:
 
 
 def sample_capture(
-    seen: Seen, calls: Callable[[Place], list[Call]], options: Options, lost: int, ticking: Ticking
+    seen: Seen,
+    calls: Callable[[Place], list[Call]],
+    options: Options,
+    lost: int,
+    ticking: Ticking,
+    beside: Sequence[Beside] = (),
 ) -> Capture:
-    """The collector's capture; `lost`: what the kernel side counted as lost."""
+    """The collector's capture; `lost`: what the kernel side counted as lost; `beside`: what py-spy sampled."""
     period_ns = options.get("period_ns", DEFAULT_NS)
     kernel_symbols().prepare(
         a - bool(at) for s in seen.stacks.values() if not s.kind for at, a in enumerate(s.addresses)
     )
-    tables = sample_tables(seen.samples, seen.threads, calls, period_ns)
+    tables = sample_tables(seen.samples, seen.threads, calls, period_ns, beside)
     capture = Capture(
         tables=tables,
         hooks=list(seen.hooks),

@@ -9,6 +9,8 @@ import polars as pl
 
 from whystall.bpf.capture import Thread
 from whystall.bpf.samples import Place, Samples
+from whystall.tools.collect.py_spy import EVENT as BESIDE
+from whystall.tools.collect.py_spy import Beside
 from whystall.tools.contract.text import clean
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.model import NO_STACK, SAMPLES
@@ -34,10 +36,14 @@ Calls = Callable[[Place], Sequence[Call]]
 
 
 def sample_tables(
-    samples: Samples, threads: Mapping[int, Thread], calls: Calls, period_ns: int
+    samples: Samples,
+    threads: Mapping[int, Thread],
+    calls: Calls,
+    period_ns: int,
+    beside: Sequence[Beside] = (),
 ) -> dict[str, pl.DataFrame]:
     """Tables of the collector ``samples``; every sample weighs `period_ns`, or several where only one of several was
-    kept."""
+    kept. `beside`: samples of another sampler, which become an event of their own, without instants."""
     import numpy as np
 
     builder = Builder()
@@ -55,6 +61,11 @@ def sample_tables(
         thread = threads.get(place.tid)
         stack_of[row] = stack
         thread_of[row] = builder.thread(place.tgid, place.tid, clean(thread.comm) if thread is not None else "")
+    for other in beside:
+        comm = threads[other.pid].comm if other.pid in threads else b""
+        stack = builder.stack(builder.frame(*frame) for frame in other.frames)
+        thread_number = builder.thread(other.pid, -1, clean(comm))
+        builder.sample(stack, builder.event(BESIDE), float(other.samples), thread=thread_number)
     rows = np.frombuffer(samples.place, np.int32)
     tables = dict(builder.profile("ebpf").tables)
     columns: dict[str, NDArray[Any]] = {
@@ -65,5 +76,6 @@ def sample_tables(
         "event": np.zeros(len(rows), np.int16),
         "weight": np.full(len(rows), stands_for),
     }
-    tables["samples"] = pl.DataFrame([pl.Series(name, columns[name], dtype=kind) for name, kind in SAMPLES.items()])
+    own = pl.DataFrame([pl.Series(name, columns[name], dtype=kind) for name, kind in SAMPLES.items()])
+    tables["samples"] = pl.concat([own, tables["samples"]])
     return tables

@@ -103,6 +103,7 @@ BLIND_SPOTS = frozenset(
         "samples_untimed",  # samples without an instant, of which no place in time is known; detail: how many
         "samples_outside",  # samples far from all others in time, left out; detail: how many
         "python_frames",  # Python processes whose frames could not be walked; detail: why, and which
+        "python_beside",  # of these, processes that py-spy sampled beside us: another event; detail: which
         "python_skipped",  # waits without Python frames, since walking had cost enough; detail: how many of all
         "python_broken",  # Python stacks that could not be read to their end; detail: how many of how many
         "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often

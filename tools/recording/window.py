@@ -95,7 +95,8 @@ async def observe(
             manifest.collectors[name] = _describe(assignment, name, capture)
             for table, frame in capture.tables.items():
                 if table in capture.events:
-                    frame = frame.filter(pl.col("at_ns").is_between(start_ns, start_ns + window_ns))
+                    inside = pl.col("at_ns").is_between(start_ns, start_ns + window_ns)
+                    frame = frame.filter(inside | (pl.col("at_ns") < 0))
                 tables[f"{name}.{table}"] = _relative(frame, start_ns, window_ns)
     return Recording.in_memory(manifest, tables)
 
@@ -239,9 +240,10 @@ _POINTS = ("start_ns", "end_ns", "issue_ns", "at_ns", "woken_ns", "prev_arrived_
 
 
 def _relative(frame: pl.DataFrame, start_ns: int, window_ns: int) -> pl.DataFrame:
-    """Absolute instants to nanoseconds since the start, kept within the window; 0 stays for "never"."""
+    """Absolute instants to nanoseconds since the start, kept within the window; 0 stays for "never", and
+    what is below it for "not known"."""
     return frame.with_columns(
-        pl.when(pl.col(c) == 0).then(0).otherwise((pl.col(c) - start_ns).clip(0, window_ns)).alias(c)
+        pl.when(pl.col(c) <= 0).then(pl.col(c)).otherwise((pl.col(c) - start_ns).clip(0, window_ns)).alias(c)
         for c in _POINTS
         if c in frame.columns
     )

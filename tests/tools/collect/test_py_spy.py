@@ -1,0 +1,79 @@
+"""py-spy's samples, and how they stand beside ours."""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from whystall.bpf.capture import Thread
+from whystall.bpf.samples import Place, Samples
+from whystall.tools.collect.py_spy import EVENT, PySpy, parsed
+from whystall.tools.collect.samples_decode import Call, sample_tables
+from whystall.tools.stacks.model import NO_TIME, StackProfile
+
+TEXT = "<module> (job.py:4);work (job.py:3) 70\n<module> (job.py:4);fsync (libc.so.6) 7\nodd line\n 5\nx 1e9\n"
+
+
+def test_a_folded_text_is_read_and_odd_lines_are_left_out() -> None:
+    first, second = parsed(9, TEXT)
+    assert (first.pid, first.samples) == (9, 70)
+    assert [(frame.name, frame.file, frame.line, frame.kind) for frame in first.frames] == [
+        ("<module>", "job.py", 4, "python"),
+        ("work", "job.py", 3, "python"),
+    ]
+    assert second.frames[-1].kind == "native"
+
+
+def test_they_are_another_event_without_instants_and_never_added_to_ours() -> None:
+    samples = Samples(array("q", [100, 200]), array("i", [0, 0]), [Place(9, 9, 0, 1, 0)], 1)
+    threads = {9: Thread(9, 9, b"python", False)}
+    tables = sample_tables(samples, threads, lambda place: [Call("main", "/bin/x", 0, "native")], 10, parsed(9, TEXT))
+    profile = StackProfile(tables, "ebpf", "mono")
+    assert profile.events["name"].to_list() == ["cpu-clock", EVENT]
+    assert profile.events["unit"].to_list() == ["ns", "samples"]
+    by_event = dict(profile.samples.group_by("event").agg(weight=pl.col("weight").sum()).iter_rows())
+    assert by_event == {0: 20.0, 1: 77.0}
+    assert profile.samples["at_ns"].to_list() == [100, 200, NO_TIME, NO_TIME]
+
+
+STAND_IN = """#!/bin/sh
+# as py-spy does: writes what it has when it is interrupted
+while [ $# -gt 0 ]; do case $1 in --output) out=$2;; --pid) pid=$2;; esac; shift; done
+trap 'echo "of_$pid (a.py:1) 3" > "$out"; exit 0' INT
+%s
+while :; do sleep 0.02; done
+"""
+
+
+def _stand_in(folder: Path, first: str = "") -> str:
+    program = folder / "py-spy"
+    program.write_text(STAND_IN % first)
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_it_runs_until_it_is_stopped_and_leaves_nothing(tmp_path: Path) -> None:
+    spy = PySpy(_stand_in(tmp_path), [11, 12], 99)
+    folder, running = Path(spy._folder.name), [process.pid for process in spy._running.values()]
+    time.sleep(0.3)
+    assert sorted((one.pid, one.frames[0].name, one.samples) for one in spy.stop()) == [
+        (11, "of_11", 3),
+        (12, "of_12", 3),
+    ]
+    assert not folder.exists()
+    for pid in running:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    spy.close()
+
+
+def test_one_that_fails_or_does_not_end_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whystall.tools.collect.py_spy._END_S", 0.2)
+    assert PySpy(_stand_in(tmp_path, "exit 1"), [1], 99).stop() == []
+    assert PySpy(_stand_in(tmp_path, "trap '' INT"), [1], 99).stop() == []
+    assert PySpy(str(tmp_path / "missing"), [1], 99).stop() == []
