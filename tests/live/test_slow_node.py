@@ -97,3 +97,16 @@ def test_a_slow_link_that_one_run_cannot_show_shows_beside_a_healthy_one(jobs: J
     changes = [finding for finding in result["findings"] if finding["kind"] == "run.difference"]
     most = max(changes, key=lambda finding: finding["metrics"]["change_ms"])
     assert most["attributes"]["what"] in ("communication", "transfer"), json.dumps(result["data"], indent=1)
+
+
+@pytest.mark.parametrize(("variant", "frame"), [("compute", "aten::matmul"), ("loader", "enumerate(DataLoader)")])
+def test_what_is_offered_next_names_the_operator_that_makes_the_rank_slow(jobs: Jobs, variant: str, frame: str) -> None:
+    found = jobs.check(variant)["data"]
+    (call,) = found["next"]
+    assert [call["rank"]] == jobs.truth(variant)
+    assert call["peer"] not in jobs.truth(variant)
+    arguments = [part for name, value in call["arguments"].items() for part in (f"--{name}", str(value))]
+    result = jobs.run(call["tool"], *arguments)
+    first = result["data"]["rows"][0]
+    assert (first["role"], first["name"].startswith(frame)) == ("proven", True), json.dumps(result["data"], indent=1)
+    assert first["direction"] in ("grew", "appeared")
