@@ -60,6 +60,18 @@ class _Gzip(gzip.GzipFile):
         _weigh(self._path, self.tell(), self._most)
         return data
 
+    def readline(self, size: int | None = -1) -> bytes:
+        """A line, of at most `size` bytes. Raises `ToolError` (bad_trace) beyond the limit."""
+        data = super().readline(size)
+        _weigh(self._path, self.tell(), self._most)
+        return data
+
+    def read1(self, size: int = -1) -> bytes:
+        """The same, with what is there before damage is met."""
+        data = super().read1(size)
+        _weigh(self._path, self.tell(), self._most)
+        return data
+
 
 class _Zstd(io.RawIOBase):
     """What a zstd file holds, unless that is out of proportion; by whichever package is there (3.14 brings one)."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.files.input import DAMAGED, bad, opened, unreadable
@@ -22,6 +24,7 @@ class Text:
         self.odd = 0
         self.size = 0
         self._block = block
+        self._damaged = False
 
     def blocks(self) -> Iterator[str]:
         """Whole lines, each with its newline, about a block at a time; other encodings than UTF-8 are escaped.
@@ -31,12 +34,13 @@ class Text:
         try:
             with opened(self.path) as file:
                 while True:
-                    try:
-                        data = file.read(self._block)
-                        end = b"" if not data or data.endswith(b"\n") else file.readline(LONGEST)
-                    except DAMAGED:
-                        self.odd += 1
-                        break
+                    data, end = self._read(file), b""
+                    if data and not data.endswith(b"\n"):
+                        try:
+                            end = file.readline(LONGEST)
+                        except DAMAGED:
+                            self.odd += 1
+                            data = data[: data.rfind(b"\n") + 1]  # a line cut short would have a wrong number
                     if not data:
                         break
                     self.size += len(data) + len(end)
@@ -50,9 +54,29 @@ class Text:
         if not self.size:
             raise bad(self.path, "it is empty" if not self.odd else "damaged or cut short")
 
-    def _skip_line(self, file: object) -> None:
-        while (rest := file.readline(LONGEST)) and not rest.endswith(b"\n"):  # type: ignore[attr-defined]
-            self.size += len(rest)
+    def _read(self, file: BinaryIO) -> bytes:
+        """About a block; of a damaged file what comes before the damage."""
+        parts: list[bytes] = []
+        left = self._block
+        read = getattr(file, "read1", file.read)  # gives what there is, where read would lose it with the error
+        while left > 0 and not self._damaged:
+            try:
+                part = read(left)
+            except DAMAGED:
+                self._damaged = True
+                self.odd += 1
+                break
+            if not part:
+                break
+            parts.append(part)
+            left -= len(part)
+        data = b"".join(parts)
+        return data[: data.rfind(b"\n") + 1] if self._damaged else data
+
+    def _skip_line(self, file: BinaryIO) -> None:
+        with suppress(*DAMAGED):  # the next read tells
+            while (rest := file.readline(LONGEST)) and not rest.endswith(b"\n"):
+                self.size += len(rest)
 
     def nothing(self, what: str) -> ToolError:
         """The error of a file without a line that could be read as `what`."""

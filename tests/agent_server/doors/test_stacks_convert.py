@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from whystall.tools.stacks.formats import read
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
