@@ -8,14 +8,14 @@ from pydantic import Field
 
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.params import LiveParams
-from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
+from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
-from whystall.tools.profiles.cpu_shares import Shares, shares_of
+from whystall.tools.profiles.cpu_shares import CpuShares
+from whystall.tools.profiles.folded import folded
+from whystall.tools.profiles.ranked import Ranked, Share, ranked
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
-from whystall.tools.stacks.events import choose_event
 from whystall.tools.stacks.recorded import NOW, stacks_of
-from whystall.tools.stacks.tree import CallTree
 
 # Below this many samples a share of a half is known to within 18 points: too little to rank anything by.
 _FEW = 30
@@ -38,9 +38,9 @@ class Params(LiveParams):
 
 class FrameRow(Model):
     """A frame: `self` is the frame itself, `total` also what it calls, in per cent of all samples' CPU time, each with
-    the bounds in which it lies with 95 % (null where weights are no counts). `code`: file and line, or the module.
-    `path`: its callers where it is seen most, the outermost first. `window_pct`: of the thread that is in it most, of
-    the window; null when not observed live.
+    the bounds in which it lies with 95 % (null, as `samples` is, where weights were measured and not sampled). `code`:
+    file and line, or the module. `path`: its callers where it is seen most, the outermost first. `window_pct`: of the
+    thread that is in it most, of the window; null when not observed live.
     """
 
     name: str
@@ -52,7 +52,7 @@ class FrameRow(Model):
     total_pct: float
     low_pct: float | None
     high_pct: float | None
-    samples: int
+    samples: int | None
     window_pct: float | None
     path: list[str]
 
@@ -67,7 +67,7 @@ class ThreadRow(Model):
     comm: str
     cpu_pct: float | None
     share_pct: float
-    samples: int
+    samples: int | None
     frame: str
 
 
@@ -105,54 +105,49 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     profile = stacks_of(recording)
     if profile.samples.is_empty():
         return Judgement(findings=[], data=Data(), seen=0)
-    event = choose_event(profile, params.event)
-    window_ns = recording.manifest.window_ns if recording.manifest.host else 0
-    shares = shares_of(profile, event, window_ns)
-    ranked = shares.by_own
-    frames = [_frame(shares, number, window_ns) for number in ranked[: max(params.top, _FINDINGS)]]
-    lines = [_frame(shares, number, window_ns) for number in shares.python_by_total[:_LINES]]
-    threads = [ThreadRow(**thread._asdict()) for thread in shares.threads]
-    name, unit, period = profile.events.filter(event=event).select("name", "unit", "period").row(0)
-    unnamed = shares.unnamed
+    found = ranked(profile, params.event)
+    window_ns = recording.manifest.window_ns if recording.manifest.host and found.unit == "ns" else 0
+    shares = CpuShares(found, window_ns)
+    frames = [_frame(found, shares, share) for share in found.itself(max(params.top, _FINDINGS))]
+    lines = [_frame(found, shares, share) for share in shares.lines(_LINES)]
+    threads = shares.threads()
+    period = float(found.profile.events["period"][0])
+    few = found.samples is not None and found.samples < _FEW
     return Judgement(
-        findings=_findings(recording, frames[:_FINDINGS], lines, name),
+        findings=_findings(recording, frames[:_FINDINGS], lines, found.event),
         data=Data(
-            verdict="profiled" if shares.samples >= _FEW else "few_samples",
-            event=name,
-            unit=unit,
-            hz=1e9 / period if unit == "ns" and period else None,
-            samples=shares.samples,
-            cpus=shares.weight / window_ns if window_ns and unit == "ns" else None,
+            verdict="few_samples" if few else "profiled",
+            event=found.event,
+            unit=found.unit,
+            hz=1e9 / period if found.unit == "ns" and period else None,
+            samples=found.profile.samples.height if found.samples is None else found.samples,
+            cpus=found.weight / window_ns if window_ns else None,
             frames=frames[: params.top],
-            threads=threads[: params.top],
-            kinds=[KindRow(**kind._asdict()) for kind in shares.kinds],
+            threads=[ThreadRow(**thread._asdict()) for thread in threads[: params.top]],
+            kinds=[KindRow(**kind._asdict()) for kind in shares.kinds()],
         ),
-        seen=shares.samples,
-        totals={"frames": len(ranked), "threads": len(threads)},
-        artifacts=[_folded(shares.tree, period if unit == "ns" else 0.0)],
-        not_seen=[("user_symbols", f"{100 * unnamed:.0f} %")] if unnamed >= _UNNAMED else [],
-        basis=shares.tree,
+        seen=found.profile.samples.height,
+        totals={"frames": int((found.tree.frame_own[0] > 0).sum()), "threads": len(threads)},
+        artifacts=[folded(found.tree, "cpu.folded", found.unit)],
+        not_seen=[("user_symbols", f"{100 * shares.unnamed:.0f} %")] if shares.unnamed >= _UNNAMED else [],
+        basis=found.tree,
     )
 
 
-def _frame(shares: Shares, number: int, window_ns: int) -> FrameRow:
-    row = shares.tree.frames.row(number, named=True)
-    file = row["file"].rpartition("/")[2]
-    own, own_low, own_high = shares.bounded(shares.tree.frame_own[0][number])
-    total, low, high = shares.bounded(shares.tree.frame_total[0][number])
+def _frame(found: Ranked, shares: CpuShares, share: Share) -> FrameRow:
     return FrameRow(
-        name=row["name"],
-        code=f"{file}:{row['line']}" if row["line"] else file,
-        kind=row["kind"],
-        self_pct=own,
-        self_low_pct=own_low,
-        self_high_pct=own_high,
-        total_pct=total,
-        low_pct=low,
-        high_pct=high,
-        samples=shares.count(shares.tree.frame_total[0][number]),
-        window_pct=min(100.0, 100 * shares.most_of_a_thread(number) / window_ns) if window_ns else None,
-        path=shares.callers(number),
+        name=share.name,
+        code=share.code,
+        kind=share.kind,
+        self_pct=share.self_pct,
+        self_low_pct=share.self_low_pct,
+        self_high_pct=share.self_high_pct,
+        total_pct=share.total_pct,
+        low_pct=share.low_pct,
+        high_pct=share.high_pct,
+        samples=share.samples,
+        window_pct=shares.of_a_thread(found.tree.labels[share.frame]),
+        path=list(share.path),
     )
 
 
@@ -190,17 +185,6 @@ def _finding(recording: Recording, frame: FrameRow, event: str) -> Finding:
         severity=Severity.INFO,
         polarity=Polarity.NORMAL,
     )
-
-
-def _folded(tree: CallTree, period: float) -> ArtifactContent:
-    """Folded stacks, the process first and the innermost frame last; weights are samples, or what the event counts."""
-    scale = 1.0 / period if period else 1.0
-    labels = [label.replace(";", ":") for label in tree.labels]
-    lines = []
-    for node in tree.own[0].nonzero()[0]:
-        frames = ";".join(labels[int(tree.frame[above])] for above in tree.path(int(node)))
-        lines.append(f"{frames} {tree.own[0][node] * scale:.10g}\n")
-    return ArtifactContent("cpu.folded", "CPU samples by stack", "text/plain", "".join(sorted(lines)))
 
 
 TOOL = Tool(
