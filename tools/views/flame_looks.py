@@ -35,7 +35,7 @@ PATTERNS = {
     "idle": "dots",
     REST_KIND: "stripes",
 }
-"""Besides colour; the script in ``assets/flame.js`` draws the same."""
+"""Besides colour; the script in ``assets/flame_parts.js`` draws the same."""
 STEPS = 4
 """Grades of a change in each direction."""
 ADVANCE = 0.602

@@ -14,7 +14,7 @@ from whystall.tools.views.flame_layout import Layout
 from whystall.tools.views.page import escape, page
 
 STYLES = ("flame_colours", "flame")
-SCRIPTS = ("flame",)
+SCRIPTS = ("flame_parts", "flame")
 """What a page with a flame graph has among its `also` and `scripts`."""
 MOST_ROWS = 200
 """Of the table."""

@@ -108,7 +108,7 @@ def test_what_is_too_small_to_draw_keeps_its_weight() -> None:
 def test_names_are_text() -> None:
     page = drawn(heat(label=HOSTILE), stacks(name=HOSTILE), heading=HOSTILE, verdict=HOSTILE, notes=[HOSTILE])
     assert HOSTILE not in page
-    assert page.count("<script") == 3  # the data, the flame graph's, ours
+    assert page.count("<script") == 4  # the data, the flame graph's, ours
     svg = heat_svg(heat(label=HOSTILE), words("en")["heat_page"], heading=HOSTILE, notes=[HOSTILE])
     assert {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(svg).iter()}.isdisjoint(
         {"script", "img"}
