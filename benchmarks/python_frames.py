@@ -1,0 +1,84 @@
+"""What walking an interpreter's frames costs at a sample and at a switch away, by how many frames there are.
+
+A program that waits often and calculates in between is looked at round by round, with the walk and without. What the
+kernel's BPF statistics say of the hook differs by the walk; beside it stands what the walk counted itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from benchmarks import kernel
+from benchmarks.common import Report, Row, mortal, spread
+from whystall.bpf.session import Session, SessionConfig
+
+_DEPTHS = (5, 20, 60)
+_WINDOW_S = 0.6
+_MOST_ROUNDS = 9
+_HOOKS = {"a sample": "on_tick", "a switch away": "on_switch"}
+_WORK = """
+import sys, time
+def down(depth):
+    if depth > 1: return down(depth - 1)
+    while True:
+        end = time.perf_counter() + 0.0005
+        while time.perf_counter() < end: pass
+        time.sleep(0.0005)
+print("ready", flush=True)
+down(int(sys.argv[1]) - 1)
+"""
+
+
+def _look(pid: int, where: str, python: bool) -> tuple[float, float]:
+    """(ns of the hook per event of the program, ns per walk by its own count)."""
+    samples = where == "a sample"
+    config = SessionConfig(
+        targets=frozenset({pid}),
+        syscalls=False,
+        switches=not samples,
+        switch_min_ns=10**9,
+        user_stacks=True,
+        sample_ns=1_000_000 if samples else 0,
+        python=python,
+    )
+    with Session(config) as session:
+        number = next(n for n, run in kernel.runs(kernel.programs_of(os.getpid())).items() if run.name == _HOOKS[where])
+        before = kernel.runs([number])[number].ns
+        end = time.monotonic() + _WINDOW_S
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            session.poll()
+        cost = kernel.runs([number])[number].ns - before
+        seen = session.finish()
+    waits = sum(total.count for total in seen.off_totals if total.off_class == "S")
+    events = seen.seen["samples"] if samples else waits
+    return cost / max(1, events), seen.seen["python_ns"] / max(1, seen.seen["python_walks"])
+
+
+def run(rounds: int) -> Report:
+    """Measure; `rounds` per condition, at most nine."""
+    report = Report(f"Frames of Python at the same instant (CPython 3.{sys.version_info[1]})")
+    for depth in _DEPTHS:
+        command = mortal([sys.executable, "-c", _WORK, str(depth)])
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program, kernel.run_statistics():
+            try:
+                assert program.stdout is not None
+                program.stdout.readline()
+                for where in _HOOKS:
+                    added, counted = [], []
+                    for _ in range(min(rounds, _MOST_ROUNDS)):
+                        without, _none = _look(program.pid, where, python=False)
+                        cost, walk = _look(program.pid, where, python=True)
+                        added.append(cost - without)
+                        counted.append(walk)
+                    text = f"{spread(added).text('ns', sign=True)} by BPF statistics"
+                    report.rows.append(Row(f"{depth} frames, at {where}", f"{spread(counted).text('ns')}; {text}"))
+            finally:
+                program.kill()
+    report.notes.append(
+        "at switches, walks may cost each CPU 10 ms in a second; what is skipped beyond is counted and said"
+    )
+    return report
