@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import polars as pl
 
 from whystall.bpf import layout
-from whystall.bpf.capture import Call, Capture, FileKey, device
+from whystall.bpf.capture import BlockIo, Call, Capture, FileKey, device
 from whystall.tools.collect.proc_maps import MappedFile
 from whystall.tools.collect.tables import BLOCK, SWITCHES, SYSCALLS
 from whystall.tools.contract.text import clean, clean_path
@@ -269,7 +269,7 @@ def block_tables(capture: Capture, disk: Callable[[int], str]) -> dict[str, pl.D
         totals.append((disk(t.dev), t.op, t.count, t.bytes, t.queue_ns, t.device_ns, most))
     told = [(i, False) for i in capture.block_ios] + [(i, True) for i in capture.block_open]
     slow = [
-        (i.insert or i.issue, i.issue, i.complete, disk(i.dev), i.op, i.bytes, i.sector, i.tgid, clean(i.comm), open_)
+        (i.insert or i.issue, i.issue, i.complete, disk(i.dev), i.op, i.bytes, _sector(i), i.tgid, clean(i.comm), open_)
         for i, open_ in told
     ]
     return {
@@ -277,6 +277,11 @@ def block_tables(capture: Capture, disk: Callable[[int], str]) -> dict[str, pl.D
         "totals": _frame(BLOCK["totals"], totals),
         "slow": _frame(BLOCK["slow"], slow),
     }
+
+
+def _sector(io: BlockIo) -> int:
+    """-1 for a request without a place on the disk: a flush says so with all bits set."""
+    return -1 if io.sector >> 63 else io.sector
 
 
 def _is_kernel(capture: Capture, tid: int) -> bool:
