@@ -129,7 +129,7 @@ def _rows(shape: str, samples: Samples) -> list[Row]:
         for mine, what in (("ours", "picture"), ("answer", "whole answer of flame_graph")):
             for peer in peers:
                 ratio = samples.ratio(peer, metric, mine)
-                goal = metric == "wall" and mine == "ours" and peer == "flamegraph.pl"
+                goal = metric == "cpu" and mine == "ours" and peer == "flamegraph.pl"
                 rows.append(
                     Row(
                         f"{shape}: {what}, {label}, beside {peer}",
