@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from whystall.tools.stacks.forest import NO_PARENT, Forest, Ints, merged
-from whystall.tools.stacks.model import NO_STACK, NO_THREAD, NO_TIME, StackProfile
+from whystall.tools.stacks.model import NO_STACK, NO_TIME, StackProfile
 
 NO_NODE = NO_PARENT
 Roots = Literal["none", "comm", "process", "thread"]
@@ -249,16 +249,17 @@ def _chosen(part: Part) -> pl.DataFrame:
 
 def _rooted(profile: StackProfile, thread: NDArray[Any], roots: Roots) -> tuple[list[str], Ints]:
     """The labels of the roots, and the root of each sample."""
-    threads = profile.threads.sort("thread")
-    main = dict(threads.filter(pl.col("pid") == pl.col("tid")).select("pid", "comm").iter_rows())
+    used, at = np.unique(thread, return_inverse=True)
+    known_as = {number: row for number, *row in profile.threads.iter_rows()}
+    main = {pid: comm for pid, tid, comm in known_as.values() if pid == tid >= 0}
     names: dict[str, int] = {}
-    root_of = {NO_THREAD: names.setdefault(_UNKNOWN, 0)}
-    for number, pid, tid, comm in threads.iter_rows():
+    root_of = []
+    for number in used.tolist():
+        pid, tid, comm = known_as.get(number, (-1, -1, ""))
         known, who = (tid, comm) if roots == "thread" else (pid, main.get(pid, comm))
-        name = who or _UNKNOWN if roots == "comm" or known < 0 else f"{who} ({known})"
-        root_of[number] = names.setdefault(name, len(names))
-    numbers, at = np.unique(thread, return_inverse=True)
-    return list(names), np.array([root_of[int(n)] for n in numbers], np.int64)[at]
+        name = who or _UNKNOWN if roots == "comm" or known < 0 else f"{who} ({known})".strip()
+        root_of.append(names.setdefault(name, len(names)))
+    return list(names), np.array(root_of, np.int64)[at]
 
 
 def _under_roots(
