@@ -46,19 +46,27 @@ def pooled(before: Side, after: Side) -> tuple[Side, Side]:
 def variances(before: Side, after: Side, member: Floats, base: Floats) -> tuple[Floats, Floats]:
     """Of the ratios of the groups' weights to that of the atoms `base`, on each side.
 
-    Bursts that one side shows are possible on the other, where fewer of them may have been seen: how many times the
-    variance is that of counting is estimated from both, and each side's is at least that.
+    Bursts that one side shows are possible on the other, which may have seen none of them: how many times its variance
+    is that of counting is taken from the side where that is more. A burst has more samples where more are taken.
     """
-    counted, spread = zip(*(side.variance(member, base) for side in (before, after)), strict=True)
-    told = [(mine, seen) for mine, seen in zip(counted, spread, strict=True) if seen is not None]
-    if not told:
-        return counted[0], counted[1]
-    times = sum(seen for _, seen in told) / np.maximum(sum(mine for mine, _ in told), 1e-300)
-    if not (before.traced and after.traced):
-        times = np.maximum(times, 1.0)
-    made = [
-        mine if seen is None else np.maximum(seen, times * mine) for mine, seen in zip(counted, spread, strict=True)
-    ]
+    sides = (before, after)
+    told = [side.variance(member, base) for side in sides]
+    made = []
+    for mine, other in ((0, 1), (1, 0)):
+        counted, spread = told[mine]
+        theirs = told[other][1]
+        if spread is None:
+            made.append(counted)
+            continue
+        if sides[mine].traced:  # it shows all that happened
+            made.append(spread)
+            continue
+        variance = np.maximum(spread, counted)
+        if theirs is not None and not sides[other].traced:
+            rates = [max(side.samples, 1) / max(side.span_ns, 1.0) for side in sides]
+            bursts = np.maximum(theirs / np.maximum(told[other][0], 1e-300) - 1, 0.0) * rates[mine] / rates[other]
+            variance = np.maximum(variance, (1 + bursts) * counted)
+        made.append(variance)
     return made[0], made[1]
 
 
