@@ -529,3 +529,33 @@ log(what="done"); sys.stdin.readline()
     told = seen.files[named_waits[0].file]  # type: ignore[index]
     assert told.flags & layout.FILE_NO_MOUNT
     assert os.fsencode(path).endswith(told.path)
+
+
+SPIN = """
+go()
+begin = time.thread_time()
+while time.thread_time() - begin < 0.5: pass
+timed("read", os.read, os.open("/dev/zero", os.O_RDONLY), 400 << 20)
+log(what="done", cpu=time.thread_time() - begin)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("variants", [{}, OLD_WAYS], ids=["newest", "oldest"])
+def test_samples_are_as_many_as_the_time_on_the_cpu(variants: dict[str, bool]) -> None:
+    period = 2_000_000
+    with child(SPIN) as subject:
+        seen, lines = observe(subject, syscalls=False, switches=False, sample_ns=period, variants=variants)
+    assert not seen.lost
+    assert seen.seen["samples"] == seen.seen["records"] == len(seen.samples.at)
+    assert seen.seen["samples"] <= seen.seen["ticks"]
+    expected = lines[-1]["cpu"] * 1e9 / period
+    assert abs(len(seen.samples.at) - expected) <= 4 * expected**0.5
+    assert all(seen.window_start <= at <= seen.window_end for at in seen.samples.at)
+    places = [seen.samples.places[number] for number in seen.samples.place]
+    assert {(place.tgid, place.tid) for place in places} == {(subject.pid, subject.pid)}
+    assert all(seen.stacks[place.ustack].user for place in places)
+    in_kernel = sum(place.kstack != 0 for place in places)
+    assert in_kernel < len(places) * 0.9  # the loop was in user mode, the read was not
+    assert in_kernel > 0
+    assert all(seen.stacks[place.kstack].kind == layout.STACK_KERNEL for place in places if place.kstack)
