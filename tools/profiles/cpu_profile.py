@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import polars as pl
 from pydantic import Field
 
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
@@ -11,6 +12,7 @@ from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.profiles.cpu_shares import CpuShares
+from whystall.tools.profiles.events import LOST
 from whystall.tools.profiles.folded import folded
 from whystall.tools.profiles.ranked import Ranked, Share, ranked
 from whystall.tools.recording.collector import Need
@@ -103,7 +105,8 @@ def _needs(params: Params) -> list[Need]:
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
     """Who had the CPUs in `recording`."""
     profile = stacks_of(recording)
-    if profile.samples.is_empty():
+    lost = profile.events.filter(unit=LOST)["event"]
+    if profile.samples.filter(~pl.col("event").is_in(lost.implode())).is_empty():
         return Judgement(findings=[], data=Data(), seen=0)
     found = ranked(profile, params.event)
     window_ns = recording.manifest.window_ns if recording.manifest.host and found.unit == "ns" else 0
