@@ -126,6 +126,13 @@ class _Try:
     intervals: int
     p_value: float
 
+    @property
+    def typical_total(self) -> float:
+        """All bands together, were they all as long as the median."""
+        import numpy as np
+
+        return float(np.median(self.bands.lengths)) * len(self.bands)
+
 
 def _from_longest(what: What, runs: Runs, activity: Activity, taken: Sequence[Runs], looks: int) -> Period | None:
     import numpy as np
@@ -183,8 +190,8 @@ def _tries(what: What, runs: Runs, barriers: NDArray[np.int64], resolution: int,
         if len(bands) != before:
             before = len(bands)
             one = _try(what, least, bands, barriers)
-            enough = float(bands.lengths.sum()) >= least_total
-            if one is not None and enough and one.period >= _LEAST_PERIOD * resolution:
+            # by the typical band: one that is long by chance makes no rhythm that matters
+            if one is not None and one.typical_total >= least_total and one.period >= _LEAST_PERIOD * resolution:
                 yield one
         if least <= floor:
             return
@@ -200,13 +207,15 @@ def _try(what: What, least: float, bands: Runs, barriers: NDArray[np.int64]) -> 
     intervals = np.diff(bands.starts).astype(np.float64)[one_period]
     if len(intervals) < LEAST_PERIODS:
         return None
+    work = (bands.starts[1:] - bands.ends[:-1]).astype(np.float64)[one_period]
+    # a band between two of another kind has no neighbour and so no period
+    bands = bands.where(np.concatenate([one_period, [False]]) | np.concatenate([[False], one_period]))
     uneven = unevenness(intervals)
     share = min(float(bands.lengths.mean() / intervals.mean()), 1.0)
     # pauses are what comes at random; all busy spells between them may be what one calls a band
     chance = p_value(uneven, len(intervals), share if what == "quiet" else 1 - share)
     if what == "quiet":
         # A loop that works and then waits works equally long, however long it waits: the better of two looks
-        work = (bands.starts[1:] - bands.ends[:-1]).astype(np.float64)[one_period]
         chance = 2 * min(chance, p_value(unevenness(work), len(work), 0.0))
     return _Try(least, bands, float(np.median(intervals)), uneven, len(intervals), chance)
 
