@@ -177,8 +177,10 @@ def _share(share: float) -> str:
 
 
 def _change(shares: Sequence[float], row: Row, words: Mapping[str, str]) -> str:
-    points = 100 * (shares[1] - shares[0])
-    look = "quiet" if not row.proven or round(points, 2) == 0 else "up" if points > 0 else "down"
-    sign = "▲ +" if look == "up" else "▼ −" if look == "down" else "+" if points > 0 else "−" if points < 0 else ""
+    points = round(100 * (shares[1] - shares[0]), 9)
+    none = round(points, 2) == 0
+    look = "quiet" if none or not row.proven else "up" if points > 0 else "down"
+    sign = "" if none else "+" if points > 0 else "−"
+    mark = {"up": "▲ ", "down": "▼ "}.get(look, "")
     said = "" if row.proven else f' title="{escape(words["not_proven"])}"'
-    return f'<td class="number {look}" data-value="{points:.9g}"{said}>{sign}{abs(points):.2f}</td>'
+    return f'<td class="number {look}" data-value="{points:.9g}"{said}>{mark}{sign}{abs(points):.2f}</td>'
