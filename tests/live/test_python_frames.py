@@ -19,7 +19,7 @@ import pytest
 from pythons import interpreters
 from scripted import child
 
-from whystall.bpf import layout, syscalls
+from whystall.bpf import layout, python_offsets, syscalls
 from whystall.bpf.capture import Capture
 from whystall.bpf.python_code import Frame
 from whystall.bpf.session import Session, SessionConfig
@@ -272,11 +272,12 @@ def _until(found: Callable[[], Any], otherwise: str) -> Any:
     raise AssertionError(otherwise)
 
 
-@pytest.mark.parametrize("name", [name for name in ("3.9",) if name in interpreters()])
-def test_a_version_that_cannot_be_walked_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_a_version_that_cannot_be_walked_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in ("_BY_MINOR", "_PUBLISHED"):  # as if the own interpreter were of a version not known yet
+        monkeypatch.setattr(python_offsets, table, {})
     script = tmp_path / "old.py"
     script.write_text("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.02)\n")
-    with subprocess.Popen([*interpreters()[name], str(script)], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             process.stdout.readline()
@@ -286,7 +287,7 @@ def test_a_version_that_cannot_be_walked_is_refused_by_name(name: str, tmp_path:
                 seen = session.finish()
         finally:
             process.kill()
-    assert seen.python.refused == {process.pid: "CPython 3.9"}
+    assert seen.python.refused == {process.pid: f"CPython {OWN}"}
     assert seen.segments
     assert all(not s.pystack for s in seen.segments)
 
@@ -321,3 +322,31 @@ def test_walking_at_switches_is_bounded_and_what_was_skipped_is_counted() -> Non
     assert waits * 0.98 <= seen.seen["python_walks"] + seen.seen["python_skipped"] <= waits * 1.02 + 10
     walked = sum(total.count for total in seen.off_totals if total.off_class == "S" and total.pystack)
     assert abs(walked - seen.seen["python_walks"]) <= 0.02 * walked + 10
+
+
+REUSED = """
+go()
+for number in range(300):
+    scope = {"time": time}
+    exec(compile(chr(10) * number + f"def made_{number}(): time.sleep(0.001)", f"/made/{number}.py", "exec"), scope)
+    scope.popitem()[1]()
+log(what="done")
+sys.stdin.readline()
+"""
+
+
+def test_code_made_where_other_code_was_is_told_apart() -> None:
+    with child(REUSED) as subject:
+        config = SessionConfig(targets=frozenset({subject.pid}), python=True, syscalls=False, switch_min_ns=0)
+        with Session(config) as session:
+            subject.go()
+            subject.until("done")
+            seen = session.finish()
+    made = []
+    for segment in seen.segments:
+        for frame in stack(seen, segment.pystack, subject.pid)[:1]:
+            if frame.name.startswith("made_"):
+                number = frame.name.removeprefix("made_")
+                assert (frame.file, frame.line) == (f"/made/{number}.py", int(number) + 1)
+                made.append(number)
+    assert len(set(made)) >= 290
