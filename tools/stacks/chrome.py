@@ -7,6 +7,7 @@ off is read up to there. Traces of accelerators' profilers are read elsewhere, w
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from whystall.tools.stacks.whole import content
 
 _NS = 1000.0  # in a microsecond, the unit of ts and dur
 _TRIES = 64
+_BYTE = re.compile(r"\(byte (?P<byte>[0-9]+)\)")
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -59,7 +61,7 @@ def read(path: Path) -> StackProfile:
     builder.odd = odd
     calls, names = _calls(builder, events)
     event = builder.event("wall", "ns")
-    for (pid, tid), found in calls.items():
+    for (pid, tid), found in ((key, found) for key, found in calls.items() if found):
         process, thread = _number(pid), _number(tid)
         comm = names.get((pid, tid)) or (tid if isinstance(tid, str) and thread < 0 else names.get((pid, None), ""))
         _nest(builder, Evented(builder, event, builder.thread(process, thread, comm), _NS), found)
@@ -90,7 +92,8 @@ def _raws(path: Path, data: bytes) -> tuple[list[msgspec.Raw], int]:
         return msgspec.json.decode(text, type=_File).traceEvents, 0
     except _ERRORS as error:
         reason = error
-    end = len(text)
+    found = _BYTE.search(str(reason))
+    end = min(int(found["byte"]) + 1, len(text)) if found else len(text)  # what comes before the damage is sound
     for _ in range(_TRIES):  # the writer may have died, or have left the bracket away, as Chrome allows
         end = text.rfind(b"}", 0, end)
         if end < 0:

@@ -282,6 +282,15 @@ def test_chrome_events(tmp_path: Path, shape: str) -> None:
     assert profile.threads.select("pid", "tid", "comm").rows() == [(1, 2, "main")]
 
 
+def test_of_damaged_chrome_events_what_came_before_is_read(tmp_path: Path) -> None:
+    events = [{"ph": "X", "name": f"f{n}", "pid": 1, "tid": 2, "ts": 10 * n, "dur": 5} for n in range(200)]
+    content = json.dumps({"traceEvents": events}).replace('"f120"', '"f120')
+    profile = read(put(tmp_path, content))
+    assert (profile.samples.height, odd(profile)) == (120, 1)
+    orphan = put(tmp_path, json.dumps([{"ph": "E", "pid": 5, "tid": 6, "ts": 1}, *events[:1]]))
+    assert (read(orphan).samples.height, odd(read(orphan))) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("content", "part"),
     [
