@@ -42,7 +42,7 @@ class Side:
     """`weights`: by atom; `blocks`: the same by block (rows), None without instants. `counting`: by atom, the variance
     of the weight if samples are independent of each other, times `BURST` without blocks. `known`: whether the samples
     tell how many independent observations they are; `traced`: they are no samples, but all that happened. `how`:
-    steps, time or counts.
+    steps, time or counts. `span_ns`: from the first sample to the end of the last.
     """
 
     weights: Floats
@@ -52,6 +52,7 @@ class Side:
     traced: bool
     known: bool
     how: str
+    span_ns: float = 0.0
 
     @property
     def sum(self) -> float:
@@ -112,7 +113,7 @@ def side_of(part: Part, tree: CallTree, row: int, atom: Ints, functions: Floats)
     else:
         blocks = _by_time(at, span, weight, where, count, functions)
     how = "steps" if len(steps) else "time"
-    return Side(weights, blocks, counting, len(at), traced, blocks is not None, how)
+    return Side(weights, blocks, counting, len(at), traced, blocks is not None, how, float((at + span).max(initial=1)))
 
 
 def _sums(number: Ints, weight: Floats, count: int) -> Floats:
