@@ -72,8 +72,8 @@ def py_spy() -> Check:
     path = installed()
     if path:
         return Check(name="py-spy", state=State.OK, found=clean(path))
-    means = "only for Python whose frames cannot be walked"
-    return Check(name="py-spy", state=State.LIMITED, found="not found", means=means, fix="pip install 'whystall[py-spy]'")
+    means, fix = "only for Python whose frames cannot be walked", "pip install 'whystall[py-spy]'"
+    return Check(name="py-spy", state=State.LIMITED, found="not found", means=means, fix=fix)
 
 
 def _pythons() -> list[int]:

@@ -83,8 +83,8 @@ class CheckRow(Model):
 class DiffData(Model):
     """`total_before`, `total`: in `unit`; `span_*`: seconds from the first sample to the end, None without instants.
     `unchanged_pct`: of the earlier profile, what all else is measured against; its share is `scale` times as large
-    later; None when that could not be told. `blocks`: how samples were grouped that depend on each other: steps, time or counts. `common_pct`: of the
-    profiles, functions that both have.
+    later; None when that could not be told. `blocks`: how samples were grouped that depend on each other: steps, time
+    or counts. `common_pct`: of the profiles, functions that both have.
     """
 
     verdict: Verdict = "cannot_tell"
