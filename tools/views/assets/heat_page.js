@@ -71,6 +71,7 @@
   const shape = (look) => { const one = document.createElementNS("http://www.w3.org/2000/svg", "path"); one.setAttribute("class", look); svg.append(one); return one; };
   const picked = [shape("picked-halo"), shape("picked")], marked = [shape("cursor-halo"), shape("cursor")];
   const [wide, high] = map.cell;
+  svg.classList.toggle("narrow", wide < 5);
   let cursor = -1, anchor = -1, ranges = [], band = -1;
 
   function outline(list) { // the cells from a to b, column by column; whole columns as one
