@@ -107,7 +107,7 @@ def main(folder: str) -> None:
     spent.update(heavy=0.0, light=0.0)
     naps[0] = 0
     began = time.monotonic_ns()
-    while time.monotonic_ns() - began < 900_000_000:
+    while sum(spent.values()) < 0.5:  # of CPU time, which a busy machine gives later
         sorted_by_python(1)
         light(4)
     print(json.dumps({**spent, "naps": naps[0], "began": began, "ended": time.monotonic_ns()}), flush=True)
