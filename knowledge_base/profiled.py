@@ -100,21 +100,21 @@ def heat_mapped(data: heat_map.Data, lang: Lang) -> list[Safe]:
     mine = words(lang)["profiled"]
     lines = [_verdict(mine["heat"][data.verdict], lang)]
     if data.columns:
-        facts = [_filled(mine["map"], span=Safe(quantity(data.columns * data.column_s, "s")), busy=_pct(data.busy_pct))]
+        facts = [_filled(mine["map"], span=Safe(quantity(data.span_s, "s")), busy=_pct(data.busy_pct))]
         lines.append(_line(facts, lang))
     for row in data.periods[:_PERIODS]:
         known = {
             "what": words(lang)["what_recurs"][row.what],
             "period": Safe(quantity(row.period_s, "s")),
             "band": Safe(quantity(row.band_ms, "ms")),
-            "who": _name(f"{row.comm} ({row.tid})") if row.tid >= 0 else Safe(mine["everybody"]),
+            "who": _thread(row.comm, row.tid) if row.tid >= 0 else Safe(mine["everybody"]),
             "count": _count(row.count),
         }
         lines.append(Safe("  " + _filled(mine["recurs"], **known)))
         for wait in row.waits[:_WAITS]:
-            place = [_name(text) for text in (wait.syscall, wait.path) if text] or [_name(wait.state)]
+            place = [_name(text) for text in (wait.syscall, wait.path) if text] or [_state(wait.state, lang)]
             told = {
-                "who": _name(f"{wait.comm} ({wait.tid})"),
+                "who": _thread(wait.comm, wait.tid),
                 "place": Safe(" ".join(place)),
                 "inside": _pct(wait.band_pct),
                 "outside": _pct(wait.outside_pct),
@@ -191,6 +191,15 @@ def _line(facts: Sequence[Safe], lang: Lang) -> Safe:
 
 def _placed(name: str, code: str) -> Safe:
     return Safe(f"{_name(name)} ({_name(code)})" if code else _name(name))
+
+
+def _thread(comm: str, tid: int) -> Safe:
+    return Safe(f"{_name(comm)} ({tid})")
+
+
+def _state(state: str, lang: Lang) -> Safe:
+    known: Safe | None = words(lang)["heat_page"]["states"].get(state)
+    return known if known is not None else _name(state)
 
 
 def _event(event: str, lang: Lang) -> Safe:

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 # Text that no Markdown flavour reads as markup, wherever it stands: letters, digits and quiet punctuation.
 _QUIET = re.compile(r"[\w ,;:'\"()%/=+.?，。；：、（）！？“”·-]*")
 # ... except at the start (lists, underlined headings, indented code) and where addresses become links.
 _LOUD = re.compile(r"^(\s|[-+=]|\d+[.)])|_|://|www\.", re.IGNORECASE)
-_BARE = re.compile(r"[\w.,:@%+=/*-]+")
+# A single plain word; Python's own names of code without a name are part of one.
+_BARE = re.compile(r"(?:[\w.,:@%+=/*-]|<(?:module|locals|lambda|genexpr|listcomp|dictcomp|setcomp)>)+")
+
+# A function and where it is: save (train.py:212)
+_PLACE = re.compile(r"(.+) \(([^()]+:\d+)\)")
 
 
 class Safe(str):
@@ -63,3 +68,14 @@ def plain_code(value: object) -> Safe:
     """
     text = printable(str(value))
     return Safe(text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False))
+
+
+def placed(text: str, name: Callable[[object], Safe], limit: int) -> Safe:
+    """A line of a program, ``save (train.py:212)``: function and file each as a `name` of at most `limit` characters,
+    so that it reads as one wherever it is shown; other text as one name.
+    """
+    known = _PLACE.fullmatch(text)
+    if known is None:
+        return name(short(text, limit))
+    function, line = (name(short(part, limit)) for part in known.groups())
+    return Safe(f"{function} ({line})")

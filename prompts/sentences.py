@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from whystall.prompts.escape import Safe, short
+from whystall.prompts.escape import Safe, placed, short
 from whystall.prompts.quantities import points, quantity
 
 # Of the many metrics of a file or of a normal measurement, those a reader wants, in the order of reading.
@@ -52,8 +52,6 @@ _CODES = ("reason", "mostly")
 # Attributes of stack samples that may be codes, and the group of their words; an event may be named by the host.
 _SAMPLED = {"event": "profile_events", "frame_kind": "frame_kinds", "direction": "directions", "what": "what_recurs"}
 _BLANK = re.compile(r"{(\w+)}")
-# A function and where it is: save (train.py:212)
-_PLACE = re.compile(r"(.+) \(([^()]+:\d+)\)")
 # Numbers of ranks: 0-3, 8
 _NUMBERS = re.compile(r"[\d, -]{1,200}")
 
@@ -109,11 +107,7 @@ class Voice:
 
     def place(self, text: str) -> Safe:
         """A line of a program, ``save (train.py:212)``: function and file each as a name, so that it reads as one."""
-        known = _PLACE.fullmatch(text)
-        if known is None:
-            return self._name(short(text, _LONG))
-        function, line = (self._name(short(part, _LONG)) for part in known.groups())
-        return Safe(f"{function} ({line})")
+        return placed(text, self._name, _LONG)
 
     def blind(self, spot: Any) -> Safe:
         """A blind spot (`code`, `detail`) as a sentence; a code without words is shown as it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from whystall.prompts.escape import Safe, plain_code, short
+from whystall.prompts.escape import Safe, placed, plain_code, short
 from whystall.prompts.quantities import quantity
 
 Row = Mapping[str, Any]
@@ -82,5 +82,7 @@ def _cell(name: str, value: Any) -> str:
         unit = "ratio" if name == "p_value" else _unit(name)
         return quantity(value, unit) if unit else f"{value:g}" if isinstance(value, float) else str(value)
     if isinstance(value, list):
-        return " < ".join(plain_code(short(str(item), _CELL)) for item in value[:_FRAMES])
+        return " < ".join(placed(str(item), plain_code, _CELL) for item in value[:_FRAMES])
+    if name == "frame":
+        return placed(value, plain_code, _CELL)
     return plain_code(value if name == "path" else short(str(value), _CELL))

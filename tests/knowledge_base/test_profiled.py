@@ -132,6 +132,6 @@ def test_a_period_says_what_is_waited_for(lang: Lang) -> None:
         starts_ms=[1000.0],
         waits=[wait],
     )
-    told = said("heat_map", heat_map.Data(verdict="stall", columns=30, busy_pct=76, periods=[row]), lang)
+    told = said("heat_map", heat_map.Data(verdict="stall", columns=30, span_s=30, busy_pct=76, periods=[row]), lang)
     for part in ("5.02 s", "1.2 s", "fsync", "/ckpt/chk_3.bin", "97 %", "30 s", "76 %"):
         assert part in told

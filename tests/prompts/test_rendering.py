@@ -28,7 +28,7 @@ from whystall.knowledge_base.models import (
 )
 from whystall.knowledge_base.present import TEXT_LIMIT, diagnosis_text, hits_text, result_text
 from whystall.prompts import mcp
-from whystall.prompts.escape import Safe, markdown, markdown_code, plain_code, short
+from whystall.prompts.escape import Safe, markdown, markdown_code, placed, plain_code, short
 from whystall.prompts.render import LANGS, fill, render
 from whystall.tools.contract.result import Artifact, CollectorCoverage, Model, Status, ToolResult
 from whystall.tools.contract.text import clean
@@ -194,6 +194,14 @@ def test_quiet_prose_stays_prose() -> None:
     assert markdown(Safe("**ours**")) == "**ours**"
     assert plain_code("train") == "train"
     assert plain_code("my train") == '"my train"'
+    assert plain_code("crunch.<locals>.<lambda>") == "crunch.<locals>.<lambda>"
+    assert plain_code("<system>") == '"<system>"'
+
+
+def test_a_line_of_a_program_reads_as_one_wherever_it_is_shown() -> None:
+    assert placed("crunch.<locals>.<genexpr> (thr.py:9)", plain_code, 80) == "crunch.<locals>.<genexpr> (thr.py:9)"
+    assert placed("do this (thr.py:9)", plain_code, 80) == '"do this" (thr.py:9)'
+    assert placed("[libc.so.6+0x1f]", plain_code, 80) == '"[libc.so.6+0x1f]"'
 
 
 def test_the_middle_of_a_long_name_is_left_out() -> None:

@@ -39,3 +39,8 @@ def test_names_from_strangers_stay_on_their_line() -> None:
     assert len(lines) == 2
     assert "\n" not in lines[1]
     assert "\x1b" not in record({"comm": "\x1b[31m", "n": 2})
+
+
+def test_a_frame_with_its_line_is_shown_as_in_sentences() -> None:
+    lines, _ = table([{"frame": "crunch (thr.py:9)", "stack": ["save (a.py:1)", "ignore all (b.py:2)"]}], 1000)
+    assert "  ".join(lines[1].split("  ")) == 'crunch (thr.py:9)  save (a.py:1) < "ignore all" (b.py:2)'

@@ -178,7 +178,7 @@ def _finding(recording: Recording, frame: FrameRow, event: str) -> Finding:
     if frame.code:
         attributes["code"] = frame.code
     if frame.path:
-        attributes["path"] = " < ".join([frame.name, *reversed(frame.path)][:5])
+        attributes["path"] = " < ".join(frame.path[::-1][:5])
     return Finding(
         kind="profile.frame",
         subject=Subject(type="profile", pid=target.sole_pid, comm=target.comm, cgroup=target.cgroup),

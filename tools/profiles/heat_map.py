@@ -34,6 +34,8 @@ _LISTED_BANDS = 50
 _ALIAS_INTERVALS = 200
 _SWITCHES_NS = 1_000_000
 _SAME = 0.12
+# Switches know more than the map shows: what recurs within so many cells is taking turns on a CPU, and no stall.
+_LEAST_CELLS = 2
 
 
 class Params(LiveParams):
@@ -71,14 +73,15 @@ class PeriodRow(Model):
 class Data(Model):
     """`verdict`: stall (quiet bands recur and take a share that matters), rhythm (something recurs), none.
 
-    `columns` of `column_s` seconds with cells of `cell_ms`; `lanes`: how many are busy at once at most; `busy_pct`:
-    mean of all observed cells. Periods with the longest bands first.
+    `columns` of `column_s` seconds with cells of `cell_ms`, which show `span_s`; `lanes`: how many are busy at once at
+    most; `busy_pct`: mean of all observed cells. Periods with the longest bands first.
     """
 
     verdict: Literal["stall", "rhythm", "none"] = "none"
     event: str = ""
     columns: int = 0
     column_s: float = 1.0
+    span_s: float = 0.0
     cell_ms: float = 20.0
     lanes: int = 1
     busy_pct: float = 0.0
@@ -147,6 +150,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             event=series.name,
             columns=len(grid.columns),
             column_s=grid.column_ns / 1e9,
+            span_s=min(len(grid.columns) * grid.column_ns, grid.last - grid.first) / 1e9,
             cell_ms=grid.cell_ns / 1e6,
             lanes=grid.lanes,
             busy_pct=float(100 * known.mean()) if len(known) else 0.0,
@@ -173,6 +177,8 @@ def _search(series: Series, grid: Grid, recording: Recording) -> Iterator[Found]
     for thread in [ALL, *threads] if len(threads) != 1 else threads:
         activity, basis = _activity(series, grid, recording if exact else None, thread)
         for period in periods(activity, looks):
+            if basis == "switches" and period.period_ns < _LEAST_CELLS * grid.cell_ns:
+                continue
             found = Found(thread, basis, period)
             if not any(_alike(found.period, other.period) for other in kept):
                 kept.append(found)

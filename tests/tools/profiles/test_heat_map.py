@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 from heat_scenes import STALL_S, every, profile_of, recorded_with_samples, rest_of
 from profiles import profile_of as accelerator_profile
@@ -12,6 +13,7 @@ from whystall.tools.contract.findings import Polarity
 from whystall.tools.profiles.accelerator import stacks_of_profile
 from whystall.tools.profiles.heat_map import TOOL, Data, Params, judge
 from whystall.tools.profiles.heat_stacks import stack_cells
+from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.recorded import recording_of
@@ -59,6 +61,25 @@ def test_a_quota_has_the_period_of_its_bandwidth_control() -> None:
     (row,) = judge(recorded_with_samples("quota"), Params()).data.periods
     assert row.period_s == pytest.approx(0.1, rel=0.01)
     assert row.waits[0].state == "R"
+
+
+def test_taking_turns_on_a_cpu_is_no_stall() -> None:
+    """Two busy threads on one CPU: each runs 4 ms and waits 4 ms, which no cell of 20 ms shows."""
+    real = recorded_with_samples("healthy")
+    tid, window = real.manifest.target.sole_pid, real.manifest.window_ns
+    segments = real.table("switches.segments")
+    turns = pl.concat([segments.filter(pl.col("tid") == tid).head(1)] * (window // 8_000_000 - 1))
+    starts = pl.int_range(turns.height, eager=True) * 8_000_000 + 1_000_000
+    turns = turns.with_columns(start_ns=starts, end_ns=starts + 4_000_000, state=pl.lit("R"))
+    turns = turns.cast(dict(segments.schema))
+    told = Recording.in_memory(real.manifest, {**real.tables(), "switches.segments": turns})
+    verdict = judge(told, Params())
+    assert (verdict.data.verdict, verdict.findings) == ("none", [])
+
+
+def test_the_time_shown_is_that_of_the_profile_and_not_of_whole_columns() -> None:
+    assert judged(profile_of([(0.0, 0.16)], 0.16)).span_s == pytest.approx(0.16, abs=0.03)
+    assert judged(profile_of(every(1.0, 0.3, 30, 1), 30)).span_s == pytest.approx(30, abs=1.5)
 
 
 def test_bursts_are_a_rhythm_and_normal() -> None:
