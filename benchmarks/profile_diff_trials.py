@@ -30,6 +30,7 @@ import polars as pl
 from benchmarks.common import ROOT, Report, Row, machine, table
 from whystall.agent_server.app import App, RecordParams
 from whystall.tools.profiles.difference import compare
+from whystall.tools.profiles.difference_interrupts import without_interrupts
 from whystall.tools.profiles.difference_rows import rows_of
 from whystall.tools.profiles.open_stacks import open_stacks
 from whystall.tools.stacks.model import NO_TIME, StackProfile
@@ -171,7 +172,7 @@ def _recorded(program: Path, version: str, out: Path) -> StackProfile:
         params = RecordParams(pid=running.pid, duration=120, samples=True, hz=HZ)
         anyio.run(lambda: App().record(params, out, progress=progress))
         running.until("end")
-    return open_stacks(out)
+    return without_interrupts(Part(open_stacks(out)))[0].profile  # as flamegraph_diff does
 
 
 def trials(count: int, recordings: int, say: Callable[[str], object] = print) -> Report:

@@ -38,6 +38,7 @@ CHECKS = (
     "other_period",  # sampled at different rates
     "other_kinds",  # Python frames, operators or device work are in one of them only
     "other_weight",  # they weigh differently as a whole
+    "other_interrupts",  # interrupts, which are set aside, took different shares
 )
 """Codes of `CheckRow.code`."""
 
@@ -70,8 +71,8 @@ class ChangeRow(Model):
 
 
 class CheckRow(Model):
-    """Whether the profiles can be compared. `what`: source, event, period, kinds, weight. `code`: one of `CHECKS`,
-    empty when the same."""
+    """Whether the profiles can be compared. `what`: source, event, period, kinds, weight, interrupts. `code`: one of
+    `CHECKS`, empty when the same."""
 
     what: str
     before: str

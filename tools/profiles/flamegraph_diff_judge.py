@@ -12,6 +12,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.profiles.difference import Difference, compare
+from whystall.tools.profiles.difference_interrupts import without_interrupts
 from whystall.tools.profiles.difference_rows import rows_of, share_of_common
 from whystall.tools.profiles.difference_side import DURATIONS
 from whystall.tools.profiles.flamegraph_diff_data import ChangeRow, CheckRow, DiffData, Effect
@@ -28,6 +29,7 @@ _CPU = frozenset({"cpu-clock", "task-clock", "cpu", "cycles", "cpu-cycles", "sam
 """Events that all tell where CPUs spent their time: profiles of two of them have the same shares."""
 _IN_COMMON_PCT = 50.0
 _TOTAL_SAME = 0.05
+_INTERRUPTS_PCT = 1.0
 _MAJOR_PCT, _MINOR_PCT = 20.0, 5.0
 _PATH = 4
 _FOLDED = 20_000
@@ -44,11 +46,13 @@ def judged(recording: Recording, params: Params) -> Judgement[DiffData]:
         if none:
             message = f"the profile {which} is empty: it has no samples"
             raise ToolError(ErrorCode.BAD_TRACE, message, "profile for longer, or while the program runs")
-    before, after = (
+    parts = [
         Part(profile, _event(profile, params.event, which))
         for profile, which in zip(profiles, ("before", "after"), strict=True)
-    )
-    checks = _checks(before, after)
+    ]
+    checks = _checks(*parts)
+    (before, *interrupted), (after, *others) = (without_interrupts(part) for part in parts)
+    checks.append(_interrupts(*interrupted, *others))
     found = compare(before, after, min_pct=params.min_pct, top=params.top)
     rows = rows_of(found, before, after)
     data = _data(found, rows, checks, before, after)
@@ -105,6 +109,18 @@ def _check(what: str, found: Sequence[str], code: str, effect: Effect) -> CheckR
     same = found[0] == found[1]
     return CheckRow(
         what=what, before=found[0], after=found[1], effect="same" if same else effect, code="" if same else code
+    )
+
+
+def _interrupts(before: float, after: float) -> CheckRow:
+    """What was set aside of either."""
+    other = abs(after - before) >= _INTERRUPTS_PCT
+    return CheckRow(
+        what="interrupts",
+        before=f"{before:.2g} %",
+        after=f"{after:.2g} %",
+        effect="said" if other else "same",
+        code="other_interrupts" if other else "",
     )
 
 

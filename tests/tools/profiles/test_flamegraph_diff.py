@@ -162,3 +162,29 @@ def test_parameters_are_bounded() -> None:
         with pytest.raises(ToolError) as error:
             parse_params(Params, wrong)
         assert error.value.code is ErrorCode.BAD_ARGUMENT
+
+
+def test_interrupts_of_a_busy_host_are_no_change_of_the_program() -> None:
+    which = np.random.default_rng(2).integers(0, len(STACKS), 2000)
+    at = np.arange(2000) * 10_000_000
+    quiet, busy = profile_of(STACKS, which, at), profile_of(STACKS, which, at)
+    stacks, frames = busy.stacks, busy.frames
+    entry = pl.DataFrame(
+        [(frames.height, "asm_sysvec_reschedule_ipi", "", 0, "kernel")], schema=frames.schema, orient="row"
+    )
+    leaves = sorted(set(busy.samples["stack"]))
+    calls = pl.DataFrame(
+        [(stacks.height + at, leaf, frames.height) for at, leaf in enumerate(leaves)],
+        schema=stacks.schema,
+        orient="row",
+    )
+    hit = pl.Series(np.arange(2000) % 16 == 0)
+    moved = busy.samples["stack"].replace_strict(leaves, list(range(stacks.height, stacks.height + len(leaves))))
+    samples = busy.samples.with_columns(
+        pl.when(hit).then(moved.cast(pl.Int32)).otherwise(pl.col("stack")).alias("stack")
+    )
+    tables = {"samples": samples, "stacks": pl.concat([stacks, calls]), "frames": pl.concat([frames, entry])}
+    judgement = judged(quiet, replace(busy, tables={**busy.tables, **tables}))
+    assert judgement.data.verdict == "alike"
+    told = {row.what: row for row in judgement.data.checks}["interrupts"]
+    assert (told.before, told.after, told.code) == ("0 %", "6.2 %", "other_interrupts")
