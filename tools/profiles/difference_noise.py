@@ -11,6 +11,7 @@ from whystall.tools.profiles.difference_side import Floats, Side
 LEVEL = 0.01
 """The chance that any frame at all is reported when nothing changed."""
 _DRAWS = 4000
+_ROUNDING = 1e-9
 _SMALL = 1e-4
 """Of the share: a change that every block shows to the same nanosecond is still no more certain than this."""
 
@@ -47,7 +48,8 @@ def variances(before: Side, after: Side, member: Floats, base: Floats) -> tuple[
     """Of the ratios of the groups' weights to that of the atoms `base`, on each side.
 
     Bursts that one side shows are possible on the other, which may have seen none of them: how many times its variance
-    is that of counting is taken from the side where that is more. A burst has more samples where more are taken.
+    is that of counting is taken from the side where that is more. A burst has more samples where more are taken: of
+    its thread, or of all threads when they do the same at once.
     """
     sides = (before, after)
     told = [side.variance(member, base) for side in sides]
@@ -63,11 +65,20 @@ def variances(before: Side, after: Side, member: Floats, base: Floats) -> tuple[
             continue
         variance = np.maximum(spread, counted)
         if theirs is not None and not sides[other].traced:
-            rates = [max(side.samples, 1) / max(side.span_ns, 1.0) for side in sides]
-            bursts = np.maximum(theirs / np.maximum(told[other][0], 1e-300) - 1, 0.0) * rates[mine] / rates[other]
+            counts = told[other][0]
+            # of what is all there is, counting has no variance, and what is left of it is rounding
+            some = counts > _ROUNDING * counts.max(initial=0.0)
+            times = np.where(some, theirs / np.where(some, counts, 1.0), 1.0)
+            bursts = np.maximum(times - 1, 0.0) * _more_often(sides[mine], sides[other])
             variance = np.maximum(variance, (1 + bursts) * counted)
         made.append(variance)
     return made[0], made[1]
+
+
+def _more_often(mine: Side, other: Side) -> float:
+    """How many times as many samples a burst has on the side `mine`."""
+    rates = [max(side.samples, 1) / max(side.span_ns, 1.0) for side in (mine, other)]
+    return rates[0] / rates[1] * max(1.0, other.threads / mine.threads)
 
 
 def apart(before: Side, after: Side, member: Floats, base: Floats) -> Apart:

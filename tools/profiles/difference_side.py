@@ -29,10 +29,18 @@ _BLOCKS = (64, 32, 16)
 _STEADY = 1.4
 """Blocks are long enough when twice as long ones change the variance by no more than this factor: at 16 blocks the
 estimate is itself uncertain by about a third."""
+_COARSER = ((16, 2.3, 1.1), (8, 3.0, 1.35), (4, 4.2, 2.2))
+"""What drifts, or lasts longer than a block, has more spread between longer blocks. (blocks, times, error): so many
+longer ones are taken for a group when its variance between them is so many times that between the shorter ones, which
+chance makes in 1 % (the quantile of F with 63 degrees of freedom); being so few, they make the error so many times
+larger (Student's t at 1 %)."""
 _LEAST_STEPS, _MOST_STEPS = 4, 500
 _EVEN = 0.35
 """Intervals are even when their standard deviation is at most this share of their mean."""
 _COVERED = 0.8
+_ROUNDED = 1e-3
+_MANY, _FEW, _FEW_SHARE = 50_000, 5, 0.02
+"""More counts than this are samples only when so large a share of the stacks has fewer than so few."""
 _LEAST_SAMPLES = 4
 """Samples a block should have on average, so that its spread is one of shares and not of whether it has any."""
 
@@ -42,7 +50,8 @@ class Side:
     """`weights`: by atom; `blocks`: the same by block (rows), None without instants. `counting`: by atom, the variance
     of the weight if samples are independent of each other, times `BURST` without blocks. `known`: whether the samples
     tell how many independent observations they are; `traced`: they are no samples, but all that happened. `how`:
-    steps, time or counts. `span_ns`: from the first sample to the end of the last.
+    steps, time or counts. `span_ns`: from the first sample to the end of the last. `threads`: how many were seen, each
+    by its share: 1 when one has nearly all. `steady`: blocks are long enough for most of it.
     """
 
     weights: Floats
@@ -53,6 +62,8 @@ class Side:
     known: bool
     how: str
     span_ns: float = 0.0
+    threads: float = 1.0
+    steady: bool = True
 
     @property
     def sum(self) -> float:
@@ -74,7 +85,18 @@ class Side:
         counted = np.maximum(counted, 0.0)
         if self.blocks is None:
             return counted, None
-        return counted, _spread(self.blocks, member, of, ratio, whole)
+        spread = _spread(self.blocks, member, of, ratio, whole)
+        if self.how == "time":
+            for blocks, times, error in _COARSER:
+                if blocks < len(self.blocks):
+                    longer = _spread(_together(self.blocks, blocks), member, of, ratio, whole)
+                    taken = longer > (times if self.steady else 1.0) * spread
+                    spread = np.where(taken, np.maximum(spread, error**2 * longer), spread)
+        return counted, spread
+
+
+def _together(blocks: Floats, count: int) -> Floats:
+    return np.asarray(blocks.reshape(count, len(blocks) // count, -1).sum(axis=1))
 
 
 def _spread(blocks: Floats, member: Floats, of: Floats, ratio: Floats, whole: float) -> Floats:
@@ -110,14 +132,21 @@ def side_of(part: Part, tree: CallTree, row: int, atom: Ints, functions: Floats)
     if len(steps):
         edges = np.append(steps, float((at + span).max()) + 1)
         blocks: Floats | None = _blocks(at, span, weight, where, count, edges)
+        steady = True
     else:
-        blocks = _by_time(at, span, weight, where, count, functions)
+        blocks, steady = _by_time(at, span, weight, where, count, functions)
     how = "steps" if len(steps) else "time"
-    return Side(weights, blocks, counting, len(at), traced, blocks is not None, how, float((at + span).max(initial=1)))
+    last = float((at + span).max(initial=1))
+    return Side(weights, blocks, counting, len(at), traced, blocks is not None, how, last, _at_once(samples), steady)
 
 
 def _sums(number: Ints, weight: Floats, count: int) -> Floats:
     return np.asarray(np.bincount(number, weight, count), np.float64)
+
+
+def _at_once(samples: pl.DataFrame) -> float:
+    share = samples["thread"].value_counts()["count"] / max(samples.height, 1)
+    return 1 / max(float((share**2).sum()), 1e-9) if samples.height else 1.0
 
 
 def _lasting(samples: pl.DataFrame) -> bool:
@@ -129,10 +158,16 @@ def _lasting(samples: pl.DataFrame) -> bool:
 
 def _one_sample(samples: pl.DataFrame, unit: str, period: float) -> float:
     """What one sample weighs, where instants do not tell how many there were; 0: not known."""
-    if period > 0 and unit in DURATIONS:
-        return period
-    weights = samples["weight"]
-    return float(unit not in DURATIONS and unit != "bytes" and bool((weights == weights.round()).all()))
+    weights = samples["weight"].to_numpy()
+    if period > 0:
+        whole = weights / period
+        if (np.abs(whole - np.round(whole)) < _ROUNDED).all():
+            return period
+        return max(period, float((weights**2).sum() / weights.sum()))  # samples of the counter do not weigh the same
+    # folded stacks tell no unit: of times and of bytes, unlike of samples, hardly any stack has next to none
+    few = len(weights) and float((weights < _FEW).mean()) >= _FEW_SHARE
+    counts = unit == "samples" and bool((weights == np.round(weights)).all())
+    return float(counts and (few or weights.sum() <= _MANY))
 
 
 def _nodes(tree: CallTree, profile: StackProfile) -> Ints:
@@ -210,25 +245,27 @@ def _recurring(at: Floats, span: Floats, stack: Ints) -> Floats:
     return found[min(enough) if enough else max(found)] if found else np.empty(0, np.float64)
 
 
-def _by_time(at: Floats, span: Floats, weight: Floats, where: Ints, count: int, functions: Floats) -> Floats | None:
-    """Blocks of equal time; None for fewer samples than make any."""
+def _by_time(
+    at: Floats, span: Floats, weight: Floats, where: Ints, count: int, functions: Floats
+) -> tuple[Floats | None, bool]:
+    """Blocks of equal time, and whether longer ones would tell the same; None for fewer samples than make any."""
     last = float((at + span).max()) + 1 if len(at) else 0.0
     most = [blocks for blocks in _BLOCKS if blocks * _LEAST_SAMPLES <= len(at)] or [_BLOCKS[-1]]
     if len(at) < 2 * _LEAST_SAMPLES:
-        return None
+        return None, False
     everything = np.ones(count)
     finest = _blocks(at, span, weight, where, count, np.linspace(0.0, last, most[0] + 1))
     before: float | None = None
     chosen = finest
-    for blocks in most:
-        coarse = finest.reshape(blocks, most[0] // blocks, count).sum(axis=1)
+    for blocks in (*most, most[-1] // 2):
+        coarse = _together(finest, blocks)
         whole = float(coarse.sum())
         ratio = functions @ coarse.sum(axis=0) / whole
         variance = float(_spread(coarse, functions, everything, ratio, whole).sum())
-        if before is not None and before / _STEADY <= variance <= before * _STEADY:
-            return chosen
-        before, chosen = variance, coarse
-    return chosen
+        if before is not None and variance <= before * _STEADY:
+            return chosen, True
+        before, chosen = variance, coarse if blocks in most else chosen
+    return chosen, False
 
 
 def _blocks(at: Floats, span: Floats, weight: Floats, where: Ints, count: int, edges: Floats) -> Floats:
