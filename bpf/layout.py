@@ -12,6 +12,7 @@ PATH_BYTES = 4096
 COMM_BYTES = 16
 PYTHON_BYTES = 256
 CODE_NAME_BYTES, CODE_FILE_BYTES, CODE_LINES_BYTES = 256, 512, 4096
+CODE_TOLD_APART_BYTES = 64
 FRAME_CODE_SHIFT = 24
 FRAME_ENTRY = 1 << 23
 FRAME_INSTRUCTION = FRAME_ENTRY - 1
@@ -250,10 +251,10 @@ class PythonProcess(ct.Structure):
             _u16,
             "interpreter_next interpreter_threads thread_next thread_id thread_frame cframe_frame"
             " frame_bytes frame_previous frame_code frame_instruction frame_owner"
-            " code_file code_name code_line code_lines code_first"
+            " code_file code_name code_line code_lines code_first code_version"
             " text_length text_state text_ascii text_compact bytes_length bytes_data",
         ),
-        ("pad", _u16 * 2),
+        ("pad", _u16),
     ]
 
 

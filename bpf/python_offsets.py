@@ -39,6 +39,8 @@ class Offsets:
     code_lines: int
     code_first: int
     """The first instruction; 0 where frames number instructions (3.10)."""
+    code_version: int = 0
+    """A number that no other code object has (3.12 and later); 0: there is none."""
     thread_interpreter: int = 16
     cframe_frame: int = 0
     text_length: int = 16
@@ -112,6 +114,7 @@ _BY_MINOR = {
         code_line=68,
         code_lines=136,
         code_first=192,
+        code_version=92,
     ),
 }
 
@@ -232,6 +235,8 @@ def published(start: bytes) -> tuple[int, Offsets] | None:
         code_line=named["code.firstlineno"],
         code_lines=named["code.linetable"],
         code_first=named["code.co_code_adaptive"],
+        # not published, but the last four bytes before the names of its variables in both
+        code_version=named["code.localsplusnames"] - 4,
         text_length=named["unicode.length"],
         text_state=named["unicode.state"],
         text_ascii=named["unicode.asciiobject_size"],
@@ -241,7 +246,7 @@ def published(start: bytes) -> tuple[int, Offsets] | None:
         bytes_data=named["bytes.ob_sval"],
     )
     # the kernel side reads a code object up to the address of its line table
-    behind = max(found.code_file, found.code_name, found.code_line) > found.code_lines
+    behind = max(found.code_file, found.code_name, found.code_line, found.code_version) > found.code_lines
     if behind or max(found.frame_bytes, found.code_lines + 8, found.text_compact) > lay.PYTHON_BYTES:
         raise UnknownLayout(f"CPython {major}.{minor} with offsets that cannot be")
     return minor, found
@@ -252,7 +257,7 @@ _USED = {
     "interpreter": ("next", "threads_head"),
     "thread": ("next", "interp", "current_frame", "native_thread_id"),
     "frame": ("previous", "executable", "instr_ptr", "owner"),
-    "code": ("filename", "qualname", "firstlineno", "linetable", "co_code_adaptive"),
+    "code": ("filename", "qualname", "firstlineno", "localsplusnames", "linetable", "co_code_adaptive"),
     "bytes": ("ob_size", "ob_sval"),
     "unicode": ("state", "length"),
 }

@@ -118,30 +118,35 @@ class PythonProcesses:
             try:
                 with Memory(pid) as memory:
                     tasks = tasks_of(pid)
+                    seeded: set[int] = set()
                     for thread in threads(memory, runtime):
                         if time.monotonic() > deadline:
                             return
-                        self._seed(memory, runtime, thread, pid, tasks)
+                        # a thread may have a state in several interpreters: the newest in use is what it runs
+                        if thread.number not in seeded and self._seed(memory, runtime, thread, pid, tasks):
+                            seeded.add(thread.number)
             except (OSError, ValueError):
                 continue  # it ends
 
-    def _seed(self, memory: Memory, runtime: Runtime, thread: Thread, pid: int, tasks: dict[int, int]) -> None:
+    def _seed(self, memory: Memory, runtime: Runtime, thread: Thread, pid: int, tasks: dict[int, int]) -> bool:
+        """Whether there is something that it does."""
         tid = thread_number(memory, runtime, thread, tasks)
         runs = _runs(pid, tid) if tid else 0
         if not runs:
-            return
+            return False
         words, codes = stack(memory, runtime, thread.state, pid)
         for number, address in codes.items():
             if (pid, number) not in self.seen.codes:
                 try:
                     self.take(code_record(memory, runtime, address, pid))
                 except OSError:
-                    return
+                    return True
                 self._maps.codes_told.update(number.to_bytes(8, "little"), b"\1")
         if words and _runs(pid, tid) == runs:
             number = stack_id(words)
             self.stacks[number] = Stack(lay.STACK_PYTHON, tuple(words))
             self._maps.seeds.update(tid.to_bytes(4, "little"), bytes(lay.PythonSeed(runs=runs, stack=number)))
+        return bool(words)
 
     def take(self, record: bytes) -> None:
         """Keep a code record."""

@@ -19,6 +19,7 @@ _MOST_INTERPRETERS = 64
 _OWNED_BY_C = 3
 _MIX = 0x9E3779B97F4A7C15
 _SEED = 0xCBF29CE484222325
+_TOLD_APART = lay.CODE_TOLD_APART_BYTES
 
 
 class Reader(Protocol):
@@ -175,7 +176,25 @@ def code_id(memory: Reader, runtime: Runtime, code: int, tgid: int) -> int:
     number = _mixed(_SEED + tgid, code)
     for offset in (o.code_name, o.code_file, o.code_lines):
         number = _mixed(number, _at(head, offset))
-    return _mixed(number, _at(head, o.code_line) & 0xFFFFFFFF) >> lay.FRAME_CODE_SHIFT | 1
+    number = _mixed(number, _at(head, o.code_line) & 0xFFFFFFFF)
+    if o.code_version:
+        number = _mixed(number, _at(head, o.code_version) & 0xFFFFFFFF)
+    else:
+        number = _lines_mixed(memory, o, number, _at(head, o.code_lines))
+    return number >> lay.FRAME_CODE_SHIFT | 1
+
+
+def _lines_mixed(memory: Reader, o: Offsets, number: int, lines: int) -> int:
+    length = word(memory, lines + o.bytes_length)
+    number = _mixed(number, length)
+    ends = [(0, min(length, _TOLD_APART))]
+    if length > _TOLD_APART:
+        ends.append((length - _TOLD_APART, _TOLD_APART))
+    for begin, size in ends:
+        part = memory.read(lines + o.bytes_data + begin, size) if size else b""
+        for at in range(0, _TOLD_APART, 8):
+            number = _mixed(number, int.from_bytes(part[at : at + 8], "little"))
+    return number
 
 
 def _mixed(number: int, value: int) -> int:

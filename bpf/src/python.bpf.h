@@ -55,6 +55,7 @@ struct python_buffer {
 	__u64 since, spent;
 	__u8 bytes[PYTHON_BYTES + 8];
 	__u64 codes[STACK_DEPTH];
+	__u64 table[CODE_TOLD_APART_BYTES / 8];
 	struct code_record record;
 };
 
@@ -100,10 +101,32 @@ static __always_inline __u64 python_thread_number(struct task_struct *task, cons
 
 struct python_search {
 	const struct python_process *process;
-	__u64 wanted, interpreter, state, found;
+	__u64 wanted, interpreter, state, found, frame;
 };
 
-/* Interpreters and their threads are lists, the newest first. */
+/* The innermost frame of a thread state; 0: none. */
+static __always_inline __u64 python_frame_of(const struct python_process *process, __u64 state)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)(state + process->thread_frame));
+	if (value && process->flags & PYTHON_CFRAME)
+		bpf_probe_read_user(&value, sizeof(value), (void *)(value + process->cframe_frame));
+	return value;
+}
+
+/* Whether the process has more than one interpreter: a thread may then have a state in each. */
+static __always_inline bool python_interpreters(const struct python_process *process)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)process->interpreters);
+	if (value)
+		bpf_probe_read_user(&value, sizeof(value), (void *)(value + process->interpreter_next));
+	return value != 0;
+}
+
+/* Interpreters and their threads are lists, the newest first: also the one that another one runs code in. */
 static long python_search_step(__u32 i, struct python_search *search)
 {
 	const struct python_process *process = search->process;
@@ -121,7 +144,9 @@ static long python_search_step(__u32 i, struct python_search *search)
 	bpf_probe_read_user(&value, sizeof(value), (void *)(search->state + process->thread_id));
 	if (value == search->wanted) {
 		search->found = search->state;
-		return 1;
+		search->frame = python_frame_of(process, search->state);
+		if (search->frame)	/* else it does nothing there; it may in an older interpreter */
+			return 1;
 	}
 	if (bpf_probe_read_user(&value, sizeof(value), (void *)(search->state + process->thread_next)))
 		return 1;
@@ -141,7 +166,8 @@ static __always_inline __u64 python_innermost(const struct python_process *proce
 	if (!search.wanted)
 		return 0;
 	if (known && known->state) {
-		bpf_probe_read_user(&value, sizeof(value), (void *)(known->state + process->thread_id));
+		if (!python_interpreters(process))
+			bpf_probe_read_user(&value, sizeof(value), (void *)(known->state + process->thread_id));
 		if (value == search.wanted)
 			state = known->state;
 	} else if (known && now - known->looked < PYTHON_LOOK_AGAIN_NS) {
@@ -158,13 +184,9 @@ static __always_inline __u64 python_innermost(const struct python_process *proce
 		fresh.state = state;
 		fresh.looked = now;
 		bpf_map_update_elem(&python_threads, &tid, &fresh, BPF_ANY);
-		if (!state)
-			return 0;
+		return state ? search.frame : 0;
 	}
-	bpf_probe_read_user(&value, sizeof(value), (void *)(state + process->thread_frame));
-	if (value && process->flags & PYTHON_CFRAME)
-		bpf_probe_read_user(&value, sizeof(value), (void *)(value + process->cframe_frame));
-	return value;
+	return python_frame_of(process, state);
 }
 
 struct python_walk {
@@ -182,15 +204,31 @@ static __always_inline __u64 mixed(__u64 hash, __u64 value)
 	return hash ^ hash >> 29;
 }
 
+/* Takes in the first bytes at `data`, of a line table. */
+static __always_inline __u64 python_lines_mixed(struct python_buffer *buffer, __u64 data, __u64 bytes, __u64 hash)
+{
+	__builtin_memset(buffer->table, 0, sizeof(buffer->table));
+	if (bytes > sizeof(buffer->table))
+		bytes = sizeof(buffer->table);
+	asm volatile("" : "+r"(bytes));
+	if (bytes <= sizeof(buffer->table))
+		bpf_probe_read_user(buffer->table, bytes, (void *)data);
+	for (__u32 at = 0; at < CODE_TOLD_APART_BYTES / 8; at++)
+		hash = mixed(hash, buffer->table[at]);
+	return hash;
+}
+
 /*
- * Names a code object (in 40 bits): by where it lies and by what it points to, since memory is used again. Reads its
+ * Names a code object (in 40 bits): by where it lies, by what it points to and by its number, since memory is used
+ * again at once: a program that makes functions of one name and frees them has them all at the same place, also what
+ * they point to. Before 3.12 there are no numbers, and both ends of the line table tell functions apart. Reads its
  * head into the buffer. 0: there is no code object. bpf/python_walk.py computes the same.
  */
 static __always_inline __u64 python_code_id(const struct python_process *process, struct python_buffer *buffer,
 					    __u64 code, __u32 tgid)
 {
 	__u32 bytes = process->code_lines + 8;
-	__u64 hash;
+	__u64 hash, lines, length = 0;
 
 	if (bytes > PYTHON_BYTES || bpf_probe_read_user(buffer->bytes, bytes, (void *)code))
 		return 0;
@@ -201,6 +239,19 @@ static __always_inline __u64 python_code_id(const struct python_process *process
 	hash = mixed(hash, word_at(buffer, process->code_file));
 	hash = mixed(hash, word_at(buffer, process->code_lines));
 	hash = mixed(hash, (__u32)word_at(buffer, process->code_line));
+	if (process->code_version) {
+		hash = mixed(hash, (__u32)word_at(buffer, process->code_version));
+	} else {
+		lines = word_at(buffer, process->code_lines);
+		if (bpf_probe_read_user(&length, sizeof(length), (void *)(lines + process->bytes_length)))
+			return 0;
+		hash = mixed(hash, length);
+		lines += process->bytes_data;
+		hash = python_lines_mixed(buffer, lines, length, hash);
+		if (length > CODE_TOLD_APART_BYTES)
+			hash = python_lines_mixed(buffer, lines + length - CODE_TOLD_APART_BYTES,
+						  CODE_TOLD_APART_BYTES, hash);
+	}
 	return (hash >> FRAME_CODE_SHIFT) | 1;
 }
 

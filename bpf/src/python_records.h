@@ -7,6 +7,7 @@
 #define CODE_NAME_BYTES 256
 #define CODE_FILE_BYTES 512
 #define CODE_LINES_BYTES 4096
+#define CODE_TOLD_APART_BYTES 64	/* of both ends of a line table */
 
 enum python_flag {
 	PYTHON_THREAD_BY_POINTER = 1 << 0,	/* 3.10: a thread is told by pthread_self, not by its number */
@@ -25,9 +26,10 @@ struct python_process {
 	__u16 thread_next, thread_id, thread_frame, cframe_frame;
 	__u16 frame_bytes, frame_previous, frame_code, frame_instruction, frame_owner;
 	__u16 code_file, code_name, code_line, code_lines, code_first;
+	__u16 code_version;	/* a number no other code object has; 0: there is none, and its line table is looked at */
 	__u16 text_length, text_state, text_ascii, text_compact;
 	__u16 bytes_length, bytes_data;
-	__u16 pad[2];
+	__u16 pad;
 };
 
 /*

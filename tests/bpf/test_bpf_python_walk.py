@@ -126,6 +126,7 @@ def modern(first: int, owner: int) -> Offsets:
         flags=0, interpreters_head=632, interpreter_next=7264, interpreter_threads=7344, thread_next=8, thread_id=160,
         thread_frame=72, frame_bytes=owner + 1, frame_previous=8, frame_code=0, frame_instruction=56, frame_owner=owner,
         code_file=112, code_name=128, code_line=68, code_lines=136, code_first=first,
+        code_version=92,
     )  # fmt: skip
 
 
@@ -151,6 +152,24 @@ def test_a_deep_stack_is_cut_and_its_innermost_part_kept(minor: int) -> None:
     deep = [(f"f{depth}", 1, depth % 2 == 0) for depth in range(lay.STACK_DEPTH + 40)]
     found = names_of(Interpreter(VERSIONS[minor], minor, deep))
     assert [frame[0] for frame in found] == [f"f{depth}" for depth in range(lay.STACK_DEPTH)]
+
+
+@pytest.mark.parametrize("minor", VERSIONS)
+def test_code_where_other_code_was_is_another_one(minor: int) -> None:
+    made = Interpreter(VERSIONS[minor], minor, [])
+    code = made.code("again")
+    lines = int.from_bytes(made.image.read(code + made.o.code_lines, 8), "little") + made.o.bytes_data
+    before = code_id(made.image, made.runtime, code, TGID)
+    assert before == code_id(made.image, made.runtime, code, TGID) != 0
+    if made.o.code_version:
+        made.image.put(code + made.o.code_version, struct.pack("<I", 7))
+        assert code_id(made.image, made.runtime, code, TGID) != before
+        return
+    for at in (0, 40, 99):  # of the hundred bytes or more of its table: same place, same length, other lines
+        table = made.image.read(lines + at, 1)
+        made.image.put(lines + at, bytes([table[0] ^ 1]))
+        assert code_id(made.image, made.runtime, code, TGID) != before
+        made.image.put(lines + at, table)
 
 
 def test_long_names_keep_their_head_and_long_paths_their_tail() -> None:

@@ -120,9 +120,7 @@ def test_every_version_says_which_line_runs_and_which_one_waits(
     assert abs(hits - share) < 4 * (share * (1 - share) / total) ** 0.5 + 0.02
 
     # what waits, some of it from before the window until behind it
-    waits = {
-        thread: [s for s in seen.segments if s.tid == tid and s.off_class != "R"] for thread, tid in tids.items()
-    }
+    waits = {thread: [s for s in seen.segments if s.tid == tid and s.off_class != "R"] for thread, tid in tids.items()}
     for thread, inner in (("lock", ("holds_up", LINES["lock"])), ("pipe", ("reads", LINES["pipe"]))):
         (wait,) = waits[thread]
         assert wait.flags & layout.OPEN
@@ -153,6 +151,71 @@ def test_every_version_says_which_line_runs_and_which_one_waits(
 
 
 LINES_MODULE = len(JOB.read_text().splitlines())  # the last line calls main
+
+# Functions of one name that differ in the line only, each freed before the next is made: all in the same memory. Then
+# code in another interpreter of the same thread.
+FRESH = """
+import json, sys, time
+now = time.monotonic_ns
+def busy(end):
+    while now() < end: pass
+print(json.dumps({}), flush=True)
+sys.stdin.readline()
+log = []
+for turn in range(400):
+    gap = turn % 5
+    fresh = {}
+    exec(compile("def f(now, end):\\n" + "\\n" * gap + " while now() < end: pass\\n", "<fresh>", "exec"), fresh)
+    began = now()
+    fresh["f"](now, began + 1_000_000)
+    log.append((began + 50_000, began + 950_000, "f", 2 + gap))
+    fresh.clear()
+try:
+    import _interpreters as inner
+except ImportError:
+    import _xxsubinterpreters as inner
+number = inner.create()
+began = now()
+busy(began + 40_000_000)
+log.append((began + 50_000, began + 39_000_000, "busy", 5))
+began = now()
+source = f"import time\\ndef inside():\\n while time.monotonic_ns() < {began + 60_000_000}: pass\\ninside()"
+(inner.exec if hasattr(inner, "exec") else inner.run_string)(number, source)
+log.append((began + 20_000_000, began + 59_000_000, "inside", 3))
+began = now()
+busy(began + 40_000_000)
+log.append((began + 50_000, began + 39_000_000, "busy", 5))
+print(json.dumps(log), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("name", WALKED)
+def test_code_in_memory_that_is_used_again_and_in_another_interpreter(name: str) -> None:
+    with subprocess.Popen(
+        [*interpreters()[name], "-c", FRESH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            config = SessionConfig(
+                targets=frozenset({process.pid}), python=True, syscalls=False, switches=False, sample_ns=500_000
+            )
+            seen, truth = watch(process, config)
+        finally:
+            process.kill()
+    checked: Counter[str] = Counter()
+    for at, number in zip(seen.samples.at, seen.samples.place, strict=True):
+        place = seen.samples.places[number]
+        said = [(function, line) for begin, end, function, line in truth if begin < at < end]
+        if place.pystack and said:
+            frame = stack(seen, place.pystack, process.pid)[0]
+            assert (frame.name, frame.line) == said[0]
+            checked[frame.name] += 1
+    assert checked["f"] > 100
+    assert checked["busy"] > 20
+    assert checked["inside"] > 10
+
 
 FORKS = """
 import ctypes
@@ -230,9 +293,7 @@ def test_numbers_of_another_pid_namespace(tmp_path: Path) -> None:
         inner = _until(lambda: _children(outer.pid), "unshare made no namespace")[0]
         _until(lambda: len(os.listdir(f"/proc/{inner}/task")) == 2, "no thread")
         time.sleep(0.1)
-        config = SessionConfig(
-            targets=frozenset({inner}), python=True, syscalls=False, switch_min_ns=20_000_000
-        )
+        config = SessionConfig(targets=frozenset({inner}), python=True, syscalls=False, switch_min_ns=20_000_000)
         with Session(config) as session:
             time.sleep(0.4)
             seen = session.finish()
