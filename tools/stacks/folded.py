@@ -5,6 +5,7 @@ Lines are read in columns, so that millions of them take seconds; memory holds d
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,19 @@ from whystall.tools.stacks.forest import EMPTY, Forest, Ints, grown, merged
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.names import named
 from whystall.tools.stacks.text import Text
+from whystall.tools.stacks.tree import labels_of
 
 BEFORE, AFTER = "before", "after"
 """The events of a file with two counts a line."""
 MOST_NODES = 30_000_000
 """Nodes of the tree of all stacks; about 100 bytes each while they are laid together."""
 _TOGETHER = 16_000_000
+_AT_ONCE = 16 << 20  # bytes of different lines read at once
+_BLOCKS = 32  # whose lines wait at most
+_UNIT = b"\x1f"  # a separator that no line has
+_LINE = pl.Schema({"line": pl.String})
+LINES = pl.Schema({"line": pl.String, "times": pl.Int64})
+"""Lines, each once, and how often they are there."""
 _TAIL = 64  # characters that hold the counts of a line
 _COUNTS = {1: r"([ \t]+[^ \t;]+[ \t]*)$", 2: r"([ \t]+[^ \t;]+[ \t]+[^ \t;]+[ \t]*)$"}
 _COUNT = {1: r"([^ \t]+)[ \t]*$", 2: r"([^ \t]+)[ \t]+[^ \t]+[ \t]*$"}
@@ -36,27 +44,39 @@ def read(path: Path) -> StackProfile:
     """
     text = Text(path)
     reader = _Reader(path)
-    for block in text.blocks():
+    for block in text.raw():
         reader.add(block)
+    reader.read_pending()
     if not reader.columns:
         raise text.nothing("a folded stack like a;b;c 12")
     reader.odd += text.odd
     return reader.profile()
 
 
-def lines_of(block: str, columns: int) -> tuple[pl.DataFrame, int]:
-    """(`stack`, `1`, `2`...) of the lines that end with so many counts, and how many do not."""
-    line = pl.Series("line", [block]).str.split("\n").explode().to_frame().filter(pl.col("line").str.len_bytes() > 0)
+def lines_of(lines: pl.DataFrame, columns: int) -> tuple[pl.DataFrame, int]:
+    """(`stack`, `1`, `2`...) of the `LINES` that end with so many counts, and how many do not."""
+    line = lines.filter(pl.col("line").str.len_bytes() > 0)
     tail = pl.col("line").str.tail(_TAIL).str.extract(_COUNTS[columns])
     last = tail.str.extract(_COUNT[1]).cast(pl.Float64, strict=False)
     counts = {str(columns): last}
     if columns == 2:
         counts["1"] = tail.str.extract(_COUNT[2]).cast(pl.Float64, strict=False)
-    found = line.lazy().select(pl.col("line").str.strip_suffix(tail).alias("stack"), **counts)
+    found = line.lazy().select(pl.col("line").str.strip_suffix(tail).alias("stack"), "times", **counts)
     sound = pl.all_horizontal(*((pl.col(name).is_finite() & (pl.col(name) >= 0)).fill_null(False) for name in counts))
     some = pl.col("stack").str.strip_chars("; \t").str.len_bytes() > 0
     kept = found.filter(sound & some).collect()
-    return kept, line.height - kept.height
+    times = pl.col("times")
+    odd = int(line["times"].sum()) - int(kept["times"].sum())
+    return kept.select("stack", *(pl.col(name) * times for name in counts)), odd
+
+
+def _split(block: bytes) -> pl.DataFrame:
+    """The `LINES` of a block, each once."""
+    if not block.isascii():
+        block = block.decode("utf-8", "backslashreplace").encode()
+    block = block.replace(_UNIT, b"\\x1f")
+    lines = pl.read_csv(block, has_header=False, separator=_UNIT.decode(), quote_char=None, schema=_LINE)
+    return lines.group_by("line").agg(pl.len().cast(pl.Int64).alias("times"))
 
 
 class _Reader:
@@ -67,14 +87,26 @@ class _Reader:
         self._frames = FrameTable()
         self._row_of: dict[str, int] = {}
         self._forest, self._weights = EMPTY, np.zeros((2, 0))
+        self._lines: list[pl.DataFrame] = []
+        self._bytes = 0
         self._parts: list[tuple[Forest, Ints, NDArray[np.float64]]] = []
         self._pending = 0
 
-    def add(self, block: str) -> None:
+    def add(self, block: bytes) -> None:
         """Read some lines."""
-        lines, odd = lines_of(block, self.columns or 1)
+        lines = _split(block)
+        self._lines.append(lines)
+        self._bytes += int(lines["line"].str.len_bytes().sum())
+        if self._bytes > _AT_ONCE or len(self._lines) > _BLOCKS:
+            self.read_pending()
+
+    def read_pending(self) -> None:
+        """Read the lines that wait for more that are the same."""
+        together = pl.concat([pl.DataFrame(schema=LINES), *self._lines])
+        self._lines, self._bytes = [], 0
+        lines, odd = lines_of(together, self.columns or 1)
         if not self.columns and lines.height:
-            both, other = lines_of(block, 2)
+            both, other = lines_of(together, 2)
             self.columns = 2 if other == odd and both.height else 1
             lines = both if self.columns == 2 else lines
         self.odd += odd
@@ -90,8 +122,12 @@ class _Reader:
             self._lay_together()
 
     def profile(self) -> StackProfile:
-        """All that was read."""
-        self._lay_together()
+        """All that was read; frames in the order of their labels, so that the tree is as `call_tree` wants it."""
+        frames = self._frames.table()
+        by_label = frames.select(labels_of(frames), "frame", thread=pl.col("kind") == "thread").sort("label", "thread")
+        order = by_label["frame"].to_numpy()
+        self._lay_together(np.argsort(order))
+        frames = frames[order].with_columns(frames["frame"])
         found = [np.flatnonzero(row) for row in self._weights]
         samples = {
             "stack": np.concatenate(found),
@@ -100,7 +136,7 @@ class _Reader:
         }
         names = (BEFORE, AFTER) if self.columns == 2 else ("samples",)
         events = [(name, "samples", 0.0) for name in names]
-        tables = tables_of(self._frames.table(), self._forest, events, samples)
+        tables = tables_of(frames, self._forest, events, samples)
         return StackProfile(tables, "folded", notes=(("odd_lines", str(self.odd)),) if self.odd else ())
 
     def _coded(self, texts: pl.Series) -> Ints:
@@ -120,16 +156,18 @@ class _Reader:
         coded: Ints = found[codes]
         return coded
 
-    def _lay_together(self) -> None:
+    def _lay_together(self, number: Ints | None = None) -> None:
+        """One tree of what was read so far, with other `number`s for the frames."""
         parts, self._parts = self._parts, []
-        if not parts:
-            return
-        forest, node_of = merged([self._forest, *(part[0] for part in parts)])
-        weights = np.zeros((self.columns, len(forest)))
-        weights[:, node_of[0]] = self._weights[: self.columns]
-        for (_, leaf, counts), nodes in zip(parts, node_of[1:], strict=True):
-            for row, count in zip(weights, counts, strict=True):
-                np.add.at(row, nodes[leaf], count)
+        forests = [self._forest, *(part[0] for part in parts)]
+        if number is not None:
+            forests = [replace(forest, frame=number[forest.frame]) for forest in forests]
+        forest, node_of = merged(forests)
+        nodes = np.concatenate(
+            [node_of[0], *(nodes[leaf] for (_, leaf, _), nodes in zip(parts, node_of[1:], strict=True))]
+        )
+        counts = np.concatenate([self._weights[: self.columns], *(part[2] for part in parts)], axis=1)
+        weights = np.array([np.bincount(nodes, row, len(forest)) for row in counts])
         self._forest, self._weights, self._pending = forest, weights, 0
         if len(forest) > MOST_NODES:
             raise ToolError(

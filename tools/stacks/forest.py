@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,53 +53,69 @@ class Forest:
 EMPTY = Forest(*(np.empty(0, np.int64) for _ in range(3)))
 
 
-def grown(frames: Ints, lengths: Ints) -> tuple[Forest, Ints]:
+def grown(frames: NDArray[Any], lengths: Ints) -> tuple[Forest, Ints]:
     """The tree of stacks that stand one behind another in `frames`, outermost frame first, each as long as `lengths`
-    says (at least 1), and the innermost node of each stack.
+    says (at least 1), and the innermost node of each stack. Nodes are level by level.
 
     What a stack shares with the one before it is shared; what it shares with others is not: see `merged`. So it costs
     O(n), and sorted stacks give few nodes.
     """
     start = np.cumsum(lengths) - lengths
-    place = np.arange(len(frames)) - np.repeat(start, lengths)
-    before = np.repeat(np.append(0, start[:-1]), lengths) + place  # the same place in the stack before
-    shared = place < np.repeat(np.append(0, lengths[:-1]), lengths)
-    shared &= frames[np.where(shared, before, 0)] == frames
-    first = np.minimum.reduceat(np.where(shared, np.iinfo(np.int64).max, place), start) if len(start) else start
-    first = np.minimum(first, lengths)  # the place where it leaves the stack before
-    nodes = np.flatnonzero(place >= np.repeat(first, lengths))
-    depth = place[nodes]
-    added = lengths - first
+    shared = _shared(frames, start, lengths)
+    added = lengths - shared
     upto = np.cumsum(added)
-    parent = np.arange(-1, len(nodes) - 1)
+    count = int(upto[-1]) if len(upto) else 0
+    number = np.arange(count)
+    depth = number + np.repeat(shared - upto + added, added)
     order = _by_depth(depth)
-    keys = depth[order] * (len(nodes) + 1) + order
+    place = np.empty(count, np.int64)
+    place[order] = number
+
+    keys = depth[order] * (count + 1) + order
 
     def last(depths: Ints, until: Ints) -> Ints:
-        """The newest of the first `until` nodes that has this depth."""
-        return order[np.searchsorted(keys, depths * (len(nodes) + 1) + until) - 1]
+        """The place of the newest of the first `until` nodes that has this depth."""
+        return np.searchsorted(keys, depths * (count + 1) + until) - 1
 
+    parent = np.append(NO_PARENT, place)[:count]  # the node before, but where a stack leaves the one before it
     heads = np.flatnonzero(added)
     at = (upto - added)[heads]
-    inner = first[heads] > 0
+    inner = shared[heads] > 0
     parent[at] = NO_PARENT
-    parent[at[inner]] = last(first[heads][inner] - 1, at[inner])
-    return Forest(parent, frames[nodes].astype(np.int64), depth), last(lengths - 1, upto)
+    parent[at[inner]] = last(shared[heads][inner] - 1, at[inner])
+    told = frames[number + np.repeat(start + shared - upto + added, added)]
+    return Forest(parent[order], told[order].astype(np.int64), depth[order]), last(lengths - 1, upto)
+
+
+def _shared(frames: NDArray[Any], start: Ints, lengths: Ints) -> Ints:
+    """How many frames each stack has in common with the one before it."""
+    if not len(start):
+        return lengths
+    before = np.append(0, lengths[:-1])
+    back = np.arange(len(frames)) - np.repeat(before, lengths)
+    other = np.append(np.flatnonzero(frames[back] != frames), len(frames))
+    common: Ints = np.minimum(other[np.searchsorted(other, start)] - start, np.minimum(lengths, before))
+    return common
 
 
 def _by_depth(depth: Ints) -> Ints:
     """Nodes by depth, then by number; small numbers are sorted in one pass."""
+    if (depth[1:] >= depth[:-1]).all():
+        return np.arange(len(depth))
     small = len(depth) == 0 or int(depth.max()) < 1 << 16
     return np.argsort(depth.astype(np.uint16) if small else depth, kind="stable")
 
 
 def merged(forests: Sequence[Forest]) -> tuple[Forest, list[Ints]]:
     """All of them over one another, and for each which node its nodes became: equal frames beneath equal parents are
-    one. Nodes are in breadth-first order, siblings neighbours ordered by frame. O(n log n).
+    one. Nodes are in breadth-first order, siblings neighbours ordered by frame. O(n log n); one that is so already is
+    given back.
     """
+    if len(forests) == 1 and _in_order(forests[0]):
+        return forests[0], [np.arange(len(forests[0]))]
     levels = [forest.levels() for forest in forests]
     node_of = [np.empty(len(forest), np.int64) for forest in forests]
-    width = max((int(forest.frame.max(initial=0)) for forest in forests), default=0) + 1
+    bits = max((int(forest.frame.max(initial=0)) for forest in forests), default=0).bit_length()
     parents, frames, depths = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     count = 0
     for depth in range(max(map(len, levels), default=0)):
@@ -106,13 +123,35 @@ def merged(forests: Sequence[Forest]) -> tuple[Forest, list[Ints]]:
         keys: list[Ints] = []
         for forest, nodes, level in zip(forests, node_of, here, strict=True):
             up = nodes[forest.parent[level]] if depth else np.full(len(level), NO_PARENT, np.int64)
-            keys.append((up + 1) * width + forest.frame[level])
-        unique, place = np.unique(np.concatenate(keys), return_inverse=True)
+            keys.append((up + 1 << bits) + forest.frame[level])
+        unique, place = _unique(np.concatenate(keys))
         edges = np.cumsum([0, *map(len, here)])
         for nodes, level, (start, end) in zip(node_of, here, pairwise(edges), strict=True):
             nodes[level] = count + place[start:end]
-        parents.append(unique // width - 1)
-        frames.append(unique % width)
+        parents.append((unique >> bits) - 1)
+        frames.append(unique & (1 << bits) - 1)
         depths.append(np.full(len(unique), depth, np.int64))
         count += len(unique)
     return Forest(np.concatenate(parents), np.concatenate(frames), np.concatenate(depths)), node_of
+
+
+def _in_order(forest: Forest) -> bool:
+    """Whether it is as `merged` makes it."""
+    up, frame = forest.parent, forest.frame
+    return bool(((up[1:] > up[:-1]) | ((up[1:] == up[:-1]) & (frame[1:] > frame[:-1]))).all())
+
+
+def _unique(keys: Ints) -> tuple[Ints, Ints]:
+    """The different keys (not negative) in order, and the place there of each. Where a key and its place have room in
+    one number, that is sorted: several times as fast as looking for the order.
+    """
+    bits = len(keys).bit_length()
+    if int(keys.max(initial=0)).bit_length() + bits > 63:
+        unique, place = np.unique(keys, return_inverse=True)
+        return unique, place
+    packed = np.sort((keys << bits) | np.arange(len(keys)))
+    ordered = packed >> bits
+    first = np.diff(ordered, prepend=-1) > 0
+    place = np.empty(len(keys), np.int64)
+    place[packed & (1 << bits) - 1] = np.cumsum(first) - 1
+    return ordered[first], place

@@ -86,10 +86,12 @@ def _lines(start: bytes) -> str | None:
     if len(start) == _SNIFF:
         text = text[: text.rfind("\n") + 1] or text
     lines = text.split("\n", _LINES)[:_LINES]
-    from whystall.tools.stacks.folded import lines_of
+    import polars as pl
+
+    from whystall.tools.stacks.folded import LINES, lines_of
     from whystall.tools.stacks.perf_script import is_perf_script
 
     if is_perf_script(lines):
         return "perf_script"
-    sound, odd = lines_of("\n".join(lines), 1)
+    sound, odd = lines_of(pl.DataFrame({"line": lines, "times": 1}, schema=LINES), 1)
     return "folded" if sound.height and sound.height >= odd else None

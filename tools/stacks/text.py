@@ -10,7 +10,7 @@ from typing import BinaryIO
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.files.input import DAMAGED, bad, opened, unreadable
 
-BLOCK = 16 << 20
+BLOCK = 4 << 20
 """Bytes read at once."""
 LONGEST = 4 << 20
 """Bytes of a line; a longer one is no stack."""
@@ -27,7 +27,12 @@ class Text:
         self._damaged = False
 
     def blocks(self) -> Iterator[str]:
-        """Whole lines, each with its newline, about a block at a time; other encodings than UTF-8 are escaped.
+        """As `raw`, as text; other encodings than UTF-8 are escaped."""
+        for block in self.raw():
+            yield block.decode("utf-8", "backslashreplace")
+
+    def raw(self) -> Iterator[bytes]:
+        """Whole lines, each with its newline, about a block at a time, without carriage returns and NULs.
 
         Raises `ToolError`: io_error, bad_trace (empty, no regular file, a bomb).
         """
@@ -48,7 +53,7 @@ class Text:
                         data, end = data[: data.rfind(b"\n") + 1], b""
                         self.odd += 1
                         self._skip_line(file)
-                    yield _text(data + end)
+                    yield _plain(data + end if end else data)
         except OSError as error:
             raise unreadable(self.path, error) from None
         if not self.size:
@@ -70,7 +75,7 @@ class Text:
                 break
             parts.append(part)
             left -= len(part)
-        data = b"".join(parts)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
         return data[: data.rfind(b"\n") + 1] if self._damaged else data
 
     def _skip_line(self, file: BinaryIO) -> None:
@@ -83,9 +88,9 @@ class Text:
         return bad(self.path, f"no line of it is {what}")
 
 
-def _text(data: bytes) -> str:
+def _plain(data: bytes) -> bytes:
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
     if b"\0" in data:
         data = data.replace(b"\0", b"\\x00")
-    return data.decode("utf-8", "backslashreplace")
+    return data

@@ -320,6 +320,8 @@ def _merged(sides: Sequence[_Side], frames: pl.DataFrame) -> CallTree:
     total = own.copy()
     tree = CallTree(forest.parent, forest.depth, forest.frame, own, total, frames, own.sum(axis=1))
     for level in tree.levels[:0:-1]:
+        first = int(forest.parent[level.start])  # parents ascend
         for row in total:
-            np.add.at(row, tree.parent[level], row[level])
+            sums = np.bincount(forest.parent[level] - first, row[level])
+            row[first : first + len(sums)] += sums
     return tree
