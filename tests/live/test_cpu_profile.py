@@ -219,3 +219,14 @@ def test_without_privilege_it_says_what_is_missing(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("no_privilege|"), done.stderr
     assert "CAP_PERFMON" in done.stdout
+
+
+def test_a_window_between_two_ticks_says_nothing(burner: Burner) -> None:
+    with burner("split", 2000) as running:
+        running.go()
+        arguments = {"pid": running.pid, "duration": 0.1, "hz": 1}
+        result = anyio.run(lambda: App().run_tool("cpu_profile", arguments))
+    if result.data.samples == 0:  # the timer may happen to tick in the window's setup
+        assert result.data.verdict == "few_ticks"
+    assert result.status is Status.PARTIAL
+    assert "not_proven" in [spot.code for spot in result.coverage.not_seen]

@@ -104,13 +104,20 @@ class Ticking:
     def __init__(self, period_ns: int) -> None:
         self._period_ns = period_ns
         self._begin = self._end = busy_ns()
+        self._since = self._until = time.monotonic_ns()
 
     def prove(self, session: Session) -> None:
         """At the end of the window: when nobody had a CPU at any tick, have one ourselves until a tick sees it."""
+        self._until = time.monotonic_ns()
         end = time.monotonic() + min(_PROOF_TICKS * self._period_ns / 1e9, _PROOF_S)
         while not _ticks(session.counters()) and time.monotonic() < end:
             _burn(0.001)
         self._end = busy_ns()
+
+    @property
+    def due(self) -> bool:
+        """Whether there must have been a tick within the window: a shorter one may lie between two."""
+        return self._until - self._since >= self._period_ns
 
     def missing(self, seen: Seen) -> int:
         """Ticks that busy CPUs must have had and that were not seen, as when the kernel throttles the timers; 0 when
@@ -160,7 +167,7 @@ def sample_capture(
         seen=seen.seen["samples"],
         kept=tables["samples"].height,
         lost=lost + ticking.missing(seen),
-        proven=seen.seen["ticks"] > seen.seen["idle_ticks"],
+        proven=seen.seen["ticks"] > seen.seen["idle_ticks"] and ticking.due,
         events=frozenset({"samples"}),
     )
     if (tables["frames"]["kind"] == "kernel").any() and kernel_symbols().hidden:

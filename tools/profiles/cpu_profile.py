@@ -17,6 +17,7 @@ from whystall.tools.profiles.folded import folded
 from whystall.tools.profiles.ranked import Ranked, Share, ranked
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
+from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.recorded import NOW, stacks_of
 
 # Below this many samples a share of a half is known to within 18 points: too little to rank anything by.
@@ -83,11 +84,12 @@ class KindRow(Model):
 
 class Data(Model):
     """`verdict`: profiled, few_samples (the bounds are wide), not_on_cpu (nobody had a CPU at any tick: that is
-    waiting, or having nothing to do, and says nothing of health). `cpus`: how many CPUs were kept busy on average
+    waiting, or having nothing to do, and says nothing of health), few_ticks (the same, at so few ticks that a busy
+    target may have been missed). `cpus`: how many CPUs were kept busy on average
     (null when not observed live). Frames by their own share, the largest first.
     """
 
-    verdict: Literal["profiled", "few_samples", "not_on_cpu"] = "not_on_cpu"
+    verdict: Literal["profiled", "few_samples", "not_on_cpu", "few_ticks"] = "not_on_cpu"
     event: str = ""
     unit: str = ""
     hz: float | None = None
@@ -107,7 +109,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     profile = stacks_of(recording)
     lost = profile.events.filter(unit=LOST)["event"]
     if profile.samples.filter(~pl.col("event").is_in(lost.implode())).is_empty():
-        return Judgement(findings=[], data=Data(), seen=0)
+        return Judgement(findings=[], data=Data(verdict=_unseen(recording, profile)), seen=0)
     found = ranked(profile, params.event)
     window_ns = recording.manifest.window_ns if recording.manifest.host and found.unit == "ns" else 0
     shares = CpuShares(found, window_ns)
@@ -135,6 +137,13 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         not_seen=[("user_symbols", f"{100 * shares.unnamed:.0f} %")] if shares.unnamed >= _UNNAMED else [],
         basis=found.tree,
     )
+
+
+def _unseen(recording: Recording, profile: StackProfile) -> Literal["not_on_cpu", "few_ticks"]:
+    """What it says that nobody was seen: each CPU had a tick per period, where a window was observed."""
+    periods = profile.events.filter((pl.col("unit") == "ns") & (pl.col("period") > 0))["period"].to_list()
+    window_ns = recording.manifest.window_ns if recording.manifest.host else 0
+    return "few_ticks" if periods and 0 < window_ns < _FEW * min(periods) else "not_on_cpu"
 
 
 def _frame(found: Ranked, shares: CpuShares, share: Share) -> FrameRow:

@@ -108,6 +108,14 @@ def test_recursion_counts_once() -> None:
     assert data.frames[0].total_pct == pytest.approx(100)
 
 
+@pytest.mark.parametrize(("window_ns", "verdict"), [(30 * PERIOD, "not_on_cpu"), (30 * PERIOD - 1, "few_ticks")])
+def test_who_is_seen_at_no_tick_of_a_few_may_be_busy(window_ns: int, verdict: str) -> None:
+    recording = recorded({})
+    manifest = recording.manifest.model_copy(update={"window_ns": window_ns})
+    short = Recording.in_memory(manifest, recording.tables())
+    assert cpu_profile.judge(short, Params()).data.verdict == verdict
+
+
 def test_few_samples_are_said_to_be_few() -> None:
     assert judged({(7, (MAIN, HASH)): 5}).data.verdict == "few_samples"
 
