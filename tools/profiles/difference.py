@@ -163,6 +163,8 @@ class _Comparison:
             return "cannot_tell", ["not_samples", *reasons]
         if changed:
             return "differs", reasons
+        if "counts" in (self.before.how, self.after.how) and any(row.role == "possible" for row in rows):
+            return "cannot_tell", ["not_samples"]  # beyond chance if samples are independent, and nothing tells that
         if self.bound is None or self.bound > max(TOO_COARSE_PCT, self.min_pct):
             return "cannot_tell", ["few_samples"]
         return "alike", reasons

@@ -17,11 +17,11 @@ from whystall.tools.stacks.whole import DEEPEST
 
 _HEAD = re.compile(
     r"\s*(?P<comm>\S.*?)\s+(?P<pid>-?[0-9]{1,10})(?:/\s*(?P<tid>-?[0-9]{1,10}))?\s+(?:\[(?P<cpu>[0-9]+)\]\s+)?"
-    r"(?:(?=\S*\.)[A-Za-z.][A-Za-z0-9.]{3,6}\s+)?(?:(?P<s>[0-9]{1,9})\.(?P<fraction>[0-9]{3,9}):\s+)?(?:(?P<period>[0-9]{1,19}(?:\.[0-9]+)?(?:e[-+][0-9]{1,3})?)\s+)?"
+    r"(?:(?=\S*\.)[A-Za-z.][A-Za-z0-9.]{3,6}\s+)?(?:(?P<s>[0-9]{1,10})\.(?P<fraction>[0-9]{3,9}):\s+)?(?:(?P<period>[0-9]{1,19}(?:\.[0-9]+)?(?:e[-+][0-9]{1,3})?)\s+)?"
     r"(?P<event>[^\s:]\S*?):(?:\s+(?P<rest>.*))?"
 )
 _LOST = re.compile(
-    r".*?(?:(?P<s>[0-9]{1,9})\.(?P<fraction>[0-9]{3,9}):\s+)?PERF_RECORD_LOST(?:_SAMPLES)?\D*(?P<count>[0-9]+)"
+    r".*?(?:(?P<s>[0-9]{1,10})\.(?P<fraction>[0-9]{3,9}):\s+)?PERF_RECORD_LOST(?:_SAMPLES)?\D*(?P<count>[0-9]+)"
 )
 _ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 _FRAME = re.compile(r"\s+[0-9a-f]{1,16} \S.*")
@@ -30,6 +30,12 @@ _OFFSET = re.compile(r"\+0x[0-9a-f]+$")
 _SOURCE = re.compile(r"\s+(?:\S+:[0-9]+|\S.*\[[0-9a-f]+\]|\|[0-9]+ .*|:0)(?: \(inlined\))?\s*")
 _HYBRID = re.compile(r"cpu_(?:core|atom)/(?P<event>[^/]+)/.*")
 _CLOCKS = ("cpu-clock", "task-clock")
+# How exactly the kernel tells the place, and on which side of a virtual machine: not what is measured.
+_PRECISE = frozenset("pPHGD")
+# What our own writer says of an event that is not one of perf's.
+_WEIGHTS = re.compile(r"# (?P<event>\S+): weights in (?P<unit>\S+)\s*")
+_MOST_UNITS = 64
+_LAST_SECOND = (1 << 63) // 1_000_000_000 - 1
 _USER_PLACES = ("[vdso]", "[vsyscall]", "[uprobes]", "[heap]", "[stack]", "[anon", UNKNOWN)
 _KERNEL_FILES = re.compile(r".*\.ko(?:\.\w+)?|.*/vmlinux[^/]*")
 _PYTHON = re.compile(r"py::(?P<name>.*):(?P<file>[^:]+)")
@@ -51,7 +57,7 @@ def is_perf_script(lines: list[str]) -> bool:
             continue
         head = None if line[0] == "\t" else _HEAD.fullmatch(line)
         below = lines[number + 1] if number + 1 < len(lines) else ""
-        if head is not None and (head["s"] is not None or (line[0] != " " and _FRAME.fullmatch(below))):
+        if head is not None and (_begins(line, head) if line[0] == " " else head["s"] or _FRAME.fullmatch(below)):
             heads += 1
         elif _FRAME.fullmatch(line):
             frames += 1
@@ -81,7 +87,7 @@ def read(path: Path) -> StackProfile:
     profile = reader.builder.profile("perf_script")
     if profile.samples.is_empty():
         raise text.nothing("a sample of perf script")
-    return _with_periods(profile)
+    return _with_periods(profile, reader.measured)
 
 
 class _Reader:
@@ -90,7 +96,12 @@ class _Reader:
         self._sample: _Sample | None = None
         self._chain: list[int] = []  # frames, the innermost first
         self._frames: dict[str, int] = {}
-        self._hidden = False
+        self._units: dict[str, str] = {}
+
+    @property
+    def measured(self) -> set[str]:
+        """Events that are none of perf's."""
+        return {event for event in self._units if event not in _CLOCKS}
 
     def line(self, line: str) -> None:
         """Take one line."""
@@ -101,10 +112,12 @@ class _Reader:
             self._done()
         elif start != "#":
             self._other(line)
+        elif len(self._units) < _MOST_UNITS and (told := _WEIGHTS.fullmatch(line)):
+            self._units[told["event"]] = told["unit"]
 
     def _other(self, line: str) -> None:
         head = _HEAD.fullmatch(line) if "PERF_RECORD_" not in line else None
-        if head is not None and (line[0] != " " or head["s"] is not None):
+        if head is not None and _begins(line, head):
             self._done()
             self._begin(head)
         elif "PERF_RECORD_" in line:
@@ -120,9 +133,13 @@ class _Reader:
         build = self.builder
         pid, tid = (head["pid"], head["tid"]) if head["tid"] else ("-1", head["pid"])
         event = hybrid["event"] if (hybrid := _HYBRID.fullmatch(head["event"])) else head["event"]
+        plain, _, modifiers = event.partition(":")
+        if plain in _CLOCKS and _PRECISE.issuperset(modifiers):
+            event = plain
         unit, weight = "samples", 1.0
         if head["period"]:
-            unit, weight = ("ns" if event.split(":")[0] in _CLOCKS else event), float(head["period"])
+            usual = "ns" if plain in _CLOCKS else event
+            unit, weight = self._units.get(event, usual), float(head["period"])
         thread = build.thread(_number(pid), _number(tid), head["comm"])
         self._sample = _Sample(_instant(head), thread, build.event(event, unit), weight)
         if (head["rest"] or "").endswith(
@@ -172,6 +189,12 @@ class _Reader:
         self.builder.sample(stack, sample.event, sample.weight, at_ns=sample.at_ns, thread=sample.thread)
 
 
+def _begins(line: str, head: re.Match[str]) -> bool:
+    """Whether a sample begins with `line` and not a frame: those without call chains are indented too, and have their
+    only frame behind."""
+    return line[0] != " " or head["s"] is not None or _FRAME.fullmatch(f" {head['rest']}") is not None
+
+
 def _placed(place: str, *, high: bool) -> Name:
     """The frame for symbol and object, like ``read+0x1f (/usr/lib/libc.so.6)``."""
     symbol, file = place, ""
@@ -202,7 +225,7 @@ def _placed(place: str, *, high: bool) -> Name:
 
 
 def _instant(found: re.Match[str]) -> int:
-    if found["s"] is None:
+    if found["s"] is None or int(found["s"]) > _LAST_SECOND:
         return NO_TIME
     return int(found["s"]) * 1_000_000_000 + int(found["fraction"].ljust(9, "0"))
 
@@ -212,9 +235,9 @@ def _number(text: str) -> int:
     return value if -1 <= value < 1 << 31 else -1
 
 
-def _with_periods(profile: StackProfile) -> StackProfile:
-    """With what one sample of each event usually stands for."""
-    counted = profile.events.filter(~pl.col("unit").is_in(["samples", LOST]))["event"]
+def _with_periods(profile: StackProfile, measured: set[str]) -> StackProfile:
+    """With what one sample of each event usually stands for; not of `measured` ones, whose weights are durations."""
+    counted = profile.events.filter(~pl.col("unit").is_in(["samples", LOST]) & ~pl.col("name").is_in(measured))["event"]
     usual = (
         profile.samples.filter(pl.col("event").is_in(counted.implode()))
         .group_by("event")

@@ -30,14 +30,17 @@ def folded(profile: StackProfile, event: int, path: Path) -> int:
 def perf_script(profile: StackProfile, event: int, path: Path) -> int:
     """Write samples as ``perf script`` does; how many. Weights stand where perf has the period.
 
-    Addresses are made up: they number the frames. An instant is written if there is one.
+    Addresses are made up: they number the frames. An instant is written if there is one. Of an event that is none of
+    perf's clocks a comment tells the unit, which our own reader takes.
     """
     rows = profile.frames.select("name", "file", "line", "kind").rows()
     lines = [f"\t{(number + 1) << 4:16x} {_symbol(*row)}\n" for number, row in enumerate(rows)]
     stacks, written_ = Stacks(profile), 0
-    name = cast("str", profile.events["name"][event]).replace(" ", "_").replace(":", "_") or "samples"
+    name = "_".join(cast("str", profile.events["name"][event]).split()).strip(":") or "samples"
+    unit = "_".join(cast("str", profile.events["unit"][event]).split()) or "samples"
     chosen = profile.samples.filter(pl.col("event") == event).sort("at_ns", maintain_order=True)
     with path.open("w", encoding="utf-8") as file:
+        file.write(f"# {name}: weights in {unit}\n")
         for at, thread, stack, weight in chosen.select("at_ns", "thread", "stack", "weight").iter_rows():
             who = stacks.threads[thread]
             ids = f"{who.pid}/{who.tid}" if who.pid >= 0 else str(max(who.tid, 0))

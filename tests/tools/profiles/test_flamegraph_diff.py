@@ -188,3 +188,18 @@ def test_interrupts_of_a_busy_host_are_no_change_of_the_program() -> None:
     assert judgement.data.verdict == "alike"
     told = {row.what: row for row in judgement.data.checks}["interrupts"]
     assert (told.before, told.after, told.code) == ("0 %", "6.2 %", "other_interrupts")
+
+
+def test_what_folded_counts_suggest_is_not_called_chance() -> None:
+    """16 points of a thousand samples: plain if each stands by itself, and without instants nothing tells that."""
+    sides = []
+    for slow in (300, 600):
+        made = Builder()
+        event, main = made.event("samples"), made.frame("main")
+        for name, count in (("fast", 700), ("slow", slow)):
+            made.sample(made.stack([main, made.frame(name)]), event, count)
+        sides.append(made.profile("folded"))
+    told = judged(*sides).data
+    assert (told.verdict, told.reasons) == ("cannot_tell", ["not_samples"])
+    assert told.rows[0].name == "slow"
+    assert judged(sides[0], sides[0]).data.verdict == "alike"
