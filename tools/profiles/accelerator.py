@@ -61,8 +61,8 @@ def stacks_of_profile(
         _check_step(profile, step)
     made = _Made(profile)
     if event == DEVICE:
-        samples, unknown = made.device(step, idle=idle)
-        notes = [("launch_unknown", f"{unknown} of {samples.height}")] if unknown else []
+        samples, unknown, told = made.device(step, idle=idle)
+        notes = [("launch_unknown", f"{unknown} of {told}")] if unknown else []
     else:
         samples, notes = made.host(step), []
     if samples.is_empty():
@@ -133,8 +133,8 @@ class _Made:
         self.host_rows = self._numbered(activities.filter((pl.col("device") < 0) & ~pl.col("kind").is_in(_WORK)))
         self.calls = self._nested()
 
-    def device(self, step: int | None, *, idle: bool) -> tuple[pl.DataFrame, int]:
-        """Samples of what the device worked, and how many of them have no launch in the profile."""
+    def device(self, step: int | None, *, idle: bool) -> tuple[pl.DataFrame, int, int]:
+        """Samples of what the device did, how much of its work has no launch in the profile, and how much there is."""
         work = self._work.with_columns(above=self._launched_by())
         chosen = work if step is None else work.filter(pl.col("step") == step)
         samples = self._beneath(chosen, self._of_work(chosen))
@@ -144,7 +144,7 @@ class _Made:
             gaps = gaps if step is None else gaps.filter(pl.col("step") == step)
             frame = self._frames[Frame(self._prefix + IDLE, "", 0, "idle")]
             samples = pl.concat([samples, self._beneath(gaps, np.full(gaps.height, frame))])
-        return samples, unknown
+        return samples, unknown, chosen.height
 
     def host(self, step: int | None) -> pl.DataFrame:
         """Samples of what threads were in."""

@@ -115,9 +115,11 @@ def test_the_thread_of_backward_keeps_its_own_stack() -> None:
 
 
 def test_work_without_a_launch_is_kept_and_told() -> None:
-    found = stacks_of_profile(profile_of(*STEP, work(900, 1000, "lost", 99), work(1000, 1100, "lost", -1)))
+    profile = profile_of(*STEP, work(900, 1000, "lost", 99), work(1000, 1100, "lost", -1))
+    found = stacks_of_profile(profile)
     assert weights(found)["[launch not in the profile];GPU:lost"] == 200
     assert ("launch_unknown", "2 of 4") in found.notes
+    assert ("launch_unknown", "2 of 4") in stacks_of_profile(profile, idle=True).notes  # gaps are launched by nobody
     assert {code for code, _ in found.notes} <= BLIND_SPOTS
 
 

@@ -161,6 +161,20 @@ def test_perf_script(tmp_path: Path) -> None:
     assert kinds(profile)["save"] == "python"
 
 
+def test_perf_script_without_call_chains_and_instants(tmp_path: Path) -> None:
+    """Then perf indents the command, and the only frame stands behind."""
+    place = put(
+        tmp_path,
+        "         python3  1234 cpu-clock:  ffffffff81000061 do_x+0x39 ([kernel.kallsyms])\n"
+        "              dd  1235 cpu-clock:            7f0001 main (/bin/dd)\n"
+        "              dd  1235 cpu-clock:            7f0001 main (/bin/dd)\n",
+    )
+    assert sniff(place) == "perf_script"
+    profile = read(place)
+    assert (weights(profile), odd(profile)) == ({"do_x": 1, "main": 2}, 0)
+    assert profile.threads["comm"].to_list() == ["python3", "dd"]
+
+
 def pprof_file() -> bytes:
     """Two sample types, an inlined line, a mapping without symbols, labels; fields in any order."""
     strings = [
