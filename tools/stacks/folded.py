@@ -55,19 +55,18 @@ def read(path: Path) -> StackProfile:
 
 def lines_of(lines: pl.DataFrame, columns: int) -> tuple[pl.DataFrame, int]:
     """(`stack`, `1`, `2`...) of the `LINES` that end with so many counts, and how many do not."""
-    line = lines.filter(pl.col("line").str.len_bytes() > 0)
-    tail = pl.col("line").str.tail(_TAIL).str.extract(_COUNTS[columns])
-    last = tail.str.extract(_COUNT[1]).cast(pl.Float64, strict=False)
-    counts = {str(columns): last}
-    if columns == 2:
-        counts["1"] = tail.str.extract(_COUNT[2]).cast(pl.Float64, strict=False)
-    found = line.lazy().select(pl.col("line").str.strip_suffix(tail).alias("stack"), "times", **counts)
-    sound = pl.all_horizontal(*((pl.col(name).is_finite() & (pl.col(name) >= 0)).fill_null(False) for name in counts))
-    some = pl.col("stack").str.strip_chars("; \t").str.len_bytes() > 0
-    kept = found.filter(sound & some).collect()
-    times = pl.col("times")
-    odd = int(line["times"].sum()) - int(kept["times"].sum())
-    return kept.select("stack", *(pl.col(name) * times for name in counts)), odd
+    some = lines.filter(pl.col("line").str.len_bytes() > 0)
+    line = some.with_columns(tail=pl.col("line").str.tail(_TAIL).str.extract(_COUNTS[columns]))
+    tail = pl.col("tail").str
+    texts = (
+        {"1": tail.strip_chars(" \t")} if columns == 1 else {"1": tail.extract(_COUNT[2]), "2": tail.extract(_COUNT[1])}
+    )
+    counts = [text.cast(pl.Float64, strict=False).alias(name) for name, text in texts.items()]
+    found = line.select("times", *counts, stack=pl.col("line").str.strip_suffix(pl.col("tail")))
+    sound = pl.all_horizontal(*((pl.col(name).is_finite() & (pl.col(name) >= 0)).fill_null(False) for name in texts))
+    kept = found.filter(sound & pl.col("stack").str.contains(r"[^; \t]"))
+    odd = int(some["times"].sum()) - int(kept["times"].sum())
+    return kept.select("stack", *(pl.col(name) * pl.col("times") for name in texts)), odd
 
 
 def _split(block: bytes) -> pl.DataFrame:
@@ -115,8 +114,9 @@ class _Reader:
         names = [str(number + 1) for number in range(self.columns)]
         stacks = lines.group_by("stack").agg(pl.col(names).sum()).sort("stack")  # neighbours share most
         parts = stacks.select(pl.col("stack").str.split(";"))["stack"]
-        forest, leaf = grown(self._coded(parts.explode()), parts.list.len().to_numpy().astype(np.int64))
-        self._parts.append((forest, leaf, stacks.select(names).to_numpy().T))
+        codes, row = self._coded(parts.explode())
+        forest, leaf = grown(codes, parts.list.len().to_numpy().astype(np.int64))
+        self._parts.append((replace(forest, frame=row[forest.frame]), leaf, stacks.select(names).to_numpy().T))
         self._pending += len(forest)
         if self._pending > max(_TOGETHER, len(self._forest)):
             self._lay_together()
@@ -139,22 +139,20 @@ class _Reader:
         tables = tables_of(frames, self._forest, events, samples)
         return StackProfile(tables, "folded", notes=(("odd_lines", str(self.odd)),) if self.odd else ())
 
-    def _coded(self, texts: pl.Series) -> Ints:
-        """The row in the frames for each text."""
+    def _coded(self, texts: pl.Series) -> tuple[Ints, Ints]:
+        """A number for each text, and for each number the row in the frames."""
         codes = texts.cast(pl.Categorical(pl.Categories.random())).to_physical().to_numpy()
-        at = np.empty(int(codes.max()) + 1, np.int64)
-        at[codes] = np.arange(len(codes))
+        at = np.full(int(codes.max()) + 1, -1, np.int32)
+        at[codes] = np.arange(len(codes), dtype=np.int32)
+        used = np.flatnonzero(at >= 0)
         rows = self._row_of
-        found = np.zeros(len(at), np.int64)
-        used = np.zeros(len(at), bool)
-        used[codes] = True
-        for code, text in zip(np.flatnonzero(used), texts.gather(at[used]).to_list(), strict=True):
+        found = np.zeros(len(at), np.int32)
+        for code, text in zip(used, texts.gather(at[used]).to_list(), strict=True):
             row = rows.get(text)
             if row is None:
                 row = rows[text] = self._frames.row(named(text))
             found[code] = row
-        coded: Ints = found[codes]
-        return coded
+        return codes, found
 
     def _lay_together(self, number: Ints | None = None) -> None:
         """One tree of what was read so far, with other `number`s for the frames."""
