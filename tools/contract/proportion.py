@@ -10,8 +10,8 @@ _Z = 1.959964  # 95 % of a normal distribution
 def wilson(hits: float, samples: float) -> tuple[float, float]:
     """95 % Wilson score interval of the proportion of `hits` in `samples`, 0 to 1 (E. B. Wilson, 1927); (0, 1) without
     samples. It is the share of the time in which the samples were taken: of other runs of a program that stays long in
-    one place it says less. Samples at even distances scatter no more than independent ones, as the interval assumes, unless the
-    program repeats itself in step with them.
+    one place it says less. Samples at even distances scatter no more than independent ones, as the interval assumes,
+    unless the program repeats itself in step with them.
     """
     if samples <= 0:
         return 0.0, 1.0

@@ -39,6 +39,7 @@ _EVEN = 0.35
 """Intervals are even when their standard deviation is at most this share of their mean."""
 _COVERED = 0.8
 _ROUNDED = 1e-3
+_SMALLEST = 1e-60
 _MANY, _FEW, _FEW_SHARE = 50_000, 5, 0.02
 """More counts than this are samples only when so large a share of the stacks has fewer than so few."""
 _LEAST_SAMPLES = 4
@@ -115,13 +116,16 @@ def side_of(part: Part, tree: CallTree, row: int, atom: Ints, functions: Floats)
     event = profile.events.row(part.event, named=True)
     unit = event["unit"]
     here = np.nonzero(atom >= 0)[0]
-    weights = _sums(atom[here], tree.own[row, here], count)
+    # their squares must be numbers
+    by = 1.0 if _SMALLEST < tree.sums[row] < 1 / _SMALLEST else min(1.0 / float(tree.sums[row]), 1e300)
+    samples = samples.with_columns(pl.col("weight") * by)
+    weights = _sums(atom[here], tree.own[row, here] * by, count)
     of_stack = _nodes(tree, profile)
     timed = not samples.is_empty() and bool((samples["at_ns"] != NO_TIME).all())
     traced = timed and unit in DURATIONS and _lasting(samples)
     if not timed:
         loads: Floats = samples["weight"].to_numpy()
-        one = _one_sample(samples, unit, event["period"])
+        one = _one_sample(samples, unit, event["period"] * by)
         mean = one or float((loads**2).sum() / max(loads.sum(), 1e-300))
         number = round(float(loads.sum()) / one) if one else len(loads)
         return Side(weights, None, weights * mean * BURST, number, traced=False, known=one > 0, how="counts")

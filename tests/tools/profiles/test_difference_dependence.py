@@ -121,3 +121,13 @@ def test_what_is_all_there_is_has_no_variance_to_divide_by() -> None:
         found = compare(Part(made[0]), Part(made[1]))
         whole = np.ones((1, len(found.before.weights)))
         assert max(float(one[0]) for one in variances(found.before, found.after, whole, whole[0])) < 1e-12
+
+
+@pytest.mark.parametrize("times", [1e-300, 1e300])
+def test_weights_at_the_ends_of_what_numbers_hold(times: float) -> None:
+    rng = np.random.default_rng(8)
+    pair = [profile([stays(rng, [0.005, 0.01, 0.02], 20)], unit="cycles") for _ in range(2)]
+    found = compare(Part(pair[0]), Part(weighing(pair[1], pl.col("weight") * times)))
+    assert found.bound is not None
+    assert 0 < found.bound < 50
+    assert found.verdict == "alike"
