@@ -25,15 +25,15 @@ BEFORE, AFTER = "before", "after"
 MOST_NODES = 30_000_000
 """Nodes of the tree of all stacks; about 100 bytes each while they are laid together."""
 _TOGETHER = 16_000_000
-_AT_ONCE = 16 << 20  # bytes of different lines read at once
-_BLOCKS = 32  # whose lines wait at most
-_UNIT = b"\x1f"  # a separator that no line has
+_AT_ONCE = 16 << 20  # bytes of different lines that are taken apart at once
+_BLOCKS = 32  # lines of so many blocks wait at most: each holds its block
+_APART = b"\x01"  # what parts the columns of a table; lines are read as one of a single column
 _LINE = pl.Schema({"line": pl.String})
 LINES = pl.Schema({"line": pl.String, "times": pl.Int64})
 """Lines, each once, and how often they are there."""
 _TAIL = 64  # characters that hold the counts of a line
 _COUNTS = {1: r"([ \t]+[^ \t;]+[ \t]*)$", 2: r"([ \t]+[^ \t;]+[ \t]+[^ \t;]+[ \t]*)$"}
-_COUNT = {1: r"([^ \t]+)[ \t]*$", 2: r"([^ \t]+)[ \t]+[^ \t]+[ \t]*$"}
+_LAST, _LAST_BUT_ONE = r"([^ \t]+)[ \t]*$", r"([^ \t]+)[ \t]+[^ \t]+[ \t]*$"
 
 
 def read(path: Path) -> StackProfile:
@@ -58,9 +58,9 @@ def lines_of(lines: pl.DataFrame, columns: int) -> tuple[pl.DataFrame, int]:
     some = lines.filter(pl.col("line").str.len_bytes() > 0)
     line = some.with_columns(tail=pl.col("line").str.tail(_TAIL).str.extract(_COUNTS[columns]))
     tail = pl.col("tail").str
-    texts = (
-        {"1": tail.strip_chars(" \t")} if columns == 1 else {"1": tail.extract(_COUNT[2]), "2": tail.extract(_COUNT[1])}
-    )
+    texts = {str(columns): tail.strip_chars(" \t") if columns == 1 else tail.extract(_LAST)}
+    if columns == 2:
+        texts["1"] = tail.extract(_LAST_BUT_ONE)
     counts = [text.cast(pl.Float64, strict=False).alias(name) for name, text in texts.items()]
     found = line.select("times", *counts, stack=pl.col("line").str.strip_suffix(pl.col("tail")))
     sound = pl.all_horizontal(*((pl.col(name).is_finite() & (pl.col(name) >= 0)).fill_null(False) for name in texts))
@@ -73,8 +73,8 @@ def _split(block: bytes) -> pl.DataFrame:
     """The `LINES` of a block, each once."""
     if not block.isascii():
         block = block.decode("utf-8", "backslashreplace").encode()
-    block = block.replace(_UNIT, b"\\x1f")
-    lines = pl.read_csv(block, has_header=False, separator=_UNIT.decode(), quote_char=None, schema=_LINE)
+    block = block.replace(_APART, b"\\x01")
+    lines = pl.read_csv(block, has_header=False, separator=_APART.decode(), quote_char=None, schema=_LINE)
     return lines.group_by("line").agg(pl.len().cast(pl.Int64).alias("times"))
 
 

@@ -130,6 +130,17 @@ def test_large_folded_files_read_in_parts_say_the_same(tmp_path: Path, monkeypat
         folded.read(place)
 
 
+def test_folded_lines_that_look_like_something_else(tmp_path: Path) -> None:
+    lines = ['"quoted;x" 1', "#hash;x 2", "null 3", "a,b\tc;x 4", "with\x01control;x 5", "with\x01control;x 5"]
+    data = "\n".join(lines).encode() + b"\n\n\n\xff;x 6\n" + b"again;x 0.5\n" * 1000 + b"again;x nan\n" * 7
+    profile = folded.read(put(tmp_path, data))
+    assert (odd(profile), weights(profile)) == (
+        7,
+        {'"quoted;x"': 1, "#hash;x": 2, "null": 3, "a,b\\x09c;x": 4, "with\\x01control;x": 10}
+        | {"\\xff;x": 6, "again;x": 500},
+    )
+
+
 def test_perf_script(tmp_path: Path) -> None:
     place = put(tmp_path, PERF)
     assert sniff(place) == "perf_script"
