@@ -70,8 +70,12 @@ def _by_chance(terms: int, parts: int) -> NDArray[np.float64]:
 
 
 def _differences(intervals: NDArray[np.float64]) -> NDArray[np.float64]:
+    import numpy as np
+
     before, after = intervals[:, :-1], intervals[:, 1:]
-    found: NDArray[np.float64] = ((before - after) / (before + after)) ** 2
+    both = before + after
+    # two that last nothing tell nothing: not even
+    found: NDArray[np.float64] = np.divide(before - after, both, out=np.ones_like(both), where=both > 0) ** 2
     return found
 
 

@@ -153,7 +153,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             span_s=min(len(grid.columns) * grid.column_ns, grid.last - grid.first) / 1e9,
             cell_ms=grid.cell_ns / 1e6,
             lanes=grid.lanes,
-            busy_pct=float(100 * known.mean()) if len(known) else 0.0,
+            busy_pct=min(float(100 * known.mean()), 100.0) if len(known) else 0.0,
             periods=rows[: params.top],
         ),
         seen=series.samples.height,

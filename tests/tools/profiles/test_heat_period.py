@@ -135,3 +135,8 @@ def test_small_breaks_are_closed() -> None:
     runs = Runs(np.array([0, 100, 1000]), np.array([90, 200, 1100]))
     whole, own = closed(runs, 20)
     assert (whole.starts.tolist(), whole.ends.tolist(), own.tolist()) == ([0, 1000], [200, 1100], [190, 100])
+
+
+def test_spells_without_length_are_not_even() -> None:
+    assert unevenness(np.array([0.0, 0.0, 0.0])) == 1
+    assert unevenness(np.array([0.0, 0.0, 1.0, 1.0])) == pytest.approx(2 / 3)
