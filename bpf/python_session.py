@@ -77,20 +77,23 @@ class PythonProcesses:
 
     def _look_at(self, pid: int) -> bool:
         """Whether all is known that will ever be."""
-        self._forget(pid)
+        self._runtimes.pop(pid, None)
+        self.seen.refused.pop(pid, None)
         try:
             runtime = find(pid, named_only=self._named_only)
         except UnknownLayout as why:
+            self._untell(pid)
             self.seen.refused[pid] = str(why)
             return True
         except NotReady:
-            return False
+            return False  # a child just after its fork, too: what it has of its parent stays
         except PermissionError:
             self.seen.refused[pid] = "its memory may not be read"
             return True
         except OSError:
             return False  # it ends, or executes something else
         if runtime is None:
+            self._untell(pid)
             return True
         if len(self._runtimes) >= _MOST_PROCESSES:
             self.seen.refused[pid] = "too many Python processes"
@@ -104,9 +107,7 @@ class PythonProcesses:
         self.seen.processes[pid] = runtime.minor
         return True
 
-    def _forget(self, pid: int) -> None:
-        self._runtimes.pop(pid, None)
-        self.seen.refused.pop(pid, None)
+    def _untell(self, pid: int) -> None:
         self._maps.processes.delete(pid.to_bytes(4, "little"))  # a child may have its parent's, from before its exec
 
     def seed(self) -> None:

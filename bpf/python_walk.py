@@ -177,11 +177,27 @@ def code_id(memory: Reader, runtime: Runtime, code: int, tgid: int) -> int:
     for offset in (o.code_name, o.code_file, o.code_lines):
         number = _mixed(number, _at(head, offset))
     number = _mixed(number, _at(head, o.code_line) & 0xFFFFFFFF)
+    number = _mixed(number, _word_or_0(memory, _at(head, o.code_name) + o.text_length + 8))  # the hash of its text
     if o.code_version:
         number = _mixed(number, _at(head, o.code_version) & 0xFFFFFFFF)
     else:
+        number = _path_mixed(memory, o, number, _at(head, o.code_file))
         number = _lines_mixed(memory, o, number, _at(head, o.code_lines))
     return number >> lay.FRAME_CODE_SHIFT | 1
+
+
+def _word_or_0(memory: Reader, address: int) -> int:
+    try:
+        return word(memory, address)
+    except OSError:
+        return 0
+
+
+def _path_mixed(memory: Reader, o: Offsets, number: int, file: int) -> int:
+    length = _word_or_0(memory, file + o.text_length)
+    number = _mixed(number, length)
+    end = file + o.text_ascii + (length - 16 if length > 16 else 0) & _U64
+    return _mixed(_mixed(number, _word_or_0(memory, end)), _word_or_0(memory, end + 8))
 
 
 def _lines_mixed(memory: Reader, o: Offsets, number: int, lines: int) -> int:

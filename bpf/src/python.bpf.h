@@ -13,7 +13,7 @@
 #define PYTHON_TURNS (STACK_DEPTH + STACK_DEPTH / 2)
 #define PYTHON_THREADS 512		/* thread states that are looked at to find a thread's */
 #define PYTHON_THREADS_PLAIN 64
-#define PYTHON_LOOK_AGAIN_NS 50000000	/* for the state of a thread that had none */
+#define PYTHON_LOOK_AGAIN_NS 10000000	/* for the state of a thread that had none, as one has just after a fork */
 #define PYTHON_CODES_PER_WALK 64	/* code objects told at once: the rest when the stack comes again */
 #define PYTHON_OWNED_BY_C 3		/* from here on, a frame's owner is the evaluator itself (3.12 and later) */
 /* What walks at switches may cost a CPU: 10 ms in a second, which is 1 %. */
@@ -218,17 +218,26 @@ static __always_inline __u64 python_lines_mixed(struct python_buffer *buffer, __
 	return hash;
 }
 
+static __always_inline __u64 python_word(__u64 address)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)address);
+	return value;
+}
+
 /*
- * Names a code object (in 40 bits): by where it lies, by what it points to and by its number, since memory is used
- * again at once: a program that makes functions of one name and frees them has them all at the same place, also what
- * they point to. Before 3.12 there are no numbers, and both ends of the line table tell functions apart. Reads its
- * head into the buffer. 0: there is no code object. bpf/python_walk.py computes the same.
+ * Names a code object (in 40 bits): by where it lies, by what it points to, by its number and by the hash that the text
+ * of its name keeps (behind the text's length; interpreters choose it anew). Memory is used again at once: a program
+ * that makes functions and frees them has them all at the same place, also what they point to. Before 3.12 there are no
+ * numbers, and the end of its path and both ends of its line table tell functions apart. Reads its head into the
+ * buffer. 0: there is no code object. bpf/python_walk.py computes the same.
  */
 static __always_inline __u64 python_code_id(const struct python_process *process, struct python_buffer *buffer,
 					    __u64 code, __u32 tgid)
 {
 	__u32 bytes = process->code_lines + 8;
-	__u64 hash, lines, length = 0;
+	__u64 hash, name, file, lines, length;
 
 	if (bytes > PYTHON_BYTES || bpf_probe_read_user(buffer->bytes, bytes, (void *)code))
 		return 0;
@@ -239,12 +248,19 @@ static __always_inline __u64 python_code_id(const struct python_process *process
 	hash = mixed(hash, word_at(buffer, process->code_file));
 	hash = mixed(hash, word_at(buffer, process->code_lines));
 	hash = mixed(hash, (__u32)word_at(buffer, process->code_line));
+	name = word_at(buffer, process->code_name);
+	file = word_at(buffer, process->code_file);
+	lines = word_at(buffer, process->code_lines);
+	hash = mixed(hash, python_word(name + process->text_length + 8));
 	if (process->code_version) {
 		hash = mixed(hash, (__u32)word_at(buffer, process->code_version));
 	} else {
-		lines = word_at(buffer, process->code_lines);
-		if (bpf_probe_read_user(&length, sizeof(length), (void *)(lines + process->bytes_length)))
-			return 0;
+		length = python_word(file + process->text_length);
+		hash = mixed(hash, length);
+		file += process->text_ascii + (length > 16 ? length - 16 : 0);
+		hash = mixed(hash, python_word(file));
+		hash = mixed(hash, python_word(file + 8));
+		length = python_word(lines + process->bytes_length);
 		hash = mixed(hash, length);
 		lines += process->bytes_data;
 		hash = python_lines_mixed(buffer, lines, length, hash);
