@@ -161,6 +161,15 @@ def test_code_where_other_code_was_is_another_one(minor: int) -> None:
     lines = int.from_bytes(made.image.read(code + made.o.code_lines, 8), "little") + made.o.bytes_data
     before = code_id(made.image, made.runtime, code, TGID)
     assert before == code_id(made.image, made.runtime, code, TGID) != 0
+    for member in ("code_name", "code_file"):  # a text that is freed and made anew lies where it was
+        if member == "code_file" and made.o.code_version:
+            continue
+        text = int.from_bytes(made.image.read(code + getattr(made.o, member), 8), "little")
+        at = text + (made.o.text_length + 8 if member == "code_name" else made.o.text_ascii + len("/src/again"))
+        old = made.image.read(at, 1)
+        made.image.put(at, b"\x55")
+        assert code_id(made.image, made.runtime, code, TGID) != before
+        made.image.put(at, old)
     if made.o.code_version:
         made.image.put(code + made.o.code_version, struct.pack("<I", 7))
         assert code_id(made.image, made.runtime, code, TGID) != before
