@@ -87,7 +87,7 @@ def _checks(before: Part, after: Part) -> list[CheckRow]:
         message = f"the profiles measured different things: before {measured[0]}, after {measured[1]}"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "compare profiles of one event, or choose it with event")
     sources = [part.profile.source for part in (before, after)]
-    rates = [f"{period:g} {unit}" if period else "" for period, unit in zip(periods, units, strict=True)]
+    rates = [_amount(period, unit) if period else "" for period, unit in zip(periods, units, strict=True)]
     sums = [float(_samples(part)["weight"].sum()) for part in (before, after)]
     other = abs(sums[1] - sums[0]) > _TOTAL_SAME * sums[0]
     return [
@@ -97,12 +97,19 @@ def _checks(before: Part, after: Part) -> list[CheckRow]:
         _check("kinds", [", ".join(_kinds(part)) for part in (before, after)], "other_kinds", "limited"),
         CheckRow(
             what="weight",
-            before=f"{sums[0]:g} {units[0]}",
-            after=f"{sums[1]:g} {units[1]}",
+            before=_amount(sums[0], units[0]),
+            after=_amount(sums[1], units[1]),
             effect="said" if other else "same",
             code="other_weight" if other else "",
         ),
     ]
+
+
+def _amount(weight: float, unit: str) -> str:
+    """A weight to be read: durations in seconds, or milliseconds where they are short, all without an exponent."""
+    if unit != "ns":
+        return f"{weight:.15g} {unit}"
+    return f"{weight / 1e9:.4g} s" if weight >= 1e9 else f"{weight / 1e6:.4g} ms"
 
 
 def _check(what: str, found: Sequence[str], code: str, effect: Effect) -> CheckRow:

@@ -38,6 +38,7 @@ _INNER = WIDTH - 2 * MARGIN
 _SCRIPT_WORDS = ("search", "reset", "root_below", "matches", "no_match", "plain")
 _TITLE = 300
 _DRAWN = 0.05  # pixels; a rest may be as narrow as that
+_LEAST_SCALE = 0.005  # points; less than that is shown as 0.00
 
 
 def flame_svg(
@@ -146,9 +147,10 @@ def _legend(shown: Layout, words: Mapping[str, str], top: int) -> tuple[str, int
     if shown.sides > 1:
         most = scale_of(shown)
         edges = [most * n / STEPS for n in range(STEPS + 1)]
-        items = [(f"down{n}", "▼", f"{_points(-edges[n - 1])} … {_points(-edges[n])}") for n in range(STEPS, 0, -1)]
+        steps = STEPS if most >= _LEAST_SCALE else 0  # nothing is coloured where nothing is proven
+        items = [(f"down{n}", "▼", f"{_points(-edges[n - 1])} … {_points(-edges[n])}") for n in range(steps, 0, -1)]
         items.append(("same", "=", words["same"]))
-        items += [(f"up{n}", "▲", f"{_points(edges[n - 1])} … {_points(edges[n])}") for n in range(1, STEPS + 1)]
+        items += [(f"up{n}", "▲", f"{_points(edges[n - 1])} … {_points(edges[n])}") for n in range(1, steps + 1)]
         items += [("unproven", "?", words["not_proven"])] if shown.proven is not None else []
     else:
         items = [(kind, LETTERS[kind], words[f"kind_{kind}"]) for kind in kinds_in(shown)]

@@ -203,3 +203,10 @@ def test_what_folded_counts_suggest_is_not_called_chance() -> None:
     assert (told.verdict, told.reasons) == ("cannot_tell", ["not_samples"])
     assert told.rows[0].name == "slow"
     assert judged(sides[0], sides[0]).data.verdict == "alike"
+
+
+def test_amounts_are_told_in_units_people_read() -> None:
+    sides = [measured(run(seed), "device", "ns") for seed in (0, 1)]
+    (row,) = [row for row in judged(*sides).data.checks if row.what == "weight"]
+    assert "e+" not in row.before + row.after
+    assert row.before.endswith(" ms")

@@ -209,6 +209,11 @@ def test_a_difference_is_drawn_in_both_directions(show: Open) -> None:
     assert texts(page, ".flame-legend li")[:2] == ["−22.5 … −30.0", "−15.0 … −22.5"]
 
 
+def test_nothing_proven_has_no_grades_of_change(show: Open) -> None:
+    page = show(drawn(laid(CHANGED, proven=[])), "page.html")
+    assert len(texts(page, ".flame-legend li:not(.flame-note)")) == 2  # no change, not proven
+
+
 def test_other_weights_of_the_same_nodes_can_be_shown(show: Open) -> None:
     page = show(drawn(laid()), "page.html")
     ranked = page.run("""(() => {

@@ -252,6 +252,12 @@ def test_labels_can_be_read_on_every_bar() -> None:
             assert contrast(theme["page"], theme[text]) >= 4.5, text
 
 
+def test_nothing_proven_has_no_grades_of_change_in_the_legend() -> None:
+    text = picture(laid(CHANGED, proven=[]))
+    assert "0.00 … " not in text
+    assert words("en")["flame_page"]["not_proven"] in text
+
+
 def test_grades_of_a_change_differ_in_lightness() -> None:
     for theme in colours():
         for way in ("up", "down"):

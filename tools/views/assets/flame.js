@@ -6,7 +6,7 @@
 "use strict";
 const Flame = (() => {
   const ROW = 19, LEAST = 0.4, TEXT = 26, PAD = 4, MOST_HEIGHT = 8000;
-  const { STEPS, FONT, LETTERS, sign, make, totals, figure, amount, percent, points, looks, shade } = FlameParts;
+  const { STEPS, LEAST_SCALE, FONT, LETTERS, sign, make, totals, figure, amount, percent, points, looks, shade } = FlameParts;
 
   let number = 0;
   class Flame {
@@ -474,9 +474,10 @@ const Flame = (() => {
     drawLegend() {
       const { words, tree } = this, rows = [];
       if (this.differs) {
-        for (let i = STEPS; i > 0; i--) rows.push(["down" + i, "▼", -i]);
+        const steps = this.most >= LEAST_SCALE ? STEPS : 0; // nothing is coloured where nothing is proven
+        for (let i = steps; i > 0; i--) rows.push(["down" + i, "▼", -i]);
         rows.push(["same", "=", 0]);
-        for (let i = 1; i <= STEPS; i++) rows.push(["up" + i, "▲", i]);
+        for (let i = 1; i <= steps; i++) rows.push(["up" + i, "▲", i]);
         rows.push(["unproven", "?", 0]);
       } else {
         const shown = new Set(tree.kinds);

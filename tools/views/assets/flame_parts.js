@@ -2,6 +2,7 @@
 "use strict";
 const FlameParts = (() => {
   const STEPS = 4; // grades of a change in each direction
+  const LEAST_SCALE = 0.005; // points; less than that is shown as 0.00
   const FONT = '12px "DejaVu Sans Mono", ui-monospace, Menlo, Consolas, "Noto Sans Mono CJK SC", monospace';
   const LETTERS = {
     python: "P", native: "N", kernel: "K", operator: "O", annotation: "A", launch: "L", device: "D", idle: "I", thread: "T",
@@ -102,5 +103,5 @@ const FlameParts = (() => {
     return hash % 3;
   }
 
-  return { STEPS, FONT, LETTERS, sign, make, unpack, read, totals, ranking, figure, amount, percent, points, looks, shade };
+  return { STEPS, LEAST_SCALE, FONT, LETTERS, sign, make, unpack, read, totals, ranking, figure, amount, percent, points, looks, shade };
 })();
