@@ -139,3 +139,9 @@ def test_there_are_two_languages() -> None:
     assert set(LANGS) == set(get_args(Lang))
     with pytest.raises(KeyError):
         words("fr")
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_a_function_that_takes_less_is_not_said_to_take_as_much(lang: Lang) -> None:
+    """What shrank is a normal finding too, and a change."""
+    assert "{direction}" in words(lang)["kinds"]["profile.change"]["normal"]
