@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _TEXT = FORMATS["txt"]
 _LONG = 120
 _DEVICES, _LAUNCHERS, _CHANGES, _PERIODS, _WAITS = 3, 2, 3, 3, 2
+_CPU_EVENTS = ("cpu-clock", "task-clock", "cpu", "cycles", "py-spy")
 _DURATIONS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 COLUMNS = MappingProxyType(
@@ -46,9 +47,12 @@ first lines say it."""
 def cpu_profiled(data: cpu_profile.Data, lang: Lang) -> list[Safe]:
     """The first lines of cpu_profile."""
     mine = words(lang)["profiled"]
-    lines = [_verdict(mine["cpu"][data.verdict], lang)]
+    other = data.samples and data.event not in _CPU_EVENTS  # a file may hold what says nothing of CPUs
+    lines = [_verdict(mine["cpu_other"] if other else mine["cpu"][data.verdict], lang)]
     if data.samples:
-        facts = [_filled(mine["sampled"], samples=_count(data.samples), event=_event(data.event, lang))]
+        known = {"samples": _count(data.samples), "event": _event(data.event, lang)}
+        counted = data.event in ("", "samples")
+        facts = [_filled(mine["samples"], known["samples"]) if counted else _filled(mine["sampled"], **known)]
         if data.hz is not None:
             facts.append(_filled(mine["rate"], Safe(quantity(data.hz, "count"))))
         if data.cpus is not None:

@@ -44,6 +44,8 @@ def test_every_code_has_words(lang: Lang) -> None:
 def test_nobody_on_a_cpu_is_not_called_healthy(lang: Lang) -> None:
     told = said("cpu_profile", cpu_profile.Data(), lang)
     assert words(lang)["profiled"]["cpu"]["not_on_cpu"] in told
+    device = said("cpu_profile", cpu_profile.Data(verdict="profiled", event="device", unit="ns", samples=9), lang)
+    assert words(lang)["profiled"]["cpu"]["profiled"] not in device
     busy = cpu_profile.Data(verdict="profiled", event="cpu-clock", unit="ns", hz=99.0, samples=990, cpus=1.25)
     told = said("cpu_profile", busy, lang)
     assert words(lang)["profile_events"]["cpu-clock"] in told

@@ -27,6 +27,7 @@ _OTHERS = {
 _SPEEDSCOPE = re.compile(rb'"\$schema"\s*:\s*"[^"]*speedscope|"shared"\s*:\s*\{\s*"frames"\s*:')
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 _EVENT = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
+_REFUSED = re.compile(r"[^;\s].*\s(?:-[0-9][0-9.e+]*|[-+]?(?:nan|inf(?:inity)?))\s*", re.IGNORECASE)
 
 
 def read(path: Path, event: str = "") -> StackProfile:
@@ -94,4 +95,8 @@ def _lines(start: bytes) -> str | None:
     if is_perf_script(lines):
         return "perf_script"
     sound, odd = lines_of(pl.DataFrame({"line": lines, "times": 1}, schema=LINES), 1)
-    return "folded" if sound.height and sound.height >= odd else None
+    if sound.height and sound.height >= odd:
+        return "folded"
+    # what is refused line by line, as negative counts are, is of this format all the same
+    refused = sum(_REFUSED.fullmatch(line) is not None for line in lines)
+    return "folded" if refused and sound.height + refused > max(odd - refused, 0) and ";" in text else None
