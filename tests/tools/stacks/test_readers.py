@@ -354,3 +354,9 @@ def test_a_packed_file_that_breaks_off_gives_what_was_there(tmp_path: Path) -> N
 def test_zstd(tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
     assert weights(read(put(tmp_path, zstandard.compress(b"main;f 12\n")))) == {"main;f": 12}
+
+
+@pytest.mark.parametrize("text", ["main;a -5\nmain;b nan\nmain;c 10\n", "main;a -5\nmain;b nan\nmain;c inf\n"])
+def test_negative_and_non_finite_counts_are_odd_lines_of_folded_stacks(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x").write_text(text, encoding="utf-8")
+    assert sniff(tmp_path / "x") == "folded"
