@@ -53,6 +53,8 @@ def cpu_profiled(data: cpu_profile.Data, lang: Lang) -> list[Safe]:
         known = {"samples": _count(data.samples), "event": _event(data.event, lang)}
         counted = data.event in ("", "samples")
         facts = [_filled(mine["samples"], known["samples"]) if counted else _filled(mine["sampled"], **known)]
+        if data.unit == "samples" and all(row.samples is None for row in data.frames):
+            facts = [Safe(mine["unit_unknown"])]
         if data.hz is not None:
             facts.append(_filled(mine["rate"], Safe(quantity(data.hz, "count"))))
         if data.cpus is not None:
@@ -72,6 +74,8 @@ def flame_graphed(data: FlameData, lang: Lang) -> list[Safe]:
         facts.append(_filled(mine["weighed"], weight=_weight(data.weight, data.unit), event=_event(data.event, lang)))
     if data.samples is not None:
         facts.append(_filled(mine["samples"], _count(data.samples)))
+    elif data.unit == "samples":  # folded stacks say so of whatever they hold
+        facts.append(Safe(mine["unit_unknown"]))
     if data.idle_pct is not None:
         facts.append(_filled(mine["idle"], _pct(data.idle_pct)))
     lines += [_line(facts, lang), *_kinds([(row.kind, row.self_pct) for row in data.kinds], lang)]

@@ -13,7 +13,6 @@ from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.profiles.cpu_shares import CpuShares
 from whystall.tools.profiles.events import LOST
-from whystall.tools.profiles.folded import folded
 from whystall.tools.profiles.ranked import Ranked, Share, ranked
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
@@ -133,7 +132,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         ),
         seen=found.profile.samples.height,
         totals={"frames": int((found.tree.frame_own[0] > 0).sum()), "threads": len(threads)},
-        artifacts=[folded(found.tree, "cpu.folded", found.unit)],
+        artifacts=[found.folded("cpu.folded")],
         not_seen=[("user_symbols", f"{100 * shares.unnamed:.0f} %")] if shares.unnamed >= _UNNAMED else [],
         basis=found.tree,
     )

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from whystall.tools.profiles.one_sample import one_sample
 from whystall.tools.stacks.model import NO_STACK, NO_TIME, StackProfile
 from whystall.tools.stacks.tree import CallTree, Part, labels_of
 
@@ -38,10 +39,7 @@ _LEAST_STEPS, _MOST_STEPS = 4, 500
 _EVEN = 0.35
 """Intervals are even when their standard deviation is at most this share of their mean."""
 _COVERED = 0.8
-_ROUNDED = 1e-3
 _SMALLEST = 1e-60
-_MANY, _FEW, _FEW_SHARE = 50_000, 5, 0.02
-"""More counts than this are samples only when so large a share of the stacks has fewer than so few."""
 _LEAST_SAMPLES = 4
 """Samples a block should have on average, so that its spread is one of shares and not of whether it has any."""
 
@@ -125,7 +123,7 @@ def side_of(part: Part, tree: CallTree, row: int, atom: Ints, functions: Floats)
     traced = timed and unit in DURATIONS and _lasting(samples)
     if not timed:
         loads: Floats = samples["weight"].to_numpy()
-        one = _one_sample(samples, unit, event["period"] * by)
+        one = one_sample(samples, unit, event["period"] * by)
         mean = one or float((loads**2).sum() / max(loads.sum(), 1e-300))
         number = round(float(loads.sum()) / one) if one else len(loads)
         return Side(weights, None, weights * mean * BURST, number, traced=False, known=one > 0, how="counts")
@@ -158,20 +156,6 @@ def _lasting(samples: pl.DataFrame) -> bool:
     long = pl.col("weight").filter(pl.col("span_ns") > 0)
     lasting, whole = samples.select(long.sum(), whole=pl.col("weight").sum()).row(0)
     return bool(lasting > 0.5 * whole)
-
-
-def _one_sample(samples: pl.DataFrame, unit: str, period: float) -> float:
-    """What one sample weighs, where instants do not tell how many there were; 0: not known."""
-    weights = samples["weight"].to_numpy()
-    if period > 0:
-        whole = weights / period
-        if (np.abs(whole - np.round(whole)) < _ROUNDED).all():
-            return period
-        return max(period, float((weights**2).sum() / weights.sum()))  # samples of the counter do not weigh the same
-    # folded stacks tell no unit: of times and of bytes, unlike of samples, hardly any stack has next to none
-    few = len(weights) and float((weights < _FEW).mean()) >= _FEW_SHARE
-    counts = unit == "samples" and bool((weights == np.round(weights)).all())
-    return float(counts and (few or weights.sum() <= _MANY))
 
 
 def _nodes(tree: CallTree, profile: StackProfile) -> Ints:

@@ -14,7 +14,6 @@ from whystall.tools.contract.params import Params as BaseParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.profiles.device_frames import UNKNOWN_LAUNCH
 from whystall.tools.profiles.flame_graph_data import Data, DeviceRow, FrameRow, KindRow, LaunchRow, Verdict
-from whystall.tools.profiles.folded import folded
 from whystall.tools.profiles.launchers import launchers
 from whystall.tools.profiles.ranked import Ranked, Share, ranked
 from whystall.tools.recording.collector import Need
@@ -76,7 +75,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         data=data,
         seen=found.profile.samples.height,
         totals={"frames": int((tree.frame_own[0] > 0).sum()), "devices": int(_is_device(found).sum())},
-        artifacts=[folded(tree, "stacks.folded", found.unit)],
+        artifacts=[found.folded("stacks.folded")],
         basis=tree,
     )
 

@@ -11,9 +11,9 @@ _STACKS = 100_000
 _TEXT = 16 << 20
 
 
-def folded(tree: CallTree, name: str, unit: str) -> ArtifactContent:
-    """The stacks of a tree as the file `name`, ``outermost;...;innermost weight`` a line, weights with their fractions:
-    the heaviest ones, at most 100,000 and 16 MiB of them; the title tells when those are not all.
+def folded(tree: CallTree, name: str, unit: str, one: float = 1.0) -> ArtifactContent:
+    """The stacks of a tree as the file `name`, ``outermost;...;innermost weight`` a line, weights with their fractions,
+    in multiples of `one`: the heaviest, at most 100,000 and 16 MiB of them; the title tells when those are not all.
     """
     own = tree.own[0]
     weighing = np.flatnonzero(own)
@@ -23,7 +23,7 @@ def folded(tree: CallTree, name: str, unit: str) -> ArtifactContent:
     size = 0
     for node in heaviest.tolist():
         frames = ";".join([labels[int(tree.frame[above])] for above in tree.path(node)])
-        line = f"{frames} {own[node]:.15g}\n"
+        line = f"{frames} {own[node] / one:.15g}\n"
         size += len(line)
         if size > _TEXT:
             break

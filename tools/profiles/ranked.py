@@ -10,7 +10,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from whystall.tools.contract.proportion import wilson
+from whystall.tools.contract.registry import ArtifactContent
 from whystall.tools.profiles.events import only_event
+from whystall.tools.profiles.folded import folded
+from whystall.tools.profiles.one_sample import one_sample
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.tree import NO_NODE, CallTree, Part, Roots, call_tree
 
@@ -44,15 +47,24 @@ class Share:
 
 @dataclass(frozen=True)
 class Ranked:
-    """One event of a profile as a tree, and what its frames take. `samples`: how many the whole is, None when its
-    weights are durations.
+    """One event of a profile as a tree, and what its frames take. `one`: what a sample weighs, 0 when weights are
+    durations or nothing tells.
     """
 
     profile: StackProfile
     tree: CallTree
     event: str
     unit: str
-    samples: int | None
+    one: float
+
+    @property
+    def samples(self) -> int | None:
+        """How many the whole is; None when that is not known."""
+        return round(self.weight / self.one) if self.one else None
+
+    def folded(self, name: str) -> ArtifactContent:
+        """The tree as the file `name` of folded stacks: in samples, as readers expect, where they are known."""
+        return folded(self.tree, name, *(("samples", self.one) if self.one else (self.unit, 1.0)))
 
     @property
     def weight(self) -> float:
@@ -155,16 +167,8 @@ def ranked(profile: StackProfile, event: str = "") -> Ranked:
     one = replace(one, tables={**one.tables, "samples": one.samples.filter(pl.col("event") == 0)})
     _, name, unit, _ = one.events.row(0)
     roots: Roots = "comm" if (one.threads["comm"] != "").any() else "none"
-    return Ranked(one, call_tree(Part(one), roots=roots), name, unit, _sampled(one))
-
-
-def _sampled(profile: StackProfile) -> int | None:
-    """How many samples the weights stand for; None when they are durations or sizes that were measured."""
-    unit, period = str(profile.events["unit"][0]), float(profile.events["period"][0])
-    total = float(profile.samples["weight"].sum())
-    if period > 0:
-        return round(total / period)
-    return round(total) if unit == "samples" else None
+    weighs = one_sample(one.samples, unit, float(one.events["period"][0]))
+    return Ranked(one, call_tree(Part(one), roots=roots), name, unit, weighs)
 
 
 def _code(file: str, line: int) -> str:

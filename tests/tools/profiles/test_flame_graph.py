@@ -211,3 +211,14 @@ def test_of_too_many_stacks_the_heaviest_are_written(monkeypatch: pytest.MonkeyP
     artifact = judged(sampled((5, "a"), (1, "b"), (9, "c"), (2, "d"))).artifacts[0]
     assert artifact.text == "a 5\nc 9\n"
     assert "the heaviest 2 of 4" in artifact.title
+
+
+def test_weights_that_are_no_samples_get_no_bounds_of_samples() -> None:
+    """Folded stacks do not tell a unit: nanoseconds are not six thousand million samples."""
+    builder = Builder()
+    event = builder.event("samples")
+    for name, weight in (("a", 2_907_000_000), ("b", 3_153_606_000)):
+        builder.sample(builder.stack([builder.frame(name)]), event, weight)
+    data = judge(recording_of(builder.profile("folded")), Params()).data
+    assert data.samples is None
+    assert [(row.name, row.low_pct, row.samples) for row in data.frames] == [("b", None, None), ("a", None, None)]
