@@ -57,6 +57,11 @@ class Jobs:
         return self.run("slow_node_check", "--traces", str(self.directory / variant / "traces"))
 
 
+# Where the answer may be open: gloo's events name no group; batches of two workers may come in pairs, so that every other
+# step is as fast as the others'.
+ABSTAINS = {"link_mesh": "unmatched", "loader_workers": "noise"}
+
+
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     """All variants, one after the other."""
@@ -70,8 +75,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
 def test_each_fault_is_named_by_verdict_ranks_and_class(jobs: Jobs, variant: str) -> None:
     result = jobs.check(variant)
     found = score(variant, jobs.truth(variant), result)
-    if variant == "link_mesh" and "unmatched" in result["data"]["reasons"]:
-        # gloo's events name no group, and what they leave open cannot be judged; the recorded job must be told
+    if ABSTAINS.get(variant) in result["data"]["reasons"]:  # the recorded jobs must be told
         assert (result["data"]["verdict"], result["data"]["accused"]) == ("cannot_tell", [])
         return
     assert found.right, f"{found}\n{json.dumps(result['data'], indent=1)}"
