@@ -57,8 +57,8 @@ class Jobs:
         return self.run("slow_node_check", "--traces", str(self.directory / variant / "traces"))
 
 
-# Where the answer may be open: gloo's events name no group; batches of two workers may come in pairs, so that every other
-# step is as fast as the others'.
+# Where the answer may be open: gloo's events name no group; batches of two workers may come in pairs, and then every
+# other step is a fast one.
 ABSTAINS = {"link_mesh": "unmatched", "loader_workers": "noise"}
 
 
