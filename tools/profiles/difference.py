@@ -128,6 +128,10 @@ class _Comparison:
         for role in ("proven", "possible"):
             while len(rows) < top and (found := self._next(role, rows)):
                 rows.append(found)
+        if not rows and self._coarse():  # nothing can be told from chance: what moved most is shown all the same
+            self.likely = 0.0
+            while len(rows) < top and (found := self._next("possible", rows)):
+                rows.append(found)
         if not self.scale.told and any(row.role == "proven" and row.change > 0 for row in rows):
             # with shares alone, what another's growth pushes aside cannot be told from what shrank
             rows = [self._as_effect(row) if row.change < 0 else row for row in rows]
@@ -163,11 +167,16 @@ class _Comparison:
             return "cannot_tell", ["not_samples", *reasons]
         if changed:
             return "differs", reasons
-        if "counts" in (self.before.how, self.after.how) and any(row.role == "possible" for row in rows):
+        likely = self.likely > 0 and any(row.role == "possible" for row in rows)
+        if "counts" in (self.before.how, self.after.how) and likely:
             return "cannot_tell", ["not_samples"]  # beyond chance if samples are independent, and nothing tells that
-        if self.bound is None or self.bound > max(TOO_COARSE_PCT, self.min_pct):
+        if self._coarse():
             return "cannot_tell", ["few_samples"]
         return "alike", reasons
+
+    def _coarse(self) -> bool:
+        """Whether a change of many points could hide in what chance does."""
+        return self.bound is None or self.bound > max(TOO_COARSE_PCT, self.min_pct)
 
     def _next(self, role: Role, rows: Sequence[Change]) -> Change | None:
         """What explains most of what is left."""

@@ -243,6 +243,18 @@ def test_durations_without_instants_prove_nothing_but_are_ranked() -> None:
     assert (rows[0].name, rows[0].role, rows[0].p_value) == ("helper", "possible", None)
 
 
+def test_what_moved_most_is_shown_even_when_chance_cannot_be_told() -> None:
+    stacks = [("main", "train", "fwd"), ("main", "load"), ("main", "train", "bwd"), ("main", "log")]
+    before = profile_of(stacks, np.arange(4), weights=np.array([400.0, 300, 250, 50]))
+    after = profile_of(stacks, np.arange(4), weights=np.array([800.0, 300, 250, 60]))
+    difference = compare(Part(before), Part(after))
+    assert (difference.verdict, difference.reasons) == ("cannot_tell", ("few_samples",))
+    first = difference.rows[0]
+    assert (difference.tree.labels[first.group.frame], first.role) == ("fwd", "possible")
+    assert (round(first.before, 1), round(first.after, 1)) == (40.0, 56.7)
+    assert not difference.proven.any()
+
+
 def test_few_samples_tell_nothing() -> None:
     difference, rows = found(run(TRAIN, 0, seconds=0.3), run(TRAIN.slower("helper", 2), 1, seconds=0.3))
     assert (difference.verdict, difference.reasons) == ("cannot_tell", ("few_samples",))
