@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,23 +19,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = bubbles_page(timeline(), [bubble(), bubble(7, 12)], said(), lang="en", heading=HOSTILE, notes=[HOSTILE])
     path.write_text(page, "utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser() as started:
-        yield started
-
-
-@pytest.fixture
-def page(browser: Browser, file: Path) -> Iterator[Browser]:
-    """The page, freshly opened; it must neither complain nor fetch."""
-    browser.complaints.clear()
-    browser.requests.clear()
-    browser.open(file)
-    yield browser
-    assert browser.complaints == []
-    assert browser.requests == [file.as_uri()]
 
 
 def picture(page: Browser, panel: int = 1) -> str:

@@ -17,12 +17,6 @@ Open = Callable[[str, str], Browser]
 ROW = 19
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser() as started:
-        yield started
-
-
 @pytest.fixture
 def show(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     """Opens a text as a file; it must neither complain nor fetch, nor run what a name says."""

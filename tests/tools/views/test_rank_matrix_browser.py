@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,24 +17,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "page.html"
     path.write_text(drawn(hostile(), heading=HOSTILE, verdict=HOSTILE, notes=[HOSTILE]), "utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser() as started:
-        yield started
-
-
-@pytest.fixture
-def page(browser: Browser, file: Path) -> Iterator[Browser]:
-    """The page, freshly opened; it must neither complain nor fetch, nor run what a name says."""
-    browser.complaints.clear()
-    browser.requests.clear()
-    browser.open(file)
-    yield browser
-    assert browser.complaints == []
-    assert [one for one in browser.requests if not one.startswith("data:image/png")] == [file.as_uri()]
-    assert browser.run("window.executed === undefined")
 
 
 def at(page: Browser, figure: str, row: int, column: int) -> tuple[float, float]:
