@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,17 +52,32 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path_factory.mktemp("home")))
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[int]:
+@contextlib.contextmanager
+def started(tmp_path: Path, saved: Path) -> Iterator[int]:
     script = tmp_path / "saver.py"
     script.write_text(PROGRAM)
-    argv = [sys.executable, str(script), str(tmp_path / "saved.bin")]
+    argv = [sys.executable, str(script), str(saved)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(0.1)
-        yield process.pid
-        process.kill()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[int]:
+    with started(tmp_path, tmp_path / "saved.bin") as pid:
+        yield pid
+
+
+@pytest.fixture
+def busy_program(tmp_path: Path) -> Iterator[int]:
+    """The same in memory: how much of the window it is busy must not hang on the machine's disk."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as saved, started(tmp_path, Path(saved.name)) as pid:
+        yield pid
 
 
 def run(tool: str, pid: int) -> ToolResult[Any]:
@@ -85,11 +102,11 @@ def test_offcputime_says_the_line_of_each_wait(program: int) -> None:
     assert any("(threading.py:" in where for where in code["futex"])
 
 
-def test_cpu_profile_says_the_lines_that_are_busy(program: int) -> None:
-    result = run("cpu_profile", program)
+def test_cpu_profile_says_the_lines_that_are_busy(busy_program: int) -> None:
+    result = run("cpu_profile", busy_program)
     first = PROGRAM.splitlines().index("def calculates():") + 1
     lines = {f"saver.py:{line}" for line in range(first, first + 4)}
     found = [row for row in result.data.frames if row.kind == "python" and row.name == "calculates"]
-    assert found
+    assert found, (result.data.frames, result.coverage.not_seen)
     assert {row.code for row in found} <= lines
     assert sum(row.samples for row in found) >= 5
