@@ -298,12 +298,22 @@ class App:
     async def _investigate(
         self, observer: Observer, params: DiagnoseParams, target: str, numbered: int = 0
     ) -> Diagnosis:
-        from whystall.agent_server.investigation.loop import Investigation
+        from whystall.agent_server.investigation import rules
+        from whystall.agent_server.investigation.case import Case
         from whystall.knowledge_base.causes import load_causes
 
         tools = {tool.name: tool for tool in self.tools()}
-        investigation = Investigation(load_causes(), tools, observer, numbered)
-        return await investigation.run(params.duration, params.symptom, target)
+        case = Case(
+            load_causes(),
+            tools,
+            observer,
+            duration=params.duration,
+            symptom=params.symptom,
+            target=target,
+            numbered=numbered,
+        )
+        await rules.finish(case)
+        return case.diagnosis()
 
     async def _target(self, params: DiagnoseParams, progress: Progress | None) -> Target:
         """The target asked for; without one, the process of this host that suffers most in a first look."""

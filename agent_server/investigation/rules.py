@@ -1,14 +1,35 @@
-"""The rule driver: chooses what to look at next from the causes that are still open. Pure."""
+"""The rule driver: chooses what to look at next from the causes that are still open."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from whystall.knowledge_base.models import Assessment, Cause, CauseState
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Verdict
 from whystall.tools.contract.registry import Tool
 
+if TYPE_CHECKING:
+    from whystall.agent_server.investigation.case import Case
+
 FIRST_LOOK = "host_snapshot"
+_FIRST_LOOK_S = 2.0
+
+
+async def finish(case: Case) -> None:
+    """Look until the causes of `case` are decided or nothing is left that could tell; from wherever it stands.
+
+    A new case takes a first look, then, in one window, the tools that tell its open causes apart, and once more with
+    wakers where the victim waits for a colleague.
+    """
+    first = 0.0
+    if FIRST_LOOK not in case.results:
+        first = min(_FIRST_LOOK_S, case.duration / 4) if case.observer.live else 0.0
+        await case.look([FIRST_LOOK], first, "first_look")
+    chosen = next_tools(case.causes, case.assess(), case.tools, list(case.results))
+    if chosen:
+        await case.look(chosen, case.duration - first, "separates_causes")
+    if case.observer.live and case.conclude().verdict is not Verdict.CONFIRMED and case.waits_for_a_colleague():
+        await case.look([], case.duration / 2, "who_wakes_the_victim", {"offcputime": {"waker": True}})
 
 
 def next_tools(

@@ -154,7 +154,7 @@ from pathlib import Path
 import anyio
 from whystall.agent_server.app import App, DiagnoseParams
 import anyio._backends._asyncio, sqlite_utils, whystall.knowledge_base.store  # the interpreter may be unreadable later
-import whystall.agent_server.investigation.loop
+import whystall.agent_server.investigation.case
 home, recording = sys.argv[1:]
 os.setgid(65534)
 os.setuid(65534)

@@ -10,12 +10,11 @@ import anyio
 import pytest
 from recordings import PID, Scene
 from sched_scenes import DISPATCH, GREEDY, PERIOD, WORK, machine, steady, times
+from solving import solve
 
 from whystall.agent_server.investigation import observer
-from whystall.agent_server.investigation.loop import Investigation
 from whystall.agent_server.investigation.observer import LiveObserver, RecordedObserver
 from whystall.agent_server.investigation.victim import choose_victim
-from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.recording.target import Target
@@ -30,9 +29,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def investigate(scene: Scene, symptom: str, **build: Any) -> Diagnosis:
-    tools = {tool.name: tool for tool in registry().all()}
-    looks = RecordedObserver(scene.build(**build))
-    return anyio.run(lambda: Investigation(load_causes(), tools, looks).run(12, symptom, f"pid {PID}"))
+    return solve(RecordedObserver(scene.build(**build)), symptom, f"pid {PID}")
 
 
 def accounts(scene: Scene, user: float, runnable: float) -> None:

@@ -6,16 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from recordings import COMM, PID, Scene, checkpoints
+from solving import solve
 
-from whystall.agent_server.investigation.loop import Investigation
 from whystall.agent_server.investigation.observer import RecordedObserver
-from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 from whystall.tools.contract.findings import Polarity, Severity
-from whystall.tools.toolbox import registry
 
 BACKGROUND, HELPER = PID + 1, PID + 2
 CONFIRMED, LIKELY, OPEN, HEALTHY = Verdict.CONFIRMED, Verdict.LIKELY, Verdict.INCONCLUSIVE, Verdict.HEALTHY
@@ -27,9 +24,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def investigate(scene: Scene, **build: Any) -> Diagnosis:
-    tools = {tool.name: tool for tool in registry().all()}
-    observer = RecordedObserver(scene.build(**build))
-    return anyio.run(lambda: Investigation(load_causes(), tools, observer).run(12, "slow", "pid 4000"))
+    return solve(RecordedObserver(scene.build(**build)), "slow")
 
 
 def state(found: Diagnosis, cause: str) -> CauseState:
@@ -399,12 +394,8 @@ def test_without_an_account_of_threads_there_is_no_victim() -> None:
 def test_a_redacted_recording_gives_the_same_diagnosis() -> None:
     from whystall.tools.recording.redact import redact
 
-    tools = {tool.name: tool for tool in registry().all()}
     recording = sync_checkpoint().build()
-    found = [
-        anyio.run(lambda seen=seen: Investigation(load_causes(), tools, RecordedObserver(seen)).run(12, "", ""))
-        for seen in (recording, redact(recording))
-    ]
+    found = [solve(RecordedObserver(seen), "") for seen in (recording, redact(recording))]
     plain, hidden = found
     assert (hidden.verdict, hidden.cause, hidden.explained_pct) == (plain.verdict, plain.cause, plain.explained_pct)
     assert [(f.kind, f.polarity, f.metrics) for f in hidden.findings] == [

@@ -1,4 +1,4 @@
-"""The investigation: look, judge the causes, look closer where they are still open, conclude."""
+"""A case: what was asked, what was looked at, and what follows from it. Drivers choose what to look at next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from whystall.agent_server.investigation.assess import Link, assess
 from whystall.agent_server.investigation.causes import of_hosts
 from whystall.agent_server.investigation.observer import Observer, Options
-from whystall.agent_server.investigation.rules import FIRST_LOOK, next_tools
+from whystall.agent_server.investigation.rules import FIRST_LOOK
 from whystall.agent_server.investigation.verdict import Conclusion, conclude, culprit
 from whystall.agent_server.investigation.victim import choose_feeder, choose_victim
 from whystall.knowledge_base.causes import asked_for
@@ -19,54 +19,59 @@ from whystall.tools.contract.findings import Finding, Severity
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import Status, ToolResult
 
-_FIRST_LOOK_S = 2.0
 # A wait for a colleague that takes this share of the window is worth asking who ends it.
 _WAIT_PCT = 10.0
 
 
-class Investigation:
-    """One run. `findings` and `results` hold the latest result of each tool; ids are unique within the run."""
+class Case:
+    """The state of one investigation, the same for every driver.
+
+    `results` hold the latest result of each tool; the ids of their findings are unique within the case. `duration`:
+    seconds that a look may take.
+    """
 
     def __init__(
         self,
         causes: Mapping[str, Cause],
         tools: Mapping[str, Tool[Any, Any]],
         observer: Observer,
+        *,
+        duration: float,
+        symptom: str = "",
+        target: str = "",
         numbered: int = 0,
     ) -> None:
-        """`numbered`: findings that bear numbers already, where this is a part of a larger case."""
-        self._causes = of_hosts(causes)
-        self._tools = tools
-        self._observer = observer
-        self._results: dict[str, ToolResult[Any]] = {}
-        self._steps: list[Step] = []
+        """`symptom` says which causes are worth examining; who gives a profile asks for all. `numbered`: findings that
+        bear numbers already, where this is a part of a larger case.
+        """
+        hosts = of_hosts(causes)
+        self.causes = hosts if observer.profiled else asked_for(hosts, symptom)
+        self.tools = tools
+        self.observer = observer
+        self.duration = duration
+        self.symptom = symptom
+        self.target = target
+        self.results: dict[str, ToolResult[Any]] = {}
+        self.steps: list[Step] = []
+        self._options: dict[str, Mapping[str, Any]] = {}
         self._count = numbered
 
-    async def run(self, duration: float, symptom: str, target: str) -> Diagnosis:
-        """Observe for about `duration` seconds in all and conclude.
+    async def look(
+        self, names: Sequence[str], duration: float, why: str, options: Options | None = None
+    ) -> list[ToolResult[Any]]:
+        """Run the tools `names` in one window and return their results, numbered; those that nothing here can serve
+        are left out.
 
-        `symptom` says which causes are worth examining; who gives a profile asks for all.
+        Live, the tools that ran before look again in the same window, with their latest options: evidence of
+        different times does not confirm each other. `why` is a code of ``why`` in ``prompts/words``.
         """
-        if not self._observer.profiled:
-            self._causes = asked_for(self._causes, symptom)
-        first = min(_FIRST_LOOK_S, duration / 4)
-        await self._look([FIRST_LOOK], first if self._observer.live else 0.0, "first_look", {})
-        chosen = next_tools(self._causes, self._assess(), self._tools, list(self._results))
-        if chosen:
-            # The first look is taken again in the same window, so that all accounts speak about the same time.
-            await self._look([FIRST_LOOK, *chosen], duration - first, "separates_causes", {})
-        if self._observer.live and self._conclude().verdict is not Verdict.CONFIRMED and self._waits_for_a_colleague():
-            await self._look(
-                [FIRST_LOOK, *chosen], duration / 2, "who_wakes_the_victim", {"offcputime": {"waker": True}}
-            )
-        return self._diagnose(symptom, target)
-
-    async def _look(self, names: Sequence[str], duration: float, why: str, options: Options) -> None:
-        tools = [self._tools[name] for name in dict.fromkeys(names)]
-        results = [self._numbered(r) for r in await self._observer.look(tools, duration, options)]
-        self._results.update({r.tool: r for r in results})
+        self._options |= dict(options or {})
+        again = [name for name in self.results if name not in names] if self.observer.live else []
+        tools = [self.tools[name] for name in dict.fromkeys([*again, *names])]
+        results = [self._numbered(r) for r in await self.observer.look(tools, duration, self._options)]
+        self.results.update({r.tool: r for r in results})
         if results:
-            self._steps.append(
+            self.steps.append(
                 Step(
                     tools=[r.tool for r in results],
                     why=why,
@@ -75,6 +80,7 @@ class Investigation:
                     status={r.tool: r.status.value for r in results},
                 )
             )
+        return results
 
     def _numbered(self, result: ToolResult[Any]) -> ToolResult[Any]:
         findings = []
@@ -84,34 +90,37 @@ class Investigation:
         return result.model_copy(update={"findings": findings})
 
     @property
-    def _findings(self) -> list[Finding]:
-        return [f for r in self._results.values() for f in r.findings]
+    def findings(self) -> list[Finding]:
+        """What holds now: the findings of each tool's latest look."""
+        return [f for r in self.results.values() for f in r.findings]
 
-    def _victim(self) -> Victim | None:
-        return choose_victim(self._findings) or self._feeder()
+    def victim(self) -> Victim | None:
+        """Who suffers, as far as is known."""
+        return choose_victim(self.findings) or self._feeder()
 
     def _feeder(self) -> Victim | None:
         """The victim of a recording that holds the scheduler's events alone."""
-        result = self._results.get("host_bound")
-        if result is None or FIRST_LOOK in self._results:
+        result = self.results.get("host_bound")
+        if result is None or FIRST_LOOK in self.results:
             return None
         return choose_feeder(result.findings, result.data.dispatchers)
 
-    def _assess(self) -> list[Assessment]:
-        victim = self._victim()
-        return assess(self._causes, self._findings, victim, self._saw(), self._links(victim))
+    def assess(self) -> list[Assessment]:
+        """Every cause judged by what was found, the one that explains most first."""
+        victim = self.victim()
+        return assess(self.causes, self.findings, victim, self._saw(), self._links(victim))
 
     def _saw(self) -> list[str]:
         """Tools that ran and whose collectors were proven alive: only those can rule anything out."""
         return [
             name
-            for name, r in self._results.items()
+            for name, r in self.results.items()
             if r.status is not Status.PARTIAL or all(c.proven for c in r.coverage.collectors)
         ]
 
     def _links(self, victim: Victim | None) -> list[Link]:
         """Threads that end the victim's waits, where the wakers were recorded."""
-        result = self._results.get("offcputime")
+        result = self.results.get("offcputime")
         if victim is None or result is None:
             return []
         # Sleeps and polls are ended by timers and devices too, in an interrupt of a thread that has no part in it.
@@ -123,31 +132,34 @@ class Investigation:
             if w.tid == victim.tid and w.syscall in waits and w.waker_pid == victim.pid and w.waker_tid != victim.tid
         ]
 
-    def _waits_for_a_colleague(self) -> bool:
-        victim = self._victim()
+    def waits_for_a_colleague(self) -> bool:
+        """Whether the victim waits so long for another thread that it is worth asking who ends it."""
+        victim = self.victim()
         return victim is not None and any(
-            _waits_for_thread(f, victim) and f.window_pct >= _WAIT_PCT for f in self._findings
+            _waits_for_thread(f, victim) and f.window_pct >= _WAIT_PCT for f in self.findings
         )
 
-    def _conclude(self) -> Conclusion:
-        blind = [spot for r in self._results.values() for spot in r.coverage.not_seen]
-        found = conclude(self._causes, self._assess(), self._findings, self._victim(), blind)
-        if found.verdict is Verdict.HEALTHY and FIRST_LOOK not in self._results:
+    def conclude(self) -> Conclusion:
+        """The verdict on what was found so far."""
+        blind = [spot for r in self.results.values() for spot in r.coverage.not_seen]
+        found = conclude(self.causes, self.assess(), self.findings, self.victim(), blind)
+        if found.verdict is Verdict.HEALTHY and FIRST_LOOK not in self.results:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not looked at
         return found
 
-    def _diagnose(self, symptom: str, target: str) -> Diagnosis:
-        victim, assessments, findings = self._victim(), self._assess(), self._findings
-        coverage = [r.coverage for r in self._results.values()]
-        conclusion = self._conclude()
+    def diagnosis(self) -> Diagnosis:
+        """The case as it stands now, with everything it rests on."""
+        victim, assessments, findings = self.victim(), self.assess(), self.findings
+        coverage = [r.coverage for r in self.results.values()]
+        conclusion = self.conclude()
         known = {f.id for f in findings}  # a later look of the same tool replaces what an earlier one found
         now = datetime.now(timezone.utc)
-        recording = self._observer.recording
+        recording = self.observer.recording
         return Diagnosis(
             id=f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
             created=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
-            target=target,
-            symptom=symptom,
+            target=self.target,
+            symptom=self.symptom,
             verdict=conclusion.verdict,
             cause=conclusion.cause,
             severity=Severity.INFO if conclusion.verdict is Verdict.HEALTHY else conclusion.severity,
@@ -158,9 +170,9 @@ class Investigation:
             assessments=assessments,
             missing=conclusion.missing,
             findings=findings,
-            steps=[s.model_copy(update={"findings": [i for i in s.findings if i in known]}) for s in self._steps],
+            steps=[s.model_copy(update={"findings": [i for i in s.findings if i in known]}) for s in self.steps],
             coverage=coverage,
-            artifacts=[a.uri for r in self._results.values() for a in r.artifacts],
+            artifacts=[a.uri for r in self.results.values() for a in r.artifacts],
             recording=recording.manifest.id if recording else None,
         )
 
