@@ -87,9 +87,7 @@ class PythonSeen:
 
 
 def _frame(word: int, code: Code) -> Frame:
-    return Frame(
-        code.name, code.file, _line(code, (word & lay.FRAME_INSTRUCTION) - 1), bool(word & lay.FRAME_ENTRY)
-    )
+    return Frame(code.name, code.file, _line(code, (word & lay.FRAME_INSTRUCTION) - 1), bool(word & lay.FRAME_ENTRY))
 
 
 @lru_cache(maxsize=65536)

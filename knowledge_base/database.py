@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
+from whystall.knowledge_base.data import ModelT
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -86,6 +89,17 @@ class Database:
             except BaseException:
                 self._connection.rollback()
                 raise
+
+    def record(self, model: type[ModelT], body: str) -> ModelT:
+        """A stored `body` as `model`; `ToolError` (database) when this version cannot read it."""
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            raise ToolError(
+                ErrorCode.DATABASE,
+                f"{self.path} holds a record that cannot be read: {error.errors()[0]['msg']}",
+                "upgrade whystall if a newer one wrote it, else restore a copy",
+            ) from None
 
     def close(self) -> None:
         """Close the file; may be called more than once."""

@@ -101,8 +101,13 @@ class Cause(Model):
 
 
 class Incident(Model):
-    """A past incident, in our own words, with its public source. `signatures` are exact keys (see
-    `signatures.py`).
+    """A card: a past incident, in our own words, with its source.
+
+    `symptom` is what was seen at first, before the cause was known: nothing found out later stands there. `signatures`
+    are exact keys (see `signatures.py`), `kinds` the kinds of findings that told it, `features` further typed facts
+    (see `features.py`), `checks` the tools whose looks decided it. `state`: a ``draft`` was made by nobody who answers
+    for it; only a ``reviewed`` card is quoted as known; a ``retired`` one is kept and not matched. `created` and
+    `updated` are RFC 3339, empty for curated cards.
     """
 
     id: str
@@ -113,22 +118,66 @@ class Incident(Model):
     fix: Words
     signatures: list[str] = Field(default_factory=list)
     kinds: list[str] = Field(default_factory=list)
+    features: list[str] = Field(default_factory=list)
+    checks: list[str] = Field(default_factory=list)
     components: list[str] = Field(default_factory=list)
+    environment: str = ""
     source: str
     source_url: str = ""
     origin: Literal["curated", "ticket", "user"] = "curated"
+    state: Literal["draft", "reviewed", "retired"] = "reviewed"
+    created: str = ""
+    updated: str = ""
+
+
+class Occurrence(Model):
+    """One time that the incident of a card was seen. `key` is unique within the card (a ticket's or diagnosis' id):
+    what is told twice counts once. `seen` is RFC 3339.
+    """
+
+    key: str
+    seen: str
+    host: str = ""
+
+
+class Feedback(Model):
+    """What somebody said of a match. One says it once per diagnosis; the last word counts."""
+
+    incident: str
+    diagnosis: str
+    verdict: Literal["helped", "wrong"]
+    comment: str = ""
+    at: str
+
+
+class Record(Model):
+    """How well matches of a card went: counts of feedback. `flagged`: rejected so often that it wants a review."""
+
+    helped: int = 0
+    wrong: int = 0
+    flagged: bool = False
 
 
 class Match(Model):
-    """A past incident that resembles a case. `how`: an exact signature, or text. `shared` is why: what both
-    have.
+    """A past incident that resembles a case.
+
+    `how`: an exact signature, the same evidence, or words. `shared` says why: what both have, as ``signature``,
+    ``kind:``, ``feature:`` or ``word:`` codes. `known`: the card is reviewed, and what is shared tells it from others:
+    it may be quoted as a known incident. `unchecked`: tools that decided the past case and have not run in this one.
+    `occurrences` with the first one; `last_seen` is RFC 3339, None for what only the literature saw.
     """
 
     incident: str
     title: Words
-    how: Literal["signature", "text"]
+    how: Literal["signature", "evidence", "text"]
     shared: list[str]
     rank: int = Field(ge=1)
+    known: bool = False
+    state: Literal["draft", "reviewed", "retired"] = "reviewed"
+    unchecked: list[str] = Field(default_factory=list)
+    occurrences: int = 1
+    last_seen: str | None = None
+    record: Record = Field(default_factory=Record)
 
 
 # --- diagnoses --------------------------------------------------------------------------------------------
@@ -234,9 +283,42 @@ class Step(Model):
     status: dict[str, str]
 
 
+class Claim(Model):
+    """One sentence of a model's explanation, kept because every number and name in it occurs in the findings cited."""
+
+    text: str
+    findings: list[str] = Field(min_length=1)
+
+
+class Usage(Model):
+    """What a model was asked for. `seconds`: waiting for its answers; `money` in the currency of the prices that were
+    set, None without prices.
+    """
+
+    requests: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    seconds: float = 0.0
+    money: float | None = None
+
+
+class Reasoning(Model):
+    """How a model drove a case. `story`: its causal chain, from the stall back to its origin. `struck`: codes of the
+    claims that were taken out because nothing supports them, by what was wrong (`grounding`); their text is kept in the
+    transcript only. `stopped`: code of why the rules had to finish, None where the model concluded. `transcript`: uri.
+    """
+
+    model: str
+    story: list[Claim] = Field(default_factory=list)
+    struck: list[str] = Field(default_factory=list)
+    stopped: str | None = None
+    usage: Usage = Field(default_factory=Usage)
+    transcript: str | None = None
+
+
 class Diagnosis(Model):
     """The answer to "why does it stall". `chain` lists finding ids from the stall back to its origin;
-    `missing` holds codes of what a higher verdict would have needed.
+    `missing` holds codes of what a higher verdict would have needed. `reasoning`: where a model drove.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -260,6 +342,7 @@ class Diagnosis(Model):
     artifacts: list[str] = Field(default_factory=list)
     recording: str | None = None
     ticket: str | None = None
+    reasoning: Reasoning | None = None
 
 
 # --- tickets ----------------------------------------------------------------------------------------------

@@ -42,6 +42,22 @@ _V1 = (
     "CREATE UNIQUE INDEX tickets_open ON tickets (dedup_key) WHERE state = 'open'",
 )
 
+_V2 = (
+    "ALTER TABLE incidents ADD COLUMN state TEXT NOT NULL DEFAULT 'reviewed'",
+    "ALTER TABLE incidents ADD COLUMN cause TEXT",
+    "ALTER TABLE incidents ADD COLUMN updated TEXT NOT NULL DEFAULT ''",
+    # An inverted table: which cards (`n`) have a typed feature. Weights come from `feature_counts`.
+    "CREATE TABLE features (feature TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (feature, n)) WITHOUT ROWID",
+    "CREATE INDEX features_card ON features (n)",
+    "CREATE TABLE feature_counts (feature TEXT PRIMARY KEY, cards INTEGER NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE occurrences (
+        incident TEXT NOT NULL, key TEXT NOT NULL, seen TEXT NOT NULL, host TEXT NOT NULL,
+        PRIMARY KEY (incident, key)) WITHOUT ROWID""",
+    """CREATE TABLE feedback (
+        incident TEXT NOT NULL, diagnosis TEXT NOT NULL, verdict TEXT NOT NULL, comment TEXT NOT NULL,
+        at TEXT NOT NULL, PRIMARY KEY (incident, diagnosis)) WITHOUT ROWID""",
+)
+
 
 def migrations() -> tuple[Migrations, set[str]]:
     """The migrations in order, and their names."""
@@ -54,4 +70,9 @@ def migrations() -> tuple[Migrations, set[str]]:
         for statement in _V1:
             db.conn.execute(statement)
 
-    return schema, {"v1"}
+    @schema(name="v2")
+    def _v2(db: Database) -> None:
+        for statement in _V2:
+            db.conn.execute(statement)
+
+    return schema, {"v1", "v2"}

@@ -29,6 +29,7 @@ class ErrorCode(str, Enum):
     DATABASE = "database"
     DISK_FULL = "disk_full"
     IO_ERROR = "io_error"
+    NO_MODEL = "no_model"  # no language model is set up, or its settings cannot be used
     CANCELLED = "cancelled"
 
 
