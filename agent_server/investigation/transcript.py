@@ -261,6 +261,9 @@ class Transcript:
         """The diagnosis is made."""
         self._put(ending(diagnosis))
 
+    def close(self) -> None:
+        """Nothing follows; may be called more than once."""
+
 
 class Written(Transcript):
     """A transcript that is written to `file` (unbuffered, for appending), which this closes; its resource is `uri`.
@@ -306,7 +309,7 @@ class Written(Transcript):
             self.close()
 
     def close(self) -> None:
-        """Close the file; may be called more than once."""
+        """Close the file: nothing follows; may be called more than once."""
         if self._file is not None:
             self._file.close()
             self._file = None
