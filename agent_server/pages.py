@@ -6,8 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from whystall.tools.contract.registry import ArtifactContent, Judgement
+from whystall.tools.recording.judging import judge
 
 if TYPE_CHECKING:
+    from whystall.tools.contract.params import Params
+    from whystall.tools.contract.registry import Tool
+    from whystall.tools.contract.result import ToolResult
     from whystall.tools.recording.store import Recording
 
 Lang = Literal["en", "zh"]
@@ -18,6 +22,12 @@ Page = Callable[["Recording", Judgement[Any], Lang], Sequence[ArtifactContent]]
 def page_for(tool: str) -> Page | None:
     """What draws the page of the tool called `tool`; None when it has none."""
     return _PAGES.get(tool)
+
+
+def judged(tool: Tool[Any, Any], recording: Recording, params: Params, lang: Lang) -> ToolResult[Any]:
+    """The tool's answer, with its page where it has one."""
+    page = page_for(tool.name)
+    return judge(tool, recording, params, (lambda seen, judged: page(seen, judged, lang)) if page else None)
 
 
 def _host_bound(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:

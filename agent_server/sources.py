@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -89,3 +89,20 @@ def join_after_window(recording: Recording, path: Path) -> Recording:
 async def in_thread(work: Callable[[], T]) -> T:
     """`work` beside the event loop: a large file takes seconds, and progress and cancellation go on."""
     return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+async def opened(source: Path, profile: Path | None) -> Recording:
+    """`open_source` beside the event loop, with `profile` on its clock where there is one."""
+    recording = await in_thread(lambda: open_source(source))
+    return recording if profile is None else await in_thread(lambda: join_profile(recording, profile))
+
+
+def joining(profile: Path | None) -> Callable[[Recording], Awaitable[Recording]] | None:
+    """What adds `profile` to a recording after its window; None without one. See `join_after_window`."""
+    if profile is None:
+        return None
+
+    async def join(recording: Recording) -> Recording:
+        return await in_thread(lambda: join_after_window(recording, profile))
+
+    return join

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, create_model
 
-from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.app import App
+from whystall.agent_server.diagnosing import DiagnoseParams
 from whystall.agent_server.doors import words
 from whystall.agent_server.doors.lookup import search
 from whystall.agent_server.doors.mcp_calls import Progress

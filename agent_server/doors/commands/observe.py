@@ -7,7 +7,8 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from whystall.agent_server.app import App, DiagnoseParams, GatherParams, RecordParams
+from whystall.agent_server.app import App, GatherParams, RecordParams
+from whystall.agent_server.diagnosing import DiagnoseParams
 from whystall.agent_server.doors import console
 from whystall.agent_server.doors.options import FromOption, JsonOption, LangOption, checked, command
 from whystall.agent_server.doors.signals import signals
