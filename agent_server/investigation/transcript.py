@@ -16,7 +16,7 @@ from typing import Annotated, Any, BinaryIO, Literal, Union
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.llm.wire import Function, LanguageModel, LlmError, Message, Reply
-from whystall.knowledge_base.models import Cause, Claim, Diagnosis, Verdict
+from whystall.knowledge_base.models import Cause, Claim, Diagnosis, Match, Verdict
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
@@ -64,7 +64,8 @@ class Blind(Record):
 
 class CaseOpened(Record):
     """A case of a host begins. `duration` in seconds; `able`: the tools that its observer can serve; `model`: None for
-    the rules alone; `settings`: what bounds the model's driver, as it names them.
+    the rules alone; `settings`: what bounds the model's driver, as it names them; `nonce`: of the fences around text of
+    the host; `similar`: the past incidents that its briefing names.
     """
 
     type: Literal["case"] = "case"
@@ -76,6 +77,8 @@ class CaseOpened(Record):
     able: list[str] = Field(default_factory=list)
     model: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+    nonce: str | None = None
+    similar: list[Match] = Field(default_factory=list)
 
 
 class Request(Record):
