@@ -100,6 +100,26 @@ class Cause(Model):
 # --- incidents --------------------------------------------------------------------------------------------
 
 
+class Note(Model):
+    """A further remedy of a card, told when a later ticket of the same fault was resolved. `at` is RFC 3339; `reviewed`:
+    somebody has read it since.
+    """
+
+    text: str
+    ticket: str = ""
+    at: str
+    reviewed: bool = False
+
+
+class Deed(Model):
+    """What was done to a card, by whom and when (RFC 3339)."""
+
+    what: Literal["drafted", "added", "imported", "noted", "edited", "reviewed", "retired"]
+    by: str = ""
+    at: str
+    because: str = ""
+
+
 class Incident(Model):
     """A card: a past incident, in our own words, with its source.
 
@@ -107,7 +127,7 @@ class Incident(Model):
     are exact keys (see `signatures.py`), `kinds` the kinds of findings that told it, `features` further typed facts
     (see `features.py`), `checks` the tools whose looks decided it. `state`: a ``draft`` was made by nobody who answers
     for it; only a ``reviewed`` card is quoted as known; a ``retired`` one is kept and not matched. `created` and
-    `updated` are RFC 3339, empty for curated cards.
+    `updated` are RFC 3339, empty for curated cards. `notes` are further remedies, `history` the life of the card here.
     """
 
     id: str
@@ -128,11 +148,13 @@ class Incident(Model):
     state: Literal["draft", "reviewed", "retired"] = "reviewed"
     created: str = ""
     updated: str = ""
+    notes: list[Note] = Field(default_factory=list)
+    history: list[Deed] = Field(default_factory=list)
 
 
 class Occurrence(Model):
-    """One time that the incident of a card was seen. `key` is unique within the card (a ticket's or diagnosis' id):
-    what is told twice counts once. `seen` is RFC 3339.
+    """One outage in which the incident of a card was seen. `key` is unique within the card (``ticket:ID``, else
+    ``diagnosis:ID`` of the first sighting): what is told twice counts once. `seen`: the latest sighting, RFC 3339.
     """
 
     key: str
