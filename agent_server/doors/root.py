@@ -18,6 +18,7 @@ _COMMANDS = {
     "gather": "observe",
     "diagnose": "observe",
     "verify": "observe",
+    "replay": "replay",
     "ftrace": "ftrace",
     "stacks": "stacks",
     "serve": "serve",

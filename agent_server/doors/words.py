@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.captures import CaptureSummary
     from whystall.agent_server.conversions import ConversionSummary
     from whystall.agent_server.doors.lookup import Hits
+    from whystall.agent_server.replaying import Replay
     from whystall.agent_server.stack_conversions import StackConversion
     from whystall.knowledge_base.models import Diagnosis, Incident, Lang, Ticket
     from whystall.tools.contract.result import ToolResult
@@ -81,6 +82,13 @@ def stacks_text(summary: StackConversion, lang: Lang) -> str:
     from whystall.prompts.render import render
 
     return render("stacks.txt", lang, c=summary)
+
+
+def replay_text(done: Replay, lang: Lang) -> str:
+    """A diagnosis that was followed again: whether it came to the same, and what a model said of it."""
+    from whystall.prompts.render import render
+
+    return render("replay.txt", lang, r=done)
 
 
 def record_text(summary: RecordSummary) -> str:

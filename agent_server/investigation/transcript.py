@@ -22,7 +22,7 @@ from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 
 SCHEMA = "1"
-MAX_BYTES = 32 << 20
+MAX_BYTES = 16 << 20
 """What a transcript may hold: a result is some 50 KB and a conversation some 200 KB; looks are counted in tens."""
 
 
@@ -226,7 +226,7 @@ class Transcript:
 
     def failure(self, error: LlmError) -> None:
         """The model did not answer."""
-        self._put(Failed(code=error.code, message=str(error)[:500]))
+        self._put(Failed(code=error.code, message=str(error).removeprefix(f"{error.code}: ")[:500]))
 
     def look(
         self,
