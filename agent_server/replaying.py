@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,7 @@ async def replay(path: Path, tools: Mapping[str, Tool[Any, Any]]) -> Replay:
     Raises `ToolError` (io_error, bad_recording) for a file that cannot be used; a replay that ends otherwise is an
     answer.
     """
-    told = read(path)
-    end = told.end
-    assert end is not None  # `read` refuses what has none
+    told, end = read(path)
     difference = None
     try:
         _compare(end, ending(await _again(told, tools)))
@@ -135,14 +134,7 @@ class _Looks:
             raise Differs(where, then, asked)
         if isinstance(look, LookFailed):
             raise ToolError(look.code, look.message, look.remedy)
-        return [self._result(where, raw) for raw in look.results]
-
-    def _result(self, where: str, raw: dict[str, Any]) -> ToolResult[Any]:
-        name = raw.get("tool")
-        tool = self._tools.get(name) if isinstance(name, str) else None
-        if tool is None:
-            raise Differs(f"{where}: results", f"of {name!r}", "no such tool here")
-        return _result(tool, raw, where)
+        return [_result(raw, self._tools, where) for raw in look.results]
 
     def finished(self) -> None:
         """Nothing more is asked; raises `Differs` when more was looked at then."""
@@ -182,26 +174,22 @@ class _Answers:
 
 async def _again(told: Told, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
     """The diagnosis that the transcript's looks and answers lead to."""
-    if told.ranks is None:
-        return await _case(told, tools)
-    seen, tool = told.ranks, tools.get(str(told.ranks.result.get("tool")))
-    if tool is None:
-        raise Differs("ranks: results", f"of {seen.result.get('tool')!r}", "no such tool here")
-    result = _result(tool, seen.result, "ranks")
+    seen, opened = told.ranks, told.case
+    if seen is None and opened is not None:
+        return await _case(told, opened, tools)
+    if seen is None:
+        raise Differs("case", "none", "none")  # `read` refuses such a transcript
+    result = _result(seen.result, tools, "ranks")
     found = rank_diagnosis(load_causes(), result, seen.recording, told.header.symptom, seen.ranks)
-    if told.case is not None:
-        try:
-            found = with_host(found, await _case(told, tools))
-        except ToolError:
-            pass  # the host could not be looked at: a blind spot, which follows
+    if opened is not None:
+        with suppress(ToolError):  # the host could not be looked at: a blind spot, which follows
+            found = with_host(found, await _case(told, opened, tools))
     for spot in told.blind:
         found = with_blind_spot(found, spot.code, spot.detail)
     return found
 
 
-async def _case(told: Told, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
-    opened = told.case
-    assert opened is not None
+async def _case(told: Told, opened: CaseOpened, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
     looks = _Looks(told, opened, tools)
     case = Case(
         load_causes(),
@@ -217,7 +205,10 @@ async def _case(told: Told, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
     return case.diagnosis()
 
 
-def _result(tool: Tool[Any, Any], raw: dict[str, Any], where: str) -> ToolResult[Any]:
+def _result(raw: dict[str, Any], tools: Mapping[str, Tool[Any, Any]], where: str) -> ToolResult[Any]:
+    tool = tools.get(str(raw.get("tool")))
+    if tool is None:
+        raise Differs(f"{where}: results", f"of {raw.get('tool')}", "no such tool here")
     try:
         return ToolResult[tool.data].model_validate(raw)  # type: ignore[name-defined]
     except ValidationError as error:

@@ -40,7 +40,9 @@ _VERSION = re.compile(rb'"schema_version": ?"(\d{1,9})"')
 
 @dataclass
 class Told:
-    """What a transcript tells, by what it is needed for; each list in the order of its lines."""
+    """What a transcript tells, by what it is needed for; each list in the order of its lines. It tells of a case, or of
+    the traces of ranks, or of both.
+    """
 
     header: Header
     case: CaseOpened | None = None
@@ -49,11 +51,10 @@ class Told:
     looks: list[Looked | LookFailed] = field(default_factory=list)
     answers: list[Replied | Failed] = field(default_factory=list)
     struck: list[Struck] = field(default_factory=list)
-    end: End | None = None
 
 
-def read(path: Path) -> Told:
-    """The transcript at `path`.
+def read(path: Path) -> tuple[Told, End]:
+    """The transcript at `path`, and how it ends.
 
     Raises `ToolError`: io_error (cannot be read), bad_recording for what is no transcript, was made by a newer version,
     is larger than any, is damaged, or was cut: the diagnosis was stopped, still runs, or left more than was kept.
@@ -69,7 +70,7 @@ def read(path: Path) -> Told:
     if last or not isinstance(end, End):
         why = f"it breaks off after line {len(records)}: the diagnosis was stopped, or is still running"
         raise _bad(path, why)
-    return _sorted(path, records)
+    return _sorted(path, records[:-1]), end
 
 
 def _content(path: Path) -> bytes:
@@ -113,9 +114,9 @@ def _sorted(path: Path, records: Sequence[Record]) -> Told:
         raise _bad(path, "its first line is no header")
     told = Told(first)
     for number, record in enumerate(rest, 2):
-        once = {CaseOpened: "case", RanksSeen: "ranks", End: "end"}.get(type(record))
+        once = {CaseOpened: "case", RanksSeen: "ranks"}.get(type(record))
         if once is not None:
-            if getattr(told, once) is not None or told.end is not None:
+            if getattr(told, once) is not None:
                 raise _bad(path, f"line {number} tells a second {once}")
             setattr(told, once, record)
         elif isinstance(record, Looked | LookFailed):

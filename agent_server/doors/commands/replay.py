@@ -19,9 +19,7 @@ def add(app: typer.Typer) -> None:
 
 
 def replay(
-    transcript: Annotated[
-        str, typer.Argument(metavar="ID|FILE", help="a diagnosis' id, or the file of its transcript")
-    ],
+    transcript: Annotated[str, typer.Argument(metavar="ID|FILE", help="a diagnosis' id, or its transcript's file")],
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
