@@ -2,29 +2,91 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
 
+from whystall.knowledge_base import features
+from whystall.knowledge_base.data import catalog
 from whystall.knowledge_base.models import Incident
-from whystall.knowledge_base.tokens import terms
+from whystall.knowledge_base.tokens import known_concepts, terms
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
+    from whystall.knowledge_base.database import Database
+
+# Raised when cards are to be found by other terms or features than those they were stored with.
+_INDEX_VERSION = 1
+SIGNATURE = "sig:"
+_AT_ONCE = 500  # cards held in memory
+
+
+class Indexed(NamedTuple):
+    """What a card is found by. `symptom`: words of what was seen at first; `later`: of all the rest, which was written
+    when the cause was known; `concepts` and `grams` (see `tokens`) of both.
+    """
+
+    symptom: list[str]
+    concepts: list[str]
+    later: list[str]
+    grams: list[str]
+    features: list[str]
+
 
 def put_incident(db: SqliteDatabase, incident: Incident) -> None:
-    """Store the new card `incident`, within the transaction that is open."""
-    found = terms(text_of(incident))
-    db.execute(
-        "INSERT INTO incidents (id, origin, body, words, grams) VALUES (?, ?, ?, ?, ?)",
-        [incident.id, incident.origin, incident.model_dump_json(), " ".join(found.words), " ".join(found.grams)],
-    )
-    own = [*incident.signatures, *([f"cause:{incident.cause}"] if incident.cause else [])]
-    for value in dict.fromkeys(own):
-        db.execute("INSERT INTO signatures (value, incident) VALUES (?, ?)", [value, incident.id])
+    """Store the card `incident`, in place of one with its id, within the transaction that is open.
+
+    A retired card is kept, and found by nothing.
+    """
+    found = Indexed([], [], [], [], []) if incident.state == "retired" else indexed(incident)
+    values = [incident.origin, incident.state, incident.cause, incident.updated, incident.model_dump_json()]
+    values += [" ".join(column) for column in found[:4]]
+    row = db.execute("SELECT n FROM incidents WHERE id = ?", [incident.id]).fetchone()
+    if row is None:
+        n = db.execute(
+            "INSERT INTO incidents (origin, state, cause, updated, body, symptom, concepts, later, grams, id)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [*values, incident.id],
+        ).lastrowid
+    else:
+        n = row[0]
+        db.execute(
+            "UPDATE incidents SET origin = ?, state = ?, cause = ?, updated = ?, body = ?, symptom = ?, concepts = ?,"
+            " later = ?, grams = ? WHERE n = ?",
+            [*values, n],
+        )
+        db.execute("DELETE FROM features WHERE n = ?", [n])
+    db.conn.executemany("INSERT INTO features (feature, n) VALUES (?, ?)", [(f, n) for f in found.features])
 
 
-def text_of(incident: Incident) -> str:
-    """What an incident is found by."""
-    words = (incident.title, incident.symptom, incident.root_cause, incident.fix)
+def indexed(incident: Incident) -> Indexed:
+    """What `incident` is found by."""
+    first = terms(f"{incident.symptom.en}\n{incident.symptom.zh}")
+    words = (incident.title, incident.root_cause, incident.fix)
     names = [incident.id, incident.cause or "", *incident.components, *incident.kinds, incident.source]
-    return "\n".join([*(w.en for w in words), *(w.zh for w in words), *names])
+    rest = terms("\n".join([*(w.en for w in words), *(w.zh for w in words), incident.environment, *names]))
+    concepts = {f"c_{name}" for name in known_concepts()}
+    seen = set(first.words)
+    return Indexed(
+        symptom=[w for w in first.words if w not in concepts],
+        concepts=[w for w in dict.fromkeys([*first.words, *rest.words]) if w in concepts],
+        later=[w for w in rest.words if w not in concepts and w not in seen],
+        grams=list(dict.fromkeys([*first.grams, *rest.grams])),
+        features=[*(f"{SIGNATURE}{s}" for s in dict.fromkeys(incident.signatures)), *features.of_card(incident)],
+    )
+
+
+def index_hash() -> str:
+    """Changes when stored cards have to be indexed anew: other code, or another glossary."""
+    return hashlib.sha256(catalog("glossary.yaml").read_bytes()).hexdigest()[:32] + f".{_INDEX_VERSION}"
+
+
+def reindex(file: Database, db: SqliteDatabase) -> None:
+    """Index every card anew, within the transaction that is open; `ToolError` (database): a card cannot be read."""
+    last = -1
+    while rows := db.execute(
+        "SELECT n, body FROM incidents WHERE n > ? ORDER BY n LIMIT ?", [last, _AT_ONCE]
+    ).fetchall():
+        for n, body in rows:
+            put_incident(db, file.record(Incident, body))
+            last = n

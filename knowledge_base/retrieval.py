@@ -1,50 +1,119 @@
-"""Finds cards by their words: ranked lists, which say nothing yet about whether a card fits."""
+"""Finds cards by their words and by their features: ranked lists, which say nothing yet about whether a card fits.
+
+Both read only as many postings as it takes to find the best: the rarest terms and features first, within a budget, so
+that the time of a query grows slowly with the number of cards.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from whystall.knowledge_base.indexing import text_of
-from whystall.knowledge_base.models import Incident
-from whystall.knowledge_base.tokens import Terms, terms
+from whystall.knowledge_base.tokens import Terms
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
 # A long ticket text has hundreds of words: the rarest find it, and the time of a query grows with the others.
 _QUERY_TERMS = 32
-_COUNTED = 2000  # distinct terms whose rarity is looked up; no ticket or log excerpt has more
-# Chinese pairs are rare in a base that is half English, so bm25 overrates them beside words and concepts.
-_GRAM_WEIGHT = 0.25
+_COUNTED = 500  # distinct terms whose rarity is looked up; hardly a ticket or log excerpt has more
+# Cards that the terms of a query may occur in, together: those beyond are too common to tell cards apart.
+_TERM_POSTINGS = 20_000
+_FEATURE_POSTINGS = 4_000
+# bm25 weights of symptom, concepts, later, grams. Chinese pairs are rare in a base that is half English, so bm25
+# overrates them beside words and concepts.
+_WEIGHTS = (1.0, 1.0, 1.0, 0.25)
 
 
-def ranked(db: SqliteDatabase, query: Terms, limit: int) -> list[str]:
-    """The stored bodies of at most `limit` cards that share words with `query`, best first."""
-    expression = _expression(db, query)
+def by_words(db: SqliteDatabase, query: Terms, limit: int) -> list[int]:
+    """Rows of at most `limit` cards that share words with `query`, best first."""
+    expression = match_expression(db, query)
     if not expression:
         return []
     rows = db.execute(
-        "SELECT body FROM incidents_fts JOIN incidents ON incidents.n = incidents_fts.rowid"
-        " WHERE incidents_fts MATCH ? ORDER BY bm25(incidents_fts, 1.0, ?), incidents.n LIMIT ?",
-        [expression, _GRAM_WEIGHT, limit],
+        "SELECT rowid FROM incidents_fts WHERE incidents_fts MATCH ?"
+        " ORDER BY bm25(incidents_fts, ?, ?, ?, ?), rowid LIMIT ?",
+        [expression, *_WEIGHTS, limit],
     ).fetchall()
     return [row[0] for row in rows]
 
 
-def _expression(db: SqliteDatabase, query: Terms) -> str:
-    """An FTS5 expression for any of the rarest terms of `query`; empty when it has none.
+def match_expression(db: SqliteDatabase, query: Terms) -> str:
+    """An FTS5 expression for any of the rarest terms of `query`; empty when no card has any.
 
-    Terms hold only letters, digits, underscores and Chinese characters; quoting makes ``and`` or ``near`` a
-    word.
+    Terms hold only letters, digits, underscores and Chinese characters; quoting makes ``and`` or ``near`` a word.
     """
-    quoted = [f'"{term}"' for term in (*query.words, *query.grams)][:_COUNTED]
-    if len(quoted) > _QUERY_TERMS:
-        count = "SELECT count(*) FROM incidents_fts WHERE incidents_fts MATCH ?"
-        quoted.sort(key=lambda term: db.execute(count, [term]).fetchone()[0] or float("inf"))
-    return " OR ".join(quoted[:_QUERY_TERMS])
+    asked = [*query.words, *query.grams][:_COUNTED]
+    counts = [(_cards_with(db, term), term) for term in asked]
+    chosen: list[str] = []
+    postings = 0
+    for cards, term in sorted(counts, key=lambda pair: pair[0]):
+        if not cards:
+            continue
+        postings += cards
+        if chosen and (postings > _TERM_POSTINGS or len(chosen) == _QUERY_TERMS):
+            break
+        chosen.append(f'"{term}"')
+    return " OR ".join(chosen)
 
 
-def common(query: Terms, incident: Incident) -> list[str]:
-    """Words of `query` that `incident` has too; pairs of Chinese characters only where there is no word."""
-    its = terms(text_of(incident))
-    return [w for w in query.words if w in its.words] or [g for g in query.grams if g in its.grams]
+def _cards_with(db: SqliteDatabase, term: str) -> int:
+    row = db.execute("SELECT doc FROM incidents_terms WHERE term = ?", [term]).fetchone()
+    return int(row[0]) if row is not None else 0
+
+
+class Weights:
+    """How much it says that a card has a feature: its inverse document frequency, from counts kept with the cards."""
+
+    def __init__(self, db: SqliteDatabase) -> None:
+        self._db = db
+        self._cards: dict[str, int] = {}
+        self.known([""])
+        self.total = self._cards[""]
+
+    def known(self, features: Iterable[str]) -> None:
+        """Look up the counts of `features`."""
+        missing = [f for f in dict.fromkeys(features) if f not in self._cards]
+        self._cards |= dict.fromkeys(missing, 0)
+        asked = "SELECT feature, cards FROM feature_counts WHERE feature IN (SELECT value FROM json_each(?))"
+        for feature, cards in self._db.execute(asked, [json.dumps(missing)]).fetchall():
+            self._cards[feature] = cards
+
+    def cards(self, feature: str) -> int:
+        """How many cards have `feature`; it must be known."""
+        return self._cards[feature]
+
+    def of(self, feature: str) -> float:
+        """The weight of `feature`, above 0; it must be known."""
+        cards = self._cards[feature]
+        return math.log1p((max(self.total - cards, 0) + 0.5) / (cards + 0.5))
+
+
+def by_features(db: SqliteDatabase, features: Sequence[str], weights: Weights, limit: int) -> list[int]:
+    """Rows of at most `limit` cards that share the rarest of `features`, most weight first.
+
+    Of a feature that very many cards have, the latest are taken: the rest say no more, and are older.
+    """
+    weights.known(features)
+    left = _FEATURE_POSTINGS
+    found: dict[int, float] = {}
+    for feature in sorted(features, key=lambda f: (weights.cards(f), f)):
+        if left <= 0:
+            break
+        rows = db.execute("SELECT n FROM features WHERE feature = ? ORDER BY n DESC LIMIT ?", [feature, left])
+        weight = weights.of(feature)
+        for (n,) in rows.fetchall():
+            found[n] = found.get(n, 0.0) + weight
+            left -= 1
+    return sorted(found, key=lambda n: (-found[n], -n))[:limit]
+
+
+def features_of(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, list[str]]:
+    """The features of the cards in `rows`; without those that have none."""
+    found: dict[int, list[str]] = {}
+    asked = "SELECT n, feature FROM features WHERE n IN (SELECT value FROM json_each(?))"
+    for n, feature in db.execute(asked, [json.dumps(list(rows))]).fetchall():
+        found.setdefault(n, []).append(feature)
+    return found

@@ -42,20 +42,59 @@ _V1 = (
     "CREATE UNIQUE INDEX tickets_open ON tickets (dedup_key) WHERE state = 'open'",
 )
 
+# Terms are made in Python, separated by spaces: unicode61 only has to split them again. What was seen at first stands
+# apart from what was found out later; concepts and pairs of Chinese characters have columns and weights of their own.
+_UNINDEX = """INSERT INTO incidents_fts (incidents_fts, rowid, symptom, concepts, later, grams)
+    VALUES ('delete', old.n, old.symptom, old.concepts, old.later, old.grams)"""
+_FORGET_ALL = "DELETE FROM features WHERE n = old.n"
+_INDEX = """INSERT INTO incidents_fts (rowid, symptom, concepts, later, grams)
+    VALUES (new.n, new.symptom, new.concepts, new.later, new.grams)"""
+# All cards are counted as if they had the empty feature.
+_COUNT = """INSERT INTO feature_counts (feature, cards) VALUES ({0}, 1)
+    ON CONFLICT (feature) DO UPDATE SET cards = cards + 1"""
+_DISCOUNT = "UPDATE feature_counts SET cards = cards - 1 WHERE feature = {0}"
+_FORGET = "DELETE FROM feature_counts WHERE feature = {0} AND cards <= 0"
+
 _V2 = (
-    "ALTER TABLE incidents ADD COLUMN state TEXT NOT NULL DEFAULT 'reviewed'",
-    "ALTER TABLE incidents ADD COLUMN cause TEXT",
-    "ALTER TABLE incidents ADD COLUMN updated TEXT NOT NULL DEFAULT ''",
-    # An inverted table: which cards (`n`) have a typed feature. Weights come from `feature_counts`.
+    *(f"DROP TRIGGER incidents_{name}" for name in ("ai", "ad", "au")),
+    "DROP TABLE incidents_fts",
+    "DROP TABLE signatures",
+    "ALTER TABLE incidents RENAME TO incidents_v1",
+    """CREATE TABLE incidents (
+        n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, origin TEXT NOT NULL, state TEXT NOT NULL, cause TEXT,
+        updated TEXT NOT NULL, body TEXT NOT NULL, symptom TEXT NOT NULL, concepts TEXT NOT NULL, later TEXT NOT NULL,
+        grams TEXT NOT NULL)""",
+    # Cards are put in again by `indexing.reindex` once this is done: until then they are found by nothing.
+    """INSERT INTO incidents (n, id, origin, state, updated, body, symptom, concepts, later, grams)
+        SELECT n, id, origin, 'reviewed', '', body, '', '', '', '' FROM incidents_v1""",
+    "DROP TABLE incidents_v1",
+    """CREATE VIRTUAL TABLE incidents_fts USING fts5 (
+        symptom, concepts, later, grams, content='incidents', content_rowid='n',
+        tokenize="unicode61 remove_diacritics 0 tokenchars '_'")""",
+    "CREATE VIRTUAL TABLE incidents_terms USING fts5vocab('incidents_fts', 'row')",
+    # An inverted table: which cards (`n`) have a typed feature or, as ``sig:...``, an exact signature.
     "CREATE TABLE features (feature TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (feature, n)) WITHOUT ROWID",
     "CREATE INDEX features_card ON features (n)",
     "CREATE TABLE feature_counts (feature TEXT PRIMARY KEY, cards INTEGER NOT NULL) WITHOUT ROWID",
+    f"CREATE TRIGGER features_ai AFTER INSERT ON features BEGIN {_COUNT.format('new.feature')}; END",
+    "CREATE TRIGGER features_ad AFTER DELETE ON features BEGIN"
+    f" {_DISCOUNT.format('old.feature')}; {_FORGET.format('old.feature')}; END",
+    f"""CREATE TRIGGER incidents_ai AFTER INSERT ON incidents BEGIN {_INDEX}; {_COUNT.format("''")}; END""",
+    f"""CREATE TRIGGER incidents_ad AFTER DELETE ON incidents BEGIN
+        {_UNINDEX}; {_FORGET_ALL}; {_DISCOUNT.format("''")}; END""",
+    "CREATE TRIGGER incidents_au AFTER UPDATE OF symptom, concepts, later, grams ON incidents BEGIN"
+    f" {_UNINDEX}; {_INDEX}; END",
+    "INSERT INTO feature_counts (feature, cards) SELECT '', count(*) FROM incidents",
     """CREATE TABLE occurrences (
         incident TEXT NOT NULL, key TEXT NOT NULL, seen TEXT NOT NULL, host TEXT NOT NULL,
         PRIMARY KEY (incident, key)) WITHOUT ROWID""",
+    "CREATE INDEX occurrences_key ON occurrences (key)",
     """CREATE TABLE feedback (
         incident TEXT NOT NULL, diagnosis TEXT NOT NULL, verdict TEXT NOT NULL, comment TEXT NOT NULL,
-        at TEXT NOT NULL, PRIMARY KEY (incident, diagnosis)) WITHOUT ROWID""",
+        at TEXT NOT NULL, settled INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (incident, diagnosis)) WITHOUT ROWID""",
+    # Every content that a card has had: what is imported again is known, also after the card was edited.
+    "CREATE TABLE hashes (hash TEXT PRIMARY KEY, incident TEXT NOT NULL) WITHOUT ROWID",
+    "DELETE FROM state WHERE key IN ('curated', 'index')",
 )
 
 

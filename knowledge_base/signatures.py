@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from whystall.knowledge_base.faults import dedup_key, names_its_place
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.contract.findings import Finding, Polarity
 
@@ -23,30 +24,38 @@ GENERIC_KINDS = frozenset(
         "rank.unattributed",
     }
 )
-_PREFIXES = ("finding:", "cause+op:", "cause:")
+_FAULT, _FINDING, _OPERATION = "fault:", "finding:", "cause+op:"
 
 
 def signatures(diagnosis: Diagnosis) -> list[str]:
     """Exact keys of `diagnosis`, the most telling first.
 
-    ``finding:FINGERPRINT`` for the evidence on a named file or system call, ``cause+op:CAUSE:OPERATION``,
-    ``cause:CAUSE``.
+    ``fault:KEY`` for the same fault of the same job (see `faults`; with ``@HOST`` where nothing but a common command is
+    named), ``finding:FINGERPRINT`` for the evidence on a named file or system call, ``cause+op:CAUSE:OPERATION``.
     """
-    keys = [f"finding:{f.fingerprint}" for f in evidence(diagnosis) if _telling(f)]
+    keys = []
     if diagnosis.cause is not None:
-        keys += [f"cause+op:{diagnosis.cause}:{operation}" for operation in operations(diagnosis)]
-        keys.append(f"cause:{diagnosis.cause}")
+        host = next((c.host for c in diagnosis.coverage if c.host), "")
+        if names_its_place(diagnosis):
+            keys.append(f"{_FAULT}{dedup_key(diagnosis)}")
+        elif host and diagnosis.victim is not None:
+            keys.append(f"{_FAULT}{dedup_key(diagnosis)}@{host}")
+    keys += [f"{_FINDING}{f.fingerprint}" for f in evidence(diagnosis) if telling(f)]
+    if diagnosis.cause is not None:
+        keys += [f"{_OPERATION}{diagnosis.cause}:{operation}" for operation in operations(diagnosis)]
     return list(dict.fromkeys(keys))
 
 
 def weight(signature: str) -> int:
-    """How telling `signature` is: 3 for a finding, 2 for cause and operation, 1 for a cause, 0 for anything
-    else.
+    """How telling `signature` is: 4 for a fault, 2 for cause and operation, 3 for a finding and for keys that somebody
+    put on a card himself.
     """
-    for points, prefix in zip((3, 2, 1), _PREFIXES, strict=True):
-        if signature.startswith(prefix):
-            return points
-    return 0
+    return 4 if signature.startswith(_FAULT) else 2 if signature.startswith(_OPERATION) else 3
+
+
+def names_a_fault(signature: str) -> bool:
+    """Whether `signature` is of one fault at one place, and not of all of its sort."""
+    return signature.startswith((_FAULT, _FINDING))
 
 
 def evidence(diagnosis: Diagnosis) -> list[Finding]:
@@ -70,8 +79,8 @@ def operations(diagnosis: Diagnosis) -> list[str]:
     return list(dict.fromkeys(name for name in named if name))
 
 
-def _telling(finding: Finding) -> bool:
-    """A fingerprint of a host or a bare command recurs everywhere; one with a file or system call does
-    not.
+def telling(finding: Finding) -> bool:
+    """Whether its fingerprint is a key. That of a host or a bare command recurs everywhere; one with a file or system
+    call does not.
     """
     return finding.subject.path is not None or "syscall" in finding.attributes

@@ -10,8 +10,9 @@ from whystall.knowledge_base import matching
 from whystall.knowledge_base import tickets as drafting
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
+from whystall.knowledge_base.evidence import Evidence, evidence_of
 from whystall.knowledge_base.incidents import curated, curated_hash
-from whystall.knowledge_base.indexing import put_incident
+from whystall.knowledge_base.indexing import index_hash, put_incident, reindex
 from whystall.knowledge_base.models import Diagnosis, Incident, Match, Ticket, Verification
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
@@ -87,8 +88,12 @@ class KnowledgeBase:
         return matching.search(self._file, text, limit)
 
     def match(self, diagnosis: Diagnosis) -> list[Match]:
-        """Past incidents that resemble `diagnosis`; see `matching.match`."""
-        return matching.match(self._file, diagnosis)
+        """Past incidents that resemble `diagnosis`; see `matching.similar`."""
+        return matching.similar(self._file, evidence_of(diagnosis))
+
+    def similar(self, evidence: Evidence, limit: int = 5) -> list[Match]:
+        """Past incidents that resemble a case of which `evidence` is known; see `matching.similar`."""
+        return matching.similar(self._file, evidence, limit)
 
     # --- diagnoses ------------------------------------------------------------------------------------------------
 
@@ -192,19 +197,21 @@ class KnowledgeBase:
         """
         if self._file.read_only:
             return
-        wanted = curated_hash()
+        wanted = {"curated": curated_hash(), "index": index_hash()}
         with self._file.read() as db:
-            row = db.execute("SELECT value FROM state WHERE key = 'curated'").fetchone()
-        if row is not None and row[0] == wanted:
+            had = dict(db.execute("SELECT key, value FROM state WHERE key IN ('curated', 'index')").fetchall())
+        if had == wanted:
             return
         with self._file.write() as db:
-            db.execute("DELETE FROM signatures WHERE incident IN (SELECT id FROM incidents WHERE origin = 'curated')")
             db.execute("DELETE FROM incidents WHERE origin = 'curated'")
+            if had.get("index") != wanted["index"]:
+                reindex(self._file, db)
             taken = {id for (id,) in db.execute("SELECT id FROM incidents")}
             for incident in curated():
                 if incident.id not in taken:
                     put_incident(db, incident)
-            db.execute("INSERT OR REPLACE INTO state (key, value) VALUES ('curated', ?)", [wanted])
+            for key, value in wanted.items():
+                db.execute("INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)", [key, value])
 
 
 def _now() -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 from whystall.knowledge_base import signatures as keys
+from whystall.knowledge_base.faults import dedup_key
 from whystall.knowledge_base.models import Cause, Diagnosis, Incident, Lang, Ticket, Verdict, Words
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.findings import Polarity, Severity
-from whystall.tools.contract.text import path_pattern
+from whystall.tools.contract.findings import Severity
 
 LESSON = "ticket-"
-_KEY_VERSION = 1
 # Severity by the share of its time that the job loses to the cause, as for single findings.
 _CRITICAL_PCT = 40.0
 _MAJOR_PCT = 10.0
@@ -62,27 +60,6 @@ def severity(diagnosis: Diagnosis) -> Severity:
     if diagnosis.verdict is Verdict.CONFIRMED and lost >= _CRITICAL_PCT:
         return Severity.CRITICAL
     return Severity.MAJOR
-
-
-def dedup_key(diagnosis: Diagnosis) -> str:
-    """``1:`` and a hash of the cause and of what stays the same from run to run: command, series of files,
-    device, cgroup. Pids, times and the number in a file's name do not count; the host does not either,
-    since a job that moves takes its fault along. Where only the traces of ranks were seen the host does count,
-    and what the evidence names: a slow node stays slow for the next job.
-    """
-    culprit, victim = diagnosis.culprit, diagnosis.victim
-    parts = [diagnosis.cause or "", victim.comm if victim else ""]
-    if culprit is not None:
-        path = path_pattern(culprit.path) if culprit.path else ""
-        parts += [culprit.comm or "", path, culprit.device or "", culprit.cgroup or ""]
-    if diagnosis.cause is None:  # stalls of one program without a known cause are the same only if they look the same
-        bad = [f for f in diagnosis.findings if f.polarity is Polarity.ABNORMAL]
-        worst = max(bad, key=lambda f: (f.severity.rank, f.window_pct), default=None)
-        parts.append(worst.fingerprint if worst else "")
-    if victim is not None and victim.type != "thread":
-        first = next((f for f in diagnosis.findings if f.id in diagnosis.chain[:1]), None)
-        parts += [victim.host or "", "" if victim.host or first is None else first.fingerprint]
-    return f"{_KEY_VERSION}:{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}"
 
 
 def lesson(ticket: Ticket, causes: Mapping[str, Cause]) -> Incident:

@@ -1,0 +1,221 @@
+"""Typed features: what two cases can have in common beyond words, as ``type:value``.
+
+They are taken from the findings that tell what a case is about, and stand on cards as well. What is in every case (the
+way into the kernel, the interpreter's name, reading and writing) is left out or tells nothing by itself: see `telling`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+
+from whystall.knowledge_base import signatures as keys
+from whystall.knowledge_base.faults import generic_program
+from whystall.knowledge_base.models import Diagnosis, Incident
+from whystall.tools.contract.findings import Finding
+from whystall.tools.contract.kinds import KINDS
+from whystall.tools.contract.text import clean
+
+# What may stand on a card, and what it means; `cause:` and `kind:` come from the card's own fields.
+TYPES = {
+    "op": "system call: op:fsync",
+    "frame": "function of the kernel that was waited in: frame:jbd2_log_wait_commit",
+    "code": "function and file of the program that waited: code:save@train.py",
+    "fs": "file system: fs:nfs",
+    "device": "class of block device: device:nvme",
+    "file": "kind of file, by its ending: file:pt",
+    "place": "special place of a file: place:shm",
+    "program": "command that suffered: program:vllm",
+    "neighbour": "command that was in its way: neighbour:dcgm-exporter",
+    "irq": "interrupt: irq:net_rx",
+    "reason": "what kept it from feeding an accelerator: reason:lock",
+    "wake": "why it woke late: wake:idle_exit",
+    "collective": "operation of ranks: collective:allreduce",
+    "mismatch": "what differed between ranks: mismatch:size",
+    "cgroup": "who made the cgroup: cgroup:kubepods",
+    "quota": "CPU quota, rounded up to a power of two: quota:4",
+    "period": "time between episodes, as the lower end of half a decade in seconds: period:30",
+}
+# A shared feature of these types is a reason to think of the same problem; the others only support one.
+_TELLING = frozenset({"kind", "cause", "op", "frame", "code", "neighbour", "irq", "wake", "mismatch"})
+# Calls that every program waits in or spends its day with.
+_WAITS = (
+    "read write pread pwrite readv writev preadv pwritev futex poll ppoll select pselect6 epoll_wait epoll_pwait "
+    "nanosleep clock_nanosleep ioctl wait4 waitid recvfrom recvmsg sendto sendmsg accept accept4 connect "
+    "restart_syscall io_getevents io_uring_enter rt_sigtimedwait pause close openat open stat fstat newfstatat"
+)
+_GENERIC_OPS = frozenset(_WAITS.split())
+# Entry points and waits that stacks of unlike problems share.
+_GENERIC_FRAMES = re.compile(
+    r"(vfs_|ksys_|do_sys|do_f?sync|do_writev?|do_readv?|__x64_|__arm64_|__se_|__do_sys|new_sync_|schedule|io_schedule|"
+    r"bit_wait|out_of_line_wait|__wait_on_bit|wait_for_completion|wait_on_page|folio_wait|filemap_|generic_file_|"
+    r"generic_perform|submit_bio|do_syscall|entry_|ret_from|futex_wait|do_futex|__futex|hrtimer_|do_nanosleep|"
+    r"ep_poll|do_epoll|do_poll|do_select|path_openat|do_filp|link_path_walk|kthread|worker_thread|process_one_work)"
+)
+# Where the standard library waits for others: not a line of the program's own.
+_LIBRARY = re.compile(r"(threading|queues?|selectors|socket|subprocess|connection|popen_fork|ssl)\.py")
+_FILE_SYSTEMS = {"nfs4": "nfs", "fuseblk": "fuse", "ext2": "ext4", "ext3": "ext4", "smb3": "cifs", "devtmpfs": "tmpfs"}
+_DEVICES = (
+    ("nvme", "nvme"),
+    ("sd", "scsi"),
+    ("xvd", "virtual"),
+    ("vd", "virtual"),
+    ("loop", "loop"),
+    ("dm-", "mapped"),
+    ("md", "raid"),
+    ("mmcblk", "mmc"),
+    ("nbd", "network"),
+    ("rbd", "network"),
+    ("drbd", "network"),
+    ("zram", "zram"),
+)
+_PLACES = (("/dev/shm/", "shm"), ("/proc/", "proc"), ("/sys/", "sys"), ("/dev/", "dev"), ("/tmp/", "tmp"))  # noqa: S108
+_MANAGERS = ("kubepods", "docker", "containerd", "crio", "libpod", "slurm", "lxc", "user.slice", "system.slice")
+_ENDING = re.compile(r"\.([a-z][a-z0-9_]{0,11})$")
+_CODE = re.compile(r"(.+) \((?:.*/)?([^()/]+):\d+\)")
+_CLONE = re.compile(r"(\.(isra|constprop|part|cold|llvm)[.\d]*)+$|\+0x.*$")
+_ODD = re.compile(r"[^\w.@+*/<>-]+")
+_PERIODS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000)
+_LONGEST = 80
+
+
+def of_diagnosis(diagnosis: Diagnosis) -> list[str]:
+    """The features of a case, without `cause:`, each once; those of its evidence, the chain's order."""
+    found = [feature for finding in keys.evidence(diagnosis) for feature in of_finding(finding)]
+    found += [f"op:{_op(name)}" for name in keys.operations(diagnosis)]
+    culprit, victim = diagnosis.culprit, diagnosis.victim
+    if culprit is not None:
+        found += [*_frames(culprit.kernel_path or ""), *_code(culprit.code or "")]
+    if victim is not None and victim.type == "thread":
+        found += _program("program", victim.comm)
+    return list(dict.fromkeys(found))
+
+
+def of_finding(finding: Finding) -> Iterator[str]:
+    """The features of one finding; a kind that says only that time was lost is none."""
+    if finding.kind not in keys.GENERIC_KINDS:
+        yield f"kind:{finding.kind}"
+    subject, words, metrics = finding.subject, finding.attributes, finding.metrics
+    for name in re.split(r"[^a-z0-9_]+", f"{words.get('syscall', '')} {words.get('operations', '')}".lower()):
+        if name:
+            yield f"op:{_op(name)}"
+    yield from _frames(words.get("kernel_path", ""))
+    yield from _code(words.get("code", "") if not finding.kind.startswith("profile.") else "")
+    yield from _file(subject.path or "")
+    if system := words.get("filesystem", "").lower():
+        yield from (f"fs:{part}" for part in dict.fromkeys(_file_systems(system)))
+    if subject.device and (family := _device(subject.device)):
+        yield f"device:{family}"
+    yield from (f"cgroup:{name}" for name in _MANAGERS if name in (subject.cgroup or ""))
+    if quota := metrics.get("quota_cpus"):
+        yield f"quota:{_power(quota)}"
+    if period := metrics.get("period_s"):
+        yield f"period:{max((p for p in _PERIODS if p <= period), default=0):g}"
+    if finding.kind == "cpu.neighbour":
+        yield from _program("neighbour", subject.comm or "")
+    yield from _program("neighbour", words.get("neighbour", ""))
+    for kind, name, attribute in (
+        ("irq.steal", "irq", "interrupt"),
+        ("accel.host_bound", "reason", "reason"),
+        ("sched.wakeup_latency", "wake", "mostly"),
+        ("rank.mismatch", "mismatch", "what"),
+    ):
+        if finding.kind == kind and words.get(attribute):
+            yield f"{name}:{plain(words[attribute])}"
+    if finding.kind.startswith(("rank.", "link.")) and words.get("operation"):
+        yield f"collective:{re.sub(r'[^a-z]', '', words['operation'].lower())}"
+
+
+def of_card(incident: Incident) -> list[str]:
+    """The features of a card, with those that its cause, kinds and signatures imply; each once."""
+    found = [f"cause:{incident.cause}"] if incident.cause else []
+    found += [f"kind:{kind}" for kind in incident.kinds if kind not in keys.GENERIC_KINDS]
+    found += [f"op:{_op(s.rpartition(':')[2])}" for s in incident.signatures if s.startswith("cause+op:")]
+    found += given(incident.features)
+    return list(dict.fromkeys(found))
+
+
+def given(features: Iterable[str]) -> list[str]:
+    """Features as somebody wrote them, in the shape they are compared in; what has no known type is left out."""
+    found = []
+    for feature in features:
+        kind, _, value = feature.partition(":")
+        kind, value = kind.strip().lower(), plain(value.strip())
+        if not value:
+            continue
+        if kind == "kind" and value in KINDS:
+            found.append(f"kind:{value}")
+        elif kind == "op":
+            found.append(f"op:{_op(value)}")
+        elif kind == "fs":
+            found += [f"fs:{name}" for name in _file_systems(value)]
+        elif kind in TYPES:
+            found.append(f"{kind}:{value}")
+    return list(dict.fromkeys(found))
+
+
+def unknown(features: Iterable[str]) -> list[str]:
+    """Those of `features` that would be left out: no known type, or no value."""
+    return [feature for feature in features if not given([feature])]
+
+
+def telling(feature: str) -> bool:
+    """Whether sharing `feature` is a reason to think of the same problem, and not only an accident of the place."""
+    kind, _, value = feature.partition(":")
+    if kind == "op":
+        return value not in _GENERIC_OPS
+    return kind in _TELLING and value not in keys.GENERIC_KINDS
+
+
+def plain(text: str) -> str:
+    """`text` as the value of a feature: lower case, in one word, without numbers that change from run to run."""
+    return _ODD.sub("_", clean(text, _LONGEST).lower()).strip("_")
+
+
+def _op(name: str) -> str:
+    return re.sub(r"(_time)?64$", "", name)
+
+
+def _frames(path: str) -> Iterator[str]:
+    for name in path.split(" < "):
+        function = plain(_CLONE.sub("", name.strip()))
+        if function and not _GENERIC_FRAMES.match(function):
+            yield f"frame:{function}"
+
+
+def _code(text: str) -> Iterator[str]:
+    known = _CODE.fullmatch(text)
+    if known and not _LIBRARY.fullmatch(known[2]) and not known[1].startswith("<"):
+        yield f"code:{plain(known[1].rpartition('.')[2])}@{plain(known[2])}"
+
+
+def _file(path: str) -> Iterator[str]:
+    if ending := _ENDING.search(PurePosixPath(path).name.lower()):
+        yield f"file:{ending[1]}"
+    if place := next((name for prefix, name in _PLACES if path.startswith(prefix)), None):
+        yield f"place:{place}"
+
+
+def _file_systems(name: str) -> list[str]:
+    """``fuse.s3fs`` is a kind of ``fuse`` and one of its own."""
+    head, _, tail = name.partition(".")
+    return [_FILE_SYSTEMS.get(head, head), *([tail] if tail else [])]
+
+
+def _device(name: str) -> str:
+    leaf = name.rpartition("/")[2]
+    return next((family for prefix, family in _DEVICES if leaf.startswith(prefix)), "")
+
+
+def _program(kind: str, comm: str) -> Iterator[str]:
+    name = re.sub(r"\d+", "*", plain(comm))
+    if name and not generic_program(name):
+        yield f"{kind}:{name}"
+
+
+def _power(cpus: float) -> str:
+    size = 0.25
+    while size < cpus and size < 1024:
+        size *= 2
+    return f"{size:g}"
