@@ -1,4 +1,5 @@
 # make demo    diagnose a training program that stalls, on this machine, in under a minute
+# make demo-llm  the same, driven by a language model (yours, or fixed rules behind the same protocol)
 # make test    every test, the live ones included (as root they watch real kernels)
 # make lint types bench clean
 #
@@ -7,7 +8,7 @@
 
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: demo test setup build lint types bench clean
+.PHONY: demo demo-llm test setup build lint types bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,6 +17,9 @@ BPF_SOURCES := $(wildcard bpf/*.c bpf/*.h bpf/*/*.c bpf/*/*.h bpf/build.py)
 
 demo: build
 	@$(BIN)/python examples/demo.py
+
+demo-llm: build
+	@$(BIN)/python examples/demo.py --llm
 
 # Live tests watch a machine that others may be using: what failed is looked at once more, by itself, and both are shown.
 run_tests = $(BIN)/python -m pytest $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(1); }

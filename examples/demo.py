@@ -9,6 +9,9 @@ temporary directory).  ``--scenario background`` writes them from another thread
 the right answer is "healthy".  ``--scenario random`` draws the bytes inside the step, on a fast disk:
 the right answer is CPU time in getrandom, never the disk.
 
+With ``--llm`` a language model drives the diagnosis: the one that WHYSTALL_LLM_BASE_URL and WHYSTALL_LLM_MODEL
+name, else the example server beside this program, which is none and follows fixed rules.
+
 Exit status: 0 when the diagnosis is right, 1 when it is not, 2 when the demo could not run.
 """
 
@@ -30,7 +33,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import model_server
 from _command import Parser, between
+from model_policies import POLICIES
 from slow_disk import SlowDisk, SlowDiskError
 
 HERE = Path(__file__).resolve().parent
@@ -41,6 +46,8 @@ SYMPTOM = "training stalls every few steps"
 START_TIMEOUT_S = 30.0
 LATENCY_TOLERANCE = 0.10
 PERIOD_TOLERANCE = 0.20
+CHAINED = 3
+"""Tools that a model is to have chained, at least."""
 Event = dict[str, Any]
 Diagnosis = dict[str, Any]
 
@@ -139,6 +146,17 @@ def ticket_row(diagnosis: Diagnosis) -> Row:
     return Row("ticket", "drafted", ticket or "none", bool(ticket))
 
 
+def model_row(diagnosis: Diagnosis) -> Row:
+    """A model chained tools and concluded, and every sentence of its story cites findings that are there."""
+    reasoning = diagnosis.get("reasoning") or {"model": "none", "stopped": "not asked", "story": []}
+    tools = list(dict.fromkeys(tool for step in diagnosis["steps"] for tool in step["tools"]))
+    known = {finding["id"] for finding in diagnosis["findings"]}
+    cited = [id for claim in reasoning["story"] for id in claim["findings"]]
+    right = len(tools) >= CHAINED and reasoning["stopped"] is None and bool(cited) and known.issuperset(cited)
+    ended = reasoning["stopped"] or f"concluded, citing {', '.join(dict.fromkeys(cited)) or 'nothing'}"
+    return Row("model", f"{reasoning['model']} was asked", f"{' > '.join(tools)}; {ended}", right)
+
+
 def near(name: str, logged: float, said: float | None, tolerance: float, sampled: bool) -> Row:
     """Seconds that must agree within a share; what was only sampled is shown, not judged."""
     right = said is not None and abs(said - logged) <= tolerance * logged
@@ -219,6 +237,17 @@ def simulator(scenario: Scenario, log: Path) -> Iterator[subprocess.Popen[bytes]
         yield process
 
 
+@contextlib.contextmanager
+def model(wanted: bool) -> Iterator[dict[str, str]]:
+    """The settings of the model to ask; while the example server runs, where no other is set up."""
+    if not wanted or os.environ.get("WHYSTALL_LLM_BASE_URL"):
+        yield {}
+        return
+    with model_server.serve(POLICIES["engineer"].make()) as server:
+        print(f"model: the example server at {server.base_url}, fixed rules and no language model", flush=True)
+        yield {"WHYSTALL_LLM_BASE_URL": server.base_url, "WHYSTALL_LLM_MODEL": server.model}
+
+
 def stop(process: subprocess.Popen[bytes]) -> None:
     """End a child after its step in progress."""
     if process.poll() is None:
@@ -245,6 +274,7 @@ def diagnose(scenario: Scenario, pid: int, options: Namespace, environment: dict
     Where a ticket is to be expected, the diagnosis is read from it; there is none for a healthy job.
     """
     look = ["diagnose", "--pid", str(pid), "--duration", f"{options.duration:g}", "--symptom", SYMPTOM]
+    look += ["--llm"] if options.llm else []
     if not scenario.stalls:
         found: Diagnosis = json.loads(whystall(*look, "--json", environment=environment))
         return found
@@ -303,21 +333,23 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("--scenario", choices=SCENARIOS, default="checkpoint", help="default: %(default)s")
     command.add_argument("--duration", type=between(float, 5, 60), default=12.0, help="seconds (default: %(default)s)")
     command.add_argument("--lang", choices=("en", "zh"), default="en")
+    command.add_argument("--llm", action="store_true", help="let a language model choose the tools, and explain")
     options = command.parse_args(argv)
     scenario = SCENARIOS[options.scenario]
     # Unwind like an exception, so that the simulator and the slow disk go too.
     signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
     try:
-        with tempfile.TemporaryDirectory(prefix="whystall-demo-") as home:
+        with tempfile.TemporaryDirectory(prefix="whystall-demo-") as home, model(options.llm) as settings:
             log = Path(home) / "simulator.jsonl"
             # A knowledge base of its own: the demo's ticket is no incident of this host.
-            environment = {**os.environ, "WHYSTALL_HOME": home}
+            environment = {**os.environ, **settings, "WHYSTALL_HOME": home}
             with simulator(scenario, log) as process:
                 began = time.monotonic_ns()
                 diagnosis = diagnose(scenario, process.pid, options, environment)
                 ended = time.monotonic_ns()
             print("\ncompared with what the simulator logged:")
-            return 0 if show(scenario.judge(diagnosis, between_times(read_log(log), began, ended))) else 1
+            rows = scenario.judge(diagnosis, between_times(read_log(log), began, ended))
+            return 0 if show([*rows, *([model_row(diagnosis)] if options.llm and scenario.stalls else [])]) else 1
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
