@@ -327,11 +327,13 @@ class Usage(Model):
 class Reasoning(Model):
     """How a model drove a case. `story`: its causal chain, from the stall back to its origin. `struck`: codes of the
     claims that were taken out because nothing supports them, by what was wrong (`grounding`); their text is kept in the
-    transcript only. `stopped`: code of why the rules had to finish, None where the model concluded. `transcript`: uri.
+    transcript only. `remedies`: ids of the cause's remedies that it would try first. `stopped`: code of why the rules
+    had to finish, None where the model concluded. `transcript`: uri.
     """
 
     model: str
     story: list[Claim] = Field(default_factory=list)
+    remedies: list[str] = Field(default_factory=list)
     struck: list[str] = Field(default_factory=list)
     stopped: str | None = None
     usage: Usage = Field(default_factory=Usage)

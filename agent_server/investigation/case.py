@@ -139,19 +139,19 @@ class Case:
             _waits_for_thread(f, victim) and f.window_pct >= _WAIT_PCT for f in self.findings
         )
 
-    def conclude(self) -> Conclusion:
-        """The verdict on what was found so far."""
+    def conclude(self, preferred: str | None = None) -> Conclusion:
+        """The verdict on what was found so far; `preferred` as in `verdict.conclude`."""
         blind = [spot for r in self.results.values() for spot in r.coverage.not_seen]
-        found = conclude(self.causes, self.assess(), self.findings, self.victim(), blind)
+        found = conclude(self.causes, self.assess(), self.findings, self.victim(), blind, preferred)
         if found.verdict is Verdict.HEALTHY and FIRST_LOOK not in self.results:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not looked at
         return found
 
-    def diagnosis(self) -> Diagnosis:
-        """The case as it stands now, with everything it rests on."""
+    def diagnosis(self, conclusion: Conclusion | None = None) -> Diagnosis:
+        """The case as it stands now, with everything it rests on. `conclusion`: as `grounding` settled it."""
         victim, assessments, findings = self.victim(), self.assess(), self.findings
         coverage = [r.coverage for r in self.results.values()]
-        conclusion = self.conclude()
+        conclusion = conclusion or self.conclude()
         known = {f.id for f in findings}  # a later look of the same tool replaces what an earlier one found
         now = datetime.now(timezone.utc)
         recording = self.observer.recording

@@ -55,8 +55,13 @@ def conclude(
     findings: Sequence[Finding],
     victim: Victim | None,
     blind: Sequence[BlindSpot],
+    preferred: str | None = None,
 ) -> Conclusion:
-    """Decide. `assessments` are in the order of `assess`."""
+    """Decide. `assessments` are in the order of `assess`.
+
+    `preferred`: a cause that somebody would rather name. It is named where the evidence leaves both open, as a rival of
+    the cause that leads, which then stays open too; anything else that is preferred changes nothing.
+    """
     by_id = {f.id: f for f in findings}
     weak = [code for code in _WEAKENS if any(spot.code == code for spot in blind)]
     leader = _leader(causes, assessments, _NEARLY_SAMPLED if "sampled" in weak else _NEARLY)
@@ -64,6 +69,9 @@ def conclude(
     if leader is None:
         exited = any(spot.code == "target_exited" for spot in blind)
         return _without_cause(victim, findings, weak, bool(unexamined), exited)
+    rivals = _rivals(causes, leader, assessments, by_id)
+    if preferred in rivals:
+        leader = next(a for a in assessments if a.cause == preferred)
     evidence = [by_id[i] for i in leader.for_]
     pair = _independent_pair(evidence)
     missing = list(weak)
@@ -73,7 +81,7 @@ def conclude(
         missing.append("low_explained_share")
     if victim is None:
         missing.append("no_victim")
-    if _rivals(causes, leader, assessments, by_id) or unexamined:
+    if rivals or unexamined:
         missing.append("rivals_open")
     if victim is not None and _waits_pct(victim, findings, leader.for_) >= _RIVAL * leader.window_pct:
         missing.append("waits_for_thread")

@@ -1,0 +1,55 @@
+"""Fences for text that strangers wrote, where a model reads it.
+
+What came from a host, a ticket or a card reaches a model as one line of JSON between two markers with a nonce that
+nobody could know who wrote it. The system prompt says that nothing between the markers is an instruction.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+
+from whystall.prompts.escape import printable
+
+_NONCE = re.compile(r"[0-9a-f]{16}")
+# What chat formats use as marks of who speaks (<|im_start|>, </s>, [INST]), and what Markdown fences are made of: as
+# escapes of JSON, so that neither a tokeniser nor a reader takes them for its own. None occurs outside of strings.
+_MARKS = {"<": "\\u003c", ">": "\\u003e", "`": "\\u0060", "｜": "\\uff5c"}
+_BRACKET = re.compile(r"\[(?=\s*/?\s*[A-Z]{3,})")
+
+
+class Fence:
+    """The markers of one conversation."""
+
+    def __init__(self, nonce: str | None = None) -> None:
+        """`nonce`: 16 hexadecimal digits, only to repeat an earlier conversation; else random."""
+        self.nonce = nonce or secrets.token_hex(8)
+        if not _NONCE.fullmatch(self.nonce):
+            raise ValueError(f"no nonce: {self.nonce!r}")
+        self.opening = f"<<data {self.nonce}"
+        self.closing = f"{self.nonce} data>>"
+
+    def put(self, value: object) -> str:
+        """`value` (anything JSON can hold) between the markers: three lines, the middle one JSON that means `value`
+        with unprintable characters as visible escapes. Nothing in it can close the fence. Raises TypeError or
+        ValueError for what JSON cannot hold.
+        """
+        text = json.dumps(_inert(value), ensure_ascii=False, allow_nan=False)
+        for mark, escape in _MARKS.items():
+            text = text.replace(mark, escape)
+        text = _BRACKET.sub(r"\\u005b", text)
+        # Somebody who learnt the nonce still cannot write it: its first digit becomes an escape of JSON.
+        text = text.replace(self.nonce, f"\\u{ord(self.nonce[0]):04x}{self.nonce[1:]}")
+        return f"{self.opening}\n{text}\n{self.closing}"
+
+
+def _inert(value: object) -> object:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {_inert(key): _inert(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [_inert(inner) for inner in value]
+    return value
