@@ -21,12 +21,15 @@ class ToolCall(_Model):
 
 
 class Message(_Model):
-    """One message of a conversation. `calls`: of an assistant; `call_id`: which of them a ``tool`` message answers."""
+    """One message of a conversation. `calls`: of an assistant; `call_id`: which of them a ``tool`` message answers;
+    `reasoning`: of the reply that an assistant's message repeats.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     calls: list[ToolCall] = Field(default_factory=list)
     call_id: str | None = None
+    reasoning: str | None = None
 
 
 class Function(_Model):
@@ -39,14 +42,16 @@ class Function(_Model):
 
 class Reply(_Model):
     """What the model answered. `finish`: why it ended, in the vendor's word (``stop``, ``tool_calls``, ``length``,
-    ``content_filter``); `refusal`: its refusal, where it gave one. Tokens as the server counted them, else estimated
-    (`estimated`). `seconds`: how long it took, retries included.
+    ``content_filter``); `refusal`: its refusal, where it gave one. `reasoning`: what it thought, where the server tells
+    it apart; some servers want it back with the calls it led to, even where it is empty; nothing is concluded from it.
+    Tokens as the server counted them, else estimated (`estimated`). `seconds`: how long it took, retries included.
     """
 
     content: str = ""
     calls: list[ToolCall] = Field(default_factory=list)
     finish: str = "stop"
     refusal: str = ""
+    reasoning: str | None = None
     tokens_in: int = 0
     tokens_out: int = 0
     estimated: bool = False
@@ -66,9 +71,9 @@ class LanguageModel(Protocol):
 
 class LlmError(Exception):
     """No answer could be had. `code`: ``unreachable``, ``timeout``, ``unauthorised``, ``rate_limited``, ``rejected``
-    (another 4xx), ``server_error``, ``bad_answer`` (no JSON, not the protocol), ``too_large``, ``cut_off`` (the
-    connection ended within the answer), ``replay`` (a transcript holds no such answer). The message is one line and
-    holds no secret.
+    (another 4xx), ``server_error``, ``bad_answer`` (no JSON, not the protocol), ``too_large`` (the answer),
+    ``context_full`` (the conversation is longer than the model takes), ``cut_off`` (the connection ended within the
+    answer), ``replay`` (a transcript holds no such answer). The message is one line and holds no secret.
     """
 
     def __init__(self, code: str, message: str) -> None:

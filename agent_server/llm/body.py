@@ -1,0 +1,47 @@
+"""What a server sends, unpacked, and never more than we want."""
+
+from __future__ import annotations
+
+import zlib
+
+from whystall.agent_server.llm.faults import Fault
+
+_GZIP, _ZLIB = 31, 15
+
+
+class Body:
+    """Takes in a body as it comes over the wire, at most `limit` bytes of it, unpacked.
+
+    We ask for no packing; who packs all the same is unpacked in steps, so that a small packet never becomes a large
+    memory.
+    """
+
+    def __init__(self, encoding: str, length: str, limit: int) -> None:
+        """`encoding` and `length` as the headers have them. Raises `Fault`: too_large where `length` says so already,
+        bad_answer for packings that we cannot open.
+        """
+        packing = encoding.strip().lower()
+        if packing not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            raise Fault("bad_answer", "the answer is packed in a way that was not asked for")
+        self._limit = limit
+        self._size = 0
+        self._unpack = None
+        if packing not in ("", "identity"):
+            self._unpack = zlib.decompressobj(_ZLIB if packing == "deflate" else _GZIP)
+        if length.isdecimal() and (len(length) > 18 or int(length) > limit):
+            raise self._too_large()
+
+    def feed(self, piece: bytes) -> bytes:
+        """`piece`, unpacked. Raises `Fault`: too_large, bad_answer."""
+        if self._unpack is not None:
+            try:
+                piece = self._unpack.decompress(piece, self._limit - self._size + 1)
+            except zlib.error:
+                raise Fault("bad_answer", "the answer is packed, and cannot be unpacked") from None
+        self._size += len(piece)
+        if self._size > self._limit:
+            raise self._too_large()
+        return piece
+
+    def _too_large(self) -> Fault:
+        return Fault("too_large", f"the answer is larger than {self._limit >> 20} MiB")

@@ -1,0 +1,279 @@
+"""A model behind an OpenAI-compatible server: vLLM, DashScope, DeepSeek, Ollama, llama.cpp and others."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import anyio
+import httpx
+
+from whystall.agent_server.llm.answer import Assembly, ids
+from whystall.agent_server.llm.body import Body
+from whystall.agent_server.llm.faults import Fault, of_status, of_transport
+from whystall.agent_server.llm.jsontext import NotJson, parsed
+from whystall.agent_server.llm.request import Dialect
+from whystall.agent_server.llm.retry import pause
+from whystall.agent_server.llm.settings import LlmSettings, is_loopback
+from whystall.agent_server.llm.stream import DONE, Events
+from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+BODY_LIMIT = 4 << 20
+"""Bytes of an answer that comes whole."""
+STREAM_LIMIT = 16 << 20
+"""Bytes of an answer in pieces: some 250 of them carry one token."""
+_ERROR_LIMIT = 64 << 10
+_ERROR_S = 5.0
+_CONNECT_S = 10.0
+# After the model has ended, its tokens are counted; a connection that stays open longer says nothing more.
+_LINGER_S = 2.0
+# Bytes of text per token where a server does not count: 3 to 4 in English, 3 in Chinese.
+_BYTES_PER_TOKEN = 3
+
+
+class ChatClient:
+    """Implements `LanguageModel`. Use it as an async context manager; one request at a time.
+
+    Connects when it is first asked. Proxies and certificate authorities are those of the environment (``HTTPS_PROXY``,
+    ``NO_PROXY``, ``SSL_CERT_FILE``); this machine itself is spoken to directly. Redirects are not followed.
+    """
+
+    def __init__(self, settings: LlmSettings) -> None:
+        """Raises `ToolError` (no_model) when proxy or certificates of the environment cannot be used."""
+        self._settings = settings
+        self._key = settings.api_key.get_secret_value() if settings.api_key else ""
+        self._dialect = Dialect(settings)
+        self._ids = ids()
+        headers = {"User-Agent": "whystall", "Accept-Encoding": "identity"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        host = urlsplit(settings.base_url).hostname or ""
+        literal = f"[{host}]" if ":" in host else host
+        try:
+            self._http = httpx.AsyncClient(
+                headers=headers,
+                timeout=httpx.Timeout(settings.timeout, connect=min(_CONNECT_S, settings.timeout)),
+                follow_redirects=False,
+                mounts={f"all://{literal}": None} if is_loopback(host) else None,
+            )
+        except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+            raise ToolError(
+                ErrorCode.NO_MODEL,
+                f"the proxy or the certificates that the environment names cannot be used: {type(error).__name__}",
+                "look at HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
+            ) from None
+
+    @property
+    def name(self) -> str:
+        """What the server calls the model."""
+        return self._settings.model
+
+    async def __aenter__(self) -> ChatClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+    async def complete(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
+        """The next message, within the settings' `timeout`, retries included. Raises `LlmError`."""
+        started = time.monotonic()
+        limit = self._settings.timeout
+        last: list[Fault] = []
+        try:
+            with anyio.fail_after(limit):
+                reply = await self._persist(messages, functions, started + limit, last)
+        except TimeoutError:
+            before = f" (before: {last[-1].told(self._key)})" if last else ""
+            raise LlmError("timeout", f"no answer from {self._settings.host} within {limit:g} s{before}") from None
+        except Fault as fault:
+            raise fault.told(self._key) from None
+        return reply.model_copy(update={"seconds": time.monotonic() - started})
+
+    async def models(self, timeout: float) -> list[str] | None:
+        """Names of the models that the server lists, at most 1000; None where it answers and lists none.
+
+        Waits at most `timeout` seconds. Raises `LlmError`.
+        """
+        try:
+            with anyio.fail_after(timeout):
+                listed = await self._exchange("GET", "models", None)
+        except TimeoutError:
+            raise LlmError("timeout", f"no answer from {self._settings.host} within {timeout:g} s") from None
+        except Fault as fault:
+            raise fault.told(self._key) from None
+        entries = listed.get("data") if isinstance(listed, dict) else None
+        if not isinstance(entries, list):
+            return None
+        names = [entry.get("id") for entry in entries[:1000] if isinstance(entry, dict)]
+        return [name for name in names if isinstance(name, str)]
+
+    async def _persist(
+        self, messages: Sequence[Message], functions: Sequence[Function], deadline: float, last: list[Fault]
+    ) -> Reply:
+        """Ask until there is an answer, or no sense in asking again; `last` keeps what went wrong."""
+        attempt = 0
+        while True:
+            try:
+                return await self._ask(messages, functions)
+            except Fault as fault:
+                last.append(fault)
+                if fault.code == "rejected" and self._dialect.learn(fault.message):
+                    continue
+                wait = pause(attempt, fault.wait)
+                if not fault.again or attempt >= self._settings.retries:
+                    raise
+                if time.monotonic() + wait >= deadline:
+                    fault.message += f"; it asks to wait {fault.wait:g} s" if fault.wait is not None else ""
+                    raise
+            attempt += 1
+            await anyio.sleep(wait)
+
+    async def _ask(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
+        content = _encoded(self._dialect.body(messages, functions))
+        assembly = Assembly()
+        whole = await self._exchange("POST", "chat/completions", content, assembly)
+        if whole is not None:
+            assembly.add(whole)
+        reply = assembly.reply(self._ids)
+        self._dialect.reasoning_name = assembly.reasoning_name or self._dialect.reasoning_name
+        return _with_estimate(reply, len(content)) if reply.estimated else reply
+
+    async def _exchange(self, method: str, path: str, content: bytes | None, assembly: Assembly | None = None) -> Any:
+        """One request; the JSON of its answer, or None after a stream that went into `assembly`. Raises `Fault`."""
+        url = f"{self._settings.base_url}/{path}"
+        headers = {"Content-Type": "application/json"} if content is not None else {}
+        started = False
+        try:
+            async with self._http.stream(method, url, content=content, headers=headers) as response:
+                started = True
+                if response.status_code != 200:
+                    raise of_status(response.status_code, response.headers, await _start_of(response), url)
+                if assembly is not None and "event-stream" in response.headers.get("content-type", ""):
+                    await _read_stream(response, assembly)
+                    return None
+                return _json_of(response, await _read_whole(response))
+        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+            raise of_transport(error, self._settings.host, started=started) from None
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _pieces(response: httpx.Response) -> aclosing[AsyncGenerator[bytes, None]]:
+    """What comes, as it comes; it is closed with the block, whatever ends that."""
+    return aclosing(cast("AsyncGenerator[bytes, None]", response.aiter_raw()))
+
+
+def _body_of(response: httpx.Response, limit: int) -> Body:
+    return Body(response.headers.get("content-encoding", ""), response.headers.get("content-length", ""), limit)
+
+
+async def _start_of(response: httpx.Response) -> bytes:
+    """The beginning of an error's body; what cannot be had of it does not matter."""
+    start = bytearray()
+    try:
+        body = _body_of(response, _ERROR_LIMIT)
+        with anyio.move_on_after(_ERROR_S):
+            async with _pieces(response) as pieces:
+                async for piece in pieces:
+                    start += body.feed(piece)
+    except (Fault, httpx.HTTPError):
+        return bytes(start)
+    return bytes(start)
+
+
+async def _read_whole(response: httpx.Response) -> bytes:
+    body = _body_of(response, BODY_LIMIT)
+    read = bytearray()
+    async with _pieces(response) as pieces:
+        async for piece in pieces:
+            read += body.feed(piece)
+    return bytes(read)
+
+
+def _json_of(response: httpx.Response, read: bytes) -> Any:
+    try:
+        return parsed(read)
+    except NotJson:
+        text = read.strip()
+    if text[:1] in (b"{", b"[") and text[-1:] not in (b"}", b"]"):
+        raise Fault("cut_off", "the answer ends in its middle", again=True)
+    if not text:
+        raise Fault("bad_answer", "the answer is empty", again=True)
+    what = "a web page" if text[:1] == b"<" else clean(response.headers.get("content-type", "") or "something", 60)
+    raise Fault("bad_answer", f"the answer is {what}, no JSON: is that the address of a model?")
+
+
+async def _read_stream(response: httpx.Response, assembly: Assembly) -> None:
+    """Take events in until the model has ended."""
+    body, events = _body_of(response, STREAM_LIMIT), Events()
+    deadline = math.inf
+    async with _pieces(response) as pieces:
+        while True:
+            with anyio.CancelScope(deadline=deadline) as linger:
+                piece = await _next(pieces, assembly)
+            if linger.cancelled_caught or piece is None:
+                break
+            if any(_taken(lines, assembly) for lines in events.feed(body.feed(piece))):
+                return
+            if assembly.finished and deadline == math.inf:
+                deadline = anyio.current_time() + _LINGER_S
+    for lines in events.close():
+        _taken(lines, assembly)
+    if not assembly.finished:
+        raise Fault("cut_off", "the stream ends before the answer does", again=True)
+
+
+async def _next(pieces: AsyncIterator[bytes], assembly: Assembly) -> bytes | None:
+    """The next piece; None at the end, also at a bad one once the model has ended."""
+    try:
+        return await anext(pieces, None)
+    except httpx.HTTPError:
+        if assembly.finished:
+            return None
+        raise
+
+
+def _taken(lines: list[str], assembly: Assembly) -> bool:
+    """Put an event into `assembly`; whether it was the last one."""
+    joined = "\n".join(lines)
+    try:
+        chunks = [parsed(joined)]
+    except NotJson:
+        chunks = []
+        for line in lines if joined.strip() != DONE else [DONE]:  # servers that leave out the empty lines
+            if line.strip() == DONE:
+                for chunk in chunks:
+                    assembly.add(chunk)
+                assembly.end()
+                return True
+            try:
+                chunks.append(parsed(line))
+            except NotJson:
+                raise Fault("bad_answer", "an event of the stream is no JSON") from None
+    for chunk in chunks:
+        assembly.add(chunk)
+    return False
+
+
+def _with_estimate(reply: Reply, asked: int) -> Reply:
+    """`reply` with the tokens that its length, and the `asked` bytes of the request, come to."""
+    said = [reply.content, reply.refusal, reply.reasoning or "", *(call.name + call.arguments for call in reply.calls)]
+    out = sum(len(text.encode()) for text in said)
+    tokens = {"tokens_in": math.ceil(asked / _BYTES_PER_TOKEN), "tokens_out": math.ceil(out / _BYTES_PER_TOKEN)}
+    return reply.model_copy(update=tokens)

@@ -1,0 +1,240 @@
+"""What went wrong between us and a model, in a code and one line."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from html import unescape
+from typing import Any
+
+import httpx
+
+from whystall.agent_server.llm.jsontext import NotJson, parsed
+from whystall.agent_server.llm.retry import asked_wait
+from whystall.agent_server.llm.settings import PREFIX
+from whystall.agent_server.llm.wire import LlmError
+from whystall.tools.contract.text import clean
+
+_TEXT_LIMIT = 300
+_LINE_LIMIT = 500
+# A run of the key this long, wherever a server repeats it, is taken for a part of it.
+_TELLING = 8
+_SHORTEST_SECRET = 4
+_TITLE = re.compile(r"<title[^>]*>(.{1,200}?)</title", re.IGNORECASE | re.DOTALL)
+# What vLLM, OpenAI, DeepSeek, llama.cpp, Ollama and DashScope say when a conversation has grown too long.
+_TOO_LONG = re.compile(
+    r"context[ _]length|context[ _]size|context window|exceed_context|maximum (?:model|context|input)|input length"
+    r"|prompt is too long|too many tokens|longer than the (?:maximum|model)",
+    re.IGNORECASE,
+)
+_NO_TOOLS = re.compile(
+    r"not support\w*\W.{0,40}\b(?:tool|function)|\b(?:tool|function).{0,40}\b(?:not support|unsupported)"
+    r"|enable-auto-tool-choice|tool-call-parser|--jinja",
+    re.IGNORECASE,
+)
+_NO_CREDIT = re.compile(r"insufficient[_ ](?:quota|balance)|arrearage|exceeded your current quota", re.IGNORECASE)
+# Words that servers put into `type` or `code` of an error within an answer, and the status that they stand for.
+_KINDS = (
+    (re.compile(r"rate.?limit|throttl|too_many", re.IGNORECASE), 429),
+    (re.compile(r"auth|api.?key|permission", re.IGNORECASE), 401),
+    (re.compile(r"overload|unavailable", re.IGNORECASE), 503),
+    (re.compile(r"not.?found", re.IGNORECASE), 404),
+    (re.compile(r"invalid|bad.?request|unsupported|exceed_context", re.IGNORECASE), 400),
+)
+
+
+class Fault(LlmError):
+    """An `LlmError` on its way: `again`: it may pass, so that asking again is worth it, after `wait` seconds where the
+    server said so. `message` may still hold what a server repeats of the key: `told` makes of it what others see.
+    """
+
+    def __init__(self, code: str, message: str, *, again: bool = False, wait: float | None = None) -> None:
+        super().__init__(code, message)
+        self.message = message
+        self.again = again
+        self.wait = wait
+
+    def told(self, key: str, more: str = "") -> LlmError:
+        """The error without the key and anything that could steer a terminal; `more` is put behind it."""
+        return LlmError(self.code, clean(_hidden(self.message, key), _LINE_LIMIT) + more)
+
+
+def of_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> Fault:
+    """What an answer with another status than 200 means."""
+    text = _words(body, headers.get("content-type", ""))
+    if 300 <= status < 400:
+        to = httpx.URL(headers["location"]).host if _is_url(headers.get("location", "")) else ""
+        where = f" to {to}" if to else ""
+        return Fault("rejected", f"{url} redirects{where}, where no key is sent; set {PREFIX}BASE_URL to that place")
+    wait = asked_wait(headers) if status in (408, 429) or status >= 500 else None
+    fault = _judged(status, text, wait)
+    fault.message = f"HTTP {status}{': ' if text else ''}{text}{_hint(fault.code, status, text, url)}"
+    return fault
+
+
+def of_object(answer: Mapping[str, Any]) -> Fault | None:
+    """The error that an answer of status 200 holds, whole or within its stream; None where it holds none."""
+    error = answer.get("error")
+    if not error and answer.get("object") != "error" and (answer.get("choices") is not None or "code" not in answer):
+        return None
+    inner = error if isinstance(error, dict) else answer
+    text = clean(_message(error or answer) or "an error without a word", _TEXT_LIMIT)
+    status = _status(inner)
+    fault = _judged(status, text, None)
+    fault.message = f"the server reports an error within its answer: {text}{_hint(fault.code, status, text, '')}"
+    return fault
+
+
+def of_transport(error: Exception, host: str, *, started: bool) -> Fault:
+    """What a failed connection means; `started`: some of the answer was there."""
+    causes = list(_chain(error))
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            why = clean(cause.verify_message, _TEXT_LIMIT)
+            hint = "name the certificate authority with SSL_CERT_FILE"
+            return Fault("unreachable", f"TLS: the certificate of {host} is not trusted: {why}; {hint}")
+    for cause in causes:
+        if isinstance(cause, ssl.SSLError):
+            why = clean(cause.reason or "it failed", _TEXT_LIMIT).replace("_", " ").lower()
+            return Fault("unreachable", f"TLS with {host}: {why}; does it speak https at that port?")
+    if isinstance(error, httpx.ProxyError):
+        return Fault("unreachable", f"the proxy of the environment does not connect to {host}", again=True)
+    if isinstance(error, httpx.ConnectTimeout):
+        return Fault("unreachable", f"{host} does not answer", again=True)
+    if isinstance(error, httpx.TimeoutException):
+        return Fault("timeout", f"{host} fell silent", again=True)
+    if isinstance(error, httpx.ConnectError):
+        return Fault("unreachable", f"{host}: {_reason(causes)}", again=True)
+    if isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError | OSError):
+        when = "within its answer" if started else "without an answer"
+        return Fault("cut_off", f"{host} ended the connection {when}", again=True)
+    return Fault("unreachable", f"{host}: {type(error).__name__}")
+
+
+def _judged(status: int, text: str, wait: float | None) -> Fault:
+    """The code that `status` and the server's words come to, without a message."""
+    if status in (401, 403, 407):
+        return Fault("unauthorised", text)
+    if status == 413 or (status >= 400 and status != 429 and _TOO_LONG.search(text)):
+        return Fault("context_full", text)
+    if status == 402 or (status == 429 and _NO_CREDIT.search(text)):
+        return Fault("rejected", text)
+    if status == 429:
+        return Fault("rate_limited", text, again=True, wait=wait)
+    if status == 408:
+        return Fault("timeout", text, again=True, wait=wait)
+    if status >= 500:
+        # llama.cpp answers 500, and will again, where it was not started for function calls
+        lasting = status in (501, 505) or "--jinja" in text
+        return Fault("rejected" if lasting else "server_error", text, again=not lasting, wait=wait)
+    return Fault("rejected" if status >= 400 else "bad_answer", text, again=status == 425, wait=wait)
+
+
+def _hint(code: str, status: int, text: str, url: str) -> str:
+    if status == 404 and "model" in text.lower():
+        return f"; check {PREFIX}MODEL"
+    if status == 404 and url:
+        return f"; nothing answers at {url}: {PREFIX}BASE_URL usually ends in /v1"
+    if code == "unauthorised":
+        return "; check the proxy's user" if status == 407 else f"; check {PREFIX}API_KEY_FILE (or _API_KEY)"
+    if code == "rejected" and _NO_TOOLS.search(text):
+        return "; choose a model that can call functions, or start the server with function calls"
+    if status == 405:
+        return f"; check {PREFIX}BASE_URL"
+    return ""
+
+
+def _status(error: Mapping[str, Any]) -> int:
+    """The HTTP status that an error within an answer stands for."""
+    words = []
+    for name in ("code", "status", "type"):
+        value = error.get(name)
+        if str(value).isdecimal() and 400 <= int(str(value)[:4]) < 600:
+            return int(str(value)[:4])
+        words.append(str(value))
+    found = (status for pattern, status in _KINDS if pattern.search(" ".join(words)))
+    return next(found, 500)
+
+
+def _words(body: bytes, kind: str) -> str:
+    """What a server says in the body of an error, cut short."""
+    try:
+        said = _message(parsed(body))
+    except NotJson:
+        said = ""
+        text = body.decode("utf-8", "replace").strip()
+        if "html" in kind or text[:1] == "<":
+            title = _TITLE.search(text)
+            said = "a web page" + (f" ({unescape(title[1]).strip()})" if title else "")
+        elif text:
+            said = text
+    return clean(" ".join(said.split()), _TEXT_LIMIT)
+
+
+def _message(value: Any) -> str:
+    """The text of an error: a string, or the one under a name that servers use, at most three levels down."""
+    for _ in range(3):
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list):
+            value = value[0] if value else None
+        elif isinstance(value, dict):
+            names = ("error", "message", "detail", "msg", "error_msg", "code")
+            value = next((value[name] for name in names if value.get(name)), None)
+        else:
+            break
+    return value if isinstance(value, str) else ""
+
+
+def _is_url(text: str) -> bool:
+    try:
+        return bool(httpx.URL(text).host)
+    except (httpx.InvalidURL, ValueError):
+        return False
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what led to it."""
+    seen: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        cause = left.pop(0)
+        if cause is None or cause in seen or len(seen) > 20:
+            continue
+        seen.append(cause)
+        yield cause
+        left += [cause.__cause__, cause.__context__, *getattr(cause, "exceptions", ())]
+
+
+def _reason(causes: list[BaseException]) -> str:
+    for cause in causes:
+        if isinstance(cause, socket.gaierror):
+            return "its name is not known (DNS)"
+        if isinstance(cause, ConnectionRefusedError):
+            return "nothing listens there (connection refused)"
+    for cause in causes:
+        if isinstance(cause, OSError) and cause.strerror:
+            return clean(cause.strerror, _TEXT_LIMIT)
+    return "no connection"
+
+
+def _hidden(text: str, key: str) -> str:
+    """`text` with stars for every run of it that is a part of `key`."""
+    if len(key) < _SHORTEST_SECRET:
+        return text
+    shortest = min(_TELLING, len(key))
+    parts = []
+    at = 0
+    while at < len(text):
+        end = at + shortest
+        if end > len(text) or text[at:end] not in key:
+            parts.append(text[at])
+            at += 1
+            continue
+        while end < len(text) and text[at : end + 1] in key:
+            end += 1
+        parts.append("***")
+        at = end
+    return "".join(parts)

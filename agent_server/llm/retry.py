@@ -1,0 +1,67 @@
+"""When to ask a busy server again."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+# As in the clients of OpenAI: half a second, doubled each time, up to eight.
+_FIRST_S, _LONGEST_S = 0.5, 8.0
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_RANDOM = random.SystemRandom()
+
+
+def pause(attempt: int, asked: float | None) -> float:
+    """Seconds to wait after `attempt` (0: the first) failed: what the server `asked` for, else growing and scattered,
+    so that many clients do not come back at once.
+    """
+    if asked is not None:
+        return asked
+    return min(_LONGEST_S, _FIRST_S * 2.0 ** min(attempt, 10)) * _RANDOM.uniform(0.75, 1.25)
+
+
+def asked_wait(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a server asks to wait, never negative; None where it does not say.
+
+    ``Retry-After`` in seconds or as a date, ``retry-after-ms``, else ``x-ratelimit-reset-*`` of what is used up.
+    """
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        seconds = _number(headers.get(name, ""))
+        if seconds is not None:
+            return seconds * unit
+    if (given := headers.get("retry-after")) is not None:
+        return _until(given)
+    resets = [
+        _duration(headers.get(f"x-ratelimit-reset-{what}", ""))
+        for what in ("requests", "tokens")
+        if headers.get(f"x-ratelimit-remaining-{what}", "").strip() == "0"
+    ]
+    return max((seconds for seconds in resets if seconds is not None), default=None)
+
+
+def _number(text: str) -> float | None:
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _until(date: str) -> float | None:
+    try:
+        return max(0.0, parsedate_to_datetime(date).timestamp() - time.time())
+    except (ValueError, TypeError, IndexError, OverflowError, OSError):
+        return None
+
+
+def _duration(text: str) -> float | None:
+    """Seconds of ``1s``, ``6m0s``, ``120ms`` or a plain number."""
+    parts = _PART.findall(text)
+    if parts and "".join(number + unit for number, unit in parts) == text.strip():
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return _number(text)
