@@ -16,7 +16,8 @@ from model_http import Answer, Call, Die, Policy, Request, Say
 from model_reading import CONCLUDE, Reading, numbers
 
 FIRST_LOOK = "host_snapshot"
-AT_ONCE = 3
+SEARCH = "kb_search"
+AT_ONCE = 2
 """Tools called in one message, at most."""
 CITED = 4
 """Findings that the story cites, at most."""
@@ -43,23 +44,26 @@ class Conclusion:
 
 
 def engineer(request: Request) -> Say:
-    """First look; then, in parallel, the tools that tell the open causes apart, until none is left; then conclude."""
+    """First look, if there was none; then, in parallel, the tools that tell the open causes apart, and what is known of
+    such a symptom; then what still tells them apart; then the conclusion.
+    """
     reading = Reading(request)
-    chosen = next_functions(reading)
-    if chosen:
-        return Say(calls=[Call(name, {}) for name in chosen])
-    return Say(calls=[conclusion(reading).call()])
+    calls = next_calls(reading)
+    return Say(calls=calls or [conclusion(reading).call()])
 
 
-def next_functions(reading: Reading) -> list[str]:
+def next_calls(reading: Reading) -> list[Call]:
     """What to call now; empty when it is time to conclude."""
     if CONCLUDE in reading.called:
         return []
-    left = [name for name in reading.functions if name != CONCLUDE and name not in reading.called]
-    if FIRST_LOOK in left:
-        return [FIRST_LOOK]
+    left = [name for name in reading.functions if name not in reading.called]
+    if FIRST_LOOK in left and not reading.findings:
+        return [Call(FIRST_LOOK)]
     wanted = [tool for cause in reading.causes if is_open(cause) for tool in cause.get("tools", [])]
-    return [tool for tool in dict.fromkeys(wanted) if tool in left][:AT_ONCE]
+    calls = [Call(tool) for tool in dict.fromkeys(wanted) if tool in left][:AT_ONCE]
+    if calls and SEARCH in left and reading.symptom:
+        calls.append(Call(SEARCH, {"query": reading.symptom}))
+    return calls
 
 
 def is_open(cause: Mapping[str, Any]) -> bool:
@@ -74,7 +78,7 @@ def conclusion(reading: Reading) -> Conclusion:
         return Conclusion("unknown")
     cited = [reading.findings[id] for id in supported.get("for", []) if id in reading.findings]
     chain = [(sentence(finding, reading.language), [finding["id"]]) for finding in cited[:CITED]]
-    return Conclusion(supported["cause"], chain, [r["id"] for r in supported.get("remedies", [])[:1]])
+    return Conclusion(supported["cause"], chain, supported.get("remedies", [])[:1])
 
 
 def sentence(finding: Mapping[str, Any], language: str) -> str:
@@ -108,7 +112,7 @@ class Inventor:
 
     def __call__(self, request: Request) -> Say:
         reading = Reading(request)
-        if next_functions(reading):
+        if next_calls(reading):
             return engineer(request)
         honest = conclusion(reading)
         invents = self.stubborn or CONCLUDE not in reading.called

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from model_http import Json, Request
 
 CONCLUDE = "conclude"
-_DECODER = json.JSONDecoder()
+_FENCE = re.compile(r"^<<data (?P<nonce>[0-9a-f]+)\n(?P<data>.*)\n(?P=nonce) data>>$", re.MULTILINE)
 
 
 class Reading:
     """What a model knows after reading a request.
 
-    `findings` by id, as they were last told; `causes` in the order in which they were last told. Both come from the
-    functions' answers and from the briefing, whatever these look like around the JSON.
+    `findings` by id, as they were last told; `causes` in the order in which they were last told; `symptom` as a person
+    told it. All come from the data that briefing and answers hold, wherever in it they stand.
     """
 
     def __init__(self, request: Request) -> None:
@@ -24,6 +25,7 @@ class Reading:
         self.messages = request.messages
         self.findings: dict[str, Json] = {}
         self.causes: list[Json] = []
+        self.symptom = ""
         for message in self.messages:
             if message["role"] in ("user", "tool"):
                 self._take(message["content"])
@@ -32,10 +34,11 @@ class Reading:
         causes: list[Json] = []
         for value in payloads(text):
             for found in objects(value):
-                if "kind" in found and str(found.get("id", "")).startswith("F"):
+                if "kind" in found and "id" in found:
                     self.findings[found["id"]] = found
                 elif "state" in found and "cause" in found:
                     causes.append(found)
+                self.symptom = found.get("symptom", self.symptom)
         self.causes = causes or self.causes
 
     @property
@@ -54,35 +57,13 @@ class Reading:
         """The functions called so far, in order."""
         return [c["function"]["name"] for m in self.messages for c in m.get("tool_calls") or []]
 
-    @property
-    def corrections(self) -> int:
-        """How often a conclusion was given and sent back."""
-        return self.called.count(CONCLUDE)
-
-    def offers(self, name: str, parameter: str) -> bool:
-        """Whether the function `name` takes `parameter`."""
-        schema = self.functions.get(name, {}).get("parameters", {})
-        return parameter in schema.get("properties", {})
-
 
 def payloads(text: str) -> Iterator[Any]:
-    """Every JSON object, list or string that stands in `text`; what is broken is passed over."""
-    at = 0
-    while (at := _next(text, at)) >= 0:
-        try:
-            value, end = _DECODER.raw_decode(text, at)
-        except ValueError:
-            at += 1
-            continue
-        if isinstance(value, str):
-            yield from payloads(value)
-        else:
-            yield value
-        at = end
-
-
-def _next(text: str, start: int) -> int:
-    return min((at for at in (text.find(mark, start) for mark in '{["') if at >= 0), default=-1)
+    """What stands in the fences of `text`: data, whoever wrote it. Between two markers with the same number is one
+    line of JSON.
+    """
+    for fence in _FENCE.finditer(text):
+        yield json.loads(fence["data"])
 
 
 def objects(value: Any) -> Iterator[Json]:
