@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.app import App
 from whystall.knowledge_base.models import Incident, Match
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import Params
+
+_MOST = 64  # entries of a list among the arguments
+
+
+class SimilarParams(Params):
+    """A case to find the like of: that of a diagnosis, or one told by what was found."""
+
+    diagnosis: Annotated[str | None, Field(min_length=1, max_length=200, description="id of a diagnosis; or else:")] = (
+        None
+    )
+    kinds: Annotated[
+        str | None, Field(min_length=1, max_length=4000, description="kinds of abnormal findings, by comma")
+    ] = None
+    features: Annotated[
+        str | None, Field(min_length=1, max_length=4000, description="typed facts, by comma: op:fsync, fs:nfs")
+    ] = None
+    symptom: Annotated[str | None, Field(min_length=1, max_length=2000, description="what was noticed at first")] = None
+    ran: Annotated[str | None, Field(min_length=1, max_length=1000, description="tools that looked, by comma")] = None
+    limit: Annotated[int, Field(ge=1, le=20)] = 5
 
 
 class Hit(BaseModel):
@@ -25,7 +50,60 @@ class Hits(BaseModel):
     hits: list[Hit]
 
 
+def similar(app: App, params: SimilarParams) -> Hits:
+    """Past incidents with the same evidence as `params`, those that are known to be the same problem first.
+
+    Raises `ToolError`: bad_argument when nothing is given, or what is given is unknown; not_found: the diagnosis.
+    """
+    from whystall.knowledge_base.evidence import evidence_from, evidence_of
+
+    base = app.kb()
+    told = [name for name in ("kinds", "features", "symptom", "ran") if getattr(params, name) is not None]
+    if params.diagnosis is not None:
+        if told:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"a diagnosis says its {told[0]} itself", "leave one of them out")
+        evidence = evidence_of(base.get_diagnosis(params.diagnosis))
+    elif told in ([], ["ran"]):
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "nothing to compare with", "give diagnosis, kinds, features or symptom")
+    else:
+        features = [*(f"kind:{kind}" for kind in _kinds(params.kinds)), *_features(params.features)]
+        evidence = evidence_from(features=features, symptom=params.symptom or "", ran=_listed("ran", params.ran))
+    return _hits(app, base.similar(evidence, params.limit))
+
+
+def _kinds(text: str | None) -> list[str]:
+    from whystall.tools.contract.kinds import KINDS
+
+    found = _listed("kinds", text)
+    for kind in found:
+        if kind not in KINDS:
+            near = get_close_matches(kind, KINDS, 3) or ["the kinds of a result's findings"]
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"kinds: unknown {kind!r}", f"perhaps: {', '.join(near)}")
+    return found
+
+
+def _features(text: str | None) -> list[str]:
+    from whystall.knowledge_base.features import TYPES, unknown
+
+    found = _listed("features", text)
+    if odd := unknown(found):
+        remedy = f"type:value, with a type of: {', '.join(TYPES)}"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"features: unknown {odd[0]!r}", remedy)
+    return found
+
+
+def _listed(name: str, text: str | None) -> list[str]:
+    found = [word for part in (text or "").split(",") if (word := part.strip())]
+    if len(found) > _MOST:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: {len(found)} entries", f"give at most {_MOST}")
+    return list(dict.fromkeys(found))
+
+
 def search(app: App, query: str, limit: int) -> Hits:
     """At most `limit` past incidents for `query`."""
+    return _hits(app, app.kb().search(query, limit=limit))
+
+
+def _hits(app: App, matches: Sequence[Match]) -> Hits:
     base = app.kb()
-    return Hits(hits=[Hit(match=m, incident=base.get_incident(m.incident)) for m in base.search(query, limit=limit)])
+    return Hits(hits=[Hit(match=match, incident=base.get_incident(match.incident)) for match in matches])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict
 
 from whystall.agent_server.app import App
 from whystall.agent_server.doors import wire, words
-from whystall.agent_server.doors.lookup import Hits
+from whystall.agent_server.doors.mcp_knowledge import RESULTS
 from whystall.agent_server.doors.mcp_schemas import full_schema
+from whystall.agent_server.investigation import transcripts
 from whystall.knowledge_base.models import Diagnosis, Lang, Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import ToolResult
@@ -20,6 +23,7 @@ TEMPLATES = {
     "artifacts": ("Artifact", "A table, folded stacks or another file that a result points to"),
     "incidents": ("Incident", "A past incident: symptom, root cause, fix, source (JSON)"),
     "tickets": ("Ticket", "A ticket with its evidence (Markdown)"),
+    "transcripts": ("Transcript", "Everything a diagnosis rests on (JSON lines); the id is the diagnosis'"),
     "schemas": ("Schema", "The whole shape of a tool's structured result (JSON schema); the id is the tool's name"),
 }
 _MEDIA = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".md": "text/markdown"}
@@ -50,29 +54,32 @@ class Page(BaseModel):
 def results(app: App) -> dict[str, type[BaseModel]]:
     """What each MCP tool answers with."""
     found: dict[str, type[BaseModel]] = {tool.name: ToolResult[tool.data] for tool in app.tools()}  # type: ignore[name-defined]
-    return found | {"diagnose": Diagnosis, "kb_search": Hits, "ticket_draft": Ticket, "artifact_read": Page}
+    return found | RESULTS | {"diagnose": Diagnosis, "ticket_draft": Ticket, "artifact_read": Page}
 
 
 def read(app: App, uri: str, lang: Lang) -> Stored:
     """The text behind `uri`; `ToolError` (not_found) when there is none."""
     kind, _, name = uri.removeprefix(SCHEME).partition("/")
     if uri.startswith(SCHEME) and name:
-        if kind == "artifacts":
-            path = app.artifact(uri)
-            try:
-                text = path.read_text("utf-8", errors="backslashreplace")
-            except OSError as error:
-                message = f"cannot read {uri!r}: {error.strerror}"
-                raise ToolError(ErrorCode.IO_ERROR, message, "run the tool again") from None
-            return Stored(_MEDIA.get(path.suffix, "text/plain"), text)
+        if kind in ("artifacts", "transcripts"):
+            return _file(uri, app.artifact(uri) if kind == "artifacts" else transcripts.path_of(name))
         if kind == "incidents":
-            incident = wire.structured(app.kb().get_incident(name))
+            incident = wire.structured(app.kb().get_incident(unquote(name)))
             return Stored("application/json", json.dumps(incident, ensure_ascii=False, indent=1))
         if kind == "tickets":
             return Stored("text/markdown", words.ticket_text(app.kb().get_ticket(name), lang))
         if kind == "schemas" and (model := results(app).get(name)):
             return Stored("application/schema+json", json.dumps(full_schema(model), ensure_ascii=False))
     raise ToolError(ErrorCode.NOT_FOUND, f"nothing is stored under {uri!r}", f"valid: {', '.join(templates())}")
+
+
+def _file(uri: str, path: Path) -> Stored:
+    try:
+        text = path.read_text("utf-8", errors="backslashreplace")
+    except OSError as error:
+        message = f"cannot read {uri!r}: {error.strerror}"
+        raise ToolError(ErrorCode.IO_ERROR, message, "run the tool again") from None
+    return Stored(_MEDIA.get(path.suffix, "text/plain"), text)
 
 
 def read_page(app: App, uri: str, offset: int, limit: int, lang: Lang) -> Page:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import mcp_types as types
 from mcp.server import Server
@@ -19,15 +20,18 @@ from mcp.shared.exceptions import MCPError
 from whystall.agent_server.app import App
 from whystall.agent_server.doors import mcp_resources, wire
 from whystall.agent_server.doors.mcp_calls import Calls
-from whystall.agent_server.doors.mcp_tools import TEXT_LIMIT, Entry, entries
+from whystall.agent_server.doors.mcp_completion import complete
+from whystall.agent_server.doors.mcp_entry import TEXT_LIMIT, Entry
+from whystall.agent_server.doors.mcp_tools import entries
 from whystall.agent_server.doors.version import version
 from whystall.knowledge_base.models import Lang
 from whystall.prompts import mcp as prompts
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
 
 _log = logging.getLogger("whystall.mcp")
 _Context = ServerRequestContext[Any, Any]
-_LISTED = 50  # tickets named in resources/list; older ones are reached by their uri
+_LISTED = 50  # tickets and cards named in resources/list, the latest; others are reached by completion or search
 
 
 class Door:
@@ -50,6 +54,7 @@ class Door:
             on_read_resource=self._read_resource,
             on_list_prompts=self._list_prompts,
             on_get_prompt=self._get_prompt,
+            on_completion=self._complete,
         )
 
     async def _list_tools(self, _ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -83,14 +88,12 @@ class Door:
     ) -> types.ListResourcesResult:
         try:
             tickets = self.app.kb().list_tickets(limit=_LISTED)
+            cards = self.app.kb().cards.list(limit=_LISTED)
         except ToolError as error:
             raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
-        return types.ListResourcesResult(
-            resources=[
-                types.Resource(uri=f"{mcp_resources.SCHEME}tickets/{t.id}", name=t.id, mime_type="text/markdown")
-                for t in tickets
-            ]
-        )
+        found = [_resource("tickets", t.id, f"ticket {t.id}", "text/markdown") for t in tickets]
+        found += [_resource("incidents", c.id, c.title.get(self.lang), "application/json") for c in cards]
+        return types.ListResourcesResult(resources=found)
 
     async def _list_templates(
         self, _ctx: _Context, _params: types.PaginatedRequestParams | None
@@ -114,6 +117,12 @@ class Door:
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=uri, mime_type=stored.media_type, text=stored.text)]
         )
+
+    async def _complete(self, _ctx: _Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        try:
+            return types.CompleteResult(completion=complete(self.app, params))
+        except ToolError as error:
+            raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
 
     async def _list_prompts(
         self, _ctx: _Context, _params: types.PaginatedRequestParams | None
@@ -145,6 +154,12 @@ class Door:
         )
 
 
+def _resource(kind: str, id: str, title: str, media_type: str) -> types.Resource:
+    """A stored text as a client lists it. An id may hold any character but blanks: a uri may not."""
+    uri = f"{mcp_resources.SCHEME}{kind}/{quote(id, safe='')}"
+    return types.Resource(uri=uri, name=id, title=clean(title), mime_type=media_type)
+
+
 def _declared(entry: Entry) -> types.Tool:
     """Nothing here changes the observed host: what is not read-only adds to our own store."""
     return types.Tool(
@@ -157,7 +172,7 @@ def _declared(entry: Entry) -> types.Tool:
             title=entry.title,
             read_only_hint=entry.read_only,
             destructive_hint=False,
-            idempotent_hint=entry.read_only,
+            idempotent_hint=entry.read_only or entry.repeatable,
             open_world_hint=False,
         ),
     )

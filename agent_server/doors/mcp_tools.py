@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import Field, create_model
 
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosing import DiagnoseParams
 from whystall.agent_server.doors import words
-from whystall.agent_server.doors.lookup import search
 from whystall.agent_server.doors.mcp_calls import Progress
+from whystall.agent_server.doors.mcp_entry import TEXT_LIMIT, Answer, Entry
+from whystall.agent_server.doors.mcp_knowledge import knowledge_entries
 from whystall.agent_server.doors.mcp_resources import read_page, results
-from whystall.agent_server.doors.mcp_schemas import Schema, input_schema, output_schema
 from whystall.agent_server.engines import Engine
 from whystall.agent_server.stack_sources import compares, observes
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.params import Params, parse_params
+from whystall.tools.contract.params import Params
 from whystall.tools.contract.registry import Reads, Tool
-
-TEXT_LIMIT = 6000
-Answer = tuple[BaseModel, str]
 
 _Recording = Annotated[
     str | None,
@@ -35,9 +31,6 @@ _Recording = Annotated[
     ),
 ]
 _Engine = Annotated[Engine, Field(description="how to observe")]
-# Arguments that mean the same everywhere: explained by `diagnose` and by the server's instructions, not by every tool.
-_COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile", "jobs"})
-_COMMON |= {"hz", "event", "rank", "step"}
 _DIRECTORIES = frozenset({"traces", "before", "after"})
 _RANKS = ("a directory", "the directory with the traces of the ranks")
 _NAMED: dict[Reads, tuple[str, str]] = {
@@ -45,17 +38,6 @@ _NAMED: dict[Reads, tuple[str, str]] = {
     "ranks": _RANKS,
     "stacks": ("stack samples", "a recording, an accelerator's profile, or a file of stacks"),
 }
-# A cluster runs what it is sent, and what it sends back is loaded as code: no client may name one.
-_OPERATORS = frozenset({"scheduler"})
-CORE = "core"
-"""The set of those tools that observe nothing or choose for themselves what to observe."""
-
-
-class KbSearchParams(Params):
-    """Search past incidents."""
-
-    query: Annotated[str, Field(min_length=1, max_length=1000, description="symptom, error text, names")]
-    limit: Annotated[int, Field(ge=1, le=20)] = 5
 
 
 class TicketDraftParams(Params):
@@ -68,53 +50,19 @@ class ReadParams(Params):
     """Read a stored text."""
 
     uri: Annotated[
-        str, Field(min_length=1, max_length=4096, description="whystall://artifacts|incidents|tickets|schemas/ID")
+        str,
+        Field(
+            min_length=1, max_length=4096, description="whystall://artifacts|incidents|tickets|transcripts|schemas/ID"
+        ),
     ]
     offset: Annotated[int, Field(ge=0, description="characters to skip")] = 0
     limit: Annotated[int, Field(ge=1, le=20_000, description="characters")] = TEXT_LIMIT
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One MCP tool. `call` gets the arguments that were given, already valid as `params`.
-
-    `toolset`: the room of `tools/` that a diagnostic tool lives in (``host``, ...), else `CORE`.
-    """
-
-    name: str
-    title: str
-    description: str
-    params: type[Params]
-    result: type[BaseModel]
-    call: Callable[[dict[str, Any], Progress], Awaitable[Answer]]
-    read_only: bool = True
-    toolset: str = CORE
-
-    @property
-    def arguments(self) -> Schema:
-        """The input schema."""
-        return input_schema(self.params, told=() if self.toolset == CORE else _COMMON, without=_OPERATORS)
-
-    @property
-    def output(self) -> Schema:
-        """The output schema."""
-        return output_schema(self.result)
-
-    async def answer(self, arguments: dict[str, Any], progress: Progress) -> Answer:
-        """Check `arguments` and call. Raises `ToolError`, for unknown arguments with the list of valid ones."""
-        fields = [name for name in self.params.model_fields if name not in _OPERATORS]
-        if refused := next((name for name in arguments if name in _OPERATORS), None):
-            message = f"{refused} is for whoever runs the server, who trusts it with code"
-            raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"valid: {', '.join(fields)}")
-        given = {name: value for name, value in arguments.items() if value is not None or name not in fields}
-        valid = parse_params(self.params, given)
-        return await self.call(valid.model_dump(include=set(given)), progress)
-
-
 def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry]:
     """What is offered, by name: everything, or the tools and toolsets in `chosen`; `ToolError` for an unknown one."""
     made = [_diagnostic(app, tool, lang) for tool in app.tools()]
-    made += [_diagnose(app, lang), _kb_search(app, lang), _ticket_draft(app, lang), _artifact_read(app, lang)]
+    made += [_diagnose(app, lang), *knowledge_entries(app, lang), _ticket_draft(app, lang), _artifact_read(app, lang)]
     known = {name for entry in made for name in (entry.name, entry.toolset)}
     for name in chosen:
         if name not in known:
@@ -153,15 +101,6 @@ def _diagnose(app: App, lang: Lang) -> Entry:
     return Entry("diagnose", "Diagnose a stall", text, params, result, call, read_only=False)
 
 
-def _kb_search(app: App, lang: Lang) -> Entry:
-    async def call(given: dict[str, Any], progress: Progress) -> Answer:
-        hits = search(app, given["query"], given.get("limit", 5))
-        return hits, words.hits_text(hits, lang)
-
-    text = "Finds past incidents that resemble a symptom; says so when none does."
-    return Entry("kb_search", "Search past incidents", text, KbSearchParams, results(app)["kb_search"], call)
-
-
 def _ticket_draft(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
         ticket = app.kb().draft_ticket(given["diagnosis"])
@@ -177,7 +116,7 @@ def _artifact_read(app: App, lang: Lang) -> Entry:
         page = read_page(app, given["uri"], given.get("offset", 0), given.get("limit", TEXT_LIMIT), lang)
         return page, page.text
 
-    text = "Reads an artifact, incident, ticket or schema by its uri, a page at a time."
+    text = "Reads an artifact, incident, ticket, transcript or schema by its uri, a page at a time."
     return Entry("artifact_read", "Read an artifact", text, ReadParams, results(app)["artifact_read"], call)
 
 

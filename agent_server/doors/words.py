@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.captures import CaptureSummary
     from whystall.agent_server.conversions import ConversionSummary
     from whystall.agent_server.doors.lookup import Hits
+    from whystall.agent_server.doors.mcp_knowledge import Rated
     from whystall.agent_server.replaying import Replay
     from whystall.agent_server.stack_conversions import StackConversion
     from whystall.knowledge_base.models import Diagnosis, Incident, Lang, Ticket
@@ -59,6 +60,13 @@ def hits_text(hits: Hits, lang: Lang) -> str:
 
     found = present.hits_text([hit.match for hit in hits.hits], lang)
     return "\n".join([found, *(incident_text(hit.incident, lang) for hit in hits.hits)])
+
+
+def rated_text(rated: Rated, lang: Lang) -> str:
+    """A match that was rated, and the record of its card."""
+    from whystall.prompts.render import render
+
+    return render("rated.txt", lang, r=rated)
 
 
 def capture_text(summary: CaptureSummary, lang: Lang) -> str:
