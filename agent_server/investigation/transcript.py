@@ -381,7 +381,12 @@ def _copied(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any
 
 
 def _line(record: Record) -> bytes:
-    return json.dumps(record.model_dump(mode="json", by_alias=True), ensure_ascii=True).encode() + b"\n"
+    value = record.model_dump(mode="json", by_alias=True)
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates, which no reader of JSON takes
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return json.dumps(value).encode() + b"\n"
 
 
 def _write(file: BinaryIO, line: bytes) -> None:
