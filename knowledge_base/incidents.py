@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
+from whystall.knowledge_base import features
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.data import as_model, catalog, data_fault, read_yaml
 from whystall.knowledge_base.models import Incident
@@ -14,8 +16,8 @@ from whystall.tools.contract.kinds import KINDS
 def curated() -> list[Incident]:
     """Every curated incident, in order of file and place in it.
 
-    Raises `ToolError` (bad_argument) naming file and entry when one is malformed, names an unknown cause or
-    finding kind, or has an id that another has.
+    Raises `ToolError` (bad_argument) naming file and entry when one is malformed, names an unknown cause, finding kind,
+    feature or tool, or has an id that another has.
     """
     found: dict[str, Incident] = {}
     for file in _files():
@@ -24,15 +26,35 @@ def curated() -> list[Incident]:
             raise data_fault(file, "document: a list of incidents is wanted")
         for index, entry in enumerate(entries):
             incident = as_model(Incident, entry, file, str(index))
-            unknown = sorted(set(incident.kinds) - set(KINDS))
-            if unknown:
-                raise data_fault(file, f"{incident.id}.kinds: unknown finding kind {unknown[0]!r}")
-            if incident.cause is not None and incident.cause not in load_causes():
-                raise data_fault(file, f"{incident.id}.cause: unknown cause {incident.cause!r}")
+            if fault := unknown_name(incident):
+                raise data_fault(file, f"{incident.id}.{fault}")
             if incident.id in found:
                 raise data_fault(file, f"{index}.id: {incident.id!r} is used twice")
             found[incident.id] = incident
     return list(found.values())
+
+
+def unknown_name(incident: Incident) -> str | None:
+    """The first name in `incident` that no vocabulary has, as ``FIELD: what``; None when all are known."""
+    if incident.cause is not None and incident.cause not in load_causes():
+        return f"cause: unknown cause {incident.cause!r}"
+    for kind in incident.kinds:
+        if kind not in KINDS:
+            return f"kinds: unknown finding kind {kind!r}"
+    for feature in features.unknown(incident.features):
+        return f"features: unknown feature {feature!r}"
+    for tool in incident.checks:
+        if tool not in _tools():
+            return f"checks: unknown tool {tool!r}"
+    return None
+
+
+@cache
+def _tools() -> frozenset[str]:
+    # Late: the toolbox imports every tool and engine, and a base that is up to date asks for no curated card.
+    from whystall.tools.toolbox import registry
+
+    return frozenset(tool.name for tool in registry().all())
 
 
 def curated_hash() -> str:

@@ -1,0 +1,73 @@
+"""Whether a card's symptom tells what was known only later: then the card would find itself and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from whystall.knowledge_base.models import Cause, Incident
+
+_WORD = re.compile(r"[a-z0-9][a-z0-9'-]*")
+_CJK = re.compile(r"[\u4e00-\u9fff]+")
+# What one writes only when one knows why.
+_KNOWING_EN = frozenset("because caused causes due fix fixed fixes solved solution workaround culprit".split())
+_KNOWING_ZH = ("因为", "由于", "根因", "原因是", "修复", "解决办法", "罪魁", "元凶")
+_STOP = frozenset(
+    "a an the of in on at by to for from with and or but as is are was were be been it its that than this these those no "
+    "not into over per each other others own".split()
+)
+# Names of settings and options, as they stand in remedies.
+_SETTING = re.compile(r"--[a-z][\w-]+|\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b|\b[a-z]\w*(?:\.\w+)+=|\b\w+=\w+")
+_COPIED_EN = 5  # words in a row
+_COPIED_ZH = 9  # characters in a row
+_TITLE_ZH = 5
+
+
+def hindsight(incident: Incident, cause: Cause | None) -> list[str]:
+    """What of the symptom of `incident` was not seen but concluded, as written there; empty when nothing is.
+
+    The rule, which anybody can check: no two words of the cause's title in a row (in Chinese, five characters), no word
+    that gives a reason (because, due, fixed), no run of five words (nine characters) that the root cause or the remedy
+    has too, and no setting that the remedy names.
+    """
+    found = list(_english(incident, cause)) + list(_chinese(incident, cause))
+    later = f"{incident.root_cause.en}\n{incident.fix.en}"
+    settings = set(_SETTING.findall(later))
+    found += [name for name in _SETTING.findall(incident.symptom.en) if name in settings]
+    return list(dict.fromkeys(found))
+
+
+def _english(incident: Incident, cause: Cause | None) -> Iterator[str]:
+    symptom = _words(incident.symptom.en)
+    yield from (word for word in symptom if word in _KNOWING_EN)
+    if cause is not None:
+        title = _pairs([word for word in _words(cause.title.en) if word not in _STOP])
+        yield from (f"{a} {b}" for a, b in _pairs([w for w in symptom if w not in _STOP]) if (a, b) in title)
+    for later in (incident.root_cause.en, incident.fix.en):
+        runs = set(_runs(_words(later), _COPIED_EN))
+        yield from (" ".join(run) for run in _runs(symptom, _COPIED_EN) if run in runs)
+
+
+def _chinese(incident: Incident, cause: Cause | None) -> Iterator[str]:
+    symptom = incident.symptom.zh
+    yield from (word for word in _KNOWING_ZH if word in symptom)
+    if cause is not None:
+        yield from (run for run in _pieces(cause.title.zh, _TITLE_ZH) if run in symptom)
+    for later in (incident.root_cause.zh, incident.fix.zh):
+        yield from (run for run in _pieces(later, _COPIED_ZH) if run in symptom)
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _pairs(words: list[str]) -> list[tuple[str, str]]:
+    return list(zip(words, words[1:]))  # noqa: B905 - pairs of neighbours
+
+
+def _runs(words: list[str], length: int) -> Iterator[tuple[str, ...]]:
+    return (tuple(words[i : i + length]) for i in range(len(words) - length + 1))
+
+
+def _pieces(text: str, length: int) -> Iterator[str]:
+    return (run[i : i + length] for run in _CJK.findall(text) for i in range(len(run) - length + 1))
