@@ -1,10 +1,10 @@
-"""What is kept of a diagnosis: the past incidents it resembles, a ticket, and the diagnosis itself."""
+"""What is kept of a diagnosis: the past incidents it resembles, how often they recur, a ticket, and itself."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from whystall.knowledge_base.models import Diagnosis, Verdict
+from whystall.knowledge_base.models import Diagnosis
 
 if TYPE_CHECKING:
     from whystall.knowledge_base.store import KnowledgeBase
@@ -12,11 +12,6 @@ if TYPE_CHECKING:
 
 def remember(kb: KnowledgeBase, diagnosis: Diagnosis, ticket: bool) -> Diagnosis:
     """Store `diagnosis` with the past incidents it resembles and, where `ticket` asks for one and it is not healthy, a
-    drafted ticket; returns it so completed.
+    drafted ticket; returns it so completed. See `KnowledgeBase.remember`.
     """
-    if diagnosis.verdict is not Verdict.HEALTHY:
-        diagnosis = diagnosis.model_copy(update={"matches": kb.match(diagnosis)})
-        if ticket:
-            diagnosis = diagnosis.model_copy(update={"ticket": kb.draft_ticket(diagnosis).id})
-    kb.save_diagnosis(diagnosis)
-    return diagnosis
+    return kb.remember(diagnosis, ticket)

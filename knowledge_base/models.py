@@ -101,8 +101,8 @@ class Cause(Model):
 
 
 class Note(Model):
-    """A further remedy of a card, told when a later ticket of the same fault was resolved. `at` is RFC 3339; `reviewed`:
-    somebody has read it since.
+    """A further remedy of a card, told when a later ticket of the same fault was resolved. `reviewed`: somebody has
+    read it since. `at` is RFC 3339.
     """
 
     text: str
@@ -186,7 +186,8 @@ class Match(Model):
     `how`: an exact signature, the same evidence, or words. `shared` says why: what both have, as ``signature``,
     ``kind:``, ``feature:`` or ``word:`` codes. `known`: the card is reviewed, and what is shared tells it from others:
     it may be quoted as a known incident. `unchecked`: tools that decided the past case and have not run in this one.
-    `occurrences` with the first one; `last_seen` is RFC 3339, None for what only the literature saw.
+    `occurrences` with the first one; `last_seen` is RFC 3339, None for what only the literature saw. `fix`: what solved
+    it, of a known one.
     """
 
     incident: str
@@ -199,6 +200,7 @@ class Match(Model):
     unchecked: list[str] = Field(default_factory=list)
     occurrences: int = 1
     last_seen: str | None = None
+    fix: Words | None = None
     record: Record = Field(default_factory=Record)
 
 
@@ -398,7 +400,7 @@ class Verification(Model):
 
 class Ticket(Model):
     """A drafted ticket. `dedup_key` is ``1:<sha256>`` of cause and stable subjects: the same fault on the
-    same job gets one ticket, with `occurrences` counted.
+    same job gets one ticket, with `occurrences` counted. `card`: that the resolved ticket became, or was added to.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -413,4 +415,5 @@ class Ticket(Model):
     component: str
     diagnosis: Diagnosis
     resolution: str = ""
+    card: str | None = None
     verifications: list[Verification] = Field(default_factory=list)

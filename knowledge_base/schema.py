@@ -94,6 +94,9 @@ _V2 = (
         at TEXT NOT NULL, settled INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (incident, diagnosis)) WITHOUT ROWID""",
     # Every content that a card has had: what is imported again is known, also after the card was edited.
     "CREATE TABLE hashes (hash TEXT PRIMARY KEY, incident TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE INDEX incidents_state ON incidents (state, updated)",
+    "CREATE INDEX incidents_updated ON incidents (updated)",
+    "CREATE INDEX diagnoses_ticket ON diagnoses (ticket, created)",
     "DELETE FROM state WHERE key IN ('curated', 'index')",
 )
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from whystall.knowledge_base import matching
+from whystall.knowledge_base import matching, occurrences
 from whystall.knowledge_base import tickets as drafting
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.evidence import Evidence, evidence_of
-from whystall.knowledge_base.incidents import curated, curated_hash
-from whystall.knowledge_base.indexing import index_hash, put_incident, reindex
-from whystall.knowledge_base.models import Diagnosis, Incident, Match, Ticket, Verification
+from whystall.knowledge_base.models import Diagnosis, Incident, Match, Ticket, Verdict, Verification
+from whystall.knowledge_base.seeding import seed
+from whystall.knowledge_base.shelf import Cards
+from whystall.knowledge_base.times import now
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.recording.home import home
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
+
+_REASON = 2000  # characters
 
 
 def default_path() -> Path:
@@ -38,7 +42,7 @@ class KnowledgeBase:
         """Open or make the file `path`, and bring the curated incidents in it up to those of this version."""
         self._file = Database(Path(path))
         try:
-            self._seed()
+            seed(self._file)
         except BaseException:
             self._file.close()
             raise
@@ -60,28 +64,18 @@ class KnowledgeBase:
 
     # --- incidents ------------------------------------------------------------------------------------------------
 
-    def add_incident(self, incident: Incident) -> Incident:
-        """Store `incident` as the user's own and return it as stored; `ToolError` (bad_argument): the id is
-        taken.
-        """
-        if incident.id.startswith(drafting.LESSON):
-            raise ToolError(
-                ErrorCode.BAD_ARGUMENT, f"ids in {drafting.LESSON}* are for resolved tickets", "choose another id"
-            )
-        own = incident.model_copy(update={"origin": "user"})
-        with self._file.write() as db:
-            if db.execute("SELECT 1 FROM incidents WHERE id = ?", [own.id]).fetchone():
-                raise ToolError(ErrorCode.BAD_ARGUMENT, f"incident {own.id!r} exists", "choose another id")
-            put_incident(db, own)
-        return own
+    @cached_property
+    def cards(self) -> Cards:
+        """The incidents as cards, and their life."""
+        return Cards(self._file)
+
+    def add_incident(self, incident: Incident, by: str = "") -> Incident:
+        """Store `incident` as the user's own; see `Cards.add`."""
+        return self.cards.add(incident, by)
 
     def get_incident(self, id: str) -> Incident:
         """The incident `id`; `ToolError` (not_found) when there is none."""
-        with self._file.read() as db:
-            row = db.execute("SELECT body FROM incidents WHERE id = ?", [_plain(id)]).fetchone()
-        if row is None:
-            raise ToolError(ErrorCode.NOT_FOUND, f"no incident is called {id!r}", "find one with `whystall kb search`")
-        return self._file.record(Incident, row[0])
+        return self.cards.get(id)
 
     def search(self, text: str, limit: int = 5) -> list[Match]:
         """Incidents ranked by their words in common with `text`; see `matching.search`."""
@@ -96,6 +90,28 @@ class KnowledgeBase:
         return matching.similar(self._file, evidence, limit)
 
     # --- diagnoses ------------------------------------------------------------------------------------------------
+
+    def remember(self, diagnosis: Diagnosis, ticket: bool) -> Diagnosis:
+        """Store `diagnosis` with the past incidents it resembles, counted as an occurrence of the one whose fault it
+        shows, and with a drafted ticket where `ticket` asks for one; returns it so completed. Nothing of this is done
+        for a healthy job but to store it.
+
+        The match of the incident it is counted for says how often that was seen with this time, and when before.
+        """
+        if diagnosis.verdict is Verdict.HEALTHY:
+            self.save_diagnosis(diagnosis)
+            return diagnosis
+        matches = self.match(diagnosis)
+        with self._file.write() as db:
+            again = occurrences.recur(db, diagnosis)
+            counted = [
+                m.model_copy(update={"occurrences": m.occurrences + 1}) if m.incident == again else m for m in matches
+            ]
+            diagnosis = diagnosis.model_copy(update={"matches": counted})
+            if ticket:
+                diagnosis = diagnosis.model_copy(update={"ticket": self._draft(db, diagnosis).id})
+            _put_diagnosis(db, diagnosis)
+        return diagnosis
 
     def save_diagnosis(self, diagnosis: Diagnosis) -> None:
         """Store `diagnosis`, in place of an earlier one with its id."""
@@ -120,25 +136,30 @@ class KnowledgeBase:
         """
         if isinstance(diagnosis, str):
             diagnosis = self.get_diagnosis(diagnosis)
-        fresh = drafting.draft(diagnosis, load_causes(), _now())
         with self._file.write() as db:
-            row = db.execute(
-                "SELECT id, body FROM tickets WHERE dedup_key = ? AND state = 'open'", [fresh.dedup_key]
-            ).fetchone()
-            if row is None:
-                number = db.execute(
-                    "INSERT INTO tickets (dedup_key, state, created, updated, body) VALUES (?, 'open', ?, ?, '')",
-                    [fresh.dedup_key, fresh.created, fresh.updated],
-                ).lastrowid
-                ticket = _named(fresh, str(number), diagnosis)
-            else:
-                ticket = self._file.record(Ticket, row[1])
-                counted = db.execute("SELECT ticket FROM diagnoses WHERE id = ?", [diagnosis.id]).fetchone()
-                if counted is not None and counted[0] == row[0]:
-                    return ticket
-                ticket = drafting.again(ticket, _named(fresh, ticket.id, diagnosis))
-            _put_ticket(db, ticket)
-            _put_diagnosis(db, diagnosis.model_copy(update={"ticket": ticket.id}))
+            return self._draft(db, diagnosis)
+
+    def _draft(self, db: SqliteDatabase, diagnosis: Diagnosis) -> Ticket:
+        fresh = drafting.draft(diagnosis, load_causes(), now())
+        row = db.execute(
+            "SELECT id, body FROM tickets WHERE dedup_key = ? AND state = 'open'", [fresh.dedup_key]
+        ).fetchone()
+        if row is None:
+            number = db.execute(
+                "INSERT INTO tickets (dedup_key, state, created, updated, body) VALUES (?, 'open', ?, ?, '')",
+                [fresh.dedup_key, fresh.created, fresh.updated],
+            ).lastrowid
+            ticket = _named(fresh, str(number), diagnosis)
+        else:
+            ticket = self._file.record(Ticket, row[1])
+            counted = db.execute("SELECT ticket FROM diagnoses WHERE id = ?", [diagnosis.id]).fetchone()
+            if counted is not None and counted[0] == row[0]:
+                return ticket
+            ticket = drafting.again(ticket, _named(fresh, ticket.id, diagnosis))
+        _put_ticket(db, ticket)
+        numbered = diagnosis.model_copy(update={"ticket": ticket.id})
+        _put_diagnosis(db, numbered)
+        occurrences.recur(db, numbered)  # an outage that is counted goes by its ticket from now on
         return ticket
 
     def list_tickets(self, state: Literal["open", "resolved"] | None = None, limit: int = 100) -> list[Ticket]:
@@ -155,22 +176,36 @@ class KnowledgeBase:
         with self._file.read() as db:
             return self._ticket(db, id)
 
-    def resolve_ticket(self, id: str, because: str) -> Ticket:
-        """Close ticket `id` and remember why as an incident ``ticket-ID``, so that the same fault is
-        recognised.
+    def ticket_ids(self, prefix: str, limit: int) -> Sequence[str]:
+        """Ids of tickets that begin with `prefix`, the latest first."""
+        wanted = _plain(prefix)
+        with self._file.read() as db:
+            rows = db.execute(
+                "SELECT id FROM tickets WHERE substr(id, 1, ?) = ? ORDER BY id DESC LIMIT ?",
+                [len(wanted), wanted, max(0, limit)],
+            ).fetchall()
+        return [str(row[0]) for row in rows]
 
-        `ToolError`: not_found; bad_argument when it is resolved already or no reason is given.
+    def resolve_ticket(self, id: str, because: str, by: str = "") -> Ticket:
+        """Close ticket `id` and remember why: on the card of its fault, or on a draft ``ticket-ID`` where it has none
+        (`Ticket.card`). `by`: who says so.
+
+        `ToolError`: not_found; bad_argument when it is resolved already, or no reason or too long a one is given.
         """
-        reason = clean(because.strip(), 2000)
+        reason = " ".join(because.split())
         if not reason:
             raise ToolError(ErrorCode.BAD_ARGUMENT, "no reason is given", "say in a sentence what solved it")
+        if len(reason) > _REASON:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, "the reason is too long", f"say it in {_REASON} characters")
         with self._file.write() as db:
             ticket = self._ticket(db, id)
             if ticket.state == "resolved":
                 raise ToolError(ErrorCode.BAD_ARGUMENT, f"ticket {id} is resolved", "see `whystall tickets show`")
-            ticket = ticket.model_copy(update={"state": "resolved", "resolution": reason, "updated": _now()})
+            solved = {"state": "resolved", "resolution": clean(reason, 2 * _REASON), "updated": now()}
+            ticket = ticket.model_copy(update=solved)
             _put_ticket(db, ticket)
-            put_incident(db, drafting.lesson(ticket, load_causes()))
+            ticket = ticket.model_copy(update={"card": self.cards.learn(db, ticket, by).id})
+            _put_ticket(db, ticket)
         return ticket
 
     def add_verification(self, id: str, verification: Verification) -> Ticket:
@@ -178,7 +213,7 @@ class KnowledgeBase:
         with self._file.write() as db:
             ticket = self._ticket(db, id)
             done = [*ticket.verifications, verification]
-            ticket = ticket.model_copy(update={"verifications": done, "updated": _now()})
+            ticket = ticket.model_copy(update={"verifications": done, "updated": now()})
             _put_ticket(db, ticket)
         return ticket
 
@@ -188,34 +223,6 @@ class KnowledgeBase:
         if row is None:
             raise ToolError(ErrorCode.NOT_FOUND, f"there is no ticket {id!r}", "see `whystall tickets list`")
         return self._file.record(Ticket, row[0])
-
-    # --- within ---------------------------------------------------------------------------------------------------
-
-    def _seed(self) -> None:
-        """Put the curated incidents of this version in place of those of another; the user's own are left
-        alone.
-        """
-        if self._file.read_only:
-            return
-        wanted = {"curated": curated_hash(), "index": index_hash()}
-        with self._file.read() as db:
-            had = dict(db.execute("SELECT key, value FROM state WHERE key IN ('curated', 'index')").fetchall())
-        if had == wanted:
-            return
-        with self._file.write() as db:
-            db.execute("DELETE FROM incidents WHERE origin = 'curated'")
-            if had.get("index") != wanted["index"]:
-                reindex(self._file, db)
-            taken = {id for (id,) in db.execute("SELECT id FROM incidents")}
-            for incident in curated():
-                if incident.id not in taken:
-                    put_incident(db, incident)
-            for key, value in wanted.items():
-                db.execute("INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)", [key, value])
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _plain(id: str) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from whystall.knowledge_base import signatures as keys
 from whystall.knowledge_base.faults import dedup_key
-from whystall.knowledge_base.models import Cause, Diagnosis, Incident, Lang, Ticket, Verdict, Words
+from whystall.knowledge_base.models import Cause, Diagnosis, Lang, Ticket, Verdict
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 
@@ -60,29 +59,6 @@ def severity(diagnosis: Diagnosis) -> Severity:
     if diagnosis.verdict is Verdict.CONFIRMED and lost >= _CRITICAL_PCT:
         return Severity.CRITICAL
     return Severity.MAJOR
-
-
-def lesson(ticket: Ticket, causes: Mapping[str, Cause]) -> Incident:
-    """What a resolved ticket teaches: an incident that the same fault matches exactly."""
-    diagnosis = ticket.diagnosis
-    cause = causes.get(diagnosis.cause or "")
-    who = (diagnosis.victim.comm if diagnosis.victim else "") or diagnosis.target
-    told = ticket.resolution
-    title = cause.title if cause else Words(en="Stall without a known cause", zh="原因未知的停顿")
-    symptom = diagnosis.symptom or who
-    return Incident(
-        id=f"{LESSON}{ticket.id}",
-        title=Words(en=f"{title.en}: {who}", zh=f"{title.zh}：{who}"),
-        symptom=Words(en=symptom, zh=symptom),
-        cause=diagnosis.cause,
-        root_cause=cause.summary if cause else Words(en=told, zh=told),
-        fix=Words(en=told, zh=told),
-        signatures=keys.signatures(diagnosis),
-        kinds=sorted(keys.discriminating_kinds(diagnosis)),
-        components=[ticket.component],
-        source=f"ticket {ticket.id}" + (f" on {diagnosis.coverage[0].host}" if diagnosis.coverage else ""),
-        origin="ticket",
-    )
 
 
 def ticket_markdown(ticket: Ticket, lang: Lang, causes: Mapping[str, Cause]) -> str:

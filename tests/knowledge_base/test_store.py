@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from making import checkpoint
 
-from whystall.knowledge_base import incidents, store
+from whystall.knowledge_base import incidents, seeding
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.models import Diagnosis, Incident, Verdict, Verification, Words
@@ -72,10 +72,10 @@ def test_an_upgrade_replaces_curated_incidents_and_leaves_the_users(
 ) -> None:
     path = tmp_path / "k.db"
     shipped = curated()
-    old = [i.model_copy(update={"symptom": Words(en="old words", zh="旧")}) for i in shipped[:3]]
+    old = [i.model_copy(update={"symptom": Words(en="outworn phrases", zh="旧")}) for i in shipped[:3]]
     gone = own("no-longer-shipped", cause="lock_wait")
-    monkeypatch.setattr(store, "curated", lambda: [*old, gone])
-    monkeypatch.setattr(store, "curated_hash", lambda: "older")
+    monkeypatch.setattr(seeding, "curated", lambda: [*old, gone])
+    monkeypatch.setattr(seeding, "curated_hash", lambda: "older")
     with KnowledgeBase(path) as kb:
         assert kb.get_incident("no-longer-shipped").cause == "lock_wait"
         kb.add_incident(own())
@@ -88,7 +88,7 @@ def test_an_upgrade_replaces_curated_incidents_and_leaves_the_users(
         assert kb.get_incident("mine").origin == "user"
         assert kb.get_ticket("1").occurrences == 1
         assert [m.incident for m in kb.search("frobnicator")] == ["mine"]
-        assert "old" not in " ".join(w for m in kb.search("old words") for w in m.shared)
+        assert "outworn" not in " ".join(w for m in kb.search("outworn phrases") for w in m.shared)
 
 
 def test_the_hash_changes_with_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,140 @@
+"""The steps of a card's life, what may stand on it, and how its content is known again. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from whystall.knowledge_base import features as facts
+from whystall.knowledge_base.models import Cause, Deed, Incident, Note, Ticket, Words
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.kinds import KINDS
+from whystall.tools.contract.text import clean
+
+# Bounds of a card, in characters: a text is read by people and told to a model, a list says what to look for.
+TITLE, TEXT, NAME, LINK = 300, 6000, 200, 1000
+ENTRIES = 100
+_NOTES, _DEEDS = 50, 100
+_TEXTS = ("title", "symptom", "root_cause", "fix")
+_LISTS = ("signatures", "kinds", "features", "checks", "components")
+_LINES = ("environment", "source", "source_url")
+_CONTENT = (*_TEXTS, "cause", *_LISTS, *_LINES)
+
+Act = Literal["drafted", "added", "imported", "noted", "edited", "reviewed", "retired"]
+
+
+def content_hash(card: Incident) -> str:
+    """``1:`` and a hash of what `card` says: not of its id, its state or its life, so that the same card told by
+    somebody else under another name is known.
+    """
+    said = card.model_dump(include=set(_CONTENT))
+    text = json.dumps(said, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    return f"1:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def checked(card: Incident, causes: Mapping[str, Cause]) -> Incident:
+    """`card` with its texts made inert; `ToolError` (bad_argument) names what is too long, too many or unknown.
+
+    Text is refused rather than cut: half a remedy may be a wrong one.
+    """
+    if not card.id or len(card.id) > NAME or clean(card.id, NAME) != card.id or any(c.isspace() for c in card.id):
+        raise _fault("id", f"1 to {NAME} printable characters without spaces are wanted")
+    if card.cause is not None and card.cause not in causes:
+        raise _fault("cause", f"unknown cause {card.cause!r}")
+    if unknown := sorted(set(card.kinds) - set(KINDS)):
+        raise _fault("kinds", f"unknown finding kind {unknown[0]!r}")
+    if odd := facts.unknown(card.features):
+        raise _fault("features", f"unknown feature {odd[0]!r}")
+    update: dict[str, Any] = {}
+    for name in _TEXTS:
+        words: Words = getattr(card, name)
+        limit = TITLE if name == "title" else TEXT
+        update[name] = Words(en=_text(name, words.en, limit), zh=_text(name, words.zh, limit))
+        if name != "root_cause" and not (update[name].en and update[name].zh):
+            raise _fault(name, "a text in both languages is wanted")
+    for name in _LINES:
+        update[name] = _text(name, getattr(card, name), LINK)
+    if update["source_url"] and not update["source_url"].startswith(("https://", "http://")):
+        raise _fault("source_url", "an address of the web is wanted")
+    for name in _LISTS:
+        update[name] = _entries(name, getattr(card, name))
+    update["notes"] = [n.model_copy(update={"text": _text("notes", n.text, TEXT)}) for n in card.notes[:_NOTES]]
+    return card.model_copy(update=update)
+
+
+def edited(card: Incident, changes: Mapping[str, Any], causes: Mapping[str, Cause], by: str, at: str) -> Incident:
+    """`card` with `changes`: fields of its content by name; one language of a text leaves the other as it is.
+
+    Raises `ToolError` (bad_argument) for a field that is none of the content, or a value that does not fit.
+    """
+    wrong = sorted(set(changes) - set(_CONTENT))
+    if wrong or not changes:
+        what = f"{clean(str(wrong[0]), NAME)!r} cannot be changed" if wrong else "no change is given"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, what, f"change {', '.join(_CONTENT)}")
+    whole = card.model_dump()
+    for name, value in changes.items():
+        kept = whole[name]
+        whole[name] = {**kept, **value} if isinstance(kept, dict) and isinstance(value, Mapping) else value
+    try:
+        new = checked(Incident.model_validate(whole), causes)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise _fault(".".join(map(str, first["loc"])), first["msg"]) from None
+    return done(new, "edited", by, at, because=", ".join(sorted(changes)))
+
+
+def done(card: Incident, what: Act, by: str, at: str, because: str = "", **update: Any) -> Incident:
+    """`card` after a step of its life, with `update`. The latest steps are kept."""
+    deed = Deed(what=what, by=clean(by, NAME), at=at, because=clean(because, TEXT))
+    return card.model_copy(update={**update, "updated": at, "history": [*card.history, deed][-_DEEDS:]})
+
+
+def accepted(card: Incident, by: str, at: str) -> Incident:
+    """`card` reviewed, with its notes."""
+    notes = [note.model_copy(update={"reviewed": True}) for note in card.notes]
+    return done(card, "reviewed", by, at, state="reviewed", notes=notes)
+
+
+def with_remedy(card: Incident, ticket: Ticket, by: str) -> Incident:
+    """`card` after `ticket`, of the same fault, was resolved: what solved it this time is kept as a note, unless the
+    card says so already.
+    """
+    text = clean(ticket.resolution, 2000)
+    known = [card.fix.en, card.fix.zh, *(note.text for note in card.notes)]
+    if _same(text) in {_same(other) for other in known}:
+        return card
+    note = Note(text=text, ticket=ticket.id, at=ticket.updated)
+    return done(card, "noted", by, ticket.updated, f"ticket {ticket.id}", notes=[*card.notes, note][-_NOTES:])
+
+
+def wants_review(card: Incident) -> bool:
+    """Whether there is something on `card` that nobody has read: the whole of a draft, or a note."""
+    return card.state == "draft" or (card.state == "reviewed" and any(not note.reviewed for note in card.notes))
+
+
+def _text(name: str, text: str, limit: int) -> str:
+    flat = " ".join(text.split())
+    if len(flat) > limit:
+        raise _fault(name, f"it has {len(flat)} characters, at most {limit} are wanted")
+    made = clean(flat, 12 * limit)
+    if len(made) > 2 * limit:
+        raise _fault(name, "it is no text")
+    return made
+
+
+def _entries(name: str, values: Sequence[str]) -> list[str]:
+    if len(values) > ENTRIES:
+        raise _fault(name, f"{len(values)} entries, at most {ENTRIES} are wanted")
+    return list(dict.fromkeys(_text(name, value, NAME) for value in values))
+
+
+def _same(text: str) -> str:
+    return "".join(c for c in text.casefold() if c.isalnum())
+
+
+def _fault(field: str, what: str) -> ToolError:
+    return ToolError(ErrorCode.BAD_ARGUMENT, f"{clean(field, NAME)}: {what}", "correct that field of the card")

@@ -1,0 +1,183 @@
+"""Cards made of what was found out: of a resolved ticket, or of what somebody tells. Pure.
+
+A card tells as its symptom only what was known before its cause was: what was told at first, and what the first look
+found. Whoever looks for the like of a new case knows no more either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from whystall.knowledge_base import features as facts
+from whystall.knowledge_base import signatures as keys
+from whystall.knowledge_base.card_life import ENTRIES, LINK, NAME, TEXT
+from whystall.knowledge_base.faults import dedup_key
+from whystall.knowledge_base.models import Cause, CauseState, Deed, Diagnosis, Incident, Lang, Ticket, Words
+from whystall.knowledge_base.tickets import LESSON
+from whystall.knowledge_base.times import moment
+from whystall.tools.contract.findings import Finding, Polarity
+from whystall.tools.contract.text import clean
+
+# The look that comes before anything is suspected, by its code in `Step.why`.
+_FIRST = frozenset({"first_look", "traces_of_ranks"})
+_FINDINGS = 6
+
+
+def draft_card(ticket: Ticket, causes: Mapping[str, Cause], first: Diagnosis | None = None, by: str = "") -> Incident:
+    """The card of the resolved `ticket`: a draft, to be read by somebody before it is quoted.
+
+    `first`: the diagnosis with which the ticket was opened, where its own is a later one; only that one says what the
+    fault looked like before its cause was known.
+    """
+    diagnosis = ticket.diagnosis
+    cause = causes.get(diagnosis.cause or "")
+    who = clean((diagnosis.victim.comm if diagnosis.victim else "") or diagnosis.target, 100)
+    told = clean(ticket.resolution, 2000)
+    title = cause.title if cause else Words(en="Stall without a known cause", zh="原因未知的停顿")
+    told_first = first or diagnosis
+    return Incident(
+        id=f"{LESSON}{ticket.id}",
+        title=Words(en=f"{title.en}: {who}", zh=f"{title.zh}：{who}"),
+        symptom=Words(en=_symptom(told_first, "en"), zh=_symptom(told_first, "zh")),
+        cause=diagnosis.cause if cause else None,
+        root_cause=cause.summary if cause else Words(en=told, zh=told),
+        fix=Words(en=told, zh=told),
+        **_evidence(diagnosis),
+        components=[ticket.component],
+        environment=_environment(diagnosis),
+        source=_source(ticket),
+        origin="ticket",
+        state="draft",
+        created=ticket.updated,
+        updated=ticket.updated,
+        history=[Deed(what="drafted", by=clean(by, NAME), at=ticket.updated)],
+    )
+
+
+def told_card(
+    id: str, texts: Mapping[str, str], cause: Cause | None, diagnosis: Diagnosis | None, by: str, at: str
+) -> Incident:
+    """A draft of what somebody tells: `texts` for title, symptom, fix and root_cause, in whatever language; with the
+    evidence of `diagnosis`, where it is about one.
+    """
+    title, symptom, fix, why = (texts.get(name, "") for name in ("title", "symptom", "fix", "root_cause"))
+    return Incident(
+        id=id,
+        title=Words(en=title, zh=title),
+        symptom=Words(en=symptom, zh=symptom),
+        fix=Words(en=fix, zh=fix),
+        root_cause=cause.summary if cause is not None and not why else Words(en=why, zh=why),
+        cause=cause.id if cause else None,
+        **(_evidence(diagnosis) if diagnosis else {}),
+        components=[cause.component] if cause else [],
+        environment=_environment(diagnosis) if diagnosis else "",
+        source=f"told by {by}" + (f", diagnosis {diagnosis.id}" if diagnosis else ""),
+        origin="user",
+        state="draft",
+        created=at,
+        updated=at,
+        history=[Deed(what="drafted", by=by, at=at)],
+    )
+
+
+def signatures_of(diagnosis: Diagnosis) -> list[str]:
+    """The exact keys that a card made of `diagnosis` holds, and by which it is found again.
+
+    Without a cause, the key of the fault names what looks worst: that is enough to know a ticket's own card again.
+    """
+    own = [] if diagnosis.cause is not None else [f"fault:{dedup_key(diagnosis)}"]
+    return [*own, *keys.signatures(diagnosis)]
+
+
+def first_findings(diagnosis: Diagnosis) -> list[Finding]:
+    """The abnormal findings of the first look of `diagnosis`, the worst first.
+
+    Live, a later look runs the tools of the first one again and replaces what they found: what those tools see, they
+    saw without knowing what to look for.
+    """
+    step = diagnosis.steps[0] if diagnosis.steps else None
+    if step is None or step.why not in _FIRST:
+        return []
+    ids = set(step.findings)
+    found = [f for f in diagnosis.findings if f.id in ids]
+    if not found:
+        kinds = _kinds_of(step.tools)
+        found = [f for f in diagnosis.findings if f.kind in kinds]
+    bad = [f for f in found if f.polarity is Polarity.ABNORMAL]
+    return sorted(bad, key=lambda f: (-f.severity.rank, -f.window_pct))
+
+
+def sentences(findings: Sequence[Finding], lang: Lang) -> Iterator[str]:
+    """`findings` in words, without the numbers of processes: those mean nothing another day."""
+    from whystall.prompts.render import voice  # Jinja is loaded only when something is put into words
+
+    say = voice("txt", lang)
+    for finding in findings:
+        nameless = finding.subject.model_copy(update={"pid": None, "tid": None})
+        yield str(say.finding(finding.model_copy(update={"subject": nameless})))
+
+
+def _symptom(diagnosis: Diagnosis, lang: Lang) -> str:
+    from whystall.prompts.render import words
+
+    said = words(lang)
+    told = clean(" ".join(diagnosis.symptom.split()), 2000)
+    parts = [told] if told else []
+    victim = diagnosis.victim
+    if victim is not None and victim.type == "thread":
+        from whystall.prompts.quantities import quantity
+
+        told_shares = ("lost", "blocked", "runnable", "system")
+        shares = {name: quantity(getattr(victim, f"{name}_pct"), "pct") for name in told_shares}
+        parts.append(said["cards"]["loses"].format(who=clean(victim.comm), **shares))
+    parts += sentences(first_findings(diagnosis)[:_FINDINGS], lang)
+    return clean(said["marks"]["semicolon"].join(parts) or clean(diagnosis.target), TEXT)
+
+
+def _kinds_of(tools: Sequence[str]) -> set[str]:
+    from whystall.tools.toolbox import registry  # all tools: only where a card is made
+
+    return {kind for tool in registry().all() if tool.name in tools for kind in tool.kinds}
+
+
+def _evidence(diagnosis: Diagnosis) -> dict[str, Any]:
+    """By what the like of a case is found, and which tools decided it."""
+    concluded = [a for a in diagnosis.assessments if a.cause == diagnosis.cause] or [
+        a for a in diagnosis.assessments if a.state is CauseState.SUPPORTED
+    ]
+    return {
+        "signatures": signatures_of(diagnosis)[:ENTRIES],
+        "kinds": sorted(keys.discriminating_kinds(diagnosis)),
+        "features": [f for f in facts.of_diagnosis(diagnosis) if not f.startswith("kind:")][:ENTRIES],
+        "checks": list(dict.fromkeys(tool for a in concluded for tool in a.by)),
+    }
+
+
+def _environment(diagnosis: Diagnosis) -> str:
+    """Facts of where it was seen, in no language: kernels, hosts, file systems, devices, engines."""
+    evidence = keys.evidence(diagnosis)
+    hosts = {c.host for c in diagnosis.coverage} | {f.subject.host for f in evidence if f.subject.host}
+    groups = {
+        "kernel": [c.kernel for c in diagnosis.coverage],
+        "hosts": [str(len(hosts))] if hosts else [],
+        "fs": [f.attributes.get("filesystem", "") for f in evidence],
+        "device": [f.subject.device or "" for f in evidence],
+        "engine": [x.engine for c in diagnosis.coverage for x in c.collectors],
+    }
+    facts_told = []
+    for name, values in groups.items():
+        if known := [clean(v, 60) for v in dict.fromkeys(values) if v][:4]:
+            facts_told.append(f"{name} {', '.join(known)}")
+    return clean("; ".join(facts_told), LINK)
+
+
+def _source(ticket: Ticket) -> str:
+    """Where a card comes from: the ticket, its host, how long it stayed open, and whether the fix was measured."""
+    coverage = ticket.diagnosis.coverage
+    where = f" on {clean(coverage[0].host, NAME)}" if coverage else ""
+    begun, ended = moment(ticket.created), moment(ticket.updated)
+    hours = (ended - begun).total_seconds() / 3600 if begun and ended else None
+    after = f", open for {hours:.1f} h" if hours is not None and hours >= 0 else ""
+    solved = next((v.solved for v in reversed(ticket.verifications) if v.solved is not None), None)
+    return f"ticket {ticket.id}{where}{after}" + {True: ", fix verified", False: ", fix not verified", None: ""}[solved]

@@ -1,0 +1,204 @@
+"""Cards as lines of JSON, out and in.
+
+A line is one card as `Incident` says, without its history, which is of the base it comes from. What comes in was
+written by a stranger: it is bounded, made inert, and a draft until somebody here has read it.
+"""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, BinaryIO
+
+from pydantic import Field, ValidationError
+
+from whystall.knowledge_base import card_life
+from whystall.knowledge_base.database import Database
+from whystall.knowledge_base.models import Cause, Deed, Incident, Model
+from whystall.knowledge_base.tickets import LESSON
+from whystall.knowledge_base.times import moment, now
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database as SqliteDatabase
+
+# Four texts in two languages at their limits, in Chinese, with as much again for lists and notes.
+_LINE = 1 << 20  # bytes
+_LINES = 1_000_000
+_BYTES = 4 << 30
+_SHOWN = 20  # refused lines that are named
+_IN_MEMORY = 8 << 20
+_AT_ONCE = 200  # cards held in memory
+_OWN = "card-"
+
+
+class Refused(Model):
+    """A line (counted from 1) that is no card, and why."""
+
+    line: int
+    why: str
+
+
+class Imported(Model):
+    """What became of an import: cards added, cards that were known already (by content), and lines left out; the first
+    of those are named.
+    """
+
+    added: int = 0
+    duplicates: int = 0
+    left_out: int = 0
+    refused: list[Refused] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The cards of an import, read and checked, and the lines that are none."""
+
+    spool: IO[bytes]
+    count: int
+    left_out: int
+    refused: list[Refused]
+
+    def cards(self) -> Iterator[tuple[str, Incident]]:
+        """Content hash and card, one at a time."""
+        self.spool.seek(0)
+        for line in self.spool:
+            hash, _, body = line.partition(b" ")
+            yield hash.decode("ascii"), Incident.model_validate_json(body)
+
+
+def export(file: Database, write: Callable[[str], object]) -> int:
+    """Give every card as a line of JSON, with its end, to `write`, in the order they came; returns how many.
+
+    No lock is held while `write` waits: a card that is changed meanwhile is given as it was or as it is.
+    """
+    last, count = -1, 0
+    while True:
+        with file.read() as db:
+            rows = db.execute(
+                "SELECT n, body FROM incidents WHERE n > ? ORDER BY n LIMIT ?", [last, _AT_ONCE]
+            ).fetchall()
+        if not rows:
+            return count
+        for n, body in rows:
+            write(file.record(Incident, body).model_dump_json(exclude={"history"}) + "\n")
+            last, count = n, count + 1
+
+
+@contextmanager
+def read(stream: BinaryIO, causes: Mapping[str, Cause], *, skip: bool = False) -> Iterator[Lines]:
+    """The cards of `stream`, one a line, read to its end and checked before anything is stored.
+
+    Blank lines are passed over. Raises `ToolError` (bad_argument) for the first line that is no card, unless `skip`
+    leaves such lines out, and for a stream without cards or beyond the bounds; disk_full, io_error.
+    """
+    refused: list[Refused] = []
+    count = left_out = size = 0
+    try:
+        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
+            for number, raw in enumerate(iter(lambda: stream.readline(_LINE + 1), b""), 1):
+                size += len(raw)
+                if number > _LINES or size > _BYTES:
+                    what = f"more than {_LINES} lines" if number > _LINES else f"more than {_BYTES} bytes"
+                    raise ToolError(ErrorCode.BAD_ARGUMENT, what, "split the file; nothing was imported")
+                line = raw.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else raw.strip()
+                if not line:
+                    continue
+                try:
+                    if len(raw) > _LINE:
+                        _skip_line(stream)
+                        raise ValueError(f"longer than {_LINE} bytes")
+                    spool.write(_checked(line, causes))
+                    count += 1
+                except ValueError as error:
+                    left_out += 1
+                    if len(refused) < _SHOWN:
+                        refused.append(Refused(line=number, why=clean(str(error), 300)))
+            if refused and not skip:
+                more = f" (and {left_out - 1} more)" if left_out > 1 else ""
+                first = refused[0]
+                remedy = "nothing was imported; correct the lines, or leave them out with --skip"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, f"line {first.line}: {first.why}{more}", remedy)
+            if not count:
+                remedy = "`whystall kb export` writes cards, one a line"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, "there is no card in it", remedy)
+            yield Lines(spool, count, left_out, refused)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        code = ErrorCode.DISK_FULL if full else ErrorCode.IO_ERROR
+        raise ToolError(code, f"cannot read the cards: {error.strerror}", "nothing was imported; try again") from None
+
+
+def take_in(
+    db: SqliteDatabase, lines: Lines, put: Callable[[SqliteDatabase, Incident], None], *, reviewed: bool, by: str
+) -> Imported:
+    """Store the cards of `lines` with `put`, within the transaction that is open.
+
+    A card whose content some card here has or had is known already, and so is a curated one under its name. With
+    `reviewed` somebody answers for what is reviewed in the file; else it comes in as a draft. What was retired stays
+    so. A name that is taken, or is one of a ticket there, is replaced by one made of the content.
+    """
+    at, added, duplicates = now(), 0, 0
+    for hash, card in lines.cards():
+        if known(db, hash) is not None:
+            duplicates += 1
+            continue
+        taken = db.execute("SELECT origin FROM incidents WHERE id = ?", [card.id]).fetchone()
+        if taken is not None and taken[0] == card.origin == "curated":
+            duplicates += 1
+            continue
+        id = own_id(hash) if taken is not None or card.id.startswith((LESSON, _OWN)) else card.id
+        trusted = reviewed and card.state == "reviewed"
+        update = {
+            "id": id,
+            "origin": "user",
+            "state": card.state if trusted or card.state == "retired" else "draft",
+            "created": card.created if moment(card.created) else at,
+            "updated": at,
+            "notes": [note.model_copy(update={"reviewed": trusted}) for note in card.notes],
+            "history": [Deed(what="imported", by=clean(by, card_life.NAME), at=at, because=f"as {card.id}")],
+        }
+        put(db, card.model_copy(update=update))
+        added += 1
+    return Imported(added=added, duplicates=duplicates, left_out=lines.left_out, refused=lines.refused)
+
+
+def known(db: SqliteDatabase, hash: str) -> str | None:
+    """The card here that has the content `hash`, or once had."""
+    row = db.execute(
+        "SELECT i.id FROM hashes h JOIN incidents i ON i.id = h.incident WHERE h.hash = ?", [hash]
+    ).fetchone()
+    return str(row[0]) if row is not None else None
+
+
+def know(db: SqliteDatabase, card: Incident) -> None:
+    """Remember the content of `card`, within the transaction that is open."""
+    hash = card_life.content_hash(card)
+    db.execute("INSERT OR REPLACE INTO hashes (hash, incident) VALUES (?, ?)", [hash, card.id])
+
+
+def own_id(hash: str) -> str:
+    """The id of a card that nobody has named."""
+    return f"{_OWN}{hash.partition(':')[2][:16]}"
+
+
+def _checked(line: bytes, causes: Mapping[str, Cause]) -> bytes:
+    """The card of `line` as it is spooled: its content's hash, and itself; ValueError says what is wrong with it."""
+    try:
+        card = card_life.checked(Incident.model_validate_json(line), causes)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from None
+    except ToolError as error:
+        raise ValueError(error.message) from None
+    return f"{card_life.content_hash(card)} {card.model_dump_json()}\n".encode()
+
+
+def _skip_line(stream: BinaryIO) -> None:
+    while (rest := stream.readline(_LINE)) and not rest.endswith(b"\n"):
+        pass

@@ -1,0 +1,75 @@
+"""Brings the cards of a file up to this version: the curated ones, how all are indexed, what a resolved ticket is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from whystall.knowledge_base.cards import draft_card
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.database import Database
+from whystall.knowledge_base.incidents import curated, curated_hash
+from whystall.knowledge_base.indexing import index_hash, reindex
+from whystall.knowledge_base.models import Incident, Ticket
+from whystall.knowledge_base.occurrences import sighted
+from whystall.knowledge_base.shelf import put_card
+from whystall.knowledge_base.tickets import LESSON
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database as SqliteDatabase
+
+_CARDS = "2"  # since version 2 the card of a ticket is a draft, and its outage an occurrence
+
+
+def seed(file: Database) -> None:
+    """Put the curated incidents of this version in place of those of another, and renew what an older version made; all
+    in one transaction. The user's own cards are left alone, and so is what was done to a curated one.
+    """
+    if file.read_only:
+        return
+    wanted = {"curated": curated_hash(), "index": index_hash(), "cards": _CARDS}
+    with file.read() as db:
+        had = dict(db.execute("SELECT key, value FROM state WHERE key IN ('curated', 'index', 'cards')").fetchall())
+    if had == wanted:
+        return
+    with file.write() as db:
+        if had.get("cards") != _CARDS:
+            _renew(file, db)
+        lived = _take_out(file, db)
+        if had.get("index") != wanted["index"]:
+            reindex(file, db)
+        taken = {id for (id,) in db.execute("SELECT id FROM incidents")}
+        for incident in curated():
+            if incident.id not in taken:
+                before = lived.get(incident.id)
+                kept = ("state", "updated", "notes", "history")
+                update = {name: getattr(before, name) for name in kept} if before is not None else {}
+                put_card(db, incident.model_copy(update=update))
+        for key, value in wanted.items():
+            db.execute("INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)", [key, value])
+
+
+def _take_out(file: Database, db: SqliteDatabase) -> dict[str, Incident]:
+    """Delete the curated cards; returns those that something was done to here."""
+    lived = "SELECT body FROM incidents WHERE origin = 'curated' AND body LIKE '%\"history\":[{%'"
+    cards = [file.record(Incident, body) for (body,) in db.execute(lived).fetchall()]
+    db.execute("DELETE FROM incidents WHERE origin = 'curated'")
+    return {card.id: card for card in cards}
+
+
+def _renew(file: Database, db: SqliteDatabase) -> None:
+    """Make the cards of resolved tickets anew, as drafts, since nobody has read them; the user's own get their hash."""
+    rows = db.execute("SELECT body FROM incidents WHERE origin = 'user'").fetchall()
+    for (body,) in rows:
+        put_card(db, file.record(Incident, body))
+    causes = load_causes()
+    numbers = [n for (n,) in db.execute("SELECT id FROM tickets WHERE state = 'resolved' ORDER BY id").fetchall()]
+    for number in numbers:
+        row = db.execute(
+            "SELECT t.body FROM tickets t JOIN incidents i ON i.id = ? || t.id WHERE t.id = ?", [LESSON, number]
+        ).fetchone()
+        if row is None:
+            continue
+        ticket = file.record(Ticket, row[0])
+        card = draft_card(ticket, causes)
+        put_card(db, card)
+        sighted(db, card.id, ticket.diagnosis, number)

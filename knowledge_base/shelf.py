@@ -1,0 +1,247 @@
+"""The cards of a knowledge base and their life: draft, reviewed, retired; what is said of them, how they recur."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+from whystall.knowledge_base import card_life, exchange, feedback, occurrences
+from whystall.knowledge_base import statistics as counting
+from whystall.knowledge_base.cards import draft_card, told_card
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.database import Database
+from whystall.knowledge_base.exchange import Imported
+from whystall.knowledge_base.indexing import put_incident
+from whystall.knowledge_base.models import Diagnosis, Feedback, Incident, Record, Ticket
+from whystall.knowledge_base.occurrences import Seen
+from whystall.knowledge_base.statistics import Stats
+from whystall.knowledge_base.tickets import LESSON
+from whystall.knowledge_base.times import now
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database as SqliteDatabase
+
+State = Literal["draft", "reviewed", "retired"]
+_COMMENT = 1000
+_ENOUGH = 10_000
+
+
+class Cards:
+    """The cards in `file`. Every method may raise what `KnowledgeBase` says of its own; `by` names who answers for a
+    step.
+    """
+
+    def __init__(self, file: Database) -> None:
+        self._file = file
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def get(self, id: str) -> Incident:
+        """The card `id`; `ToolError` (not_found) when there is none."""
+        with self._file.read() as db:
+            return self._get(db, id)
+
+    def list(self, state: State | None = None, prefix: str = "", limit: int = 100) -> Sequence[Incident]:
+        """Cards in `state` (None: any) whose ids begin with `prefix`, the latest changed first."""
+        first = clean(prefix, card_life.NAME)
+        with self._file.read() as db:
+            rows = db.execute(
+                "SELECT body FROM incidents WHERE (? IS NULL OR state = ?) AND id >= ? AND id < ?"
+                " ORDER BY updated DESC, id LIMIT ?",
+                [state, state, first, f"{first}\U0010ffff", max(0, min(limit, _ENOUGH))],
+            ).fetchall()
+        return [self._file.record(Incident, row[0]) for row in rows]
+
+    def backlog(self, limit: int = 100) -> Sequence[Incident]:
+        """What wants a review: cards whose matches were rejected too often, those with a remedy nobody has read, and
+        drafts; in this order, the oldest first within each.
+        """
+        limit = max(0, min(limit, _ENOUGH))
+        with self._file.read() as db:
+            worst = [id for id, record in feedback.rated(db).items() if record.flagged]
+            noted = db.execute(
+                "SELECT DISTINCT i.id FROM occurrences o JOIN incidents i ON i.id = o.incident"
+                " WHERE i.state = 'reviewed' AND i.body LIKE '%\"reviewed\":false%' ORDER BY i.updated, i.id LIMIT ?",
+                [limit],
+            ).fetchall()
+            drafts = db.execute(
+                "SELECT id FROM incidents WHERE state = 'draft' ORDER BY updated, id LIMIT ?", [limit]
+            ).fetchall()
+            ids = dict.fromkeys([*worst, *(id for (id,) in [*noted, *drafts])])
+            rows = (db.execute("SELECT body FROM incidents WHERE id = ?", [id]).fetchone() for id in ids)
+            cards = [self._file.record(Incident, row[0]) for row in rows if row is not None]
+        return [c for c in cards if c.state != "retired" and (c.id in worst or card_life.wants_review(c))][:limit]
+
+    def told_of(self, id: str) -> tuple[Seen, Record, Sequence[Feedback]]:
+        """How often the card `id` was seen, how well it matched, and what was said of it last."""
+        with self._file.read() as db:
+            return occurrences.seen(db, [id])[id], feedback.records(db, [id])[id], feedback.said_of(db, id)
+
+    def records(self, ids: Sequence[str]) -> dict[str, Record]:
+        """How well the cards `ids` matched."""
+        with self._file.read() as db:
+            return feedback.records(db, ids)
+
+    def stats(self) -> Stats:
+        """Counts over all cards."""
+        with self._file.read() as db:
+            return counting.stats(db)
+
+    # --- a card's life --------------------------------------------------------------------------------------------
+
+    def add(self, incident: Incident, by: str = "") -> Incident:
+        """Store `incident` as the user's own and return it as stored; `ToolError` (bad_argument): the id is taken, or
+        the card is not as `card_life.checked` wants it. A new card begins its life here.
+        """
+        if incident.id.startswith(LESSON):
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"ids in {LESSON}* are for resolved tickets", "choose another id")
+        at = now()
+        fresh = incident.model_copy(update={"origin": "user", "created": at, "history": [], "notes": []})
+        own = card_life.done(card_life.checked(fresh, load_causes()), "added", by, at)
+        with self._file.write() as db:
+            if db.execute("SELECT 1 FROM incidents WHERE id = ?", [own.id]).fetchone():
+                raise ToolError(ErrorCode.BAD_ARGUMENT, f"incident {own.id!r} exists", "choose another id")
+            put_card(db, own)
+        return own
+
+    def record(
+        self,
+        *,
+        title: str,
+        symptom: str,
+        fix: str,
+        root_cause: str = "",
+        cause: str | None = None,
+        diagnosis: str | None = None,
+        by: str = "assistant",
+    ) -> Incident:
+        """Store a draft that somebody tells, with the evidence of the stored `diagnosis` where it is about one.
+
+        What was told before is not stored again: its card is returned. `ToolError`: bad_argument for a text that is
+        empty or too long, or an unknown cause; not_found for the diagnosis.
+        """
+        causes = load_causes()
+        if cause is not None and cause not in causes:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown cause {cause!r}", f"valid: {', '.join(sorted(causes))}")
+        about = self._diagnosis(diagnosis) if diagnosis is not None else None
+        texts = {"title": title, "symptom": symptom, "fix": fix, "root_cause": root_cause}
+        made = told_card("draft", texts, causes.get(cause or ""), about, clean(by, card_life.NAME), now())
+        made = card_life.checked(made, causes)
+        hash = card_life.content_hash(made)
+        card = made.model_copy(update={"id": exchange.own_id(hash)})
+        with self._file.write() as db:
+            if (known := exchange.known(db, hash)) is not None:
+                return self._get(db, known)
+            put_card(db, card)
+        return card
+
+    def accept(self, id: str, by: str = "") -> Incident:
+        """The card `id` as reviewed, with its notes: from now on it may be quoted as known. What was said against it
+        before flags it no more.
+        """
+        with self._file.write() as db:
+            card = card_life.accepted(self._get(db, id), by, now())
+            feedback.settle(db, card.id)
+            put_card(db, card)
+        return card
+
+    def retire(self, id: str, because: str, by: str = "") -> Incident:
+        """The card `id` as retired: kept, and matched no more; `ToolError` (bad_argument) without a reason."""
+        reason = clean(" ".join(because.split()), card_life.TEXT)
+        if not reason:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, "no reason is given", "say in a sentence why it is not to be used")
+        with self._file.write() as db:
+            card = card_life.done(self._get(db, id), "retired", by, now(), reason, state="retired")
+            feedback.settle(db, card.id)
+            put_card(db, card)
+        return card
+
+    def edit(self, id: str, changes: Mapping[str, Any], by: str = "") -> Incident:
+        """The card `id` with `changes`; see `card_life.edited`. A curated card is not edited (bad_argument): the next
+        version would bring it back.
+        """
+        with self._file.write() as db:
+            before = self._get(db, id)
+            if before.origin == "curated":
+                remedy = "retire it, and add a card of your own with `whystall kb add`"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, f"{before.id} is a curated card", remedy)
+            card = card_life.edited(before, changes, load_causes(), by, now())
+            put_card(db, card)
+        return card
+
+    def feedback(
+        self, incident: str, verdict: Literal["helped", "wrong"], *, diagnosis: str, comment: str = ""
+    ) -> Record:
+        """Store what somebody says of the match of `incident` with `diagnosis`, in place of what was said of it before.
+
+        `ToolError`: not_found for either of them; bad_argument where that diagnosis did not match that card, or for a
+        comment that is too long.
+        """
+        if len(comment) > _COMMENT:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, "the comment is too long", f"at most {_COMMENT} characters")
+        matched = [match.incident for match in self._diagnosis(diagnosis).matches]
+        card = self.get(incident)
+        if card.id not in matched:
+            raise ToolError(
+                ErrorCode.BAD_ARGUMENT,
+                f"diagnosis {diagnosis} did not match {card.id}",
+                f"it matched {', '.join(matched) or 'no card'}",
+            )
+        comment = clean(" ".join(comment.split()), 2 * _COMMENT)
+        said = Feedback(
+            incident=card.id, diagnosis=clean(diagnosis, card_life.NAME), verdict=verdict, comment=comment, at=now()
+        )
+        with self._file.write() as db:
+            feedback.give(db, said)
+            return feedback.records(db, [card.id])[card.id]
+
+    # --- exchange -------------------------------------------------------------------------------------------------
+
+    def export(self, write: Callable[[str], object]) -> int:
+        """Give every card as a line of JSON to `write`; returns how many. See `exchange`."""
+        return exchange.export(self._file, write)
+
+    def import_(self, stream: BinaryIO, *, reviewed: bool = False, skip: bool = False, by: str = "") -> Imported:
+        """Take in the cards of `stream`, all or none; see `exchange.read` and `exchange.take_in`."""
+        with exchange.read(stream, load_causes(), skip=skip) as lines, self._file.write() as db:
+            return exchange.take_in(db, lines, put_card, reviewed=reviewed, by=by)
+
+    # --- within ---------------------------------------------------------------------------------------------------
+
+    def learn(self, db: SqliteDatabase, ticket: Ticket, by: str) -> Incident:
+        """What the resolved `ticket` teaches, within the transaction that is open: the card of its fault with what
+        solved it this time, or else a draft.
+        """
+        row = db.execute(
+            "SELECT body FROM diagnoses WHERE ticket = ? ORDER BY created, rowid LIMIT 1", [int(ticket.id)]
+        ).fetchone()
+        first = self._file.record(Diagnosis, row[0]) if row is not None else None
+        known = occurrences.card_of(db, ticket.diagnosis)
+        if known is not None:
+            card = card_life.with_remedy(self._get(db, known), ticket, by)
+        else:
+            card = draft_card(ticket, load_causes(), first, by)
+        put_card(db, card)
+        occurrences.sighted(db, card.id, ticket.diagnosis, int(ticket.id))
+        return card
+
+    def _get(self, db: SqliteDatabase, id: str) -> Incident:
+        row = db.execute("SELECT body FROM incidents WHERE id = ?", [clean(id, card_life.NAME)]).fetchone()
+        if row is None:
+            raise ToolError(ErrorCode.NOT_FOUND, f"no incident is called {id!r}", "find one with `whystall kb search`")
+        return self._file.record(Incident, row[0])
+
+    def _diagnosis(self, id: str) -> Diagnosis:
+        with self._file.read() as db:
+            row = db.execute("SELECT body FROM diagnoses WHERE id = ?", [clean(id, card_life.NAME)]).fetchone()
+        if row is None:
+            raise ToolError(ErrorCode.NOT_FOUND, f"no diagnosis is called {id!r}", "run `whystall diagnose` first")
+        return self._file.record(Diagnosis, row[0])
+
+
+def put_card(db: SqliteDatabase, card: Incident) -> None:
+    """Store `card` and its content's hash, within the transaction that is open."""
+    put_incident(db, card)
+    exchange.know(db, card)
