@@ -115,13 +115,14 @@ class Assembly:
 
     def _choice(self, choice: dict[str, Any]) -> None:
         said = choice.get("delta")
-        if not isinstance(said, dict) or not said:
+        pieces = isinstance(said, dict) and bool(said)
+        if not pieces:
             said = choice.get("message")
         if isinstance(said, dict):
             self._answered = True
             self._texts(said)
             for call in _calls_in(said):
-                self._call(call)
+                self._call(call, pieces)
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and finish:
             self._answered = True
@@ -150,14 +151,15 @@ class Assembly:
             raise Fault("too_large", f"the {name} of the answer is longer than {limit >> 10} KiB")
         into.append(value)
 
-    def _call(self, given: dict[str, Any]) -> None:
+    def _call(self, given: dict[str, Any], piece: bool) -> None:
+        """A call, or a `piece` of one."""
         function = given.get("function")
         function = function if isinstance(function, dict) else {}
         index, call_id, name = given.get("index"), given.get("id"), function.get("name")
         index = index if isinstance(index, int) else None
         call_id = call_id if isinstance(call_id, str) else ""
         name = name if isinstance(name, str) else ""
-        call = self._open_call(index, call_id, name)
+        call = self._open_call(index, call_id, name) if piece else None
         if call is None:
             if len(self._calls) >= CALLS_LIMIT:
                 raise Fault("too_large", f"the answer makes more than {CALLS_LIMIT} calls")

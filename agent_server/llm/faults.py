@@ -63,13 +63,13 @@ class Fault(LlmError):
 
 def of_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> Fault:
     """What an answer with another status than 200 means."""
-    text = _words(body, headers.get("content-type", ""))
+    text, kind = _words(body, headers.get("content-type", ""))
     if 300 <= status < 400:
         to = httpx.URL(headers["location"]).host if _is_url(headers.get("location", "")) else ""
         where = f" to {to}" if to else ""
         return Fault("rejected", f"{url} redirects{where}, where no key is sent; set {PREFIX}BASE_URL to that place")
     wait = asked_wait(headers) if status in (408, 429) or status >= 500 else None
-    fault = _judged(status, text, wait)
+    fault = _judged(status, f"{text} {kind}", wait)
     fault.message = f"HTTP {status}{': ' if text else ''}{text}{_hint(fault.code, status, text, url)}"
     return fault
 
@@ -82,7 +82,7 @@ def of_object(answer: Mapping[str, Any]) -> Fault | None:
     inner = error if isinstance(error, dict) else answer
     text = clean(_message(error or answer) or "an error without a word", _TEXT_LIMIT)
     status = _status(inner)
-    fault = _judged(status, text, None)
+    fault = _judged(status, f"{text} {_kind(inner)}", None)
     fault.message = f"the server reports an error within its answer: {text}{_hint(fault.code, status, text, '')}"
     return fault
 
@@ -148,29 +148,35 @@ def _hint(code: str, status: int, text: str, url: str) -> str:
 
 def _status(error: Mapping[str, Any]) -> int:
     """The HTTP status that an error within an answer stands for."""
-    words = []
-    for name in ("code", "status", "type"):
-        value = error.get(name)
-        if str(value).isdecimal() and 400 <= int(str(value)[:4]) < 600:
-            return int(str(value)[:4])
-        words.append(str(value))
-    found = (status for pattern, status in _KINDS if pattern.search(" ".join(words)))
-    return next(found, 500)
+    for name in ("code", "status", "status_code"):
+        number = str(error.get(name))[:4]
+        if number.isdecimal() and 400 <= int(number) < 600:
+            return int(number)
+    return next((status for pattern, status in _KINDS if pattern.search(_kind(error))), 500)
 
 
-def _words(body: bytes, kind: str) -> str:
-    """What a server says in the body of an error, cut short."""
+def _kind(error: Any) -> str:
+    """The words for programs that an error holds."""
+    inner = error.get("error", error) if isinstance(error, dict) else None
+    if not isinstance(inner, dict):
+        return ""
+    return clean(" ".join(str(inner[name])[:_TEXT_LIMIT] for name in ("type", "code") if inner.get(name)), _TEXT_LIMIT)
+
+
+def _words(body: bytes, content_type: str) -> tuple[str, str]:
+    """What a server says in the body of an error, cut short: for people, and for programs."""
+    said = kind = ""
     try:
-        said = _message(parsed(body))
+        error = parsed(body)
+        said, kind = _message(error), _kind(error)
     except NotJson:
-        said = ""
         text = body.decode("utf-8", "replace").strip()
-        if "html" in kind or text[:1] == "<":
+        if "html" in content_type or text[:1] == "<":
             title = _TITLE.search(text)
             said = "a web page" + (f" ({unescape(title[1]).strip()})" if title else "")
         elif text:
             said = text
-    return clean(" ".join(said.split()), _TEXT_LIMIT)
+    return clean(" ".join(said.split()), _TEXT_LIMIT), kind
 
 
 def _message(value: Any) -> str:

@@ -1,0 +1,160 @@
+"""The settings of the model: from the environment, refused with the remedy, never with a secret."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whystall.agent_server.llm.settings import LlmSettings, load_settings
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+KEY = "sk-0123456789abcdefghij"
+GIVEN = {"BASE_URL": "https://models.example/v1", "MODEL": "qwen3"}
+
+
+def _set(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    for name, value in {**GIVEN, **values}.items():
+        monkeypatch.setenv(f"WHYSTALL_LLM_{name}", value)
+
+
+def _refused(*, holding: tuple[str, ...]) -> ToolError:
+    with pytest.raises(ToolError) as caught:
+        load_settings()
+    assert caught.value.code is ErrorCode.NO_MODEL
+    assert caught.value.remedy
+    for words in holding:
+        assert words in str(caught.value)
+    assert KEY not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_without_settings_it_says_which_are_needed() -> None:
+    _refused(holding=("no language model is set up", "WHYSTALL_LLM_BASE_URL", "WHYSTALL_LLM_MODEL"))
+
+
+def test_two_settings_are_enough_and_empty_ones_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    _set(monkeypatch, API_KEY="", MAX_MONEY="")
+    settings = load_settings()
+    assert (settings.base_url, settings.model) == ("https://models.example/v1", "qwen3")
+    assert settings.api_key is None
+    assert settings.max_money is None
+    assert settings.temperature is None
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000/v1"),
+        ("http://localhost:11434/", "http://localhost:11434/v1"),
+        ("http://[::1]:8080/v1/", "http://[::1]:8080/v1"),
+        ("https://api.deepseek.com/v1/chat/completions", "https://api.deepseek.com/v1"),
+        (
+            "https://dashscope.aliyuncs.com/compatible-mode/v1",
+            "https://dashscope.aliyuncs.com/compatible-mode/v1",
+        ),
+        ("http://gateway/openai//", "http://gateway/openai"),
+    ],
+)
+def test_addresses_as_people_copy_them(given: str, used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _set(monkeypatch, BASE_URL=given)
+    assert load_settings().base_url == used
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"BASE_URL": "localhost:8000"}, ("BASE_URL", "http://")),
+        ({"BASE_URL": "ftp://host/v1"}, ("BASE_URL", "http://")),
+        ({"BASE_URL": "http://"}, ("BASE_URL", "host")),
+        ({"BASE_URL": "http://host:99999/v1"}, ("BASE_URL", "no URL")),
+        ({"BASE_URL": "http://[::1/v1"}, ("BASE_URL", "no URL")),
+        ({"BASE_URL": "http://ho st/v1"}, ("BASE_URL", "blanks")),
+        ({"BASE_URL": f"https://user:{KEY}@host/v1"}, ("BASE_URL", "password", "API_KEY_FILE")),
+        ({"BASE_URL": f"https://host/v1?key={KEY}"}, ("BASE_URL", "parameters")),
+        ({"BASE_URL": ""}, ("BASE_URL", "not set")),
+        ({"MODEL": ""}, ("MODEL", "not set")),
+        ({"MODEL": "a\nb"}, ("MODEL", "unprintable")),
+        ({"API_KEY": f"{KEY}\r\nX-Evil: 1"}, ("API_KEY", "printable")),
+        ({"RETRIES": "-1"}, ("RETRIES", "greater than or equal to 0")),
+        ({"TIMEOUT": "soon"}, ("TIMEOUT", "number")),
+        ({"TIMEOUT": "nan"}, ("TIMEOUT",)),
+        ({"STREAM": "perhaps"}, ("STREAM", "boolean")),
+        ({"TEMPERATURE": "3"}, ("TEMPERATURE", "less than or equal to 2")),
+        ({"MAX_MONEY": "1"}, ("MAX_MONEY", "PRICE_IN")),
+        ({"MODLE": "x"}, ("unknown setting WHYSTALL_LLM_MODLE", "WHYSTALL_LLM_MODEL")),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    values: dict[str, str], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set(monkeypatch, **values)
+    _refused(holding=words)
+
+
+def test_a_key_goes_unencrypted_to_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    _set(monkeypatch, API_KEY=KEY, BASE_URL="http://10.0.0.7:8000/v1")
+    _refused(holding=("unencrypted to 10.0.0.7:8000", "https://", "WHYSTALL_LLM_PLAIN_HTTP"))
+    monkeypatch.setenv("WHYSTALL_LLM_PLAIN_HTTP", "1")
+    assert load_settings().reads_along
+    monkeypatch.delenv("WHYSTALL_LLM_PLAIN_HTTP")
+    monkeypatch.setenv("WHYSTALL_LLM_BASE_URL", "http://127.0.0.1.evil.example/v1")
+    _refused(holding=("unencrypted",))
+    monkeypatch.setenv("WHYSTALL_LLM_BASE_URL", "http://127.0.0.2:8000/v1")
+    assert not load_settings().reads_along
+
+
+def test_the_key_of_a_file_is_used_and_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "key"
+    file.write_text(f"{KEY}\n")
+    file.chmod(0o600)
+    _set(monkeypatch, API_KEY_FILE=str(file))
+    settings = load_settings()
+    assert settings.api_key is not None
+    assert settings.api_key.get_secret_value() == KEY
+    assert KEY not in repr(settings) + str(settings) + str(settings.model_dump()) + settings.model_dump_json()
+    monkeypatch.setenv("WHYSTALL_LLM_API_KEY", KEY)
+    _refused(holding=("both set",))
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "words"),
+    [
+        (KEY, 0o644, ("others may read", "0644", "chmod 600")),
+        (KEY, 0o640, ("others may read",)),
+        ("", 0o600, ("is empty", "one line")),
+        (f"{KEY}\n{KEY}\n", 0o600, ("printable",)),
+        ("k" * 5000, 0o600, ("4096",)),
+        ("schlüssel", 0o600, ("printable ASCII",)),
+    ],
+)
+def test_a_file_that_holds_no_usable_key(
+    content: str, mode: int, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key"
+    file.write_text(content)
+    file.chmod(mode)
+    _set(monkeypatch, API_KEY_FILE=str(file))
+    _refused(holding=("API_KEY_FILE", str(file), *words))
+
+
+def test_a_key_file_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path, words in ((tmp_path / "pipe", "regular file"), (tmp_path, ""), (tmp_path / "none", "No such file")):
+        _set(monkeypatch, API_KEY_FILE=str(path))
+        _refused(holding=("API_KEY_FILE", words))
+
+
+def test_a_dot_env_of_the_directory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".env").write_text("WHYSTALL_LLM_TIMEOUT=7\n")
+    monkeypatch.chdir(tmp_path)
+    _set(monkeypatch)
+    assert load_settings().timeout == LlmSettings.model_fields["timeout"].default
+
+
+def test_every_setting_says_what_it_means() -> None:
+    undocumented: list[Any] = [name for name, field in LlmSettings.model_fields.items() if not field.description]
+    assert undocumented == []
