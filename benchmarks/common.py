@@ -236,3 +236,17 @@ def table(rows: Sequence[Row]) -> list[str]:
         cells = (row.what, row.ours, row.peer, row.ratio, row.goal, verdict[row.met] if row.goal else "")
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return lines
+
+
+def replace_section(report: Report, path: Path) -> None:
+    """Replace the section of `report` in the file at `path`, or add it."""
+    lines = path.read_text().splitlines() if path.exists() else ["# Measurements", ""]
+    head = f"## {report.title}"
+    section = [head, "", *table(report.rows), "", *(f"* {note}" for note in [*machine(), *report.notes]), ""]
+    if head in lines:
+        start = lines.index(head)
+        end = next((at for at in range(start + 1, len(lines)) if lines[at].startswith("## ")), len(lines))
+        lines[start:end] = section
+    else:
+        lines += ["", *section]
+    path.write_text("\n".join(lines).rstrip() + "\n")

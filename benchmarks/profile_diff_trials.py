@@ -27,7 +27,7 @@ import anyio
 import numpy as np
 import polars as pl
 
-from benchmarks.common import ROOT, Report, Row, machine, table
+from benchmarks.common import ROOT, Report, Row, replace_section, table
 from whystall.agent_server.app import App, RecordParams
 from whystall.tools.profiles.difference import compare
 from whystall.tools.profiles.difference_interrupts import without_interrupts
@@ -191,20 +191,6 @@ def trials(count: int, recordings: int, say: Callable[[str], object] = print) ->
     return report
 
 
-def _written(report: Report, path: Path) -> None:
-    """Replace this benchmark's section of the report at `path`, or add it."""
-    lines = path.read_text().splitlines() if path.exists() else ["# Measurements", ""]
-    head = f"## {report.title}"
-    section = [head, "", *table(report.rows), "", *(f"* {note}" for note in [*machine(), *report.notes]), ""]
-    if head in lines:
-        start = lines.index(head)
-        end = next((at for at in range(start + 1, len(lines)) if lines[at].startswith("## ")), len(lines))
-        lines[start:end] = section
-    else:
-        lines += ["", *section]
-    path.write_text("\n".join(lines).rstrip() + "\n")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Exit status 0 when every goal was met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -215,7 +201,7 @@ def main(arguments: Sequence[str]) -> int:
     report = trials(options.trials, options.recordings)
     print("\n".join([*table(report.rows), *report.notes]))
     if options.out:
-        _written(report, options.out)
+        replace_section(report, options.out)
     return 0 if all(row.met is not False for row in report.rows) else 1
 
 

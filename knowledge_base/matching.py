@@ -7,19 +7,22 @@ whether to accept: scores of wrong cards are not lower than those of right ones.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
 from whystall.knowledge_base import features as facts
 from whystall.knowledge_base import signatures as keys
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.evidence import Evidence
+from whystall.knowledge_base.feedback import records
 from whystall.knowledge_base.indexing import SIGNATURE, indexed
 from whystall.knowledge_base.models import Incident, Match, Record
+from whystall.knowledge_base.occurrences import seen
 from whystall.knowledge_base.retrieval import Weights, by_features, by_words, features_of
+from whystall.knowledge_base.times import age_days, moment
 from whystall.knowledge_base.tokens import Terms, terms
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ _FUSED = 60
 # recency orders what is otherwise equal, and outweighs no evidence.
 _RECENT_DAYS = 20.0 / math.log(1 / 0.062)
 _RECENCY = 1 / (_FUSED + 1) - 1 / (_FUSED + 2)
-_CANDIDATES = 50  # of each list
+CANDIDATES = 50  # of each list
 _EXACT = 50  # cards with one signature: the latest of them
 # Features that only support (file system, device class, period) weigh half of one that tells.
 _SUPPORTING = 0.5
@@ -69,15 +72,13 @@ def search(file: Database, text: str, limit: int = 5) -> list[Match]:
     query = terms(text)
     limit = max(1, min(limit, _MOST))
     with file.read() as db:
-        rows = by_words(db, query, limit)
-        cards = _cards(db, rows)
-        _remember(db, cards.values())
-        bodies = _bodies(file, db, [cards[n] for n in rows])
+        cards = list(_cards(db, by_words(db, query, limit)).values())
+        _remember(db, cards)
+        bodies = _bodies(file, db, cards)
     found = []
-    for n in rows:
-        incident = bodies[n]
-        shared = [f"word:{word.removeprefix('c_')}" for word in _common(query, incident)[:_SHOWN]]
-        found.append(_match(cards[n], incident, "text", shared, frozenset()))
+    for card in cards:
+        shared = [f"word:{word.removeprefix('c_')}" for word in _common(query, bodies[card.n])[:_SHOWN]]
+        found.append(_match(card, bodies[card.n], "text", shared, frozenset()))
     return _numbered(found)
 
 
@@ -92,12 +93,13 @@ def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
         weights = Weights(db)
         mine = _features(evidence)
         exact = _exact(db, evidence.signatures)
-        by_word = by_words(db, _words(evidence), _CANDIDATES)
-        by_feature = by_features(db, mine, weights, 2 * _CANDIDATES)
+        by_word = by_words(db, words_of(evidence), CANDIDATES)
+        by_feature = by_features(db, mine, weights, CANDIDATES)
         cards = _cards(db, dict.fromkeys([*exact, *by_word, *by_feature]))
-        for n, its in features_of(db, cards).items():
-            cards[n].features = frozenset(f for f in its if not f.startswith(SIGNATURE))
-            cards[n].exact = exact.get(n, [])
+        its = features_of(db, cards)
+        for n, card in cards.items():
+            card.features = frozenset(f for f in its.get(n, ()) if not f.startswith(SIGNATURE))
+            card.exact = exact.get(n, [])
         overlap = _overlap(cards.values(), mine, weights)
         accepted = [card for card in cards.values() if _accepted(card, mine, evidence)]
         _remember(db, accepted)
@@ -109,7 +111,8 @@ def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
     for card in best:
         shared = [*card.exact, *card.telling, *card.supporting][:_SHOWN]
         match = _match(card, bodies[card.n], "signature" if card.exact else "evidence", shared, evidence.ran)
-        found.append(match.model_copy(update={"known": _known(card, held)}))
+        known = _known(card, held)
+        found.append(match.model_copy(update={"known": known, "fix": bodies[card.n].fix if known else None}))
     return _numbered(found)
 
 
@@ -121,8 +124,8 @@ def _features(evidence: Evidence) -> list[str]:
     return list(dict.fromkeys([*cause, *evidence.features]))
 
 
-def _words(evidence: Evidence) -> Terms:
-    """The symptom as told, and the names in the evidence that people write too."""
+def words_of(evidence: Evidence) -> Terms:
+    """What is looked for among words: the symptom as told, and names in the evidence that people write too."""
     names = [f.partition(":")[2] for f in evidence.features if f.startswith(("op:", "frame:", "fs:", "code:"))]
     return terms("\n".join([evidence.symptom, *names]))
 
@@ -142,19 +145,21 @@ def _exact(db: SqliteDatabase, signatures: Sequence[str]) -> dict[int, list[str]
 # --- what is shared -----------------------------------------------------------------------------------------------
 
 
-def _overlap(cards: Iterable[_Card], mine: Sequence[str], weights: Weights) -> dict[int, float]:
+def _overlap(cards: Collection[_Card], mine: Sequence[str], weights: Weights) -> dict[int, float]:
     """Jaccard's index of the features of the case and of each card that shares any, by weight."""
-    weights.known([*mine, *(f for card in cards for f in card.features)])
-    values = {f: weights.of(f) * (1.0 if facts.telling(f) else _SUPPORTING) for f in mine}
-    asked = sum(values.values())
+    everything = {*mine, *(f for card in cards for f in card.features)}
+    weights.known(everything)
+    telling = {f for f in everything if facts.telling(f)}
+    values = {f: weights.of(f) * (1.0 if f in telling else _SUPPORTING) for f in everything}
+    asked = sum(values[f] for f in mine)
     found = {}
     for card in cards:
         shared = [f for f in mine if f in card.features]
-        card.telling = [f for f in shared if facts.telling(f)]
-        card.supporting = [f for f in shared if not facts.telling(f)]
+        card.telling = [f for f in shared if f in telling]
+        card.supporting = [f for f in shared if f not in telling]
         if shared:
             both = sum(values[f] for f in shared)
-            its = sum(weights.of(f) * (1.0 if facts.telling(f) else _SUPPORTING) for f in card.features)
+            its = sum(values[f] for f in card.features)
             found[card.n] = both / (asked + its - both)
     return found
 
@@ -196,20 +201,8 @@ def _score(cards: Iterable[_Card], by_word: Sequence[int], overlap: Mapping[int,
 
 def _recency(last_seen: str | None, at: str) -> float:
     """1 for what was seen just now, falling with the days; 0 for what only the literature saw."""
-    seen = _time(last_seen)
-    if seen is None:
-        return 0.0
-    now = _time(at) or datetime.now(timezone.utc)
-    return math.exp(-max((now - seen).total_seconds(), 0.0) / 86400 / _RECENT_DAYS)
-
-
-def _time(text: str | None) -> datetime | None:
-    """The time that `text` says, None where it says none: it may come from another's file."""
-    try:
-        found = datetime.fromisoformat((text or "").replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+    days = age_days(last_seen or "", moment(at))
+    return 0.0 if days is None else math.exp(-days / _RECENT_DAYS)
 
 
 def _order(card: _Card) -> tuple[bool, int, float, int]:
@@ -222,16 +215,18 @@ def _order(card: _Card) -> tuple[bool, int, float, int]:
 
 
 def _cards(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, _Card]:
-    found = {}
-    for n in rows:
-        row = db.execute("SELECT id, state, cause FROM incidents WHERE n = ?", [n]).fetchone()
-        if row is not None:
-            found[n] = _Card(n, *row)
-    return found
+    wanted = list(rows)
+    asked = "SELECT n, id, state, cause FROM incidents WHERE n IN (SELECT value FROM json_each(?))"
+    found = {row[0]: _Card(*row) for row in db.execute(asked, [json.dumps(wanted)]).fetchall()}
+    return {n: found[n] for n in wanted if n in found}  # the index of a damaged file may name others
 
 
 def _remember(db: SqliteDatabase, cards: Iterable[_Card]) -> None:
     """How often and when the incidents of `cards` were seen, and how well they matched."""
+    by_id = {card.id: card for card in cards}
+    often, well = seen(db, by_id), records(db, by_id)
+    for id, card in by_id.items():
+        card.occurrences, card.last_seen, card.record = often[id].count, often[id].last, well[id]
 
 
 def _bodies(file: Database, db: SqliteDatabase, cards: Iterable[_Card]) -> dict[int, Incident]:

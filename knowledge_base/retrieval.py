@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 _QUERY_TERMS = 32
 _COUNTED = 500  # distinct terms whose rarity is looked up; hardly a ticket or log excerpt has more
 # Cards that the terms of a query may occur in, together: those beyond are too common to tell cards apart.
-_TERM_POSTINGS = 20_000
-_FEATURE_POSTINGS = 4_000
+_TERM_POSTINGS = 10_000
+_COMMON = 2_500  # cards with a term, from where on it is not counted further
+_FEWEST = 3  # terms that are looked for however common they are
+_FEATURE_POSTINGS = 2_000
 # bm25 weights of symptom, concepts, later, grams. Chinese pairs are rare in a base that is half English, so bm25
 # overrates them beside words and concepts.
 _WEIGHTS = (1.0, 1.0, 1.0, 0.25)
@@ -45,23 +47,24 @@ def match_expression(db: SqliteDatabase, query: Terms) -> str:
 
     Terms hold only letters, digits, underscores and Chinese characters; quoting makes ``and`` or ``near`` a word.
     """
-    asked = [*query.words, *query.grams][:_COUNTED]
+    asked = [f'"{term}"' for term in (*query.words, *query.grams)][:_COUNTED]
     counts = [(_cards_with(db, term), term) for term in asked]
     chosen: list[str] = []
     postings = 0
     for cards, term in sorted(counts, key=lambda pair: pair[0]):
         if not cards:
             continue
-        postings += cards
-        if chosen and (postings > _TERM_POSTINGS or len(chosen) == _QUERY_TERMS):
+        postings += cards if cards < _COMMON else _TERM_POSTINGS
+        if len(chosen) >= _FEWEST and (postings > _TERM_POSTINGS or len(chosen) == _QUERY_TERMS):
             break
-        chosen.append(f'"{term}"')
+        chosen.append(term)
     return " OR ".join(chosen)
 
 
 def _cards_with(db: SqliteDatabase, term: str) -> int:
-    row = db.execute("SELECT doc FROM incidents_terms WHERE term = ?", [term]).fetchone()
-    return int(row[0]) if row is not None else 0
+    """How many cards have the quoted `term`, counted only until it is known to be common."""
+    counted = "SELECT count(*) FROM (SELECT 1 FROM incidents_fts WHERE incidents_fts MATCH ? LIMIT ?)"
+    return int(db.execute(counted, [term, _COMMON]).fetchone()[0])
 
 
 class Weights:
