@@ -86,10 +86,11 @@ def sentence(finding: Mapping[str, Any], language: str) -> str:
     words = WORDS[language]
     subject = finding["subject"]
     who = " ".join(str(subject[part]) for part in ("comm", "path", "device") if subject.get(part))
+    values = numbers(finding)
     measured = [
-        words["metrics"][name].format(f"{value:.3g}" if value < 1000 else f"{value:.0f}")
-        for name, value in numbers(finding).items()
-        if name in words["metrics"] and value
+        phrase.format(f"{values[name]:.3g}" if values[name] < 1000 else f"{values[name]:.0f}")
+        for name, phrase in words["metrics"].items()  # what tells most stands first
+        if values.get(name)
     ]
     frame = words["normal" if finding.get("polarity") == "normal" else "claim"]
     kind = words["kinds"].get(finding["kind"], finding["kind"])
