@@ -11,10 +11,13 @@ from whystall.agent_server.investigation.assess import Link, assess
 from whystall.agent_server.investigation.causes import of_hosts
 from whystall.agent_server.investigation.observer import Observer, Options
 from whystall.agent_server.investigation.rules import FIRST_LOOK
+from whystall.agent_server.investigation.telling import Telling
+from whystall.agent_server.investigation.transcript import Transcript
 from whystall.agent_server.investigation.verdict import Conclusion, conclude, culprit
 from whystall.agent_server.investigation.victim import choose_feeder, choose_victim
 from whystall.knowledge_base.causes import asked_for
-from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Step, Verdict, Victim
+from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Reasoning, Step, Verdict, Victim
+from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Severity
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import Status, ToolResult
@@ -26,8 +29,9 @@ _WAIT_PCT = 10.0
 class Case:
     """The state of one investigation, the same for every driver.
 
-    `results` hold the latest result of each tool; the ids of their findings are unique within the case. `duration`:
-    seconds that a look may take.
+    `results` hold the latest result of each tool; the ids of their findings are unique within the case. `tried`: all
+    tools that were to look, also those that could not be served. `duration`: seconds that a look may take. A driver
+    that is a model leaves its `reasoning` here, and the conclusion that it `settled`.
     """
 
     def __init__(
@@ -40,9 +44,11 @@ class Case:
         symptom: str = "",
         target: str = "",
         numbered: int = 0,
+        transcript: Transcript | None = None,
+        telling: Telling | None = None,
     ) -> None:
         """`symptom` says which causes are worth examining; who gives a profile asks for all. `numbered`: findings that
-        bear numbers already, where this is a part of a larger case.
+        bear numbers already, where this is a part of a larger case. `telling` is told of every step.
         """
         hosts = of_hosts(causes)
         self.causes = hosts if observer.profiled else asked_for(hosts, symptom)
@@ -53,7 +59,13 @@ class Case:
         self.target = target
         self.results: dict[str, ToolResult[Any]] = {}
         self.steps: list[Step] = []
+        self.tried: set[str] = set()
+        self.transcript = transcript or Transcript()
+        self.telling = telling or Telling()
+        self.reasoning: Reasoning | None = None
+        self.settled: Conclusion | None = None
         self._options: dict[str, Mapping[str, Any]] = {}
+        self._found: dict[str, Finding] = {}
         self._count = numbered
 
     async def look(
@@ -63,12 +75,22 @@ class Case:
         are left out.
 
         Live, the tools that ran before look again in the same window, with their latest options: evidence of
-        different times does not confirm each other. `why` is a code of ``why`` in ``prompts/words``.
+        different times does not confirm each other. `why` is a code of ``why`` in ``prompts/words``. Raises what the
+        observer raises; the case then stands as before.
         """
-        self._options |= dict(options or {})
+        wanted = self._options | dict(options or {})
         again = [name for name in self.results if name not in names] if self.observer.live else []
-        tools = [self.tools[name] for name in dict.fromkeys([*again, *names])]
-        results = [self._numbered(r) for r in await self.observer.look(tools, duration, self._options)]
+        asked = list(dict.fromkeys([*again, *names]))
+        self.telling.look(len(self.steps) + 1, list(names) or again, why, duration)
+        try:
+            found = await self.observer.look([self.tools[name] for name in asked], duration, wanted)
+        except ToolError as error:
+            self.transcript.look_failed(asked, wanted, error)
+            raise
+        self._options = wanted
+        self.tried.update(asked)
+        results = [self._numbered(r) for r in found]
+        self.transcript.look(asked, duration, why, wanted, results)
         self.results.update({r.tool: r for r in results})
         if results:
             self.steps.append(
@@ -86,13 +108,33 @@ class Case:
         findings = []
         for finding in result.findings:
             self._count += 1
-            findings.append(finding.model_copy(update={"id": f"F{self._count}"}))
+            named = finding.model_copy(update={"id": f"F{self._count}"})
+            self._found[named.id] = named
+            findings.append(named)
         return result.model_copy(update={"findings": findings})
 
     @property
     def findings(self) -> list[Finding]:
         """What holds now: the findings of each tool's latest look."""
         return [f for r in self.results.values() for f in r.findings]
+
+    def options(self, tool: str) -> Mapping[str, Any]:
+        """The arguments with which `tool` looked last, beyond target and duration; empty where it did not."""
+        return self._options.get(tool, {}) if tool in self.results else {}
+
+    def current(self, id: str) -> str | None:
+        """The id under which what the finding `id` says is known now; None where it holds no more, or never did.
+
+        A later look of the same tool finds the same anew: it then bears another number.
+        """
+        holds = self.findings
+        if any(f.id == id for f in holds):
+            return id
+        if (old := self._found.get(id)) is None:
+            return None
+        same = [f for f in holds if f.fingerprint == old.fingerprint and f.polarity is old.polarity]
+        same.sort(key=lambda f: (f.subject != old.subject, f.subject.tid != old.subject.tid))
+        return same[0].id if same else None
 
     def victim(self) -> Victim | None:
         """Who suffers, as far as is known."""
@@ -148,10 +190,10 @@ class Case:
         return found
 
     def diagnosis(self, conclusion: Conclusion | None = None) -> Diagnosis:
-        """The case as it stands now, with everything it rests on. `conclusion`: as `grounding` settled it."""
+        """The case as it stands now, with everything it rests on. `conclusion`: another than was `settled`."""
         victim, assessments, findings = self.victim(), self.assess(), self.findings
         coverage = [r.coverage for r in self.results.values()]
-        conclusion = conclusion or self.conclude()
+        conclusion = conclusion or self.settled or self.conclude()
         known = {f.id for f in findings}  # a later look of the same tool replaces what an earlier one found
         now = datetime.now(timezone.utc)
         recording = self.observer.recording
@@ -174,6 +216,7 @@ class Case:
             coverage=coverage,
             artifacts=[a.uri for r in self.results.values() for a in r.artifacts],
             recording=recording.manifest.id if recording else None,
+            reasoning=self.reasoning,
         )
 
 

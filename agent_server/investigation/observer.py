@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from whystall.tools.contract.params import Params, parse_params
+from whystall.tools.contract.params import LiveParams, Params, parse_params
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.recording.collector import Need
@@ -15,6 +15,8 @@ from whystall.tools.recording.target import Target
 from whystall.tools.recording.window import Progress, can_serve, observe
 from whystall.tools.toolbox import ENGINES
 
+_ANY_S = 10.0  # seconds, where no window is opened
+
 
 class Observer(Protocol):
     """Answers "run these tools"; `recording` is the last one looked at. `profiled`: with an accelerator's profile."""
@@ -22,6 +24,9 @@ class Observer(Protocol):
     recording: Recording | None
     live: bool
     profiled: bool
+
+    def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
+        """Those of `tools` that can be served here, as far as can be told before they look."""
 
     async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
         """Results of `tools`, in order; a tool that cannot be served at all is left out."""
@@ -45,6 +50,11 @@ class LiveObserver:
         self._join = join
         self.profiled = join is not None
         self.recording: Recording | None = None
+
+    def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
+        """Those of `tools` that observe a host and whose collectors some engine serves here."""
+        seeing = [tool for tool in tools if issubclass(tool.params, LiveParams) and tool.reads != "ranks"]
+        return [tool for tool in seeing if self._served(tool.needs(_params(tool, _ANY_S, {})))]
 
     async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
         """Observe the union of what `tools` need, then judge with each; without those that no engine can serve here."""
@@ -72,14 +82,22 @@ class RecordedObserver:
         self._recording = recording
         self.profiled = recording.has("profile")
 
+    def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
+        """Those of `tools` that judge what a window records and whose collectors the recording holds."""
+        seeing = [tool for tool in tools if issubclass(tool.params, LiveParams) and tool.reads != "ranks"]
+        return [tool for tool in seeing if self._holds(tool.needs(_params(tool, _ANY_S, {})))]
+
     async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
         """Judge the recording with those of `tools` whose collectors it holds, as far as they cannot do without."""
         results = []
         for tool in tools:
-            params = _params(tool, 10.0, options)
-            if all(need.optional or self._recording.has(need.collector) for need in tool.needs(params)):
+            params = _params(tool, _ANY_S, options)
+            if self._holds(tool.needs(params)):
                 results.append(judge(tool, self._recording, params))
         return results
+
+    def _holds(self, needs: Sequence[Need]) -> bool:
+        return all(need.optional or self._recording.has(need.collector) for need in needs)
 
 
 def _params(tool: Tool[Any, Any], duration: float, options: Options) -> Params:

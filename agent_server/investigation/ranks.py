@@ -17,7 +17,6 @@ from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Step, V
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.result import BlindSpot, Status, ToolResult
 from whystall.tools.ranks.slow_node_data import Data
-from whystall.tools.recording.manifest import Manifest
 
 _NAMED = (Verdict.CONFIRMED, Verdict.LIKELY)
 # Operators on a CPU take longer too when the host does not give them one: only its host tells the rank from its CPU.
@@ -25,9 +24,9 @@ _HOST_UNSEEN = "host_unseen"
 
 
 def rank_diagnosis(
-    causes: Mapping[str, Cause], result: ToolResult[Data], manifest: Manifest, symptom: str, ranks: int
+    causes: Mapping[str, Cause], result: ToolResult[Data], recording: str, symptom: str, ranks: int
 ) -> Diagnosis:
-    """What the ranks' traces say by themselves. `result` is that of slow_node_check on a recording with `manifest`."""
+    """What the ranks' traces say by themselves. `result` is that of slow_node_check on the recording called so."""
     findings = [f.model_copy(update={"id": f"F{i}"}) for i, f in enumerate(result.findings, 1)]
     mine = of_ranks(causes)
     victim = _victim(result.data, findings)
@@ -38,7 +37,7 @@ def rank_diagnosis(
     return Diagnosis(
         id=f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
         created=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
-        target=f"{ranks} ranks of {manifest.id}",
+        target=f"{ranks} ranks of {recording}",
         symptom=symptom,
         verdict=found.verdict,
         cause=found.cause,
@@ -61,7 +60,7 @@ def rank_diagnosis(
         ],
         coverage=[result.coverage],
         artifacts=[artifact.uri for artifact in result.artifacts],
-        recording=manifest.id,
+        recording=recording,
     )
 
 
@@ -82,6 +81,7 @@ def with_host(ranks: Diagnosis, host: Diagnosis) -> Diagnosis:
         "steps": [*ranks.steps, *host.steps],
         "coverage": [*ranks.coverage, *host.coverage],
         "artifacts": [*ranks.artifacts, *host.artifacts],
+        "reasoning": host.reasoning,
     }
     slow = ranks.victim
     if host.cause is None or host.verdict not in _NAMED or host.victim is None or slow is None:

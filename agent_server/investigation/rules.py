@@ -15,21 +15,30 @@ FIRST_LOOK = "host_snapshot"
 _FIRST_LOOK_S = 2.0
 
 
+async def first_look(case: Case) -> None:
+    """Look at a new case with what costs least; nothing where that was done."""
+    if FIRST_LOOK not in case.results and FIRST_LOOK not in case.tried:
+        await case.look([FIRST_LOOK], _first_seconds(case), "first_look")
+
+
 async def finish(case: Case) -> None:
     """Look until the causes of `case` are decided or nothing is left that could tell; from wherever it stands.
 
     A new case takes a first look, then, in one window, the tools that tell its open causes apart, and once more with
-    wakers where the victim waits for a colleague.
+    wakers where the victim waits for a colleague. Where all that was done, nothing happens.
     """
-    first = 0.0
-    if FIRST_LOOK not in case.results:
-        first = min(_FIRST_LOOK_S, case.duration / 4) if case.observer.live else 0.0
-        await case.look([FIRST_LOOK], first, "first_look")
-    chosen = next_tools(case.causes, case.assess(), case.tools, list(case.results))
+    await first_look(case)
+    chosen = next_tools(case.causes, case.assess(), case.tools, list(case.tried))
     if chosen:
-        await case.look(chosen, case.duration - first, "separates_causes")
-    if case.observer.live and case.conclude().verdict is not Verdict.CONFIRMED and case.waits_for_a_colleague():
+        spent = _first_seconds(case) if len(case.steps) <= 1 else 0.0
+        await case.look(chosen, case.duration - spent, "separates_causes")
+    undecided = case.observer.live and case.conclude().verdict is not Verdict.CONFIRMED
+    if undecided and case.waits_for_a_colleague() and not case.options("offcputime").get("waker"):
         await case.look([], case.duration / 2, "who_wakes_the_victim", {"offcputime": {"waker": True}})
+
+
+def _first_seconds(case: Case) -> float:
+    return min(_FIRST_LOOK_S, case.duration / 4) if case.observer.live else 0.0
 
 
 def next_tools(
@@ -49,12 +58,16 @@ def next_tools(
     for assessment in assessments:
         if not _open(assessment):
             continue
-        cause = causes[assessment.cause]
-        kinds = {p.kind for p in (*cause.primary, *cause.required, *cause.supporting, *cause.against, *cause.refuted)}
         for name, tool in tools.items():
-            if name in deciding and name not in ran and tool.kinds & kinds:
+            if name in deciding and name not in ran and tells(tool, causes[assessment.cause]):
                 worth[name] = worth.get(name, 0.0) + 1 / tool.cost
     return sorted(worth, key=lambda name: (-worth[name], name))
+
+
+def tells(tool: Tool[Any, Any], cause: Cause) -> bool:
+    """Whether `tool` can find something that speaks for or against `cause`."""
+    patterns = (*cause.primary, *cause.required, *cause.supporting, *cause.against, *cause.refuted)
+    return not tool.kinds.isdisjoint(p.kind for p in patterns)
 
 
 def _open(assessment: Assessment) -> bool:

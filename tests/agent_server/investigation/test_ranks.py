@@ -41,7 +41,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def diagnose(recording: Recording) -> Diagnosis:
     tool = slow_node_check.TOOL
     result = judge(tool, recording, tool.params())
-    return rank_diagnosis(CAUSES, result, recording.manifest, "", recording.table("ranks.ranks").height)
+    return rank_diagnosis(CAUSES, result, recording.manifest.id, "", recording.table("ranks.ranks").height)
 
 
 def job(*faults: Fault, **plan: Any) -> Recording:
