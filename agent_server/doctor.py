@@ -10,6 +10,7 @@ import sqlite3
 from itertools import islice
 from pathlib import Path
 
+from whystall.agent_server.doctor_model import model
 from whystall.agent_server.doctor_stacks import py_spy, python_frames, sampling
 from whystall.agent_server.health import Check, Health, State
 from whystall.agent_server.stack_sources import observes
@@ -50,6 +51,7 @@ def examine() -> Health:
         python_frames(),
         py_spy(),
         _database(),
+        model(),
     ]
     state = {check.name: check.state for check in checks}
     engines = []

@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
+from whystall.agent_server.llm.environment import PREFIX
 from whystall.agent_server.llm.jsontext import NotJson, parsed
 from whystall.agent_server.llm.retry import asked_wait
-from whystall.agent_server.llm.settings import PREFIX
 from whystall.agent_server.llm.wire import LlmError
 from whystall.tools.contract.text import clean
 

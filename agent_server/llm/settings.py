@@ -16,9 +16,9 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from whystall.agent_server.llm.environment import PREFIX, variables
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
-PREFIX = "WHYSTALL_LLM_"
 _KEY_LIMIT = 4096
 _ENDPOINT = "/chat/completions"
 _REMEDY = (
@@ -162,15 +162,16 @@ def load_settings() -> LlmSettings:
 
     `ToolError` (no_model) when none are there, or they cannot be used; it holds no secret.
     """
-    if not set_up():
+    given = variables()
+    if not given:
         raise ToolError(ErrorCode.NO_MODEL, "no language model is set up", _REMEDY)
     known = {PREFIX + name.upper() for name in LlmSettings.model_fields}
-    unknown = sorted(name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in known)
+    unknown = [name for name in given if name.upper() not in known]
     if unknown:
         raise ToolError(ErrorCode.NO_MODEL, f"unknown setting {unknown[0]}", f"valid: {', '.join(sorted(known))}")
-    given: dict[str, Any] = {}
+    nothing_else: dict[str, Any] = {}
     try:
-        settings = LlmSettings(**given)
+        settings = LlmSettings(**nothing_else)
     except ValidationError as error:
         faults = "; ".join(_said(fault) for fault in error.errors(include_input=False, include_url=False))
         raise ToolError(ErrorCode.NO_MODEL, faults, _REMEDY) from None
@@ -178,11 +179,6 @@ def load_settings() -> LlmSettings:
         return settings
     key = SecretStr(_read_key(settings.api_key_file))
     return settings.model_copy(update={"api_key": key})
-
-
-def set_up() -> bool:
-    """Whether any setting is there."""
-    return any(value for name, value in os.environ.items() if name.upper().startswith(PREFIX))
 
 
 def is_loopback(host: str) -> bool:
