@@ -10,7 +10,7 @@ from whystall.agent_server.app import App
 from whystall.agent_server.doors import words
 from whystall.agent_server.doors.lookup import Hits, SimilarParams, search, similar
 from whystall.agent_server.doors.mcp_calls import Progress
-from whystall.agent_server.doors.mcp_entry import Answer, Entry
+from whystall.agent_server.doors.mcp_entry import TEXT_LIMIT, Answer, Entry
 from whystall.knowledge_base.models import Incident, Lang, Record
 from whystall.tools.contract.params import Params
 
@@ -46,7 +46,7 @@ class KbFeedbackParams(Params):
     incident: _Id
     diagnosis: Annotated[str, Field(min_length=1, max_length=200, description="id; it names the incident as similar")]
     verdict: Literal["helped", "wrong"]
-    comment: Annotated[str, Field(max_length=2000)] = ""
+    comment: Annotated[str, Field(max_length=1000)] = ""
 
 
 class Rated(BaseModel):
@@ -77,7 +77,7 @@ def knowledge_entries(app: App, lang: Lang) -> list[Entry]:
 def _search(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], _progress: Progress) -> Answer:
         hits = search(app, given["query"], given.get("limit", 5))
-        return hits, words.hits_text(hits, lang)
+        return hits, words.hits_text(hits, lang, TEXT_LIMIT)
 
     text = "Finds past incidents by words, English or Chinese; says so when none resembles them."
     return Entry("kb_search", "Search past incidents", text, KbSearchParams, RESULTS["kb_search"], call)
@@ -86,7 +86,7 @@ def _search(app: App, lang: Lang) -> Entry:
 def _similar(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], _progress: Progress) -> Answer:
         hits = similar(app, SimilarParams.model_validate(given))
-        return hits, words.hits_text(hits, lang)
+        return hits, words.hits_text(hits, lang, TEXT_LIMIT)
 
     text = "Finds past incidents with the same findings: which are known, why, and what to check next."
     return Entry("kb_similar", "Similar past incidents", text, SimilarParams, RESULTS["kb_similar"], call)

@@ -54,12 +54,21 @@ def incident_text(incident: Incident, lang: Lang) -> str:
     return render("incident.txt", lang, i=incident)
 
 
-def hits_text(hits: Hits, lang: Lang) -> str:
-    """Past incidents and why they were found, then each in full; or that none is known."""
+def hits_text(hits: Hits, lang: Lang, budget: int | None = None) -> str:
+    """Past incidents and why they were found, then each in full, as far as `budget` characters hold them (None: all);
+    or that none is known.
+    """
     from whystall.knowledge_base import present
+    from whystall.prompts.escape import Safe
+    from whystall.prompts.render import fit, words
 
     found = present.hits_text([hit.match for hit in hits.hits], lang)
-    return "\n".join([found, *(incident_text(hit.incident, lang) for hit in hits.hits)])
+    cards = [Safe(incident_text(hit.incident, lang)) for hit in hits.hits]
+    if budget is None:
+        return "\n".join([found, *cards])
+    kept, left = fit(cards, budget - len(found) - 100)
+    more = [words(lang)["labels"]["left_out"].format(left)] if left else []
+    return "\n".join([found, *kept, *more])
 
 
 def rated_text(rated: Rated, lang: Lang) -> str:

@@ -26,13 +26,17 @@ TOOLS = {
     "host_snapshot",
     "offcputime",
     "diagnose",
-    "kb_search",
     "ticket_draft",
     "artifact_read",
+    "kb_search",
+    "kb_similar",
+    "kb_record",
+    "kb_feedback",
 }
+KNOWLEDGE = {name for name in TOOLS if name.startswith("kb_")}
 RECORDED = Path(__file__).parents[2] / "recorded"
 LIST_BUDGET = 24_000  # characters of a whole tools/list
-TO_COME = 6  # more tools of the usual size must fit
+TO_COME = 3  # more tools of the usual size must fit
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +84,7 @@ def _names(tool: Any) -> set[str]:
 async def test_a_server_offers_only_what_was_chosen() -> None:
     async with connected("auto", "core", "fileslower") as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
-        assert names == {"diagnose", "kb_search", "ticket_draft", "artifact_read", "fileslower"}
+        assert names == KNOWLEDGE | {"diagnose", "ticket_draft", "artifact_read", "fileslower"}
         assert "not_found" in text_of(await client.call_tool("biolatency", {}))
     async with connected("auto", "host") as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
@@ -269,12 +273,14 @@ async def test_artifacts_are_read_as_resources_and_by_the_tool(mode: str, record
     (state / "artifacts" / name).write_text("a;b 1\na;c 2\n")
     async with connected(mode) as client:
         templates = {t.uri_template for t in (await client.list_resource_templates()).resource_templates}
-        assert templates == {f"whystall://{kind}/{{id}}" for kind in ("artifacts", "incidents", "tickets", "schemas")}
+        kinds = ("artifacts", "incidents", "tickets", "transcripts", "schemas")
+        assert templates == {f"whystall://{kind}/{{id}}" for kind in kinds}
         resource = await client.read_resource(f"whystall://artifacts/{name}")
         assert resource.contents[0].text == "a;b 1\na;c 2\n"
         page = await client.call_tool("artifact_read", {"uri": f"whystall://artifacts/{name}", "offset": 6})
         assert text_of(page).strip() == "a;c 2"
-        for wrong in ("artifacts/nope", "artifacts/..%2Fknowledge.db", "tickets/999", "schemas/nope"):
+        wrong_ids = ("artifacts/nope", "artifacts/..%2Fknowledge.db", "tickets/999", "schemas/nope")
+        for wrong in (*wrong_ids, "transcripts/nope", "transcripts/..%2Fknowledge.db", "incidents/..%2F"):
             with pytest.raises(MCPError, match="not_found"):
                 await client.read_resource(f"whystall://{wrong}")
 
