@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+_HELLO = b"\x16"  # how TLS begins
+
 
 def http(body: bytes | str, *, status: str = "200 OK", headers: Mapping[str, str] | None = None) -> bytes:
     """An answer with `body`; a Content-Type and a Content-Length unless `headers` hold others (empty: none)."""
@@ -39,7 +41,7 @@ def bytes_server(
         with contextlib.suppress(OSError), plain, _wrapped(plain, tls) as connection:
             connection.settimeout(20)
             request = b""
-            while b"\r\n\r\n" not in request and (piece := connection.recv(65536)):
+            while b"\r\n\r\n" not in request and request[:1] != _HELLO and (piece := connection.recv(65536)):
                 request += piece
             head, _, body = request.partition(b"\r\n\r\n")
             sizes = [int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]

@@ -95,14 +95,15 @@ def of_transport(error: Exception, host: str, *, started: bool) -> Fault:
             why = clean(cause.verify_message, _TEXT_LIMIT)
             hint = "name the certificate authority with SSL_CERT_FILE"
             return Fault("unreachable", f"TLS: the certificate of {host} is not trusted: {why}; {hint}")
+    handshake = any(isinstance(cause, ssl.SSLWantReadError) for cause in causes)  # waited for, within TLS
     for cause in causes:
-        if isinstance(cause, ssl.SSLError):
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLWantReadError | ssl.SSLEOFError):
             why = clean(cause.reason or "it failed", _TEXT_LIMIT).replace("_", " ").lower()
             return Fault("unreachable", f"TLS with {host}: {why}; does it speak https at that port?")
     if isinstance(error, httpx.ProxyError):
         return Fault("unreachable", f"the proxy of the environment does not connect to {host}", again=True)
     if isinstance(error, httpx.ConnectTimeout):
-        return Fault("unreachable", f"{host} does not answer", again=True)
+        return Fault("unreachable", f"{host} does not answer{' in TLS' if handshake else ''}", again=True)
     if isinstance(error, httpx.TimeoutException):
         return Fault("timeout", f"{host} fell silent", again=True)
     if isinstance(error, httpx.ConnectError):

@@ -63,3 +63,17 @@ async def test_http_to_a_port_that_speaks_https(certificate: Path, client: Make)
         async with client(url.replace("https:", "http:"), retries=0) as chat:
             with pytest.raises(LlmError, match="cut_off"):
                 await chat.complete(ASK, [])
+
+
+async def test_silence_within_tls_is_silence(certificate: Path, client: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with bytes_server(b"HTTP/1.1 200 OK\r\n", tls=tls, hold=True) as url:
+        async with client(url, retries=0, timeout=1.0) as chat:
+            with pytest.raises(LlmError, match="timeout"):
+                await chat.complete(ASK, [])
+    with bytes_server(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", tls=tls) as url:
+        async with client(url, retries=0) as chat:
+            with pytest.raises(LlmError, match="cut_off"):
+                await chat.complete(ASK, [])
