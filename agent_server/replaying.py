@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from whystall.agent_server.doors.version import version
-from whystall.agent_server.investigation import rules
+from whystall.agent_server.investigation.budget import Limits
 from whystall.agent_server.investigation.case import Case
+from whystall.agent_server.investigation.model_driver import drive
 from whystall.agent_server.investigation.observer import Options
 from whystall.agent_server.investigation.ranks import rank_diagnosis, with_blind_spot, with_host
 from whystall.agent_server.investigation.transcript import (
@@ -28,13 +29,13 @@ from whystall.agent_server.investigation.transcript import (
 from whystall.agent_server.investigation.transcript_reading import Told, read
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import Diagnosis
+from whystall.knowledge_base.models import Diagnosis, Lang, Reasoning
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.recording.store import Recording
 
-_COMPARED = ("verdict", "cause", "chain", "missing", "story", "struck", "stopped")
+_COMPARED = ("verdict", "cause", "chain", "missing", "story", "remedies", "struck", "stopped")
 
 
 class Difference(BaseModel):
@@ -181,11 +182,16 @@ async def _again(told: Told, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
         raise Differs("case", "none", "none")  # `read` refuses such a transcript
     result = _result(seen.result, tools, "ranks")
     found = rank_diagnosis(load_causes(), result, seen.recording, told.header.symptom, seen.ranks)
+    host: Diagnosis | None = None
     if opened is not None:
         with suppress(ToolError):  # the host could not be looked at: a blind spot, which follows
-            found = with_host(found, await _case(told, opened, tools))
+            host = await _case(told, opened, tools)
+            found = with_host(found, host)
     for spot in told.blind:
         found = with_blind_spot(found, spot.code, spot.detail)
+    if host is None and told.stopped:  # a model was asked for, and had no host to look at
+        reasoning = Reasoning(model=opened.model or "" if opened else "", stopped=told.stopped[-1].why)
+        found = found.model_copy(update={"reasoning": reasoning})
     return found
 
 
@@ -200,9 +206,44 @@ async def _case(told: Told, opened: CaseOpened, tools: Mapping[str, Tool[Any, An
         target=opened.target,
         numbered=opened.numbered,
     )
-    await rules.finish(case)
+    if opened.model is None:
+        await drive(case, None)
+    else:
+        how = _settings(opened)
+        answers = _Answers(told, opened.model)
+        memory = _Forgotten() if how.remembers else None
+        await drive(case, answers, how.limits, memory=memory, lang=how.lang, nonce=opened.nonce)
+        answers.finished()
     looks.finished()
     return case.diagnosis()
+
+
+class _Settings(BaseModel):
+    """What bounds a model's driver, as `diagnosing` writes it down."""
+
+    limits: Limits
+    lang: Lang
+    remembers: bool
+
+
+def _settings(opened: CaseOpened) -> _Settings:
+    try:
+        return _Settings.model_validate(opened.settings)
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors(include_url=False, include_input=False)[0]["loc"])
+        raise Differs("settings", "as they were", f"another shape ({place})") from None
+
+
+class _Forgotten:
+    """Past incidents, where what was told of them stands in the transcript: nothing of it decides a verdict."""
+
+    def similar(self, case: Case) -> list[dict[str, Any]]:
+        """None."""
+        return []
+
+    def search(self, text: str) -> list[dict[str, Any]]:
+        """None."""
+        return []
 
 
 def _result(raw: dict[str, Any], tools: Mapping[str, Tool[Any, Any]], where: str) -> ToolResult[Any]:

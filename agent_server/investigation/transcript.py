@@ -160,6 +160,7 @@ class End(Record):
     chain: list[str]
     missing: list[str]
     story: list[Claim] = Field(default_factory=list)
+    remedies: list[str] = Field(default_factory=list)
     struck: list[str] = Field(default_factory=list)
     stopped: str | None = None
 
@@ -352,6 +353,7 @@ def ending(diagnosis: Diagnosis) -> End:
         chain=diagnosis.chain,
         missing=diagnosis.missing,
         story=reasoning.story if reasoning else [],
+        remedies=reasoning.remedies if reasoning else [],
         struck=reasoning.struck if reasoning else [],
         stopped=reasoning.stopped if reasoning else None,
     )

@@ -51,6 +51,7 @@ class Told:
     looks: list[Looked | LookFailed] = field(default_factory=list)
     answers: list[Replied | Failed] = field(default_factory=list)
     struck: list[Struck] = field(default_factory=list)
+    stopped: list[Stopped] = field(default_factory=list)
 
 
 def read(path: Path) -> tuple[Told, End]:
@@ -127,7 +128,9 @@ def _sorted(path: Path, records: Sequence[Record]) -> Told:
             told.blind.append(record)
         elif isinstance(record, Struck):
             told.struck.append(record)
-        elif not isinstance(record, Request | Stopped):
+        elif isinstance(record, Stopped):
+            told.stopped.append(record)
+        elif not isinstance(record, Request):
             raise _bad(path, f"line {number} does not belong there")
     if told.case is None and told.ranks is None:
         raise _bad(path, "it tells of no case")
