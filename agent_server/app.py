@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from whystall.agent_server.diagnosing import DiagnoseParams, Diagnosing
+from whystall.agent_server.diagnosing import DiagnoseParams, Diagnosing, Driver
 from whystall.agent_server.engines import Engine
 from whystall.agent_server.pages import judged
 from whystall.agent_server.rank_sources import Runs, gathered, open_job
@@ -183,10 +183,36 @@ class App:
         return await in_thread(lambda: _saved(gathered(runs), out, redact))
 
     async def diagnose(
-        self, params: DiagnoseParams, *, source: Path | None = None, progress: Progress | None = None
+        self,
+        params: DiagnoseParams,
+        *,
+        source: Path | None = None,
+        progress: Progress | None = None,
+        lang: Lang = "en",
     ) -> Diagnosis:
-        """Find out why the target stalls; see `Diagnosing.diagnose`."""
-        return await self._diagnosing().diagnose(params, source=source, progress=progress)
+        """Find out why the target stalls; see `Diagnosing.diagnose`.
+
+        With `DiagnoseParams.llm` a language model drives; `ToolError` (no_model) when none is set up.
+        """
+        diagnosing = self._diagnosing()
+        if not params.llm:
+            return await diagnosing.diagnose(params, source=source, progress=progress, lang=lang)
+        from whystall.agent_server.investigation.budget import Limits
+        from whystall.agent_server.llm.client import ChatClient
+        from whystall.agent_server.llm.settings import load_settings
+
+        settings = load_settings()
+        limits = Limits(
+            steps=settings.max_steps,
+            seconds=settings.max_seconds,
+            tokens=settings.max_tokens,
+            money=settings.max_money,
+            price_in=settings.price_in,
+            price_out=settings.price_out,
+        )
+        async with ChatClient(settings) as model:
+            driver = Driver(model, limits)
+            return await diagnosing.diagnose(params, source=source, progress=progress, driver=driver, lang=lang)
 
     async def verify(
         self,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,8 +27,12 @@ from whystall.tools.recording.window import Progress, observe
 from whystall.tools.toolbox import ENGINES
 
 if TYPE_CHECKING:
+    from whystall.agent_server.investigation.budget import Limits
     from whystall.agent_server.investigation.observer import Observer
-    from whystall.knowledge_base.models import Diagnosis, Ticket
+    from whystall.agent_server.investigation.telling import Telling
+    from whystall.agent_server.investigation.transcript import Transcript
+    from whystall.agent_server.llm.wire import LanguageModel
+    from whystall.knowledge_base.models import Diagnosis, Lang, Ticket
     from whystall.knowledge_base.store import KnowledgeBase
 
 
@@ -44,7 +51,65 @@ class DiagnoseParams(TargetParams):
     profile: Annotated[
         str | None, Field(min_length=1, max_length=4096, description="accelerator profile of the same time: its path")
     ] = None
+    llm: Annotated[bool, Field(description="let the language model of WHYSTALL_LLM_* drive; the rules finish")] = False
     engine: Annotated[Engine, Field(description="how to observe")] = "auto"
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A model that drives a diagnosis, within `limits`."""
+
+    model: LanguageModel
+    limits: Limits
+
+
+@dataclass
+class _Run:
+    """One diagnosis while it is made. `driver`: None for the rules."""
+
+    params: DiagnoseParams
+    registry: Registry
+    progress: Progress | None
+    driver: Driver | None
+    lang: Lang
+
+    @cached_property
+    def transcript(self) -> Transcript:
+        """What follows the diagnosis; begun when first something is there to be told."""
+        from whystall.agent_server.investigation import transcripts
+        from whystall.knowledge_base.causes import load_causes
+
+        return transcripts.begin(self.params.symptom, load_causes(), self.registry.all())
+
+    @cached_property
+    def telling(self) -> Telling:
+        """What names the step in the progress that is reported."""
+        from whystall.agent_server.investigation.telling import Telling
+
+        return Telling(self.progress, self.lang)
+
+    def without_host(self, diagnosis: Diagnosis, code: str) -> Diagnosis:
+        """`diagnosis`, of ranks alone: where a model was asked for, it had no host to look at, and `code` says why."""
+        from whystall.knowledge_base.models import Reasoning
+        from whystall.tools.contract.text import clean
+
+        if self.driver is None:
+            return diagnosis
+        self.transcript.stopped(code)
+        reasoning = Reasoning(model=clean(self.driver.model.name), stopped=code, transcript=self.transcript.uri)
+        return diagnosis.model_copy(update={"reasoning": reasoning})
+
+    def blind(self, diagnosis: Diagnosis, code: str, detail: str) -> Diagnosis:
+        """`diagnosis` with one thing more that it could not see."""
+        from whystall.agent_server.investigation.ranks import with_blind_spot
+
+        self.transcript.blind_spot(code, detail)
+        return with_blind_spot(diagnosis, code, detail)
+
+    def close(self) -> None:
+        """Close the transcript, if there is one."""
+        if "transcript" in self.__dict__:
+            self.transcript.close()
 
 
 class Diagnosing:
@@ -56,67 +121,83 @@ class Diagnosing:
         self._window = window
 
     async def diagnose(
-        self, params: DiagnoseParams, *, source: Path | None = None, progress: Progress | None = None
+        self,
+        params: DiagnoseParams,
+        *,
+        source: Path | None = None,
+        progress: Progress | None = None,
+        driver: Driver | None = None,
+        lang: Lang = "en",
     ) -> Diagnosis:
         """Find out why the target stalls; match past incidents; draft a ticket when asked and not healthy.
 
         A profile joins each look that traces the scheduler, and what a recording holds of that. The ranks of a job are
-        judged first where their traces are given; then the process of the slow one, where it is on this host.
+        judged first where their traces are given; then the process of the slow one, where it is on this host. `driver`:
+        who chooses what to look at instead of the rules. `lang`: of progress, and of what a model is told.
         """
-        from whystall.agent_server.investigation.observer import LiveObserver, RecordedObserver
         from whystall.agent_server.remembering import remember
 
-        profile = Path(params.profile) if params.profile else None
         _check_given(params, source)
+        run = _Run(params, self._registry, progress, driver, lang)
+        try:
+            found = await self._found(run, source)
+            diagnosis = remember(self._kb, found.model_copy(update={"id": run.transcript.id}), params.ticket)
+            run.transcript.end(diagnosis)
+        finally:
+            run.close()
+        return diagnosis
+
+    async def _found(self, run: _Run, source: Path | None) -> Diagnosis:
+        """What is found out, before it is compared with past incidents and stored."""
+        from whystall.agent_server.investigation.observer import LiveObserver, RecordedObserver
+
+        params = run.params
+        profile = Path(params.profile) if params.profile else None
         if params.traces is not None:
             runs = runs_named(params)
-            recording = await in_thread(lambda: gathered(runs))
-            diagnosis = await self._diagnose_ranks(recording, params, progress, live=True)
-        elif source is not None:
+            return await self._diagnose_ranks(await in_thread(lambda: gathered(runs)), run, live=True)
+        if source is not None:
             recording = await opened(source, profile)
             if recording.has("ranks"):
-                diagnosis = await self._diagnose_ranks(recording, params, progress, live=False)
-            else:
-                observer: Observer = RecordedObserver(recording)
-                diagnosis = await self._investigate(observer, params, recording.manifest.target.describe())
-        else:
-            if profile is not None:
-                check_profile_place(profile)
-            async with self._window:
-                target = await self._target(params, progress)
-                observer = LiveObserver(target, params.engine, progress, joining(profile))
-                diagnosis = await self._investigate(observer, params, target.describe())
-        return remember(self._kb, diagnosis, params.ticket)
+                return await self._diagnose_ranks(recording, run, live=False)
+            observer: Observer = RecordedObserver(recording)
+            return await self._investigate(observer, run, recording.manifest.target.describe())
+        if profile is not None:
+            check_profile_place(profile)
+        async with self._window:
+            target = await self._target(params, run.progress)
+            observer = LiveObserver(target, params.engine, run.telling, joining(profile))
+            return await self._investigate(observer, run, target.describe())
 
-    async def _diagnose_ranks(
-        self, recording: Recording, params: DiagnoseParams, progress: Progress | None, *, live: bool
-    ) -> Diagnosis:
+    async def _diagnose_ranks(self, recording: Recording, run: _Run, *, live: bool) -> Diagnosis:
         """What the traces say; `live`: and what the host of the slow rank says, where it is this one."""
         from whystall.agent_server.investigation.observer import LiveObserver
-        from whystall.agent_server.investigation.ranks import rank_diagnosis, with_blind_spot, with_host
+        from whystall.agent_server.investigation.ranks import rank_diagnosis, with_host
         from whystall.agent_server.investigation.whereabouts import whereabouts
         from whystall.knowledge_base.causes import load_causes
 
         tool = self._registry.get(CHECK)
         result = await in_thread(lambda: judged(tool, recording, tool.params(), "en"))
         ranks = recording.table("ranks.ranks").height
-        found = rank_diagnosis(load_causes(), result, recording.manifest, params.symptom, ranks)
+        run.transcript.ranks(result, recording.manifest.id, ranks)
+        found = rank_diagnosis(load_causes(), result, recording.manifest.id, run.params.symptom, ranks)
         if found.victim is None or found.victim.rank is None:
-            return found
+            return run.without_host(found, "no_host")
         place = whereabouts(recording, found.victim.rank)
         if place.pid is None:
-            return with_blind_spot(found, place.why, place.detail)
+            return run.without_host(run.blind(found, place.why, place.detail), "no_host")
         if not live:
-            return with_blind_spot(found, "rank_not_looked_at", "--from: nothing is observed")
+            unseen = run.blind(found, "rank_not_looked_at", "--from: nothing is observed")
+            return run.without_host(unseen, "no_host")
         try:
             async with self._window:
                 target = resolve(TargetParams(pid=place.pid))
-                observer = LiveObserver(target, params.engine, progress)
-                numbered = len(found.findings)
-                host = await self._investigate(observer, params, target.describe(), numbered)
+                observer = LiveObserver(target, run.params.engine, run.telling)
+                host = await self._investigate(observer, run, target.describe(), len(found.findings))
         except ToolError as error:
-            return with_blind_spot(found, "rank_not_looked_at", f"{error.code.value}: {error.message}")
-        return with_blind_spot(with_host(found, host), "looked_later", "")
+            unseen = run.blind(found, "rank_not_looked_at", f"{error.code.value}: {error.message}")
+            return run.without_host(unseen, "look_failed")
+        return run.blind(with_host(found, host), "looked_later", "")
 
     async def verify(
         self,
@@ -149,11 +230,11 @@ class Diagnosing:
         after = await self.diagnose(params, source=source, progress=progress)
         return self._kb.add_verification(ticket, compare(before, after))
 
-    async def _investigate(
-        self, observer: Observer, params: DiagnoseParams, target: str, numbered: int = 0
-    ) -> Diagnosis:
-        from whystall.agent_server.investigation import rules
+    async def _investigate(self, observer: Observer, run: _Run, target: str, numbered: int = 0) -> Diagnosis:
         from whystall.agent_server.investigation.case import Case
+        from whystall.agent_server.investigation.memory import KnownIncidents
+        from whystall.agent_server.investigation.model_driver import drive
+        from whystall.agent_server.investigation.transcript import CaseOpened, Overheard
         from whystall.knowledge_base.causes import load_causes
 
         tools = {tool.name: tool for tool in self._registry.all()}
@@ -161,12 +242,35 @@ class Diagnosing:
             load_causes(),
             tools,
             observer,
-            duration=params.duration,
-            symptom=params.symptom,
+            duration=run.params.duration,
+            symptom=run.params.symptom,
             target=target,
             numbered=numbered,
+            transcript=run.transcript,
+            telling=run.telling,
         )
-        await rules.finish(case)
+        opened_as = CaseOpened(
+            target=target,
+            duration=case.duration,
+            live=observer.live,
+            profiled=observer.profiled,
+            numbered=numbered,
+        )
+        if run.driver is None:
+            run.transcript.case(opened_as)
+            await drive(case, None)
+            return case.diagnosis()
+        nonce, limits = secrets.token_hex(8), run.driver.limits
+        about = {
+            "able": [tool.name for tool in observer.able(list(tools.values()))],
+            "model": run.driver.model.name,
+            "settings": {"limits": limits.model_dump(), "lang": run.lang, "remembers": True},
+            "nonce": nonce,
+        }
+        run.transcript.case(opened_as.model_copy(update=about))
+        model = Overheard(run.driver.model, run.transcript)
+        memory = KnownIncidents(self._kb, run.lang)
+        await drive(case, model, limits, memory=memory, lang=run.lang, nonce=nonce)
         return case.diagnosis()
 
     async def _target(self, params: DiagnoseParams, progress: Progress | None) -> Target:

@@ -73,7 +73,7 @@ def diagnose(
     params = checked(DiagnoseParams, given)
     app = App()
     with console.progress() as progress:
-        diagnosis = signals.run(app.diagnose(params, source=source, progress=progress))
+        diagnosis = signals.run(app.diagnose(params, source=source, progress=progress, lang=lang))
     if as_json:
         console.say_json(diagnosis)
     else:
