@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from whystall.knowledge_base import features as facts
-from whystall.knowledge_base.models import Cause, Deed, Incident, Note, Ticket, Words
+from whystall.knowledge_base.incidents import unknown_name
+from whystall.knowledge_base.models import Deed, Incident, Note, Ticket, Words
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.text import clean
 
 # Bounds of a card, in characters: a text is read by people and told to a model, a list says what to look for.
@@ -36,19 +35,16 @@ def content_hash(card: Incident) -> str:
     return f"1:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def checked(card: Incident, causes: Mapping[str, Cause]) -> Incident:
+def checked(card: Incident) -> Incident:
     """`card` with its texts made inert; `ToolError` (bad_argument) names what is too long, too many or unknown.
 
     Text is refused rather than cut: half a remedy may be a wrong one.
     """
     if not card.id or len(card.id) > NAME or clean(card.id, NAME) != card.id or any(c.isspace() for c in card.id):
         raise _fault("id", f"1 to {NAME} printable characters without spaces are wanted")
-    if card.cause is not None and card.cause not in causes:
-        raise _fault("cause", f"unknown cause {card.cause!r}")
-    if unknown := sorted(set(card.kinds) - set(KINDS)):
-        raise _fault("kinds", f"unknown finding kind {unknown[0]!r}")
-    if odd := facts.unknown(card.features):
-        raise _fault("features", f"unknown feature {odd[0]!r}")
+    if fault := unknown_name(card):
+        field, _, what = fault.partition(": ")
+        raise _fault(field, what)
     update: dict[str, Any] = {}
     for name in _TEXTS:
         words: Words = getattr(card, name)
@@ -66,7 +62,7 @@ def checked(card: Incident, causes: Mapping[str, Cause]) -> Incident:
     return card.model_copy(update=update)
 
 
-def edited(card: Incident, changes: Mapping[str, Any], causes: Mapping[str, Cause], by: str, at: str) -> Incident:
+def edited(card: Incident, changes: Mapping[str, Any], by: str, at: str) -> Incident:
     """`card` with `changes`: fields of its content by name; one language of a text leaves the other as it is.
 
     Raises `ToolError` (bad_argument) for a field that is none of the content, or a value that does not fit.
@@ -80,7 +76,7 @@ def edited(card: Incident, changes: Mapping[str, Any], causes: Mapping[str, Caus
         kept = whole[name]
         whole[name] = {**kept, **value} if isinstance(kept, dict) and isinstance(value, Mapping) else value
     try:
-        new = checked(Incident.model_validate(whole), causes)
+        new = checked(Incident.model_validate(whole))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise _fault(".".join(map(str, first["loc"])), first["msg"]) from None

@@ -141,6 +141,13 @@ def _kinds_of(tools: Sequence[str]) -> set[str]:
     return {kind for tool in registry().all() if tool.name in tools for kind in tool.kinds}
 
 
+def _found_by(diagnosis: Diagnosis) -> list[str]:
+    """The tools that looked and whose kinds of findings the evidence is of."""
+    kinds = {f.kind for f in keys.evidence(diagnosis)}
+    ran = dict.fromkeys(tool for step in diagnosis.steps for tool in step.tools)
+    return [tool for tool in ran if kinds & _kinds_of([tool])]
+
+
 def _evidence(diagnosis: Diagnosis) -> dict[str, Any]:
     """By what the like of a case is found, and which tools decided it."""
     concluded = [a for a in diagnosis.assessments if a.cause == diagnosis.cause] or [
@@ -150,7 +157,7 @@ def _evidence(diagnosis: Diagnosis) -> dict[str, Any]:
         "signatures": signatures_of(diagnosis)[:ENTRIES],
         "kinds": sorted(keys.discriminating_kinds(diagnosis)),
         "features": [f for f in facts.of_diagnosis(diagnosis) if not f.startswith("kind:")][:ENTRIES],
-        "checks": list(dict.fromkeys(tool for a in concluded for tool in a.by)),
+        "checks": list(dict.fromkeys([*(tool for a in concluded for tool in a.by), *_found_by(diagnosis)])),
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, BinaryIO
@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from whystall.knowledge_base import card_life
 from whystall.knowledge_base.database import Database
-from whystall.knowledge_base.models import Cause, Deed, Incident, Model
+from whystall.knowledge_base.models import Deed, Incident, Model
 from whystall.knowledge_base.tickets import LESSON
 from whystall.knowledge_base.times import moment, now
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -90,7 +90,7 @@ def export(file: Database, write: Callable[[str], object]) -> int:
 
 
 @contextmanager
-def read(stream: BinaryIO, causes: Mapping[str, Cause], *, skip: bool = False) -> Iterator[Lines]:
+def read(stream: BinaryIO, *, skip: bool = False) -> Iterator[Lines]:
     """The cards of `stream`, one a line, read to its end and checked before anything is stored.
 
     Blank lines are passed over. Raises `ToolError` (bad_argument) for the first line that is no card, unless `skip`
@@ -112,7 +112,7 @@ def read(stream: BinaryIO, causes: Mapping[str, Cause], *, skip: bool = False) -
                     if len(raw) > _LINE:
                         _skip_line(stream)
                         raise ValueError(f"longer than {_LINE} bytes")
-                    spool.write(_checked(line, causes))
+                    spool.write(_checked(line))
                     count += 1
                 except ValueError as error:
                     left_out += 1
@@ -186,10 +186,10 @@ def own_id(hash: str) -> str:
     return f"{_OWN}{hash.partition(':')[2][:16]}"
 
 
-def _checked(line: bytes, causes: Mapping[str, Cause]) -> bytes:
+def _checked(line: bytes) -> bytes:
     """The card of `line` as it is spooled: its content's hash, and itself; ValueError says what is wrong with it."""
     try:
-        card = card_life.checked(Incident.model_validate_json(line), causes)
+        card = card_life.checked(Incident.model_validate_json(line))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))

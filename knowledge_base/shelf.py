@@ -99,7 +99,7 @@ class Cards:
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"ids in {LESSON}* are for resolved tickets", "choose another id")
         at = now()
         fresh = incident.model_copy(update={"origin": "user", "created": at, "history": [], "notes": []})
-        own = card_life.done(card_life.checked(fresh, load_causes()), "added", by, at)
+        own = card_life.done(card_life.checked(fresh), "added", by, at)
         with self._file.write() as db:
             if db.execute("SELECT 1 FROM incidents WHERE id = ?", [own.id]).fetchone():
                 raise ToolError(ErrorCode.BAD_ARGUMENT, f"incident {own.id!r} exists", "choose another id")
@@ -128,7 +128,7 @@ class Cards:
         about = self._diagnosis(diagnosis) if diagnosis is not None else None
         texts = {"title": title, "symptom": symptom, "fix": fix, "root_cause": root_cause}
         made = told_card("draft", texts, causes.get(cause or ""), about, clean(by, card_life.NAME), now())
-        made = card_life.checked(made, causes)
+        made = card_life.checked(made)
         hash = card_life.content_hash(made)
         card = made.model_copy(update={"id": exchange.own_id(hash)})
         with self._file.write() as db:
@@ -167,7 +167,7 @@ class Cards:
             if before.origin == "curated":
                 remedy = "retire it, and add a card of your own with `whystall kb add`"
                 raise ToolError(ErrorCode.BAD_ARGUMENT, f"{before.id} is a curated card", remedy)
-            card = card_life.edited(before, changes, load_causes(), by, now())
+            card = card_life.edited(before, changes, by, now())
             put_card(db, card)
         return card
 
@@ -205,7 +205,7 @@ class Cards:
 
     def import_(self, stream: BinaryIO, *, reviewed: bool = False, skip: bool = False, by: str = "") -> Imported:
         """Take in the cards of `stream`, all or none; see `exchange.read` and `exchange.take_in`."""
-        with exchange.read(stream, load_causes(), skip=skip) as lines, self._file.write() as db:
+        with exchange.read(stream, skip=skip) as lines, self._file.write() as db:
             return exchange.take_in(db, lines, put_card, reviewed=reviewed, by=by)
 
     # --- within ---------------------------------------------------------------------------------------------------

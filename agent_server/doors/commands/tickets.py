@@ -8,6 +8,7 @@ import typer
 
 from whystall.agent_server.app import App
 from whystall.agent_server.doors import console, wire
+from whystall.agent_server.doors.commands.kb_input import ByOption, who
 from whystall.agent_server.doors.options import JsonOption, LangOption
 
 _Id = Annotated[str, typer.Argument(metavar="TICKET", help="the ticket's id")]
@@ -54,11 +55,16 @@ def show(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> N
 def resolve(
     ticket: _Id,
     because: Annotated[str, typer.Option("--because", metavar="TEXT", help="what solved it")],
+    by: ByOption = None,
     as_json: JsonOption = False,
+    lang: LangOption = "en",
 ) -> None:
-    """Close a ticket; what solved it is remembered as an incident."""
-    done = App().kb().resolve_ticket(ticket, because)
+    """Close a ticket; what solved it goes onto the card of its fault, or a draft of one."""
+    kb = App().kb()
+    done = kb.resolve_ticket(ticket, because, who(by))
     if as_json:
         console.say_json(done)
     else:
-        console.say(f"ticket {done.id} is resolved; remembered as incident ticket-{done.id}")
+        from whystall.agent_server.doors.card_words import resolved_text
+
+        console.say(resolved_text(done, kb.cards.get(done.card or ""), lang))
