@@ -26,7 +26,7 @@ _FEWEST = 3  # terms that are looked for however common they are
 _FEATURE_POSTINGS = 2_000
 # bm25 weights of symptom, concepts, later, grams. Chinese pairs are rare in a base that is half English, so bm25
 # overrates them beside words and concepts.
-_WEIGHTS = (1.0, 1.0, 1.0, 0.25)
+_WEIGHTS = (1.0, 1.5, 1.0, 0.5)
 
 
 def by_words(db: SqliteDatabase, query: Terms, limit: int) -> list[int]:
@@ -67,6 +67,23 @@ def _cards_with(db: SqliteDatabase, term: str) -> int:
     return int(db.execute(counted, [term, _COMMON]).fetchone()[0])
 
 
+def rareness(db: SqliteDatabase, query: Terms, total: int) -> dict[str, float]:
+    """What each term of `query` that a card has says, among `total` cards: 1 for what one card alone has, 0 for what is
+    common. Half of it for a pair of Chinese characters, which is half a word.
+    """
+    alone = _idf(1, total)
+    found = {}
+    for term in [*query.words, *query.grams][:_COUNTED]:
+        cards = _cards_with(db, f'"{term}"')
+        if 0 < cards < _COMMON:
+            found[term] = _idf(cards, total) / alone * (0.5 if term in query.grams else 1.0)
+    return found
+
+
+def _idf(cards: int, total: int) -> float:
+    return math.log1p((max(total - cards, 0) + 0.5) / (cards + 0.5))
+
+
 class Weights:
     """How much it says that a card has a feature: its inverse document frequency, from counts kept with the cards."""
 
@@ -90,8 +107,7 @@ class Weights:
 
     def of(self, feature: str) -> float:
         """The weight of `feature`, above 0; it must be known."""
-        cards = self._cards[feature]
-        return math.log1p((max(self.total - cards, 0) + 0.5) / (cards + 0.5))
+        return _idf(self._cards[feature], self.total)
 
 
 def by_features(db: SqliteDatabase, features: Sequence[str], weights: Weights, limit: int) -> list[int]:

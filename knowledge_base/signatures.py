@@ -21,7 +21,6 @@ GENERIC_KINDS = frozenset(
         "accel.idle",
         "rank.late",
         "rank.even",
-        "rank.unattributed",
     }
 )
 _FAULT, _FINDING, _OPERATION = "fault:", "finding:", "cause+op:"
@@ -54,8 +53,10 @@ def weight(signature: str) -> int:
 
 
 def names_a_fault(signature: str) -> bool:
-    """Whether `signature` is of one fault at one place, and not of all of its sort."""
-    return signature.startswith((_FAULT, _FINDING))
+    """Whether `signature` is of one fault at one place, and not of all of its sort. A key that somebody put on a card
+    himself (``xid:79``) is taken as he meant it.
+    """
+    return not signature.startswith(_OPERATION)
 
 
 def evidence(diagnosis: Diagnosis) -> list[Finding]:

@@ -21,10 +21,16 @@ _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]+")
 _STOPPED = (
     "a about after all an and are as at be because but by can do does for from had has have how i if in into is it its "
     "my no not of on one or our so than that the their them then there they this to up use used was we what when where "
-    "which while who why will with you your"
+    "which while who why will with you your "
+    "already also although always another any anything around away been being both could did does doing done each else "
+    "even ever every everything get gets go goes going got he her here him his just like makes many may me might more "
+    "most much must never nothing now off once only other others out over per please right same see seem seems shall "
+    "she should show shows since some something still such take takes taking too took under until upon us very via were "
+    "within without would yet"
 )
 _STOP = frozenset(_STOPPED.split())
 _LONGEST = 40
+_CONCEPT = "c_"
 
 
 class Terms(NamedTuple):
@@ -45,7 +51,7 @@ def terms(text: str) -> Terms:
     """The terms of `text`, each once, in order; empty for text without words. Accepts any string."""
     lower = text.lower()
     latin = _WORD.findall(lower)
-    words = [f"c_{name}" for name in _concepts(latin, lower)]
+    words = [f"{_CONCEPT}{name}" for name in _concepts(latin, lower)]
     for word in latin:
         parts = [part for part in word.split("_") if part] if "_" in word else []
         words += [w for w in (word, *parts) if _telling(w)]
@@ -64,6 +70,15 @@ def known_concepts() -> frozenset[str]:
     """Every concept of the glossary."""
     english, chinese = _glossary()
     return frozenset([*english.values(), *chinese.values()])
+
+
+def concept_of(term: str) -> str | None:
+    """The concept that `term` (a word, or a pair of Chinese characters) belongs to, as a term; None without one."""
+    if term.startswith(_CONCEPT):
+        return term
+    english, chinese = _glossary()
+    name = english.get(term) or next((name for word, name in chinese.items() if term in word), None)
+    return f"{_CONCEPT}{name}" if name else None
 
 
 def _telling(word: str) -> bool:
