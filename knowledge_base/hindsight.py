@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from whystall.knowledge_base.models import Cause, Incident
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9'-]*")
 _CJK = re.compile(r"[\u4e00-\u9fff]+")
 # What one writes only when one knows why.
-_KNOWING_EN = frozenset("because caused causes due fix fixed fixes solved solution workaround culprit".split())
-_KNOWING_ZH = ("因为", "由于", "根因", "原因是", "修复", "解决办法", "罪魁", "元凶")
-_STOP = frozenset(
-    "a an the of in on at by to for from with and or but as is are was were be been it its that than this these those no "
-    "not into over per each other others own".split()
+_KNOWING_EN = frozenset(
+    ("because", "caused", "causes", "due", "fix", "fixed", "fixes", "solved", "solution", "workaround", "culprit")
 )
+_KNOWING_ZH = ("因为", "由于", "根因", "原因是", "修复", "解决办法", "罪魁", "元凶")
+_STOPPED = (
+    "a an the of in on at by to for from with and or but as is are was were be been it its that than this these those "
+    "no not into over per each other others own"
+)
+_STOP = frozenset(_STOPPED.split())
 # Names of settings and options, as they stand in remedies.
 _SETTING = re.compile(r"--[a-z][\w-]+|\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b|\b[a-z]\w*(?:\.\w+)+=|\b\w+=\w+")
 _COPIED_EN = 5  # words in a row
@@ -62,7 +66,7 @@ def _words(text: str) -> list[str]:
 
 
 def _pairs(words: list[str]) -> list[tuple[str, str]]:
-    return list(zip(words, words[1:]))  # noqa: B905 - pairs of neighbours
+    return list(pairwise(words))
 
 
 def _runs(words: list[str], length: int) -> Iterator[tuple[str, ...]]:

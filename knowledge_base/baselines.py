@@ -1,0 +1,50 @@
+"""What retrieval is measured beside: yardsticks, and no part of the product."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+from whystall.knowledge_base.models import Incident
+
+_WORD = re.compile(r"\w+")
+
+
+class PlainFts:
+    """SQLite's FTS5 as it comes (unicode61), over the texts of cards."""
+
+    def __init__(self, cards: Iterable[Incident]) -> None:
+        self._db = sqlite3.connect(":memory:")
+        self._db.execute("CREATE VIRTUAL TABLE cards USING fts5 (id UNINDEXED, text)")
+        self._db.executemany("INSERT INTO cards VALUES (?, ?)", ((card.id, _text(card)) for card in cards))
+
+    def find(self, text: str, without: Collection[str], limit: int) -> list[str]:
+        """Ids of at most `limit` cards with any word of `text`, best first by bm25, none of `without`."""
+        words = dict.fromkeys(_WORD.findall(text.lower()))
+        if not words:
+            return []
+        any_of = " OR ".join(f'"{word}"' for word in words)
+        rows = self._db.execute(
+            "SELECT id FROM cards WHERE cards MATCH ? ORDER BY bm25(cards), rowid LIMIT ?",
+            [any_of, limit + len(without)],
+        )
+        return [id for (id,) in rows if id not in without][:limit]
+
+    def close(self) -> None:
+        """Forget it."""
+        self._db.close()
+
+
+def constant(cards: Sequence[Incident], without: Collection[str], limit: int) -> list[str]:
+    """A card of each cause, that with most cards first, whatever is asked; a card of `without` only is no answer."""
+    counts = Counter(card.cause for card in cards if card.cause is not None)
+    first = {c.cause: c.id for c in sorted(cards, key=lambda c: c.id, reverse=True) if c.id not in without}
+    return [first[cause] for cause in sorted(counts, key=lambda c: (-counts[c], c)) if cause in first][:limit]
+
+
+def _text(card: Incident) -> str:
+    words = (card.title, card.symptom, card.root_cause, card.fix)
+    names = [card.cause or "", *card.components, *card.kinds, *card.features]
+    return "\n".join([*(w.en for w in words), *(w.zh for w in words), *names])
