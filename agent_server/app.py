@@ -31,6 +31,9 @@ from whystall.tools.recording.window import Progress, observe
 from whystall.tools.toolbox import ENGINES, registry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from whystall.agent_server.llm.wire import LlmError
     from whystall.knowledge_base.models import Diagnosis, Lang, Ticket
     from whystall.knowledge_base.store import KnowledgeBase
 
@@ -189,10 +192,12 @@ class App:
         source: Path | None = None,
         progress: Progress | None = None,
         lang: Lang = "en",
+        failed: Callable[[LlmError], None] | None = None,
     ) -> Diagnosis:
         """Find out why the target stalls; see `Diagnosing.diagnose`.
 
-        With `DiagnoseParams.llm` a language model drives; `ToolError` (no_model) when none is set up.
+        With `DiagnoseParams.llm` a language model drives; `ToolError` (no_model) when none is set up. Where it does not
+        answer the rules finish, and `failed` is told why in more words than the diagnosis keeps.
         """
         diagnosing = self._diagnosing()
         if not params.llm:
@@ -210,7 +215,7 @@ class App:
             price_in=settings.price_in,
             price_out=settings.price_out,
         )
-        async with ChatClient(settings) as model:
+        async with ChatClient(settings, failed) as model:
             driver = Driver(model, limits)
             return await diagnosing.diagnose(params, source=source, progress=progress, driver=driver, lang=lang)
 

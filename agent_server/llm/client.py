@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, cast
@@ -16,7 +16,7 @@ import httpx
 
 from whystall.agent_server.llm.answer import Assembly, ids
 from whystall.agent_server.llm.body import Body
-from whystall.agent_server.llm.faults import Fault, of_status, of_transport
+from whystall.agent_server.llm.faults import Fault, of_status, of_transport, words_of
 from whystall.agent_server.llm.jsontext import NotJson, parsed
 from whystall.agent_server.llm.request import Dialect
 from whystall.agent_server.llm.retry import pause
@@ -24,7 +24,6 @@ from whystall.agent_server.llm.settings import LlmSettings, is_loopback
 from whystall.agent_server.llm.stream import DONE, Events
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.text import clean
 
 BODY_LIMIT = 4 << 20
 """Bytes of an answer that comes whole."""
@@ -46,9 +45,12 @@ class ChatClient:
     ``NO_PROXY``, ``SSL_CERT_FILE``); this machine itself is spoken to directly. Redirects are not followed.
     """
 
-    def __init__(self, settings: LlmSettings) -> None:
-        """Raises `ToolError` (no_model) when proxy or certificates of the environment cannot be used."""
+    def __init__(self, settings: LlmSettings, failed: Callable[[LlmError], None] | None = None) -> None:
+        """`failed` is told of each error that `complete` raises. Raises `ToolError` (no_model) when proxy or
+        certificates of the environment cannot be used.
+        """
         self._settings = settings
+        self._failed = failed
         self._key = settings.api_key.get_secret_value() if settings.api_key else ""
         self._dialect = Dialect(settings)
         self._ids = ids()
@@ -90,6 +92,14 @@ class ChatClient:
 
     async def complete(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
         """The next message, within the settings' `timeout`, retries included. Raises `LlmError`."""
+        try:
+            return await self._complete(messages, functions)
+        except LlmError as error:
+            if self._failed is not None:
+                self._failed(error)
+            raise
+
+    async def _complete(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
         started = time.monotonic()
         limit = self._settings.timeout
         last: list[Fault] = []
@@ -215,8 +225,8 @@ def _json_of(response: httpx.Response, read: bytes) -> Any:
         raise Fault("cut_off", "the answer ends in its middle", again=True)
     if not text:
         raise Fault("bad_answer", "the answer is empty", again=True)
-    what = "a web page" if text[:1] == b"<" else clean(response.headers.get("content-type", "") or "something", 60)
-    raise Fault("bad_answer", f"the answer is {what}, no JSON: is that the address of a model?")
+    words = words_of(text[:4096], response.headers.get("content-type", ""))[0]
+    raise Fault("bad_answer", f"the answer is no JSON (is that the address of a model?): {words}")
 
 
 async def _read_stream(response: httpx.Response, assembly: Assembly) -> None:

@@ -63,7 +63,7 @@ class Fault(LlmError):
 
 def of_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> Fault:
     """What an answer with another status than 200 means."""
-    text, kind = _words(body, headers.get("content-type", ""))
+    text, kind = words_of(body, headers.get("content-type", ""))
     if 300 <= status < 400:
         to = httpx.URL(headers["location"]).host if _is_url(headers.get("location", "")) else ""
         where = f" to {to}" if to else ""
@@ -137,7 +137,7 @@ def _hint(code: str, status: int, text: str, url: str) -> str:
     if status == 404 and "model" in text.lower():
         return f"; check {PREFIX}MODEL"
     if status == 404 and url:
-        return f"; nothing answers at {url}: {PREFIX}BASE_URL usually ends in /v1"
+        return f"; no model answers at {url}: {PREFIX}BASE_URL usually ends in /v1"
     if code == "unauthorised":
         return "; check the proxy's user" if status == 407 else f"; check {PREFIX}API_KEY_FILE (or _API_KEY)"
     if code == "rejected" and _NO_TOOLS.search(text):
@@ -164,7 +164,7 @@ def _kind(error: Any) -> str:
     return clean(" ".join(str(inner[name])[:_TEXT_LIMIT] for name in ("type", "code") if inner.get(name)), _TEXT_LIMIT)
 
 
-def _words(body: bytes, content_type: str) -> tuple[str, str]:
+def words_of(body: bytes, content_type: str) -> tuple[str, str]:
     """What a server says in the body of an error, cut short: for people, and for programs."""
     said = kind = ""
     try:
@@ -177,7 +177,7 @@ def _words(body: bytes, content_type: str) -> tuple[str, str]:
             said = "a web page" + (f" ({unescape(title[1]).strip()})" if title else "")
         elif text:
             said = text
-    return clean(" ".join(said.split()), _TEXT_LIMIT), kind
+    return clean(" ".join(said.split()), _TEXT_LIMIT).rstrip("."), kind
 
 
 def _message(value: Any) -> str:

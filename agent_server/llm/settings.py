@@ -24,6 +24,7 @@ _ENDPOINT = "/chat/completions"
 _REMEDY = (
     f"set {PREFIX}BASE_URL (http://127.0.0.1:8000/v1) and {PREFIX}MODEL, and for a hosted model {PREFIX}API_KEY_FILE"
 )
+_CORRECT = "correct it and call again; `whystall doctor` says whether the model answers"
 
 
 class LlmSettings(BaseSettings):
@@ -123,7 +124,7 @@ class LlmSettings(BaseSettings):
     @classmethod
     def _printable(cls, text: str) -> str:
         if not text.isprintable() or text != text.strip():
-            raise ValueError("holds unprintable characters, or blanks around it")
+            raise ValueError("it holds unprintable characters, or blanks around it")
         return text
 
     @field_validator("api_key")
@@ -173,8 +174,9 @@ def load_settings() -> LlmSettings:
     try:
         settings = LlmSettings(**nothing_else)
     except ValidationError as error:
-        faults = "; ".join(_said(fault) for fault in error.errors(include_input=False, include_url=False))
-        raise ToolError(ErrorCode.NO_MODEL, faults, _REMEDY) from None
+        faults = error.errors(include_input=False, include_url=False)
+        remedy = _REMEDY if any(fault["type"] == "missing" for fault in faults) else _CORRECT
+        raise ToolError(ErrorCode.NO_MODEL, "; ".join(map(_said, faults)), remedy) from None
     if settings.api_key_file is None:
         return settings
     key = SecretStr(_read_key(settings.api_key_file))
@@ -190,26 +192,28 @@ def is_loopback(host: str) -> bool:
 
 
 def _said(fault: ErrorDetails) -> str:
-    name = "".join(f"{PREFIX}{str(part).upper()}: " for part in fault["loc"][:1])
-    message = "is not set" if fault["type"] == "missing" else fault["msg"].removeprefix("Value error, ")
-    return name + message
+    name = "".join(f"{PREFIX}{str(part).upper()}" for part in fault["loc"][:1])
+    if fault["type"] == "missing":
+        return f"{name} is not set"
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{name}: {message[:1].lower()}{message[1:]}" if name else message
 
 
 def _normal_url(text: str) -> str:
     """`text` as scheme, host and path without a final slash. Errors do not repeat it: it may hold a key."""
     if not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError("is no URL: it holds blanks or characters that are not ASCII")
+        raise ValueError("no URL: it holds blanks or characters that are not ASCII")
     try:
         url = urlsplit(text)
         port = url.port
     except ValueError:
-        raise ValueError("is no URL") from None
+        raise ValueError("no URL") from None
     if url.scheme not in ("http", "https") or not url.hostname or port == 0:
-        raise ValueError("begins with http:// or https:// and a host")
+        raise ValueError("a URL begins with http:// or https:// and a host")
     if url.username is not None or url.password is not None:
-        raise ValueError(f"holds a user or password: use {PREFIX}API_KEY_FILE")
+        raise ValueError(f"it holds a user or password: use {PREFIX}API_KEY_FILE")
     if url.query or url.fragment:
-        raise ValueError("has parameters after its path")
+        raise ValueError("it has parameters after its path")
     path = url.path.rstrip("/").removesuffix(_ENDPOINT).rstrip("/")  # the endpoint itself is what people copy
     return SplitResult(url.scheme, url.netloc, path or "/v1", "", "").geturl()
 
@@ -233,14 +237,14 @@ def _read_key(path: Path) -> str:
     try:
         return _usable_key(raw.decode("ascii", "replace").strip())
     except ValueError as error:
-        message = f"{variable}: {path}: the key {error}"
+        message = f"{variable}: {path}: the key is not usable: {error}"
         raise ToolError(ErrorCode.NO_MODEL, message, "the file holds the key in one line, and nothing else") from None
 
 
 def _usable_key(key: str) -> str:
     """`key` if it can stand in a header."""
     if not key:
-        raise ValueError("is empty")
+        raise ValueError("it is empty")
     if len(key) > _KEY_LIMIT or not key.isascii() or not key.isprintable() or " " in key:
-        raise ValueError(f"is no line of at most {_KEY_LIMIT} printable ASCII characters without blanks")
+        raise ValueError(f"it is no line of at most {_KEY_LIMIT} printable ASCII characters without blanks")
     return key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -13,6 +13,9 @@ from whystall.agent_server.doors import console
 from whystall.agent_server.doors.options import FromOption, JsonOption, LangOption, checked, command
 from whystall.agent_server.doors.signals import signals
 from whystall.tools.contract.params import LiveParams, TargetParams
+
+if TYPE_CHECKING:
+    from whystall.agent_server.llm.wire import LlmError
 
 
 def add(app: typer.Typer) -> None:
@@ -72,8 +75,12 @@ def diagnose(
     """Investigate; any verdict is an answer, so the status is 0."""
     params = checked(DiagnoseParams, given)
     app = App()
+    failures: list[LlmError] = []
     with console.progress() as progress:
-        diagnosis = signals.run(app.diagnose(params, source=source, progress=progress, lang=lang))
+        work = app.diagnose(params, source=source, progress=progress, lang=lang, failed=failures.append)
+        diagnosis = signals.run(work)
+    for failure in failures:
+        console.note(f"note: the model did not answer, and the rules finished: {failure}")
     if as_json:
         console.say_json(diagnosis)
     else:

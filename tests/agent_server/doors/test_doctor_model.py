@@ -75,7 +75,7 @@ def test_a_model_that_answers_is_found_and_asked_for_nothing(check: Ask, tmp_pat
 
 
 def test_settings_that_cannot_be_used_are_named(check: Ask) -> None:
-    assert "WHYSTALL_LLM_BASE_URL: is not set" in check(MODEL="example").found
+    assert "WHYSTALL_LLM_BASE_URL is not set" in check(MODEL="example").found
     assert "unencrypted" in check(BASE_URL="http://models.example/v1", MODEL="m", API_KEY=KEY).found
 
 
