@@ -15,6 +15,7 @@ import anyio
 from whystall.agent_server.investigation import rules
 from whystall.agent_server.investigation.briefing import (
     AGAIN_CHARS,
+    RESULT_CHARS,
     briefing_data,
     error_data,
     result_data,
@@ -246,8 +247,9 @@ class _Conversation:
             self._answered(call, self._fence.put(error_data(error)))
             self._judge(useful=False)
             return False
-        before = len(self.case.steps)
-        await self._decide()
+        if await self._decided():
+            self._answered(call, *self._decisive())
+            return False
         grounded = ground(self._with_current_ids(self._conclusion), self.case)
         if not grounded.struck:
             return True
@@ -255,22 +257,29 @@ class _Conversation:
         if self._told:
             return True
         self._told = True
-        parts = [told(grounded, self._lang, self._fence)]
-        if len(self.case.steps) > before:
-            results = [self.case.results[name] for name in self.case.steps[-1].tools]
-            parts += [said(self._lang, "looked_on"), *(self._fence.put(result_data(r)) for r in results)]
-        self._answered(call, *parts, self._fence.put({"state": self._state()}))
+        self._answered(call, told(grounded, self._lang, self._fence), self._fence.put({"state": self._state()}))
         self._useless = 0
         return False
 
-    async def _decide(self) -> None:
-        """What the rules would still look at: a conclusion is judged by no less evidence than theirs."""
+    async def _decided(self) -> bool:
+        """Look at what the rules would still look at: a conclusion is judged by no less evidence than theirs.
+
+        True when that measured anew what the model had cited, so that it shall see it before it is judged.
+        """
+        before = len(self.case.steps)
         try:
             await rules.finish(self.case)
         except ToolError:
-            if len(self.case.steps) < 2:
+            if before < 2:
                 raise
             raise _Stopped("look_failed") from None
+        return self.case.observer.live and len(self.case.steps) > before
+
+    def _decisive(self) -> list[str]:
+        """What the model is told of such a look."""
+        results = self.case.results.values()
+        data = [result_data(r, (RESULT_CHARS + AGAIN_CHARS) // len(results)) for r in results]
+        return [said(self._lang, "looked_on"), self._fence.put({"results": data, "state": self._state()})]
 
     def _with_current_ids(self, read: Concluded) -> Concluded:
         """Findings that a later look found anew are meant by their old ids too."""
