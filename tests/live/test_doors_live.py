@@ -144,9 +144,9 @@ def test_a_second_window_is_refused_while_one_is_open(env: dict[str, str]) -> No
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize("tool", ["fileslower", "diagnose"])
+@pytest.mark.parametrize(("tool", "at"), [("fileslower", ""), ("diagnose", "step 1: "), ("diagnose", "step 2: ")])
 async def test_a_cancelled_request_detaches_and_the_next_call_works(
-    tool: str, mode: str, env: dict[str, str], tmp_path: Path
+    tool: str, at: str, mode: str, env: dict[str, str], tmp_path: Path
 ) -> None:
     pid_file = tmp_path / "pid"
     script = f"echo $$ > {pid_file}; exec {WHYSTALL} serve"
@@ -154,13 +154,20 @@ async def test_a_cancelled_request_detaches_and_the_next_call_works(
     async with Client(server, mode=mode) as client:
         pid = int(pid_file.read_text())
         programs: set[int] = set()
+        there = anyio.Event()
+
+        async def on_progress(_progress: float, _total: float | None, message: str | None) -> None:
+            if (message or "").startswith(at):
+                there.set()
 
         async def call() -> None:
-            await client.call_tool(tool, {"duration": 300, "pid": os.getpid(), "engine": "ebpf"})
+            arguments = {"duration": 300, "pid": os.getpid(), "engine": "ebpf"}
+            await client.call_tool(tool, arguments, progress_callback=on_progress)
 
         with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call)
+                await there.wait()
                 while not programs:
                     await anyio.sleep(0.02)
                     programs = programs_of(pid)
