@@ -146,6 +146,11 @@ def other_cause(honest: Conclusion, reading: Reading) -> Conclusion:
     return Conclusion(next(others, INVENTED_CAUSE), honest.chain)
 
 
+def invented_everything(honest: Conclusion, reading: Reading) -> Conclusion:
+    """Number, file and cause at once."""
+    return invented_cause(invented_file(invented_number(honest, reading), reading), reading)
+
+
 def without_citation(honest: Conclusion, _: Reading) -> Conclusion:
     """Claims that cite nothing that exists."""
     return Conclusion(honest.cause, [(claim, ["F99999"]) for claim, _ in honest.chain], honest.remedies)
@@ -232,6 +237,7 @@ POLICIES: Mapping[str, Named] = {
     **_inventor("states a number that nothing measured", invented_number),
     **_inventor("names a file that nothing saw", invented_file),
     **_inventor("names a cause that does not exist", invented_cause),
+    **_inventor("does all three", invented_everything),
     **_inventor("names a cause that the evidence does not support", other_cause),
     **_inventor("cites findings that do not exist", without_citation),
     "dies": Named("the engineer, but the server dies after two answers", lambda: Mortal(engineer, 2)),

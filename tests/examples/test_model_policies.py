@@ -122,7 +122,8 @@ def test_what_is_outside_of_a_fence_is_no_data() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["invented-number", "invented-file", "invented-cause", "other-cause", "without-citation"]
+    "name",
+    ["invented-number", "invented-file", "invented-cause", "invented-everything", "other-cause", "without-citation"],
 )
 def test_an_inventor_invents_and_corrects_itself_unless_it_is_stubborn(name: str) -> None:
     honest = concluded(engineer(LOOKED))
@@ -138,6 +139,7 @@ def test_inventions_are_found_nowhere_in_the_evidence() -> None:
     for name, invention in (("number", INVENTED_NUMBER), ("file", INVENTED_FILE), ("cause", INVENTED_CAUSE)):
         answer = json.dumps(concluded(POLICIES[f"invented-{name}"].make()(LOOKED)))
         assert invention in answer
+        assert invention in json.dumps(concluded(POLICIES["invented-everything"].make()(LOOKED)))
         assert invention not in json.dumps(LOOKED.body)
     assert concluded(POLICIES["other-cause"].make()(LOOKED))["cause"] == DEVICE
 
