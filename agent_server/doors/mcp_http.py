@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import secrets
 import socket
@@ -17,6 +16,7 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import AnyHttpUrl
 
+from whystall.agent_server.addresses import is_loopback
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -73,14 +73,6 @@ def choose_token(host: str, token: str | None, token_file: Path | None) -> tuple
             "make one with `openssl rand -base64 32`",
         )
     return chosen, False
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this host can reach a server bound to `host`."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def http_app(door: Door, host: str, token: str, names: Sequence[str] = ()) -> Starlette:

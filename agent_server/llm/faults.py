@@ -77,7 +77,7 @@ def of_status(status: int, headers: Mapping[str, str], body: bytes, url: str) ->
 def of_object(answer: Mapping[str, Any]) -> Fault | None:
     """The error that an answer of status 200 holds, whole or within its stream; None where it holds none."""
     error = answer.get("error")
-    if not error and answer.get("object") != "error" and (answer.get("choices") is not None or "code" not in answer):
+    if not error and answer.get("object") != "error" and not _is_bare_error(answer):
         return None
     inner = error if isinstance(error, dict) else answer
     text = clean(_message(error or answer) or "an error without a word", _TEXT_LIMIT)
@@ -85,6 +85,13 @@ def of_object(answer: Mapping[str, Any]) -> Fault | None:
     fault = _judged(status, f"{text} {_kind(inner)}", None)
     fault.message = f"the server reports an error within its answer: {text}{_hint(fault.code, status, text, '')}"
     return fault
+
+
+def _is_bare_error(answer: Mapping[str, Any]) -> bool:
+    """DashScope's own errors: a code and a message, and no choices. Some gateways put a code of success everywhere."""
+    code = answer.get("code")
+    good = not code or str(code).lower() in ("200", "success", "ok")
+    return not good and isinstance(answer.get("message"), str) and answer.get("choices") is None
 
 
 def of_transport(error: Exception, host: str, *, started: bool) -> Fault:
@@ -103,7 +110,7 @@ def of_transport(error: Exception, host: str, *, started: bool) -> Fault:
     if isinstance(error, httpx.ProxyError):
         return Fault("unreachable", f"the proxy of the environment does not connect to {host}", again=True)
     if isinstance(error, httpx.ConnectTimeout):
-        return Fault("unreachable", f"{host} does not answer{' in TLS' if handshake else ''}", again=True)
+        return Fault("unreachable", f"{host} does not answer{' in TLS' if handshake else ''}")
     if isinstance(error, httpx.TimeoutException):
         return Fault("timeout", f"{host} fell silent", again=True)
     if isinstance(error, httpx.ConnectError):

@@ -5,7 +5,6 @@ Every field of `LlmSettings` is the variable ``WHYSTALL_LLM_`` and its name in c
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import stat
 from pathlib import Path
@@ -16,6 +15,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from whystall.agent_server.addresses import is_loopback
 from whystall.agent_server.llm.environment import PREFIX, variables
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -181,14 +181,6 @@ def load_settings() -> LlmSettings:
         return settings
     key = SecretStr(_read_key(settings.api_key_file))
     return settings.model_copy(update={"api_key": key})
-
-
-def is_loopback(host: str) -> bool:
-    """Whether what is sent to `host` stays on this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _said(fault: ErrorDetails) -> str:

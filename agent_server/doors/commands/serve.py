@@ -72,6 +72,7 @@ def _stdio(door: Door) -> None:
 
 
 def _http(door: Door, host: str, port: int, token: str | None, token_file: Path | None, names: list[str]) -> None:
+    from whystall.agent_server.addresses import is_loopback
     from whystall.agent_server.doors import mcp_http
 
     chosen, made = mcp_http.choose_token(host, token, token_file)
@@ -80,6 +81,6 @@ def _http(door: Door, host: str, port: int, token: str | None, token_file: Path 
         console.note(f"whystall: MCP at {mcp_http.url(listener)}")
         if made:
             console.note(f"token: {chosen}")
-        if not mcp_http.is_loopback(host):
+        if not is_loopback(host):
             console.note("warning: plain HTTP shows the token to the network; put a TLS proxy in front")
         signals.run(server.serve_on(listener), lambda: server.leave(door))

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from whystall.agent_server.addresses import is_loopback
 from whystall.agent_server.doors import mcp_http, wire
 from whystall.agent_server.doors.mcp_schemas import full_schema, input_schema, output_schema
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -106,13 +107,13 @@ def test_input_schemas_are_flat_and_bounded() -> None:
     ("host", "answer"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("127.9.9.9", True)]
 )
 def test_loopback_is_recognised(host: str, answer: bool) -> None:
-    assert mcp_http.is_loopback(host) is answer
+    assert is_loopback(host) is answer
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org", ""])
 def test_anything_else_needs_a_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(mcp_http.TOKEN_VARIABLE, raising=False)
-    assert not mcp_http.is_loopback(host)
+    assert not is_loopback(host)
     with pytest.raises(ToolError) as caught:
         mcp_http.choose_token(host, None, None)
     assert caught.value.code is ErrorCode.BAD_ARGUMENT
