@@ -7,12 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from whystall.agent_server.investigation.concluded import UNKNOWN, Concluded, Link
+from whystall.agent_server.investigation.concluded import CLAIM_LIMIT, UNKNOWN, Concluded
+from whystall.agent_server.investigation.grounding_claims import Surroundings, fault, tidy
 from whystall.agent_server.investigation.verdict import Conclusion
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import CauseState, Claim, Lang, Verdict
 from whystall.prompts.render import words
-from whystall.tools.contract.text import clean
+from whystall.tools.contract.result import Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from whystall.prompts.fence import Fence
 
 _NO_CAUSE = (UNKNOWN, "", "none", "null", "healthy")
-_TEXT_LIMIT = 400
 _UNSUPPORTED = "model_unsupported"
 
 
@@ -67,12 +67,14 @@ def ground(concluded: Concluded, case: Case) -> Grounded:
     """`concluded` without what the evidence of `case` does not support."""
     struck: list[Struck] = []
     story: list[Claim] = []
+    surroundings = _surroundings(case)
     for number, link in enumerate(concluded.chain, 1):
-        fault = _fault(link, case)
-        if fault is None:
-            story.append(Claim(text=clean(link.claim, _TEXT_LIMIT), findings=link.findings))
+        text = tidy(link.claim, CLAIM_LIMIT)
+        found = fault(text, link.findings, surroundings)
+        if found is None:
+            story.append(Claim(text=text, findings=link.findings))
         else:
-            struck.append(Struck(fault[0], number, fault[1], link.claim))
+            struck.append(Struck(found[0], number, found[1], link.claim))
     cause, wrong = _cause(concluded.cause, case)
     if wrong is not None:
         struck.append(Struck(wrong, 0, concluded.cause, concluded.cause))
@@ -112,12 +114,19 @@ def settle(case: Case, grounded: Grounded) -> Settled:
     return Settled(lowered, grounded.story, grounded.remedies, grounded.codes)
 
 
-def _fault(link: Link, case: Case) -> tuple[str, str] | None:
-    known = {f.id for f in case.findings}
-    missing = [i for i in link.findings if i not in known]
-    if missing or not link.findings:
-        return "no_finding", ", ".join(missing)
-    return None
+def _surroundings(case: Case) -> Surroundings:
+    """What `fault` needs of `case`: only what tools found that were alive counts as examined."""
+    results = case.results.values()
+    alive = [r.tool for r in results if r.status is not Status.PARTIAL or all(c.proven for c in r.coverage.collectors)]
+    return Surroundings(
+        findings={f.id: f for f in case.findings},
+        kinds=frozenset(kind for name in alive for kind in case.tools[name].kinds),
+        victim=case.victim(),
+        windows_s=[r.coverage.window_s for r in results],
+        assessments=case.assess(),
+        causes=frozenset(load_causes()),
+        verdict=case.conclude().verdict,
+    )
 
 
 def _cause(named: str, case: Case) -> tuple[str | None, str | None]:

@@ -1,0 +1,118 @@
+"""Whether the numbers of a sentence are those of the findings it cites. Pure.
+
+A number holds if a measured value, brought to the same unit, rounds to it. Nothing is computed from several values: a
+sum that nobody measured is nobody's finding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whystall.agent_server.investigation.numerals import Said, read
+from whystall.prompts.quantities import quantity
+
+_DIMS = {"s": ("time", 1.0), "ms": ("time", 1e-3), "us": ("time", 1e-6), "ns": ("time", 1e-9)}
+_DIMS |= {"pct": ("pct", 1.0), "bytes": ("size", 1.0), "bytes/s": ("byterate", 1.0), "1/s": ("rate", 1.0)}
+_DIMS |= {"count": ("count", 1.0), "ratio": ("ratio", 1.0), "cpus": ("cpus", 1.0)}
+# The words around a number may say which of the measured values it is.
+_BEFORE = (
+    (
+        "max",
+        r"(?:\blongest|\bmax(?:imum)?|\bworst|\bpeak|\bslowest|最长|最大|最慢)(?:[ 的:=]*[a-z的]{0,9}){0,2}[ :=为是达]*$",
+    ),
+    ("p50", r"(?:\bmedian|\bp50|中位数?|中位值)(?:[ 的:=]*[a-z的]{0,9}){0,2}[ :=为是]*$"),
+    ("p99", r"(?:\bp99|\b99th percentile|99 ?分位数?)(?: of| is| latency)?[ :=为是]*$"),
+    (
+        "period",
+        r"(?:\bevery|\bonce per|\bperiod(?: of| is)?|\bintervals? of|每隔|周期为?|间隔)[ :=约]*(?:about |roughly |some )?$",
+    ),
+)
+_AFTER = (
+    ("max", r"^ (?:at worst|at the longest|maximum)\b"),
+    ("p50", r"^ (?:median|in the median)\b"),
+    ("period", r"^(?: period\b|的?周期)"),
+)
+_PLAYED_BY = {
+    "max": ("max_ms", "episode_ms", "p99_ms", "queue_p99_ms"),
+    "p50": ("p50_ms",),
+    "p99": ("p99_ms", "queue_p99_ms"),
+    "period": ("period_s",),
+}
+
+
+OF_VICTIM = "victim."
+"""What the names of facts about the victim begin with."""
+# Shares of time spent running are cited only by a sentence that speaks of running.
+_RUNNING = ("user_pct", "oncpu_pct", f"{OF_VICTIM}user_pct")
+_RUNS = re.compile(
+    r"\b(?:runs?|running|ran|comput\w+|user|on (?:the|a|its) cpu|cpu|busy|works?|working)\b|运行|计算|用户态|CPU|繁忙|工作",
+    re.I,
+)
+
+
+@dataclass(frozen=True)
+class Fact:
+    ""
+
+    """A value that may be cited; `dim` as in `Said`, also ``share`` (a percentage as a fraction). `name`: its metric."""
+
+    dim: str
+    value: float
+    name: str = ""
+
+
+def facts(name: str, value: float, unit: str) -> list[Fact]:
+    """The values that a metric may be said to have: as measured, and as it is shown, which is rounded."""
+    dim, factor = _DIMS[unit]
+    found = [Fact(dim, value * factor, name)]
+    found += [Fact(dim, sum(s.spans[-1]) / 2, name) for s in read(quantity(value, unit)) if s.dim in (dim, "bare")]
+    return found + ([Fact("share", f.value / 100, name) for f in found] if unit == "pct" else [])
+
+
+def unsupported(text: str, known: Sequence[Fact]) -> str | None:
+    """The first number in `text` that none of `known` rounds to, as it is written there; None where all hold."""
+    for said in read(text):
+        candidates = [abs(f.value) for f in known if _fits(said, f, text)]
+        if not any(low <= value <= high for low, high in said.spans for value in candidates):
+            return " ".join(text[said.start : said.end].split())
+    return None
+
+
+def _fits(said: Said, fact: Fact, text: str) -> bool:
+    """Whether a number written so may be that fact, as far as its unit and the words around it tell."""
+    if said.dim == "time" and (role := _role(said, text)) and fact.name not in _PLAYED_BY[role]:
+        return False
+    if said.rough and fact.name.startswith(OF_VICTIM):
+        return False
+    if said.dim == "pct" and fact.name in _RUNNING and not _RUNS.search(text):
+        return False
+    if said.dim == fact.dim:
+        return True
+    if said.dim == "ratio":
+        return False
+    if said.dim == "cpus":
+        return fact.dim == "count" or (fact.dim == "share" and fact.name == "cpu_pct")
+    if said.dim != "bare":
+        return False
+    before, after = text[: said.start].rstrip(), text[said.end :].lstrip()
+    if fact.dim in ("pid", "line"):
+        return before.endswith(("(", "（")) and after.startswith((")", "）")) and _exactly(said, fact)
+    if fact.dim == "share":
+        return after.startswith("of")
+    if re.match(r"times (?:as|longer|slower|more)", after):
+        return fact.dim == "ratio"
+    return fact.dim in ("count", "ratio", "cpus")
+
+
+def _exactly(said: Said, fact: Fact) -> bool:
+    return any(abs((low + high) / 2 - fact.value) < 0.5 for low, high in said.spans)
+
+
+def _role(said: Said, text: str) -> str:
+    before, after = text[: said.start], text[said.end :]
+    for role, pattern in _BEFORE:
+        if re.search(pattern, before, re.IGNORECASE):
+            return role
+    return next((role for role, pattern in _AFTER if re.search(pattern, after, re.IGNORECASE)), "")

@@ -1,0 +1,42 @@
+"""Plain English words, so that what is none can be told for a name."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from whystall.knowledge_base.data import catalog
+
+# Endings that make other forms of a word, and what the word then ends in.
+_ENDINGS = (
+    *(("ies", "y"), ("es", ""), ("es", "e"), ("s", ""), ("ied", "y"), ("ed", ""), ("ed", "e")),
+    *(("ing", ""), ("ing", "e"), ("er", ""), ("er", "e"), ("ers", ""), ("ers", "e"), ("est", ""), ("est", "e")),
+    *(("ly", ""), ("ily", "y"), ("ally", "al"), ("ness", ""), ("able", ""), ("able", "e")),
+)
+_BEGINNINGS = ("un", "re", "non", "over", "under", "pre", "mis")
+_SHORTEST = 3
+
+
+def plain_word(word: str) -> bool:
+    """Whether `word` (letters, lower case) is plain English, in whatever form."""
+    words = _words()
+    if word in words:
+        return True
+    roots = [word, *(word[len(b) :] for b in _BEGINNINGS if word.startswith(b))]
+    return any(form in words for root in roots for form in (root, *_stems(root)) if len(form) >= _SHORTEST)
+
+
+def _stems(word: str) -> list[str]:
+    found = []
+    for ending, instead in _ENDINGS:
+        if word.endswith(ending):
+            stem = word[: len(word) - len(ending)] + instead
+            found.append(stem)
+            if len(stem) > _SHORTEST and stem[-1] == stem[-2]:  # stopped, running
+                found.append(stem[:-1])
+    return found
+
+
+@cache
+def _words() -> frozenset[str]:
+    lines = catalog("english.txt").read_text("utf-8").splitlines()
+    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
