@@ -55,15 +55,15 @@ def incident_text(incident: Incident, lang: Lang) -> str:
 
 
 def hits_text(hits: Hits, lang: Lang, budget: int | None = None) -> str:
-    """Past incidents and why they were found, then each in full, as far as `budget` characters hold them (None: all);
-    or that none is known.
+    """Past incidents and why they were found, then in full those that are an answer, as far as `budget` characters
+    hold them (None: all); or that none is known.
     """
     from whystall.knowledge_base import present
     from whystall.prompts.escape import Safe
     from whystall.prompts.render import fit, words
 
     found = present.hits_text([hit.match for hit in hits.hits], lang)
-    cards = [Safe(incident_text(hit.incident, lang)) for hit in hits.hits]
+    cards = [Safe(incident_text(hit.incident, lang)) for hit in hits.hits if not hit.match.weak]
     if budget is None:
         return "\n".join([found, *cards])
     kept, left = fit(cards, budget - len(found) - 100)
