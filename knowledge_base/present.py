@@ -11,6 +11,7 @@ from typing import Any
 
 from whystall.knowledge_base.causes import ranked_remedies
 from whystall.knowledge_base.headlines import headline
+from whystall.knowledge_base.matched import shown
 from whystall.knowledge_base.models import (
     Assessment,
     Cause,
@@ -134,14 +135,15 @@ def ticket_text(ticket: Ticket, causes: Mapping[str, Cause], lang: Lang) -> str:
 
 def hits_text(matches: Sequence[Match], lang: Lang) -> str:
     """Past incidents found by a search and why, or that none is known."""
-    view = _View("txt", lang)
-    return render("hits.txt", lang, matches=matches, because=view.because)
+    answered = any(not match.weak for match in matches)
+    return render("hits.txt", lang, matches=shown(matches, "txt", lang), answered=answered)
 
 
 class _View:
     """What templates show, made ready in one format and language."""
 
     def __init__(self, suffix: str, lang: Lang) -> None:
+        self._suffix = suffix
         self._lang: Lang = lang
         self._say: Voice = voice(suffix, lang)
         self._format = FORMATS[suffix]
@@ -164,9 +166,6 @@ class _View:
         """Blind spots of all looks, each once."""
         spots: dict[tuple[str, str], BlindSpot] = {(s.code, s.detail): s for c in coverage for s in c.not_seen}
         return [self._say.blind(spot) for spot in spots.values()]
-
-    def because(self, match: Match) -> Safe:
-        return Safe(self._marks["comma"].join(dict.fromkeys(self._say.shared(key) for key in match.shared)))
 
     def diagnosis(self, d: Diagnosis, causes: Mapping[str, Cause], budget: int | None) -> dict[str, Any]:
         """The context of the diagnosis in every template; `budget`: characters for the evidence, None for
@@ -193,7 +192,7 @@ class _View:
             "rivals": [self._title(a.cause, causes) for a in state(CauseState.SUPPORTED) if a.cause != d.cause],
             "not_examined": [self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)],
             "blind": self.blind(d.coverage),
-            "because": self.because,
+            "matches": shown(d.matches, self._suffix, self._lang, d.victim),
         }
 
     def _title(self, cause: str, causes: Mapping[str, Cause]) -> Safe:

@@ -25,8 +25,8 @@ _STOPPED = (
     "already also although always another any anything around away been being both could did does doing done each else "
     "even ever every everything get gets go goes going got he her here him his just like makes many may me might more "
     "most much must never nothing now off once only other others out over per please right same see seem seems shall "
-    "she should show shows since some something still such take takes taking too took under until upon us very via were "
-    "within without would yet"
+    "she should show shows since some something still such take takes taking too took under until upon us very via "
+    "were within without would yet"
 )
 _STOP = frozenset(_STOPPED.split())
 _LONGEST = 40

@@ -240,7 +240,7 @@ def test_a_ticket_says_it_all() -> None:
         "whystall verify 3",
         "`file.slow_sync`: 40 % of the time before; after: no longer holds anything up",
         "could not tell",
-        "`sync-checkpoint-gemini`); shared: same cause",
+        "[`sync-checkpoint-gemini`]; shared: same cause",
         "12,345 events seen, 12 kept, 0 lost; proven alive",
         "File access through a mapping",
     ):
