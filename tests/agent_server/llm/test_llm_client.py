@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import Any
+from pathlib import Path
 
 import anyio
 import model_server
@@ -18,6 +18,7 @@ from model_server import Call, Cut, Die, Raw, Say, error
 
 from whystall.agent_server.llm.client import ChatClient
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
+from whystall.tools.contract.errors import ErrorCode, ToolError
 
 pytestmark = pytest.mark.anyio
 Make = Callable[..., ChatClient]
@@ -328,12 +329,11 @@ async def test_proxies_are_those_of_the_environment_but_not_for_this_machine(
 
 
 def test_an_environment_that_cannot_be_used_is_told_before_anything_is_asked(
-    client: Make, monkeypatch: pytest.MonkeyPatch
+    client: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from whystall.tools.contract.errors import ErrorCode, ToolError
-
-    values: dict[str, Any] = {"HTTPS_PROXY": "nonsense://proxy", "SSL_CERT_FILE": "/no/such/file"}
-    for name, value in values.items():
+    file = tmp_path / "authorities.pem"
+    file.write_text("no certificate")
+    for name, value in {"HTTPS_PROXY": "nonsense://proxy", "SSL_CERT_FILE": str(file)}.items():
         with monkeypatch.context() as only:
             only.setenv(name, value)
             with pytest.raises(ToolError) as caught:
