@@ -189,7 +189,10 @@ def own_id(hash: str) -> str:
 def _checked(line: bytes) -> bytes:
     """The card of `line` as it is spooled: its content's hash, and itself; ValueError says what is wrong with it."""
     try:
-        card = card_life.checked(Incident.model_validate_json(line))
+        read = Incident.model_validate_json(line)
+        if "origin" not in read.model_fields_set:  # curated ones say so
+            read = read.model_copy(update={"origin": "user"})
+        card = card_life.checked(read)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))

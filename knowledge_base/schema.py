@@ -71,6 +71,8 @@ _V2 = (
     """CREATE VIRTUAL TABLE incidents_fts USING fts5 (
         symptom, concepts, later, grams, content='incidents', content_rowid='n',
         tokenize="unicode61 remove_diacritics 0 tokenchars '_'")""",
+    # FTS5 calls a file damaged when a row is taken out that it was never given.
+    "INSERT INTO incidents_fts (rowid, symptom, concepts, later, grams) SELECT n, '', '', '', '' FROM incidents",
     "CREATE VIRTUAL TABLE incidents_terms USING fts5vocab('incidents_fts', 'row')",
     # An inverted table: which cards (`n`) have a typed feature or, as ``sig:...``, an exact signature.
     "CREATE TABLE features (feature TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (feature, n)) WITHOUT ROWID",

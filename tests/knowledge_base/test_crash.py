@@ -1,0 +1,300 @@
+"""Files of other versions, and writers that are killed, meet each other, or find no room: nothing confirmed is lost."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from making import checkpoint
+
+from whystall.knowledge_base import seeding
+from whystall.knowledge_base.incidents import curated
+from whystall.knowledge_base.store import KnowledgeBase
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+HERE = Path(__file__).parent
+# Written by the code of version 1 of the schema: three curated cards, one of the user's own, a ticket resolved and
+# verified and one that is open, three diagnoses.
+V1 = HERE.parent / "recorded" / "knowledge_v1.db.gz"
+
+
+@pytest.fixture
+def v1(tmp_path: Path) -> Path:
+    path = tmp_path / "k.db"
+    path.write_bytes(gzip.decompress(V1.read_bytes()))
+    return path
+
+
+def whole(path: Path) -> None:
+    """The file is sound, and its index of words is that of its cards."""
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        other.execute("INSERT INTO incidents_fts (incidents_fts, rank) VALUES ('integrity-check', 1)")
+        told = "SELECT count(*) FROM features WHERE n NOT IN (SELECT n FROM incidents)"
+        assert other.execute(told).fetchone() == (0,)
+        counts = "SELECT count(*) FROM feature_counts c WHERE feature != '' AND cards != "
+        counts += "(SELECT count(*) FROM features f WHERE f.feature = c.feature)"
+        assert other.execute(counts).fetchone() == (0,)
+
+
+# --- files of other versions --------------------------------------------------------------------------------------
+
+
+def test_a_file_of_version_1_becomes_one_of_this_version(v1: Path) -> None:
+    for _ in range(2):  # the second time nothing is left to do
+        with KnowledgeBase(v1) as kb:
+            assert {card.id for card in curated()} <= {card.id for card in kb.cards.list(limit=1000)}
+            lesson = kb.cards.get("ticket-1")
+            assert (lesson.state, lesson.origin) == ("draft", "ticket")  # nobody has reviewed it yet
+            assert "loss of time every fifth step" in lesson.symptom.en
+            assert lesson.fix.en == "the checkpoint is written by a thread now"
+            assert lesson.source.endswith("fix verified")
+            own = kb.cards.get("our-nfs-home")
+            assert (own.state, own.origin) == ("reviewed", "user")
+            assert "our-nfs-home" in [m.incident for m in kb.search("virus filer")]
+            assert [t.id for t in kb.list_tickets("open")] == ["2"]
+            assert kb.get_ticket("1").verifications[0].solved
+            assert kb.get_diagnosis("d1").ticket == "1"
+            assert kb.get_diagnosis("d3").matches == []
+            assert kb.match(checkpoint(id="d4"))[0].incident == "ticket-1"
+            assert kb.cards.told_of("ticket-1")[0].count == 1
+        whole(v1)
+    with KnowledgeBase(v1) as kb:
+        kb.cards.accept("ticket-1", "ann")
+        assert kb.remember(checkpoint(id="d5"), ticket=False).matches[0].known
+
+
+def test_a_file_of_version_1_that_cannot_be_read_is_left_as_it_was(v1: Path) -> None:
+    with closing(sqlite3.connect(v1)) as other, other:
+        other.execute("UPDATE incidents SET body = json_set(body, '$.telepathy', 1) WHERE id = 'our-nfs-home'")
+    before = v1.read_bytes()
+    with pytest.raises(ToolError) as caught:
+        KnowledgeBase(v1)
+    assert caught.value.code is ErrorCode.DATABASE
+    assert caught.value.remedy
+    with closing(sqlite3.connect(v1)) as other:
+        kept = other.execute("SELECT count(*) FROM incidents").fetchone()
+        assert kept == (5,)
+    with closing(sqlite3.connect(v1)) as other, other:
+        other.execute("UPDATE incidents SET body = json_remove(body, '$.telepathy') WHERE id = 'our-nfs-home'")
+    with KnowledgeBase(v1) as kb:  # nothing was lost meanwhile
+        assert kb.cards.get("ticket-1").state == "draft"
+        assert kb.cards.get("our-nfs-home").fix.en == "Put the environment on local disk"
+    assert before[:16] == v1.read_bytes()[:16]
+
+
+def test_a_file_of_version_1_that_may_not_be_written_is_refused_with_a_remedy(v1: Path) -> None:
+    before = v1.read_bytes()
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "import sqlite_utils.migrations, whystall.knowledge_base.schema\n"
+        "from whystall.knowledge_base.store import KnowledgeBase\n"
+        "from whystall.tools.contract.errors import ToolError\n"
+        "os.geteuid() == 0 and os.seteuid(65534)\n"
+        "try: KnowledgeBase(Path(sys.argv[1]))\n"
+        "except ToolError as error: print(error.code.value, '|', error.message, '|', error.remedy)\n"
+    )
+    v1.chmod(0o444)
+    parents = [v1.parent, v1.parent.parent, v1.parent.parent.parent]
+    modes = [p.stat().st_mode for p in parents]
+    for parent in parents:
+        parent.chmod(0o555)
+    try:
+        done = subprocess.run([sys.executable, "-c", code, str(v1)], capture_output=True, text=True, env={**os.environ})
+    finally:
+        for parent, mode in zip(parents, modes, strict=True):
+            parent.chmod(mode & 0o7777)
+    assert done.stdout.startswith("database | "), done.stderr
+    assert "cannot be written" in done.stdout
+    assert v1.read_bytes() == before
+
+
+def test_a_state_of_a_later_time_is_seeded_again_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "k.db"
+    with KnowledgeBase(path) as kb:
+        kb.resolve_ticket(kb.draft_ticket(checkpoint()).id, "threads")
+        kb.cards.accept("ticket-1")
+        kb.remember(checkpoint(id="d2"), ticket=False)
+        kb.cards.feedback("ticket-1", "helped", diagnosis="d2")
+        before = kb.cards.get("ticket-1"), kb.cards.told_of("ticket-1")
+    monkeypatch.setattr(seeding, "index_hash", lambda: "another")
+    with KnowledgeBase(path) as kb:
+        assert (kb.cards.get("ticket-1"), kb.cards.told_of("ticket-1")) == before
+        assert kb.match(checkpoint(id="d3"))[0].known
+    whole(path)
+
+
+# --- writers that are killed --------------------------------------------------------------------------------------
+
+_LIFE = """
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from making import checkpoint, coverage
+from whystall.knowledge_base.store import KnowledgeBase
+who = sys.argv[2]
+with KnowledgeBase(Path(sys.argv[1])) as kb:
+    for i in range(100000):
+        now = datetime.now(timezone.utc).isoformat()
+        seen = [coverage().model_copy(update={"start": now})]
+        made = checkpoint(f"/data/{who}{i // 3}/chk_1.bin", comm=f"{who}{i // 3}", id=f"{who}{i}", coverage=seen)
+        ticket = kb.remember(made, ticket=True).ticket
+        print("remembered", who + str(i), ticket, flush=True)
+        card = kb.resolve_ticket(ticket, f"remedy {who}{i}", who).card
+        print("resolved", ticket, card, flush=True)
+        kb.cards.accept(card, who)
+        print("accepted", card, who + str(i), flush=True)
+"""
+
+
+def living(path: Path, who: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _LIFE, str(path), who]
+    env = {**os.environ, "PYTHONPATH": str(HERE)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+
+
+def confirmed(output: str) -> list[list[str]]:
+    return [line.split() for line in output.split("\n")[:-1]]
+
+
+def kept(path: Path, told: list[list[str]]) -> None:
+    """Everything that was told is in the file."""
+    with KnowledgeBase(path) as kb:
+        for what, first, second in told:
+            if what == "remembered":
+                assert kb.get_diagnosis(first).ticket == second
+            elif what == "resolved":
+                assert kb.get_ticket(first).card == second
+                card = kb.cards.get(second)
+                assert kb.get_ticket(first).resolution in (card.fix.en, *(note.text for note in card.notes))
+            else:
+                assert kb.cards.get(first).history
+                assert kb.cards.get(first).state in ("reviewed",)
+        # A ticket and its card are one transaction, a diagnosis and its occurrence too.
+        for ticket in kb.list_tickets("resolved", limit=100_000):
+            assert ticket.card is not None
+            card = kb.cards.get(ticket.card)
+            assert ticket.id == card.id.removeprefix("ticket-") or ticket.id in [note.ticket for note in card.notes]
+    whole(path)
+
+
+def test_a_kill_at_any_moment_of_a_cards_life_loses_nothing_confirmed(tmp_path: Path) -> None:
+    dice = random.Random(23)
+    path = tmp_path / "k.db"
+    KnowledgeBase(path).close()
+    told: list[list[str]] = []
+    for round in range(6):
+        process = living(path, f"w{round}x")
+        assert process.stdout is not None
+        begun = "".join(process.stdout.readline() for _ in range(dice.randrange(3, 9)))
+        time.sleep(dice.uniform(0.0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        told += confirmed(begun + process.stdout.read())
+        process.stdout.close()
+        process.wait()
+        kept(path, told)
+    assert len(told) > 12
+
+
+def test_a_kill_during_an_import_leaves_all_or_nothing(tmp_path: Path) -> None:
+    path, file = tmp_path / "k.db", tmp_path / "cards.jsonl"
+    text = {"en": "the frobnicator waits", "zh": "等待"}
+    card = {"title": text, "symptom": text, "cause": None, "root_cause": text, "fix": text}
+    file.write_text("".join(json.dumps({**card, "id": f"c{n}", "source": str(n)}) + "\n" for n in range(3000)))
+    with KnowledgeBase(path) as kb:
+        before = kb.cards.stats().cards
+    code = (
+        "import sys; from pathlib import Path; from whystall.knowledge_base.store import KnowledgeBase\n"
+        "with KnowledgeBase(Path(sys.argv[1])) as kb, open(sys.argv[2], 'rb') as file:\n"
+        "    print('begin', flush=True); kb.cards.import_(file); print('done', flush=True)\n"
+    )
+    dice = random.Random(5)
+    for _ in range(4):
+        command = [sys.executable, "-c", code, str(path), str(file)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begin\n"
+        time.sleep(dice.uniform(0.2, 1.2))
+        process.kill()
+        done = "done" in process.stdout.read()
+        process.stdout.close()
+        process.wait()
+        with KnowledgeBase(path) as kb:
+            cards = kb.cards.stats().cards
+            assert cards in (before, before + 3000)
+            assert cards == before + 3000 or not done
+        whole(path)
+
+
+def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "k.db"
+    KnowledgeBase(path).close()
+    writers = [living(path, who) for who in "ab"]
+    time.sleep(3)
+    told: list[list[str]] = []
+    for process in writers:
+        process.send_signal(signal.SIGKILL)
+        assert process.stdout is not None
+        told += confirmed(process.stdout.read())
+        process.stdout.close()
+        process.wait()
+    kept(path, told)
+    for who in "ab":
+        assert any(what == "accepted" and by.startswith(who) for what, _, by in told)
+
+
+# --- no room, no permission ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[KnowledgeBase]:
+    """A base whose file may not grow."""
+    with KnowledgeBase(tmp_path / "k.db") as kb:
+        kb.remember(checkpoint(), ticket=True)
+        with kb._file.read() as db:
+            pages = db.conn.execute("PRAGMA page_count").fetchone()[0]
+            db.conn.execute(f"PRAGMA max_page_count = {pages + 2}")
+        yield kb
+
+
+def test_a_full_disk_leaves_ticket_and_card_together(full: KnowledgeBase, tmp_path: Path) -> None:
+    with pytest.raises(ToolError) as caught:
+        for n in range(100):
+            full.remember(checkpoint(f"/data/{n}/chk_1.bin", id=f"e{n}"), ticket=True)
+    assert caught.value.code is ErrorCode.DISK_FULL
+    with pytest.raises(ToolError):
+        for n in range(50):
+            full.resolve_ticket("1" if n == 0 else str(n + 1), "x " * 900)
+    for ticket in full.list_tickets():
+        if ticket.state == "resolved":
+            assert full.cards.get(ticket.card or "").fix.en
+        else:
+            assert ticket.card is None
+    full.close()
+    whole(tmp_path / "k.db")
+
+
+def test_an_import_without_room_imports_nothing(full: KnowledgeBase, tmp_path: Path) -> None:
+    before = full.cards.stats().cards
+    file = tmp_path / "cards.jsonl"
+    text = {"en": "the frobnicator waits", "zh": "等待"}
+    card = {"title": text, "symptom": text, "cause": None, "root_cause": text, "fix": text}
+    file.write_text("".join(json.dumps({**card, "id": f"c{n}", "source": str(n)}) + "\n" for n in range(400)))
+    with file.open("rb") as stream, pytest.raises(ToolError) as caught:
+        full.cards.import_(stream)
+    assert caught.value.code is ErrorCode.DISK_FULL
+    assert full.cards.stats().cards == before
+    full.close()
+    whole(tmp_path / "k.db")
