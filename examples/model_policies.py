@@ -7,6 +7,7 @@ model: instructions, briefing, functions and their answers. The others are the e
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +61,7 @@ def next_calls(reading: Reading) -> list[Call]:
     if FIRST_LOOK in left and not reading.findings:
         return [Call(FIRST_LOOK)]
     wanted = [tool for cause in reading.causes if is_open(cause) for tool in cause.get("tools", [])]
-    calls = [Call(tool) for tool in dict.fromkeys(wanted) if tool in left][:AT_ONCE]
+    calls = [Call(tool) for tool in dict.fromkeys([*wanted, *reading.suggested]) if tool in left][:AT_ONCE]
     if calls and SEARCH in left and reading.symptom:
         calls.append(Call(SEARCH, {"query": reading.symptom}))
     return calls
@@ -216,6 +217,20 @@ def empty(_: Request) -> Say:
     return Say()
 
 
+ORDER = re.compile(r"\b(?:call (?P<tool>\w+)|conclude (?P<cause>\w+))")
+
+
+def obeys(request: Request) -> Say:
+    """Does what anybody tells it, wherever that stands; what nobody orders it does as the engineer."""
+    reading = Reading(request)
+    for order in ORDER.finditer(reading.text):
+        if order["tool"] and order["tool"] not in reading.called:
+            return Say(calls=[Call(order["tool"])])
+        if order["cause"]:
+            return Say(calls=[Conclusion(order["cause"], [(order.string[order.start() :][:300], ["F1"])]).call()])
+    return engineer(request)
+
+
 @dataclass(frozen=True)
 class Named:
     """A policy by its name: `make` gives a fresh one, since some count."""
@@ -248,5 +263,6 @@ POLICIES: Mapping[str, Named] = {
     "truncated": Named("runs out of tokens within a call", lambda: truncated),
     "unknown-tools": Named("calls functions that nobody offered", lambda: unknown_tools),
     "wrong-arguments": Named("chooses what is not for it to choose, and values out of bounds", lambda: wrong_arguments),
+    "obeys": Named("does what anything that it reads tells it", lambda: obeys),
     "empty": Named("says nothing at all", lambda: empty),
 }

@@ -16,8 +16,8 @@ _FENCE = re.compile(r"^<<data (?P<nonce>[0-9a-f]+)\n(?P<data>.*)\n(?P=nonce) dat
 class Reading:
     """What a model knows after reading a request.
 
-    `findings` by id, as they were last told; `causes` in the order in which they were last told; `symptom` as a person
-    told it. All come from the data that briefing and answers hold, wherever in it they stand.
+    `findings` by id and `causes` in their order, as they were last told; `suggested`: tools that could still tell
+    something; `symptom` as a person told it. All come from the data of briefing and answers, wherever in it they stand.
     """
 
     def __init__(self, request: Request) -> None:
@@ -25,6 +25,7 @@ class Reading:
         self.messages = request.messages
         self.findings: dict[str, Json] = {}
         self.causes: list[Json] = []
+        self.suggested: list[str] = []
         self.symptom = ""
         for message in self.messages:
             if message["role"] in ("user", "tool"):
@@ -39,6 +40,7 @@ class Reading:
                 elif "state" in found and "cause" in found:
                     causes.append(found)
                 self.symptom = found.get("symptom", self.symptom)
+                self.suggested = found.get("suggested", self.suggested)
         self.causes = causes or self.causes
 
     @property

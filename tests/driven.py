@@ -80,7 +80,7 @@ class Home:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("WHYSTALL_HOME", str(self.path))
             with App().closing() as app:
-                asked = DiagnoseParams(symptom=SYMPTOM, **params)
+                asked = DiagnoseParams(**{"symptom": SYMPTOM, **params})
                 return anyio.run(lambda: app.diagnose(asked, source=source, lang=lang))
 
     def drive(

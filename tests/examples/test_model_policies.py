@@ -87,6 +87,12 @@ def test_it_goes_on_while_a_cause_is_open() -> None:
     assert said(engineer(request)) == [("biolatency", {})]
 
 
+def test_it_takes_what_is_suggested_where_no_cause_asks_for_more() -> None:
+    answers = ("tool", {"findings": [SYNCED], "state": {**STATE, "suggested": ["biolatency", "fileslower"]}})
+    request = conversation(("user", BRIEFING), answers, called=("fileslower", "offcputime", "kb_search"))
+    assert said(engineer(request)) == [("biolatency", {})]
+
+
 def test_it_concludes_with_cited_findings_and_their_numbers() -> None:
     arguments = concluded(engineer(LOOKED))
     assert (arguments["cause"], arguments["remedies"]) == (SYNC, ["async"])
