@@ -152,7 +152,15 @@ async def test_calls_in_pieces(chunks: list[dict[str, Any]], calls: list[tuple[s
             id="message",
         ),
         pytest.param(
-            events([{"type": "ping"}, {"code": 0, "message": "Success"}, {"choices": []}, {"choices": None}, _delta("stop", content="ab")]),
+            events(
+                [
+                    {"type": "ping"},
+                    {"code": 0, "message": "Success"},
+                    {"choices": []},
+                    {"choices": None},
+                    _delta("stop", content="ab"),
+                ]
+            ),
             "ab",
             id="pings",
         ),
