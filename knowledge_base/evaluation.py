@@ -62,10 +62,11 @@ class Row(Model):
     """One method on one set in one language. `half` for questions only.
 
     `hit1`, `hit3`: of the queries that the base can answer, those with a right card at the first place, among the first
-    three. `mrr`: mean of 1 / place of the first right card within ten places, 0 without one. `abstained` (recall): of
-    the queries that the base cannot answer, those for which nothing was named. `right_to_abstain` (precision): of those
-    for which nothing was named, the queries that cannot be answered. `known`: of the queries for which a card was
-    quoted as known, those where it is a right one. None: there was nothing to count.
+    three, weak matches too. `mrr`: mean of 1 / place of the first right card within ten places, 0 without one.
+    `abstained` (recall): of the queries that the base cannot answer, those for which nothing was named but the nearest
+    (weak matches). `right_to_abstain` (precision): of those for which nothing else was named, the queries that cannot
+    be answered. `known`: of the queries for which a card was quoted as known, those where it is a right one. None: there
+    was nothing to count.
     """
 
     set: Set
@@ -148,8 +149,9 @@ def evaluate(path: Path, sets: Sequence[Set] = get_args(Set), most: int = MOST) 
             )
         with closing(PlainFts(cards)) as fts:
             tallies = _ask(file, fts, cards, asked)
-    rows = [_row(*key, tally) for key, tally in tallies.items()]
-    misses = [miss for key, tally in tallies.items() if key[3] == "ours" for miss in tally.misses]
+    order = sorted(tallies, key=lambda key: (sets.index(key[0]), key[1] != "tune", key[2]))
+    rows = [_row(*key, tallies[key]) for key in order]
+    misses = [miss for key in order if key[3] == "ours" for miss in tallies[key].misses]
     return Evaluation(cards=len(cards), sampled=sampled, rows=rows, misses=misses)
 
 
@@ -229,9 +231,8 @@ def _ask(
     file: Database, fts: PlainFts, cards: Sequence[Incident], asked: Sequence[_Query]
 ) -> dict[tuple[Set, Half | None, Lang, Method], _Tally]:
     tallies: dict[tuple[Set, Half | None, Lang, Method], _Tally] = {}
-    for without, queries in groupby(asked, key=lambda query: query.without):
-        out = {card.id for card in without}
-        with _taken_out(file, without):
+    for out, queries in groupby(sorted(asked, key=_taken), key=_taken):
+        with _taken_out(file, [card for card in cards if card.id in out]):
             for query in queries:
                 words = query.text
                 if query.evidence is not None:
@@ -250,9 +251,14 @@ def _ask(
     return tallies
 
 
+def _taken(query: _Query) -> tuple[str, ...]:
+    return tuple(card.id for card in query.without)
+
+
 def _count(tally: _Tally, query: _Query, answer: Sequence[str], matches: Sequence[Match]) -> None:
     places = [place for place, id in enumerate(answer, 1) if id in query.right]
-    if not answer:
+    silent = all(match.weak for match in matches) if matches else not answer
+    if silent:
         tally.silent += 1
         tally.rightly_silent += not query.right
     if query.right:
@@ -265,8 +271,8 @@ def _count(tally: _Tally, query: _Query, answer: Sequence[str], matches: Sequenc
     quoted = [m.incident for m in matches if m.known]
     tally.quoted += bool(quoted)
     tally.rightly_quoted += bool(quoted) and query.right.issuperset(quoted)
-    if places[:1] != [1] if query.right else answer:
-        wanted, got = sorted(query.right), list(answer[:3])
+    if silent == bool(query.right) or (query.right and places[:1] != [1]):
+        wanted, got = sorted(query.right), [] if silent else list(answer[:3])
         tally.misses.append(
             Miss(set=query.set, half=query.half, lang=query.lang, query=query.text, wanted=wanted, got=got)
         )
@@ -308,6 +314,8 @@ def _copied(path: Path) -> Iterator[Database]:
             source.backup(target)
         file = Database(copy)
         try:
+            with file.read() as db:
+                db.execute("PRAGMA synchronous = OFF")  # nobody needs it after a crash
             yield file
         finally:
             file.close()
