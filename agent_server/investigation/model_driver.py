@@ -326,7 +326,6 @@ class _Conversation:
         if not self.case.observer.live and (times or self._known(asked)):
             done.repeated = True
             return said(self._lang, "again", asked.tool)
-        self._asked[key] = times + 1
         done.looks[place] = asked
         return ""
 
@@ -361,9 +360,12 @@ class _Conversation:
         found = {result.tool: result for result in results}
         for place, look in done.looks.items():
             result = found.get(look.tool)
-            done.useful |= result is not None
-            unserved = said(self._lang, "unserved", look.tool)
-            done.answers[place] = self._fence.put(result_data(result)) if result is not None else unserved
+            if result is None:
+                done.answers[place] = said(self._lang, "unserved", look.tool)
+                continue
+            done.useful = True
+            done.answers[place] = self._fence.put(result_data(result))
+            self._asked[key_of(look)] = self._asked.get(key_of(look), 0) + 1
 
     def _rest(self, done: _Round) -> str:
         """The state after a round, and what looked again beside it, whose findings have new ids."""

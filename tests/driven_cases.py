@@ -1,0 +1,135 @@
+"""Cases that a model drives, over HTTP and on recordings, for tests of the driver alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import model_server
+from model_http import Answer, Call, Policy, Request, Say
+from model_reading import payloads
+from solving import new_case
+
+from whystall.agent_server.investigation.budget import Limits
+from whystall.agent_server.investigation.case import Case
+from whystall.agent_server.investigation.memory import Memory
+from whystall.agent_server.investigation.model_driver import drive
+from whystall.agent_server.investigation.observer import Observer, Options, RecordedObserver
+from whystall.agent_server.llm.client import ChatClient
+from whystall.agent_server.llm.settings import LlmSettings
+from whystall.knowledge_base.models import Diagnosis, Lang, Reasoning
+from whystall.tools.contract.registry import Tool
+from whystall.tools.contract.result import ToolResult
+from whystall.tools.recording.store import Recording
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an observer was asked to look at."""
+
+    tools: list[str]
+    duration: float
+    options: dict[str, dict[str, Any]]
+
+
+class Watching:
+    """An observer that notes what it is asked, and finds in every window what `recording` holds.
+
+    `live`: as if it watched a running job. `window` is awaited while a window is open; `open` counts those that are.
+    """
+
+    def __init__(self, recording: Recording, *, live: bool = True, window: Callable[[int], Any] | None = None) -> None:
+        self._inner = RecordedObserver(recording)
+        self._window = window
+        self.live = live
+        self.profiled = False
+        self.recording: Recording | None = recording
+        self.asked: list[Asked] = []
+        self.open = 0
+
+    def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
+        return self._inner.able(tools)
+
+    async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
+        given = {name: dict(values) for name, values in options.items()}
+        self.asked.append(Asked([tool.name for tool in tools], duration, given))
+        self.open += 1
+        try:
+            if self._window is not None:
+                await self._window(len(self.asked))
+            return await self._inner.look(tools, duration, options)
+        finally:
+            self.open -= 1
+
+
+@dataclass
+class Outcome:
+    """A case at its end, and what the model was sent."""
+
+    case: Case
+    diagnosis: Diagnosis
+    chats: list[Request]
+
+    @property
+    def reasoning(self) -> Reasoning:
+        """How the model drove."""
+        assert self.diagnosis.reasoning is not None
+        return self.diagnosis.reasoning
+
+    @property
+    def answers(self) -> list[str]:
+        """What the model was told by functions, in order, as its last request repeats it."""
+        return [m["content"] for m in self.chats[-1].messages if m["role"] == "tool"]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The chain, by kinds of findings."""
+        return kinds(self.diagnosis)
+
+
+def kinds(diagnosis: Diagnosis) -> list[str]:
+    """The chain of `diagnosis`, by kinds of findings."""
+    by_id = {finding.id: finding.kind for finding in diagnosis.findings}
+    return [by_id[id] for id in diagnosis.chain]
+
+
+def driven(
+    observer: Observer,
+    answers: Policy | Iterable[Answer],
+    *,
+    limits: Limits | None = None,
+    memory: Memory | None = None,
+    lang: Lang = "en",
+    symptom: str = "slow",
+    prepare: Callable[[Case], object] = lambda case: None,
+) -> Outcome:
+    """A new case driven by a model that answers so."""
+    case = new_case(observer, symptom)
+    prepare(case)
+    with model_server.serve(answers) as server:
+        settings = LlmSettings(base_url=server.base_url, model=model_server.MODEL, retries=0)
+
+        async def run() -> None:
+            async with ChatClient(settings) as model:
+                await drive(case, model, limits, memory=memory, lang=lang)
+
+        anyio.run(run)
+        return Outcome(case, case.diagnosis(), server.chats)
+
+
+def say(*calls: tuple[str, dict[str, Any] | str], usage: tuple[int, int] = (100, 20)) -> Say:
+    """One answer that calls functions."""
+    return Say(calls=[Call(name, arguments) for name, arguments in calls], usage=usage)
+
+
+def concluding(cause: str = "unknown", *chain: tuple[str, list[str]]) -> Say:
+    """One answer that concludes."""
+    links = [{"claim": claim, "findings": ids} for claim, ids in chain]
+    return say(("conclude", {"cause": cause, "chain": links}))
+
+
+def data(text: str) -> list[Any]:
+    """The JSON of the fences in `text`."""
+    return list(payloads(text))
