@@ -65,8 +65,8 @@ class Row(Model):
     three, weak matches too. `mrr`: mean of 1 / place of the first right card within ten places, 0 without one.
     `abstained` (recall): of the queries that the base cannot answer, those for which nothing was named but the nearest
     (weak matches). `right_to_abstain` (precision): of those for which nothing else was named, the queries that cannot
-    be answered. `known`: of the queries for which a card was quoted as known, those where it is a right one. None: there
-    was nothing to count.
+    be answered. `known`: of the queries for which a card was quoted as known, those where it is a right one. None:
+    there was nothing to count.
     """
 
     set: Set
