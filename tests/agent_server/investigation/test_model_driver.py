@@ -108,6 +108,28 @@ def test_tokens_seconds_and_the_models_name_are_kept() -> None:
     assert found.reasoning.model == model_server.MODEL
 
 
+def closest(request: Request) -> Say:
+    """Every tool at once, looking as closely as it can; then a conclusion."""
+    if any(m["role"] == "tool" for m in request.messages):
+        return concluding()
+    calls = []
+    for name, function in request.functions.items():
+        fields = function["parameters"]["properties"]
+        closely = {field: schema["minimum"] for field, schema in fields.items() if field.startswith("min_")}
+        longest = {field: schema["maximum"] for field, schema in fields.items() if field == "top"}
+        if name != "conclude":
+            calls.append((name, closely | longest))
+    return say(*calls)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_how_closely_a_model_looks_changes_no_verdict(scene: str) -> None:
+    by_rules = solve(recorded(scene), "slow")
+    found = driven(recorded(scene), closest)
+    assert answer(found)[:2] == (by_rules.verdict, by_rules.cause)
+    assert len(found.diagnosis.steps[1].tools) >= 4
+
+
 # --- what stops a model -----------------------------------------------------------------------------------------------
 
 LOOKS = ["fileslower", "offcputime", "biolatency", "syscall_time"]
