@@ -15,6 +15,8 @@ from cgroups import Cgroup
 from running import SIMULATOR, Running
 
 from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.investigation.transcripts import path_of
+from whystall.agent_server.replaying import replay
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 
 TRACES = Path(__file__).parents[1] / "recorded" / "ranks" / "compute"
@@ -43,9 +45,14 @@ def traced_now(place: Path, slow: int, host: str) -> Path:
 
 
 def diagnose(traces: Path) -> Diagnosis:
+    """A diagnosis; its transcript must replay, without the host."""
     params = DiagnoseParams(traces=str(traces), duration=WINDOW_S, ticket=True)
     with App().closing() as app:
-        return anyio.run(lambda: app.diagnose(params))
+        found = anyio.run(lambda: app.diagnose(params))
+        tools = {tool.name: tool for tool in app.tools()}
+    done = anyio.run(lambda: replay(path_of(found.id), tools))
+    assert done.same, done.difference
+    return found
 
 
 def training(place: Path, **options: Any) -> Running:
