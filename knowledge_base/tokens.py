@@ -87,11 +87,30 @@ def _telling(word: str) -> bool:
 
 
 def _concepts(latin: list[str], lower: str) -> list[str]:
-    phrases, chinese = _glossary()
-    joined = f" {' '.join(latin)} "
-    found = [name for phrase, name in phrases.items() if f" {phrase} " in joined]
-    found += [name for word, name in chinese.items() if word in lower]
+    phrases, runs, begins = _by_beginning()
+    found = []
+    for at, word in enumerate(latin):
+        if word in phrases:
+            found += [name for rest, name in phrases[word] if latin[at + 1 : at + 1 + len(rest)] == rest]
+    for begin in begins.finditer(lower):
+        found += [name for word, name in runs[begin[0]] if lower.startswith(word, begin.start())]
     return list(dict.fromkeys(found))
+
+
+@cache
+def _by_beginning() -> tuple[dict[str, list[tuple[list[str], str]]], dict[str, list[tuple[str, str]]], re.Pattern[str]]:
+    """The glossary by first word (with the words that follow), and by first character of a Chinese word, with what
+    finds these characters: what a text is compared with does not grow with the glossary.
+    """
+    english, chinese = _glossary()
+    phrases: dict[str, list[tuple[list[str], str]]] = {}
+    for phrase, name in english.items():
+        first, *rest = phrase.split()
+        phrases.setdefault(first, []).append((rest, name))
+    runs: dict[str, list[tuple[str, str]]] = {}
+    for word, name in chinese.items():
+        runs.setdefault(word[0], []).append((word, name))
+    return phrases, runs, re.compile("|".join(map(re.escape, runs)) or "(?!)")
 
 
 @cache
