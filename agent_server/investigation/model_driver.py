@@ -146,6 +146,7 @@ class _Conversation:
         self._asked: dict[str, int] = {}
         self._conclusion: Concluded | None = None
         self._told = False
+        self._talked = False
         self._useless = 0
         self._repeats = 0
         self._answer = 0
@@ -163,6 +164,7 @@ class _Conversation:
             if not reply.calls:
                 self._nudge(reply)
                 continue
+            self._talked = False
             kept = reply.calls[:_CALLS]
             content = reply.content[:_CONTENT]
             said_so = Message(role="assistant", content=content, calls=kept, reasoning=reply.reasoning)
@@ -220,9 +222,9 @@ class _Conversation:
     def _nudge(self, reply: Reply) -> None:
         """An answer without calls: say once what is wanted."""
         fault = "length" if reply.finish == "length" else "call" if reply.content.strip() else "empty"
-        if self._useless:
+        if self._talked:
             raise _Stopped("prose" if fault == "call" else fault)
-        self._useless += 1
+        self._talked = True
         content = reply.content[:_CONTENT] or "-"  # strict servers refuse a message that holds nothing
         self._messages.append(Message(role="assistant", content=content, reasoning=reply.reasoning))
         self._messages.append(Message(role="user", content=said(self._lang, fault)))

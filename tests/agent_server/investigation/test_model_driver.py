@@ -199,6 +199,7 @@ def test_a_model_may_err_between_looks_and_talk_once() -> None:
     answers = [
         Say("Let me think."),
         say(("fileslower", {"pid": 1})),
+        Say("Not that one."),
         say(("fileslower", {})),
         Say("Interesting."),
         concluding("sync_checkpoint_write"),
