@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from whystall.knowledge_base.models import Incident
 
@@ -37,10 +37,16 @@ class PlainFts:
         self._db.close()
 
 
-def constant(cards: Sequence[Incident], without: Collection[str], limit: int) -> list[str]:
-    """A card of each cause, that with most cards first, whatever is asked; a card of `without` only is no answer."""
-    counts = Counter(card.cause for card in cards if card.cause is not None)
-    first = {c.cause: c.id for c in sorted(cards, key=lambda c: c.id, reverse=True) if c.id not in without}
+def constant(known: Mapping[str, str | None], without: Collection[str], limit: int) -> list[str]:
+    """A card of each cause, that with most cards first, whatever is asked; a card of `without` only is no answer.
+
+    `known`: the cards, with their causes.
+    """
+    counts = Counter(cause for cause in known.values() if cause is not None)
+    first: dict[str | None, str] = {}
+    for id, cause in known.items():
+        if id not in without:
+            first.setdefault(cause, id)
     return [first[cause] for cause in sorted(counts, key=lambda c: (-counts[c], c)) if cause in first][:limit]
 
 

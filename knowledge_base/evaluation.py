@@ -16,36 +16,30 @@ Everything happens on a copy of the base.
 
 from __future__ import annotations
 
-import hashlib
-import re
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
-from whystall.knowledge_base import features, matching
+from whystall.knowledge_base import matching
 from whystall.knowledge_base.baselines import PlainFts, constant
 from whystall.knowledge_base.database import Database
-from whystall.knowledge_base.evidence import Evidence, evidence_of
+from whystall.knowledge_base.evaluation_queries import Query, Set, queries
 from whystall.knowledge_base.indexing import put_incident
-from whystall.knowledge_base.models import Incident, Lang, Match, Model, Ticket
-from whystall.knowledge_base.questions import Half, questions
+from whystall.knowledge_base.models import Incident, Lang, Match, Model
+from whystall.knowledge_base.questions import Half
 from whystall.knowledge_base.store import KnowledgeBase
-from whystall.knowledge_base.tickets import LESSON
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.proportion import wilson
 
-Set = Literal["symptom", "evidence", "unseen", "questions", "recurrence"]
 Method = Literal["ours", "fts", "constant"]
 MOST = 500  # cards and tickets that are asked for at most, unless told otherwise
 _DEPTH = 10  # places of a list that count
-_LANGS: tuple[Lang, ...] = ("en", "zh")
-_CJK = re.compile(r"[\u4e00-\u9fff]")
-_R = TypeVar("_R", Incident, Ticket)
+_WANTED = 20  # right cards that a miss names
 
 
 class Share(Model):
@@ -83,7 +77,7 @@ class Row(Model):
 
 
 class Miss(Model):
-    """A query of ours that went wrong: `wanted` any of these cards (none: nothing), `got` these, best first."""
+    """A query of ours that went wrong: `wanted` any of these cards (of many, the first; none: nothing), `got` these."""
 
     set: Set
     half: Half | None = None
@@ -100,19 +94,6 @@ class Evaluation(Model):
     sampled: bool
     rows: list[Row]
     misses: list[Miss]
-
-
-@dataclass(frozen=True)
-class _Query:
-    """`without`: the cards that are taken out for it. `right`: empty when nothing is to be found."""
-
-    set: Set
-    lang: Lang
-    text: str
-    right: frozenset[str]
-    half: Half | None = None
-    evidence: Evidence | None = None
-    without: tuple[Incident, ...] = ()
 
 
 @dataclass
@@ -139,101 +120,33 @@ def evaluate(path: Path, sets: Sequence[Set] = get_args(Set), most: int = MOST) 
     """
     KnowledgeBase(path).close()  # brings it up to this version
     with _copied(path) as file:
-        cards = _cards(file)
-        asked, sampled = _queries(file, cards, sets, most)
+        known = _known(file)
+        asked, sampled = queries(file, known, sets, most)
         if not asked:
             raise ToolError(
                 ErrorCode.NOT_FOUND,
                 f"{path} holds nothing that could be asked for ({', '.join(sets)})",
                 "resolve tickets or add incidents first, or evaluate another set",
             )
-        with closing(PlainFts(cards)) as fts:
-            tallies = _ask(file, fts, cards, asked)
+        with closing(PlainFts(_cards(file, known))) as fts:
+            tallies = _ask(file, fts, known, asked)
     order = sorted(tallies, key=lambda key: (sets.index(key[0]), key[1] != "tune", key[2]))
     rows = [_row(*key, tallies[key]) for key in order]
     misses = [miss for key in order if key[3] == "ours" for miss in tallies[key].misses]
-    return Evaluation(cards=len(cards), sampled=sampled, rows=rows, misses=misses)
-
-
-# --- what is asked ------------------------------------------------------------------------------------------------
-
-
-def _queries(file: Database, cards: Sequence[Incident], sets: Sequence[Set], most: int) -> tuple[list[_Query], bool]:
-    chosen = _sample(cards, most)
-    tickets = _tickets(file) if "recurrence" in sets else []
-    found: list[_Query] = []
-    for name in sets:
-        if name == "questions":
-            found += _asked_questions({card.id for card in cards})
-        elif name == "recurrence":
-            found += _recurrences(_sample(tickets, most), file)
-        else:
-            found += _left_out(name, chosen, cards)
-    return found, len(chosen) < len(cards) or len(tickets) > most
-
-
-def _left_out(name: Set, chosen: Iterable[Incident], cards: Sequence[Incident]) -> Iterator[_Query]:
-    by_cause: dict[str | None, list[Incident]] = {}
-    for card in cards:
-        by_cause.setdefault(card.cause, []).append(card)
-    for card in sorted(chosen, key=lambda c: c.cause or ""):
-        alike = by_cause[card.cause] if card.cause is not None else [card]
-        right = frozenset(other.id for other in alike if other.id != card.id) if name != "unseen" else frozenset()
-        without = tuple(alike) if name == "unseen" else (card,)
-        # What a look would have shown; what it means (cause, signatures made of it) is what is to be found.
-        told = tuple(f for f in features.of_card(card) if not f.startswith("cause:"))
-        for lang in _LANGS:
-            symptom = card.symptom.get(lang)
-            if _in(symptom, lang):
-                evidence = None if name == "symptom" else Evidence(symptom=symptom, features=told)
-                yield _Query(name, lang, symptom, right, evidence=evidence, without=without)
-
-
-def _asked_questions(known: set[str]) -> Iterator[_Query]:
-    """Questions whose cards are all in the base (it may be a part of ours), and those that nothing answers."""
-    for lang in _LANGS:
-        for half, asked in questions(lang).items():
-            for question in asked:
-                if known.issuperset(question.cards):
-                    yield _Query("questions", lang, question.ask, frozenset(question.cards), half)
-
-
-def _recurrences(tickets: Iterable[Ticket], file: Database) -> Iterator[_Query]:
-    for ticket in tickets:
-        with file.read() as db:
-            rows = db.execute(
-                "SELECT id FROM incidents WHERE state != 'retired' AND (id = ? OR id IN"
-                " (SELECT incident FROM occurrences WHERE key = ?))",
-                [f"{LESSON}{ticket.id}", f"ticket:{ticket.id}"],
-            ).fetchall()
-        if rows:
-            symptom = ticket.diagnosis.symptom
-            lang: Lang = "zh" if _in(symptom, "zh") else "en"
-            right = frozenset(id for (id,) in rows)
-            yield _Query("recurrence", lang, symptom, right, evidence=evidence_of(ticket.diagnosis))
-
-
-def _in(text: str, lang: Lang) -> bool:
-    """Whether `text` is in `lang`: a user's card may say the same in both places."""
-    return bool(text.strip()) and bool(_CJK.search(text)) == (lang == "zh")
-
-
-def _sample(records: Sequence[_R], most: int) -> list[_R]:
-    if len(records) <= most:
-        return list(records)
-    return sorted(records, key=lambda record: hashlib.sha256(record.id.encode()).digest())[:most]
+    return Evaluation(cards=len(known), sampled=sampled, rows=rows, misses=misses)
 
 
 # --- how it is answered -------------------------------------------------------------------------------------------
 
 
 def _ask(
-    file: Database, fts: PlainFts, cards: Sequence[Incident], asked: Sequence[_Query]
+    file: Database, fts: PlainFts, known: Mapping[str, str | None], asked: Sequence[Query]
 ) -> dict[tuple[Set, Half | None, Lang, Method], _Tally]:
     tallies: dict[tuple[Set, Half | None, Lang, Method], _Tally] = {}
-    for out, queries in groupby(sorted(asked, key=_taken), key=_taken):
-        with _taken_out(file, [card for card in cards if card.id in out]):
-            for query in queries:
+    for out, alike in groupby(sorted(asked, key=_without), key=_without):
+        guess = constant(known, frozenset(out), _DEPTH)
+        with _taken_out(file, out):
+            for query in alike:
                 words = query.text
                 if query.evidence is not None:
                     matches = matching.similar(file, query.evidence, _DEPTH)
@@ -243,7 +156,7 @@ def _ask(
                 answers: dict[Method, list[str]] = {
                     "ours": [m.incident for m in matches],
                     "fts": fts.find(words, out, _DEPTH),
-                    "constant": constant(cards, out, _DEPTH),
+                    "constant": guess,
                 }
                 for method, answer in answers.items():
                     tally = tallies.setdefault((query.set, query.half, query.lang, method), _Tally())
@@ -251,11 +164,11 @@ def _ask(
     return tallies
 
 
-def _taken(query: _Query) -> tuple[str, ...]:
-    return tuple(card.id for card in query.without)
+def _without(query: Query) -> tuple[str, ...]:
+    return query.without
 
 
-def _count(tally: _Tally, query: _Query, answer: Sequence[str], matches: Sequence[Match]) -> None:
+def _count(tally: _Tally, query: Query, answer: Sequence[str], matches: Sequence[Match]) -> None:
     places = [place for place, id in enumerate(answer, 1) if id in query.right]
     silent = all(match.weak for match in matches) if matches else not answer
     if silent:
@@ -272,7 +185,7 @@ def _count(tally: _Tally, query: _Query, answer: Sequence[str], matches: Sequenc
     tally.quoted += bool(quoted)
     tally.rightly_quoted += bool(quoted) and query.right.issuperset(quoted)
     if silent == bool(query.right) or (query.right and places[:1] != [1]):
-        wanted, got = sorted(query.right), [] if silent else list(answer[:3])
+        wanted, got = sorted(query.right - {*query.without})[:_WANTED], [] if silent else list(answer[:3])
         tally.misses.append(
             Miss(set=query.set, half=query.half, lang=query.lang, query=query.text, wanted=wanted, got=got)
         )
@@ -322,12 +235,10 @@ def _copied(path: Path) -> Iterator[Database]:
 
 
 @contextmanager
-def _taken_out(file: Database, cards: Sequence[Incident]) -> Iterator[None]:
-    """While this lasts, `cards` are found by nothing."""
-    if not cards:
-        yield
-        return
-    _put(file, [card.model_copy(update={"state": "retired"}) for card in cards])
+def _taken_out(file: Database, ids: Sequence[str]) -> Iterator[None]:
+    """While this lasts, the cards `ids` are found by nothing."""
+    cards = list(_cards(file, ids))
+    _put(file, (card.model_copy(update={"state": "retired"}) for card in cards))
     try:
         yield
     finally:
@@ -340,13 +251,14 @@ def _put(file: Database, cards: Iterable[Incident]) -> None:
             put_incident(db, card)
 
 
-def _cards(file: Database) -> list[Incident]:
+def _known(file: Database) -> dict[str, str | None]:
+    """The cards that can be found, with their causes."""
     with file.read() as db:
-        bodies = [row[0] for row in db.execute("SELECT body FROM incidents WHERE state != 'retired' ORDER BY n")]
-    return [file.record(Incident, body) for body in bodies]
+        return dict(db.execute("SELECT id, cause FROM incidents WHERE state != 'retired' ORDER BY n").fetchall())
 
 
-def _tickets(file: Database) -> list[Ticket]:
-    with file.read() as db:
-        bodies = [row[0] for row in db.execute("SELECT body FROM tickets WHERE state = 'resolved' ORDER BY id")]
-    return [file.record(Ticket, body) for body in bodies]
+def _cards(file: Database, ids: Iterable[str]) -> Iterator[Incident]:
+    for id in ids:
+        with file.read() as db:
+            (body,) = db.execute("SELECT body FROM incidents WHERE id = ?", [id]).fetchone()
+        yield file.record(Incident, body)

@@ -271,12 +271,10 @@ def test_ours_beats_a_constant_guess_and_is_no_worse_than_plain_words(
 ) -> None:
     ours, fts, constant = (row(shipped, set_, lang, method, half) for method in ("ours", "fts", "constant"))
     assert ours.hit1 is not None
-    assert ours.hit3 is not None
     assert constant.hit1 is not None
     assert ours.hit1.low > constant.hit1.high
-    assert ours.mrr is not None
-    assert fts.mrr is not None
-    assert ours.mrr >= fts.mrr
+    assert fts.hit1 is not None
+    assert ours.hit1.hits >= fts.hit1.hits  # which never abstains
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

@@ -8,7 +8,8 @@ import typer
 
 from whystall.agent_server.doors import console
 from whystall.agent_server.doors.options import JsonOption, LangOption
-from whystall.knowledge_base.evaluation import MOST, Evaluation, Set, evaluate
+from whystall.knowledge_base.evaluation import MOST, Evaluation, evaluate
+from whystall.knowledge_base.evaluation_queries import Set
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _SETS: tuple[Set, ...] = get_args(Set)
