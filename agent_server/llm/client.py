@@ -112,6 +112,8 @@ class ChatClient:
             raise LlmError("timeout", f"no answer from {self._settings.host} within {limit:g} s{before}") from None
         except Fault as fault:
             raise fault.told(self._key) from None
+        except RecursionError:  # what could be read may still be nested too deeply to be written
+            raise LlmError("bad_answer", "the answer is nested too deeply") from None
         return reply.model_copy(update={"seconds": time.monotonic() - started})
 
     async def models(self, timeout: float) -> list[str] | None:
@@ -126,6 +128,8 @@ class ChatClient:
             raise LlmError("timeout", f"no answer from {self._settings.host} within {timeout:g} s") from None
         except Fault as fault:
             raise fault.told(self._key) from None
+        except RecursionError:  # what could be read may still be nested too deeply to be written
+            raise LlmError("bad_answer", "the answer is nested too deeply") from None
         entries = listed.get("data") if isinstance(listed, dict) else None
         if not isinstance(entries, list):
             return None

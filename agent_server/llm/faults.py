@@ -22,7 +22,7 @@ _LINE_LIMIT = 500
 # A run of the key this long, wherever a server repeats it, is taken for a part of it.
 _TELLING = 8
 _SHORTEST_SECRET = 4
-_TITLE = re.compile(r"<title[^>]*>(.{1,200}?)</title", re.IGNORECASE | re.DOTALL)
+_TITLE = re.compile(r"<title[^>]{0,100}>(.{1,200}?)</title", re.IGNORECASE | re.DOTALL)
 # What vLLM, OpenAI, DeepSeek, llama.cpp, Ollama and DashScope say when a conversation has grown too long.
 _TOO_LONG = re.compile(
     r"context[ _]length|context[ _]size|context window|exceed_context|maximum (?:model|context|input)|input length"

@@ -411,10 +411,24 @@ async def test_any_bytes_come_to_a_reply_or_an_error_of_ours(stream: bool, clien
     assert min(outcomes.values()) > 40, outcomes
 
 
-async def test_deep_nesting_is_no_json(client: Make) -> None:
-    nested = http(b'{"choices":' + b"[" * 200_000 + b"]" * 200_000 + b"}")
-    with bytes_server(nested) as url, pytest.raises(LlmError, match="bad_answer"):
-        await _asked(client(url))
+@pytest.mark.parametrize("place", ["choices", "arguments", "code"])
+async def test_deep_nesting_is_no_answer(place: str, client: Make) -> None:
+    """Also where it is just shallow enough to be read: what is done with it later goes deeper."""
+    whole = {
+        "choices": '{"choices": %s}',
+        "arguments": '{"choices": [{"message": {"tool_calls": [{"function": {"name": "x", "arguments": %s}}]}}]}',
+        "code": '{"error": {"message": "x", "code": %s}}',
+    }[place]
+    nested = iter([*range(600, 1000, 20), 200_000])
+    refused = 0
+    with bytes_server(lambda: http(whole % ("[" * (depth := next(nested)) + "]" * depth))) as url:
+        async with client(url, retries=0) as chat:
+            for _ in range(21):
+                try:
+                    await chat.complete(ASK, [LOOK])
+                except LlmError:
+                    refused += 1
+    assert refused > (0 if place == "arguments" else 20)
 
 
 async def test_calls_keep_their_ids_and_get_plain_ones_where_they_have_none(client: Make) -> None:
