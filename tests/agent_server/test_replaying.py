@@ -25,11 +25,17 @@ RECORDED = Path(__file__).parents[1] / "recorded"
 TOOLS = {tool.name: tool for tool in registry().all()}
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state directory for this module: the knowledge base is made once."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state directory."""
-    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+def home(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That directory as the one that is used."""
+    monkeypatch.setenv("WHYSTALL_HOME", str(shared))
+    return shared
 
 
 def diagnosed(source: Path | None, params: DiagnoseParams | None = None, lang: Lang = "en") -> Diagnosis:
@@ -56,7 +62,7 @@ def changed(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> Pat
     """A transcript with its records changed."""
     records = [json.loads(line) for line in path.read_text().splitlines()]
     change(records)
-    other = path.with_name("changed.jsonl")
+    other = path.with_name(f"{path.stem}-changed.jsonl")
     other.write_text("".join(json.dumps(record) + "\n" for record in records))
     return other
 
@@ -79,21 +85,19 @@ def test_what_the_rules_did_comes_out_the_same(case: str) -> None:
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_what_a_model_did_comes_out_the_same(policy: str, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_what_a_model_did_comes_out_the_same(policy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = driven(policy, monkeypatch)
     assert found.reasoning is not None
     assert found.reasoning.transcript == f"whystall://transcripts/{found.id}"
     path = transcripts.path_of(found.id)
-    for database in home.glob("knowledge.db*"):
-        database.unlink()
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
     done = replayed(path)
     assert done.same, done.difference
     assert done.model == model_server.MODEL
     assert done.end.story == found.reasoning.story
     assert done.end.struck == found.reasoning.struck
     assert done.end.stopped == found.reasoning.stopped
-    assert not list(home.glob("knowledge.db")), "a replay stores nothing"
-    assert [p.name for p in (home / "transcripts").iterdir()] == [path.name], "and leaves no transcript"
+    assert not list(tmp_path.iterdir()), "a replay stores nothing, and leaves no transcript"
 
 
 def test_a_chinese_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +147,16 @@ def test_ranks_come_out_the_same() -> None:
     assert done.same, done.difference
     assert done.end.missing == found.missing
     assert done.target == found.recording
+
+
+def test_ranks_that_a_model_had_no_host_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with model_server.serve(POLICIES["engineer"].make()) as server:
+        monkeypatch.setenv("WHYSTALL_LLM_BASE_URL", server.base_url)
+        monkeypatch.setenv("WHYSTALL_LLM_MODEL", model_server.MODEL)
+        found = diagnosed(None, DiagnoseParams(traces=str(RECORDED / "ranks" / "compute"), llm=True))
+    done = replayed(transcripts.path_of(found.id))
+    assert done.same, done.difference
+    assert done.end.stopped == "no_host"
 
 
 @pytest.mark.parametrize(
@@ -209,16 +223,19 @@ def test_what_is_of_another_version_is_named() -> None:
     assert done.made_with == "0.0.1"
 
 
-def test_a_diagnosis_that_fails_leaves_no_whole_transcript(home: Path, tmp_path: Path) -> None:
+def test_a_diagnosis_that_fails_leaves_no_transcript(tmp_path: Path) -> None:
     """Nothing to replay: the error was the answer."""
+    before = transcripts.ids()
     with pytest.raises(ToolError):
         diagnosed(tmp_path / "nothing")
-    assert transcripts.ids() == []
+    assert transcripts.ids() == before
 
 
-def test_a_transcript_that_cannot_be_written_costs_no_diagnosis(home: Path) -> None:
-    home.mkdir()
-    (home / "transcripts").write_text("in the way")
+def test_a_transcript_that_cannot_be_written_costs_no_diagnosis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "transcripts").write_text("in the way")
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
     found = diagnosed(RECORDED / "checkpoint")
     assert found.verdict is Verdict.CONFIRMED
     with pytest.raises(ToolError) as error:

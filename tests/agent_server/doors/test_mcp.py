@@ -73,6 +73,7 @@ async def test_every_tool_is_listed_whole_within_the_budget(mode: str) -> None:
         assert tool.description
         assert tool.output_schema
         assert tool.input_schema["additionalProperties"] is False
+        assert not {"llm", "scheduler"} & _names(tool)
         for argument in tool.input_schema["properties"].values():
             assert argument["type"] in ("integer", "number", "string", "boolean")
 
@@ -168,6 +169,8 @@ async def test_a_number_given_as_text_is_a_number() -> None:
         ("fileslower", {"duration": "soon"}, ("bad_argument: duration",)),
         ("fileslower", {"pid": True}, ("bad_argument: pid",)),
         ("fileslower", {"pid": 1, "comm": "x"}, ("bad_argument: give only one",)),
+        ("diagnose", {"llm": True}, ("bad_argument: llm is for whoever runs the server",)),
+        ("diagnose", {"scheduler": "x"}, ("bad_argument: scheduler is for whoever runs the server",)),
         ("kb_search", {}, ("bad_argument: query",)),
         ("fileslower", {"recording": "relative"}, ("bad_recording: ",)),
         ("fileslower", {"recording": "/etc"}, ("bad_recording: ",)),
