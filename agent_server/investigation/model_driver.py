@@ -249,8 +249,10 @@ class _Conversation:
             self._answered(call, self._fence.put(error_data(error)))
             self._judge(useful=False)
             return False
-        if await self._decided():
-            self._answered(call, *self._decisive())
+        looked = await self._decided()
+        if looked and self.case.observer.live:  # what it cited was measured anew: it shall see that before it is judged
+            results = self._results(list(self.case.results))
+            self._answered(call, said(self._lang, "looked_on"), self._fence.put({**results, "state": self._state()}))
             return False
         grounded = ground(self._with_current_ids(self._conclusion), self.case)
         if not grounded.struck:
@@ -259,14 +261,14 @@ class _Conversation:
         if self._told:
             return True
         self._told = True
-        self._answered(call, told(grounded, self._lang, self._fence), self._fence.put({"state": self._state()}))
+        state = {**self._results(looked), "state": self._state()}
+        self._answered(call, told(grounded, self._lang, self._fence), self._fence.put(state))
         self._useless = 0
         return False
 
-    async def _decided(self) -> bool:
-        """Look at what the rules would still look at: a conclusion is judged by no less evidence than theirs.
-
-        True when that measured anew what the model had cited, so that it shall see it before it is judged.
+    async def _decided(self) -> list[str]:
+        """Look at what the rules would still look at: a conclusion is judged by no less evidence than theirs. Returns
+        the tools that looked for that.
         """
         before = len(self.case.steps)
         try:
@@ -275,13 +277,15 @@ class _Conversation:
             if before < 2:
                 raise
             raise _Stopped("look_failed") from None
-        return self.case.observer.live and len(self.case.steps) > before
+        return [tool for step in self.case.steps[before:] for tool in step.tools]
 
-    def _decisive(self) -> list[str]:
-        """What the model is told of such a look."""
-        results = self.case.results.values()
-        data = [result_data(r, (RESULT_CHARS + AGAIN_CHARS) // len(results)) for r in results]
-        return [said(self._lang, "looked_on"), self._fence.put({"results": data, "state": self._state()})]
+    def _results(self, tools: Sequence[str]) -> dict[str, Any]:
+        """The latest results of `tools`, to be told; empty without any."""
+        names = dict.fromkeys(tools)
+        if not names:
+            return {}
+        budget = (RESULT_CHARS + AGAIN_CHARS) // len(names)
+        return {"results": [result_data(self.case.results[name], budget) for name in names]}
 
     def _with_current_ids(self, read: Concluded) -> Concluded:
         """Findings that a later look found anew are meant by their old ids too."""

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import model_server
 import pytest
 from cgroups import Cgroup
+from model_policies import engineer
 from running import SIMULATOR, Running
 
 from whystall.agent_server.app import App, DiagnoseParams
@@ -44,9 +46,9 @@ def traced_now(place: Path, slow: int, host: str) -> Path:
     return place
 
 
-def diagnose(traces: Path) -> Diagnosis:
+def diagnose(traces: Path, **more: Any) -> Diagnosis:
     """A diagnosis; its transcript must replay, without the host."""
-    params = DiagnoseParams(traces=str(traces), duration=WINDOW_S, ticket=True)
+    params = DiagnoseParams(**{"traces": str(traces), "duration": WINDOW_S, "ticket": True, **more})
     with App().closing() as app:
         found = anyio.run(lambda: app.diagnose(params))
         tools = {tool.name: tool for tool in app.tools()}
@@ -82,6 +84,26 @@ def test_a_rank_that_computes_slowly_because_of_its_quota(tmp_path: Path) -> Non
     assert {"slow_rank_compute", "cgroup_cpu_throttling"} <= supported
     assert "looked_later" in blind(found)
     assert found.ticket
+
+
+def test_a_model_chooses_what_to_look_at_on_the_slow_ranks_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        model_server.serve(engineer) as server,
+        Cgroup("cpu") as group,
+        training(tmp_path, wrap=group.command) as program,
+    ):
+        monkeypatch.setenv("WHYSTALL_LLM_BASE_URL", server.base_url)
+        monkeypatch.setenv("WHYSTALL_LLM_MODEL", model_server.MODEL)
+        program.until("step")
+        group.limit_cpus(0.05)
+        found = diagnose(traced_now(tmp_path / "traces", program.pid, socket.gethostname()), llm=True, duration=4)
+    assert found.cause == "cgroup_cpu_throttling", found.model_dump_json(indent=1)
+    assert found.reasoning is not None
+    assert (found.reasoning.stopped, found.reasoning.struck) == (None, [])
+    assert found.reasoning.story
+    assert "model_asked" in [step.why for step in found.steps]
 
 
 def test_a_real_job_with_a_throttled_rank_while_it_trains_on(tmp_path: Path) -> None:

@@ -334,6 +334,16 @@ def test_before_a_conclusion_is_judged_live_the_model_sees_what_decides() -> Non
     assert (found.reasoning.stopped, answer(found)[:2]) == (None, RIGHT)
 
 
+def test_a_hasty_model_that_is_wrong_is_told_with_what_decides() -> None:
+    found = on_stall([concluding("slow_device"), concluding("sync_checkpoint_write")])
+    (told,) = [part for part in data(found.answers[0]) if "results" in part]
+    shown = {f["id"] for result in told["results"] for f in result["findings"]}
+    best = told["state"]["causes"][0]
+    assert best["cause"] == "sync_checkpoint_write"
+    assert shown & set(best["for"])
+    assert (found.reasoning.stopped, answer(found)[:2]) == (None, RIGHT)
+
+
 # --- looks that fail --------------------------------------------------------------------------------------------------
 
 
