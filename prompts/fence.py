@@ -40,8 +40,8 @@ class Fence:
         for mark, escape in _MARKS.items():
             text = text.replace(mark, escape)
         text = _BRACKET.sub(r"\\u005b", text)
-        # Somebody who learnt the nonce still cannot write it: its first digit becomes an escape of JSON.
-        text = text.replace(self.nonce, f"\\u{ord(self.nonce[0]):04x}{self.nonce[1:]}")
+        # Somebody who learnt the nonce still cannot write it. (An escape of the first digit would end in that digit.)
+        text = text.replace(self.nonce, f"{self.nonce[0]}\\u{ord(self.nonce[1]):04x}{self.nonce[2:]}")
         return f"{self.opening}\n{text}\n{self.closing}"
 
 

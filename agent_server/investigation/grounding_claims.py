@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from whystall.agent_server.investigation import grounding_names, grounding_numbers
-from whystall.agent_server.investigation.grounding_numbers import OF_VICTIM, Fact
+from whystall.agent_server.investigation.grounding_numbers import OF_VICTIM, WINDOW, Fact
 from whystall.agent_server.investigation.numerals import blanked
 from whystall.knowledge_base import components
 from whystall.knowledge_base.causes import about
@@ -40,6 +40,18 @@ _DENIED = re.compile(
     r"rather than|clears?|cleared|refutes?|refuted)\b|n't\b|n’t\b|"
     r"不(?!断|得不|仅|久|停|少)|没有?|未|无(?!法)|非(?!常)|正常|排除|极少|很少|很低|较低|可忽略|健康|空闲|仅|只有",
     re.I,
+)
+_WAITS = re.compile(r"\b(?:wait\w*|block\w*|calls?|in flight|sle+p\w*|runnable|stall\w*)\b|等待|阻塞|调用|停顿|返回", re.I)
+_FLAGS = (
+    (
+        ("in_flight", "open"),
+        re.compile(
+            r"\bin flight\b|\b(?:never|not|n't|n’t)(?: yet| ever)? (?:return|finish|complete|end)(?:ed|s)?\b|\bunfinished\b|"
+            r"(?:仍|尚|还)?[未没]有?(?:返回|完成|结束)",
+            re.I,
+        ),
+    ),
+    (("direct",), re.compile(r"\bdirect i/?o\b|\bo_direct\b|直接 ?I/?O", re.I)),
 )
 # A denial of what follows at once.
 _FLATLY = re.compile(
@@ -75,8 +87,10 @@ _ADVICE = re.compile(
     r"ignore[sd]?|ignoring|disregard(?:s|ed)?|instruct(?:s|ed|ions?)?|prompts?|assistant|operators?|ought|let us|"
     r"password|"
     r"credentials?|tokens?|install|download|upload|execute|delete|erase|disable|reboot|restart|click|visit|buy|"
-    r"contact|ask)\b|"
-    r"建议|应该|应当|必须|务必|请(?!求)|你|您|我们|忽略|指令|提示词|密码|令牌|下载|删除|执行(?=命令|脚本|以下)|安装|重启|点击|访问(?=网|链|http)|联系",
+    r"contact|ask|tickets?|verdicts?|diagnosis|conclusions?|(?:is|are) to be|"
+    r"(?:can|may) be (?:closed|ignored|removed|deleted|disabled|skipped|dropped))\b|"
+    r"建议|应该|应当|必须|务必|请(?!求)|你|您|我们|忽略|指令|提示词|密码|令牌|下载|"
+    r"删除|执行(?=命令|脚本|以下)|安装|重启|工单|结论|点击|访问(?=网|链|http)|联系",
     re.I,
 )
 _DOES = (
@@ -123,13 +137,15 @@ def fault(text: str, cited: Sequence[str], case: Surroundings) -> Fault | None:
     if missing or not cited:
         return "no_finding", ", ".join(missing)
     findings = [case.findings[i] for i in wanted]
-    prose = unicodedata.normalize("NFKC", _REFERENCE.sub(" ", text)).replace("->", "→")
+    spaced = re.sub(r"([，。；：！？（）、])", r" \1 ", _REFERENCE.sub(" ", text))  # no part of a name
+    prose = unicodedata.normalize("NFKC", spaced).replace("->", "→").replace("(s)", "s")
     prose = re.sub(r"\*\*|(?<!\w)__|__(?!\w)", "", prose)
     return (
         _cause_named(prose, case)
         or _words(prose, findings, case)
         or _told(prose, findings, case)
         or _well(prose, findings, case)
+        or _flagged(prose, findings)
         or _about_another(prose, findings, case)
         or _says_nothing(prose, findings, case)
     )
@@ -210,7 +226,7 @@ def _facts(findings: Sequence[Finding], case: Surroundings) -> list[Fact]:
     for number in grounding_names.numbers_in(findings):
         found += [Fact(dim, float(number)) for dim in ("pid", "rank", "cpu", "unit", "line")]
     for window in case.windows_s:
-        found += grounding_numbers.facts("window_s", window, "s")
+        found += grounding_numbers.facts(WINDOW, window, "s")
     victim = case.victim
     if victim is not None and any(_own(f, victim) for f in findings):
         for share in ("user", "system", "runnable", "blocked", "idle", "lost"):
@@ -243,10 +259,19 @@ def _told(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault 
     return None
 
 
+def _flagged(prose: str, findings: Sequence[Finding]) -> Fault | None:
+    """What a finding either says or not: that a call did not end, that it was direct."""
+    for flags, pattern in _FLAGS:
+        said = pattern.search(prose)
+        if said and not any(f.attributes.get(flag) == "yes" for f in findings for flag in flags):
+            return "contradicted", said.group(0)
+    return None
+
+
 def _says_nothing(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault | None:
     """A sentence without a number, a name or a component of the findings cited."""
     bare = grounding_names.without_names(prose, grounding_names.names(findings) | _names_of_case(findings, case))
-    spoken = bare != prose or blanked(bare) != bare or components.named(prose)
+    spoken = bare != prose or blanked(bare) != bare or components.named(prose) or _WAITS.search(prose)
     return None if spoken else ("no_finding", "")
 
 

@@ -71,6 +71,11 @@ _CALLED = re.compile(
     re.IGNORECASE,
 )
 _NAMED = re.compile(r"\b(?:named|titled|nicknamed)\s+(\S+)|(?:名为|名叫|叫做|称为)\s*(\S+)", re.IGNORECASE)
+# Whose process, in Chinese: a name there has no capitals to tell it by.
+_OWNER = re.compile(r"(?<![\u4e00-\u9fff])([\u4e00-\u9fff]{2,4})的(?:进程|任务|程序|作业|脚本|服务)")
+_OWNERS = frozenset(
+    ("其他", "其它", "别的", "相邻", "邻居", "训练", "竞争", "同一", "自己", "目标", "受害", "空闲", "繁忙", "可运行")
+)
 _TOKEN = re.compile(r"[A-Za-z0-9_/@\\.:'’#*-]*[A-Za-z0-9_][A-Za-z0-9_/@\\.:'’#*()-]*")
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\u3000-\u303f]")
 
@@ -114,7 +119,7 @@ def without_names(text: str, known: Collection[str], *, words: bool = True) -> s
         if " " in name:
             text = re.sub(rf"(?<=[`\"“「『《‘']){re.escape(name)}(?=[`\"”」』》’'])", _NOTHING, text)
             continue
-        pattern = rf"(?<![A-Za-z0-9_./\\-]){re.escape(name)}(?![A-Za-z0-9_]|[./:@\\-]+[A-Za-z0-9_*])"
+        pattern = rf"(?<![A-Za-z0-9_./\\-]){re.escape(name)}(?![A-Za-z0-9_]|:\d|://|[./@\\-]+[A-Za-z0-9_*])"
         text = re.sub(pattern, _NOTHING, text, flags=re.IGNORECASE)
     return text
 
@@ -133,8 +138,13 @@ def address(text: str) -> str | None:
 
 
 def unknown(text: str) -> str | None:
-    ""
-    """The first name that is left in `text`, from which known names and numbers were taken; None where there is none."""
+    """The first name that is left in `text`, from which known names and numbers were taken; None where none is."""
+    setting = re.search(r"[A-Za-z_]\w*\s?=\s?[A-Za-z_]\w*", text)
+    if setting is not None:
+        return setting.group(0)
+    owner = _OWNER.search(text)
+    if owner is not None and owner[1] not in _OWNERS:
+        return owner[1]
     for match in _QUOTED.finditer(text):
         inside = next(part for part in match.groups() if part is not None)
         if re.search(r"\w", inside):

@@ -44,6 +44,8 @@ _PLAYED_BY = {
 
 OF_VICTIM = "victim."
 """What the names of facts about the victim begin with."""
+WINDOW = "window_s"
+"""The name of the fact how long a look took; only a sentence that speaks of the window cites it."""
 # Shares of time spent running are cited only by a sentence that speaks of running.
 _RUNNING = ("user_pct", "oncpu_pct", f"{OF_VICTIM}user_pct")
 _RUNS = re.compile(
@@ -54,7 +56,6 @@ _RUNS = re.compile(
 
 @dataclass(frozen=True)
 class Fact:
-    ""
 
     """A value that may be cited; `dim` as in `Said`, also ``share`` (a percentage as a fraction). `name`: its metric."""
 
@@ -84,6 +85,8 @@ def _fits(said: Said, fact: Fact, text: str) -> bool:
     """Whether a number written so may be that fact, as far as its unit and the words around it tell."""
     if said.dim == "time" and (role := _role(said, text)) and fact.name not in _PLAYED_BY[role]:
         return False
+    if fact.name == WINDOW and not _of_window(said, text):
+        return False
     if said.rough and fact.name.startswith(OF_VICTIM):
         return False
     if said.dim == "pct" and fact.name in _RUNNING and not _RUNS.search(text):
@@ -104,6 +107,14 @@ def _fits(said: Said, fact: Fact, text: str) -> bool:
     if re.match(r"times (?:as|longer|slower|more)", after):
         return fact.dim == "ratio"
     return fact.dim in ("count", "ratio", "cpus")
+
+
+def _of_window(said: Said, text: str) -> bool:
+    before, after = text[: said.start], text[said.end :]
+    return bool(
+        re.search(r"(?:\b(?:of|in|within|during|over|window|observed for)(?: the| these)?|窗口|观测|在|时长)[ 为:]*$", before, re.I)
+        or re.match(r"[ -]?(?:的)?(?:long )?(?:window|observation|窗口|观测|内|中)", after, re.I)
+    )
 
 
 def _exactly(said: Said, fact: Fact) -> bool:
