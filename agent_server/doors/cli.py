@@ -100,7 +100,7 @@ def _usage(error: typer.TyperException) -> ToolError:
 
     context = getattr(error, "ctx", None)
     command = getattr(context, "command", None)
-    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     remedy = f"see `{getattr(context, 'command_path', 'whystall')} --help`"
     if message.startswith("No such option") and command is not None:
         message = f"unknown argument {getattr(error, 'option_name', message)!r}"

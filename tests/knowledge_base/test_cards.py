@@ -31,7 +31,7 @@ def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
 
 
 def live(**changes: Any) -> Diagnosis:
-    """A case as a live investigation leaves it: the tools of the first look looked again, and replaced what it found."""
+    """A case as a live investigation leaves it: the tools of the first look looked again and replaced what it found."""
     waits = finding("process.io_wait", id="F7", block_io_s=4, window_pct=40)
     made = checkpoint(symptom=LOST)
     first = Step(tools=["host_snapshot"], why="first_look", window_s=2, findings=[], status={"host_snapshot": "ok"})

@@ -270,13 +270,15 @@ def full(tmp_path: Path) -> Iterator[KnowledgeBase]:
 
 
 def test_a_full_disk_leaves_ticket_and_card_together(full: KnowledgeBase, tmp_path: Path) -> None:
-    with pytest.raises(ToolError) as caught:
+    def live() -> None:
         for n in range(100):
-            full.remember(checkpoint(f"/data/{n}/chk_1.bin", id=f"e{n}"), ticket=True)
+            made = checkpoint(f"/data/{n}/chk_1.bin", id=f"e{n}")
+            full.resolve_ticket(full.remember(made, ticket=True).ticket or "", "x " * 900)
+
+    with pytest.raises(ToolError) as caught:
+        live()
     assert caught.value.code is ErrorCode.DISK_FULL
-    with pytest.raises(ToolError):
-        for n in range(50):
-            full.resolve_ticket("1" if n == 0 else str(n + 1), "x " * 900)
+    assert full.list_tickets("open") != []
     for ticket in full.list_tickets():
         if ticket.state == "resolved":
             assert full.cards.get(ticket.card or "").fix.en

@@ -61,7 +61,7 @@ def review(
         return
     card = cards.get(incident)
     if deeds:
-        changes = {**(_changes(edit) if edit is not None else {}), **_fields(set_ or [])}
+        changes = _joined(_changes(edit) if edit is not None else {}, _fields(set_ or []))
         name = who(by)
         card = cards.edit(card.id, changes, name) if changes or edit is not None else card
         card = cards.accept(card.id, name) if accept else card
@@ -149,6 +149,15 @@ def _fields(settings: list[str]) -> dict[str, Any]:
         else:
             changes[field] = (text.strip() or None) if field == "cause" else text
     return changes
+
+
+def _joined(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+    """Both changes; one language of a text leaves the other as `first` has it."""
+    joined = {**first, **then}
+    for name in first.keys() & then.keys():
+        if isinstance(first[name], dict) and isinstance(then[name], dict):
+            joined[name] = {**first[name], **then[name]}
+    return joined
 
 
 # --- on a terminal ------------------------------------------------------------------------------------------------
