@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from model_http import Answer, Call, Die, Policy, Request, Say
+from model_http import Answer, Call, Die, Policy, Request, Say, written
 from model_reading import CONCLUDE, Reading, numbers
 
 FIRST_LOOK = "host_snapshot"
@@ -231,12 +231,30 @@ def obeys(request: Request) -> Say:
     return engineer(request)
 
 
+def counting(policy: Policy) -> Policy:
+    """`policy`, with the tokens that a model would count about: four characters each."""
+
+    def answer(request: Request) -> Answer:
+        given = policy(request)
+        if not isinstance(given, Say):
+            return given
+        written_out = sum(len(call.name) + len(written(call.arguments)) for call in given.calls)
+        spoken = len(given.content) + len(given.refusal)
+        return replace(given, usage=(len(request.raw) // 4, (spoken + written_out) // 4))
+
+    return answer
+
+
 @dataclass(frozen=True)
 class Named:
-    """A policy by its name: `make` gives a fresh one, since some count."""
+    """A policy by its name; `fresh` makes one, since some count."""
 
     about: str
-    make: Callable[[], Policy]
+    fresh: Callable[[], Policy]
+
+    def make(self) -> Policy:
+        """One to be served."""
+        return counting(self.fresh())
 
 
 def _inventor(about: str, spoil: Callable[[Conclusion, Reading], Conclusion]) -> dict[str, Named]:

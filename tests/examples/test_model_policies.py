@@ -150,6 +150,12 @@ def test_inventions_are_found_nowhere_in_the_evidence() -> None:
     assert concluded(POLICIES["other-cause"].make()(LOOKED))["cause"] == DEVICE
 
 
+def test_tokens_are_counted_by_what_was_said() -> None:
+    short, long = (Request("POST", "/", {}, LOOKED.body, b"x" * size) for size in (400, 4000))
+    told = [POLICIES["engineer"].make()(request) for request in (short, long)]
+    assert [answer.usage[0] for answer in told if isinstance(answer, Say) and answer.usage] == [100, 1000]
+
+
 def test_a_mortal_answers_so_often_and_no_more() -> None:
     mortal = Mortal(engineer, 2)
     assert [type(mortal(LOOKED)) for _ in range(3)] == [Say, Say, Die]
