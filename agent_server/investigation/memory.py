@@ -38,8 +38,8 @@ class KnownIncidents:
         return [self._card(match) for match in self._kb.match(case.diagnosis())[:_SHOWN]]
 
     def search(self, text: str) -> list[Card]:
-        """Those that share words with `text`, best first."""
-        return [self._card(match) for match in self._kb.search(text, _SHOWN)]
+        """Those that share words with `text`, best first; none that is only the nearest and no answer."""
+        return [self._card(match) for match in self._kb.search(text, _SHOWN) if not match.weak]
 
     def _card(self, match: Match) -> Card:
         incident = self._kb.get_incident(match.incident)
