@@ -125,12 +125,14 @@ def test_past_incidents_are_looked_up_by_words() -> None:
 
 
 def test_the_model_is_shown_what_the_knowledge_base_knows(memory: KnownIncidents) -> None:
-    answers = [say(("kb_search", {"query": "checkpoint"})), say(("kb_search", {"query": "checkpoint"})), concluding()]
+    asked = ("kb_search", {"query": "训练停下来，直到检查点落盘 torch.save fsync"})
+    answers = [say(asked), say(asked), say(("kb_search", {"query": "who is on call this weekend"})), concluding()]
     found = driven(RecordedObserver(stall()), answers, memory=memory)
     cards = next(part["incidents"] for part in data(found.answers[0]) if "incidents" in part)
     assert 0 < len(cards) <= 3
     assert {"incident", "title", "known", "cause", "fix", "checks_not_made_here"} <= cards[0].keys()
     assert found.answers[1].startswith("Nothing new")
+    assert next(part["incidents"] for part in data(found.answers[2]) if "incidents" in part) == []
 
 
 def test_without_a_memory_there_is_no_such_function() -> None:
