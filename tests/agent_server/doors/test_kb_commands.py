@@ -15,6 +15,7 @@ from typing import Any
 import making
 import pytest
 
+from whystall.agent_server.doors import cli
 from whystall.knowledge_base.models import Incident
 from whystall.knowledge_base.store import KnowledgeBase
 
@@ -55,14 +56,6 @@ def kb(home: dict[str, str], whystall: Run) -> Callable[..., Any]:
         return json.loads(done.stdout)
 
     return ask
-
-
-def refused(whystall: Run, home: dict[str, str], *words: str, **options: Any) -> str:
-    """The one line of error of a command that must fail."""
-    done = whystall(*words, env=home, **options)
-    assert done.returncode in (1, 2), done.stdout
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    return done.stderr
 
 
 def test_from_a_resolved_ticket_to_a_known_incident(
@@ -141,10 +134,16 @@ def test_fields_are_changed_from_a_file_and_one_by_one(
     ],
 )
 def test_what_does_not_fit_is_one_line_and_changes_nothing(
-    solved: dict[str, str], whystall: Run, words: tuple[str, ...], parts: tuple[str, ...]
+    solved: dict[str, str],
+    words: tuple[str, ...],
+    parts: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("WHYSTALL_HOME", solved["WHYSTALL_HOME"])
     before = card(solved)
-    line = refused(whystall, solved, "kb", *words)
+    assert cli._command(["kb", *words]) in (1, 2)  # as `whystall` does it, without starting a process for each
+    (line,) = capsys.readouterr().err.splitlines()
     assert all(part in line for part in parts), line
     assert card(solved) == before
 
@@ -164,7 +163,9 @@ def test_cards_travel_between_two_hosts(solved: dict[str, str], whystall: Run, t
     again = whystall("kb", "import", "-", "--reviewed", env=there, input=printed)
     assert again.stdout.startswith("added 0,")
     spoiled = printed + "{broken\n"
-    line = refused(whystall, there, "kb", "import", "-", input=spoiled)
+    refused = whystall("kb", "import", "-", env=there, input=spoiled)
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
     assert f"line {len(spoiled.splitlines())}: " in line
     assert "--skip" in line
     skipped = whystall("kb", "import", "-", "--skip", env=there, input=spoiled)
