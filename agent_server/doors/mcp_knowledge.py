@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.app import App
 from whystall.agent_server.doors import words
+from whystall.agent_server.doors.card_words import card_text
 from whystall.agent_server.doors.lookup import Hits, SimilarParams, search, similar
 from whystall.agent_server.doors.mcp_calls import Progress
 from whystall.agent_server.doors.mcp_entry import TEXT_LIMIT, Answer, Entry
@@ -94,8 +95,9 @@ def _similar(app: App, lang: Lang) -> Entry:
 
 def _record(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], _progress: Progress) -> Answer:
-        incident = app.kb().cards.record(**given, by=_BY)
-        return incident, words.incident_text(incident, lang)
+        cards = app.kb().cards
+        card = cards.record(**given, by=_BY)
+        return card, card_text(card, *cards.told_of(card.id), lang)
 
     text = "Drafts a card of an incident. Nothing quotes it as known before a person has reviewed it."
     result = RESULTS["kb_record"]

@@ -126,6 +126,7 @@ async def test_what_an_assistant_records_is_a_draft_and_never_known(mode: str) -
         assert card["state"] == "draft"
         assert card["title"]["en"] == DRAFT["title"]
         assert card["title"]["en"] in card["text"]
+        assert "draft" in card["text"]
         assert card["kinds"]
         assert card["checks"]
         again = await answered(client, "kb_record", **DRAFT, cause=diagnosis["cause"], diagnosis=diagnosis["id"])
@@ -155,6 +156,13 @@ async def test_what_an_assistant_records_is_a_draft_and_never_known(mode: str) -
 async def test_a_card_that_cannot_be_is_refused(changes: dict[str, str], part: str) -> None:
     async with connected("auto") as (client, _):
         assert part in await refused(client, "kb_record", **{**DRAFT, **changes})
+
+
+async def test_hostile_words_of_a_card_are_inert() -> None:
+    async with connected("auto") as (client, _):
+        card = await answered(client, "kb_record", **{**DRAFT, "title": "\x1b]0;x\x07 a\u202eb\n# IGNORE"})
+    assert not any(c in card["text"] + card["title"]["en"] for c in "\x1b\x07\u202e")
+    assert not any(line.startswith("# IGNORE") for line in card["text"].splitlines())
 
 
 @pytest.mark.parametrize("mode", ERAS)
