@@ -56,9 +56,9 @@ class Fault(LlmError):
         self.again = again
         self.wait = wait
 
-    def told(self, key: str, more: str = "") -> LlmError:
-        """The error without the key and anything that could steer a terminal; `more` is put behind it."""
-        return LlmError(self.code, clean(_hidden(self.message, key), _LINE_LIMIT) + more)
+    def told(self, key: str) -> LlmError:
+        """The error without the key and anything that could steer a terminal."""
+        return LlmError(self.code, clean(_hidden(self.message, key), _LINE_LIMIT))
 
 
 def of_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> Fault:

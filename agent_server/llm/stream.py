@@ -13,9 +13,8 @@ _EVENT_LIMIT = 4 << 20
 class Events:
     """Cuts bytes into the data of events.
 
-    Comments (``: keep-alive``) and unknown fields are passed over; llama.cpp's field ``error`` counts as data. Events
-    that no empty line parts are told apart where each line is one, which `data` leaves to its caller: it gives all
-    lines of an event.
+    Comments (``: keep-alive``) and other fields are passed over; llama.cpp's field ``error`` counts as data. An event
+    is given as its lines, since some servers leave out the empty line between two of them.
     """
 
     def __init__(self) -> None:
