@@ -82,20 +82,29 @@ async def drive(
     if stopped is not None:
         case.transcript.stopped(stopped)
         stopped = await _finished(case, stopped)
-    grounded = conversation.grounded()
     reasoning = Reasoning(
         model=clean(model.name, 200),
         stopped=stopped,
         usage=conversation.budget.usage(),
         transcript=case.transcript.uri,
     )
-    if grounded is not None:
-        settled = settle(case, grounded)
-        # A model that is stopped lowers nothing: it could not answer for what was struck.
-        case.settled = settled.conclusion if stopped is None else None
-        kept = {"story": settled.story, "remedies": settled.remedies, "struck": settled.struck}
-        reasoning = reasoning.model_copy(update=kept)
-    case.reasoning = reasoning
+    grounded = conversation.grounded()
+    case.reasoning = reasoning if grounded is None else _settled(case, grounded, reasoning)
+
+
+def _settled(case: Case, grounded: Grounded, reasoning: Reasoning) -> Reasoning:
+    """Settle `case` by what is left of a conclusion; returns `reasoning` with that.
+
+    A model that was stopped lowers nothing, since it could not answer for what was struck; nor does its cause stand,
+    and what it says of another than the evidence names is left out.
+    """
+    settled = settle(case, grounded)
+    if reasoning.stopped is None:
+        case.settled = settled.conclusion
+    kept: dict[str, Any] = {"struck": settled.struck}
+    if reasoning.stopped is None or settled.conclusion.cause == case.conclude().cause:
+        kept |= {"story": settled.story, "remedies": settled.remedies}
+    return reasoning.model_copy(update=kept)
 
 
 async def _finished(case: Case, stopped: str) -> str:

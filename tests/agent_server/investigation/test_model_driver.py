@@ -195,6 +195,24 @@ def test_whatever_stops_a_model_the_rules_finish(answers: list[Answer], stopped:
         assert words(lang)["stopped"][stopped]
 
 
+def test_what_a_stopped_model_had_concluded_is_kept_as_far_as_it_is_supported() -> None:
+    def policy(request: Request) -> Say:
+        told = [part for m in request.messages if m["role"] == "tool" for part in data(m["content"])]
+        if not told:
+            return say(*((tool, {}) for tool in LOOKS))
+        if "conclude" in str(request.messages[-2].get("tool_calls")):
+            return Say(refusal="Enough.")
+        sync = next(f for part in told for f in part.get("findings", []) if f["kind"] == "file.slow_sync")
+        links = [("the thread waits in fsync", [sync["id"]]), ("gremlins did it", ["F99999"])]
+        return concluding("sync_checkpoint_write", *links)
+
+    found = on_stall(policy)
+    assert found.reasoning.stopped == "refusal"
+    assert [claim.text for claim in found.reasoning.story] == ["the thread waits in fsync"]
+    assert found.reasoning.struck == ["no_finding"]
+    assert (answer(found)[:2], found.diagnosis.missing) == (RIGHT, [])
+
+
 def test_a_model_may_err_between_looks_and_talk_once() -> None:
     answers = [
         Say("Let me think."),
