@@ -270,10 +270,17 @@ def test_a_database_that_may_not_be_written_can_be_read(sealed: Path, nobody: No
         assert kb.search("checkpoint")
         assert kb.match(checkpoint())
         assert kb.get_ticket("1").id == "1"
+        assert kb.cards.backlog() == []
+        assert kb.cards.export(lambda line: None) == kb.cards.stats().cards
+        curated = "random-bytes-from-the-kernel"
         for act in (
             lambda: kb.save_diagnosis(checkpoint()),
             lambda: kb.draft_ticket(checkpoint()),
             lambda: kb.resolve_ticket("1", "x"),
+            lambda: kb.remember(checkpoint(), ticket=True),
+            lambda: kb.cards.accept(curated),
+            lambda: kb.cards.retire(curated, "x"),
+            lambda: kb.cards.record(title="a", symptom="b", fix="c"),
         ):
             with pytest.raises(ToolError, match="cannot be written") as caught:
                 act()
