@@ -20,11 +20,13 @@ from whystall.knowledge_base.models import (
     Diagnosis,
     Lang,
     Match,
+    Remedy,
     Ticket,
     Verdict,
     Victim,
 )
 from whystall.knowledge_base.profiled import COLUMNS
+from whystall.knowledge_base.reasoned import explained
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, fit, render, voice, words
@@ -35,6 +37,7 @@ from whystall.tools.contract.result import BlindSpot, CollectorCoverage, Coverag
 
 TEXT_LIMIT = 6000
 _EVIDENCE = 2000
+_STORY = 20_000
 _OTHERS = 40
 _ARTIFACTS = 5
 _REMEDIES = 8
@@ -179,7 +182,7 @@ class _View:
         return {
             "d": d,
             "cause": cause,
-            "fixes": ranked_remedies(cause) if cause else [],
+            "fixes": _remedies(cause, d) if cause else [],
             "window_s": max((c.window_s for c in d.coverage), default=0.0),
             "victim": self._victim(d.victim) if d.victim else "",
             "busy": self._busy(d),
@@ -192,6 +195,7 @@ class _View:
             "rivals": [self._title(a.cause, causes) for a in state(CauseState.SUPPORTED) if a.cause != d.cause],
             "not_examined": [self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)],
             "blind": self.blind(d.coverage),
+            "reasoned": explained(d.reasoning, by_id, self._suffix, self._lang, budget // 2 if budget else _STORY),
             "matches": shown(d.matches, self._suffix, self._lang, d.victim),
         }
 
@@ -277,6 +281,13 @@ class _View:
 
 def _tag(finding: Finding) -> str:
     return f"[{finding.id}] " if finding.id else ""
+
+
+def _remedies(cause: Cause, d: Diagnosis) -> list[Remedy]:
+    """What to do, best first; what the model would try first goes before the rest."""
+    first = d.reasoning.remedies if d.reasoning else []
+    ranked = ranked_remedies(cause)
+    return sorted(ranked, key=lambda r: first.index(r.id) if r.id in first else len(first))
 
 
 def _by_state(assessments: Sequence[Assessment]) -> Callable[[CauseState], list[Assessment]]:

@@ -1,0 +1,80 @@
+"""How a model's part in a diagnosis is shown."""
+
+from __future__ import annotations
+
+import pytest
+from making import checkpoint
+
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.models import Claim, Diagnosis, Lang, Reasoning, Usage
+from whystall.knowledge_base.present import TEXT_LIMIT, diagnosis_text
+from whystall.knowledge_base.tickets import draft, ticket_markdown
+
+CAUSES = load_causes()
+CLAIM = "The thread waits in fsync of chk_*.bin for 0.8 s."
+USAGE = Usage(requests=4, tokens_in=12345, tokens_out=678, seconds=3.2, money=0.0125)
+
+
+def reasoned(**changed: object) -> Diagnosis:
+    given = {
+        "model": "example",
+        "story": [Claim(text=CLAIM, findings=["fileslower-1", "f9"])],
+        "usage": USAGE,
+    } | changed
+    return checkpoint().model_copy(update={"reasoning": Reasoning.model_validate(given)})
+
+
+def ticket(d: Diagnosis, lang: Lang) -> str:
+    return ticket_markdown(draft(d, CAUSES, "2025-01-01T00:00:00Z"), lang, CAUSES)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_story_cites_findings_that_exist_and_says_who_tells_it(lang: Lang) -> None:
+    text = diagnosis_text(reasoned(), CAUSES, lang)
+    assert f"1. {CLAIM} (fileslower-1)\n" in text
+    assert "example" in text
+    assert "12,345" in text
+    assert "0.0125" in text
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_ticket_shows_the_story_as_text_and_its_names_as_code(lang: Lang) -> None:
+    assert "1. The thread waits in fsync of `chk_*.bin` for 0.8 s. (fileslower-1)" in ticket(reasoned(), lang)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_what_was_struck_and_why_the_rules_finished_is_said_by_codes_alone(lang: Lang) -> None:
+    found = reasoned(story=[], struck=["number", "number", "name"], stopped="timeout")
+    for text in (diagnosis_text(found, CAUSES, lang), ticket(found, lang)):
+        assert "(2)" in text
+        assert "(1)" in text
+        assert CLAIM not in text
+
+
+def test_without_a_model_nothing_is_said_of_one() -> None:
+    plain = reasoned().model_copy(update={"reasoning": None})
+    for text in (diagnosis_text(plain, CAUSES, "en"), ticket(plain, "en")):
+        assert "model" not in text
+
+
+def test_a_long_story_stays_within_the_budget_and_says_so() -> None:
+    many = [
+        Claim(text=f"{'The thread waits in fsync. ' * 14}{number}", findings=["fileslower-1"]) for number in range(8)
+    ]
+    text = diagnosis_text(reasoned(story=many), CAUSES, "en")
+    assert len(text) <= TEXT_LIMIT
+    assert "more left out" in text
+
+
+def test_a_story_cannot_break_markdown() -> None:
+    evil = Claim(text="# heading <b> [x](http://evil) ![i](j) `code` | a | * b _c_ @all", findings=["fileslower-1"])
+    line = next(line for line in ticket(reasoned(story=[evil]), "en").splitlines() if "evil" in line)
+    bare = "".join(line.split("`")[::2])
+    assert not set("<>[]|_@#*") & set(bare), bare
+
+
+def test_remedies_that_the_model_would_try_first_go_first() -> None:
+    found = reasoned(remedies=["checkpoint_less_often"])
+    text = diagnosis_text(found, CAUSES, "en")
+    remedies = {r.id: r.text.en for r in CAUSES["sync_checkpoint_write"].remedies}
+    assert text.index(remedies["checkpoint_less_often"]) < text.index(remedies["async_checkpoint"])
