@@ -236,10 +236,12 @@ def _recency(last_seen: str | None, at: str) -> float:
     return 0.0 if days is None else math.exp(-days / _RECENT_DAYS)
 
 
-def _order(card: _Card) -> tuple[bool, int, float, int]:
-    """Cards that were rejected again and again go last; exact ones first; then by score, and the later one."""
+def _order(card: _Card) -> tuple[int, bool, float, int]:
+    """Exact ones first; of equally exact ones those last that were rejected again and again; then by score, and the
+    later one.
+    """
     exact = max((keys.weight(signature) for signature in card.exact), default=0)
-    return card.record.flagged, -exact, -card.score, -card.n
+    return -exact, card.record.flagged, -card.score, -card.n
 
 
 # --- cards --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ that the time of a query grows slowly with the number of cards.
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ _COUNTED = 500  # distinct terms whose rarity is looked up; hardly a ticket or l
 _TERM_POSTINGS = 10_000
 _COMMON = 2_500  # cards with a term, from where on it is not counted further
 _FEWEST = 3  # terms that are looked for however common they are
-_FEATURE_POSTINGS = 2_000
+_FEATURE_POSTINGS = 1_000
 # bm25 weights of symptom, concepts, later, grams. Chinese pairs are rare in a base that is half English, so bm25
 # overrates them beside words and concepts.
 _WEIGHTS = (1.0, 1.5, 1.0, 0.5)
@@ -126,7 +127,7 @@ def by_features(db: SqliteDatabase, features: Sequence[str], weights: Weights, l
         for (n,) in rows.fetchall():
             found[n] = found.get(n, 0.0) + weight
             left -= 1
-    return sorted(found, key=lambda n: (-found[n], -n))[:limit]
+    return heapq.nlargest(limit, found, key=lambda n: (found[n], n))
 
 
 def features_of(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, list[str]]:

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from making import checkpoint, finding
+from making import checkpoint, coverage, finding, victim
 
+from whystall.knowledge_base import seeding
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.evidence import Evidence, evidence_from, evidence_of
+from whystall.knowledge_base.feedback import give
 from whystall.knowledge_base.incidents import curated
-from whystall.knowledge_base.models import Culprit, Diagnosis, Incident, Words
+from whystall.knowledge_base.indexing import put_incident
+from whystall.knowledge_base.models import Assessment, CauseState, Culprit, Diagnosis, Feedback, Incident, Match, Words
 from whystall.knowledge_base.signatures import GENERIC_KINDS
 from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tokens import terms
 from whystall.tools.contract.kinds import KINDS
 
 
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base as it is when it was just made: making one takes longer than most of these tests."""
+    path = tmp_path_factory.mktemp("shipped") / "k.db"
+    KnowledgeBase(path).close()
+    return path
+
+
 @pytest.fixture
-def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
-    with KnowledgeBase(tmp_path / "k.db") as base:
+def kb(tmp_path: Path, shipped: Path) -> Iterator[KnowledgeBase]:
+    with KnowledgeBase(Path(shutil.copy(shipped, tmp_path / "k.db"))) as base:
         yield base
 
 
@@ -198,3 +211,255 @@ def test_a_resolved_ticket_is_recognised(kb: KnowledgeBase) -> None:
     assert lesson.fix.en == "moved checkpoints to local NVMe"
     elsewhere = kb.match(checkpoint("/elsewhere/model.pt", comm="other", id="d3"))
     assert not any(key.startswith(("fault:", "finding:")) for match in elsewhere for key in match.shared)
+
+
+# --- stages and states --------------------------------------------------------------------------------------------
+
+
+def like(id: str, of: Diagnosis, **changes: object) -> Incident:
+    """A card with the evidence of `of`."""
+    known = evidence_of(of)
+    told = [f for f in known.features if not f.startswith("kind:")]
+    kinds = [f.partition(":")[2] for f in known.features if f.startswith("kind:")]
+    return own(id, cause=of.cause, signatures=list(known.signatures), features=told, kinds=kinds, **changes)
+
+
+def found(kb: KnowledgeBase, diagnosis: Diagnosis) -> dict[str, Match]:
+    return {m.incident: m for m in kb.match(diagnosis)}
+
+
+def put(kb: KnowledgeBase, *cards: Incident) -> None:
+    with kb._file.write() as db:
+        for card in cards:
+            put_incident(db, card)
+
+
+@pytest.mark.parametrize(("state", "known"), [("reviewed", True), ("draft", False)])
+def test_only_a_reviewed_card_is_known(kb: KnowledgeBase, state: str, known: bool) -> None:
+    put(kb, like("mine", checkpoint(), state=state))
+    first = kb.match(checkpoint(id="d2"))[0]
+    assert (first.incident, first.how, first.known, first.state) == ("mine", "signature", known, state)
+    assert first.fix == (own().fix if known else None)
+
+
+def test_a_retired_card_is_found_by_nothing(kb: KnowledgeBase) -> None:
+    put(kb, like("mine", checkpoint()))
+    assert "mine" in found(kb, checkpoint(id="d2"))
+    put(kb, like("mine", checkpoint(), state="retired"))
+    assert "mine" not in found(kb, checkpoint(id="d2"))
+    assert kb.search("frobnicator") == []
+    assert kb.get_incident("mine").state == "retired"
+
+
+def test_the_same_fault_counts_more_than_the_same_sort_of_fault(kb: KnowledgeBase) -> None:
+    elsewhere = checkpoint("/elsewhere/model.pt", comm="other", id="d1")
+    put(kb, like("another-job", elsewhere), like("same-job", checkpoint()))
+    matches = kb.match(checkpoint("/data/ckpt/chk_000999.bin", id="d3"))
+    assert (matches[0].incident, matches[0].known) == ("same-job", True)
+    assert all(not m.known for m in matches[1:])
+    assert [m.rank for m in matches] == list(range(1, len(matches) + 1))
+
+
+def test_a_common_command_is_the_same_fault_on_its_host_only(kb: KnowledgeBase) -> None:
+    def case(host: str, id: str) -> Diagnosis:
+        waits = finding("sched.runqueue_delay", subject={"comm": "python3"}, window_pct=40)
+        seen = coverage().model_copy(update={"host": host})
+        who = victim().model_copy(update={"comm": "python3"})
+        return checkpoint(
+            id=id, cause="cpu_contention", culprit=Culprit(comm="python3"), victim=who, chain=["f1"],
+            findings=[waits], coverage=[seen], assessments=[],
+        )  # fmt: skip
+
+    put(kb, like("mine", case("node1", "d1")))
+    assert found(kb, case("node1", "d2"))["mine"].known
+    assert not found(kb, case("node2", "d3"))["mine"].known
+
+
+@pytest.mark.parametrize(
+    "contradicting",
+    [
+        {"cause": "slow_device"},
+        {"cause": None, "assessments": [Assessment(cause="sync_checkpoint_write", state=CauseState.RULED_OUT)]},
+    ],
+)
+def test_what_contradicts_is_no_match(kb: KnowledgeBase, contradicting: dict[str, object]) -> None:
+    put(kb, like("mine", checkpoint()))
+    assert "mine" in found(kb, checkpoint(id="d2", cause=None, culprit=None))
+    assert "mine" not in found(kb, checkpoint(id="d2", **contradicting))
+
+
+def test_a_card_whose_findings_were_all_measured_and_normal_is_no_match(kb: KnowledgeBase) -> None:
+    put(kb, own(kinds=["file.slow_sync"], features=["op:msync"]))
+    told = {"features": ["op:msync"], "symptom": "the frobnicator waits"}
+    normal = finding("file.slow_sync", polarity="normal", window_pct=1)
+    odd = evidence_from([finding("file.slow_sync", window_pct=30)], **told)
+    assert "mine" in [m.incident for m in kb.similar(odd)]
+    assert "mine" not in [m.incident for m in kb.similar(evidence_from([normal], **told))]
+
+
+def test_words_alone_are_no_reason_and_unlike_evidence_is_none(kb: KnowledgeBase) -> None:
+    assert kb.similar(Evidence(symptom="the checkpoint blocks training in fsync")) == []
+    many = ["kind:file.slow_sync", "kind:offcpu.lock_wait", "kind:memory.swap", "kind:irq.steal", "kind:link.slow"]
+    put(kb, own(kinds=["file.slow_sync"]))
+    assert "mine" in [m.incident for m in kb.similar(Evidence(features=("kind:file.slow_sync",)), limit=100)]
+    assert kb.similar(Evidence(features=tuple(many)), limit=100) == []
+
+
+def test_nothing_known_of_a_case_matches_nothing(kb: KnowledgeBase) -> None:
+    assert kb.similar(Evidence()) == []
+    assert kb.similar(evidence_from(features=["", ":", "op:", "nonsense:x", "kind:nonsense", "\0"])) == []
+
+
+def test_the_checks_that_decided_and_did_not_run_are_named(kb: KnowledgeBase) -> None:
+    put(kb, like("mine", checkpoint(), checks=["fileslower", "syscall_time", "cpu_profile"]))
+    assert found(kb, checkpoint(id="d2"))["mine"].unchecked == ["syscall_time", "cpu_profile"]  # fileslower ran
+    given = kb.similar(evidence_from(features=evidence_of(checkpoint()).features, ran=["cpu_profile"]))
+    assert next(m.unchecked for m in given if m.incident == "mine") == ["fileslower", "syscall_time"]
+
+
+def test_the_later_one_goes_first_only_where_evidence_is_equal(kb: KnowledgeBase) -> None:
+    case = checkpoint("/elsewhere/x.bin", comm="other", created="2026-01-10T00:00:00Z", culprit=None, chain=[])
+    bare = {"signatures": [], "symptom": Words(en="zzz", zh="zzz")}
+    twins = [like(id, case).model_copy(update=bare) for id in ("older", "newer")]
+    less = like("less", case).model_copy(update={**bare, "features": [], "kinds": []})
+    put(kb, *twins, less)
+    with kb._file.write() as db:
+        for id, seen in [("older", "2025-06-01"), ("newer", "2026-01-09"), ("less", "2026-01-10")]:
+            db.execute("INSERT INTO occurrences VALUES (?, 'diagnosis:x', ?, '')", [id, f"{seen}T00:00:00Z"])
+
+    def order() -> list[str]:
+        return [
+            m.incident for m in kb.similar(evidence_of(case), limit=100) if m.incident in ("older", "newer", "less")
+        ]
+
+    assert order() == ["newer", "older", "less"]
+    with kb._file.write() as db:
+        db.execute("UPDATE occurrences SET seen = '2026-01-10T00:00:00Z' WHERE incident = 'older'")
+    assert order() == ["older", "newer", "less"]
+
+
+def test_a_card_that_was_rejected_again_and_again_goes_below_its_like_and_says_so(kb: KnowledgeBase) -> None:
+    put(kb, like("mine", checkpoint()), like("twin", checkpoint()))
+    assert kb.match(checkpoint(id="d2"))[0].incident == "mine"
+    with kb._file.write() as db:
+        for n in range(12):
+            give(db, Feedback(incident="mine", diagnosis=f"w{n}", verdict="wrong", at="2026-01-01T00:00:00Z"))
+    first, second, *others = kb.match(checkpoint(id="d2"))
+    assert (first.incident, first.record.flagged) == ("twin", False)
+    assert (second.incident, second.record.flagged) == ("mine", True)
+    assert others
+    assert {m.how for m in others} <= {"signature", "evidence"}
+
+
+# --- the index ----------------------------------------------------------------------------------------------------
+
+
+def counts(kb: KnowledgeBase) -> tuple[dict[str, int], dict[str, int]]:
+    with kb._file.read() as db:
+        kept = dict(db.execute("SELECT feature, cards FROM feature_counts").fetchall())
+        real = dict(db.execute("SELECT feature, count(*) FROM features GROUP BY feature").fetchall())
+        real[""] = db.execute("SELECT count(*) FROM incidents").fetchone()[0]
+    return kept, real
+
+
+def test_counts_follow_the_cards(kb: KnowledgeBase) -> None:
+    dice = random.Random(11)
+    ids = [f"c{n}" for n in range(12)]
+    for _ in range(60):
+        id = dice.choice(ids)
+        told = [f"op:{dice.choice(['fsync', 'msync', 'mmap'])}", f"fs:{dice.choice(['nfs', 'xfs'])}"]
+        state = dice.choice(["reviewed", "draft", "retired"])
+        if dice.random() < 0.3:
+            with kb._file.write() as db:
+                db.execute("DELETE FROM incidents WHERE id = ?", [id])
+        else:
+            put(kb, own(id, features=told, state=state, signatures=["xid:79"], cause="lock_wait"))
+    kept, real = counts(kb)
+    assert kept == real
+    with kb._file.write() as db:
+        db.execute("DELETE FROM incidents")
+    assert {f: n for f, n in counts(kb)[0].items() if n} == {}
+    assert kb.search("checkpoint") == []
+
+
+def test_a_changed_glossary_reaches_cards_that_were_stored_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with KnowledgeBase(tmp_path / "k.db") as kb:
+        kb.add_incident(own())
+        with kb._file.write() as db:
+            db.execute("UPDATE incidents SET symptom = '', later = '', concepts = '' WHERE id = 'mine'")
+        assert kb.search("frobnicator") == []
+    monkeypatch.setattr(seeding, "index_hash", lambda: "newer")
+    with KnowledgeBase(tmp_path / "k.db") as kb:
+        assert [m.incident for m in kb.search("frobnicator")] == ["mine"]
+        assert counts(kb)[0] == counts(kb)[1]
+
+
+def test_a_key_that_somebody_put_on_a_card_is_exact(kb: KnowledgeBase) -> None:
+    put(kb, own(signatures=["xid:79"]))
+    [match] = kb.similar(Evidence(signatures=("xid:79", "xid:80")))
+    assert (match.how, match.shared, match.known) == ("signature", ["xid:79"], True)
+    assert kb.similar(Evidence(signatures=("xid:7",))) == []
+
+
+# --- any text -----------------------------------------------------------------------------------------------------
+
+
+def _texts(count: int) -> Iterator[str]:
+    """Text of all sorts: words of cards, operators, other planes and halves of characters."""
+    dice = random.Random(3)
+    bits = [*terms(" ".join(i.symptom.en for i in curated())).words[:80], "AND", "OR", "NOT", "NEAR(", "*", '"', "^"]
+    bits += [
+        "\0",
+        "\udc80",
+        "\U0001f600",
+        "检查点",
+        "卡住",
+        ":",
+        "symptom:",
+        "-",
+        "(",
+        "c_",
+        "_",
+        "%",
+        "'",
+        ";",
+    ]
+    for _ in range(count):
+        yield dice.choice(["", " ", "\n"]).join(dice.choices(bits, k=dice.randrange(40)))
+
+
+def test_any_text_may_be_told_and_changes_no_more_than_the_order(kb: KnowledgeBase) -> None:
+    put(kb, like("mine", checkpoint()))
+    plain = evidence_of(checkpoint(id="d2"))
+    expected = {m.incident for m in kb.similar(plain, limit=100)}
+    for text in _texts(60):
+        matches = kb.similar(replace(plain, symptom=text), limit=100)
+        assert {m.incident for m in matches} == expected
+        for match in kb.search(text, limit=3):
+            assert (match.how, match.known, match.unchecked == match.unchecked) == ("text", False, True)
+            assert match.shared
+
+
+def test_a_hundred_thousand_different_words_are_few_queries(kb: KnowledgeBase) -> None:
+    asked = 0
+
+    def count(statement: str) -> None:
+        nonlocal asked
+        asked += statement.startswith("SELECT")
+
+    kb._file._connection.set_trace_callback(count)
+    kb.search(" ".join(f"w{n}" for n in range(100_000)))
+    kb._file._connection.set_trace_callback(None)
+    assert 0 < asked < 600
+
+
+def test_a_question_that_shares_one_common_word_is_not_answered(kb: KnowledgeBase) -> None:
+    for question in ("git lfs quota exceeded", "slurm 任务一直 pending", "loss goes nan at step 3000"):
+        assert all(m.weak for m in kb.search(question)), question
+    for question in (
+        "one thread of the trainer is 100% sys time in getrandom, no disk io at all",
+        "某个核被 NET_RX 软中断打满，绑在上面的线程比别的慢",
+    ):
+        assert not kb.search(question)[0].weak, question
