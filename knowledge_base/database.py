@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _APPLICATION_ID = 0x57485953  # "WHYS"
 _MAGIC = b"SQLite format 3\0"
-_BUSY_S = 10.0
+# A large import or another diagnosis is waited for, rather than that what was observed is lost.
+_BUSY_S = 30.0
 _CACHE_KIB = 16 * 1024
 _ELSEWHERE = "move the file away, or set WHYSTALL_HOME to another directory"
 
