@@ -37,7 +37,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.proportion import wilson
 
 Method = Literal["ours", "fts", "constant"]
-MOST = 500  # cards and tickets that are asked for at most, unless told otherwise
+MOST = 200  # cards and tickets that are asked for at most, unless told otherwise
 _DEPTH = 10  # places of a list that count
 _WANTED = 20  # right cards that a miss names
 
@@ -144,7 +144,8 @@ def _ask(
 ) -> dict[tuple[Set, Half | None, Lang, Method], _Tally]:
     tallies: dict[tuple[Set, Half | None, Lang, Method], _Tally] = {}
     for out, alike in groupby(sorted(asked, key=_without), key=_without):
-        guess = constant(known, frozenset(out), _DEPTH)
+        gone = frozenset(out)
+        guess = constant(known, gone, _DEPTH)
         with _taken_out(file, out):
             for query in alike:
                 words = query.text
@@ -155,7 +156,7 @@ def _ask(
                     matches = matching.search(file, words, _DEPTH)
                 answers: dict[Method, list[str]] = {
                     "ours": [m.incident for m in matches],
-                    "fts": fts.find(words, out, _DEPTH),
+                    "fts": fts.find(words, gone, _DEPTH),
                     "constant": guess,
                 }
                 for method, answer in answers.items():
@@ -234,21 +235,21 @@ def _copied(path: Path) -> Iterator[Database]:
             file.close()
 
 
+class _PutBackError(Exception):
+    """Ends the transaction in which cards were taken out, without a trace of it."""
+
+
 @contextmanager
 def _taken_out(file: Database, ids: Sequence[str]) -> Iterator[None]:
     """While this lasts, the cards `ids` are found by nothing."""
-    cards = list(_cards(file, ids))
-    _put(file, (card.model_copy(update={"state": "retired"}) for card in cards))
     try:
-        yield
-    finally:
-        _put(file, cards)
-
-
-def _put(file: Database, cards: Iterable[Incident]) -> None:
-    with file.write() as db:
-        for card in cards:
-            put_incident(db, card)
+        with file.write() as db:
+            for card in _cards(file, ids):
+                put_incident(db, card.model_copy(update={"state": "retired"}))
+            yield
+            raise _PutBackError
+    except _PutBackError:
+        pass
 
 
 def _known(file: Database) -> dict[str, str | None]:
