@@ -8,7 +8,17 @@ from whystall.knowledge_base.data import catalog
 
 # Endings that make other forms of a word, and what the word then ends in.
 _ENDINGS = (
-    *(("ies", "y"), ("es", ""), ("es", "e"), ("s", ""), ("ied", "y"), ("ed", ""), ("ed", "e")),
+    *(
+        ("ies", "y"),
+        ("es", ""),
+        ("es", "e"),
+        ("s", ""),
+        ("ied", "y"),
+        ("ier", "y"),
+        ("iest", "y"),
+        ("ed", ""),
+        ("ed", "e"),
+    ),
     *(("ing", ""), ("ing", "e"), ("er", ""), ("er", "e"), ("ers", ""), ("ers", "e"), ("est", ""), ("est", "e")),
     *(("ly", ""), ("ily", "y"), ("ally", "al"), ("ness", ""), ("able", ""), ("able", "e")),
 )

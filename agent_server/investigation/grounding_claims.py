@@ -27,7 +27,8 @@ _REFERENCE = re.compile(
 _CAUSE = re.compile(r"(?<![\w./])[a-z]+(?:_[a-z]+)+(?![\w/])")
 _IDS = re.compile(r"(?<![A-Za-z0-9_.])F\d+(?![A-Za-z0-9_])")
 _CLAUSES = re.compile(
-    r"[,;.:!?，；。：！？](?!\d)|\b(?:but|while|whereas|because|although|though|since|so that|and|which)\b|但是?|而且?|因为|"
+    r"[,;.:!?，；。：！？](?!\d)|\b(?:but|while|whereas|because|although|though|since|so that|and|"
+    r"which)\b|但是?|而且?|因为|"
     r"所以|虽然|并且",
     re.I,
 )
@@ -41,12 +42,15 @@ _DENIED = re.compile(
     r"不(?!断|得不|仅|久|停|少)|没有?|未|无(?!法)|非(?!常)|正常|排除|极少|很少|很低|较低|可忽略|健康|空闲|仅|只有",
     re.I,
 )
-_WAITS = re.compile(r"\b(?:wait\w*|block\w*|calls?|in flight|sle+p\w*|runnable|stall\w*)\b|等待|阻塞|调用|停顿|返回", re.I)
+_WAITS = re.compile(
+    r"\b(?:wait\w*|block\w*|calls?|in flight|sle+p\w*|runnable|stall\w*)\b|等待|阻塞|调用|停顿|返回", re.I
+)
 _FLAGS = (
     (
         ("in_flight", "open"),
         re.compile(
-            r"\bin flight\b|\b(?:never|not|n't|n’t)(?: yet| ever)? (?:return|finish|complete|end)(?:ed|s)?\b|\bunfinished\b|"
+            r"\bin flight\b|\b(?:never|not|n't|n’t)(?: yet| ever)? (?:return|finish|complete|end)(?:ed|"
+            r"s)?\b|\bunfinished\b|"
             r"(?:仍|尚|还)?[未没]有?(?:返回|完成|结束)",
             re.I,
         ),

@@ -20,13 +20,15 @@ _DIMS |= {"count": ("count", 1.0), "ratio": ("ratio", 1.0), "cpus": ("cpus", 1.0
 _BEFORE = (
     (
         "max",
-        r"(?:\blongest|\bmax(?:imum)?|\bworst|\bpeak|\bslowest|最长|最大|最慢)(?:[ 的:=]*[a-z的]{0,9}){0,2}[ :=为是达]*$",
+        r"(?:\blongest|\bmax(?:imum)?|\bworst|\bpeak|\bslowest|最长|最大|"
+        r"最慢)(?:[ 的:=]*[a-z的]{0,9}){0,2}[ :=为是达]*$",
     ),
     ("p50", r"(?:\bmedian|\bp50|中位数?|中位值)(?:[ 的:=]*[a-z的]{0,9}){0,2}[ :=为是]*$"),
     ("p99", r"(?:\bp99|\b99th percentile|99 ?分位数?)(?: of| is| latency)?[ :=为是]*$"),
     (
         "period",
-        r"(?:\bevery|\bonce per|\bperiod(?: of| is)?|\bintervals? of|每隔|周期为?|间隔)[ :=约]*(?:about |roughly |some )?$",
+        r"(?:\bevery|\bonce per|\bperiod(?: of| is)?|\bintervals? of|每隔|周期为?|间隔)[ :=约]*(?:about |"
+        r"roughly |some )?$",
     ),
 )
 _AFTER = (
@@ -49,15 +51,15 @@ WINDOW = "window_s"
 # Shares of time spent running are cited only by a sentence that speaks of running.
 _RUNNING = ("user_pct", "oncpu_pct", f"{OF_VICTIM}user_pct")
 _RUNS = re.compile(
-    r"\b(?:runs?|running|ran|comput\w+|user|on (?:the|a|its) cpu|cpu|busy|works?|working)\b|运行|计算|用户态|CPU|繁忙|工作",
+    r"\b(?:runs?|running|ran|comput\w+|user|on (?:the|a|its) cpu|cpu|busy|works?|working)\b|运行|计算|"
+    r"用户态|CPU|繁忙|工作",
     re.I,
 )
 
 
 @dataclass(frozen=True)
 class Fact:
-
-    """A value that may be cited; `dim` as in `Said`, also ``share`` (a percentage as a fraction). `name`: its metric."""
+    """A value that may be cited. `dim`: as in `Said`, or ``share``, a percentage as a fraction; `name`: its metric."""
 
     dim: str
     value: float
@@ -112,7 +114,11 @@ def _fits(said: Said, fact: Fact, text: str) -> bool:
 def _of_window(said: Said, text: str) -> bool:
     before, after = text[: said.start], text[said.end :]
     return bool(
-        re.search(r"(?:\b(?:of|in|within|during|over|window|observed for)(?: the| these)?|窗口|观测|在|时长)[ 为:]*$", before, re.I)
+        re.search(
+            r"(?:\b(?:of|in|within|during|over|window|observed for)(?: the| these)?|窗口|观测|在|时长)[ 为:]*$",
+            before,
+            re.I,
+        )
         or re.match(r"[ -]?(?:的)?(?:long )?(?:window|observation|窗口|观测|内|中)", after, re.I)
     )
 

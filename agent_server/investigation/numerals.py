@@ -47,7 +47,9 @@ _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
 )
 _WORDS = {word: float(i) for i, word in enumerate(f"{_ONES} eighteen nineteen".split())}
-_WORDS |= {w: 10.0 * i for i, w in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
+_WORDS |= {
+    w: 10.0 * i for i, w in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2)
+}
 _MULTIPLES = {"hundred": 100.0, "thousand": 1000.0, "million": 1e6, "dozen": 12.0}
 _WORD = "|".join(sorted((*_WORDS, *_MULTIPLES), key=len, reverse=True))
 _IN_WORDS = re.compile(rf"(?<![A-Za-z0-9_])((?:{_WORD})(?:[ -](?:{_WORD}))*)(?:[ -](?:{_UNIT}))?(?![A-Za-z0-9_])", re.I)
@@ -91,7 +93,8 @@ _MAGNITUDES = {"tens": 10.0, "dozens": 12.0, "hundreds": 100.0, "thousands": 1e3
 _MAGNITUDES |= {"十": 10.0, "百": 100.0, "千": 1e3, "万": 1e4, "百万": 1e6}
 _MOST = re.compile(
     r"\b(?:most|the majority|the bulk|the lion's share) of (?:its|the|their|this|that)(?: \w+)? ?(?:time|window)\b|"
-    r"\bmost of the time\b|\bmostly(?= (?:blocked|waiting|runnable|idle|asleep|off|in|stuck))|[大多]部分时间|大半时间|多数时间",
+    r"\bmost of the time\b|\bmostly(?= (?:blocked|waiting|runnable|idle|asleep|off|in|stuck))|"
+    r"[大多]部分时间|大半时间|多数时间",
     re.I,
 )
 _ALL = re.compile(
@@ -101,13 +104,15 @@ _ALL = re.compile(
     re.I,
 )
 _HEDGED = re.compile(
-    r"(?:\b(?:about|around|roughly|approximately|approx\.?|some|circa|nearly|almost|close to)|~|≈|约|大约|大概|近|将近|接近|差不多)"
+    r"(?:\b(?:about|around|roughly|approximately|approx\.?|some|circa|nearly|almost|close to)|~|≈|约|大约|"
+    r"大概|近|将近|接近|差不多)"
     r"\s*(?:an? )?$",
     re.I,
 )
 _HEDGED_AFTER = re.compile(r"^\s?(?:or so\b|左右|上下)", re.I)
 _MORE = re.compile(
-    r"(?:\b(?:more than|over|above|at least|exceed(?:s|ing)?|greater than|no less than|well over)|>=?|≥|超过|高于|大于|至少|"
+    r"(?:\b(?:more than|over|above|at least|exceed(?:s|ing)?|greater than|no less than|well over)|>=?|≥|"
+    r"超过|高于|大于|至少|"
     r"不少于|多于)\s*(?:an? )?$",
     re.I,
 )
