@@ -27,7 +27,7 @@ _NOTES = (
     "hit@1, hit@3: a right card (of the same cause, or one named with the question) at the first place, among the "
     "first three; MRR: mean reciprocal rank; in parentheses the 95 % Wilson interval",
     "abstains: of the queries without an answer, those for which nothing is named but weak matches; precision: of all "
-    "queries for which nothing else is named, those without an answer. FTS5 abstains where no card has any of the words",
+    "queries for which nothing else is named, those without an answer. FTS5 abstains where no card has any word of it",
     "peer: SQLite's FTS5 (unicode61, any word of the query, bm25) over the same texts / a card of each cause, the most "
     "frequent cause first, whatever is asked",
     "symptoms are kept free of what was known later (a test says how), so that another card of the same cause is hard "
