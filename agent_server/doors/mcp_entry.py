@@ -30,7 +30,7 @@ class Entry:
     """One MCP tool. `call` gets the arguments that were given, already valid as `params`.
 
     `toolset`: the room of `tools/` that a diagnostic tool lives in (``host``, ...), else `CORE`. `repeatable`: calling
-    again with the same arguments changes nothing more.
+    again with the same arguments changes nothing more. `text_limit`: characters that its text may have.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Entry:
     read_only: bool = True
     repeatable: bool = False
     toolset: str = CORE
+    text_limit: int = TEXT_LIMIT
 
     @property
     def arguments(self) -> Schema:

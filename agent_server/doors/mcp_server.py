@@ -21,7 +21,7 @@ from whystall.agent_server.app import App
 from whystall.agent_server.doors import mcp_resources, wire
 from whystall.agent_server.doors.mcp_calls import Calls
 from whystall.agent_server.doors.mcp_completion import complete
-from whystall.agent_server.doors.mcp_entry import TEXT_LIMIT, Entry
+from whystall.agent_server.doors.mcp_entry import Entry
 from whystall.agent_server.doors.mcp_tools import entries
 from whystall.agent_server.doors.version import version
 from whystall.knowledge_base.models import Lang
@@ -72,7 +72,7 @@ class Door:
             _log.exception("tool %r failed unexpectedly", params.name)
             return _failure(f"internal: {params.name!r} failed unexpectedly (see the server's log)")
         return types.CallToolResult(
-            content=[types.TextContent(type="text", text=_within_budget(wire.inert(text)))],
+            content=[types.TextContent(type="text", text=_within(entry.text_limit, wire.inert(text)))],
             structured_content=wire.structured(result),
         )
 
@@ -182,6 +182,6 @@ def _failure(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
 
 
-def _within_budget(text: str) -> str:
-    """Texts are made within the budget; this is the last guard, and a cut shows."""
-    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 1] + "…"
+def _within(limit: int, text: str) -> str:
+    """Texts are made within their budget; this is the last guard, and a cut shows."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -38,6 +38,7 @@ _NAMED: dict[Reads, tuple[str, str]] = {
     "ranks": _RANKS,
     "stacks": ("stack samples", "a recording, an accelerator's profile, or a file of stacks"),
 }
+_PAGE = 20_000  # characters of a stored text that a call may ask for
 
 
 class TicketDraftParams(Params):
@@ -56,7 +57,7 @@ class ReadParams(Params):
         ),
     ]
     offset: Annotated[int, Field(ge=0, description="characters to skip")] = 0
-    limit: Annotated[int, Field(ge=1, le=20_000, description="characters")] = TEXT_LIMIT
+    limit: Annotated[int, Field(ge=1, le=_PAGE, description="characters")] = TEXT_LIMIT
 
 
 def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry]:
@@ -117,7 +118,9 @@ def _artifact_read(app: App, lang: Lang) -> Entry:
         return page, page.text
 
     text = "Reads an artifact, incident, ticket, transcript or schema by its uri, a page at a time."
-    return Entry("artifact_read", "Read an artifact", text, ReadParams, results(app)["artifact_read"], call)
+    result = results(app)["artifact_read"]
+    # What is made inert may get longer; what a page holds must reach who reads the text alone.
+    return Entry("artifact_read", "Read an artifact", text, ReadParams, result, call, text_limit=2 * _PAGE)
 
 
 def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:

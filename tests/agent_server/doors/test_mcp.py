@@ -107,8 +107,7 @@ async def test_every_diagnostic_tool_keeps_to_its_schemas(mode: str, recording: 
             jsonschema.validate(result.structured_content, shape)
             assert {"Finding", "Subject"} <= shape["$defs"].keys()  # the whole shape, with the tool's own tables
         page = await client.call_tool("artifact_read", {"uri": "whystall://schemas/kb_search", "limit": 20_000})
-        assert page.structured_content is not None
-        assert "hits" in json.loads(page.structured_content["text"])["properties"]
+        assert "hits" in json.loads(text_of(page))["properties"]
 
 
 @pytest.mark.parametrize("mode", ERAS)
