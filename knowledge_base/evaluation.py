@@ -59,8 +59,8 @@ class Row(Model):
     three, weak matches too. `mrr`: mean of 1 / place of the first right card within ten places, 0 without one.
     `abstained` (recall): of the queries that the base cannot answer, those for which nothing was named but the nearest
     (weak matches). `right_to_abstain` (precision): of those for which nothing else was named, the queries that cannot
-    be answered. `known`: of the queries for which a card was quoted as known, those where it is a right one. None:
-    there was nothing to count.
+    be answered; None where all cannot. `known`: of the queries for which a card was quoted as known, those where it is
+    a right one. None: there was nothing to count.
     """
 
     set: Set
@@ -199,16 +199,17 @@ def _row(name: Set, half: Half | None, lang: Lang, method: Method, tally: _Tally
         lang=lang,
         method=method,
         queries=tally.answerable + tally.unanswerable,
-        hit1=_share(tally.hit1, tally.answerable),
-        hit3=_share(tally.hit3, tally.answerable),
+        hit1=share(tally.hit1, tally.answerable),
+        hit3=share(tally.hit3, tally.answerable),
         mrr=round(tally.reciprocal / tally.answerable, 4) if tally.answerable else None,
-        abstained=_share(tally.rightly_silent, tally.unanswerable),
-        right_to_abstain=_share(tally.rightly_silent, tally.silent),
-        known=_share(tally.rightly_quoted, tally.quoted),
+        abstained=share(tally.rightly_silent, tally.unanswerable),
+        right_to_abstain=share(tally.rightly_silent, tally.silent if tally.answerable else 0),
+        known=share(tally.rightly_quoted, tally.quoted),
     )
 
 
-def _share(hits: int, of: int) -> Share | None:
+def share(hits: int, of: int) -> Share | None:
+    """`hits` of `of` with its interval, None without any."""
     if not of:
         return None
     low, high = wilson(hits, of)

@@ -122,9 +122,21 @@ def test_where_no_other_card_has_the_cause_nothing_is_right(base: Base) -> None:
     ours = row(evaluate(path, ["symptom"]), "symptom")
     assert (ours.hit1, ours.hit3, ours.mrr) == (None, None, None)
     assert ours.abstained is not None
-    assert ours.right_to_abstain is not None
     assert (ours.abstained.hits, ours.abstained.of) == (1, 3)  # only nobody's words found nobody
-    assert (ours.right_to_abstain.hits, ours.right_to_abstain.of) == (1, 1)
+    assert ours.right_to_abstain is None  # to abstain was right everywhere
+
+
+def test_to_abstain_is_wrong_where_there_is_an_answer(base: Base) -> None:
+    path = base(
+        card("a-one", "fsync_storm", "zebra giraffe"),
+        card("a-two", "fsync_storm", "leopard antelope"),
+        card("c-one", None, "walrus penguin"),
+    )
+    ours = row(evaluate(path, ["symptom"]), "symptom")
+    assert ours.abstained is not None
+    assert ours.right_to_abstain is not None
+    assert (ours.abstained.hits, ours.abstained.of) == (1, 1)
+    assert (ours.right_to_abstain.hits, ours.right_to_abstain.of) == (1, 3)
 
 
 def test_for_an_unseen_cause_all_its_cards_are_taken_out(base: Base) -> None:
