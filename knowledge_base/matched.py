@@ -68,9 +68,14 @@ def _shown(match: Match, suffix: str, lang: Lang, victim: Victim | None) -> Show
     if match.fix is not None:
         more.append(fill(form.running, texts["solved"], short(match.fix.get(lang), _FIX)))
     if match.unchecked and match.how != "text":
-        left = comma.join(form.name(command(tool, victim)) for tool in match.unchecked)
+        left = comma.join(_command(command(tool, victim), suffix) for tool in match.unchecked)
         more.append(fill(form.running, texts["unchecked"], Safe(left)))
     return Shown(head, more)
+
+
+def _command(text: str, suffix: str) -> Safe:
+    form = FORMATS[suffix]
+    return form.name(text) if suffix == "md" else Safe(f"`{form.running(text)}`")
 
 
 def _sort(match: Match) -> str:

@@ -47,6 +47,8 @@ _ALIKE, _ALIKE_KINDS = 0.75, 0.5
 # A question is answered by a card that shares with it what nearly two words say that only this card has: of the first
 # half of the questions in the catalogue, 25 of 28 without an answer stay below it, and 72 of 81 with one reach it.
 _ENOUGH = 1.75
+# ... or, where a short question has three words that mean something, three quarters of what it says.
+_SEVERAL, _MOST_OF = 3, 0.75
 _SHOWN = 12
 _CAUSE = "cause:"
 _NAMES = ("frame:", "code:", "program:", "neighbour:", "file:", "place:", "irq:", "device:", "fs:", "period:", "quota:")
@@ -92,7 +94,7 @@ def search(file: Database, text: str, limit: int = 5) -> list[Match]:
         shown = [term for term in common if term in query.words] or common
         shared = [f"word:{term.removeprefix('c_')}" for term in shown[:_SHOWN]]
         match = _match(card, bodies[card.n], "text", shared, frozenset())
-        found.append(match.model_copy(update={"weak": _worth(common, rare) < _ENOUGH}))
+        found.append(match.model_copy(update={"weak": not _answers(common, rare)}))
     return _numbered(found)
 
 
@@ -122,7 +124,7 @@ def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
         bodies = _bodies(file, db, best)
     found = []
     for card in best:
-        shared = [*card.exact, *card.telling, *card.supporting][:_SHOWN]
+        shared = _said(card)[:_SHOWN]
         match = _match(card, bodies[card.n], "signature" if card.exact else "evidence", shared, evidence.ran)
         known = _known(card)
         found.append(match.model_copy(update={"known": known, "fix": bodies[card.n].fix if known else None}))
@@ -270,6 +272,13 @@ def _bodies(file: Database, db: SqliteDatabase, cards: Iterable[_Card]) -> dict[
     return found
 
 
+def _said(card: _Card) -> list[str]:
+    """What is shared, without what another of its keys says as well: a cause and a system call in ``cause+op:...``."""
+    implied = {f"{_CAUSE}{card.cause}" for key in card.exact if key.startswith("cause+op:")}
+    implied |= {f"op:{key.rpartition(':')[2]}" for key in card.exact if key.startswith("cause+op:")}
+    return [*card.exact, *(key for key in (*card.telling, *card.supporting) if key not in implied)]
+
+
 def _match(card: _Card, incident: Incident, how: _How, shared: list[str], ran: frozenset[str]) -> Match:
     return Match(
         incident=incident.id,
@@ -296,10 +305,19 @@ def _common(query: Terms, incident: Incident) -> list[str]:
     return [term for term in (*query.words, *query.grams) if term in its_own]
 
 
-def _worth(common: Sequence[str], rare: Mapping[str, float]) -> float:
-    """How much is shared, in words that one card alone has; words of one concept count once."""
+def _answers(common: Sequence[str], rare: Mapping[str, float]) -> bool:
+    """Whether a card that shares the terms `common` of a question says enough of what it asks: much, or, of a short
+    question with several words, most.
+    """
+    shared, asked = _meant(common, rare), _meant(list(rare), rare)
+    worth = sum(shared.values())
+    return worth >= _ENOUGH or (len(shared) >= _SEVERAL and worth >= _MOST_OF * sum(asked.values()))
+
+
+def _meant(some: Sequence[str], rare: Mapping[str, float]) -> dict[str, float]:
+    """What `some` terms say, in words that one card alone has; those of one concept count once."""
     found: dict[str, float] = {}
-    for term in common:
+    for term in some:
         meant = concept_of(term) or term
         found[meant] = max(found.get(meant, 0.0), rare.get(term, 0.0))
-    return sum(found.values())
+    return found

@@ -69,15 +69,15 @@ def _cards_with(db: SqliteDatabase, term: str) -> int:
 
 
 def rareness(db: SqliteDatabase, query: Terms, total: int) -> dict[str, float]:
-    """What each term of `query` that a card has says, among `total` cards: 1 for what one card alone has, 0 for what is
+    """What each term of `query` says, among `total` cards: 1 for what one card alone has or none, nothing for what is
     common. Half of it for a pair of Chinese characters, which is half a word.
     """
     alone = _idf(1, total)
     found = {}
     for term in [*query.words, *query.grams][:_COUNTED]:
         cards = _cards_with(db, f'"{term}"')
-        if 0 < cards < _COMMON:
-            found[term] = _idf(cards, total) / alone * (0.5 if term in query.grams else 1.0)
+        if cards < _COMMON:
+            found[term] = _idf(max(cards, 1), total) / alone * (0.5 if term in query.grams else 1.0)
     return found
 
 
