@@ -32,7 +32,8 @@ def plain_word(word: str) -> bool:
     if word in words:
         return True
     roots = [word, *(word[len(b) :] for b in _BEGINNINGS if word.startswith(b))]
-    return any(form in words for root in roots for form in (root, *_stems(root)) if len(form) >= _SHORTEST)
+    forms = {form for root in roots for once in (root, *_stems(root)) for form in (once, *_stems(once))}
+    return any(form in words for form in forms if len(form) >= _SHORTEST)
 
 
 def _stems(word: str) -> list[str]:

@@ -36,9 +36,9 @@ _DENIED = re.compile(
     r"\b(?:not|no|never|without|neither|nor|none|nothing|nobody|little|few|hardly|barely|scarcely|negligible|"
     r"negligibly|normal|"
     r"normally|healthy|fine|idle|exclude[sd]?|excluding|innocent|low|lower|small|free of|far from|cannot|within|"
-    r"rules? out|"
+    r"rul(?:e|es|ing) out|"
     r"ruled out|zero|only|just|less than|below|under|absent|quiet|unsaturated|uncontended|unaffected|unlike|instead of|"
-    r"rather than|clears?|cleared|refutes?|refuted)\b|n't\b|n’t\b|"
+    r"rather than|clear(?:s|ed|ing)|refut(?:es?|ed|ing))\b|n't\b|n’t\b|"
     r"不(?!断|得不|仅|久|停|少)|没有?|未|无(?!法)|非(?!常)|正常|排除|极少|很少|很低|较低|可忽略|健康|空闲|仅|只有",
     re.I,
 )
@@ -203,11 +203,13 @@ def _states(text: str, findings: Sequence[Finding]) -> str:
 
 
 def _names_of_case(findings: Sequence[Finding], case: Surroundings) -> set[str]:
-    """The victim's name, where a finding is about it; where things were looked at."""
+    """The victim's name, where a finding is about it, and the calls in which the supported causes hold it up."""
     victim = case.victim
     if victim is None or not victim.comm or not any(_own(f, victim) for f in findings):
         return set()
-    return {victim.comm, *([victim.host] if victim.host else [])}
+    held = {i for a in case.assessments if a.state is CauseState.SUPPORTED for i in a.for_}
+    own = [f for f in case.findings.values() if f.id in held and _own(f, victim)]
+    return {victim.comm, *([victim.host] if victim.host else []), *grounding_names.calls(own)}
 
 
 def _own(finding: Finding, victim: Victim) -> bool:

@@ -53,8 +53,25 @@ _ACRONYMS = frozenset(
     )
 )
 _FORMS = frozenset(
-    {"i/o", "read/write", "and/or", "open/close", "e.g", "i.e", "etc", "vs", "incl", "approx", "resp", "cf"}
+    {
+        "p50",
+        "p99",
+        "99th",
+        "i/o",
+        "read/write",
+        "and/or",
+        "open/close",
+        "e.g",
+        "i.e",
+        "etc",
+        "vs",
+        "incl",
+        "approx",
+        "resp",
+        "cf",
+    }
 )
+_PREFIXES = frozenset(("re", "pre", "non", "un", "sub", "co", "de", "inter", "intra", "multi", "semi", "per"))
 _ENDINGS = ("'s", "’s", "n't", "n’t", "s'")
 _OF_KIND = {
     "file.slow_sync": "fsync fsyncs fdatasync msync sync sync_file_range",
@@ -96,6 +113,13 @@ def names(findings: Iterable[Finding]) -> set[str]:
             found |= _of_value(value)
         found |= set(_OF_KIND.get(finding.kind, "").split())
     return {name for name in found if _is_name(name)}
+
+
+def calls(findings: Iterable[Finding]) -> set[str]:
+    """The system calls that `findings` name."""
+    said = (f.attributes.get(name, "") for f in findings for name in ("syscall", "operations"))
+    found = {call for value in said for call in re.split(r"\W+", value) if call}
+    return found | {call.removesuffix("64") for call in found} | {f"{call}()" for call in found}
 
 
 def numbers_in(findings: Iterable[Finding]) -> set[int]:
@@ -178,7 +202,7 @@ def _strange(text: str) -> Iterator[str]:
             yield token
             continue
         for word in (w for part in parts for w in re.split(r"[-()]", part)):
-            if word and not _plain(word):
+            if word and not _plain(word) and not (word.lower() in _PREFIXES and "-" in token):
                 yield word
 
 
@@ -191,7 +215,7 @@ def _plain(word: str) -> bool:
             break
     if len(word) == 1:
         return word in "aAiIsStdDR"
-    if word.upper() in _ACRONYMS and word[:-1].isupper():
+    if word.upper() in _ACRONYMS and (word[:-1].isupper() or word.islower()):
         return True
     return (word[1:].islower() or word.islower()) and plain_word(word.lower())
 

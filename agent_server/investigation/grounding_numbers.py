@@ -27,20 +27,37 @@ _BEFORE = (
     ("p99", r"(?:\bp99|\b99th percentile|99 ?分位数?)(?: of| is| latency)?[ :=为是]*$"),
     (
         "period",
-        r"(?:\bevery|\bonce per|\bperiod(?: of| is)?|\bintervals? of|每隔|周期为?|间隔)[ :=约]*(?:about |"
+        r"(?:\bevery|\bonce per|\bperiod(?: of| is)?|\bintervals? of|每隔|周期为?|间隔)[ :=约~≈]*(?:about |"
         r"roughly |some )?$",
+    ),
+    (
+        "total",
+        r"(?:\btotal(?:s|ling|ing|led|ed)?(?: of)?|\badds? up to|\bsum(?:s|ming)? to|合计|总共|总计|累计|共计?)"
+        r"[ :=约~≈阻塞等待]*(?:about |roughly |some )?$",
+    ),
+    (
+        "each",
+        r"(?:每次|单次|每个请求|\beach (?:\w+ )?(?:takes?|taking|lasts?|lasting))"
+        r"[ 约耗时为~≈]*(?:about |roughly |some )?$",
     ),
 )
 _AFTER = (
     ("max", r"^ (?:at worst|at the longest|maximum)\b"),
     ("p50", r"^ (?:median|in the median)\b"),
     ("period", r"^(?: period\b|的?周期)"),
+    ("total", r"^(?: in (?:total|all)\b| altogether\b| total\b)"),
+    ("each", r"^ (?:each|apiece|per (?:call|episode|request|sync|fsync|write|read|checkpoint))\b"),
 )
 _PLAYED_BY = {
     "max": ("max_ms", "episode_ms", "p99_ms", "queue_p99_ms"),
     "p50": ("p50_ms",),
     "p99": ("p99_ms", "queue_p99_ms"),
     "period": ("period_s",),
+    "each": ("episode_ms", "p50_ms", "p99_ms", "max_ms", "mean_us", "await_ms", "transfer_ms", "own_ms", "peers_ms"),
+    "total": (
+        *("total_ms", "wall_s", "oncpu_s", "wait_s", "run_s", "block_io_s", "system_s", "user_s", "throttled_s"),
+        "lost_ms",
+    ),
 }
 
 
