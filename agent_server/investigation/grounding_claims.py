@@ -307,9 +307,9 @@ def _well(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault 
         well = _WELL.search(clause)
         if well and judged and len(abnormal) == len(judged):
             return "contradicted", well.group(0)
-    healthy = _ALL_WELL.search(prose)
-    if healthy and case.verdict is not Verdict.HEALTHY and not components.named(prose):
-        return "contradicted", healthy.group(0)
+        healthy = _ALL_WELL.search(clause)
+        if healthy and case.verdict is not Verdict.HEALTHY and not components.named(clause):
+            return "contradicted", healthy.group(0)
     return None
 
 
