@@ -108,12 +108,14 @@ def diagnosis_text(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang
     not be seen, similar incidents, fixes, and how to verify.
     """
     view = _View("txt", lang)
-    text = render("diagnosis.txt", lang, **view.diagnosis(diagnosis, causes, _EVIDENCE))
-    if len(text) <= TEXT_LIMIT:
-        return text
+    context = view.diagnosis(diagnosis, causes, _EVIDENCE)
+    text, end = (render(name, lang, **context) for name in ("diagnosis.txt", "diagnosis_end.txt"))
+    end = f"\n{end}"
+    if len(text) + len(end) <= TEXT_LIMIT:
+        return text + end
     lines = [Safe(line) for line in text.splitlines()]
-    kept, left = fit(lines, TEXT_LIMIT - 100)
-    return "\n".join([*kept, view.fill(words(lang)["labels"]["left_out"], left)]) + "\n"
+    kept, left = fit(lines, TEXT_LIMIT - len(end) - 100)
+    return "\n".join([*kept, view.fill(words(lang)["labels"]["left_out"], left)]) + "\n" + end
 
 
 def ticket_text(ticket: Ticket, causes: Mapping[str, Cause], lang: Lang) -> str:
@@ -179,6 +181,7 @@ class _View:
         proof = [self.finding(by_id[i]) for i in d.chain if i in by_id]
         evidence, left = fit(proof, budget) if budget is not None else (proof, 0)
         state = _by_state(d.assessments)
+        told = set(d.chain[: len(evidence)])
         return {
             "d": d,
             "cause": cause,
@@ -191,7 +194,7 @@ class _View:
             "evidence": evidence,
             "evidence_left": left,
             "chain": [Safe(_tag(by_id[i]) + self._say.lead(by_id[i])) for i in d.chain if i in by_id],
-            "ruled_out": [self._ruled_out(a, causes, by_id) for a in state(CauseState.RULED_OUT)],
+            "ruled_out": [self._ruled_out(a, causes, by_id, told) for a in state(CauseState.RULED_OUT)],
             "rivals": [self._title(a.cause, causes) for a in state(CauseState.SUPPORTED) if a.cause != d.cause],
             "not_examined": [self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)],
             "blind": self.blind(d.coverage),
@@ -203,9 +206,14 @@ class _View:
         found = causes.get(cause)
         return Safe(found.title.get(self._lang)) if found else self._format.name(cause)
 
-    def _ruled_out(self, a: Assessment, causes: Mapping[str, Cause], by_id: Mapping[str, Finding]) -> Safe:
+    def _ruled_out(
+        self, a: Assessment, causes: Mapping[str, Cause], by_id: Mapping[str, Finding], told: set[str]
+    ) -> Safe:
+        """`told`: findings that are told already, with everything measured; the first of it will do."""
         by = self.fill(self._labels["ruled_out_by"], ", ".join(a.by))
-        proof = next((self.finding(by_id[i]) for i in a.against if i in by_id), None)
+        against = next((by_id[i] for i in a.against if i in by_id), None)
+        known = against is not None and against.id in told
+        proof = against and (Safe(_tag(against) + self._say.finding(against, 4)) if known else self.finding(against))
         text = f"{self._title(a.cause, causes)}{self._marks['colon']}{by}"
         return Safe(f"{text}{self._marks['semicolon']}{proof}" if proof else text)
 

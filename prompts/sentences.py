@@ -71,11 +71,14 @@ class Voice:
         self._running = running
         self._limit = limit
 
-    def finding(self, finding: Any) -> Safe:
-        """`finding` as a sentence without a full stop: who and where, how much, in which call."""
+    def finding(self, finding: Any, most: int | None = None) -> Safe:
+        """`finding` as a sentence without a full stop: who and where, how much, in which call; `most`: so many of these
+        details, the first ones, None for all.
+        """
         text = self.lead(finding)
         phrases = self._words["phrases"].get(finding.kind)
         details = self._phrases(finding, phrases) if phrases else self._metrics(finding) + self._attributes(finding)
+        details = details[:most]
         marks = self._words["marks"]
         return Safe(text + marks["colon"] + marks["comma"].join(details)) if details else text
 

@@ -6,9 +6,10 @@ import pytest
 from making import checkpoint
 
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import Claim, Diagnosis, Lang, Reasoning, Usage
+from whystall.knowledge_base.models import Assessment, CauseState, Claim, Diagnosis, Lang, Reasoning, Usage
 from whystall.knowledge_base.present import TEXT_LIMIT, diagnosis_text
 from whystall.knowledge_base.tickets import draft, ticket_markdown
+from whystall.tools.contract.result import BlindSpot
 
 CAUSES = load_causes()
 CLAIM = "The thread waits in fsync of chk_*.bin for 0.8 s."
@@ -64,6 +65,28 @@ def test_a_long_story_stays_within_the_budget_and_says_so() -> None:
     text = diagnosis_text(reasoned(story=many), CAUSES, "en")
     assert len(text) <= TEXT_LIMIT
     assert "more left out" in text
+
+
+def test_what_follows_a_long_text_is_there_however_long_it_is() -> None:
+    story = [Claim(text=f"{'The thread waits in fsync. ' * 14}{number}", findings=["fileslower-1"]) for number in "12"]
+    found = reasoned(story=story, struck=["number"], stopped="timeout")
+    spots = [BlindSpot(code="no_stacks", detail=f"{'x' * 60} {number}") for number in range(60)]
+    cover = found.coverage[0].model_copy(update={"not_seen": spots})
+    text = diagnosis_text(found.model_copy(update={"coverage": [cover], "ticket": "7"}), CAUSES, "en")
+    assert len(text) <= TEXT_LIMIT
+    assert text.index("more left out") < text.index("12,345") < text.index(found.id) < text.index("Ticket: 7")
+
+
+def test_a_finding_is_told_in_full_once_and_then_in_short() -> None:
+    plain = checkpoint()
+    against = Assessment(cause="fsync_storm", state=CauseState.RULED_OUT, against=[plain.chain[0]], by=["fileslower"])
+    text = diagnosis_text(plain.model_copy(update={"assessments": [against]}), CAUSES, "en")
+    told = next(line for line in text.splitlines() if line.startswith("1. [fileslower-1]"))
+    assert "1.23 s each" in told
+    named = next(line for line in text.splitlines() if line.startswith("- Too many small syncs"))
+    assert "1.23 s each" in named
+    assert "longest" in told
+    assert "longest" not in named
 
 
 def test_a_story_cannot_break_markdown() -> None:
