@@ -22,6 +22,7 @@ from running import SIMULATOR, Running
 from slow_disk import SlowDisk
 
 from whystall.agent_server.app import App, DiagnoseParams, RecordParams
+from whystall.agent_server.investigation.verdict import STALL_PCT
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 
 SYNC = "sync_checkpoint_write"
@@ -83,6 +84,19 @@ def test_the_checkpoint_that_stalls_is_named_with_its_latency_and_period(slow_di
     assert {"cgroup_cpu_throttling", "kernel_cpu_in_syscall", "lock_wait"} <= ruled_out
 
 
+def assert_nothing_of_its_own(found: Diagnosis, program: Running) -> None:
+    """Healthy. Where others keep this machine busy and the steps are slow by the program's own log, that may be said,
+    and nothing else.
+    """
+    computed = [line["compute_s"] for line in program.of("step")]
+    held_up_pct = 100 * (1 - min(computed) * len(computed) / sum(computed))
+    if held_up_pct >= STALL_PCT and found.verdict is not Verdict.HEALTHY:
+        assert found.cause in (None, "cpu_contention"), found.model_dump_json(indent=1)
+    else:
+        assert found.verdict is Verdict.HEALTHY, found.model_dump_json(indent=1)
+        assert (found.cause, found.ticket) == (None, None)
+
+
 def test_a_slow_write_in_the_background_stalls_nobody(slow_disk: SlowDisk) -> None:
     with Running(SIMULATOR, "--directory", slow_disk.path, "--background", wrap=slow_disk.command) as program:
         program.until("checkpoint")
@@ -90,8 +104,7 @@ def test_a_slow_write_in_the_background_stalls_nobody(slow_disk: SlowDisk) -> No
         program.stop()
     slow = [f for f in found.findings if f.kind == "file.slow_sync" and f.polarity.value == "abnormal"]
     assert slow, "the background writes were slow, and should have been seen"
-    assert found.verdict is Verdict.HEALTHY, found.model_dump_json(indent=1)
-    assert (found.cause, found.ticket) == (None, None)
+    assert_nothing_of_its_own(found, program)
 
 
 def test_drawing_random_bytes_is_kernel_cpu_time_and_not_the_disk(fast_directory: Path) -> None:
@@ -133,8 +146,7 @@ def test_an_undisturbed_loop_is_healthy(fast_directory: Path) -> None:
     with Running(SIMULATOR, "--directory", fast_directory, "--every", 1000) as program:
         program.until("step")
         found = diagnose(program, ticket=True)
-    assert found.verdict is Verdict.HEALTHY, found.model_dump_json(indent=1)
-    assert found.ticket is None
+    assert_nothing_of_its_own(found, program)
 
 
 def test_the_procfs_engine_names_the_file_but_never_confirms(slow_disk: SlowDisk) -> None:
