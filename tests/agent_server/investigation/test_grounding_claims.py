@@ -63,12 +63,12 @@ def struck(name: str, text: str, wanted: list[str]) -> list[tuple[str, str]]:
     return [(s.code, s.what) for s in ground(said, case).struck]
 
 
-@pytest.mark.parametrize(("name", "text", "wanted", "code"), rows("holds"))
+@pytest.mark.parametrize(("name", "text", "wanted", "code"), list(rows("holds")))
 def test_a_true_claim_in_natural_words_is_kept(name: str, text: str, wanted: list[str], code: str) -> None:
     assert struck(name, text, wanted) == []
 
 
-@pytest.mark.parametrize(("name", "text", "wanted", "code"), rows("fails"))
+@pytest.mark.parametrize(("name", "text", "wanted", "code"), list(rows("fails")))
 def test_a_false_claim_is_struck(name: str, text: str, wanted: list[str], code: str) -> None:
     found = struck(name, text, wanted)
     assert found, "kept"
