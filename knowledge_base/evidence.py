@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from whystall.knowledge_base import features as facts
 from whystall.knowledge_base import signatures as keys
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import CauseState, Diagnosis
+from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 from whystall.tools.contract.findings import Finding, Polarity
 
 
@@ -19,7 +19,8 @@ class Evidence:
     `symptom`: what was noticed at first, in any words. `cause`: the cause found, if any; `ruled_out`: causes that the
     evidence excludes. `signatures`: exact keys, the most telling first. `features`: typed facts (`features.TYPES`,
     ``kind:``). `normal`: kinds of findings that were measured and found normal, and never abnormal. `ran`: tools that
-    looked. `at`: now, RFC 3339; recency is counted from it (empty: from the clock).
+    looked. `sure`: whether the cause is more than the best guess: nothing is known again by a guess. `at`: now, RFC
+    3339; recency is counted from it (empty: from the clock).
     """
 
     symptom: str = ""
@@ -29,6 +30,7 @@ class Evidence:
     features: tuple[str, ...] = ()
     normal: frozenset[str] = frozenset()
     ran: frozenset[str] = field(default_factory=frozenset)
+    sure: bool = True
     at: str = ""
 
 
@@ -43,6 +45,7 @@ def evidence_of(diagnosis: Diagnosis) -> Evidence:
         features=tuple(facts.of_diagnosis(diagnosis)),
         normal=_normal(diagnosis.findings),
         ran=frozenset(ran),
+        sure=diagnosis.verdict in (Verdict.CONFIRMED, Verdict.LIKELY),
         at=diagnosis.created,
     )
 

@@ -102,7 +102,7 @@ def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
     """Past incidents that resemble the case of which `evidence` is known, best first.
 
     Empty when none shares an exact signature or a telling feature with it, or when everything that does contradicts it.
-    `Match.known` only for a reviewed card that shares the signature of one fault at one place.
+    `Match.known` only for a reviewed card of the same cause that shares the signature of one fault at one place.
     """
     limit = max(1, min(limit, _MOST))
     with file.read() as db:
@@ -126,7 +126,7 @@ def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
     for card in best:
         shared = _said(card)[:_SHOWN]
         match = _match(card, bodies[card.n], "signature" if card.exact else "evidence", shared, evidence.ran)
-        known = _known(card)
+        known = _known(card, evidence)
         found.append(match.model_copy(update={"known": known, "fix": bodies[card.n].fix if known else None}))
     return _numbered(found)
 
@@ -212,11 +212,14 @@ def _accepted(card: _Card, evidence: Evidence) -> bool:
     return not kinds or not kinds <= evidence.normal
 
 
-def _known(card: _Card) -> bool:
-    """Whether the card may be quoted as a known incident: somebody answers for it, and what is shared names one fault
-    at one place. A system call and a cause are of many faults, even while only one card tells of them.
+def _known(card: _Card, evidence: Evidence) -> bool:
+    """Whether the card may be quoted as a known incident: somebody answers for it, its matches were not rejected again
+    and again, its cause is the one the evidence supports, and what is shared names one fault at one place. A system
+    call and a cause are of many faults, even while only one card tells of them.
     """
-    return card.state == "reviewed" and any(keys.names_a_fault(signature) for signature in card.exact)
+    if card.state != "reviewed" or card.record.flagged or not evidence.sure or card.cause != evidence.cause:
+        return False
+    return any(keys.names_a_fault(signature) for signature in card.exact)
 
 
 # --- the order ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from whystall.knowledge_base.faults import dedup_key, names_its_place
+from whystall.knowledge_base.faults import fault_key, names_a_job
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.contract.findings import Finding, Polarity
 
@@ -29,17 +29,15 @@ _FAULT, _FINDING, _OPERATION = "fault:", "finding:", "cause+op:"
 def signatures(diagnosis: Diagnosis) -> list[str]:
     """Exact keys of `diagnosis`, the most telling first.
 
-    ``fault:KEY`` for the same fault of the same job (see `faults`; with ``@HOST`` where nothing but a common command is
-    named), ``finding:FINGERPRINT`` for the evidence on a named file or system call, ``cause+op:CAUSE:OPERATION``.
+    ``fault:KEY`` for the same fault (see `faults.fault_key`), ``finding:FINGERPRINT`` for the evidence on a file of one
+    job, ``cause+op:CAUSE:OPERATION``.
     """
     keys = []
-    if diagnosis.cause is not None:
-        host = next((c.host for c in diagnosis.coverage if c.host), "")
-        if names_its_place(diagnosis):
-            keys.append(f"{_FAULT}{dedup_key(diagnosis)}")
-        elif host and diagnosis.victim is not None:
-            keys.append(f"{_FAULT}{dedup_key(diagnosis)}@{host}")
-    keys += [f"{_FINDING}{f.fingerprint}" for f in evidence(diagnosis) if telling(f)]
+    fault = fault_key(diagnosis) if diagnosis.cause is not None else None
+    if fault is not None:
+        keys.append(f"{_FAULT}{fault}")
+    if fault is None or "@" not in fault:  # else the host counts, which no fingerprint has
+        keys += [f"{_FINDING}{f.fingerprint}" for f in evidence(diagnosis) if telling(f)]
     if diagnosis.cause is not None:
         keys += [f"{_OPERATION}{diagnosis.cause}:{operation}" for operation in operations(diagnosis)]
     return list(dict.fromkeys(keys))
@@ -56,6 +54,9 @@ def names_a_fault(signature: str) -> bool:
     """Whether `signature` is of one fault at one place, and not of all of its sort. A key that somebody put on a card
     himself (``xid:79``) is taken as he meant it.
     """
+    if signature.startswith(_FAULT):
+        _, at, place = signature.partition("@")
+        return not at or "/" in place
     return not signature.startswith(_OPERATION)
 
 
@@ -81,7 +82,7 @@ def operations(diagnosis: Diagnosis) -> list[str]:
 
 
 def telling(finding: Finding) -> bool:
-    """Whether its fingerprint is a key. That of a host or a bare command recurs everywhere; one with a file or system
-    call does not.
+    """Whether its fingerprint is a key: that of a host, a command or its system calls recurs everywhere, one with a
+    file of its own does not.
     """
-    return finding.subject.path is not None or "syscall" in finding.attributes
+    return names_a_job(finding.subject.path or "", finding.subject.comm or "")

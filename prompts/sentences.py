@@ -135,6 +135,8 @@ class Voice:
         ``kind:...``, ``word:...``.
         """
         kind, _, value = key.partition(":")
+        if kind == "fault" and "@" in value:  # see `faults.fault_key`
+            kind = "fault_place" if "/" in value.partition("@")[2] else "fault_host"
         text = self._words["shared"].get(kind)
         if text is None:
             return self._name(key)

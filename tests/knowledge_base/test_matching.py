@@ -18,7 +18,17 @@ from whystall.knowledge_base.evidence import Evidence, evidence_from, evidence_o
 from whystall.knowledge_base.feedback import give
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.indexing import put_incident
-from whystall.knowledge_base.models import Assessment, CauseState, Culprit, Diagnosis, Feedback, Incident, Match, Words
+from whystall.knowledge_base.models import (
+    Assessment,
+    CauseState,
+    Culprit,
+    Diagnosis,
+    Feedback,
+    Incident,
+    Match,
+    Verdict,
+    Words,
+)
 from whystall.knowledge_base.signatures import GENERIC_KINDS
 from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tokens import terms
@@ -260,19 +270,77 @@ def test_the_same_fault_counts_more_than_the_same_sort_of_fault(kb: KnowledgeBas
     assert [m.rank for m in matches] == list(range(1, len(matches) + 1))
 
 
-def test_a_common_command_is_the_same_fault_on_its_host_only(kb: KnowledgeBase) -> None:
-    def case(host: str, id: str) -> Diagnosis:
-        waits = finding("sched.runqueue_delay", subject={"comm": "python3"}, window_pct=40)
-        seen = coverage().model_copy(update={"host": host})
-        who = victim().model_copy(update={"comm": "python3"})
-        return checkpoint(
-            id=id, cause="cpu_contention", culprit=Culprit(comm="python3"), victim=who, chain=["f1"],
-            findings=[waits], coverage=[seen], assessments=[],
-        )  # fmt: skip
+def case_of(
+    cause: str = "cpu_contention", host: str = "node1", comm: str = "python3", id: str = "d1", **culprit: object
+) -> Diagnosis:
+    """A case of `comm` on `host`, of whose culprit only that is known."""
+    file = {"path": culprit["path"]} if "path" in culprit else {}
+    kind, words = ("file.slow_read", {}) if file else ("offcpu.blocked", {"syscall": str(culprit.get("syscall", ""))})
+    waits = finding(kind, subject={"comm": comm, **file}, words={k: v for k, v in words.items() if v}, window_pct=40)
+    return checkpoint(
+        id=id, cause=cause, culprit=Culprit.model_validate({"comm": comm, **culprit}), chain=["f1"], findings=[waits],
+        victim=victim().model_copy(update={"comm": comm}), assessments=[],
+        coverage=[coverage().model_copy(update={"host": host})],
+    )  # fmt: skip
 
-    put(kb, like("mine", case("node1", "d1")))
-    assert found(kb, case("node1", "d2"))["mine"].known
-    assert not found(kb, case("node2", "d3"))["mine"].known
+
+SAME_ON_ITS_HOST = [
+    {"comm": "vllm"},
+    {"cause": "slow_device", "device": "sda"},
+    {"cause": "slow_device", "comm": "vllm", "device": "sda", "path": "/data/shards/s_1.tar"},  # another disk there
+    {"cgroup": "/slurm/job_17"},
+    {"cause": "lock_wait", "syscall": "futex", "code": "save (/srv/train.py:212)"},
+    {"cause": "slow_file_read", "path": "/tmp/cache/a.bin"},
+]
+
+
+@pytest.mark.parametrize("what", SAME_ON_ITS_HOST)
+def test_what_exists_on_one_host_is_known_there_only(kb: KnowledgeBase, what: dict[str, str]) -> None:
+    put(kb, like("mine", case_of(**what)))
+    assert found(kb, case_of(**what, id="d2"))["mine"].known
+    assert not any(m.known for m in kb.match(case_of(**what, host="node2", id="d3")))
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {},
+        {"cause": "kernel_cpu_in_syscall", "syscall": "getrandom"},
+        {"cgroup": "/user.slice/user-0.slice/session-3.scope"},
+        {"cause": "metadata_stall", "path": "/usr/lib/python3.11/site-packages/torch/__init__.py"},
+        {"cause": "slow_file_read", "path": "/dev/shm/torch_17_1"},
+    ],
+)
+def test_what_any_job_may_have_is_no_known_incident(kb: KnowledgeBase, what: dict[str, str]) -> None:
+    put(kb, like("mine", case_of(**what)))
+    here = found(kb, case_of(**what, id="d2"))["mine"]
+    assert (here.how, here.known, here.fix) == ("signature", False, None)
+    assert not any(m.known for m in kb.match(case_of(**what, host="node2", id="d3")))
+
+
+@pytest.mark.parametrize("type", ["rank", "job"])
+def test_of_ranks_a_host_and_the_work_of_its_rank_are_the_same(kb: KnowledgeBase, type: str) -> None:
+    def case(host: str | None, work: str, id: str) -> Diagnosis:
+        who = victim().model_copy(update={"type": type, "host": host, "rank": 2 if host else None, "comm": ""})
+        return case_of("slow_rank_compute", id=id, name=work).model_copy(update={"victim": who})
+
+    first = "node7" if type == "rank" else None
+    put(kb, like("mine", case(first, "aten::matmul", "d1")))
+    assert found(kb, case(first, "aten::matmul", "d2"))["mine"].known == (type == "rank")
+    assert not found(kb, case(first, "AddmmBackward0", "d3"))["mine"].known
+    assert not found(kb, case("node8", "aten::matmul", "d4"))["mine"].known
+
+
+def test_a_guess_and_a_rejected_card_are_not_known(kb: KnowledgeBase) -> None:
+    put(kb, like("mine", checkpoint()))
+    assert found(kb, checkpoint(id="d2", verdict=Verdict.LIKELY))["mine"].known
+    assert not found(kb, checkpoint(id="d2", verdict=Verdict.INCONCLUSIVE))["mine"].known
+    unexplained = found(kb, checkpoint(id="d2", verdict=Verdict.INCONCLUSIVE, cause=None))["mine"]
+    assert (unexplained.how, unexplained.known) == ("signature", False)
+    with kb._file.write() as db:
+        for n in range(3):
+            give(db, Feedback(incident="mine", diagnosis=f"w{n}", verdict="wrong", at="2026-01-01T00:00:00Z"))
+    assert not found(kb, checkpoint(id="d2"))["mine"].known
 
 
 @pytest.mark.parametrize(
