@@ -7,8 +7,10 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from whystall.agent_server.investigation import grounding_names, grounding_numbers
-from whystall.agent_server.investigation.grounding_numbers import OF_VICTIM, WINDOW, Fact
+from whystall.agent_server.investigation import grounding_names, grounding_numbers, grounding_states
+from whystall.agent_server.investigation.grounding_clauses import CLAUSES, DENIED, FLATLY
+from whystall.agent_server.investigation.grounding_numbers import WINDOW, Fact
+from whystall.agent_server.investigation.grounding_spent import OF_CALLS, OF_VICTIM, WAITED
 from whystall.agent_server.investigation.numerals import blanked
 from whystall.knowledge_base import components
 from whystall.knowledge_base.causes import about
@@ -19,6 +21,14 @@ from whystall.tools.contract.text import clean
 Fault = tuple[str, str]
 """A code (``struck`` in ``prompts/words``) and the words in question."""
 
+_WIDE = "，；：！？（）"
+_WIDE_ONES = re.compile(f"([{_WIDE}])")
+# How the time of calls, not that of the window, was spent.
+_SPLIT = ("oncpu_pct", "blocked_pct", "sleep_pct", "runnable_pct")
+_WAITED = (
+    *("offcpu.blocked", "offcpu.lock_wait", "offcpu.preempted", "sched.runqueue_delay", "process.io_wait"),
+    "cgroup.cpu_throttled",
+)
 # These say where time went or what was sampled: facts for and against anything.
 _NEUTRAL = ("thread.time", "profile.frame", "profile.period", "run.step_time", "run.difference")
 _REFERENCE = re.compile(
@@ -26,41 +36,13 @@ _REFERENCE = re.compile(
 )
 _CAUSE = re.compile(r"(?<![\w./])[a-z]+(?:_[a-z]+)+(?![\w/])")
 _IDS = re.compile(r"(?<![A-Za-z0-9_.])F\d+(?![A-Za-z0-9_])")
-_CLAUSES = re.compile(
-    r"[,;.:!?，；。：！？](?!\d)|\b(?:but|while|whereas|because|although|though|since|so that|and|"
-    r"which)\b|但是?|而且?|因为|"
-    r"所以|虽然|并且",
-    re.I,
-)
-_DENIED = re.compile(
-    r"\b(?:not|no|never|without|neither|nor|none|nothing|nobody|little|few|hardly|barely|scarcely|negligible|"
-    r"negligibly|normal|"
-    r"normally|healthy|fine|idle|exclude[sd]?|excluding|innocent|low|lower|small|free of|far from|cannot|within|"
-    r"rul(?:e|es|ing) out|"
-    r"ruled out|zero|only|just|less than|below|under|absent|quiet|unsaturated|uncontended|unaffected|unlike|instead of|"
-    r"rather than|clear(?:s|ed|ing)|refut(?:es?|ed|ing))\b|n't\b|n’t\b|"
-    r"不(?!断|得不|仅|久|停|少)|没有?|未|无(?!法)|非(?!常)|正常|排除|极少|很少|很低|较低|可忽略|健康|空闲|仅|只有",
-    re.I,
-)
 _WAITS = re.compile(
-    r"\b(?:wait\w*|block\w*|calls?|in flight|sle+p\w*|runnable|stall\w*)\b|等待|阻塞|调用|停顿|返回", re.I
+    r"\b(?:wait\w*|block\w*|calls?|in flight|sle+p\w*|runnable|stall\w*|i/o)\b|等待|阻塞|调用|停顿|返回|[读写]", re.I
 )
-_FLAGS = (
-    (
-        ("in_flight", "open"),
-        re.compile(
-            r"\bin flight\b|\b(?:never|not|n't|n’t)(?: yet| ever)? (?:return|finish|complete|end)(?:ed|"
-            r"s)?\b|\bunfinished\b|"
-            r"(?:仍|尚|还)?[未没]有?(?:返回|完成|结束)",
-            re.I,
-        ),
-    ),
-    (("direct",), re.compile(r"\bdirect i/?o\b|\bo_direct\b|直接 ?I/?O", re.I)),
-)
-# A denial of what follows at once.
-_FLATLY = re.compile(
-    r"(?:\b(?:not|never|no|without)|n't|n’t)(?: (?:an?|any|the|being|really|at all|contended))* $|(?:没有?|未|并不|不|"
-    r"无)(?:被|任何|发生|在)?$",
+_SERVES = re.compile(
+    r"(?<![A-Za-z])fuse(?:[ -]file ?system)?(?:['’]s)?[ -](?:userspace |user-space )?(?:daemon|server)(?:['’]s)?"
+    r"(?![\w-])|"
+    r"(?<![A-Za-z])fuse ?(?:文件系统)?的?(?:用户态)?(?:守护进程|服务端|服务进程)",
     re.I,
 )
 _WELL = re.compile(
@@ -128,10 +110,11 @@ class Surroundings:
 
 def tidy(text: str, limit: int) -> str:
     """`text` as it is kept: one line of plain text, without emphasis of Markdown, inert."""
-    folded = unicodedata.normalize("NFKC", text)
+    # Punctuation that Chinese is written with stays what it is.
+    folded = "".join(part if part in _WIDE else unicodedata.normalize("NFKC", part) for part in _WIDE_ONES.split(text))
     folded = re.sub(r"\*\*|(?<!\w)__|__(?!\w)", "", " ".join(folded.split()))
     folded = re.sub(r"`([^`]*)`", r"\1", folded)
-    return clean(_half_width(folded, text), limit)
+    return clean(folded, limit)
 
 
 def fault(text: str, cited: Sequence[str], case: Surroundings) -> Fault | None:
@@ -149,27 +132,20 @@ def fault(text: str, cited: Sequence[str], case: Surroundings) -> Fault | None:
         or _words(prose, findings, case)
         or _told(prose, findings, case)
         or _well(prose, findings, case)
-        or _flagged(prose, findings)
+        or _state(prose, findings)
         or _about_another(prose, findings, case)
         or _says_nothing(prose, findings, case)
     )
 
 
-def _half_width(folded: str, original: str) -> str:
-    """NFKC makes Chinese punctuation ASCII; where the sentence is Chinese it stays what it was."""
-    if not re.search(r"[\u4e00-\u9fff]", original):
-        return folded
-    return re.sub(r"(?<=[\u4e00-\u9fff])([,;:!?])", lambda m: "，；：！？"[",;:!?".index(m[1])], folded)
-
-
 def _cause_named(prose: str, case: Surroundings) -> Fault | None:
     """A cause by its id: only one that the evidence supports may be named, or denied where it does not."""
     states = {a.cause: a.state for a in case.assessments}
-    for clause in _CLAUSES.split(prose):
+    for clause in CLAUSES.split(prose):
         for cause in _CAUSE.findall(clause):
             if cause in case.causes:
                 held = states.get(cause) is CauseState.SUPPORTED
-                if held is bool(_DENIED.search(clause)):
+                if held is bool(DENIED.search(clause)):
                     return "contradicted", cause
     return None
 
@@ -181,6 +157,7 @@ def _words(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault
     advice = _ADVICE.search(without)
     if advice is not None:
         return "advice", advice.group(0)
+    without = _SERVES.sub(" ", without) if any(name.lower() == "fuse" for name in known) else without
     ours = grounding_names.without_ours(_CAUSE.sub(lambda m: " " if m.group(0) in case.causes else m.group(0), without))
     ours = _states(ours, findings)
     place = grounding_names.address(ours)
@@ -224,11 +201,14 @@ def _facts(findings: Sequence[Finding], case: Surroundings) -> list[Fact]:
     for finding in findings:
         units = finding.spec.metrics
         for name, value in finding.metrics.items():
-            found += grounding_numbers.facts(name, value, units[name])
+            own = OF_CALLS if finding.kind.startswith("file.") and name in _SPLIT else ""
+            own = WAITED if finding.kind in _WAITED and name == "window_pct" else own
+            found += grounding_numbers.facts(f"{own}{name}", value, units[name])
         subject = finding.subject
         found += [Fact("pid", float(n)) for n in (subject.pid, subject.tid) if n is not None]
         found += [Fact("rank", float(subject.rank))] if subject.rank is not None else []
         found += [Fact("unit", float(n)) for n in re.findall(r"\d+", subject.device or "")[:4]]
+    found.append(Fact("threads", float(len({f.subject.tid for f in findings if f.subject.tid is not None}))))
     for number in grounding_names.numbers_in(findings):
         found += [Fact(dim, float(number)) for dim in ("pid", "rank", "cpu", "unit", "line")]
     for window in case.windows_s:
@@ -250,6 +230,8 @@ def _told(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault 
     known = grounding_names.names(findings) | _names_of_case(findings, case)
     bare = grounding_names.without_names(prose, known)
     paths = grounding_names.without_names(prose, known, words=False)
+    if any(name.lower() == "fuse" for name in known):  # such a file system is served by a process
+        paths, bare = (_SERVES.sub(" ", text) for text in (paths, bare))
     kinds = {f.kind for f in findings}
     everything = case.kinds | {f.kind for f in case.findings.values()}
     for name, words in components.named(paths):
@@ -265,13 +247,9 @@ def _told(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault 
     return None
 
 
-def _flagged(prose: str, findings: Sequence[Finding]) -> Fault | None:
-    """What a finding either says or not: that a call did not end, that it was direct."""
-    for flags, pattern in _FLAGS:
-        said = pattern.search(prose)
-        if said and not any(f.attributes.get(flag) == "yes" for f in findings for flag in flags):
-            return "contradicted", said.group(0)
-    return None
+def _state(prose: str, findings: Sequence[Finding]) -> Fault | None:
+    said = grounding_states.wrong(prose, findings)
+    return None if said is None else ("contradicted", said)
 
 
 def _says_nothing(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault | None:
@@ -285,12 +263,12 @@ def _accused(name: str, kinds: set[str], text: str, findings: Sequence[Finding])
     """Something that is wrong only where a finding says so, and is denied only where none does."""
     concerned = [f for f in findings if f.kind in kinds]
     bad = [f for f in concerned if f.polarity is Polarity.ABNORMAL]
-    for clause in _CLAUSES.split(text):
+    for clause in CLAUSES.split(text):
         for _, words in (found for found in components.named(clause) if found[0] == name):
-            if not bad and not _DENIED.search(clause):
+            if not bad and not DENIED.search(clause):
                 return "contradicted", words
             before = clause[: clause.lower().index(words)]
-            if len(bad) == len(concerned) and _FLATLY.search(before):
+            if len(bad) == len(concerned) and FLATLY.search(before):
                 return "contradicted", words
     return None
 
@@ -299,8 +277,8 @@ def _well(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault 
     """Blame by normal measurements alone, praise by abnormal ones, and health where there is none."""
     judged = [f for f in findings if f.kind not in _NEUTRAL]
     abnormal = [f for f in judged if f.polarity is Polarity.ABNORMAL]
-    for clause in _CLAUSES.split(prose):
-        denied = _DENIED.search(clause)
+    for clause in CLAUSES.split(prose):
+        denied = DENIED.search(clause)
         accused = _ACCUSES.search(clause)
         if accused and not denied and judged and not abnormal:
             return "contradicted", accused.group(0)
@@ -324,4 +302,6 @@ def _about_another(prose: str, findings: Sequence[Finding], case: Surroundings) 
     named = victim.comm and victim.comm not in {f.subject.comm for f in others}
     by_name = re.search(rf"(?<![\w./-]){re.escape(victim.comm)}(?: \(\d+\))?{_DOES}", prose) if named else None
     match = by_name or _VICTIM_DOES.search(prose)
-    return ("subject", match.group(0)) if match else None
+    if match is None or re.match(r" not\b| never\b|n't\b|n’t\b", prose[match.end() :]):
+        return None
+    return "subject", match.group(0)

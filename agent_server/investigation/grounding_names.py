@@ -112,6 +112,7 @@ def names(findings: Iterable[Finding]) -> set[str]:
         for value in finding.attributes.values():
             found |= _of_value(value)
         found |= set(_OF_KIND.get(finding.kind, "").split())
+        found |= {"O_DIRECT"} if "direct" in finding.attributes else set()
     return {name for name in found if _is_name(name)}
 
 
@@ -137,6 +138,8 @@ def without_names(text: str, known: Collection[str], *, words: bool = True) -> s
     """`text` with those of `known` blanked; `words` says whether also names that look like plain words. A name of
     several words counts only in quotes: else a file could be named like a sentence.
     """
+    # Letters that are another one's capital or small form only without regard to case: ı is no i.
+    flags = 0 if re.search("[ıİſ\u212a]", text) else re.IGNORECASE
     for name in sorted(known, key=len, reverse=True):
         if not words and re.fullmatch(r"[A-Za-z]+", name):
             continue
@@ -144,7 +147,7 @@ def without_names(text: str, known: Collection[str], *, words: bool = True) -> s
             text = re.sub(rf"(?<=[`\"“「『《‘']){re.escape(name)}(?=[`\"”」』》’'])", _NOTHING, text)
             continue
         pattern = rf"(?<![A-Za-z0-9_./\\-]){re.escape(name)}(?![A-Za-z0-9_]|:\d|://|[./@\\-]+[A-Za-z0-9_*])"
-        text = re.sub(pattern, _NOTHING, text, flags=re.IGNORECASE)
+        text = re.sub(pattern, _NOTHING, text, flags=flags)
     return text
 
 

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from whystall.agent_server.investigation import grounding_spent
+from whystall.agent_server.investigation.grounding_spent import OF_CALLS, OF_VICTIM
 from whystall.agent_server.investigation.numerals import Said, read
 from whystall.prompts.quantities import quantity
 
@@ -43,7 +45,7 @@ _BEFORE = (
 )
 _AFTER = (
     ("max", r"^ (?:at worst|at the longest|maximum)\b"),
-    ("p50", r"^ (?:median|in the median)\b"),
+    ("p50", r"^ median\b"),
     ("period", r"^(?: period\b|的?周期)"),
     ("total", r"^(?: in (?:total|all)\b| altogether\b| total\b)"),
     ("each", r"^ (?:each|apiece|per (?:call|episode|request|sync|fsync|write|read|checkpoint))\b"),
@@ -61,17 +63,24 @@ _PLAYED_BY = {
 }
 
 
-OF_VICTIM = "victim."
-"""What the names of facts about the victim begin with."""
 WINDOW = "window_s"
 """The name of the fact how long a look took; only a sentence that speaks of the window cites it."""
 # Shares of time spent running are cited only by a sentence that speaks of running.
-_RUNNING = ("user_pct", "oncpu_pct", f"{OF_VICTIM}user_pct")
+_RUNNING = ("user_pct", "oncpu_pct", f"{OF_CALLS}oncpu_pct", f"{OF_VICTIM}user_pct")
 _RUNS = re.compile(
     r"\b(?:runs?|running|ran|comput\w+|user|on (?:the|a|its) cpu|cpu|busy|works?|working)\b|运行|计算|"
     r"用户态|CPU|繁忙|工作",
     re.I,
 )
+
+
+_SPARE, _OF_CPU = "spare", "of_cpu"
+_IS_SPARE = re.compile(
+    r"^\s?(?:of (?:the|its|their|all) [\w ]{1,20})?(?:is |are |was |were )?(?:idle|spare|free|unused|空闲|闲置)", re.I
+)
+_IS_OF_CPU = re.compile(r"^ of (?:one|a|1|a single) (?:cpu|core)\b|^ ?(?:个|的)?(?:一个|单个)?(?:CPU|核)", re.I)
+_IS_OF_WINDOW = re.compile(r"^ of (?:the|its|their|all|observed) (?:observed )?(?:time|window|run)\b", re.I)
+_IS_OF_CALLS = re.compile(r"\b(?:that|this|those|these|each|every|calls?|syncs?|saves?|writes?|reads?)\b|其中", re.I)
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,11 @@ def facts(name: str, value: float, unit: str) -> list[Fact]:
     dim, factor = _DIMS[unit]
     found = [Fact(dim, value * factor, name)]
     found += [Fact(dim, sum(s.spans[-1]) / 2, name) for s in read(quantity(value, unit)) if s.dim in (dim, "bare")]
-    return found + ([Fact("share", f.value / 100, name) for f in found] if unit == "pct" else [])
+    if name in ("busy_pct", "util_pct"):
+        found += [Fact(dim, 100.0 - f.value, _SPARE) for f in found]
+    if unit == "cpus":
+        found += [Fact("pct", f.value * 100, _OF_CPU) for f in found]
+    return found + ([Fact("share", f.value / 100, name) for f in found if f.name == name] if unit == "pct" else [])
 
 
 def unsupported(text: str, known: Sequence[Fact]) -> str | None:
@@ -108,6 +121,20 @@ def _fits(said: Said, fact: Fact, text: str) -> bool:
         return False
     if said.rough and fact.name.startswith(OF_VICTIM):
         return False
+    before, after = text[: said.start], text[said.end :]
+    if said.dim in ("time", "pct") and grounding_spent.otherwise(fact.name, before, after):
+        return False
+    if fact.name == _SPARE and not _IS_SPARE.search(after):
+        return False
+    if fact.name == _OF_CPU and not _IS_OF_CPU.search(after):
+        return False
+    if fact.name.startswith(OF_CALLS) and _IS_OF_WINDOW.search(after):
+        return False
+    if fact.name.startswith(OF_CALLS) and said.rough and not _IS_OF_CALLS.search(text[said.start : said.end + 30]):
+        return False
+    if fact.dim == "threads":
+        threads = re.match(r" (?:\w+ )?threads\b|(?:其他|其它|别的)?线程", after)
+        return threads is not None and said.dim in ("bare", "count")
     if said.dim == "pct" and fact.name in _RUNNING and not _RUNS.search(text):
         return False
     if said.dim == fact.dim:
@@ -120,7 +147,9 @@ def _fits(said: Said, fact: Fact, text: str) -> bool:
         return False
     before, after = text[: said.start].rstrip(), text[said.end :].lstrip()
     if fact.dim in ("pid", "line"):
-        return before.endswith(("(", "（")) and after.startswith((")", "）")) and _exactly(said, fact)
+        opened = re.search(r"[(（](?:\s?\d+\s?(?:,|、|and|和|/))*$", before)
+        closed = re.match(r"(?:(?:,|、|and|和|/)\s?\d+\s?)*[)）]", after)
+        return bool(opened and closed) and _exactly(said, fact)
     if fact.dim == "share":
         return after.startswith("of")
     if re.match(r"times (?:as|longer|slower|more)", after):
@@ -146,6 +175,9 @@ def _exactly(said: Said, fact: Fact) -> bool:
 
 def _role(said: Said, text: str) -> str:
     before, after = text[: said.start], text[said.end :]
+    stated = re.match(r" (?:at|in) (?:the )?(median|p50|p99|99th percentile)\b", after, re.IGNORECASE)
+    if stated:
+        return "p50" if stated[1].lower() in ("median", "p50") else "p99"
     for role, pattern in _BEFORE:
         if re.search(pattern, before, re.IGNORECASE):
             return role

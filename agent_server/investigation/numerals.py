@@ -64,15 +64,14 @@ _ZH_NUMBER = re.compile(
     rf"(?<!第)(?<![零〇一二两三四五六七八九十百千万亿数几])({_ZH}+)\s?(?:(?P<time>纳秒|微秒|毫秒|秒钟|秒|分钟|小时|天)|"
     rf"(?P<size>兆字节|兆|字节)|(?P<ratio>倍)|(?P<cpus>个核|核)|(?P<counted>{_ZH_COUNTED}))"
 )
-_FRACTIONS = (
-    (re.compile(r"\bthree[- ]quarters\b", re.I), 75.0),
-    (re.compile(r"\btwo[- ]thirds\b", re.I), 66.67),
-    (re.compile(r"\b(?:a|one)[- ]third\b", re.I), 33.33),
-    (re.compile(r"\b(?:a|one)[- ]quarter\b", re.I), 25.0),
-    (re.compile(r"\b(?:a|one)[- ]fifth\b", re.I), 20.0),
-    (re.compile(r"\b(?:a|one)[- ]tenth\b", re.I), 10.0),
-    (re.compile(r"\bhalf\b(?= (?:of|the|its|their|that)\b)|一半", re.I), 50.0),
+_PARTS = {"third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9}
+_PARTS |= {"tenth": 10}
+_FRACTION = re.compile(
+    rf"(?<![A-Za-z0-9_])(?P<over>an?|one|two|three|four|five|six|seven|eight|nine)[- ](?P<under>{'|'.join(_PARTS)})s?"
+    r"(?![A-Za-z0-9_])(?! (?:finding|time|thread|process|call|rank|step|window|measurement|way)s?\b)",
+    re.I,
 )
+_HALF = re.compile(r"\bhalf\b(?= (?:of|the|its|their|that)\b)|一半", re.I)
 _HALF_A = re.compile(r"\bhalf an? (millisecond|second|minute|hour)\b|半(秒钟|秒|分钟|小时|天)", re.I)
 # An article that stands for one ("takes a second"); "a second, independent way" is none.
 _A_UNIT = re.compile(
@@ -202,13 +201,7 @@ def _of_digits(text: str) -> Iterator[Said]:
                 if re.fullmatch(r"\s?(?:-|–|,|and|to|/|和|至|到|、)\s?", text[found[-1].end : match.start()])
                 else ""
             )
-        if (
-            name
-            and "." not in raw
-            and match["scale"] is None
-            and (dim == "bare" or not match["cpus"])
-            and dim != "time"
-        ):
+        if name and "." not in raw and match["scale"] is None and dim == "bare":
             found.append(Said(match.start(), match.end("number"), name, ((number, number),)))
             continue
         start, end = match.start(), match.end()
@@ -307,6 +300,8 @@ def _of_words(text: str) -> Iterator[Said]:
     for match in _IN_WORDS.finditer(text):
         words = re.split(r"[ -]", match[1].lower())
         dim, factors = _unit(match)
+        if dim == "cpus" and words == ["one"] and re.search(r"\bof $", text[: match.start()], re.I):
+            continue  # what a share is a share of
         if dim == "bare" and (words == ["one"] or _ARGUED.search(text[match.end() :])):
             continue
         total, current = 0.0, 0.0
@@ -373,9 +368,12 @@ def _about(text: str, match: re.Match[str], value: float) -> tuple[float, float]
 
 
 def _fractions(text: str) -> Iterator[Said]:
-    for pattern, value in _FRACTIONS:
-        for match in pattern.finditer(text):
-            yield Said(match.start(), match.end(), "pct", (_about(text, match, value),), rough=True)
+    for match in _FRACTION.finditer(text):
+        over = 1.0 if match["over"].lower() in ("a", "an") else _WORDS[match["over"].lower()]
+        value = 100.0 * over / _PARTS[match["under"].lower()]
+        yield Said(match.start(), match.end(), "pct", (_about(text, match, value),), rough=True)
+    for match in _HALF.finditer(text):
+        yield Said(match.start(), match.end(), "pct", (_about(text, match, 50.0),), rough=True)
     for match in _HALF_A.finditer(text):
         unit = _TIMES[(match[1] or match[2]).lower()]
         yield Said(match.start(), match.end(), "time", (_span(text, match.start(), match.end(), 0.5, 0.1, unit),))

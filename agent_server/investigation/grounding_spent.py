@@ -1,0 +1,50 @@
+"""What a time or a share was spent on, as the words next to it say. Pure."""
+
+from __future__ import annotations
+
+import re
+
+OF_VICTIM = "victim."
+"""What the names of facts about the victim begin with."""
+OF_CALLS = "calls."
+"""What the names of shares of the time of calls begin with, which are no shares of the window."""
+WAITED = "waited."
+"""What the names of shares of the window begin with that were spent waiting."""
+
+_ABOUT = r"[ :=约为是占了达]*(?:(?:about|around|roughly|only|just|nearly|almost|some|a total of|for) )*$"
+# What the time was spent on, where the words next to a number say it, and which facts are then not meant.
+_RAN = ("run_s", "user_s", "user_pct", "oncpu_s", "oncpu_pct", f"{OF_CALLS}oncpu_pct", f"{OF_VICTIM}user_pct")
+_WAITED = ("wait_s", "block_io_s", "throttled_s", f"{WAITED}window_pct", "runnable_pct", "blocked_pct")
+_SPENT = (
+    (
+        re.compile(rf"(?:\b(?:queued|waits|waited|waiting|blocked|throttled)|等待|阻塞)(?: for)?{_ABOUT}", re.I),
+        re.compile(r"^ (?:of )?(?:waiting|queueing)\b", re.I),
+        _RAN,
+    ),
+    (
+        re.compile(rf"(?:\b(?:ran|runs|running|computed|computes|computing)|运行|计算)(?: for)?{_ABOUT}", re.I),
+        re.compile(r"^ (?:of )?(?:running|computing|on the cpu)\b", re.I),
+        (*_WAITED, "system_s", "system_pct"),
+    ),
+    (
+        re.compile(rf"(?:\b(?:system|kernel) (?:cpu )?time|系统态(?:时间)?)(?: is| was| takes| of| at)?{_ABOUT}", re.I),
+        re.compile(r"^ (?:of |in )?(?:system|kernel) (?:cpu )?time\b|^ in the kernel\b|^ ?的?(?:系统态)", re.I),
+        ("user_s", "user_pct", "run_s", "wait_s", "block_io_s", f"{OF_VICTIM}user_pct"),
+    ),
+)
+_USER = (
+    re.compile(rf"(?:\buser (?:cpu )?time|\buser space|用户态(?:时间)?)(?: is| was| takes| of| at)?{_ABOUT}", re.I),
+    re.compile(r"^ (?:of |in )?user[ -](?:cpu |time|space|mode|code)|^ ?的?(?:用户态)", re.I),
+)
+_IS_USER = ("user_s", "user_pct", f"{OF_VICTIM}user_pct", f"{OF_CALLS}oncpu_pct", "run_s")
+
+
+def otherwise(metric: str, before: str, after: str) -> bool:
+    """Whether the words next to a number say that the time was spent on something else than the fact called `metric`
+    tells of."""
+    if any(pattern.search(part) for pattern, part in zip(_USER, (before, after), strict=True)):
+        return metric not in _IS_USER
+    for ahead, behind, others in _SPENT:
+        if ahead.search(before) or behind.search(after):
+            return metric in others
+    return False
