@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from whystall.agent_server.investigation import grounding_names, grounding_numbers, grounding_states
 from whystall.agent_server.investigation.grounding_clauses import CLAUSES, DENIED, FLATLY
-from whystall.agent_server.investigation.grounding_numbers import WINDOW, Fact
+from whystall.agent_server.investigation.grounding_numbers import OF_LIMIT, WINDOW, Fact
 from whystall.agent_server.investigation.grounding_spent import OF_CALLS, OF_VICTIM, WAITED
 from whystall.agent_server.investigation.numerals import blanked
 from whystall.knowledge_base import components
@@ -62,8 +62,8 @@ _ACCUSES = re.compile(
     r"culprit|causes?|caused|"
     r"causing|blames?|blamed|delays?|delayed|holds? (?:\w+ )?(?:up|back)|held (?:\w+ )?(?:up|back)|stalls?|"
     r"stalled|stalling|hogs?|hogging|"
-    r"steals?|stealing|stolen|responsible|root|origin|because of|due to|exhausted|exhausts|drags?|too (?:long|"
-    r"much|many|high|large|slow))\b|"
+    r"steals?|stealing|stolen|responsible|root|origin|because of|due to|exhausted|exhausts|scarce|wedged|drags?|"
+    r"too (?:long|much|many|high|large|slow))\b|"
     r"慢|卡住|卡死|挂起|瓶颈|罪魁|导致|造成|引起|拖慢|拖住|拖累|停顿|抢走|耗尽|根源|元凶|异常(?!率)|过(?:长|高|多|大)",
     re.I,
 )
@@ -124,6 +124,7 @@ def fault(text: str, cited: Sequence[str], case: Surroundings) -> Fault | None:
     if missing or not cited:
         return "no_finding", ", ".join(missing)
     findings = [case.findings[i] for i in wanted]
+    text = re.sub(r"\bn ?= ?(?=\d)", "", text)  # a number of samples
     spaced = re.sub(r"([，。；：！？（）、])", r" \1 ", _REFERENCE.sub(" ", text))  # no part of a name
     prose = unicodedata.normalize("NFKC", spaced).replace("->", "→").replace("(s)", "s")
     prose = re.sub(r"\*\*|(?<!\w)__|__(?!\w)", "", prose)
@@ -208,6 +209,10 @@ def _facts(findings: Sequence[Finding], case: Surroundings) -> list[Fact]:
         found += [Fact("pid", float(n)) for n in (subject.pid, subject.tid) if n is not None]
         found += [Fact("rank", float(subject.rank))] if subject.rank is not None else []
         found += [Fact("unit", float(n)) for n in re.findall(r"\d+", subject.device or "")[:4]]
+    for finding in findings:
+        used, limit = (finding.metrics.get(name) for name in ("usage_bytes", "limit_bytes"))
+        found += [Fact("pct", 100.0 * used / limit, OF_LIMIT)] if used is not None and limit else []
+    found.append(Fact("devices", float(len({f.subject.device for f in findings if f.subject.device}))))
     found.append(Fact("threads", float(len({f.subject.tid for f in findings if f.subject.tid is not None}))))
     for number in grounding_names.numbers_in(findings):
         found += [Fact(dim, float(number)) for dim in ("pid", "rank", "cpu", "unit", "line")]

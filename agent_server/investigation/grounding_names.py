@@ -190,7 +190,7 @@ def unknown(text: str) -> str | None:
 
 def _strange(text: str) -> Iterator[str]:
     for match in _TOKEN.finditer(_CJK.sub(" ", text)):
-        token = match.group(0).strip(".:'’-#*")
+        token = re.sub(r"(?<![A-Za-z])[Ii]/[Oo](?![A-Za-z])", "IO", match.group(0)).strip(".:'’-#*")
         if re.search(r"\w\(\)?$|\w\(\w", token):
             yield token
             continue

@@ -29,8 +29,8 @@ _BEFORE = (
     ("p99", r"(?:\bp99|\b99th percentile|99 ?分位数?)(?: of| is| latency)?[ :=为是]*$"),
     (
         "period",
-        r"(?:\bevery|\bonce per|\bperiod(?: of| is)?|\bintervals? of|每隔|周期为?|间隔)[ :=约~≈]*(?:about |"
-        r"roughly |some )?$",
+        r"(?:\bevery|\bonce per|\bperiod(?: of| is)?|\bintervals? of|每隔|每(?= *约? *$)|周期为?|间隔)"
+        r"[ :=约~≈]*(?:about |roughly |some )?$",
     ),
     (
         "total",
@@ -39,7 +39,8 @@ _BEFORE = (
     ),
     (
         "each",
-        r"(?:每次|单次|每个请求|\beach (?:\w+ )?(?:takes?|taking|lasts?|lasting))"
+        r"(?:每次|单次|每个请求|(?:每次|单次|每个|一次)[^\d，。；,]{0,10}(?:耗时|需要?|用时|持续|花费?)|"
+        r"\b(?:each|every|an?|one) (?:\w+ )?(?:takes?|took|taking|lasts?|lasted|lasting))"
         r"[ 约耗时为~≈]*(?:about |roughly |some )?$",
     ),
 )
@@ -74,6 +75,13 @@ _RUNS = re.compile(
 )
 
 
+OF_LIMIT = "of_limit"
+"""The name of the share of a limit that is used."""
+# What is counted of the findings cited themselves.
+_CITED = {
+    "threads": re.compile(r" (?:\w+ )?threads\b|(?:其他|其它|别的)?线程", re.I),
+    "devices": re.compile(r" (?:\w+ )?(?:disks|devices|drives)\b|(?:磁|硬|云)?盘|块?设备", re.I),
+}
 _SPARE, _OF_CPU = "spare", "of_cpu"
 _IS_SPARE = re.compile(
     r"^\s?(?:of (?:the|its|their|all) [\w ]{1,20})?(?:is |are |was |were )?(?:idle|spare|free|unused|空闲|闲置)", re.I
@@ -132,9 +140,10 @@ def _fits(said: Said, fact: Fact, text: str) -> bool:
         return False
     if fact.name.startswith(OF_CALLS) and said.rough and not _IS_OF_CALLS.search(text[said.start : said.end + 30]):
         return False
-    if fact.dim == "threads":
-        threads = re.match(r" (?:\w+ )?threads\b|(?:其他|其它|别的)?线程", after)
-        return threads is not None and said.dim in ("bare", "count")
+    if fact.name == OF_LIMIT and not re.search(r"limit|上限|限额|限制", text, re.I):
+        return False
+    if fact.dim in _CITED:
+        return said.dim in ("bare", "count") and _CITED[fact.dim].match(after) is not None
     if said.dim == "pct" and fact.name in _RUNNING and not _RUNS.search(text):
         return False
     if said.dim == fact.dim:

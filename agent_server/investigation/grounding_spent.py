@@ -14,16 +14,20 @@ WAITED = "waited."
 _ABOUT = r"[ :=约为是占了达]*(?:(?:about|around|roughly|only|just|nearly|almost|some|a total of|for) )*$"
 # What the time was spent on, where the words next to a number say it, and which facts are then not meant.
 _RAN = ("run_s", "user_s", "user_pct", "oncpu_s", "oncpu_pct", f"{OF_CALLS}oncpu_pct", f"{OF_VICTIM}user_pct")
-_WAITED = ("wait_s", "block_io_s", "throttled_s", f"{WAITED}window_pct", "runnable_pct", "blocked_pct")
+_WAITED = (
+    *("wait_s", "block_io_s", "throttled_s", f"{WAITED}window_pct", "runnable_pct", "blocked_pct"),
+    *(f"{whose}{how}_pct" for whose in (OF_CALLS, OF_VICTIM) for how in ("blocked", "sleep", "runnable", "idle")),
+)
+_SHARE = r"^(?: of [\w ]{1,30}?)?(?: is| was| are| were)?(?: spent)?"
 _SPENT = (
     (
         re.compile(rf"(?:\b(?:queued|waits|waited|waiting|blocked|throttled)|等待|阻塞)(?: for)?{_ABOUT}", re.I),
-        re.compile(r"^ (?:of )?(?:waiting|queueing)\b", re.I),
+        re.compile(rf"^ (?:of )?(?:waiting|queueing)\b|{_SHARE} (?:waiting|blocked|asleep|off the cpu)\b", re.I),
         _RAN,
     ),
     (
         re.compile(rf"(?:\b(?:ran|runs|running|computed|computes|computing)|运行|计算)(?: for)?{_ABOUT}", re.I),
-        re.compile(r"^ (?:of )?(?:running|computing|on the cpu)\b", re.I),
+        re.compile(rf"^ of (?:running|computing)\b|{_SHARE} (?:running|computing|on (?:the|a|its) cpu)\b", re.I),
         (*_WAITED, "system_s", "system_pct"),
     ),
     (

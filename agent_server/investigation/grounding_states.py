@@ -14,7 +14,7 @@ _LEVELS = {"cpu.saturated": "busy_pct", "disk.saturated": "util_pct"}
 _IDLE_PCT, _BUSY_PCT = 50.0, 30.0
 _IS_IDLE, _IS_BUSY = re.compile(r"\bidle\b|空闲", re.I), re.compile(r"\b(?:busy|fully used)\b|繁忙|忙碌", re.I)
 _PARTLY = re.compile(
-    r"\d\s?%|\b(?:half|partly|third|quarter|fifths?|not|never|percent)\b|n't|n’t|一半|[成分]|百分|不|部分|没", re.I
+    r"\d\s?%|\b(?:half|partly|third|quarter|fifths?|no|not|never|percent)\b|n't|n’t|一半|[成分]|百分|不|部分|没", re.I
 )
 _FLAGS = (
     (
@@ -28,6 +28,21 @@ _FLAGS = (
     ),
     (("direct",), re.compile(r"\bdirect i/?o\b|\bo_direct\b|直接 ?I/?O", re.I)),
 )
+_NONE = re.compile(r"\bnone\b|\bno longer\b|\bneither\b", re.I)
+# Requests of a device by what they do.
+_OPERATIONS = {
+    "read": re.compile(r"\bread (?:requests?|i/?o)\b|读请求|读 ?I/?O", re.I),
+    "write": re.compile(r"\bwrite (?:requests?|i/?o)\b|写请求|写 ?I/?O", re.I),
+}
+_WAITING = re.compile(r"\b(?:waits?|waited|waiting|blocks|blocked|blocking|stuck|stalls?|stalled)\b|等|阻塞|卡", re.I)
+_GOOD = re.compile(r"\b(?:fast|quick|quickly|smooth|smoothly|prompt|promptly|at once|immediately)\b|快|立即|顺畅", re.I)
+# Findings of threads that do not run.
+_OFF_CPU = ("offcpu.blocked", "offcpu.lock_wait", "process.io_wait")
+_RUNNING = re.compile(
+    r"\b(?:spins|spinning|spun|burns?|burning|computes|computing|busy[- ]?(?:loops?|looping|waits?|waiting))\b|"
+    r"空转|忙等|自旋|在计算",
+    re.I,
+)
 # What came back, where all that a finding tells of was still under way.
 _ENDED = re.compile(
     r"\b(?:returned|returns|finished|finishes|completed|completes|came back)\b|"
@@ -38,17 +53,21 @@ _ENDED = re.compile(
 
 def wrong(prose: str, findings: Sequence[Finding]) -> str | None:
     """The words in `prose` that `findings` say otherwise; None where there are none."""
-    return _flagged(prose, findings) or _ended(prose, findings) or _level(prose, findings)
+    for judge in (_flagged, _ended, _level, _operation, _nothing, _off_cpu):
+        if (said := judge(prose, findings)) is not None:
+            return said
+    return None
 
 
 def _flagged(prose: str, findings: Sequence[Finding]) -> str | None:
     """What a finding either says or not: that a call did not end, that it was direct."""
-    for flags, pattern in _FLAGS:
-        said = pattern.search(prose)
-        held = any(f.attributes.get(flag) == "yes" for f in findings for flag in flags)
-        denied = said is not None and FLATLY.search(prose[: said.start()]) is not None
-        if said and held is denied:
-            return said.group(0)
+    for clause in CLAUSES.split(prose):
+        for flags, pattern in _FLAGS:
+            said = pattern.search(clause)
+            held = any(f.attributes.get(flag) == "yes" for f in findings for flag in flags)
+            before = clause[: said.start()] if said else ""
+            if said and held is bool(FLATLY.search(before) or _NONE.search(before)):
+                return said.group(0)
     return None
 
 
@@ -75,5 +94,37 @@ def _level(prose: str, findings: Sequence[Finding]) -> str | None:
         kinds = [k for k in _LEVELS if not told & {"cpu", "disk"} or k.partition(".")[0] in told]
         values = [f.metrics[_LEVELS[f.kind]] for f in findings if f.kind in kinds and _LEVELS[f.kind] in f.metrics]
         if values and (min(values) > _IDLE_PCT if idle else max(values) < _BUSY_PCT):
+            return said.group(0)
+    return None
+
+
+def _operation(prose: str, findings: Sequence[Finding]) -> str | None:
+    """Requests that are said to be of the other kind than those cited."""
+    kinds = [f.attributes["operation"] for f in findings if f.kind == "block.slow_io" and "operation" in f.attributes]
+    for operation, pattern in _OPERATIONS.items():
+        said = pattern.search(prose)
+        if said and kinds and len(kinds) == len(findings) and not any(operation in kind for kind in kinds):
+            return said.group(0)
+    return None
+
+
+def _nothing(prose: str, findings: Sequence[Finding]) -> str | None:
+    """Somebody who waits, where all that was measured is nothing."""
+    if any(value for f in findings for value in f.metrics.values()) or _GOOD.search(prose):
+        return None
+    for clause in CLAUSES.split(prose):
+        said = _WAITING.search(clause)
+        if said and not DENIED.search(clause):
+            return said.group(0)
+    return None
+
+
+def _off_cpu(prose: str, findings: Sequence[Finding]) -> str | None:
+    """Somebody who runs, where all that was found is that he does not."""
+    if any(f.kind not in _OFF_CPU for f in findings):
+        return None
+    for clause in CLAUSES.split(prose):
+        said = _RUNNING.search(clause)
+        if said and not DENIED.search(clause):
             return said.group(0)
     return None

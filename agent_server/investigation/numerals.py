@@ -25,7 +25,7 @@ _SCALES = {"k": 1e3, "thousand": 1e3, "million": 1e6, "billion": 1e9, "百万": 
 _DIGITS = r"\d{1,3}(?:[,'\u2009\u202f]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+"
 _NUMBER = rf"(?:{_DIGITS})(?:\s?[x×*]\s?10\^?[-−]?\d+|e[-+−]?\d+)?"
 _SIZE = r"(?:[kmgt]i?b|bytes?|b|(?:kilo|mega|giga|tera|kibi|mebi|gibi)bytes?|兆字节|字节|兆)"
-_PER_S = r"\s?(?:/|per |a |每)\s?(?:seconds?|sec|s|秒)"
+_PER_S = r"\s?(?:/|per |an? |each |every |每)\s?(?:seconds?|sec|s|秒)"
 _UNIT = (
     r"(?P<pct>%|percent(?:age points?)?|per cent|pct|个?百分点)"
     rf"|(?P<byterate>{_SIZE}{_PER_S})"
@@ -41,7 +41,8 @@ _WRITTEN = re.compile(
     rf"(?:[ -]?(?:{_UNIT}))?(?![A-Za-z0-9_])",
     re.IGNORECASE,
 )
-_RANGE = re.compile(r"\s?(?:-|–|—|~|to|and|到|至)\s?", re.IGNORECASE)
+_RANGE = re.compile(r"\s?(?:-|–|—|~|to|and|(?:out )?of(?: the)?|到|至)\s?", re.IGNORECASE)
+_EACH_S = re.compile(r"每秒(?:钟)?[^\s\d，。,]{0,6}\s?$")
 
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
@@ -71,6 +72,7 @@ _FRACTION = re.compile(
     r"(?![A-Za-z0-9_])(?! (?:finding|time|thread|process|call|rank|step|window|measurement|way)s?\b)",
     re.I,
 )
+_OF_A = re.compile(r" of an? (millisecond|second|minute|hour)\b", re.I)
 _HALF = re.compile(r"\bhalf\b(?= (?:of|the|its|their|that)\b)|一半", re.I)
 _HALF_A = re.compile(r"\bhalf an? (millisecond|second|minute|hour)\b|半(秒钟|秒|分钟|小时|天)", re.I)
 # An article that stands for one ("takes a second"); "a second, independent way" is none.
@@ -193,6 +195,7 @@ def _of_digits(text: str) -> Iterator[Said]:
             if _RANGE.fullmatch(text[match.end() : after.start("number")]):  # 0.8 to 1.2 s
                 unit, scale = after, _SCALES.get((after["scale"] or "").lower(), scale)
         dim, factors = _unit(unit)
+        dim = "byterate" if dim == "size" and _EACH_S.search(text[: match.start()]) else dim
         counted = _COUNTED.match(text[match.end() :]) is not None
         name = "" if counted else next((n for p, n in _NAMES if p.search(text[: match.start()])), "")
         if found and not name and found[-1].dim in ("pid", "rank", "cpu", "unit") and dim == "bare":
@@ -371,6 +374,11 @@ def _fractions(text: str) -> Iterator[Said]:
     for match in _FRACTION.finditer(text):
         over = 1.0 if match["over"].lower() in ("a", "an") else _WORDS[match["over"].lower()]
         value = 100.0 * over / _PARTS[match["under"].lower()]
+        if of_a := _OF_A.match(text[match.end() :]):  # eight tenths of a second
+            low, high = _about(text, match, value)
+            factor = _TIMES[of_a[1].lower()] / 100
+            yield Said(match.start(), match.end() + of_a.end(), "time", ((low * factor, high * factor),))
+            continue
         yield Said(match.start(), match.end(), "pct", (_about(text, match, value),), rough=True)
     for match in _HALF.finditer(text):
         yield Said(match.start(), match.end(), "pct", (_about(text, match, 50.0),), rough=True)
@@ -378,6 +386,8 @@ def _fractions(text: str) -> Iterator[Said]:
         unit = _TIMES[(match[1] or match[2]).lower()]
         yield Said(match.start(), match.end(), "time", (_span(text, match.start(), match.end(), 0.5, 0.1, unit),))
     for match in _A_UNIT.finditer(text):
+        if re.search(r"(?:bytes?|[kmgt]i?b|times|requests|\d) $", text[: match.start()], re.I):
+            continue  # so much each second
         unit, start = _TIMES[match[1].lower()], match.start(1)
         low, high = _span(text, start, match.end(), 1.0, 1.0, unit)
         yield Said(start, match.end(), "time", ((max(low, 0.8 * unit), min(high, 1.5 * unit)),))
