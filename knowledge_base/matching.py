@@ -1,8 +1,8 @@
 """Which past incidents a text or a case resembles, and why.
 
-Three stages: exact signatures; the ranks of words and of features fused; and then, for a case, a card is accepted only
+Three stages: exact signatures; the ranks of words and of features fused; and then, for a case, a card is similar only
 if both share something that tells one problem from another, and nothing contradicts. A score decides the order, never
-whether to accept: scores of wrong cards are not lower than those of right ones.
+whether a card is similar: scores of wrong cards are not lower than those of right ones.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _ENOUGH = 1.75
 # ... or, where a short question has three words that mean something, three quarters of what it says.
 _SEVERAL, _MOST_OF = 3, 0.75
 _SHOWN = 12
+_NEAREST = 3  # cards that are named though none is like the case
 _CAUSE = "cause:"
 _NAMES = ("frame:", "code:", "program:", "neighbour:", "file:", "place:", "irq:", "device:", "fs:", "period:", "quota:")
 _MOST = 100
@@ -102,6 +103,7 @@ def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
     """Past incidents that resemble the case of which `evidence` is known, best first.
 
     Empty when none shares an exact signature or a telling feature with it, or when everything that does contradicts it.
+    Where all that do share too little to be called similar, a few of them are given as `weak`: the nearest, no answer.
     `Match.known` only for a reviewed card of the same cause that shares the signature of one fault at one place.
     """
     limit = max(1, min(limit, _MOST))
@@ -117,17 +119,21 @@ def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
             card.features = frozenset(f for f in its.get(n, ()) if not f.startswith(SIGNATURE))
             card.exact = exact.get(n, [])
         overlap = _overlap(cards.values(), mine, weights)
-        accepted = [card for card in cards.values() if _accepted(card, evidence)]
-        _remember(db, accepted)
-        _score(accepted, by_word, overlap, evidence.at)
-        best = sorted(accepted, key=_order)[:limit]
+        fitting = [card for card in cards.values() if not _contradicted(card, evidence)]
+        accepted = [card for card in fitting if _alike(card, evidence)]
+        # Where nothing is like the case, the nearest are named as no more than that.
+        shown, most = (accepted, limit) if accepted else ([c for c in fitting if c.telling], min(limit, _NEAREST))
+        _remember(db, shown)
+        _score(shown, by_word, overlap, evidence.at)
+        best = sorted(shown, key=_order)[:most]
         bodies = _bodies(file, db, best)
     found = []
     for card in best:
         shared = _said(card)[:_SHOWN]
         match = _match(card, bodies[card.n], "signature" if card.exact else "evidence", shared, evidence.ran)
-        known = _known(card, evidence)
-        found.append(match.model_copy(update={"known": known, "fix": bodies[card.n].fix if known else None}))
+        known = bool(accepted) and _known(card, evidence)
+        told = {"known": known, "weak": not accepted, "fix": bodies[card.n].fix if known else None}
+        found.append(match.model_copy(update=told))
     return _numbered(found)
 
 
@@ -195,21 +201,23 @@ def _kinds(features: Iterable[str]) -> frozenset[str]:
     return frozenset(f for f in features if f.startswith("kind:"))
 
 
-def _accepted(card: _Card, evidence: Evidence) -> bool:
-    """Whether what is shared is a reason to show the card, and nothing speaks against it.
-
-    An exact signature and a cause that the evidence supports are reasons, and so is something telling where the
-    evidence is alike as a whole. A card contradicts a case of another cause, one whose cause the case rules out, and
-    one all of whose kinds of findings were measured here and found normal.
+def _alike(card: _Card, evidence: Evidence) -> bool:
+    """Whether what is shared is a reason to call the card similar: an exact signature, a cause that the evidence
+    supports, or something telling where the evidence is alike as a whole.
     """
     same_cause = evidence.cause is not None and card.cause == evidence.cause
-    if not (card.exact or same_cause or (card.telling and card.alike)):
-        return False
+    return bool(card.exact) or same_cause or (bool(card.telling) and card.alike)
+
+
+def _contradicted(card: _Card, evidence: Evidence) -> bool:
+    """Whether something speaks against the card: a case of another cause, one whose cause the case rules out, and one
+    all of whose kinds of findings were measured here and found normal.
+    """
     another = card.cause is not None and card.cause != evidence.cause
     if another and (evidence.cause is not None or card.cause in evidence.ruled_out):
-        return False
+        return True
     kinds = {f.partition(":")[2] for f in _kinds(card.features)}
-    return not kinds or not kinds <= evidence.normal
+    return bool(kinds) and kinds <= evidence.normal
 
 
 def _known(card: _Card, evidence: Evidence) -> bool:

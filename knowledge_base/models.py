@@ -186,8 +186,8 @@ class Match(Model):
     `how`: an exact signature, the same evidence, or words. `shared` says why: what both have, as ``signature``,
     ``kind:``, ``feature:`` or ``word:`` codes. `known`: the card is reviewed, and what is shared tells it from others:
     it may be quoted as a known incident. `unchecked`: tools that decided the past case and have not run in this one.
-    `weak`: it shares too little with a question to answer it, and is only the nearest. `occurrences` with the first
-    one; `last_seen` is RFC 3339, None for what only the literature saw. `fix`: what solved it, of a known one.
+    `weak`: it shares too little with a question or a case to answer it, and is only the nearest. `occurrences` with the
+    first one; `last_seen` is RFC 3339, None for what only the literature saw. `fix`: what solved it, of a known one.
     """
 
     incident: str

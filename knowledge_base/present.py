@@ -200,6 +200,7 @@ class _View:
             "blind": self.blind(d.coverage),
             "reasoned": explained(d.reasoning, by_id, self._suffix, self._lang, budget // 2 if budget else _STORY),
             "matches": shown(d.matches, self._suffix, self._lang, d.victim),
+            "answered": not d.matches or any(not match.weak for match in d.matches),
         }
 
     def _title(self, cause: str, causes: Mapping[str, Cause]) -> Safe:

@@ -34,8 +34,8 @@ class KnownIncidents:
         self._lang = lang
 
     def similar(self, case: Case) -> list[Card]:
-        """Those that share evidence with `case`, best first."""
-        return [self._card(match) for match in self._kb.match(case.diagnosis())[:_SHOWN]]
+        """Those that share evidence with `case`, best first; none that is only the nearest."""
+        return [self._card(match) for match in self._kb.match(case.diagnosis())[:_SHOWN] if not match.weak]
 
     def search(self, text: str) -> list[Card]:
         """Those that share words with `text`, best first; none that is only the nearest and no answer."""
