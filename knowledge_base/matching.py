@@ -45,7 +45,7 @@ _SUPPORTING = 0.5
 # card once all of their cause are taken out (15 without), and 30 instead of 31 find one of their cause first.
 _ALIKE, _ALIKE_KINDS = 0.75, 0.5
 # A question is answered by a card that shares with it what nearly two words say that only this card has: of the first
-# half of the questions in the catalogue, 25 of 28 without an answer stay below it, and 72 of 81 with one reach it.
+# half of the questions in the catalogue, 25 of 28 without an answer stay below it, and 75 of 81 with one reach it.
 _ENOUGH = 1.75
 # ... or, where a short question has three words that mean something, three quarters of what it says.
 _SEVERAL, _MOST_OF = 3, 0.75
