@@ -29,6 +29,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,21 @@ def diagnose(scenario: Scenario, pid: int, options: Namespace, environment: dict
     return {**tickets[0]["diagnosis"], "ticket": tickets[0]["id"]}
 
 
+def watched(diagnosis: Diagnosis, began: int, ended: int) -> tuple[int, int]:
+    """When it was measured what the diagnosis says, in CLOCK_MONOTONIC nanoseconds: during its latest look, within
+    the time from `began` to `ended`. Steps before that may have been of other lengths.
+    """
+    ahead = time.time_ns() - time.monotonic_ns()
+    looks = [(_nanoseconds(look["start"]) - ahead, int(look["window_s"] * 1e9)) for look in diagnosis["coverage"]]
+    start, length = max(looks, default=(began, ended - began))
+    return max(start, began), min(start + length, ended)
+
+
+def _nanoseconds(moment: str) -> int:
+    """Of the Unix clock, from ISO 8601."""
+    return int(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1e9)
+
+
 def between_times(log: Sequence[Event], began: int, ended: int) -> list[Event]:
     """The steps and checkpoints that start within a span of CLOCK_MONOTONIC nanoseconds.
 
@@ -348,7 +364,7 @@ def main(argv: list[str] | None = None) -> int:
                 diagnosis = diagnose(scenario, process.pid, options, environment)
                 ended = time.monotonic_ns()
             print("\ncompared with what the simulator logged:")
-            rows = scenario.judge(diagnosis, between_times(read_log(log), began, ended))
+            rows = scenario.judge(diagnosis, between_times(read_log(log), *watched(diagnosis, began, ended)))
             return 0 if show([*rows, *([model_row(diagnosis)] if options.llm and scenario.stalls else [])]) else 1
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime, timezone
 from typing import Any
 
 import demo
@@ -71,6 +73,20 @@ def test_less_is_accepted_only_when_it_says_what_it_could_not_see() -> None:
     assert not accepts(diagnosis(verdict="inconclusive", cause=None, coverage=blind("sampled"), assessments=ruled_out))
     assert not accepts(diagnosis(verdict="likely", cause="slow_device", coverage=blind("sampled")))
     assert not accepts(diagnosis(verdict="healthy", coverage=blind("sampled")))
+
+
+def test_it_is_compared_with_what_was_logged_while_it_was_measured() -> None:
+    ahead = time.time_ns() - time.monotonic_ns()
+    now = time.monotonic_ns()
+
+    def look(before_s: float) -> dict[str, Any]:
+        start = datetime.fromtimestamp((now - before_s * 1e9 + ahead) / 1e9, timezone.utc)
+        return {"start": start.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "window_s": 12.0}
+
+    twice = {"coverage": [look(40), look(20), look(20)]}
+    start, end = demo.watched(twice, now - int(60e9), now)
+    assert [round((at - now) / 1e9, 1) for at in (start, end)] == [-20, -8]
+    assert demo.watched({"coverage": []}, 5, 9) == (5, 9)
 
 
 def test_background_is_right_only_when_healthy() -> None:
