@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.database import Database
 
 # Raised when cards are to be found by other terms or features than those they were stored with.
-_INDEX_VERSION = 1
+_INDEX_VERSION = 2
 SIGNATURE = "sig:"
 _AT_ONCE = 500  # cards held in memory
 
@@ -78,7 +78,8 @@ def indexed(incident: Incident) -> Indexed:
 
 def index_hash() -> str:
     """Changes when stored cards have to be indexed anew: other code, or another glossary."""
-    return hashlib.sha256(catalog("glossary.yaml").read_bytes()).hexdigest()[:32] + f".{_INDEX_VERSION}"
+    tables = b"".join(catalog(name).read_bytes() for name in ("glossary.yaml", "traditional.txt"))
+    return hashlib.sha256(tables).hexdigest()[:32] + f".{_INDEX_VERSION}"
 
 
 def reindex(file: Database, db: SqliteDatabase) -> None:

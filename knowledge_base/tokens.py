@@ -2,14 +2,15 @@
 raw text.
 
 Latin words are taken in lower case, whole and split at underscores; Chinese runs as overlapping pairs of
-characters, since most technical words have two. Words of both languages that mean the same also yield one
-shared concept (see ``glossary.yaml``), which is what lets a question in one language find an answer in the
-other.
+characters, since most technical words have two. Full-width letters and traditional characters count as the
+plain ones. Words of both languages that mean the same also yield one shared concept (see ``glossary.yaml``),
+which is what lets a question in one language find an answer in the other.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import cache
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from whystall.knowledge_base.models import Model
 
 _WORD = re.compile(r"[a-z0-9_]+")
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]+")
+_UNSEEN = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff]")
 _STOPPED = (
     "a about after all an and are as at be because but by can do does for from had has have how i if in into is it its "
     "my no not of on one or our so than that the their them then there they this to up use used was we what when where "
@@ -49,7 +51,7 @@ class _Concept(Model):
 
 def terms(text: str) -> Terms:
     """The terms of `text`, each once, in order; empty for text without words. Accepts any string."""
-    lower = text.lower()
+    lower = plain(text)
     latin = _WORD.findall(lower)
     words = [f"{_CONCEPT}{name}" for name in _concepts(latin, lower)]
     for word in latin:
@@ -59,9 +61,24 @@ def terms(text: str) -> Terms:
     return Terms(list(dict.fromkeys(words)), list(dict.fromkeys(grams)))
 
 
+def plain(text: str) -> str:
+    """`text` in lower case, in characters of normal width, without invisible ones, in simplified Chinese as far as the
+    table of characters goes.
+    """
+    if text.isascii():
+        return text.lower()
+    return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).lower().translate(_simplified())
+
+
+@cache
+def _simplified() -> dict[int, str]:
+    lines = catalog("traditional.txt").read_text("utf-8").splitlines()
+    return {ord(pair[0]): pair[1] for line in lines if not line.startswith("#") for pair in line.split()}
+
+
 def concepts(text: str) -> frozenset[str]:
     """The concepts of the glossary that `text` names, in either language."""
-    lower = text.lower()
+    lower = plain(text)
     return frozenset(_concepts(_WORD.findall(lower), lower))
 
 

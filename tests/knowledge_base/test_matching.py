@@ -97,6 +97,21 @@ def test_a_question_in_one_language_finds_an_incident_told_in_the_other(kb: Know
     assert {"word:checkpoint", "word:hang"} <= set(found["mine"])
 
 
+@pytest.mark.parametrize(
+    ("typed", "plain"),
+    [
+        ("ｃｈｅｃｋｐｏｉｎｔ　ＦＳＹＮＣ ｂｌｏｃｋｓ ｔｒａｉｎｉｎｇ", "checkpoint fsync blocks training"),
+        ("訓練寫檢查點時卡住，顯卡空閒", "训练写检查点时卡住，显卡空闲"),
+        ("容器 CPU 配額 限流", "容器 CPU 配额 限流"),
+        ("check\u200bpoint \ufefffsync", "checkpoint fsync"),
+    ],
+)
+def test_other_forms_of_a_character_find_the_same(kb: KnowledgeBase, typed: str, plain: str) -> None:
+    found = kb.search(plain)
+    assert found
+    assert [(m.incident, m.weak) for m in kb.search(typed)] == [(m.incident, m.weak) for m in found]
+
+
 HOSTILE = [
     "",
     "   ",
