@@ -17,8 +17,11 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 def aside(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; it becomes `path` when all went well, and is removed otherwise.
 
-    Raises `ToolError`: disk_full, or io_error with the system's word for it. What was at `path` stays until then.
+    Raises `ToolError`: disk_full, or io_error with the system's word for it; also where `path` is something whose place
+    no file may take (a device, a pipe). What was at `path` stays until then.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):  # of a directory the system says so itself
+        raise ToolError(ErrorCode.IO_ERROR, f"{path} is no regular file", "choose a file to write to")
     beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
     try:
         yield beside
