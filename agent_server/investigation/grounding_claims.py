@@ -63,8 +63,15 @@ _ACCUSES = re.compile(
     r"causing|blames?|blamed|delays?|delayed|holds? (?:\w+ )?(?:up|back)|held (?:\w+ )?(?:up|back)|stalls?|"
     r"stalled|stalling|hogs?|hogging|"
     r"steals?|stealing|stolen|responsible|root|origin|because of|due to|exhausted|exhausts|scarce|wedged|drags?|"
+    r"limits (?:the|this|it)\b|what limits|limiting|restricts?|constrains?|"
     r"too (?:long|much|many|high|large|slow))\b|"
-    r"慢|卡住|卡死|挂起|瓶颈|罪魁|导致|造成|引起|拖慢|拖住|拖累|停顿|抢走|耗尽|根源|元凶|异常(?!率)|过(?:长|高|多|大)",
+    r"慢|卡住|卡死|挂起|瓶颈|罪魁|导致|造成|引起|拖慢|拖住|拖累|停顿|抢走|耗尽|限制了|制约|根源|元凶|异常(?!率)|过(?:长|高|多|大)",
+    re.I,
+)
+# What accuses although it denies.
+_LACKS = re.compile(
+    r"\b(?:not enough|insufficient|too (?:few|little)|shortages?|short of|lacks?|lacking)\b|"
+    r"(?:不足|不够)(?! ?[\d一二三四五六七八九十百])|紧张|短缺",
     re.I,
 )
 _ADVICE = re.compile(
@@ -87,7 +94,8 @@ _DOES = (
 _VICTIM_DOES = re.compile(
     r"\b(?:(?:training|main|dispatch|victim'?s?) (?:thread|process|loop|job)|the job|the victim|the trainer|"
     r"the training)" + _DOES + r"|"
-    r"(?:训练|主|受害)(?:线程|进程|循环)(?:自己|一直|本身|大部分时间|都|在|也|则)*(?:等|阻塞|卡|停|写|读|花|损失|处于|被|调用|耗|执行)|"
+    r"(?:训练|主|受害)(?:线程|进程|循环)(?:自己|一直|本身|大部分时间|[ \d.%约近]*的时间|都|在|也|则)*"
+    r"(?:等|阻塞|卡|停|写|读|花|损失|处于|被|调用|耗|执行)|"
     r"作业(?:自己|一直|本身|在)*(?:等待|阻塞|卡|停)",
     re.I,
 )
@@ -260,6 +268,8 @@ def _state(prose: str, findings: Sequence[Finding]) -> Fault | None:
 def _says_nothing(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault | None:
     """A sentence without a number, a name or a component of the findings cited."""
     bare = grounding_names.without_names(prose, grounding_names.names(findings) | _names_of_case(findings, case))
+    if case.verdict is Verdict.HEALTHY and _ALL_WELL.search(prose):
+        return None
     spoken = bare != prose or blanked(bare) != bare or components.named(prose) or _WAITS.search(prose)
     return None if spoken else ("no_finding", "")
 
@@ -270,7 +280,7 @@ def _accused(name: str, kinds: set[str], text: str, findings: Sequence[Finding])
     bad = [f for f in concerned if f.polarity is Polarity.ABNORMAL]
     for clause in CLAUSES.split(text):
         for _, words in (found for found in components.named(clause) if found[0] == name):
-            if not bad and not DENIED.search(clause):
+            if not bad and not DENIED.search(clause.lower().replace(words, " ")):
                 return "contradicted", words
             before = clause[: clause.lower().index(words)]
             if len(bad) == len(concerned) and FLATLY.search(before):
@@ -285,7 +295,10 @@ def _well(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault 
     for clause in CLAUSES.split(prose):
         denied = DENIED.search(clause)
         accused = _ACCUSES.search(clause)
-        if accused and not denied and judged and not abnormal:
+        lacks = _LACKS.search(clause)
+        if lacks and not DENIED.search(clause.replace(lacks.group(0), " ")):
+            accused, denied = lacks, None
+        if accused and not denied and not abnormal and (judged or case.verdict is Verdict.HEALTHY):
             return "contradicted", accused.group(0)
         well = _WELL.search(clause)
         if well and judged and len(abnormal) == len(judged):

@@ -53,7 +53,7 @@ _AFTER = (
 )
 _PLAYED_BY = {
     "max": ("max_ms", "episode_ms", "p99_ms", "queue_p99_ms"),
-    "p50": ("p50_ms",),
+    "p50": ("p50_ms", "episode_ms"),
     "p99": ("p99_ms", "queue_p99_ms"),
     "period": ("period_s",),
     "each": ("episode_ms", "p50_ms", "p99_ms", "max_ms", "mean_us", "await_ms", "transfer_ms", "own_ms", "peers_ms"),

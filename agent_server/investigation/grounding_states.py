@@ -12,7 +12,8 @@ from whystall.tools.contract.findings import Finding
 # How busy a host's CPUs or a disk were, in percent: who is called idle is not above, who is called busy not below.
 _LEVELS = {"cpu.saturated": "busy_pct", "disk.saturated": "util_pct"}
 _IDLE_PCT, _BUSY_PCT = 50.0, 30.0
-_IS_IDLE, _IS_BUSY = re.compile(r"\bidle\b|空闲", re.I), re.compile(r"\b(?:busy|fully used)\b|繁忙|忙碌", re.I)
+_IS_IDLE = re.compile(r"\bidle\b|\b(?:are|is|stay|stays) (?:mostly |largely )?(?:free|unused)\b|空闲", re.I)
+_IS_BUSY = re.compile(r"\b(?:busy|fully used)\b|繁忙|忙碌", re.I)
 _PARTLY = re.compile(
     r"\d\s?%|\b(?:half|partly|third|quarter|fifths?|no|not|never|percent)\b|n't|n’t|一半|[成分]|百分|不|部分|没", re.I
 )
@@ -34,6 +35,9 @@ _OPERATIONS = {
     "read": re.compile(r"\bread (?:requests?|i/?o)\b|读请求|读 ?I/?O", re.I),
     "write": re.compile(r"\bwrite (?:requests?|i/?o)\b|写请求|写 ?I/?O", re.I),
 }
+_A_READ = re.compile(r"\b(?:a|its|the|slow|for) reads?\b|\breading\b|读取|读盘", re.I)
+_A_WRITE = re.compile(r"\b(?:a|its|the|slow|for) writes?\b|\bwriting\b|写入|写盘", re.I)
+_READS, _WRITES = re.compile(r"p?readv?\d*|preadv2"), re.compile(r"p?writev?\d*|pwritev2|f(?:data)?sync|msync")
 _WAITING = re.compile(r"\b(?:waits?|waited|waiting|blocks|blocked|blocking|stuck|stalls?|stalled)\b|等|阻塞|卡", re.I)
 _GOOD = re.compile(r"\b(?:fast|quick|quickly|smooth|smoothly|prompt|promptly|at once|immediately)\b|快|立即|顺畅", re.I)
 # Findings of threads that do not run.
@@ -53,7 +57,7 @@ _ENDED = re.compile(
 
 def wrong(prose: str, findings: Sequence[Finding]) -> str | None:
     """The words in `prose` that `findings` say otherwise; None where there are none."""
-    for judge in (_flagged, _ended, _level, _operation, _nothing, _off_cpu):
+    for judge in (_flagged, _ended, _level, _operation, _call, _nothing, _off_cpu):
         if (said := judge(prose, findings)) is not None:
             return said
     return None
@@ -105,6 +109,17 @@ def _operation(prose: str, findings: Sequence[Finding]) -> str | None:
         said = pattern.search(prose)
         if said and kinds and len(kinds) == len(findings) and not any(operation in kind for kind in kinds):
             return said.group(0)
+    return None
+
+
+def _call(prose: str, findings: Sequence[Finding]) -> str | None:
+    """Reads, where what held the thread was a write or a sync, and the other way round."""
+    calls = [f.attributes.get("syscall", "") for f in findings]
+    for pattern, others in ((_A_READ, _WRITES), (_A_WRITE, _READS)):
+        for clause in CLAUSES.split(prose):
+            said = pattern.search(clause)
+            if said and all(others.fullmatch(call) for call in calls) and not DENIED.search(clause):
+                return said.group(0)
     return None
 
 

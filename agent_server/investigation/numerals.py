@@ -22,7 +22,7 @@ _TIMES = {
 _SIZES = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "字": 0, "兆": 2}
 _SCALES = {"k": 1e3, "thousand": 1e3, "million": 1e6, "billion": 1e9, "百万": 1e6, "万": 1e4, "亿": 1e8, "千": 1e3}
 
-_DIGITS = r"\d{1,3}(?:[,'\u2009\u202f]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+"
+_DIGITS = r"\d{1,3}(?: \d{3}){2,}(?![\d ]*\d)|\d{1,3}(?:[,'\u2009\u202f]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+"
 _NUMBER = rf"(?:{_DIGITS})(?:\s?[x×*]\s?10\^?[-−]?\d+|e[-+−]?\d+)?"
 _SIZE = r"(?:[kmgt]i?b|bytes?|b|(?:kilo|mega|giga|tera|kibi|mebi|gibi)bytes?|兆字节|字节|兆)"
 _PER_S = r"\s?(?:/|per |an? |each |every |每)\s?(?:seconds?|sec|s|秒)"
