@@ -35,7 +35,7 @@ _NOTES = (
     "frequent cause first, whatever is asked",
     "symptoms are kept free of what was known later (a test says how), so that another card of the same cause is hard "
     "to find by words alone; evidence is what tells. It is asked for without cause and signatures, and where what is "
-    "shared is too little ours names nothing, which costs hits and is what abstaining on unseen causes takes",
+    "shared is too little the nearest are named as weak, which counts for the places and as abstaining",
     "one person wrote cards, glossary and questions: the questions from the sources' accounts before the cards; those "
     "of accounts that no card was written from are all held out. Matching was tuned on the first half of the "
     "questions and on the cards (symptom, evidence, unseen), of which no half is held out",
