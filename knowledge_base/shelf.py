@@ -137,12 +137,18 @@ class Cards:
             put_card(db, card)
         return card
 
-    def accept(self, id: str, by: str = "") -> Incident:
+    def accept(self, id: str, by: str = "", *, shown: Incident | None = None) -> Incident:
         """The card `id` as reviewed, with its notes: from now on it may be quoted as known. What was said against it
         before flags it no more.
+
+        `shown`: the card as it was read; `ToolError` (bad_argument) when it was changed since, by somebody else or by a
+        ticket that was resolved: nobody answers for what nobody read.
         """
         with self._file.write() as db:
-            card = card_life.accepted(self._get(db, id), by, now())
+            card = self._get(db, id)
+            if shown is not None and card != shown:
+                raise ToolError(ErrorCode.BAD_ARGUMENT, f"{card.id} was changed meanwhile", "read it again")
+            card = card_life.accepted(card, by, now())
             feedback.settle(db, card.id)
             put_card(db, card)
         return card

@@ -405,3 +405,14 @@ def test_a_card_added_here_begins_its_life_here(kb: KnowledgeBase) -> None:
         with pytest.raises(ToolError) as caught:
             kb.add_incident(foreign.model_copy(update={"id": id}))
         assert caught.value.code is ErrorCode.BAD_ARGUMENT
+
+
+def test_what_was_changed_after_it_was_read_is_not_accepted(kb: KnowledgeBase) -> None:
+    ticket = kb.draft_ticket(checkpoint())
+    kb.resolve_ticket(ticket.id, "asynchronous checkpoints")
+    read = kb.get_incident("ticket-1")
+    changed = kb.cards.edit("ticket-1", {"fix": {"en": "delete everything"}}, "bob")
+    with pytest.raises(ToolError, match="changed meanwhile"):
+        kb.cards.accept("ticket-1", "ann", shown=read)
+    assert kb.get_incident("ticket-1").state == "draft"
+    assert kb.cards.accept("ticket-1", "ann", shown=changed).state == "reviewed"

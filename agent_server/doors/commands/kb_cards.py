@@ -176,7 +176,7 @@ def _ask(cards: Cards, card: Incident, by: str, lang: Lang) -> None:
         answer = _typed(words["ask"]).lower()
         try:
             if answer in ("a", "accept"):
-                card = cards.accept(card.id, by)
+                card = cards.accept(card.id, by, shown=card)
                 break
             if answer in ("r", "retire"):
                 card = cards.retire(card.id, _typed(words["why"]), by)
@@ -187,6 +187,7 @@ def _ask(cards: Cards, card: Incident, by: str, lang: Lang) -> None:
                 break
         except ToolError as error:
             console.note(f"{error.message}; {error.remedy}")
+            card = cards.get(card.id)
     console.say(f"{card.id}: {words['states'][card.state]}")
 
 
