@@ -133,7 +133,8 @@ class Diagnosing:
 
         A profile joins each look that traces the scheduler, and what a recording holds of that. The ranks of a job are
         judged first where their traces are given; then the process of the slow one, where it is on this host. `driver`:
-        who chooses what to look at instead of the rules. `lang`: of progress, and of what a model is told.
+        who chooses what to look at instead of the rules. `lang`: of progress, and of what a model is told. Where there
+        is no room to store it, the answer says so (`not_stored`), and has no ticket.
         """
         from whystall.agent_server.remembering import remember
 

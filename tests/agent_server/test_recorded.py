@@ -87,3 +87,18 @@ def test_a_damaged_recording_is_refused(tmp_path: Path, damage: str) -> None:
     with pytest.raises(ToolError) as refused:
         diagnose(copy)
     assert refused.value.code is ErrorCode.BAD_RECORDING
+
+
+def test_an_answer_that_there_is_no_room_to_store_is_given_all_the_same() -> None:
+    with App().closing() as app:
+        with app.kb()._file.read() as db:
+            pages = db.conn.execute("PRAGMA page_count").fetchone()[0]
+            db.conn.execute(f"PRAGMA max_page_count = {pages}")
+            free = db.conn.execute("PRAGMA freelist_count").fetchone()[0]
+        assert free == 0
+        found = anyio.run(lambda: app.diagnose(DiagnoseParams(ticket=True), source=RECORDED / "checkpoint"))
+        assert app.kb().list_tickets() == []
+    assert (found.verdict, found.cause) == EXPECTED["checkpoint"]
+    assert found.ticket is None
+    assert found.matches
+    assert "not_stored" in {spot.code for look in found.coverage for spot in look.not_seen}
