@@ -37,7 +37,7 @@ _FUSED = 60
 _RECENT_DAYS = 20.0 / math.log(1 / 0.062)
 _RECENCY = 1 / (_FUSED + 1) - 1 / (_FUSED + 2)
 CANDIDATES = 50  # of each list
-_EXACT = 50  # cards with one signature: the latest of them
+_EXACT = 50  # cards with one signature: the latest of them, and the first, so that a large import hides none
 # Features that only support (file system, device class, period) weigh half of one that tells.
 _SUPPORTING = 0.5
 # Without a common cause, evidence is alike if what is shared is most of what the shorter account tells, and half of the
@@ -65,6 +65,7 @@ class _Card:
     id: str
     state: str
     cause: str | None
+    origin: str
     features: frozenset[str] = frozenset()
     exact: list[str] = field(default_factory=list)
     telling: list[str] = field(default_factory=list)
@@ -151,14 +152,18 @@ def words_of(evidence: Evidence) -> Terms:
     return terms("\n".join([evidence.symptom, *names]))
 
 
+_WITH = (
+    "SELECT n FROM features WHERE feature = ? ORDER BY n DESC LIMIT ?",
+    "SELECT n FROM features WHERE feature = ? ORDER BY n LIMIT ?",
+)
+
+
 def _exact(db: SqliteDatabase, signatures: Sequence[str]) -> dict[int, list[str]]:
     """Cards that hold any of `signatures`, with those they hold, the most telling first."""
     found: dict[int, list[str]] = {}
     for signature in dict.fromkeys(signatures):
-        rows = db.execute(
-            "SELECT n FROM features WHERE feature = ? ORDER BY n DESC LIMIT ?", [f"{SIGNATURE}{signature}", _EXACT]
-        ).fetchall()
-        for (n,) in rows:
+        rows = {n for asked in _WITH for (n,) in db.execute(asked, [f"{SIGNATURE}{signature}", _EXACT])}
+        for n in sorted(rows, reverse=True):
             found.setdefault(n, []).append(signature)
     return found
 
@@ -249,12 +254,13 @@ def _recency(last_seen: str | None, at: str) -> float:
     return 0.0 if days is None else math.exp(-days / _RECENT_DAYS)
 
 
-def _order(card: _Card) -> tuple[int, bool, float, int]:
-    """Exact ones first; of equally exact ones those last that were rejected again and again; then by score, and the
-    later one.
+def _order(card: _Card) -> tuple[int, bool, bool, float, int]:
+    """Exact ones first; of equally exact ones those last that were rejected again and again, before them what was told
+    or imported and nobody has read; then by score, and the later one.
     """
     exact = max((keys.weight(signature) for signature in card.exact), default=0)
-    return -exact, card.record.flagged, -card.score, -card.n
+    told = card.state == "draft" and card.origin == "user"
+    return -exact, card.record.flagged, told, -card.score, -card.n
 
 
 # --- cards --------------------------------------------------------------------------------------------------------
@@ -262,7 +268,7 @@ def _order(card: _Card) -> tuple[int, bool, float, int]:
 
 def _cards(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, _Card]:
     wanted = list(rows)
-    asked = "SELECT n, id, state, cause FROM incidents WHERE n IN (SELECT value FROM json_each(?))"
+    asked = "SELECT n, id, state, cause, origin FROM incidents WHERE n IN (SELECT value FROM json_each(?))"
     found = {row[0]: _Card(*row) for row in db.execute(asked, [json.dumps(wanted)]).fetchall()}
     return {n: found[n] for n in wanted if n in found}  # the index of a damaged file may name others
 

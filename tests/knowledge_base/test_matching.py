@@ -276,6 +276,14 @@ def test_a_retired_card_is_found_by_nothing(kb: KnowledgeBase) -> None:
     assert kb.get_incident("mine").state == "retired"
 
 
+def test_imported_drafts_do_not_hide_what_somebody_answers_for(kb: KnowledgeBase) -> None:
+    drafts = [like(f"foreign{n}", checkpoint(), state="draft", origin="user") for n in range(120)]
+    put(kb, like("mine", checkpoint()), *drafts)
+    first, *others = kb.match(checkpoint(id="d2"))
+    assert (first.incident, first.known) == ("mine", True)
+    assert not any(m.known for m in others)
+
+
 def test_the_same_fault_counts_more_than_the_same_sort_of_fault(kb: KnowledgeBase) -> None:
     elsewhere = checkpoint("/elsewhere/model.pt", comm="other", id="d1")
     put(kb, like("another-job", elsewhere), like("same-job", checkpoint()))
