@@ -222,7 +222,7 @@ class _Conversation:
             with anyio.move_on_after(seconds):
                 reply = await self._model.complete(self._messages, self._offered)
         if reply is None:
-            error = LlmError("timeout", f"no answer within the {seconds:.0f} s that were left")
+            error = LlmError("budget_seconds", f"no answer within the {seconds:.0f} s that were left")
             self.case.transcript.failure(error)
             raise error
         self.budget.answered(reply)

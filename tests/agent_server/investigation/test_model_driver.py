@@ -165,7 +165,7 @@ def test_windows_count_as_time() -> None:
 
 def test_a_model_that_thinks_longer_than_the_budget_is_left() -> None:
     found = on_stall([Say(delay=60.0)], limits=Limits(seconds=0.2))
-    assert (found.reasoning.stopped, answer(found)[:2]) == ("timeout", RIGHT)
+    assert (found.reasoning.stopped, answer(found)[:2]) == ("budget_seconds", RIGHT)
 
 
 @pytest.mark.parametrize(
