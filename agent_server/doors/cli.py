@@ -27,6 +27,7 @@ DEBUG_VARIABLE = "WHYSTALL_DEBUG"
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of ``whystall``: runs one command and exits."""
+    _open_closed_streams()
     signals.install()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -39,6 +40,24 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         os._exit(interrupted.status)  # a thread may still read a large file; Python's own end would wait for it
     signals.ignore()
     sys.exit(status)
+
+
+def _open_closed_streams() -> None:
+    """Stand in for standard streams that were closed before we began (``>&-``): their numbers would go to the first
+    files that are opened, and what is said would end up in those. Standard output gets a pipe without a reader.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is not None:
+            continue
+        end = os.open(os.devnull, os.O_RDWR)
+        if name == "stdout":
+            os.close(end)
+            reads, end = os.pipe()
+            os.close(reads)
+        if end != number:
+            os.dup2(end, number)
+            os.close(end)
+        setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def _command(words: list[str]) -> int:

@@ -187,6 +187,21 @@ def test_a_reader_that_leaves_is_not_our_failure(env: dict[str, str], recording:
     assert done.stderr == b""
 
 
+def test_streams_that_were_closed_at_the_start_are_no_failure_of_ours(env: dict[str, str], state: Path) -> None:
+    def ended(closed: str, *words: str) -> tuple[int, str]:
+        shell = ["sh", "-c", f'"$0" "$@" {closed}', WHYSTALL, *words]
+        done = subprocess.run(shell, env=env, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout + done.stderr
+
+    assert ended(">&-", "kb", "stats") == (141, "")
+    assert ended("<&- >&-", "kb", "export") == (141, "")
+    assert ended("<&- >&- 2>&-", "kb", "stats") == (141, "")
+    status, said = ended("2>&-", "kb", "stats")
+    assert (status, said.startswith("cards: ")) == (0, True)
+    assert ended("2>&-", "kb", "show", "nothing") == (1, "")
+    assert (state / "knowledge.db").read_bytes().startswith(b"SQLite format 3")
+
+
 def test_a_full_disk_under_the_output_is_said(env: dict[str, str]) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run([WHYSTALL, "tools"], env=env, stdout=full, stderr=subprocess.PIPE, timeout=60)
