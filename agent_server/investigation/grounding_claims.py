@@ -27,7 +27,7 @@ _WIDE_ONES = re.compile(f"([{_WIDE}])")
 _SPLIT = ("oncpu_pct", "blocked_pct", "sleep_pct", "runnable_pct")
 _WAITED = (
     *("offcpu.blocked", "offcpu.lock_wait", "offcpu.preempted", "sched.runqueue_delay", "process.io_wait"),
-    "cgroup.cpu_throttled",
+    *("cgroup.cpu_throttled", "file.slow_sync", "file.slow_read", "file.slow_write", "file.slow_metadata"),
 )
 # These say where time went or what was sampled: facts for and against anything.
 _NEUTRAL = ("thread.time", "profile.frame", "profile.period", "run.step_time", "run.difference")
@@ -60,7 +60,7 @@ _ALL_WELL = re.compile(
 _ACCUSES = re.compile(
     r"\b(?:slow|slower|slowly|slowest|overloaded|stuck|hangs?|hung|hanging|starve[sd]?|starving|bottlenecks?|"
     r"culprit|causes?|caused|"
-    r"causing|blames?|blamed|delays?|delayed|holds? (?:\w+ )?(?:up|back)|held (?:\w+ )?(?:up|back)|stalls?|"
+    r"causing|blames?|blamed|delays?|delayed|(?:holds?|held) (?:\w+ ){0,3}(?:up|back)|stalls?|"
     r"stalled|stalling|hogs?|hogging|"
     r"steals?|stealing|stolen|responsible|root|origin|because of|due to|exhausted|exhausts|scarce|wedged|drags?|"
     r"limits (?:the|this|it)\b|what limits|limiting|restricts?|constrains?|"
@@ -304,7 +304,10 @@ def _well(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault 
         if well and judged and len(abnormal) == len(judged):
             return "contradicted", well.group(0)
         healthy = _ALL_WELL.search(clause)
-        if healthy and case.verdict is not Verdict.HEALTHY and not components.named(clause):
+        other = any(f.subject.device and f.subject.device in clause for f in findings) or (
+            re.search(r"\bhost\b", clause) and any(f.subject.type == "host" for f in findings)
+        )
+        if healthy and not other and case.verdict is not Verdict.HEALTHY and not components.named(clause):
             return "contradicted", healthy.group(0)
     return None
 

@@ -24,6 +24,7 @@ DENIED = re.compile(
 # A denial of what follows at once.
 FLATLY = re.compile(
     r"(?:\b(?:not|never|no|without)|n't|n’t)(?: (?:an?|any|the|being|really|at all|contended|longer))* $|"
+    r"\bno (?:\w+ )?(?:was|were|is|are) (?:ever |actually )?$|"
     r"(?:没有?|未|并不|不|无)(?:被|任何|发生|在)?$",
     re.I,
 )

@@ -49,7 +49,7 @@ _AFTER = (
     ("p50", r"^ median\b"),
     ("period", r"^(?: period\b|的?周期)"),
     ("total", r"^(?: in (?:total|all)\b| altogether\b| total\b)"),
-    ("each", r"^ (?:each|apiece|per (?:call|episode|request|sync|fsync|write|read|checkpoint))\b"),
+    ("each", r"^ (?:(?:long )?each|apiece|per (?:call|episode|request|sync|fsync|write|read|checkpoint))\b"),
 )
 _PLAYED_BY = {
     "max": ("max_ms", "episode_ms", "p99_ms", "queue_p99_ms"),

@@ -21,7 +21,9 @@ _WAITED = (
 _SHARE = r"^(?: of [\w ]{1,30}?)?(?: is| was| are| were)?(?: spent)?"
 _SPENT = (
     (
-        re.compile(rf"(?:\b(?:queued|waits|waited|waiting|blocked|throttled)|等待|阻塞)(?: for)?{_ABOUT}", re.I),
+        re.compile(
+            rf"(?:\b(?:queues?|queued|waits|waited|waiting|blocked|throttled)|等待|阻塞|排队)(?: for)?{_ABOUT}", re.I
+        ),
         re.compile(rf"^ (?:of )?(?:waiting|queueing)\b|{_SHARE} (?:waiting|blocked|asleep|off the cpu)\b", re.I),
         _RAN,
     ),

@@ -195,7 +195,8 @@ def _of_digits(text: str) -> Iterator[Said]:
             if _RANGE.fullmatch(text[match.end() : after.start("number")]):  # 0.8 to 1.2 s
                 unit, scale = after, _SCALES.get((after["scale"] or "").lower(), scale)
         dim, factors = _unit(unit)
-        dim = "byterate" if dim == "size" and _EACH_S.search(text[: match.start()]) else dim
+        if dim in ("size", "bare") and _EACH_S.search(text[: match.start()]):
+            dim = "byterate" if dim == "size" else "rate"
         counted = _COUNTED.match(text[match.end() :]) is not None
         name = "" if counted else next((n for p, n in _NAMES if p.search(text[: match.start()])), "")
         if found and not name and found[-1].dim in ("pid", "rank", "cpu", "unit") and dim == "bare":
