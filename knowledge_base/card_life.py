@@ -51,7 +51,7 @@ def checked(card: Incident) -> Incident:
         limit = TITLE if name == "title" else TEXT
         update[name] = Words(en=_text(name, words.en, limit), zh=_text(name, words.zh, limit))
         if name != "root_cause" and not (update[name].en and update[name].zh):
-            raise _fault(name, "a text in both languages is wanted")
+            raise _fault(name, "it may not be blank")
     for name in _LINES:
         update[name] = _text(name, getattr(card, name), LINK)
     if update["source_url"] and not update["source_url"].startswith(("https://", "http://")):

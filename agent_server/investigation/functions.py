@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from whystall.agent_server.investigation import concluded
-from whystall.agent_server.investigation.concluded import Concluded
+from whystall.agent_server.investigation.grounding import concluded
+from whystall.agent_server.investigation.grounding.concluded import Concluded
 from whystall.agent_server.llm.wire import Function, ToolCall
 from whystall.prompts.model import function_text
 from whystall.tools.contract.errors import ErrorCode, ToolError

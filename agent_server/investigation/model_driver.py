@@ -23,7 +23,7 @@ from whystall.agent_server.investigation.briefing import (
 )
 from whystall.agent_server.investigation.budget import Budget, Limits
 from whystall.agent_server.investigation.functions import CONCLUDE, Functions, Look, Search, key_of
-from whystall.agent_server.investigation.grounding import Grounded, ground, settle, told
+from whystall.agent_server.investigation.grounding.ground import Grounded, ground, settle, told
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply, ToolCall
 from whystall.knowledge_base.models import Lang, Reasoning
 from whystall.prompts.fence import Fence
@@ -33,7 +33,7 @@ from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
     from whystall.agent_server.investigation.case import Case
-    from whystall.agent_server.investigation.concluded import Concluded
+    from whystall.agent_server.investigation.grounding.concluded import Concluded
     from whystall.agent_server.investigation.memory import Memory
 
 _CALLS = 8  # in one message: as many tools as there are

@@ -94,6 +94,9 @@ def _is_bare_error(answer: Mapping[str, Any]) -> bool:
     return not good and isinstance(answer.get("message"), str) and answer.get("choices") is None
 
 
+_ELSEWHERE = "start it, or correct WHYSTALL_LLM_BASE_URL"
+
+
 def of_transport(error: Exception, host: str, *, started: bool) -> Fault:
     """What a failed connection means; `started`: some of the answer was there."""
     causes = list(_chain(error))
@@ -110,11 +113,11 @@ def of_transport(error: Exception, host: str, *, started: bool) -> Fault:
     if isinstance(error, httpx.ProxyError):
         return Fault("unreachable", f"the proxy of the environment does not connect to {host}", again=True)
     if isinstance(error, httpx.ConnectTimeout):
-        return Fault("unreachable", f"{host} does not answer{' in TLS' if handshake else ''}")
+        return Fault("unreachable", f"{host} does not answer{' in TLS' if handshake else ''}; {_ELSEWHERE}")
     if isinstance(error, httpx.TimeoutException):
         return Fault("timeout", f"{host} fell silent", again=True)
     if isinstance(error, httpx.ConnectError):
-        return Fault("unreachable", f"{host}: {_reason(causes)}", again=True)
+        return Fault("unreachable", f"{host}: {_reason(causes)}; {_ELSEWHERE}", again=True)
     if isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError | OSError):
         when = "within its answer" if started else "without an answer"
         return Fault("cut_off", f"{host} ended the connection {when}", again=True)

@@ -14,10 +14,10 @@ from recordings import Scene
 from solving import new_case
 from test_grounding_claims import cited, solved
 
-from whystall.agent_server.investigation import grounding, grounding_claims, rules
-from whystall.agent_server.investigation.concluded import CLAIM_LIMIT, Concluded, Link, parameters
-from whystall.agent_server.investigation.grounding import Grounded, Settled, ground, settle, told
-from whystall.agent_server.investigation.numerals import read
+from whystall.agent_server.investigation import grounding, rules
+from whystall.agent_server.investigation.grounding.concluded import CLAIM_LIMIT, Concluded, Link, parameters
+from whystall.agent_server.investigation.grounding.ground import Grounded, Settled, ground, settle, told
+from whystall.agent_server.investigation.grounding.numerals import read
 from whystall.agent_server.investigation.observer import RecordedObserver
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.components import load_components, named
@@ -113,7 +113,8 @@ def test_the_model_is_told_what_is_wrong_in_a_fence(lang: Lang) -> None:
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_every_code_has_words(lang: Lang) -> None:
-    sources = [Path(str(module.__file__)).read_text("utf-8") for module in (grounding, grounding_claims)]
+    room = Path(str(grounding.__file__)).parent
+    sources = [(room / name).read_text("utf-8") for name in ("ground.py", "claims.py")]
     codes = {code for text in sources for code in re.findall(r'return (?:None, )?\(?"([a-z_]+)"(?: if|,|\n)', text)}
     known = words(lang)["struck"].keys()
     assert codes >= {"number", "name", "contradicted", "unknown_cause", "advice", "no_finding"}

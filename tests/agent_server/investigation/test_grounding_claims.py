@@ -16,8 +16,8 @@ from solving import new_case
 
 from whystall.agent_server.investigation import rules
 from whystall.agent_server.investigation.case import Case
-from whystall.agent_server.investigation.concluded import Concluded, Link
-from whystall.agent_server.investigation.grounding import ground
+from whystall.agent_server.investigation.grounding.concluded import Concluded, Link
+from whystall.agent_server.investigation.grounding.ground import ground
 from whystall.agent_server.investigation.observer import RecordedObserver
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.findings import Finding, Polarity

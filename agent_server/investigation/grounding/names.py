@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 
-from whystall.agent_server.investigation.numerals import read
+from whystall.agent_server.investigation.grounding.numerals import read
 from whystall.bpf import syscalls
 from whystall.knowledge_base.lexicon import plain_word
 from whystall.tools.contract.findings import Finding

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from whystall.agent_server.investigation.concluded import CLAIM_LIMIT, UNKNOWN, Concluded
-from whystall.agent_server.investigation.grounding_claims import Surroundings, fault, tidy
+from whystall.agent_server.investigation.grounding.claims import Surroundings, fault, tidy
+from whystall.agent_server.investigation.grounding.concluded import CLAIM_LIMIT, UNKNOWN, Concluded
 from whystall.agent_server.investigation.verdict import Conclusion
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import CauseState, Claim, Lang, Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from whystall.agent_server.investigation.grounding_clauses import CLAUSES, DENIED, FLATLY
+from whystall.agent_server.investigation.grounding.clauses import CLAUSES, DENIED, FLATLY
 from whystall.knowledge_base import components
 from whystall.tools.contract.findings import Finding
 

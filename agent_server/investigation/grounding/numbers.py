@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whystall.agent_server.investigation import grounding_spent
-from whystall.agent_server.investigation.grounding_spent import OF_CALLS, OF_VICTIM
-from whystall.agent_server.investigation.numerals import Said, read
+from whystall.agent_server.investigation.grounding import spent
+from whystall.agent_server.investigation.grounding.numerals import Said, read
+from whystall.agent_server.investigation.grounding.spent import OF_CALLS, OF_VICTIM
 from whystall.prompts.quantities import quantity
 
 _DIMS = {"s": ("time", 1.0), "ms": ("time", 1e-3), "us": ("time", 1e-6), "ns": ("time", 1e-9)}
@@ -130,7 +130,7 @@ def _fits(said: Said, fact: Fact, text: str) -> bool:
     if said.rough and fact.name.startswith(OF_VICTIM):
         return False
     before, after = text[: said.start], text[said.end :]
-    if said.dim in ("time", "pct") and grounding_spent.otherwise(fact.name, before, after):
+    if said.dim in ("time", "pct") and spent.otherwise(fact.name, before, after):
         return False
     if fact.name == _SPARE and not _IS_SPARE.search(after):
         return False

@@ -7,11 +7,11 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from whystall.agent_server.investigation import grounding_names, grounding_numbers, grounding_states
-from whystall.agent_server.investigation.grounding_clauses import CLAUSES, DENIED, FLATLY
-from whystall.agent_server.investigation.grounding_numbers import OF_LIMIT, WINDOW, Fact
-from whystall.agent_server.investigation.grounding_spent import OF_CALLS, OF_VICTIM, WAITED
-from whystall.agent_server.investigation.numerals import blanked
+from whystall.agent_server.investigation.grounding import names, numbers, states
+from whystall.agent_server.investigation.grounding.clauses import CLAUSES, DENIED, FLATLY
+from whystall.agent_server.investigation.grounding.numbers import OF_LIMIT, WINDOW, Fact
+from whystall.agent_server.investigation.grounding.numerals import blanked
+from whystall.agent_server.investigation.grounding.spent import OF_CALLS, OF_VICTIM, WAITED
 from whystall.knowledge_base import components
 from whystall.knowledge_base.causes import about
 from whystall.knowledge_base.models import Assessment, CauseState, Verdict, Victim
@@ -149,11 +149,11 @@ def fault(text: str, cited: Sequence[str], case: Surroundings) -> Fault | None:
 
 def _cause_named(prose: str, case: Surroundings) -> Fault | None:
     """A cause by its id: only one that the evidence supports may be named, or denied where it does not."""
-    states = {a.cause: a.state for a in case.assessments}
+    stands = {a.cause: a.state for a in case.assessments}
     for clause in CLAUSES.split(prose):
         for cause in _CAUSE.findall(clause):
             if cause in case.causes:
-                held = states.get(cause) is CauseState.SUPPORTED
+                held = stands.get(cause) is CauseState.SUPPORTED
                 if held is bool(DENIED.search(clause)):
                     return "contradicted", cause
     return None
@@ -161,21 +161,21 @@ def _cause_named(prose: str, case: Surroundings) -> Fault | None:
 
 def _words(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault | None:
     """Advice, then names and numbers."""
-    known = grounding_names.names(findings) | _names_of_case(findings, case)
-    without = grounding_names.without_names(prose, known)
+    known = names.names(findings) | _names_of_case(findings, case)
+    without = names.without_names(prose, known)
     advice = _ADVICE.search(without)
     if advice is not None:
         return "advice", advice.group(0)
     without = _SERVES.sub(" ", without) if any(name.lower() == "fuse" for name in known) else without
-    ours = grounding_names.without_ours(_CAUSE.sub(lambda m: " " if m.group(0) in case.causes else m.group(0), without))
+    ours = names.without_ours(_CAUSE.sub(lambda m: " " if m.group(0) in case.causes else m.group(0), without))
     ours = _states(ours, findings)
-    place = grounding_names.address(ours)
+    place = names.address(ours)
     if place is not None:
         return "name", place
-    number = grounding_numbers.unsupported(ours, _facts(findings, case))
+    number = numbers.unsupported(ours, _facts(findings, case))
     if number is not None:
         return "number", number
-    name = grounding_names.unknown(blanked(ours))
+    name = names.unknown(blanked(ours))
     return ("name", name) if name is not None else None
 
 
@@ -195,7 +195,7 @@ def _names_of_case(findings: Sequence[Finding], case: Surroundings) -> set[str]:
         return set()
     held = {i for a in case.assessments if a.state is CauseState.SUPPORTED for i in a.for_}
     own = [f for f in case.findings.values() if f.id in held and _own(f, victim)]
-    return {victim.comm, *([victim.host] if victim.host else []), *grounding_names.calls(own)}
+    return {victim.comm, *([victim.host] if victim.host else []), *names.calls(own)}
 
 
 def _own(finding: Finding, victim: Victim) -> bool:
@@ -212,7 +212,7 @@ def _facts(findings: Sequence[Finding], case: Surroundings) -> list[Fact]:
         for name, value in finding.metrics.items():
             own = OF_CALLS if finding.kind.startswith("file.") and name in _SPLIT else ""
             own = WAITED if finding.kind in _WAITED and name == "window_pct" else own
-            found += grounding_numbers.facts(f"{own}{name}", value, units[name])
+            found += numbers.facts(f"{own}{name}", value, units[name])
         subject = finding.subject
         found += [Fact("pid", float(n)) for n in (subject.pid, subject.tid) if n is not None]
         found += [Fact("rank", float(subject.rank))] if subject.rank is not None else []
@@ -222,27 +222,27 @@ def _facts(findings: Sequence[Finding], case: Surroundings) -> list[Fact]:
         found += [Fact("pct", 100.0 * used / limit, OF_LIMIT)] if used is not None and limit else []
     found.append(Fact("devices", float(len({f.subject.device for f in findings if f.subject.device}))))
     found.append(Fact("threads", float(len({f.subject.tid for f in findings if f.subject.tid is not None}))))
-    for number in grounding_names.numbers_in(findings):
+    for number in names.numbers_in(findings):
         found += [Fact(dim, float(number)) for dim in ("pid", "rank", "cpu", "unit", "line")]
     for window in case.windows_s:
-        found += grounding_numbers.facts(WINDOW, window, "s")
+        found += numbers.facts(WINDOW, window, "s")
     victim = case.victim
     if victim is not None and any(_own(f, victim) for f in findings):
         for share in ("user", "system", "runnable", "blocked", "idle", "lost"):
-            found += grounding_numbers.facts(f"{OF_VICTIM}{share}_pct", getattr(victim, f"{share}_pct"), "pct")
+            found += numbers.facts(f"{OF_VICTIM}{share}_pct", getattr(victim, f"{share}_pct"), "pct")
         found += [Fact("pid", float(n)) for n in (victim.pid, victim.tid)]
     ids = {f.id for f in findings}
     for a in case.assessments:
         if a.state is CauseState.SUPPORTED and ids & set(a.for_):
-            found += grounding_numbers.facts(f"{OF_VICTIM}explained_pct", a.explained_pct, "pct")
+            found += numbers.facts(f"{OF_VICTIM}explained_pct", a.explained_pct, "pct")
     return found
 
 
 def _told(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault | None:
     """Components that nothing examined, or that the findings cited say nothing of, or say otherwise."""
-    known = grounding_names.names(findings) | _names_of_case(findings, case)
-    bare = grounding_names.without_names(prose, known)
-    paths = grounding_names.without_names(prose, known, words=False)
+    known = names.names(findings) | _names_of_case(findings, case)
+    bare = names.without_names(prose, known)
+    paths = names.without_names(prose, known, words=False)
     if any(name.lower() == "fuse" for name in known):  # such a file system is served by a process
         paths, bare = (_SERVES.sub(" ", text) for text in (paths, bare))
     kinds = {f.kind for f in findings}
@@ -261,13 +261,13 @@ def _told(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault 
 
 
 def _state(prose: str, findings: Sequence[Finding]) -> Fault | None:
-    said = grounding_states.wrong(prose, findings)
+    said = states.wrong(prose, findings)
     return None if said is None else ("contradicted", said)
 
 
 def _says_nothing(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault | None:
     """A sentence without a number, a name or a component of the findings cited."""
-    bare = grounding_names.without_names(prose, grounding_names.names(findings) | _names_of_case(findings, case))
+    bare = names.without_names(prose, names.names(findings) | _names_of_case(findings, case))
     if case.verdict is Verdict.HEALTHY and _ALL_WELL.search(prose):
         return None
     spoken = bare != prose or blanked(bare) != bare or components.named(prose) or _WAITS.search(prose)

@@ -1,0 +1,1 @@
+"""What a model concludes, held against the findings it cites: `ground` is the way in."""
