@@ -208,7 +208,7 @@ def test_an_edit_changes_what_it_names_and_the_card_is_found_by_it(kb: Knowledge
         ({"cause": "gremlins"}, "gremlins"),
         ({"kinds": ["file.slow_think"]}, "slow_think"),
         ({"checks": ["crystal_ball"]}, "crystal_ball"),
-        ({"fix": {"en": ""}}, "both languages"),
+        ({"fix": {"en": ""}}, "may not be blank"),
         ({"fix": {"de": "x"}}, "fix.de"),
         ({"fix": "text"}, "fix"),
         ({"symptom": {"en": "x" * 7000}}, "6000"),
