@@ -9,6 +9,7 @@ from whystall.knowledge_base.models import (
     CauseState,
     Culprit,
     Diagnosis,
+    Incident,
     Match,
     Step,
     Verdict,
@@ -192,3 +193,18 @@ def match() -> Match:
         shared=["cause:sync_checkpoint_write"],
         rank=1,
     )
+
+
+def own(id: str = "mine", **changes: object) -> Incident:
+    """A card of the user's own, of no known cause."""
+    text = Words(en="The frobnicator waits", zh="等待")
+    values: dict[str, object] = {
+        "id": id,
+        "title": text,
+        "symptom": text,
+        "cause": None,
+        "root_cause": text,
+        "fix": text,
+        "source": "me",
+    }
+    return Incident.model_validate(values | changes)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from making import checkpoint, coverage, finding, victim
+from making import checkpoint, coverage, finding, own, victim
 
 from whystall.knowledge_base import seeding
 from whystall.knowledge_base.causes import load_causes
@@ -47,20 +47,6 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kb(tmp_path: Path, shipped: Path) -> Iterator[KnowledgeBase]:
     with KnowledgeBase(Path(shutil.copy(shipped, tmp_path / "k.db"))) as base:
         yield base
-
-
-def own(id: str = "mine", **changes: object) -> Incident:
-    text = Words(en="The frobnicator waits", zh="等待")
-    values: dict[str, object] = {
-        "id": id,
-        "title": text,
-        "symptom": text,
-        "cause": None,
-        "root_cause": text,
-        "fix": text,
-        "source": "me",
-    }
-    return Incident.model_validate(values | changes)
 
 
 def caused_by(cause: str) -> Diagnosis:

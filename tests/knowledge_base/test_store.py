@@ -12,12 +12,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from making import checkpoint
+from making import checkpoint, own
 
 from whystall.knowledge_base import incidents, seeding
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.incidents import curated
-from whystall.knowledge_base.models import Diagnosis, Incident, Verdict, Verification, Words
+from whystall.knowledge_base.models import Diagnosis, Verdict, Verification, Words
 from whystall.knowledge_base.store import KnowledgeBase, default_path
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
@@ -27,20 +27,6 @@ from whystall.tools.contract.findings import Severity
 def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
     with KnowledgeBase(tmp_path / "k.db") as base:
         yield base
-
-
-def own(id: str = "mine", **changes: object) -> Incident:
-    text = Words(en="The frobnicator waits", zh="等待")
-    values: dict[str, object] = {
-        "id": id,
-        "title": text,
-        "symptom": text,
-        "cause": None,
-        "root_cause": text,
-        "fix": text,
-        "source": "me",
-    }
-    return Incident.model_validate(values | changes)
 
 
 # --- curated incidents --------------------------------------------------------------------------------------------
