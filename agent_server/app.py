@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from whystall.agent_server.llm.wire import LlmError
-    from whystall.knowledge_base.models import Diagnosis, Lang, Ticket
+    from whystall.knowledge_base.models import Diagnosis, Lang
     from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.knowledge_base.tickets.models import Ticket
 
 # A recording is judged later with thresholds nobody knows yet: keep what is slower than a millisecond.
 _RECORD_NEEDS = [

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from whystall.agent_server.investigation.telling import Telling
     from whystall.agent_server.investigation.transcript import Transcript
     from whystall.agent_server.llm.wire import LanguageModel
-    from whystall.knowledge_base.models import Diagnosis, Lang, Ticket
+    from whystall.knowledge_base.models import Diagnosis, Lang
     from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.knowledge_base.tickets.models import Ticket
 
 
 class DiagnoseParams(TargetParams):

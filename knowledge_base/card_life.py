@@ -10,7 +10,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from whystall.knowledge_base.incidents import unknown_name
-from whystall.knowledge_base.models import Deed, Incident, Note, Ticket, Words
+from whystall.knowledge_base.models import Deed, Incident, Note, Words
+from whystall.knowledge_base.tickets.models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 

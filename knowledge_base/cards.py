@@ -13,8 +13,8 @@ from whystall.knowledge_base import features as facts
 from whystall.knowledge_base import signatures as keys
 from whystall.knowledge_base.card_life import ENTRIES, LINK, NAME, TEXT
 from whystall.knowledge_base.faults import dedup_key
-from whystall.knowledge_base.models import Cause, CauseState, Deed, Diagnosis, Incident, Lang, Ticket, Words
-from whystall.knowledge_base.tickets import LESSON
+from whystall.knowledge_base.models import Cause, CauseState, Deed, Diagnosis, Incident, Lang, Words
+from whystall.knowledge_base.tickets.models import LESSON, Ticket
 from whystall.knowledge_base.times import moment
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.text import clean

@@ -77,7 +77,8 @@ class Database:
     def write(self) -> Iterator[SqliteDatabase]:
         """A transaction: everything in the block is stored when it ends, or nothing.
 
-        The write lock is taken at once, so that what is read inside stays true until the end.
+        The write lock is taken at once, so that what is read inside stays true until the end. A block within a block
+        is part of the outer transaction; when it fails, what it wrote itself is undone.
         """
         if self.read_only:
             raise ToolError(
@@ -86,12 +87,17 @@ class Database:
                 "run as its owner, or set WHYSTALL_HOME to a directory you can write",
             )
         with self._lock, self._errors():
-            self._connection.execute("BEGIN IMMEDIATE")
+            inner = self._connection.in_transaction
+            self._connection.execute("SAVEPOINT inner" if inner else "BEGIN IMMEDIATE")
             try:
                 yield self._db
-                self._connection.execute("COMMIT")
+                self._connection.execute("RELEASE inner" if inner else "COMMIT")
             except BaseException:
-                self._connection.rollback()
+                if inner:
+                    self._connection.execute("ROLLBACK TO inner")
+                    self._connection.execute("RELEASE inner")
+                else:
+                    self._connection.rollback()
                 raise
 
     def record(self, model: type[ModelT], body: str) -> ModelT:

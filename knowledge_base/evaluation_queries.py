@@ -11,9 +11,9 @@ from typing import Literal
 from whystall.knowledge_base import features
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.evidence import Evidence, evidence_of
-from whystall.knowledge_base.models import Incident, Lang, Ticket
+from whystall.knowledge_base.models import Incident, Lang
 from whystall.knowledge_base.questions import Half, questions
-from whystall.knowledge_base.tickets import LESSON
+from whystall.knowledge_base.tickets.models import LESSON, Ticket
 
 Set = Literal["symptom", "evidence", "unseen", "questions", "recurrence"]
 _LANGS: tuple[Lang, ...] = ("en", "zh")

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from whystall.knowledge_base import card_life
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.models import Deed, Incident, Model
-from whystall.knowledge_base.tickets import LESSON
+from whystall.knowledge_base.tickets.models import LESSON
 from whystall.knowledge_base.times import moment, now
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean

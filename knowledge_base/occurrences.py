@@ -22,7 +22,7 @@ from whystall.knowledge_base.cards import signatures_of
 from whystall.knowledge_base.faults import dedup_key
 from whystall.knowledge_base.indexing import SIGNATURE
 from whystall.knowledge_base.models import Diagnosis, Verdict
-from whystall.knowledge_base.tickets import LESSON
+from whystall.knowledge_base.tickets.models import LESSON
 from whystall.knowledge_base.times import moment, told
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from whystall.knowledge_base.models import (
     Lang,
     Match,
     Remedy,
-    Ticket,
     Verdict,
     Victim,
 )
 from whystall.knowledge_base.profiled import COLUMNS
 from whystall.knowledge_base.reasoned import explained
+from whystall.knowledge_base.tickets.models import Ticket
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, fit, render, voice, words

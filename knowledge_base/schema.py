@@ -102,6 +102,71 @@ _V2 = (
     "DELETE FROM state WHERE key IN ('curated', 'index')",
 )
 
+_V3 = (
+    # A ticket is found by what it is about, and one that somebody works on is as live as one that nobody has read.
+    "DROP INDEX tickets_open",
+    "ALTER TABLE tickets ADD COLUMN revision INTEGER NOT NULL DEFAULT 1",
+    "ALTER TABLE tickets ADD COLUMN origin TEXT NOT NULL DEFAULT 'diagnosis'",
+    "ALTER TABLE tickets ADD COLUMN fault TEXT",
+    "ALTER TABLE tickets ADD COLUMN severity TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE tickets ADD COLUMN category TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE tickets ADD COLUMN component TEXT NOT NULL DEFAULT ''",
+    """UPDATE tickets SET fault = dedup_key, severity = json_extract(body, '$.severity'),
+        category = json_extract(body, '$.category'), component = json_extract(body, '$.component')""",
+    "CREATE UNIQUE INDEX tickets_live ON tickets (dedup_key) WHERE state IN ('open', 'acknowledged')",
+    "CREATE INDEX tickets_fault ON tickets (fault) WHERE fault IS NOT NULL",
+    "CREATE INDEX tickets_state ON tickets (state, updated)",
+    """CREATE TABLE ticket_events (
+        n INTEGER PRIMARY KEY, ticket INTEGER NOT NULL, revision INTEGER NOT NULL, what TEXT NOT NULL, by TEXT NOT NULL,
+        at TEXT NOT NULL, detail TEXT NOT NULL)""",
+    "CREATE INDEX ticket_events_ticket ON ticket_events (ticket, n)",
+    # What is to be done in the background, once. Times here and below are seconds since the epoch.
+    """CREATE TABLE tasks (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, key TEXT NOT NULL UNIQUE, state TEXT NOT NULL,
+        payload TEXT NOT NULL, result TEXT NOT NULL, attempts INTEGER NOT NULL, due REAL NOT NULL, owner TEXT NOT NULL,
+        lease REAL NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL)""",
+    "CREATE INDEX tasks_due ON tasks (state, kind, due)",
+    # A ticket that a tracker is kept in step with: up to which revision it was told, and what is under way.
+    """CREATE TABLE deliveries (
+        sink TEXT NOT NULL, ticket INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0, remote TEXT NOT NULL DEFAULT '',
+        url TEXT NOT NULL DEFAULT '', underway TEXT NOT NULL DEFAULT '', attempts INTEGER NOT NULL DEFAULT 0,
+        due REAL NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '', body TEXT NOT NULL DEFAULT '{}',
+        PRIMARY KEY (sink, ticket)) WITHOUT ROWID""",
+    "CREATE INDEX deliveries_remote ON deliveries (sink, remote)",
+    # What is to be said in a chat, in order.
+    """CREATE TABLE messages (
+        n INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, channel TEXT NOT NULL, conversation TEXT NOT NULL,
+        state TEXT NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL, due REAL NOT NULL, error TEXT NOT NULL,
+        created TEXT NOT NULL)""",
+    "CREATE INDEX messages_due ON messages (state, channel, due)",
+    # What came in and was taken: the same again is answered, and not done again.
+    """CREATE TABLE seen (
+        source TEXT NOT NULL, key TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (source, key)) WITHOUT ROWID""",
+    "CREATE INDEX seen_at ON seen (at)",
+    """CREATE TABLE alerts (
+        n INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL, status TEXT NOT NULL,
+        received REAL NOT NULL, alert_group TEXT NOT NULL DEFAULT '', ticket INTEGER, body TEXT NOT NULL)""",
+    "CREATE INDEX alerts_group ON alerts (alert_group, n)",
+    "CREATE INDEX alerts_fingerprint ON alerts (fingerprint, n)",
+    """CREATE TABLE alert_groups (
+        id TEXT PRIMARY KEY, receiver TEXT NOT NULL, ticket INTEGER, told INTEGER NOT NULL DEFAULT 0, due REAL,
+        body TEXT NOT NULL) WITHOUT ROWID""",
+    "CREATE INDEX alert_groups_due ON alert_groups (due) WHERE due IS NOT NULL",
+    "CREATE TABLE silences (id INTEGER PRIMARY KEY AUTOINCREMENT, ends REAL NOT NULL, body TEXT NOT NULL)",
+    """CREATE TABLE overrides (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, schedule TEXT NOT NULL, ends REAL NOT NULL, body TEXT NOT NULL)""",
+    # What somebody asked for in a chat and has still to confirm.
+    """CREATE TABLE wishes (
+        channel TEXT NOT NULL, conversation TEXT NOT NULL, sender TEXT NOT NULL, expires REAL NOT NULL,
+        body TEXT NOT NULL, PRIMARY KEY (channel, conversation, sender)) WITHOUT ROWID""",
+    """CREATE TABLE work_orders (
+        source TEXT NOT NULL, key TEXT NOT NULL, ticket INTEGER, body TEXT NOT NULL,
+        PRIMARY KEY (source, key)) WITHOUT ROWID""",
+    """CREATE TABLE audit (
+        n INTEGER PRIMARY KEY, at TEXT NOT NULL, by TEXT NOT NULL, what TEXT NOT NULL, target TEXT NOT NULL,
+        outcome TEXT NOT NULL, detail TEXT NOT NULL)""",
+)
+
 
 def migrations() -> tuple[Migrations, set[str]]:
     """The migrations in order, and their names."""
@@ -119,4 +184,9 @@ def migrations() -> tuple[Migrations, set[str]]:
         for statement in _V2:
             db.conn.execute(statement)
 
-    return schema, {"v1", "v2"}
+    @schema(name="v3")
+    def _v3(db: Database) -> None:
+        for statement in _V3:
+            db.conn.execute(statement)
+
+    return schema, {"v1", "v2", "v3"}

@@ -9,10 +9,10 @@ from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.incidents import curated, curated_hash
 from whystall.knowledge_base.indexing import index_hash, reindex
-from whystall.knowledge_base.models import Incident, Ticket
+from whystall.knowledge_base.models import Incident
 from whystall.knowledge_base.occurrences import sighted
 from whystall.knowledge_base.shelf import put_card
-from whystall.knowledge_base.tickets import LESSON
+from whystall.knowledge_base.tickets.models import LESSON, Ticket
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase

@@ -12,10 +12,10 @@ from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.exchange import Imported
 from whystall.knowledge_base.indexing import put_incident
-from whystall.knowledge_base.models import Diagnosis, Feedback, Incident, Record, Ticket
+from whystall.knowledge_base.models import Diagnosis, Feedback, Incident, Record
 from whystall.knowledge_base.occurrences import Seen
 from whystall.knowledge_base.statistics import Stats
-from whystall.knowledge_base.tickets import LESSON
+from whystall.knowledge_base.tickets.models import LESSON, Ticket
 from whystall.knowledge_base.times import now
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean

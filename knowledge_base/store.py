@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from whystall.knowledge_base import matching, occurrences
-from whystall.knowledge_base import tickets as drafting
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.evidence import Evidence, evidence_of
-from whystall.knowledge_base.models import Diagnosis, Incident, Match, Ticket, Verdict, Verification
+from whystall.knowledge_base.journal.audit import Audit
+from whystall.knowledge_base.journal.seen import Seen
+from whystall.knowledge_base.journal.tasks import Tasks
+from whystall.knowledge_base.models import Diagnosis, Incident, Match, Verdict
 from whystall.knowledge_base.seeding import seed
 from whystall.knowledge_base.shelf import Cards
+from whystall.knowledge_base.tickets import drafting
+from whystall.knowledge_base.tickets.models import Ticket, Verification
 from whystall.knowledge_base.times import now
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
@@ -61,6 +66,32 @@ class KnowledgeBase:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything that is changed in the block, by whatever method, is stored together or not at all.
+
+        Another thread waits meanwhile: nothing slow belongs inside, and no ``await``.
+        """
+        with self._file.write():
+            yield
+
+    # --- what is under way ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """What is to be done in the background."""
+        return Tasks(self._file)
+
+    @cached_property
+    def seen(self) -> Seen:
+        """What came in and was taken already."""
+        return Seen(self._file)
+
+    @cached_property
+    def audit(self) -> Audit:
+        """Who sent or changed what."""
+        return Audit(self._file)
 
     # --- incidents ------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from whystall.knowledge_base.models import Check, Diagnosis, Verdict, Verification
+from whystall.knowledge_base.models import Diagnosis, Verdict
 from whystall.knowledge_base.signatures import evidence
+from whystall.knowledge_base.tickets.models import Check, Verification
 from whystall.tools.contract.findings import Finding, Polarity, Subject
 
 # A fix has worked when what it was for is gone or has at most this share of its former size.

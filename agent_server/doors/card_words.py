@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from whystall.knowledge_base.exchange import Imported
-    from whystall.knowledge_base.models import Feedback, Incident, Lang, Record, Ticket
+    from whystall.knowledge_base.models import Feedback, Incident, Lang, Record
     from whystall.knowledge_base.occurrences import Seen
     from whystall.knowledge_base.statistics import Stats
+    from whystall.knowledge_base.tickets.models import Ticket
 
 
 def card_text(card: Incident, seen: Seen, record: Record, said: Sequence[Feedback], lang: Lang) -> str:

@@ -14,7 +14,8 @@ from whystall.agent_server.doors import wire, words
 from whystall.agent_server.doors.mcp_knowledge import RESULTS
 from whystall.agent_server.doors.mcp_schemas import full_schema
 from whystall.agent_server.investigation import transcripts
-from whystall.knowledge_base.models import Diagnosis, Lang, Ticket
+from whystall.knowledge_base.models import Diagnosis, Lang
+from whystall.knowledge_base.tickets.models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import ToolResult
 

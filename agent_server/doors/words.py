@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from whystall.agent_server.doors.mcp_knowledge import Rated
     from whystall.agent_server.replaying import Replay
     from whystall.agent_server.stack_conversions import StackConversion
-    from whystall.knowledge_base.models import Diagnosis, Incident, Lang, Ticket
+    from whystall.knowledge_base.models import Diagnosis, Incident, Lang
+    from whystall.knowledge_base.tickets.models import Ticket
     from whystall.tools.contract.result import ToolResult
 
 

@@ -14,10 +14,11 @@ from whystall.knowledge_base import card_life
 from whystall.knowledge_base.cards import draft_card, first_findings
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.hindsight import hindsight
-from whystall.knowledge_base.models import Diagnosis, Incident, Step, Ticket, Verdict, Verification, Words
+from whystall.knowledge_base.models import Diagnosis, Incident, Step, Verdict, Words
 from whystall.knowledge_base.occurrences import QUIET
 from whystall.knowledge_base.store import KnowledgeBase
-from whystall.knowledge_base.tickets import draft
+from whystall.knowledge_base.tickets.drafting import draft
+from whystall.knowledge_base.tickets.models import Ticket, Verification
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 FIX = "moved the checkpoints to a writer thread"

@@ -8,7 +8,7 @@ from making import checkpoint
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Assessment, CauseState, Claim, Diagnosis, Lang, Reasoning, Usage
 from whystall.knowledge_base.present import TEXT_LIMIT, diagnosis_text
-from whystall.knowledge_base.tickets import draft, ticket_markdown
+from whystall.knowledge_base.tickets.drafting import draft, ticket_markdown
 from whystall.tools.contract.result import BlindSpot
 
 CAUSES = load_causes()

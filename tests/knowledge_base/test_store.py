@@ -17,8 +17,9 @@ from making import checkpoint, own
 from whystall.knowledge_base import incidents, seeding
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.incidents import curated
-from whystall.knowledge_base.models import Diagnosis, Verdict, Verification, Words
+from whystall.knowledge_base.models import Diagnosis, Verdict, Words
 from whystall.knowledge_base.store import KnowledgeBase, default_path
+from whystall.knowledge_base.tickets.models import Verification
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 
@@ -265,7 +266,7 @@ def test_home_decides_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_nothing_heavy_is_imported_before_a_store_is_opened() -> None:
     code = (
-        "import sys; import whystall.knowledge_base.store, whystall.knowledge_base.tickets;"
+        "import sys; import whystall.knowledge_base.store, whystall.knowledge_base.tickets.drafting;"
         " print([m for m in ('sqlite_utils', 'jinja2', 'mcp', 'polars') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})

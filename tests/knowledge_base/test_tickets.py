@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from making import checkpoint, finding
 
+from whystall.knowledge_base.faults import dedup_key
 from whystall.knowledge_base.models import Diagnosis
-from whystall.knowledge_base.tickets import dedup_key
 
 
 def unknown(kind: str, path: str) -> Diagnosis:

@@ -13,20 +13,11 @@ from making import checkpoint, coverage, finding, match
 from markdown_it import MarkdownIt
 from pydantic import Field
 
-from whystall.knowledge_base import tickets
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import (
-    Check,
-    Diagnosis,
-    Incident,
-    Lang,
-    Match,
-    Ticket,
-    Verdict,
-    Verification,
-    Words,
-)
+from whystall.knowledge_base.models import Diagnosis, Incident, Lang, Match, Verdict, Words
 from whystall.knowledge_base.present import TEXT_LIMIT, diagnosis_text, hits_text, result_text
+from whystall.knowledge_base.tickets import drafting as tickets
+from whystall.knowledge_base.tickets.models import Check, Ticket, Verification
 from whystall.prompts import mcp
 from whystall.prompts.escape import Safe, markdown, markdown_code, placed, plain_code, short
 from whystall.prompts.render import LANGS, fill, render

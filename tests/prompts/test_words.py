@@ -10,7 +10,8 @@ from typing import Any, get_args
 import pytest
 from making import finding
 
-from whystall.knowledge_base.models import Cause, CauseState, Lang, Ticket, Verdict
+from whystall.knowledge_base.models import Cause, CauseState, Lang, Verdict
+from whystall.knowledge_base.tickets.models import Ticket
 from whystall.prompts.render import LANGS, voice, words
 from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.kinds import KINDS

@@ -28,7 +28,7 @@ from whystall.agent_server.llm.wire import Function, Message, Reply, ToolCall
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Lang, Verdict
 from whystall.knowledge_base.present import diagnosis_text
-from whystall.knowledge_base.tickets import draft, ticket_markdown
+from whystall.knowledge_base.tickets.drafting import draft, ticket_markdown
 from whystall.prompts.fence import Fence
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import clean

@@ -17,10 +17,10 @@ from whystall.agent_server.app import App, DiagnoseParams
 from whystall.agent_server.investigation.causes import of_hosts, of_ranks
 from whystall.agent_server.investigation.ranks import rank_diagnosis, with_host
 from whystall.agent_server.investigation.whereabouts import whereabouts
-from whystall.knowledge_base import tickets
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import CauseState, Culprit, Diagnosis, Verdict, Victim
 from whystall.knowledge_base.present import diagnosis_text, ticket_text
+from whystall.knowledge_base.tickets import drafting as tickets
 from whystall.knowledge_base.verify import compare
 from whystall.prompts.render import LANGS
 from whystall.tools.contract.errors import ErrorCode, ToolError

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from whystall.knowledge_base.faults import dedup_key
-from whystall.knowledge_base.models import Cause, Diagnosis, Lang, Ticket, Verdict
+from whystall.knowledge_base.models import Cause, Diagnosis, Lang, Verdict
+from whystall.knowledge_base.tickets.models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 
-LESSON = "ticket-"
 # Severity by the share of its time that the job loses to the cause, as for single findings.
 _CRITICAL_PCT = 40.0
 _MAJOR_PCT = 10.0

@@ -1,0 +1,1 @@
+"""Conversations with people in chats and terminals: what they ask, and what is answered."""

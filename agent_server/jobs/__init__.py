@@ -1,0 +1,1 @@
+"""From what people call a job to its processes on this host."""

@@ -1,0 +1,1 @@
+"""Requests to the servers of others: bounded, repeated with patience, shown without their secrets."""

@@ -1,0 +1,1 @@
+"""Diagnoses as pictures that a chat can show."""

@@ -1,0 +1,1 @@
+"""Tickets: what they hold, how they change, and where they are kept."""
