@@ -136,9 +136,10 @@ _V3 = (
     # What is to be said in a chat, in order.
     """CREATE TABLE messages (
         n INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, channel TEXT NOT NULL, conversation TEXT NOT NULL,
-        state TEXT NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL, due REAL NOT NULL, error TEXT NOT NULL,
-        created TEXT NOT NULL)""",
-    "CREATE INDEX messages_due ON messages (state, channel, due)",
+        state TEXT NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL, due REAL NOT NULL, lease REAL NOT NULL,
+        error TEXT NOT NULL, created TEXT NOT NULL)""",
+    "CREATE INDEX messages_due ON messages (state, due)",
+    "CREATE INDEX messages_conversation ON messages (channel, conversation, n)",
     # What came in and was taken: the same again is answered, and not done again.
     """CREATE TABLE seen (
         source TEXT NOT NULL, key TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (source, key)) WITHOUT ROWID""",

@@ -13,6 +13,7 @@ from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.evidence import Evidence, evidence_of
 from whystall.knowledge_base.journal.audit import Audit
+from whystall.knowledge_base.journal.messages import Messages
 from whystall.knowledge_base.journal.seen import Seen
 from whystall.knowledge_base.journal.tasks import Tasks
 from whystall.knowledge_base.models import Diagnosis, Incident, Match, Verdict
@@ -87,6 +88,11 @@ class KnowledgeBase:
     def seen(self) -> Seen:
         """What came in and was taken already."""
         return Seen(self._file)
+
+    @cached_property
+    def messages(self) -> Messages:
+        """What is to be said in chats."""
+        return Messages(self._file)
 
     @cached_property
     def audit(self) -> Audit:
@@ -235,8 +241,9 @@ class KnowledgeBase:
             solved = {"state": "resolved", "resolution": clean(reason, 2 * _REASON), "updated": now()}
             ticket = ticket.model_copy(update=solved)
             _put_ticket(db, ticket)
-            ticket = ticket.model_copy(update={"card": self.cards.learn(db, ticket, by).id})
-            _put_ticket(db, ticket)
+            if ticket.diagnosis is not None:
+                ticket = ticket.model_copy(update={"card": self.cards.learn(db, ticket, by).id})
+                _put_ticket(db, ticket)
         return ticket
 
     def add_verification(self, id: str, verification: Verification) -> Ticket:

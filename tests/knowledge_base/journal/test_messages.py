@@ -1,0 +1,154 @@
+"""The queue of messages: order within a conversation, leases, clocks that jump, and transactions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from whystall.knowledge_base.journal.messages import FARTHEST
+from whystall.knowledge_base.store import KnowledgeBase
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def kb(tmp_path: Path):
+    with KnowledgeBase(tmp_path / "knowledge.db") as opened:
+        yield opened
+
+
+def _put(kb: KnowledgeBase, key: str, conversation: str = "room", channel: str = "ops", due: float = 0.0) -> int:
+    number = kb.messages.put(key, channel, {"channel": channel, "conversation": conversation}, {"text": key}, due)
+    assert number is not None
+    return number
+
+
+def _key(kb: KnowledgeBase, now: float = NOW, **other: object) -> str | None:
+    taken = kb.messages.take(now, 60.0, **other)  # type: ignore[arg-type]
+    return None if taken is None else taken.key
+
+
+def test_a_message_comes_back_as_it_was_put(kb: KnowledgeBase) -> None:
+    kb.messages.put("k", "运维", {"conversation": "群", "thread": "1.2"}, {"title": "t", "text": "卡住 <!channel>"})
+    taken = kb.messages.take(NOW, 60.0)
+    assert taken is not None
+    assert (taken.channel, taken.conversation, taken.attempts) == ("运维", "群", 1)
+    assert taken.place == {"conversation": "群", "thread": "1.2"}
+    assert taken.message == {"title": "t", "text": "卡住 <!channel>"}
+
+
+def test_the_same_key_is_put_once_also_after_it_was_sent(kb: KnowledgeBase) -> None:
+    number = _put(kb, "k")
+    assert kb.messages.put("k", "ops", {}, {}) is None
+    kb.messages.take(NOW, 60.0)
+    kb.messages.sent(number)
+    assert kb.messages.put("k", "ops", {}, {}) is None
+    assert _key(kb) is None
+
+
+def test_messages_of_a_conversation_go_in_order_and_others_do_not_wait(kb: KnowledgeBase) -> None:
+    first, _, _ = _put(kb, "a1", "a"), _put(kb, "a2", "a"), _put(kb, "b1", "b")
+    assert _key(kb) == "a1"
+    assert _key(kb) == "b1"  # a2 is held up by a1, which is not sent yet
+    assert _key(kb) is None
+    kb.messages.again(first, NOW + 30, "busy")
+    assert _key(kb) is None
+    assert kb.messages.next_due() == NOW + 30
+    assert _key(kb, NOW + 31) == "a1"
+    kb.messages.sent(first)
+    assert _key(kb, NOW + 31) == "a2"
+
+
+def test_one_that_fails_no_longer_holds_up_the_next(kb: KnowledgeBase) -> None:
+    first = _put(kb, "a1")
+    _put(kb, "a2")
+    kb.messages.take(NOW, 60.0)
+    kb.messages.failed(first, "gone")
+    assert _key(kb) == "a2"
+    failed = kb.messages.by_key("a1")
+    assert failed is not None
+    assert (failed.state, failed.error) == ("failed", "gone")
+
+
+def test_the_same_conversation_of_another_channel_is_another(kb: KnowledgeBase) -> None:
+    _put(kb, "a", "room", "ops")
+    _put(kb, "b", "room", "dev")
+    assert {_key(kb), _key(kb)} == {"a", "b"}
+
+
+def test_a_channel_that_pauses_is_passed_over(kb: KnowledgeBase) -> None:
+    _put(kb, "a", channel="ops")
+    _put(kb, "b", channel="dev")
+    assert _key(kb, besides=["ops"]) == "b"
+    assert _key(kb, besides=["ops"]) is None
+
+
+def test_what_was_put_off_is_not_counted_as_tried(kb: KnowledgeBase) -> None:
+    number = _put(kb, "a")
+    kb.messages.take(NOW, 60.0)
+    kb.messages.put_off(number, NOW + 5)
+    assert _key(kb) is None
+    taken = kb.messages.take(NOW + 5, 60.0)
+    assert taken is not None
+    assert taken.attempts == 1
+
+
+def test_a_lease_that_ran_out_is_given_again_and_one_that_holds_is_not(kb: KnowledgeBase) -> None:
+    _put(kb, "a")
+    assert _key(kb) == "a"
+    assert _key(kb, NOW + 59) is None
+    taken = kb.messages.take(NOW + 60, 60.0)
+    assert taken is not None
+    assert taken.attempts == 2
+
+
+@pytest.mark.parametrize("back", [86_400.0, 10 * 365 * 86_400.0])
+def test_a_clock_set_back_keeps_nothing_waiting(kb: KnowledgeBase, back: float) -> None:
+    taken_before, put_off = _put(kb, "a", "a"), _put(kb, "b", "b")
+    kb.messages.take(NOW, 60.0)
+    kb.messages.take(NOW, 60.0)
+    kb.messages.again(put_off, NOW + 30, "busy")
+    assert {_key(kb, NOW - back), _key(kb, NOW - back)} == {"a", "b"}
+    kb.messages.sent(taken_before)
+
+
+def test_within_the_bound_a_message_does_wait(kb: KnowledgeBase) -> None:
+    _put(kb, "a", due=NOW + FARTHEST)
+    assert _key(kb) is None
+    assert _key(kb, NOW + FARTHEST) == "a"
+
+
+def test_who_starts_anew_takes_what_a_dead_one_had(kb: KnowledgeBase) -> None:
+    _put(kb, "a")
+    kb.messages.take(NOW, 3600.0)
+    assert kb.messages.release(NOW) == 1
+    assert _key(kb) == "a"
+
+
+def test_put_with_what_it_tells_or_not_at_all(kb: KnowledgeBase) -> None:
+    def fails() -> None:
+        with kb.transaction():
+            _put(kb, "a")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
+    assert kb.messages.by_key("a") is None
+    assert _key(kb) is None
+
+
+def test_only_what_is_done_is_forgotten(kb: KnowledgeBase) -> None:
+    done = _put(kb, "done")
+    kb.messages.take(NOW, 60.0)
+    kb.messages.sent(done)
+    _put(kb, "waits")
+    assert kb.messages.forget("2999-01-01T00:00:00Z") == 1
+    assert [m.key for m in kb.messages.latest()] == ["waits"]
+
+
+def test_the_newest_are_told_oldest_first(kb: KnowledgeBase) -> None:
+    for key in "abc":
+        _put(kb, key, key, "ops" if key != "b" else "dev")
+    assert [m.key for m in kb.messages.latest(2)] == ["b", "c"]
+    assert [m.key for m in kb.messages.latest(channel="ops")] == ["a", "c"]
