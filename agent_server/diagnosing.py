@@ -217,7 +217,7 @@ class Diagnosing:
         from whystall.knowledge_base.verify import compare
 
         stored = self._kb.get_ticket(ticket)
-        before = stored.diagnosis
+        before = stored.diagnosed()
         chosen = target or (TargetParams() if source or traces else _same_process(before))
         seconds = duration or max((s.window_s for s in before.steps), default=12.0)
         params = DiagnoseParams(

@@ -29,8 +29,9 @@ def draft_card(ticket: Ticket, causes: Mapping[str, Cause], first: Diagnosis | N
 
     `first`: the diagnosis with which the ticket was opened, where its own is a later one; only that one says what the
     fault looked like before its cause was known.
+    `ToolError` (bad_argument) for a ticket without a diagnosis: nothing is known of its fault that another case could show.
     """
-    diagnosis = ticket.diagnosis
+    diagnosis = ticket.diagnosed()
     cause = causes.get(diagnosis.cause or "")
     who = clean((diagnosis.victim.comm if diagnosis.victim else "") or diagnosis.target, 100)
     told = clean(ticket.resolution, 2000)
@@ -181,7 +182,7 @@ def _environment(diagnosis: Diagnosis) -> str:
 
 def _source(ticket: Ticket) -> str:
     """Where a card comes from: the ticket, its host, how long it stayed open, and whether the fix was measured."""
-    coverage = ticket.diagnosis.coverage
+    coverage = ticket.diagnosed().coverage
     where = f" on {clean(coverage[0].host, NAME)}" if coverage else ""
     begun, ended = moment(ticket.created), moment(ticket.updated)
     hours = (ended - begun).total_seconds() / 3600 if begun and ended else None

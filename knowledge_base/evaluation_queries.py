@@ -93,8 +93,8 @@ def _recurrences(file: Database, tickets: Iterable[str]) -> Iterator[Query]:
                 " (SELECT incident FROM occurrences WHERE key = ?))",
                 [f"{LESSON}{number}", f"ticket:{number}"],
             ).fetchall()
-        if rows:
-            diagnosis = file.record(Ticket, body).diagnosis
+        diagnosis = file.record(Ticket, body).diagnosis
+        if rows and diagnosis is not None:
             lang: Lang = "zh" if _in(diagnosis.symptom, "zh") else "en"
             right = frozenset(id for (id,) in rows)
             yield Query("recurrence", lang, diagnosis.symptom, right, evidence=evidence_of(diagnosis))

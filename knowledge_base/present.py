@@ -122,9 +122,9 @@ def ticket_text(ticket: Ticket, causes: Mapping[str, Cause], lang: Lang) -> str:
     """A ticket as Markdown; see `tickets.ticket_markdown`."""
     view = _View("md", lang)
     diagnosis = ticket.diagnosis
-    context = view.diagnosis(diagnosis, causes, None)
-    cause = context["cause"]
-    abnormal = [f for f in diagnosis.findings if f.polarity is Polarity.ABNORMAL]
+    context = view.diagnosis(diagnosis, causes, None) if diagnosis else {}
+    cause = context.get("cause")
+    abnormal = [f for f in diagnosis.findings if f.polarity is Polarity.ABNORMAL] if diagnosis else []
     others = [view.finding(f) for f in _worst_first(abnormal)]
     return render(
         "ticket.md",
@@ -133,7 +133,7 @@ def ticket_text(ticket: Ticket, causes: Mapping[str, Cause], lang: Lang) -> str:
         title=Safe(cause.title.get(lang)) if cause else words(lang)["labels"]["no_cause"],
         others=others[:_OTHERS],
         others_left=max(len(others) - _OTHERS, 0),
-        collectors=_collectors(diagnosis.coverage),
+        collectors=_collectors(diagnosis.coverage) if diagnosis else [],
         **context,
     )
 

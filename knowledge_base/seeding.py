@@ -72,4 +72,4 @@ def _renew(file: Database, db: SqliteDatabase) -> None:
         ticket = file.record(Ticket, row[0])
         card = draft_card(ticket, causes)
         put_card(db, card)
-        sighted(db, card.id, ticket.diagnosis, number)
+        sighted(db, card.id, ticket.diagnosed(), number)

@@ -218,19 +218,20 @@ class Cards:
 
     def learn(self, db: SqliteDatabase, ticket: Ticket, by: str) -> Incident:
         """What the resolved `ticket` teaches, within the transaction that is open: the card of its fault with what
-        solved it this time, or else a draft.
+        solved it this time, or else a draft. Of one without a diagnosis nothing is learnt: `ToolError` (bad_argument).
         """
         row = db.execute(
             "SELECT body FROM diagnoses WHERE ticket = ? ORDER BY created, rowid LIMIT 1", [int(ticket.id)]
         ).fetchone()
         first = self._file.record(Diagnosis, row[0]) if row is not None else None
-        known = occurrences.card_of(db, ticket.diagnosis)
+        diagnosis = ticket.diagnosed()
+        known = occurrences.card_of(db, diagnosis)
         if known is not None:
             card = card_life.with_remedy(self._get(db, known), ticket, by)
         else:
             card = draft_card(ticket, load_causes(), first, by)
         put_card(db, card)
-        occurrences.sighted(db, card.id, ticket.diagnosis, int(ticket.id))
+        occurrences.sighted(db, card.id, diagnosis, int(ticket.id))
         return card
 
     def _get(self, db: SqliteDatabase, id: str) -> Incident:

@@ -40,11 +40,11 @@ def again(ticket: Ticket, fresh: Ticket) -> Ticket:
     from it.
     """
     update: dict[str, object] = {"occurrences": ticket.occurrences + 1, "updated": fresh.updated}
-    if fresh.diagnosis.created >= ticket.diagnosis.created:
+    newer, older = fresh.diagnosed(), ticket.diagnosis
+    if older is None or newer.created >= older.created:
         update |= {name: getattr(fresh, name) for name in ("diagnosis", "severity", "category", "component")}
-        if not fresh.diagnosis.symptom:  # nobody told it again: what was told stays
-            told = ticket.diagnosis.symptom
-            update["diagnosis"] = fresh.diagnosis.model_copy(update={"symptom": told})
+        if older is not None and not newer.symptom:  # nobody told it again: what was told stays
+            update["diagnosis"] = newer.model_copy(update={"symptom": older.symptom})
     return ticket.model_copy(update=update)
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from whystall.knowledge_base.models import Claim, Diagnosis, Match, Model
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 
 TICKET_VERSION = "2"
@@ -177,6 +178,16 @@ class Ticket(Model):
     links: list[Link] = Field(default_factory=list)
     remotes: list[Remote] = Field(default_factory=list)
     verifications: list[Verification] = Field(default_factory=list)
+
+    def diagnosed(self) -> Diagnosis:
+        """Its diagnosis; `ToolError` (bad_argument) where nobody has looked yet."""
+        if self.diagnosis is None:
+            raise ToolError(
+                ErrorCode.BAD_ARGUMENT,
+                f"ticket {self.id} has no diagnosis",
+                f"run `whystall diagnose` on its process, then `whystall tickets attach {self.id} DIAGNOSIS`",
+            )
+        return self.diagnosis
 
 
 class Event(Model):
