@@ -24,7 +24,7 @@ _EARLIER = (
 )
 # Ready: its time has come, or whoever took it has lost it.
 _TAKE = (
-    "UPDATE messages SET state = 'sending', attempts = attempts + 1, lease = :until WHERE n = ("
+    "UPDATE messages SET state = 'sending', attempts = attempts + 1, lease = :until WHERE n = ("  # noqa: S608 - our own words
     "SELECT m.n FROM messages AS m WHERE m.state IN ('queued', 'sending')"
     " AND m.channel NOT IN (SELECT value FROM json_each(:besides))"
     " AND ((m.state = 'queued' AND (m.due <= :now OR m.due > :far))"
@@ -32,7 +32,7 @@ _TAKE = (
     " AND NOT " + _EARLIER + " ORDER BY m.due, m.n LIMIT 1) RETURNING *"
 )
 _NEXT = (
-    "SELECT min(CASE state WHEN 'queued' THEN due ELSE lease END) FROM messages AS m"
+    "SELECT min(CASE state WHEN 'queued' THEN due ELSE lease END) FROM messages AS m"  # noqa: S608 - our own words
     " WHERE state IN ('queued', 'sending') AND NOT " + _EARLIER
 )
 
