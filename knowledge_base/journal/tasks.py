@@ -2,12 +2,14 @@
 
 A task is taken under a lease. What it does must bear being begun twice; that it is done is stored in the same
 transaction as what it made, so that it is never done twice.
+
+Tasks whose payload has the same ``conversation`` are done in their order; who takes them says which are `busy`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -15,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.times import now as stamp
 
+_NOT_BUSY = "coalesce(json_extract(payload, '$.conversation'), '') NOT IN (SELECT value FROM json_each(?))"
 TaskState = Literal["queued", "running", "done", "failed"]
 
 
@@ -55,18 +58,20 @@ class Tasks:
             ).fetchone()
         return None if row is None else int(row[0])
 
-    def take(self, kinds: Sequence[str], owner: str, now: float, lease: float) -> Task | None:
+    def take(
+        self, kinds: Sequence[str], owner: str, now: float, lease: float, busy: Collection[str] = ()
+    ) -> Task | None:
         """The task of `kinds` that is due longest, given to `owner` until `now` + `lease` seconds; None: nothing is
         due. A task whose lease has run out is given again. So is one whose lease lies further ahead than any can: the
-        clock was set back.
+        clock was set back. Nothing of the conversations `busy`.
         """
         with self._file.write() as db:
             row = db.execute(
-                "UPDATE tasks SET state = 'running', attempts = attempts + 1, owner = ?, lease = ?, updated = ?"
+                "UPDATE tasks SET state = 'running', attempts = attempts + 1, owner = ?, lease = ?, updated = ?"  # noqa: S608
                 " WHERE id = (SELECT id FROM tasks WHERE kind IN (SELECT value FROM json_each(?))"
                 " AND ((state = 'queued' AND due <= ?) OR (state = 'running' AND (lease <= ? OR lease > ?)))"
-                " ORDER BY due, id LIMIT 1) RETURNING *",
-                [owner, now + lease, stamp(), json.dumps(list(kinds)), now, now, now + 2 * lease],
+                f" AND {_NOT_BUSY} ORDER BY due, id LIMIT 1) RETURNING *",
+                [owner, now + lease, stamp(), _listed(kinds), now, now, now + 2 * lease, _listed(busy)],
             ).fetchone()
         return None if row is None else _task(row)
 
@@ -79,6 +84,23 @@ class Tasks:
                 [now, owner_before],
             ).rowcount
 
+    def release_all(self, now: float) -> int:
+        """Give back everything that anybody had taken: whoever calls this is the only one who takes. How much."""
+        with self._file.write() as db:
+            return db.execute(
+                "UPDATE tasks SET state = 'queued', due = min(due, ?), owner = '', lease = 0 WHERE state = 'running'",
+                [now],
+            ).rowcount
+
+    def give_back(self, id: int, owner: str) -> None:
+        """Task `id` was not ended by `owner`, who was told to stop: that it was begun does not count."""
+        with self._file.write() as db:
+            db.execute(
+                "UPDATE tasks SET state = 'queued', attempts = attempts - 1, owner = '', lease = 0"
+                " WHERE id = ? AND state = 'running' AND owner = ?",
+                [id, owner],
+            )
+
     def done(self, id: int, result: str = "") -> None:
         """Task `id` is done. Call it in the transaction that stores what it made."""
         self._end(id, "done", result)
@@ -87,13 +109,13 @@ class Tasks:
         """Task `id` cannot be done; `why` for people."""
         self._end(id, "failed", why)
 
-    def again(self, id: int, due: float, why: str) -> None:
-        """Task `id` is to be tried again at `due`."""
+    def again(self, id: int, due: float, why: str, *, counted: bool = True) -> None:
+        """Task `id` is to be tried again at `due`; `counted`: among its attempts."""
         with self._file.write() as db:
             db.execute(
-                "UPDATE tasks SET state = 'queued', due = ?, owner = '', lease = 0, result = ?, updated = ?"
-                " WHERE id = ?",
-                [due, why, stamp(), id],
+                "UPDATE tasks SET state = 'queued', due = ?, owner = '', lease = 0, result = ?, updated = ?,"
+                " attempts = attempts - ? WHERE id = ?",
+                [due, why, stamp(), int(not counted), id],
             )
 
     def get(self, id: int) -> Task | None:
@@ -108,15 +130,29 @@ class Tasks:
             row = db.execute("SELECT * FROM tasks WHERE key = ?", [key]).fetchone()
         return None if row is None else _task(row)
 
-    def next_due(self, kinds: Sequence[str]) -> float | None:
-        """When the next task of `kinds` is due or its lease runs out; None: there is none."""
+    def next_due(self, kinds: Sequence[str], busy: Collection[str] = ()) -> float | None:
+        """When the next task of `kinds` is due or its lease runs out; None: there is none. `busy`: see `take`."""
         with self._file.read() as db:
             row = db.execute(
-                "SELECT min(CASE state WHEN 'queued' THEN due ELSE lease END) FROM tasks"
-                " WHERE kind IN (SELECT value FROM json_each(?)) AND state IN ('queued', 'running')",
-                [json.dumps(list(kinds))],
+                "SELECT min(CASE state WHEN 'queued' THEN due ELSE lease END) FROM tasks"  # noqa: S608
+                " WHERE kind IN (SELECT value FROM json_each(?)) AND state IN ('queued', 'running')"
+                f" AND {_NOT_BUSY}",
+                [_listed(kinds), _listed(busy)],
             ).fetchone()
         return None if row[0] is None else float(row[0])
+
+    def waiting(self, kind: str) -> int:
+        """How many tasks of `kind` are queued."""
+        with self._file.read() as db:
+            row = db.execute("SELECT count(*) FROM tasks WHERE state = 'queued' AND kind = ?", [kind]).fetchone()
+        return int(row[0])
+
+    def forget(self, before: str) -> int:
+        """Forget tasks that were ended before that time (RFC 3339), and with them their keys; how many."""
+        with self._file.write() as db:
+            return db.execute(
+                "DELETE FROM tasks WHERE state IN ('done', 'failed') AND updated < ?", [before]
+            ).rowcount
 
     def _end(self, id: int, state: TaskState, result: str) -> None:
         with self._file.write() as db:
@@ -124,6 +160,10 @@ class Tasks:
                 "UPDATE tasks SET state = ?, result = ?, owner = '', lease = 0, updated = ? WHERE id = ?",
                 [state, result, stamp(), id],
             )
+
+
+def _listed(words: Collection[str]) -> str:
+    return json.dumps(list(words), ensure_ascii=False)
 
 
 def _task(row: Sequence[Any]) -> Task:
