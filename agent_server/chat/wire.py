@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from whystall.agent_server.outbound.request import Request
+from whystall.agent_server.outbound.request import Request, Response
 
 TEXT_LIMIT = 4000
 """Characters of what somebody says that are read."""
+BODY_LIMIT = 256 * 1024
+"""Bytes of a callback; the longest text of a vendor, encrypted and packed in JSON twice, is below."""
 
 
 class _Model(BaseModel):
@@ -34,7 +36,8 @@ class Place(_Model):
 class Incoming(_Model):
     """One message of a person, whose sender was proven. `event`: the vendor's id, the same when it is sent again.
     `sender` identifies, `sender_name` is what people see. `text`: without our own mention, at most `TEXT_LIMIT`
-    characters, made inert. `direct`: said to us alone, not in a group.
+    characters, made inert. `direct`: said to us alone, not in a group. `proof`: of a signature that does not cover the
+    body, and so proves no second message; empty where it does.
     """
 
     event: str
@@ -43,6 +46,7 @@ class Incoming(_Model):
     sender_name: str = ""
     text: str
     direct: bool = False
+    proof: str = ""
 
 
 class Outgoing(_Model):
@@ -77,11 +81,55 @@ class Refused(Exception):
         self.detail = detail
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A picture beside a message. `alt`: what it shows, in a sentence; `url`: where the vendor can fetch it, None where
+    nobody outside reaches us.
+    """
+
+    png: bytes = field(repr=False)
+    name: str
+    alt: str
+    url: str | None = None
+
+
+class Unsaid(Exception):
+    """A vendor's answer that is no yes. The message is one line for people. `code`: the vendor's. `again`: it may pass,
+    after `wait` seconds where that is known. `gone`: the way that the message took has ended (a session address that
+    has run out), another may be open.
+    """
+
+    def __init__(
+        self, code: str, message: str = "", *, again: bool = False, wait: float | None = None, gone: bool = False
+    ) -> None:
+        super().__init__(f"{code}: {message}" if message else code)
+        self.code = code
+        self.message = message
+        self.again = again
+        self.wait = wait
+        self.gone = gone
+
+
+Saying = Generator[Request, Response, None]
+"""Says one message: what it yields is sent, what comes back is sent into it. Of its requests the last one alone is
+visible to people: begun again from the start, it shows nothing twice that was not shown. Raises `Unsaid`."""
+
+
 class Vendor(Protocol):
-    """One chat of the settings. Pure: it neither sends nor stores."""
+    """One chat of the settings. Pure: it neither sends nor stores; secrets are read when they are used, and a
+    `ToolError` (bad_argument) says where one cannot be.
+    """
 
     name: str
     kind: str
+    accepted: Answered
+    """What a callback is answered with when its message was taken."""
+    pace: float
+    """Seconds between two messages, by the vendor's limits."""
+
+    def home(self) -> Place | None:
+        """Where it is told what nobody asked for; None: nowhere."""
+        ...
 
     def receive(
         self, headers: Mapping[str, str], query: Mapping[str, str], body: bytes, now: float
@@ -89,6 +137,6 @@ class Vendor(Protocol):
         """What a callback says. `headers` in lower case; `body` as it came. Raises `Refused`."""
         ...
 
-    def requests(self, to: Place, message: Outgoing, now: float) -> list[Request]:
-        """What is to be sent to the vendor, one after another, to say `message`."""
+    def say(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> Saying:
+        """Say `message` at `to`. `key`: the message's own, for vendors that take one so as to show it once."""
         ...
