@@ -194,15 +194,16 @@ class App:
         progress: Progress | None = None,
         lang: Lang = "en",
         failed: Callable[[LlmError], None] | None = None,
+        then: Callable[[Diagnosis], None] | None = None,
     ) -> Diagnosis:
-        """Find out why the target stalls; see `Diagnosing.diagnose`.
+        """Find out why the target stalls; see `Diagnosing.diagnose`, also for `then`.
 
         With `DiagnoseParams.llm` a language model drives; `ToolError` (no_model) when none is set up. Where it does not
         answer the rules finish, and `failed` is told why in more words than the diagnosis keeps.
         """
         diagnosing = self._diagnosing()
         if not params.llm:
-            return await diagnosing.diagnose(params, source=source, progress=progress, lang=lang)
+            return await diagnosing.diagnose(params, source=source, progress=progress, lang=lang, then=then)
         from whystall.agent_server.investigation.budget import Limits
         from whystall.agent_server.llm.client import ChatClient
         from whystall.agent_server.llm.settings import load_settings
@@ -218,7 +219,9 @@ class App:
         )
         async with ChatClient(settings, failed) as model:
             driver = Driver(model, limits)
-            return await diagnosing.diagnose(params, source=source, progress=progress, driver=driver, lang=lang)
+            return await diagnosing.diagnose(
+                params, source=source, progress=progress, driver=driver, lang=lang, then=then
+            )
 
     async def verify(
         self,

@@ -27,6 +27,8 @@ from whystall.tools.recording.window import Progress, observe
 from whystall.tools.toolbox import ENGINES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from whystall.agent_server.investigation.budget import Limits
     from whystall.agent_server.investigation.observer import Observer
     from whystall.agent_server.investigation.telling import Telling
@@ -129,8 +131,10 @@ class Diagnosing:
         progress: Progress | None = None,
         driver: Driver | None = None,
         lang: Lang = "en",
+        then: Callable[[Diagnosis], None] | None = None,
     ) -> Diagnosis:
-        """Find out why the target stalls; match past incidents; draft a ticket when asked and not healthy.
+        """Find out why the target stalls; match past incidents; draft a ticket when asked and not healthy. What `then`
+        stores of the diagnosis is stored in the same transaction.
 
         A profile joins each look that traces the scheduler, and what a recording holds of that. The ranks of a job are
         judged first where their traces are given; then the process of the slow one, where it is on this host. `driver`:
@@ -143,7 +147,7 @@ class Diagnosing:
         run = _Run(params, self._registry, progress, driver, lang)
         try:
             found = await self._found(run, source)
-            diagnosis = remember(self._kb, found.model_copy(update={"id": run.transcript.id}), params.ticket)
+            diagnosis = remember(self._kb, found.model_copy(update={"id": run.transcript.id}), params.ticket, then)
             run.transcript.end(diagnosis)
         finally:
             run.close()

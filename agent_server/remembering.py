@@ -9,20 +9,31 @@ from whystall.knowledge_base.models import Diagnosis, Verdict
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from whystall.knowledge_base.store import KnowledgeBase
 
 
-def remember(kb: KnowledgeBase, diagnosis: Diagnosis, ticket: bool) -> Diagnosis:
+def remember(
+    kb: KnowledgeBase, diagnosis: Diagnosis, ticket: bool, then: Callable[[Diagnosis], None] | None = None
+) -> Diagnosis:
     """Store `diagnosis` with the past incidents it resembles and, where `ticket` asks for one and it is not healthy, a
-    drafted ticket; returns it so completed. See `KnowledgeBase.remember`.
+    drafted ticket; returns it so completed. See `KnowledgeBase.remember`. What `then` stores is stored together with
+    it, or neither is.
 
     What was found out is worth more than its being kept, and a full disk may be why the job stalls: without room it is
-    compared with past incidents only, and says so (`not_stored`).
+    compared with past incidents only, and says so (`not_stored`). With `then` that is an error, since what follows from
+    it is what was asked for.
     """
     try:
-        return kb.remember(diagnosis, ticket)
+        if then is None:
+            return kb.remember(diagnosis, ticket)
+        with kb.transaction():
+            diagnosis = kb.remember(diagnosis, ticket)
+            then(diagnosis)
+        return diagnosis
     except ToolError as error:
-        if error.code is not ErrorCode.DISK_FULL:
+        if error.code is not ErrorCode.DISK_FULL or then is not None:
             raise
         if diagnosis.verdict is not Verdict.HEALTHY:
             diagnosis = diagnosis.model_copy(update={"matches": kb.match(diagnosis)})
