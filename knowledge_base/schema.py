@@ -126,13 +126,19 @@ _V3 = (
         payload TEXT NOT NULL, result TEXT NOT NULL, attempts INTEGER NOT NULL, due REAL NOT NULL, owner TEXT NOT NULL,
         lease REAL NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL)""",
     "CREATE INDEX tasks_due ON tasks (state, kind, due)",
-    # A ticket that a tracker is kept in step with: up to which revision it was told, and what is under way.
+    # A ticket that a tracker is kept in step with: the revision it shall be told and the one it was, what is under way,
+    # and who is at it. Times are seconds since the epoch.
     """CREATE TABLE deliveries (
-        sink TEXT NOT NULL, ticket INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0, remote TEXT NOT NULL DEFAULT '',
-        url TEXT NOT NULL DEFAULT '', underway TEXT NOT NULL DEFAULT '', attempts INTEGER NOT NULL DEFAULT 0,
-        due REAL NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '', body TEXT NOT NULL DEFAULT '{}',
+        sink TEXT NOT NULL, ticket INTEGER NOT NULL, wanted INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0,
+        remote TEXT NOT NULL DEFAULT '', url TEXT NOT NULL DEFAULT '', underway REAL, attempts INTEGER NOT NULL DEFAULT 0,
+        due REAL NOT NULL DEFAULT 0, parked INTEGER NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '',
+        owner TEXT NOT NULL DEFAULT '', lease REAL NOT NULL DEFAULT 0, memory TEXT NOT NULL DEFAULT '{}',
         PRIMARY KEY (sink, ticket)) WITHOUT ROWID""",
-    "CREATE INDEX deliveries_remote ON deliveries (sink, remote)",
+    "CREATE INDEX deliveries_remote ON deliveries (sink, remote) WHERE remote != ''",
+    "CREATE INDEX deliveries_due ON deliveries (due) WHERE parked = 0 AND told < wanted",
+    "CREATE INDEX deliveries_ticket ON deliveries (ticket)",
+    """CREATE TRIGGER deliveries_wanted AFTER UPDATE OF revision ON tickets WHEN new.revision != old.revision BEGIN
+        UPDATE deliveries SET wanted = new.revision WHERE ticket = new.id; END""",
     # What is to be said in a chat, in order.
     """CREATE TABLE messages (
         n INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, channel TEXT NOT NULL, conversation TEXT NOT NULL,

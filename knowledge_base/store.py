@@ -13,6 +13,7 @@ from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.evidence import Evidence, evidence_of
 from whystall.knowledge_base.journal.audit import Audit
+from whystall.knowledge_base.journal.deliveries import Deliveries
 from whystall.knowledge_base.journal.messages import Messages
 from whystall.knowledge_base.journal.seen import Seen
 from whystall.knowledge_base.journal.tasks import Tasks
@@ -83,6 +84,11 @@ class KnowledgeBase:
     def tasks(self) -> Tasks:
         """What is to be done in the background."""
         return Tasks(self._file)
+
+    @cached_property
+    def deliveries(self) -> Deliveries:
+        """What trackers are to be told of tickets."""
+        return Deliveries(self._file)
 
     @cached_property
     def seen(self) -> Seen:

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import re
-import socket
-import ssl
-from collections.abc import Iterator, Mapping
-from html import unescape
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
 from whystall.agent_server.llm.environment import PREFIX
 from whystall.agent_server.llm.jsontext import NotJson, parsed
-from whystall.agent_server.llm.retry import asked_wait
 from whystall.agent_server.llm.wire import LlmError
+from whystall.agent_server.outbound.retry import asked_wait
+from whystall.agent_server.outbound.transport import TEXT_LIMIT, explained, hidden, message_of, said
 from whystall.tools.contract.text import clean
 
-_TEXT_LIMIT = 300
 _LINE_LIMIT = 500
-# A run of the key this long, wherever a server repeats it, is taken for a part of it.
-_TELLING = 8
-_SHORTEST_SECRET = 4
-_TITLE = re.compile(r"<title[^>]{0,100}>(.{1,200}?)</title", re.IGNORECASE | re.DOTALL)
 # What vLLM, OpenAI, DeepSeek, llama.cpp, Ollama and DashScope say when a conversation has grown too long.
 _TOO_LONG = re.compile(
     r"context[ _]length|context[ _]size|context window|exceed_context|maximum (?:model|context|input)|input length"
@@ -58,7 +51,7 @@ class Fault(LlmError):
 
     def told(self, key: str) -> LlmError:
         """The error without the key and anything that could steer a terminal."""
-        return LlmError(self.code, clean(_hidden(self.message, key), _LINE_LIMIT))
+        return LlmError(self.code, clean(hidden(self.message, key), _LINE_LIMIT))
 
 
 def of_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> Fault:
@@ -80,7 +73,7 @@ def of_object(answer: Mapping[str, Any]) -> Fault | None:
     if not error and answer.get("object") != "error" and not _is_bare_error(answer):
         return None
     inner = error if isinstance(error, dict) else answer
-    text = clean(_message(error or answer) or "an error without a word", _TEXT_LIMIT)
+    text = clean(message_of(error or answer) or "an error without a word", TEXT_LIMIT)
     status = _status(inner)
     fault = _judged(status, f"{text} {_kind(inner)}", None)
     fault.message = f"the server reports an error within its answer: {text}{_hint(fault.code, status, text, '')}"
@@ -99,29 +92,9 @@ _ELSEWHERE = "start it, or correct WHYSTALL_LLM_BASE_URL"
 
 def of_transport(error: Exception, host: str, *, started: bool) -> Fault:
     """What a failed connection means; `started`: some of the answer was there."""
-    causes = list(_chain(error))
-    for cause in causes:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            why = clean(cause.verify_message, _TEXT_LIMIT)
-            hint = "name the certificate authority with SSL_CERT_FILE"
-            return Fault("unreachable", f"TLS: the certificate of {host} is not trusted: {why}; {hint}")
-    handshake = any(isinstance(cause, ssl.SSLWantReadError) for cause in causes)  # waited for, within TLS
-    for cause in causes:
-        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLWantReadError | ssl.SSLEOFError):
-            why = clean(cause.reason or "it failed", _TEXT_LIMIT).replace("_", " ").lower()
-            return Fault("unreachable", f"TLS with {host}: {why}; does it speak https at that port?")
-    if isinstance(error, httpx.ProxyError):
-        return Fault("unreachable", f"the proxy of the environment does not connect to {host}", again=True)
-    if isinstance(error, httpx.ConnectTimeout):
-        return Fault("unreachable", f"{host} does not answer{' in TLS' if handshake else ''}; {_ELSEWHERE}")
-    if isinstance(error, httpx.TimeoutException):
-        return Fault("timeout", f"{host} fell silent", again=True)
-    if isinstance(error, httpx.ConnectError):
-        return Fault("unreachable", f"{host}: {_reason(causes)}; {_ELSEWHERE}", again=True)
-    if isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError | OSError):
-        when = "within its answer" if started else "without an answer"
-        return Fault("cut_off", f"{host} ended the connection {when}", again=True)
-    return Fault("unreachable", f"{host}: {type(error).__name__}")
+    failed = explained(error, host, started=started)
+    hint = f"; {_ELSEWHERE}" if failed.elsewhere else ""
+    return Fault(failed.code, f"{failed.message}{hint}", again=failed.again)
 
 
 def _judged(status: int, text: str, wait: float | None) -> Fault:
@@ -171,38 +144,16 @@ def _kind(error: Any) -> str:
     inner = error.get("error", error) if isinstance(error, dict) else None
     if not isinstance(inner, dict):
         return ""
-    return clean(" ".join(str(inner[name])[:_TEXT_LIMIT] for name in ("type", "code") if inner.get(name)), _TEXT_LIMIT)
+    return clean(" ".join(str(inner[name])[:TEXT_LIMIT] for name in ("type", "code") if inner.get(name)), TEXT_LIMIT)
 
 
 def words_of(body: bytes, content_type: str) -> tuple[str, str]:
     """What a server says in the body of an error, cut short: for people, and for programs."""
-    said = kind = ""
     try:
-        error = parsed(body)
-        said, kind = _message(error), _kind(error)
+        kind = _kind(parsed(body))
     except NotJson:
-        text = body.decode("utf-8", "replace").strip()
-        if "html" in content_type or text[:1] == "<":
-            title = _TITLE.search(text)
-            said = "a web page" + (f" ({unescape(title[1]).strip()})" if title else "")
-        elif text:
-            said = text
-    return clean(" ".join(said.split()), _TEXT_LIMIT).rstrip("."), kind
-
-
-def _message(value: Any) -> str:
-    """The text of an error: a string, or the one under a name that servers use, at most three levels down."""
-    for _ in range(3):
-        if isinstance(value, str):
-            return value
-        if isinstance(value, list):
-            value = value[0] if value else None
-        elif isinstance(value, dict):
-            names = ("error", "message", "detail", "msg", "error_msg", "code")
-            value = next((value[name] for name in names if value.get(name)), None)
-        else:
-            break
-    return value if isinstance(value, str) else ""
+        kind = ""
+    return said(body, content_type), kind
 
 
 def _is_url(text: str) -> bool:
@@ -210,48 +161,3 @@ def _is_url(text: str) -> bool:
         return bool(httpx.URL(text).host)
     except (httpx.InvalidURL, ValueError):
         return False
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what led to it."""
-    seen: list[BaseException] = []
-    left: list[BaseException | None] = [error]
-    while left:
-        cause = left.pop(0)
-        if cause is None or cause in seen or len(seen) > 20:
-            continue
-        seen.append(cause)
-        yield cause
-        left += [cause.__cause__, cause.__context__, *getattr(cause, "exceptions", ())]
-
-
-def _reason(causes: list[BaseException]) -> str:
-    for cause in causes:
-        if isinstance(cause, socket.gaierror):
-            return "its name is not known (DNS)"
-        if isinstance(cause, ConnectionRefusedError):
-            return "nothing listens there (connection refused)"
-    for cause in causes:
-        if isinstance(cause, OSError) and cause.strerror:
-            return clean(cause.strerror, _TEXT_LIMIT)
-    return "no connection"
-
-
-def _hidden(text: str, key: str) -> str:
-    """`text` with stars for every run of it that is a part of `key`."""
-    if len(key) < _SHORTEST_SECRET:
-        return text
-    shortest = min(_TELLING, len(key))
-    parts = []
-    at = 0
-    while at < len(text):
-        end = at + shortest
-        if end > len(text) or text[at:end] not in key:
-            parts.append(text[at])
-            at += 1
-            continue
-        while end < len(text) and text[at : end + 1] in key:
-            end += 1
-        parts.append("***")
-        at = end
-    return "".join(parts)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-
-from whystall.agent_server.llm.faults import Fault
+from collections.abc import Callable
 
 _GZIP, _ZLIB = 31, 15
 
@@ -16,13 +15,14 @@ class Body:
     memory.
     """
 
-    def __init__(self, encoding: str, length: str, limit: int) -> None:
-        """`encoding` and `length` as the headers have them. Raises `Fault`: too_large where `length` says so already,
-        bad_answer for packings that we cannot open.
+    def __init__(self, encoding: str, length: str, limit: int, refuse: Callable[[str, str], Exception]) -> None:
+        """`encoding` and `length` as the headers have them. `refuse` makes what is raised from a code and a message:
+        too_large (here, where `length` says so already), bad_answer for packings that we cannot open.
         """
+        self._refuse = refuse
         packing = encoding.strip().lower()
         if packing not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise Fault("bad_answer", "the answer is packed in a way that was not asked for")
+            raise refuse("bad_answer", "the answer is packed in a way that was not asked for")
         self._limit = limit
         self._size = 0
         self._unpack = None
@@ -32,16 +32,16 @@ class Body:
             raise self._too_large()
 
     def feed(self, piece: bytes) -> bytes:
-        """`piece`, unpacked. Raises `Fault`: too_large, bad_answer."""
+        """`piece`, unpacked. Raises what `refuse` makes: too_large, bad_answer."""
         if self._unpack is not None:
             try:
                 piece = self._unpack.decompress(piece, self._limit - self._size + 1)
             except zlib.error:
-                raise Fault("bad_answer", "the answer is packed, and cannot be unpacked") from None
+                raise self._refuse("bad_answer", "the answer is packed, and cannot be unpacked") from None
         self._size += len(piece)
         if self._size > self._limit:
             raise self._too_large()
         return piece
 
-    def _too_large(self) -> Fault:
-        return Fault("too_large", f"the answer is larger than {self._limit >> 20} MiB")
+    def _too_large(self) -> Exception:
+        return self._refuse("too_large", f"the answer is larger than {self._limit >> 20} MiB")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whystall.agent_server.llm.retry import asked_wait, pause
+from whystall.agent_server.outbound.retry import asked_wait, pause
 
 _USED_UP = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-remaining-tokens": "0"}
 

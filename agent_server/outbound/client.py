@@ -1,0 +1,186 @@
+"""Sends a `Request`: one attempt, one deadline, a bounded answer. Whoever asks decides when to try again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
+from types import TracebackType
+from typing import cast
+from urllib.parse import urlsplit
+
+import anyio
+import httpx
+
+from whystall.agent_server.outbound.body import Body
+from whystall.agent_server.outbound.redact import concealed
+from whystall.agent_server.outbound.request import Request, Response
+from whystall.agent_server.outbound.retry import asked_wait
+from whystall.agent_server.outbound.transport import explained, said
+from whystall.tools.contract.text import clean
+
+TIMEOUT_S = 20.0
+BODY_LIMIT = 4 << 20
+"""Bytes of an answer, unpacked."""
+_ERROR_LIMIT = 64 << 10
+_CONNECT_S = 10.0
+_LINE_LIMIT = 500
+# This machine is spoken to directly, whatever the proxy.
+_HERE = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
+
+
+class Undelivered(Exception):
+    """A request that did not do what it should. The message is one line and holds no secret of the request.
+
+    `code`: ``unreachable``, ``timeout``, ``cut_off``, ``unauthorised``, ``rate_limited``, ``rejected`` (another 4xx, a
+    redirect), ``server_error``, ``bad_answer``, ``too_large`` (the answer). `status`: of HTTP, 0 without an answer.
+    `again`: it may pass, after `wait` seconds where the server said so. `unknown`: the server may have done what was
+    asked all the same.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        wait: float | None = None,
+        again: bool = False,
+        unknown: bool = False,
+        status: int = 0,
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.wait = wait
+        self.again = again
+        self.unknown = unknown
+        self.status = status
+
+
+class _BadBody(Exception):
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Client:
+    """Use it as an async context manager; requests may be sent side by side.
+
+    Proxies and certificate authorities are those of the environment (``HTTPS_PROXY``, ``NO_PROXY``,
+    ``SSL_CERT_FILE``); this machine itself is spoken to directly. Redirects are not followed: what is sent bears
+    secrets. No cookies are kept.
+    """
+
+    def __init__(self, timeout: float = TIMEOUT_S, limit: int = BODY_LIMIT) -> None:
+        """`timeout`: seconds for one request, its answer included; `limit`: bytes of an answer."""
+        self._timeout = timeout
+        self._limit = limit
+        self._http: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    async def send(self, request: Request, allowed: Collection[int] = ()) -> Response:
+        """The answer, of status 2xx or one that is `allowed`. Raises `Undelivered` for all else."""
+        host = _host(request.url)
+        try:
+            with anyio.fail_after(self._timeout):
+                response = await self._exchange(request, host)
+        except TimeoutError:
+            message = f"no answer from {host} within {self._timeout:g} s"
+            raise Undelivered("timeout", message, again=True, unknown=True) from None
+        if 200 <= response.status < 300 or response.status in allowed:
+            return response
+        raise _of_status(request, response)
+
+    async def _exchange(self, request: Request, host: str) -> Response:
+        started = False
+        status = 0
+        try:
+            http = self._opened()
+            http.cookies.clear()
+            headers = {"Accept": "application/json", **request.headers}
+            async with http.stream(request.method, request.url, content=request.body, headers=headers) as answer:
+                started = True
+                status = answer.status_code
+                return Response(status, answer.headers, await self._read(answer))
+        except _BadBody as error:
+            raise Undelivered(error.code, f"{host}: {error}", unknown=True, status=status) from None
+        except (httpx.InvalidURL, UnicodeError, httpx.UnsupportedProtocol):
+            raise Undelivered("rejected", f"{host}: no address or header that can be sent") from None
+        except (httpx.HTTPError, httpx.StreamError, OSError, ImportError, ValueError) as error:
+            failed = explained(error, host, started=started)
+            raise Undelivered(
+                failed.code,
+                concealed(failed.message, request.secrets),
+                # A connection that was never made does no harm, however often it is tried.
+                again=failed.again or not failed.sent,
+                unknown=failed.sent,
+                status=status,
+            ) from None
+
+    def _opened(self) -> httpx.AsyncClient:
+        if self._http is None:
+            self._http = httpx.AsyncClient(
+                headers={"User-Agent": "whystall", "Accept-Encoding": "identity"},
+                timeout=httpx.Timeout(self._timeout, connect=min(_CONNECT_S, self._timeout)),
+                follow_redirects=False,
+                mounts=_HERE,
+            )
+        return self._http
+
+    async def _read(self, answer: httpx.Response) -> bytes:
+        """The body, within bounds; of an error its beginning, as far as it can be had."""
+        good = answer.status_code < 300
+        limit = self._limit if good else min(self._limit, _ERROR_LIMIT)
+        read = bytearray()
+        try:
+            headers = answer.headers
+            length = headers.get("content-length", "") if good else ""
+            body = Body(headers.get("content-encoding", ""), length, limit, _BadBody)
+            async with aclosing(cast("AsyncGenerator[bytes, None]", answer.aiter_raw())) as pieces:
+                async for piece in pieces:
+                    read += body.feed(piece)
+        except (_BadBody, httpx.HTTPError):
+            if good:
+                raise
+        return bytes(read)
+
+
+def _host(url: str) -> str:
+    try:
+        return clean(urlsplit(url).netloc.rpartition("@")[2])
+    except ValueError:
+        return ""
+
+
+def _of_status(request: Request, response: Response) -> Undelivered:
+    """What an answer of another status than 2xx means."""
+    status, headers = response.status, response.headers
+    words = concealed(said(response.body, headers.get("content-type", "")), request.secrets)
+    message = clean(f"HTTP {status}{': ' if words else ''}{words}", _LINE_LIMIT)
+    if status < 400:
+        return Undelivered("rejected", f"{message}; it redirects, which is not followed", status=status)
+    # Also GitHub's 403: https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api
+    limited = status == 403 and (headers.get("x-ratelimit-remaining") == "0" or "retry-after" in headers)
+    wait = asked_wait(headers)
+    if status == 429 or limited:
+        return Undelivered("rate_limited", message, wait=wait, again=True, status=status)
+    if status in (401, 403, 407):
+        return Undelivered("unauthorised", message, status=status)
+    if status in (408, 425):
+        return Undelivered("timeout", message, wait=wait, again=True, unknown=True, status=status)
+    if status >= 500:
+        lasting = status in (501, 505)
+        return Undelivered("server_error", message, wait=wait, again=not lasting, unknown=not lasting, status=status)
+    return Undelivered("rejected", message, again=status in (409, 423), status=status)

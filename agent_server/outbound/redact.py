@@ -1,0 +1,36 @@
+"""What people are shown of a request: everything but its secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from whystall.agent_server.outbound.request import Request
+from whystall.agent_server.outbound.transport import hidden
+from whystall.tools.contract.text import clean
+
+_LINE_LIMIT = 2000
+_BODY_LIMIT = 200_000
+
+
+def concealed(text: str, secrets: Iterable[str]) -> str:
+    """`text` with stars for every secret in it and every longer part of one, also as a URL writes it."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        for form in {secret, quote(secret, safe="")}:
+            text = text.replace(form, "***") if form else text
+            text = hidden(text, form)
+    return text
+
+
+def shown(request: Request) -> str:
+    """`request` as ``--dry-run`` prints it: method and address, headers, an empty line, the body, JSON indented."""
+    lines = [f"{request.method} {request.url}", *(f"{name}: {value}" for name, value in request.headers.items())]
+    head = [clean(concealed(line, request.secrets), _LINE_LIMIT) for line in lines]
+    text = request.body.decode("utf-8", "replace")
+    with contextlib.suppress(ValueError, RecursionError):
+        text = json.dumps(json.loads(text), ensure_ascii=False, indent=2)
+    text = concealed(text, request.secrets)
+    body = [clean(line, _BODY_LIMIT) for line in text.split("\n")] if text else []
+    return "\n".join([*head, *([""] if body else []), *body])
