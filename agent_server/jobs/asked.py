@@ -1,0 +1,168 @@
+"""What somebody asked for, as things to look for: exact ids, ranks, names. Pure.
+
+The labels of alerts follow no standard; the names here are those of kube-state-metrics and cAdvisor (``pod``,
+``namespace``, ``container_id``, ``uid``, ``id``), node_exporter and process-exporter (``instance``, ``groupname``),
+prometheus-slurm-exporter and NVIDIA's DCGM exporter (``hpc_job``, ``Hostname``, ``pod``), and what people write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from whystall.agent_server.jobs.models import Wanted
+from whystall.knowledge_base.lexicon import plain_word
+from whystall.tools.contract.text import clean
+
+TEXT_LIMIT = 2000
+_NAMES = 32
+
+# Labels whose value is an exact id of the kind, whoever wrote them.
+_LABELS = {
+    "pid": ("pid", "process_pid", "process_id"),
+    "container": ("container_id", "containerid", "docker_id", "id", "cgroup", "cgroup_path"),
+    "pod_uid": ("pod_uid", "uid", "poduid"),
+    "slurm_job": ("slurm_job_id", "slurm_jobid", "slurm_job", "slurmjobid", "hpc_job", "jobid", "job_id"),
+    "pod": ("pod", "pod_name", "podname", "kubernetes_pod_name", "exported_pod", "k8s_pod_name"),
+    "run": ("run_id", "torchelastic_run_id", "rdzv_id"),
+    "rank": ("rank", "global_rank", "torch_rank"),
+}
+_NAME_LABELS = (
+    *("job_name", "training_job", "train_job", "exported_job", "slurm_job_name", "jobname", "workload", "deployment"),
+    *("statefulset", "app", "process", "process_name", "comm", "groupname", "command", "program", "service", "model"),
+    *("experiment", "run_name", "run", "task", "task_name", "label_app", "app_kubernetes_io_name", "container"),
+)
+_HOST_LABELS = ("node", "host", "hostname", "nodename", "node_name", "exported_node", "instance")
+
+_PID = re.compile(
+    r"(?<![\w.])(?:pid|tgid|process(?: id)?|进程号?|進程號?)\s*[:=#＝：]?\s*(?P<pid>[0-9]{1,7})(?![\w.])", re.I
+)
+_RANK = re.compile(
+    r"(?<![\w.])(?:global[ _-]?)?ranks?\s*[:=#＝：-]?\s*(?P<a>[0-9]{1,7})(?![\w.])"
+    r"|(?P<b>[0-9]{1,7})\s*号\s*(?:rank|卡|进程)|第\s*(?P<c>[0-9]{1,7})\s*(?:个|号)?\s*(?:rank|卡)",
+    re.I,
+)
+_SLURM = re.compile(
+    r"(?<![\w.])(?:slurm(?:[ _-]?job)?|job(?:[ _-]?id)?|作业号?|任务号?)\s*[:=#＝：]?\s*(?P<job>[0-9]{1,12})(?![\w.-])",
+    re.I,
+)
+_UID = re.compile(r"(?<![0-9a-f-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])", re.I)
+_CONTAINER = re.compile(r"(?<![\w-])(?:[a-z-]+://)?(?P<id>[0-9a-f]{12,64})(?![\w-])", re.I)
+_TOKEN = re.compile(r"[A-Za-z0-9_][\w./:@+-]*[A-Za-z0-9_]|[A-Za-z0-9_]|[\u3400-\u9fff]{2,}")
+_ADDRESS = re.compile(r"^(?:[0-9.]+|\[?[0-9a-fA-F:]+\]?)(?::[0-9]+)?$")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is looked for. `exact`: kind and id, in the order in which they are believed; `names`: what it may be called
+    (`sure`: given as a name, not only found in a sentence); `rank`; `bare`: a number of which nobody says what it
+    counts; `elsewhere`: another host that the labels name.
+    """
+
+    exact: tuple[tuple[str, str], ...]
+    names: tuple[str, ...]
+    sure: frozenset[str]
+    rank: int | None
+    bare: int | None
+    elsewhere: str | None
+
+
+def asked(wanted: Wanted, host: tuple[str, ...]) -> Asked:
+    """What `wanted` looks for, on a machine that is called `host`."""
+    labels = {name.lower(): value for name, value in wanted.labels.items()}
+    exact = list(_exact(labels))
+    if wanted.pid is not None:
+        exact.insert(0, ("pid", str(wanted.pid)))
+    text = clean(wanted.text, TEXT_LIMIT)
+    rank = wanted.rank
+    if rank is None and (given := _label(labels, "rank")) is not None and given.isdigit():
+        rank = int(given)
+    text, found, rank = _of_text(text, rank)
+    exact += found
+    sure = [value for name in _NAME_LABELS if (value := labels.get(name)) and len(value) <= 200]
+    names, bare = _names(text, alert=bool(labels))
+    kept = list(dict.fromkeys([*sure, *names]))[:_NAMES]
+    return Asked(
+        exact=tuple(dict.fromkeys(exact)),
+        names=tuple(kept),
+        sure=frozenset(sure),
+        rank=rank,
+        bare=bare if not exact else None,
+        elsewhere=_elsewhere(labels, host),
+    )
+
+
+def _label(labels: Mapping[str, str], kind: str) -> str | None:
+    return next((labels[name] for name in _LABELS[kind] if labels.get(name)), None)
+
+
+def _exact(labels: Mapping[str, str]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for kind in ("container", "pod_uid", "slurm_job", "pid", "pod", "run"):
+        value = _label(labels, kind)
+        if value is None:
+            continue
+        if kind == "container":
+            ids = re.findall(r"[0-9a-f]{64}|(?<![0-9a-f])[0-9a-f]{12}(?![0-9a-f])", value)
+            found += [(kind, ids[-1])] if ids else []
+        elif kind in ("pid", "slurm_job"):
+            found += [(kind, value)] if re.fullmatch(r"[0-9]{1,12}", value) else []
+        else:
+            found.append((kind, clean(value, 300)))
+    return found
+
+
+def _of_text(text: str, rank: int | None) -> tuple[str, list[tuple[str, str]], int | None]:
+    """`text` without the ids in it, these, and the rank."""
+    found: list[tuple[str, str]] = []
+    for kind, pattern, group in (("pid", _PID, "pid"), ("slurm_job", _SLURM, "job")):
+        found += [(kind, said[group].lstrip("0") or "0") for said in pattern.finditer(text)]
+        text = pattern.sub(" ", text)
+    if (match := _RANK.search(text)) is not None:
+        rank = rank if rank is not None else int(match["a"] or match["b"] or match["c"])
+        text = _RANK.sub(" ", text)
+    for match in _UID.finditer(text):
+        found.append(("pod_uid", match[0].lower()))
+    text = _UID.sub(" ", text)
+    for match in _CONTAINER.finditer(text):
+        if not match["id"].isdigit():
+            found.append(("container", match["id"].lower()))
+    return _CONTAINER.sub(lambda m: m[0] if m["id"].isdigit() else " ", text), found, rank
+
+
+def _names(text: str, alert: bool) -> tuple[list[str], int | None]:
+    """What of `text` may be a name, and a number that stands alone. Of the title of an alert, which is a sentence, only
+    what is no plain word.
+    """
+    tokens = [token.strip("._-/:") for token in _TOKEN.findall(text)]
+    numbers = [int(t) for t in tokens if re.fullmatch(r"[0-9]{1,12}", t)]
+    named = [t for t in tokens if t and not t.isdigit()]
+    telling = [t for t in named if _telling(t)]
+    if telling or alert:
+        named = telling
+    return list(dict.fromkeys(named)), numbers[0] if len(numbers) == 1 and not named and not alert else None
+
+
+def _telling(token: str) -> bool:
+    """Whether `token` is no word that stands in sentences."""
+    if re.search(r"[0-9_./:@+]", token) and re.search(r"[A-Za-z]", token):
+        return True
+    parts = [part for part in token.lower().split("-") if part]
+    return token.isascii() and any(part.isalpha() and len(part) > 2 and not plain_word(part) for part in parts)
+
+
+def _elsewhere(labels: Mapping[str, str], host: tuple[str, ...]) -> str | None:
+    """The host that the labels name, where it is known to be another one; addresses say nothing."""
+    for name in _HOST_LABELS:
+        value = labels.get(name, "").strip()
+        if not value or _ADDRESS.match(value) or "/" in value:
+            continue
+        bare = value.partition(":")[0].lower()
+        if bare in ("localhost", ""):
+            continue
+        known = {one.lower() for one in host}
+        if bare in known or bare.partition(".")[0] in known:
+            return None
+        return clean(bare, 200)
+    return None

@@ -1,0 +1,78 @@
+"""Which of some processes suffers, by a look that costs nothing: states of threads, and waiting for a CPU."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from whystall.tools.collect.proc_parse import UNKNOWN, pid_stat, schedstat
+
+_STUCK = "DTt"  # waits where it cannot be interrupted; stopped
+# Below a fifth of the samples it may be chance, and a second one that suffers half as much is no difference.
+_LEAST = 0.2
+_TIMES = 2.0
+_THREADS = 64
+
+
+@dataclass(frozen=True)
+class State:
+    """One sample of a process. `stuck`: threads in an uninterruptible wait or stopped; `wait_ns`: what its threads have
+    waited for a CPU in all, -1 where the kernel does not count that; `at_ns`: CLOCK_MONOTONIC.
+    """
+
+    stuck: int
+    wait_ns: int
+    at_ns: int
+
+
+def sampled(pids: Iterable[int], root: str = "/proc") -> dict[int, State]:
+    """The state of `pids` now, at most 64 threads of each; without those that have ended."""
+    found = {}
+    for pid in pids:
+        stuck, waited, known = 0, 0, False
+        try:
+            threads = os.listdir(f"{root}/{pid}/task")[:_THREADS]
+        except OSError:
+            continue  # it has ended
+        for tid in threads:
+            base = f"{root}/{pid}/task/{tid}"
+            try:
+                stuck += pid_stat(_read(f"{base}/stat")).state in _STUCK
+                wait = schedstat(_read(f"{base}/schedstat")).wait_ns
+            except (OSError, ValueError, IndexError):
+                continue  # it is exiting
+            known = known or wait != UNKNOWN
+            waited += max(wait, 0)
+        found[pid] = State(stuck, waited if known else UNKNOWN, time.monotonic_ns())
+    return found
+
+
+def worst(samples: Sequence[dict[int, State]]) -> int | None:
+    """The process that suffers in at least a fifth of the time, and twice as much as any other; None: none does so."""
+    pids = set.intersection(*map(set, samples)) if samples else set()
+    scores = sorted(((_score([sample[pid] for sample in samples]), pid) for pid in pids), reverse=True)
+    if not scores or scores[0][0] < _LEAST:
+        return None
+    if len(scores) > 1 and scores[0][0] < _TIMES * scores[1][0]:
+        return None
+    return scores[0][1]
+
+
+def _score(states: Sequence[State]) -> float:
+    """The share of the time that a process was stuck, or that its threads waited for a CPU, together."""
+    stuck = sum(state.stuck > 0 for state in states) / len(states)
+    first, last = states[0], states[-1]
+    elapsed = last.at_ns - first.at_ns
+    if UNKNOWN in (first.wait_ns, last.wait_ns) or elapsed <= 0:
+        return stuck
+    return max(stuck, min(1.0, (last.wait_ns - first.wait_ns) / elapsed))
+
+
+def _read(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 4096)
+    finally:
+        os.close(descriptor)
