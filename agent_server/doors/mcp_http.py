@@ -17,18 +17,21 @@ from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import AnyHttpUrl
 
 from whystall.agent_server.addresses import is_loopback
+from whystall.agent_server.doors.web_patience import Patience
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from starlette.applications import Starlette
+    from starlette.types import ASGIApp
 
     from whystall.agent_server.doors.mcp_server import Door
 
 PATH = "/mcp"
 TOKEN_VARIABLE = "WHYSTALL_TOKEN"  # noqa: S105  a name, not a token
 _SHORTEST_TOKEN = 16
+_CONNECTIONS = 512  # what comes beyond them is told to come again
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -108,10 +111,17 @@ def listen(host: str, port: int) -> socket.socket:
 class HttpServer(uvicorn.Server):
     """uvicorn without its own signal handling, which would take the exit status from us."""
 
-    def __init__(self, app: Starlette) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         super().__init__(
             uvicorn.Config(
-                app, log_config=None, access_log=False, lifespan="on", server_header=False, timeout_graceful_shutdown=1
+                app,
+                http=Patience,
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                server_header=False,
+                limit_concurrency=_CONNECTIONS,
+                timeout_graceful_shutdown=1,
             )
         )
 
@@ -124,14 +134,15 @@ class HttpServer(uvicorn.Server):
         """Serve until `leave`."""
         await self.serve(sockets=[listener])
 
-    def leave(self, door: Door) -> None:
+    def leave(self, door: Door | None) -> None:
         """Cancel the calls in flight, close connections and return from `serve_on`."""
-        door.calls.stop()
+        if door is not None:
+            door.calls.stop()
         self.should_exit = True
 
 
-def url(listener: socket.socket) -> str:
+def url(listener: socket.socket, path: str = PATH) -> str:
     """Where clients connect."""
     address: Any = listener.getsockname()
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
-    return f"http://{host}:{address[1]}{PATH}"
+    return f"http://{host}:{address[1]}{path}"

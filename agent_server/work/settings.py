@@ -30,7 +30,8 @@ class TriageSettings(Section):
     """How an alert's process is looked at, and how often: a flood of alerts is not to become a load of its own.
 
     `cooldown_s`: a process that was looked at is not looked at again so soon; `per_hour`: so many looks in all;
-    `waiting`: so many may wait their turn, and what comes after is told that nobody looks.
+    `waiting`: so many may wait their turn; while there are more, the tickets of those that waited longest say that
+    nobody looks.
     """
 
     duration: Annotated[float, Field(ge=1, le=600, description="seconds to observe")] = 12.0

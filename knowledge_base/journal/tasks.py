@@ -147,6 +147,15 @@ class Tasks:
             row = db.execute("SELECT count(*) FROM tasks WHERE state = 'queued' AND kind = ?", [kind]).fetchone()
         return int(row[0])
 
+    def ended(self, kind: str, since: str) -> list[Task]:
+        """Tasks of `kind` that were done at `since` (RFC 3339) or later, oldest first; at most 10,000."""
+        with self._file.read() as db:
+            rows = db.execute(
+                "SELECT * FROM tasks WHERE state = 'done' AND kind = ? AND updated >= ? ORDER BY id DESC LIMIT 10000",
+                [kind, since],
+            ).fetchall()
+        return [_task(row) for row in reversed(rows)]
+
     def forget(self, before: str) -> int:
         """Forget tasks that were ended before that time (RFC 3339), and with them their keys; how many."""
         with self._file.write() as db:

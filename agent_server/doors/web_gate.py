@@ -1,0 +1,118 @@
+"""What stands before every route: bounds on what is read, proof of who sends, answers that say no more than a code."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+
+from whystall.tools.contract.errors import ToolError
+
+if TYPE_CHECKING:
+    from whystall.agent_server.settings.secret import Secret
+
+_BUSY_S = 5
+_UNREADY_S = 30
+_SCHEME = "bearer "
+_log = logging.getLogger("whystall.web")
+
+
+class Denied(Exception):
+    """A request that is not done. Who sent it is told `status` and `code`, and after how many seconds (`wait`) it may
+    come again; `detail` stays here.
+    """
+
+    def __init__(self, status: int, code: str, *, wait: int | None = None, detail: str = "") -> None:
+        super().__init__(f"{code}: {detail}" if detail else code)
+        self.status = status
+        self.code = code
+        self.wait = wait
+        self.detail = detail
+
+    def response(self) -> JSONResponse:
+        """The answer."""
+        headers = {} if self.wait is None else {"Retry-After": str(self.wait)}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return JSONResponse({"error": self.code}, status_code=self.status, headers=headers)
+
+
+class Gate:
+    """The bounds of one route: `limit` bytes of a body, which has to be here after `seconds`; `at_once` requests."""
+
+    def __init__(self, limit: int, seconds: float, at_once: int) -> None:
+        self._limit = limit
+        self._seconds = seconds
+        self._at_once = at_once
+        self._inside = 0
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Around everything that is done for a request. Raises `Denied` (busy, 503: it is to be sent again) while too
+        many are inside.
+        """
+        if self._inside >= self._at_once:
+            raise Denied(503, "busy", wait=_BUSY_S)
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+
+    async def body(self, request: Request) -> bytes:
+        """The body as it came. Raises `Denied`: too_large (413; before anything is read, where its length is told),
+        encoded (415), slow (408), cut_off (400).
+        """
+        if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            raise Denied(415, "encoded")
+        told = request.headers.get("content-length", "0")
+        if not (told.isascii() and told.isdigit()) or int(told[:20]) > self._limit:
+            raise Denied(413, "too_large")
+        read = bytearray()
+        try:
+            with anyio.fail_after(self._seconds):
+                async for piece in request.stream():
+                    if len(read) + len(piece) > self._limit:
+                        raise Denied(413, "too_large")
+                    read += piece
+        except TimeoutError:
+            raise Denied(408, "slow") from None
+        except ClientDisconnect:
+            raise Denied(400, "cut_off") from None
+        return bytes(read)
+
+
+def proven(headers: Mapping[str, str], secret: Secret | None, name: str) -> None:
+    """Whether the sender knows the token `secret`, a setting called `name`.
+
+    Raises `Denied`: not_found (404) where none is set, so that a missing secret lets nobody in; unready (503: it is to
+    be sent again) where it cannot be read; unauthorised (401).
+    """
+    given = headers.get("authorization", "")
+    token = given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else ""
+    if not knows(token, secret, name):
+        raise Denied(401, "unauthorised")
+
+
+def knows(token: str, secret: Secret | None, name: str) -> bool:
+    """Whether `token` is the one of `secret`, in a time that tells nothing of it. Raises `Denied` as `proven` does."""
+    if secret is None:
+        raise Denied(404, "not_found")
+    try:
+        expected = secret.read(name)
+    except ToolError as error:
+        _log.warning("%s", error)
+        raise Denied(503, "unready", wait=_UNREADY_S) from None
+    # Of equal length, whatever was given.
+    return bool(token) and hmac.compare_digest(_digest(token), _digest(expected))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
