@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,10 +35,10 @@ def chat_routes(kb: KnowledgeBase, vendors: Mapping[str, Vendor], refusals: Refu
         body = await gate.body(request)
         now = time.time()
         said = vendor.receive(dict(request.headers), dict(request.query_params), body, now)
-        if isinstance(said, Incoming):
-            await in_thread(lambda: take_in(kb, said, now))
-            said = Answered()
-        return Response(said.body, media_type=said.content_type)
+        if isinstance(said, Answered):
+            return Response(said.body, media_type=said.content_type)
+        await in_thread(partial(take_in, kb, said, now))
+        return Response(vendor.accepted.body, media_type=vendor.accepted.content_type)
 
     yield route("/chat/{name}", "POST", hear, Gate(_LIMIT, _SECONDS, _AT_ONCE), refusals)
 

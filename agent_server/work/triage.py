@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.diagnosing import DiagnoseParams
-from whystall.agent_server.sources import in_thread
+from whystall.agent_server.jobs.find import find
+from whystall.agent_server.jobs.models import Resolution, Wanted
 from whystall.agent_server.work.handler import Later
 from whystall.knowledge_base.journal.tasks import Task
 from whystall.knowledge_base.tickets.models import LIVE, Ticket
@@ -26,13 +29,13 @@ from whystall.tools.contract.text import clean
 if TYPE_CHECKING:
     from whystall.agent_server.app import App
     from whystall.agent_server.desk import Desk
-    from whystall.agent_server.jobs.models import Resolution, Wanted
     from whystall.agent_server.work.settings import TriageSettings
     from whystall.knowledge_base.models import Diagnosis, Lang
 
 KIND, TELL = "triage", "tell"
 DIAGNOSED = "diagnosed"
 _HOUR_S = 3600.0
+_SKEW = timedelta(minutes=1)  # between the sender's clock and ours
 _SYMPTOM = 1000  # characters of the alert's own words
 # What passes: another window is open, the file is locked or the disk full.
 _PASSES = {ErrorCode.BUSY: 5.0, ErrorCode.CANCELLED: 5.0, ErrorCode.DATABASE: 15.0, ErrorCode.DISK_FULL: 60.0}
@@ -65,18 +68,21 @@ class Triage:
     """Does tasks of the kind `KIND`. Payload: ``ticket``, and who is told of it: ``places``, ``lang``."""
 
     def __init__(
-        self, app: App, desk: Desk, settings: TriageSettings, resolve: Callable[[Wanted], Resolution]
+        self,
+        app: App,
+        desk: Desk,
+        settings: TriageSettings,
+        find: Callable[[Wanted], Awaitable[Resolution]] = find,
     ) -> None:
+        """`find`: what turns labels into a process of this host."""
         self._app = app
         self._kb = app.kb()
         self._desk = desk
         self._settings = settings
-        self._resolve = resolve
+        self._find = find
 
     async def handle(self, task: Task) -> None:
         """Look at the process of the ticket's alert, if it is to be told which and there is room for it."""
-        from whystall.agent_server.jobs.models import Wanted
-
         ticket = self._kb.tickets.get(str(task.payload.get("ticket", "")))
         if ticket.state not in LIVE:
             self._kb.tasks.done(task.id, Look("over", ticket.id).text())
@@ -85,9 +91,12 @@ class Triage:
         if (full := self._full(looks)) is not None:
             self._say(task, ticket, full)
             return
-        found = await in_thread(lambda: self._resolve(Wanted(labels=ticket.labels)))
-        if found.status != "found" or found.pid is None:
-            self._say(task, ticket, _unfound(found), [*found.how, *found.tried])
+        found = await self._find(Wanted(labels=ticket.labels, text=ticket.human.title))
+        if found.status != "found" or found.pid is None or found.start_ticks is None:
+            self._say(task, ticket, _unfound(found), [*found.how, *found.tried, *(job.id for job in found.jobs)])
+            return
+        if f"pid:{found.pid}" in found.how and _younger(found.start_ticks, moment(ticket.created)):
+            self._say(task, ticket, "vanished", [f"pid:{found.pid}", "reused"])
             return
         process = f"{found.pid}:{found.start_ticks}"
         before = self._before(looks, process)
@@ -155,6 +164,15 @@ class Triage:
         """The look at `process` that is too recent for another one."""
         since = _now() - timedelta(seconds=self._settings.cooldown_s)
         return next((look for at, look in reversed(looks) if look.process == process and since <= at), None)
+
+
+def _younger(start_ticks: int, began: datetime | None) -> bool:
+    """Whether a process was started after `began`: its number is that of another one, which the alert meant."""
+    if began is None:
+        return False
+    uptime = float(Path("/proc/uptime").read_text().split()[0])
+    age = timedelta(seconds=uptime - start_ticks / os.sysconf("SC_CLK_TCK"))
+    return _now() - age > began + _SKEW
 
 
 def _unfound(found: Resolution) -> str:
