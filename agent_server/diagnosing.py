@@ -220,7 +220,7 @@ class Diagnosing:
         """
         from whystall.knowledge_base.verify import compare
 
-        stored = self._kb.get_ticket(ticket)
+        stored = self._kb.tickets.get(ticket)
         before = stored.diagnosed()
         chosen = target or (TargetParams() if source or traces else _same_process(before))
         seconds = duration or max((s.window_s for s in before.steps), default=12.0)
@@ -234,7 +234,7 @@ class Diagnosing:
             symptom=before.symptom,  # it says which causes are worth examining
         )
         after = await self.diagnose(params, source=source, progress=progress)
-        return self._kb.add_verification(ticket, compare(before, after))
+        return self._kb.tickets.verified(ticket, compare(before, after))
 
     async def _investigate(self, observer: Observer, run: _Run, target: str, numbered: int = 0) -> Diagnosis:
         from whystall.agent_server.investigation.case import Case

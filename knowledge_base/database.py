@@ -11,7 +11,7 @@ import errno
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +46,8 @@ class Database:
         """
         self.path = path
         self._lock = threading.RLock()
+        self._depth = 0  # of transactions within each other
+        self._told: list[Callable[[], None]] = []
         with self._errors():
             _check_header(path)
             if not path.exists():
@@ -87,18 +89,40 @@ class Database:
                 "run as its owner, or set WHYSTALL_HOME to a directory you can write",
             )
         with self._lock, self._errors():
-            inner = self._connection.in_transaction
+            inner = self._depth > 0
+            if inner and not self._connection.in_transaction:
+                raise sqlite3.OperationalError("the transaction was undone: the disk is full, or the file is at fault")
             self._connection.execute("SAVEPOINT inner" if inner else "BEGIN IMMEDIATE")
+            self._depth += 1
             try:
                 yield self._db
                 self._connection.execute("RELEASE inner" if inner else "COMMIT")
             except BaseException:
-                if inner:
+                if not inner:
+                    self._connection.rollback()
+                elif self._connection.in_transaction:  # SQLite undoes all by itself where the disk is full
                     self._connection.execute("ROLLBACK TO inner")
                     self._connection.execute("RELEASE inner")
-                else:
-                    self._connection.rollback()
                 raise
+            finally:
+                self._depth -= 1
+            if not inner:
+                for tell in tuple(self._told):
+                    tell()
+
+    @contextmanager
+    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Within the block `tell` is called after every transaction of this process, in whichever thread stored it."""
+        self._told.append(tell)
+        try:
+            yield
+        finally:
+            self._told.remove(tell)
+
+    def version(self) -> int:
+        """A number that is another one once another process has stored something."""
+        with self.read():
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def record(self, model: type[ModelT], body: str) -> ModelT:
         """A stored `body` as `model`; `ToolError` (database) when this version cannot read it."""

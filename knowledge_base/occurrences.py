@@ -22,7 +22,7 @@ from whystall.knowledge_base.cards import signatures_of
 from whystall.knowledge_base.faults import dedup_key
 from whystall.knowledge_base.indexing import SIGNATURE
 from whystall.knowledge_base.models import Diagnosis, Verdict
-from whystall.knowledge_base.tickets.models import LESSON
+from whystall.knowledge_base.tickets.models import LESSON, LIVE
 from whystall.knowledge_base.times import moment, told
 
 if TYPE_CHECKING:
@@ -103,6 +103,13 @@ def sighted(db: SqliteDatabase, card: str, diagnosis: Diagnosis, ticket: int | N
     return True
 
 
+def merged(db: SqliteDatabase, one: int, original: int) -> None:
+    """Ticket `one` turned out to be a duplicate of `original`: both are one outage."""
+    keys_of = f"{_TICKET}{original}", f"{_TICKET}{one}"
+    db.execute("UPDATE OR IGNORE occurrences SET key = ? WHERE key = ?", keys_of)
+    db.execute("DELETE FROM occurrences WHERE key = ?", keys_of[1:])
+
+
 def observed(diagnosis: Diagnosis) -> datetime:
     """When what `diagnosis` tells was observed; never later than now, whatever the clock of a recording said."""
     now = datetime.now(timezone.utc)
@@ -119,25 +126,30 @@ def _same_outage(rows: dict[str, datetime], own: str, at: datetime) -> str | Non
 
 
 def _end(db: SqliteDatabase, key: str, last: datetime) -> datetime | None:
-    """When the outage of `key` was over; None for a ticket that is still open."""
+    """When the outage of `key` was over; None for a ticket that is still live."""
     if key.startswith(_DIAGNOSIS):
         return last
     number = key.removeprefix(_TICKET)
-    row = db.execute("SELECT state, updated FROM tickets WHERE id = ?", [int(number)]).fetchone()
-    if row is None or row[0] == "open":
+    row = db.execute(
+        "SELECT state, coalesce(json_extract(body, '$.ended'), updated) FROM tickets WHERE id = ?", [int(number)]
+    ).fetchone()
+    if row is None or row[0] in LIVE:
         return None if row else last
     return moment(row[1]) or last
 
 
 def _ticket_of(db: SqliteDatabase, diagnosis: Diagnosis) -> int | None:
-    """The ticket that `diagnosis` is counted in, else the open one of its fault."""
+    """The ticket that `diagnosis` is counted in, else the live one of its fault."""
     row = db.execute("SELECT ticket FROM diagnoses WHERE id = ?", [diagnosis.id]).fetchone()
     if diagnosis.ticket:
         return int(diagnosis.ticket)
     if row is not None and row[0] is not None:
         return int(row[0])
     key = dedup_key(diagnosis)
-    row = db.execute("SELECT id FROM tickets WHERE dedup_key = ? AND state = 'open'", [key]).fetchone()
+    row = db.execute(
+        "SELECT id FROM tickets WHERE (dedup_key = ? OR fault = ?) AND state IN ('open', 'acknowledged') ORDER BY id",
+        [key, key],
+    ).fetchone()
     return int(row[0]) if row else None
 
 

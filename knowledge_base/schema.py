@@ -105,21 +105,41 @@ _V2 = (
 _V3 = (
     # A ticket is found by what it is about, and one that somebody works on is as live as one that nobody has read.
     "DROP INDEX tickets_open",
-    "ALTER TABLE tickets ADD COLUMN revision INTEGER NOT NULL DEFAULT 1",
-    "ALTER TABLE tickets ADD COLUMN origin TEXT NOT NULL DEFAULT 'diagnosis'",
-    "ALTER TABLE tickets ADD COLUMN fault TEXT",
-    "ALTER TABLE tickets ADD COLUMN severity TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE tickets ADD COLUMN category TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE tickets ADD COLUMN component TEXT NOT NULL DEFAULT ''",
-    """UPDATE tickets SET fault = dedup_key, severity = json_extract(body, '$.severity'),
-        category = json_extract(body, '$.category'), component = json_extract(body, '$.component')""",
+    # The record comes last: SQLite would read all of it on the way to a column that stands behind.
+    "ALTER TABLE tickets RENAME TO tickets_v2",
+    """CREATE TABLE tickets (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, dedup_key TEXT NOT NULL, state TEXT NOT NULL, created TEXT NOT NULL,
+        updated TEXT NOT NULL, revision INTEGER NOT NULL, origin TEXT NOT NULL, fault TEXT, severity TEXT NOT NULL,
+        category TEXT NOT NULL, component TEXT NOT NULL, occurrences INTEGER NOT NULL, title TEXT NOT NULL,
+        target TEXT NOT NULL, cause TEXT NOT NULL, verdict TEXT NOT NULL, assignee TEXT NOT NULL,
+        body TEXT NOT NULL)""",
+    """INSERT INTO tickets SELECT id, dedup_key, state, created, updated, 1, 'diagnosis', dedup_key,
+        json_extract(body, '$.severity'), json_extract(body, '$.category'), json_extract(body, '$.component'),
+        json_extract(body, '$.occurrences'), '', json_extract(body, '$.diagnosis.target'),
+        coalesce(json_extract(body, '$.diagnosis.cause'), ''), json_extract(body, '$.diagnosis.verdict'), '',
+        json_set(body, '$.schema_version', '2', '$.fault', dedup_key,
+            '$.ended', CASE state WHEN 'resolved' THEN updated END)
+        FROM tickets_v2""",
+    # No number is given twice.
+    """UPDATE sqlite_sequence SET seq = (SELECT seq FROM sqlite_sequence WHERE name = 'tickets_v2')
+        WHERE name = 'tickets'""",
+    "DROP TABLE tickets_v2",
     "CREATE UNIQUE INDEX tickets_live ON tickets (dedup_key) WHERE state IN ('open', 'acknowledged')",
+    "CREATE INDEX tickets_key ON tickets (dedup_key)",
     "CREATE INDEX tickets_fault ON tickets (fault) WHERE fault IS NOT NULL",
     "CREATE INDEX tickets_state ON tickets (state, updated)",
+    "CREATE INDEX tickets_updated ON tickets (updated)",
+    "CREATE INDEX tickets_assignee ON tickets (assignee, state)",
     """CREATE TABLE ticket_events (
         n INTEGER PRIMARY KEY, ticket INTEGER NOT NULL, revision INTEGER NOT NULL, what TEXT NOT NULL, by TEXT NOT NULL,
         at TEXT NOT NULL, detail TEXT NOT NULL)""",
     "CREATE INDEX ticket_events_ticket ON ticket_events (ticket, n)",
+    # What is known of the history of older ones; nobody wrote down who opened and resolved them.
+    """INSERT INTO ticket_events (ticket, revision, what, by, at, detail)
+        SELECT id, 1, 'opened', '', created, '' FROM tickets ORDER BY id""",
+    """INSERT INTO ticket_events (ticket, revision, what, by, at, detail)
+        SELECT id, 1, 'resolved', '', updated, coalesce(json_extract(body, '$.resolution'), '') FROM tickets
+        WHERE state = 'resolved' ORDER BY id""",
     # What is to be done in the background, once. Times here and below are seconds since the epoch.
     """CREATE TABLE tasks (
         id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, key TEXT NOT NULL UNIQUE, state TEXT NOT NULL,
@@ -150,15 +170,31 @@ _V3 = (
     """CREATE TABLE seen (
         source TEXT NOT NULL, key TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (source, key)) WITHOUT ROWID""",
     "CREATE INDEX seen_at ON seen (at)",
+    # An alert is a row per thing that its sender said of it. A member is its present state in a group; `told`: the
+    # receiver knows that it fires.
     """CREATE TABLE alerts (
         n INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL, status TEXT NOT NULL,
-        received REAL NOT NULL, alert_group TEXT NOT NULL DEFAULT '', ticket INTEGER, body TEXT NOT NULL)""",
-    "CREATE INDEX alerts_group ON alerts (alert_group, n)",
-    "CREATE INDEX alerts_fingerprint ON alerts (fingerprint, n)",
+        starts REAL NOT NULL, received REAL NOT NULL, seen REAL NOT NULL, times INTEGER NOT NULL, name TEXT NOT NULL,
+        body TEXT NOT NULL)""",
+    "CREATE INDEX alerts_fingerprint ON alerts (fingerprint, seen)",
+    "CREATE INDEX alerts_seen ON alerts (seen)",
     """CREATE TABLE alert_groups (
-        id TEXT PRIMARY KEY, receiver TEXT NOT NULL, ticket INTEGER, told INTEGER NOT NULL DEFAULT 0, due REAL,
-        body TEXT NOT NULL) WITHOUT ROWID""",
+        id TEXT PRIMARY KEY, receiver TEXT NOT NULL, ticket INTEGER, created REAL NOT NULL, due REAL,
+        wait REAL NOT NULL, body TEXT NOT NULL) WITHOUT ROWID""",
     "CREATE INDEX alert_groups_due ON alert_groups (due) WHERE due IS NOT NULL",
+    "CREATE INDEX alert_groups_ticket ON alert_groups (ticket) WHERE ticket IS NOT NULL",
+    """CREATE TABLE alert_members (
+        alert_group TEXT NOT NULL, fingerprint TEXT NOT NULL, alert INTEGER NOT NULL, status TEXT NOT NULL,
+        starts REAL NOT NULL, told INTEGER NOT NULL, PRIMARY KEY (alert_group, fingerprint)) WITHOUT ROWID""",
+    "CREATE INDEX alert_members_alert ON alert_members (alert)",
+    """CREATE TABLE ticket_alerts (
+        ticket INTEGER NOT NULL, alert INTEGER NOT NULL, PRIMARY KEY (ticket, alert)) WITHOUT ROWID""",
+    # What the tickets of alerts are about, and which receiver got how many of them when.
+    """CREATE TABLE alert_things (
+        thing TEXT NOT NULL, ticket INTEGER NOT NULL, at REAL NOT NULL, PRIMARY KEY (thing, ticket)) WITHOUT ROWID""",
+    """CREATE TABLE alert_filed (
+        receiver TEXT NOT NULL, ticket INTEGER NOT NULL, at REAL NOT NULL,
+        PRIMARY KEY (receiver, ticket)) WITHOUT ROWID""",
     "CREATE TABLE silences (id INTEGER PRIMARY KEY AUTOINCREMENT, ends REAL NOT NULL, body TEXT NOT NULL)",
     """CREATE TABLE overrides (
         id INTEGER PRIMARY KEY AUTOINCREMENT, schedule TEXT NOT NULL, ends REAL NOT NULL, body TEXT NOT NULL)""",

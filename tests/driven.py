@@ -100,7 +100,7 @@ class Home:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("WHYSTALL_HOME", str(self.path))
             with App().closing() as app:
-                found = app.kb().get_ticket(id)
+                found = app.kb().tickets.get(id)
         shown = [text for lang in LANGS for text in (words.ticket_text(found, lang), words.tickets_text([found], lang))]
         return "\n".join([*shown, found.model_dump_json()])
 

@@ -36,7 +36,7 @@ def _incidents(app: App, typed: str) -> list[str]:
 
 
 def _tickets(app: App, typed: str) -> list[str]:
-    return list(app.kb().ticket_ids(typed, MOST + 1))
+    return list(app.kb().tickets.ids(typed, MOST + 1))
 
 
 def _transcripts(_app: App, typed: str) -> list[str]:

@@ -104,7 +104,7 @@ def _diagnose(app: App, lang: Lang) -> Entry:
 
 def _ticket_draft(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
-        ticket = app.kb().draft_ticket(given["diagnosis"])
+        ticket = app.kb().tickets.draft(given["diagnosis"])
         return ticket, words.ticket_text(ticket, lang)
 
     text = "Stores a ticket for a diagnosis: evidence, ruled out causes, ranked fixes. The same fault gets one ticket."

@@ -23,11 +23,13 @@ def draft(diagnosis: Diagnosis, causes: Mapping[str, Cause], now: str) -> Ticket
     if diagnosis.verdict is Verdict.HEALTHY:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "the job was found healthy", "there is nothing to write a ticket about")
     cause = causes.get(diagnosis.cause or "")
+    fault = dedup_key(diagnosis)
     return Ticket(
         id="",
         created=now,
         updated=now,
-        dedup_key=dedup_key(diagnosis),
+        dedup_key=fault,
+        fault=fault,
         severity=severity(diagnosis),
         category=cause.category if cause else "none",
         component=cause.component if cause else "unknown",
@@ -39,12 +41,24 @@ def again(ticket: Ticket, fresh: Ticket) -> Ticket:
     """`ticket` after the same fault was seen once more, with the newer of both diagnoses and what follows
     from it.
     """
-    update: dict[str, object] = {"occurrences": ticket.occurrences + 1, "updated": fresh.updated}
+    return _newer(ticket, fresh).model_copy(update={"occurrences": ticket.occurrences + 1})
+
+
+def merged(ticket: Ticket, duplicate: Ticket) -> Ticket:
+    """`ticket` with the diagnosis of its `duplicate`, where that is a newer one of the same fault, or the only one."""
+    if duplicate.fault is None or ticket.fault not in (None, duplicate.fault):
+        return ticket
+    named = duplicate.diagnosed().model_copy(update={"ticket": ticket.id})
+    return _newer(ticket, duplicate.model_copy(update={"diagnosis": named}))
+
+
+def _newer(ticket: Ticket, fresh: Ticket) -> Ticket:
     newer, older = fresh.diagnosed(), ticket.diagnosis
-    if older is None or newer.created >= older.created:
-        update |= {name: getattr(fresh, name) for name in ("diagnosis", "severity", "category", "component")}
-        if older is not None and not newer.symptom:  # nobody told it again: what was told stays
-            update["diagnosis"] = newer.model_copy(update={"symptom": older.symptom})
+    if older is not None and newer.created < older.created:
+        return ticket
+    update = {name: getattr(fresh, name) for name in ("diagnosis", "fault", "severity", "category", "component")}
+    if older is not None and not newer.symptom:  # nobody told it again: what was told stays
+        update["diagnosis"] = newer.model_copy(update={"symptom": older.symptom})
     return ticket.model_copy(update=update)
 
 

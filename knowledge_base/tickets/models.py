@@ -22,7 +22,28 @@ LIVE: tuple[State, ...] = ("open", "acknowledged")
 """States in which the same fault is counted here and does not open another ticket."""
 ClosedAs = Literal["fixed", "duplicate", "no_fault", "wont_fix", "cannot_reproduce", "stale"]
 Origin = Literal["diagnosis", "alert", "work_order", "person"]
-LinkKind = Literal["duplicate", "related"]
+LinkKind = Literal["duplicate", "duplicated_by", "related"]
+
+
+What = Literal[
+    "opened",
+    "seen_again",
+    "acknowledged",
+    "resolved",
+    "closed",
+    "reopened",
+    "assigned",
+    "escalated",
+    "diagnosed",
+    "classified",
+    "linked",
+    "unlinked",
+    "commented",
+    "edited",
+    "verified",
+    "delivered",
+]
+"""What a change of a ticket is called in its history. ``delivered``: a tracker has it now (`Ticket.remotes`)."""
 
 
 class Check(Model):
@@ -128,7 +149,9 @@ class Analysis(Model):
 
 
 class Link(Model):
-    """To another ticket. ``duplicate``: this one is of the fault that `ticket` is about. `why`: codes."""
+    """To another ticket; both ends hold one. ``duplicate``: this one is of the fault that `ticket` is about and is
+    counted there, ``duplicated_by``: the other end of it. `why`: codes.
+    """
 
     kind: LinkKind
     ticket: str
@@ -149,8 +172,9 @@ class Ticket(Model):
     """A ticket. `dedup_key` is versioned: ``1:<sha256>`` of a diagnosis's cause and stable subjects, ``2:...`` of an
     alert's or work order's stable words: the same fault of the same job gets one live ticket, and `occurrences` counts.
 
-    `revision` grows with every change. `fault`: `faults.dedup_key` of `diagnosis`, where there is one. `labels`: of the
-    alert or work order it came from, as they came. `card`: that the resolved ticket became, or was added to.
+    `revision` grows with every change. `fault`: `faults.dedup_key` of `diagnosis`, where that found one. `labels`: of
+    the alert or work order it came from, as they came. `ended`: when it was resolved or closed (RFC 3339), None while
+    it is live. `resolution`: what ended it, as somebody says. `card`: that the resolved ticket became, or was added to.
     """
 
     schema_version: str = TICKET_VERSION
@@ -161,6 +185,7 @@ class Ticket(Model):
     origin: Origin = "diagnosis"
     state: State = "open"
     closed_as: ClosedAs | None = None
+    ended: str | None = None
     dedup_key: str
     fault: str | None = None
     occurrences: int = 1
@@ -191,15 +216,34 @@ class Ticket(Model):
 
 
 class Event(Model):
-    """One change of a ticket, as its history tells it. `what`: ``opened``, ``seen_again``, ``acknowledged``,
-    ``resolved``, ``closed``, ``reopened``, ``assigned``, ``diagnosed``, ``linked``, ``commented``, ``edited``,
-    ``verified``. `detail`: short, for people.
-    """
+    """One change of a ticket, as its history tells it. `detail`: short, for people; of a stranger's text, its start."""
 
     n: int
     ticket: str
     revision: int
-    what: str
+    what: What
     by: str
     at: str
     detail: str = ""
+
+
+class Line(Model):
+    """What a list says of a ticket. `title`: of a person's, else empty; `target`, `cause`, `verdict`: of its diagnosis,
+    empty without one. `assignee`: who is asked first, empty for nobody.
+    """
+
+    id: str
+    state: State
+    severity: Severity
+    category: str
+    component: str
+    origin: Origin
+    created: str
+    updated: str
+    revision: int
+    occurrences: int
+    title: str = ""
+    target: str = ""
+    cause: str = ""
+    verdict: str = ""
+    assignee: str = ""

@@ -97,7 +97,7 @@ def test_an_answer_that_there_is_no_room_to_store_is_given_all_the_same() -> Non
             free = db.conn.execute("PRAGMA freelist_count").fetchone()[0]
         assert free == 0
         found = anyio.run(lambda: app.diagnose(DiagnoseParams(ticket=True), source=RECORDED / "checkpoint"))
-        assert app.kb().list_tickets() == []
+        assert app.kb().tickets.list() == []
     assert (found.verdict, found.cause) == EXPECTED["checkpoint"]
     assert found.ticket is None
     assert found.matches

@@ -60,8 +60,8 @@ def later(hours: float, id: str, **changes: Any) -> Diagnosis:
 
 def known(kb: KnowledgeBase) -> str:
     """A reviewed card of the fault of `checkpoint`, whose ticket was resolved just now."""
-    ticket = kb.draft_ticket(later(-30, "d1"))
-    card = kb.resolve_ticket(ticket.id, FIX, "ann").card
+    ticket = kb.tickets.draft(later(-30, "d1"))
+    card = kb.tickets.resolve(ticket.id, FIX, "ann").card
     assert card is not None
     kb.cards.accept(card, "ann")
     return card
@@ -105,9 +105,9 @@ def test_no_draft_tells_its_cause_in_its_symptom(cause: str) -> None:
 
 
 def test_a_symptom_told_when_the_cause_was_known_is_left_out(kb: KnowledgeBase) -> None:
-    kb.draft_ticket(live(id="d1", symptom=LOST))
-    kb.draft_ticket(live(id="d2", created="2025-01-03T00:00:00Z", symptom="the checkpoint writer is slow again"))
-    card = kb.cards.get(kb.resolve_ticket("1", FIX).card or "")
+    kb.tickets.draft(live(id="d1", symptom=LOST))
+    kb.tickets.draft(live(id="d2", created="2025-01-03T00:00:00Z", symptom="the checkpoint writer is slow again"))
+    card = kb.cards.get(kb.tickets.resolve("1", FIX, "ann").card or "")
     assert LOST in card.symptom.en
     assert "again" not in card.symptom.en
 
@@ -151,8 +151,8 @@ def test_content_alone_makes_the_hash() -> None:
 
 
 def test_only_a_reviewed_card_is_known_and_a_retired_one_is_not_found(kb: KnowledgeBase) -> None:
-    kb.draft_ticket(live())
-    card = kb.resolve_ticket("1", FIX, "ann").card
+    kb.tickets.draft(live())
+    card = kb.tickets.resolve("1", FIX, "ann").card
     assert card == "ticket-1"
     again = live(id="d2")
 
@@ -266,7 +266,7 @@ def test_the_same_fault_on_the_next_day_is_known_and_counted(kb: KnowledgeBase) 
         match = next(m for m in kb.remember(later(0, f"d3.{n}"), ticket).matches if m.incident == card)
         assert match.occurrences == 2
     # it is resolved: what comes then is the next time
-    assert kb.resolve_ticket(again.ticket or "", "again: " + FIX).card == card
+    assert kb.tickets.resolve(again.ticket or "", "again: " + FIX, "ann").card == card
     assert count(kb, card) == 2
     assert kb.remember(later(0, "d4"), ticket=False).matches[0].occurrences == 3
 
@@ -280,7 +280,7 @@ def test_without_a_ticket_sightings_that_follow_each_other_are_one_outage(
     kb.remember(later(0, "d2"), ticket=False)
     assert count(kb, card) == 2
     # an outage that gets its ticket later is not counted again, nor when it then lasts
-    ticket = kb.draft_ticket("d3").id
+    ticket = kb.tickets.draft("d3").id
     with kb._file.write() as db:  # as if that had been two days ago
         db.execute("UPDATE occurrences SET seen = ? WHERE key = ?", ["2020-01-01T00:00:00Z", f"ticket:{ticket}"])
     kb.remember(later(0, "d5"), ticket=False)
@@ -323,8 +323,8 @@ def test_another_fault_or_an_unsure_one_is_no_recurrence(kb: KnowledgeBase, othe
 
 
 def test_a_draft_is_counted_and_a_retired_card_is_not(kb: KnowledgeBase) -> None:
-    ticket = kb.draft_ticket(later(-30, "d1"))
-    card = kb.resolve_ticket(ticket.id, FIX).card or ""
+    ticket = kb.tickets.draft(later(-30, "d1"))
+    card = kb.tickets.resolve(ticket.id, FIX, "ann").card or ""
     kb.remember(later(0, "d2"), ticket=False)
     assert count(kb, card) == 2
     kb.cards.retire(card, "wrong")
@@ -356,7 +356,7 @@ def test_times_that_are_none_are_survived(kb: KnowledgeBase) -> None:
 def test_a_fault_that_has_a_card_gets_no_twin_but_a_remedy(kb: KnowledgeBase) -> None:
     card = known(kb)
     ticket = kb.remember(later(0, "d2"), ticket=True).ticket or ""
-    done = kb.resolve_ticket(ticket, "bought a faster disk", "bob")
+    done = kb.tickets.resolve(ticket, "bought a faster disk", "bob")
     assert done.card == card
     kept = kb.cards.get(card)
     assert (kept.fix.en, [(n.text, n.ticket, n.reviewed) for n in kept.notes]) == (
@@ -370,7 +370,7 @@ def test_a_fault_that_has_a_card_gets_no_twin_but_a_remedy(kb: KnowledgeBase) ->
     assert kb.cards.backlog() == []
     # the same remedy told again is not kept twice
     ticket = kb.remember(later(0, "d3"), ticket=True).ticket or ""
-    kb.resolve_ticket(ticket, "Bought a FASTER disk.")
+    kb.tickets.resolve(ticket, "Bought a FASTER disk.", "ann")
     assert len(kb.cards.get(card).notes) == 1
     assert [c.id for c in kb.cards.list(prefix="ticket-")] == [card]
 
@@ -378,9 +378,9 @@ def test_a_fault_that_has_a_card_gets_no_twin_but_a_remedy(kb: KnowledgeBase) ->
 def test_a_stall_without_a_cause_is_remembered_by_what_it_looks_like(kb: KnowledgeBase) -> None:
     bad = finding("file.slow_read", id="F1", subject={"comm": "train", "path": "/data/part_1.bin"}, window_pct=30)
     unknown = checkpoint(cause=None, culprit=None, findings=[bad], chain=[], verdict=Verdict.INCONCLUSIVE)
-    card = kb.resolve_ticket(kb.draft_ticket(unknown).id, "rebooted the filer").card
+    card = kb.tickets.resolve(kb.tickets.draft(unknown).id, "rebooted the filer", "ann").card
     again = unknown.model_copy(update={"id": "d2"})
-    assert kb.resolve_ticket(kb.draft_ticket(again).id, "rebooted it again").card == card
+    assert kb.tickets.resolve(kb.tickets.draft(again).id, "rebooted it again", "ann").card == card
     assert kb.cards.get(card or "").cause is None
 
 
@@ -390,8 +390,8 @@ def test_lists_go_by_state_and_prefix(kb: KnowledgeBase) -> None:
     assert kb.cards.list("draft") == []
     assert len(kb.cards.list(limit=3)) == 3
     assert kb.cards.list(prefix="%") == []
-    assert kb.ticket_ids("", 5) == ["1"]
-    assert kb.ticket_ids("2", 5) == []
+    assert kb.tickets.ids("", 5) == ["1"]
+    assert kb.tickets.ids("2", 5) == []
 
 
 def test_a_card_added_here_begins_its_life_here(kb: KnowledgeBase) -> None:
@@ -409,8 +409,8 @@ def test_a_card_added_here_begins_its_life_here(kb: KnowledgeBase) -> None:
 
 
 def test_what_was_changed_after_it_was_read_is_not_accepted(kb: KnowledgeBase) -> None:
-    ticket = kb.draft_ticket(checkpoint())
-    kb.resolve_ticket(ticket.id, "asynchronous checkpoints")
+    ticket = kb.tickets.draft(checkpoint())
+    kb.tickets.resolve(ticket.id, "asynchronous checkpoints", "ann")
     read = kb.get_incident("ticket-1")
     changed = kb.cards.edit("ticket-1", {"fix": {"en": "delete everything"}}, "bob")
     with pytest.raises(ToolError, match="changed meanwhile"):

@@ -22,6 +22,7 @@ from making import checkpoint
 from whystall.knowledge_base import seeding
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.store import KnowledgeBase
+from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 HERE = Path(__file__).parent
@@ -64,8 +65,8 @@ def test_a_file_of_version_1_becomes_one_of_this_version(v1: Path) -> None:
             own = kb.cards.get("our-nfs-home")
             assert (own.state, own.origin) == ("reviewed", "user")
             assert "our-nfs-home" in [m.incident for m in kb.search("virus filer")]
-            assert [t.id for t in kb.list_tickets("open")] == ["2"]
-            assert kb.get_ticket("1").verifications[0].solved
+            assert [t.id for t in kb.tickets.list(Wanted(states=("open",)))] == ["2"]
+            assert kb.tickets.get("1").verifications[0].solved
             assert kb.get_diagnosis("d1").ticket == "1"
             assert kb.get_diagnosis("d3").matches == []
             assert kb.match(checkpoint(id="d4"))[0].incident == "ticket-1"
@@ -122,7 +123,7 @@ def test_a_file_of_version_1_that_may_not_be_written_is_refused_with_a_remedy(v1
 def test_a_state_of_a_later_time_is_seeded_again_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "k.db"
     with KnowledgeBase(path) as kb:
-        kb.resolve_ticket(kb.draft_ticket(checkpoint()).id, "threads")
+        kb.tickets.resolve(kb.tickets.draft(checkpoint()).id, "threads", "ann")
         kb.cards.accept("ticket-1")
         kb.remember(checkpoint(id="d2"), ticket=False)
         kb.cards.feedback("ticket-1", "helped", diagnosis="d2")
@@ -150,7 +151,7 @@ with KnowledgeBase(Path(sys.argv[1])) as kb:
         made = checkpoint(f"/data/{who}{i // 3}/chk_1.bin", comm=f"{who}{i // 3}", id=f"{who}{i}", coverage=seen)
         ticket = kb.remember(made, ticket=True).ticket
         print("remembered", who + str(i), ticket, flush=True)
-        card = kb.resolve_ticket(ticket, f"remedy {who}{i}", who).card
+        card = kb.tickets.resolve(ticket, f"remedy {who}{i}", who).card
         print("resolved", ticket, card, flush=True)
         kb.cards.accept(card, who)
         print("accepted", card, who + str(i), flush=True)
@@ -174,14 +175,14 @@ def kept(path: Path, told: list[list[str]]) -> None:
             if what == "remembered":
                 assert kb.get_diagnosis(first).ticket == second
             elif what == "resolved":
-                assert kb.get_ticket(first).card == second
+                assert kb.tickets.get(first).card == second
                 card = kb.cards.get(second)
-                assert kb.get_ticket(first).resolution in (card.fix.en, *(note.text for note in card.notes))
+                assert kb.tickets.get(first).resolution in (card.fix.en, *(note.text for note in card.notes))
             else:
                 assert kb.cards.get(first).history
                 assert kb.cards.get(first).state in ("reviewed",)
         # A ticket and its card are one transaction, a diagnosis and its occurrence too.
-        for ticket in kb.list_tickets("resolved", limit=100_000):
+        for ticket in kb.tickets.list(Wanted(states=("resolved",)), limit=100_000):
             assert ticket.card is not None
             card = kb.cards.get(ticket.card)
             assert ticket.id == card.id.removeprefix("ticket-") or ticket.id in [note.ticket for note in card.notes]
@@ -273,13 +274,13 @@ def test_a_full_disk_leaves_ticket_and_card_together(full: KnowledgeBase, tmp_pa
     def live() -> None:
         for n in range(100):
             made = checkpoint(f"/data/{n}/chk_1.bin", id=f"e{n}")
-            full.resolve_ticket(full.remember(made, ticket=True).ticket or "", "x " * 900)
+            full.tickets.resolve(full.remember(made, ticket=True).ticket or "", "x " * 900, "ann")
 
     with pytest.raises(ToolError) as caught:
         live()
     assert caught.value.code is ErrorCode.DISK_FULL
-    assert full.list_tickets("open") != []
-    for ticket in full.list_tickets():
+    assert full.tickets.list(Wanted(states=("open",))) != []
+    for ticket in full.tickets.list():
         if ticket.state == "resolved":
             assert full.cards.get(ticket.card or "").fix.en
         else:

@@ -37,7 +37,7 @@ def filled(path: Path, diagnoses: int = 200) -> Path:
     with KnowledgeBase(path) as kb:
         for i in range(diagnoses):
             kb.save_diagnosis(checkpoint(id=f"d{i}"))
-        kb.draft_ticket(checkpoint())
+        kb.tickets.draft(checkpoint())
     return path
 
 
@@ -98,8 +98,8 @@ def use(path: Path) -> list[ToolError]:
         lambda: kb.search("checkpoint"),
         lambda: kb.match(checkpoint()),
         lambda: [kb.get_diagnosis(f"d{i}") for i in range(0, 200, 7)],
-        kb.list_tickets,
-        lambda: kb.draft_ticket(checkpoint(id="new")),
+        kb.tickets.list,
+        lambda: kb.tickets.draft(checkpoint(id="new")),
     ):
         try:
             act()
@@ -142,11 +142,11 @@ def test_a_locked_database_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         other = sqlite3.connect(path)
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(ToolError) as caught:
-            kb.draft_ticket(checkpoint(id="d9"))
+            kb.tickets.draft(checkpoint(id="d9"))
         other.rollback()
         other.close()
         assert "in use" in caught.value.message
-        assert kb.draft_ticket(checkpoint(id="d9")).occurrences == 2
+        assert kb.tickets.draft(checkpoint(id="d9")).occurrences == 2
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ from making import checkpoint
 from whystall.knowledge_base.store import KnowledgeBase
 kb = KnowledgeBase(Path(sys.argv[1]))
 for i in range(100000):
-    ticket = kb.draft_ticket(checkpoint(id=f"d{i}"))
+    ticket = kb.tickets.draft(checkpoint(id=f"d{i}"))
     print(i, ticket.occurrences, flush=True)
 """
 
@@ -223,7 +223,7 @@ def test_a_kill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> None
             # A ticket and its diagnosis are one transaction: the count is that of the diagnoses stored.
             with kb._file.read() as db:
                 stored = db.execute("SELECT count(*) FROM diagnoses").fetchone()[0]
-            assert kb.get_ticket("1").occurrences == stored >= told + 1
+            assert kb.tickets.get("1").occurrences == stored >= told + 1
 
 
 def test_processes_count_one_ticket_together(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_processes_count_one_ticket_together(tmp_path: Path) -> None:
     writers = [subprocess.Popen([*command, name], env=env, stdout=subprocess.DEVNULL) for name in "abc"]
     assert [process.wait() for process in writers] == [0, 0, 0]
     with KnowledgeBase(path) as kb:
-        assert [t.occurrences for t in kb.list_tickets()] == [120]
+        assert [t.occurrences for t in kb.tickets.list()] == [120]
 
 
 @pytest.fixture
@@ -269,14 +269,14 @@ def test_a_database_that_may_not_be_written_can_be_read(sealed: Path, nobody: No
         assert kb.read_only
         assert kb.search("checkpoint")
         assert kb.match(checkpoint())
-        assert kb.get_ticket("1").id == "1"
+        assert kb.tickets.get("1").id == "1"
         assert kb.cards.backlog() == []
         assert kb.cards.export(lambda line: None) == kb.cards.stats().cards
         curated = "random-bytes-from-the-kernel"
         for act in (
             lambda: kb.save_diagnosis(checkpoint()),
-            lambda: kb.draft_ticket(checkpoint()),
-            lambda: kb.resolve_ticket("1", "x"),
+            lambda: kb.tickets.draft(checkpoint()),
+            lambda: kb.tickets.resolve("1", "x", "ann"),
             lambda: kb.remember(checkpoint(), ticket=True),
             lambda: kb.cards.accept(curated),
             lambda: kb.cards.retire(curated, "x"),
@@ -293,4 +293,4 @@ def test_a_closed_store_may_be_closed_again(tmp_path: Path) -> None:
     kb.close()
     kb.close()
     with pytest.raises(ToolError):
-        kb.list_tickets()
+        kb.tickets.list()

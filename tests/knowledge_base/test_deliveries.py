@@ -43,14 +43,14 @@ def test_it_is_due_until_told_and_again_when_the_ticket_changes(kb: KnowledgeBas
     assert [(d.ticket, d.wanted, d.told) for d in deliveries.due(NOW, SINKS)] == [("2", 4, 0)]
     taken = deliveries.take(SINKS, "me", NOW, 60)
     assert taken is not None
-    assert deliveries.begin("gitlab", "2", "me", NOW)
+    assert deliveries.begin("gitlab", "2", "me", NOW, {})
     assert deliveries.made("gitlab", "2", "me", "17", "http://t/17", {"a": 1})
-    assert deliveries.told("gitlab", "2", "me", 4, {"a": 2})
+    assert deliveries.told("gitlab", "2", "me", 4, {"a": 2, "b": 3})
     assert deliveries.due(NOW, SINKS) == []
     assert deliveries.next_due(SINKS) is None
     revise(kb, "2", 5)
     due = deliveries.due(NOW, SINKS)[0]
-    assert (due.wanted, due.told, due.remote, due.memory, due.underway) == (5, 4, "17", {"a": 2}, None)
+    assert (due.wanted, due.told, due.remote, due.memory, due.underway) == (5, 4, "17", {"a": 2, "b": 3}, None)
 
 
 def test_a_ticket_that_is_not_there_is_not_wanted(deliveries: Deliveries) -> None:
@@ -71,15 +71,15 @@ def test_one_has_it_until_its_lease_runs_out(deliveries: Deliveries) -> None:
     assert deliveries.next_due(SINKS) == NOW + 60
     assert deliveries.take(SINKS, "you", NOW + 61, 60) is not None
     # whoever lost it begins nothing more
-    assert not deliveries.begin("gitlab", "1", "me", NOW + 61)
+    assert not deliveries.begin("gitlab", "1", "me", NOW + 61, {})
     assert not deliveries.told("gitlab", "1", "me", 1, {})
-    assert deliveries.begin("gitlab", "1", "you", NOW + 61)
+    assert deliveries.begin("gitlab", "1", "you", NOW + 61, {})
 
 
 def test_what_the_dead_had_is_given_back(deliveries: Deliveries) -> None:
     deliveries.want("gitlab", "1")
     deliveries.take(SINKS, "me", NOW, 60)
-    deliveries.begin("gitlab", "1", "me", NOW)
+    deliveries.begin("gitlab", "1", "me", NOW, {})
     assert deliveries.release("me") == 1
     taken = deliveries.take(SINKS, "you", NOW + 1, 60)
     assert taken is not None
@@ -127,3 +127,22 @@ def test_the_way_back_from_the_tracker(deliveries: Deliveries) -> None:
     deliveries.told("gitlab", "2", "me", 4, {})
     deliveries.again("gitlab", "2")
     assert [d.ticket for d in deliveries.due(NOW, SINKS)] == ["2"]
+
+
+def test_memory_is_changed_by_whoever_knows(deliveries: Deliveries) -> None:
+    deliveries.want("gitlab", "2")
+    deliveries.take(SINKS, "me", NOW, 60)
+    deliveries.begin("gitlab", "2", "me", NOW, {"nonce": "x", "labels": ["a"]})
+    deliveries.note("gitlab", "2", {"state": "over"})
+    deliveries.keep("gitlab", "2", "me", {"labels": [], "nonce": None})
+    found = deliveries.get("gitlab", "2")
+    assert found is not None
+    assert found.memory == {"state": "over", "labels": []}
+    assert deliveries.never_was("gitlab", "2", "me")
+
+
+def test_news_are_read_on_from_where_they_were(deliveries: Deliveries) -> None:
+    assert deliveries.cursor("gitlab") == {}
+    deliveries.read_to("gitlab", {"since": "2026-01-01T00:00:00Z"})
+    deliveries.read_to("gitlab", {"since": "2026-01-02T00:00:00Z"})
+    assert deliveries.cursor("gitlab") == {"since": "2026-01-02T00:00:00Z"}

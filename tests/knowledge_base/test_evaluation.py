@@ -214,7 +214,7 @@ def test_a_resolved_ticket_finds_its_own_card_and_quotes_it_once_reviewed(base: 
     with KnowledgeBase(path) as kb:
         ticket = kb.remember(checkpoint(symptom="steps stop every minute"), ticket=True).ticket
         assert ticket is not None
-        kb.resolve_ticket(ticket, "wrote it from another thread")
+        kb.tickets.resolve(ticket, "wrote it from another thread", "ann")
     found = row(evaluate(path, ["recurrence"]), "recurrence")
     assert found.hit1 is not None
     assert (found.hit1.hits, found.hit1.of, found.known) == (1, 1, None)
@@ -231,7 +231,7 @@ def test_a_ticket_is_also_the_card_it_recurred_on(base: Base) -> None:
         for diagnosis in (checkpoint(symptom="it stops"), again(symptom="训练停住")):
             ticket = kb.remember(diagnosis, ticket=True).ticket
             assert ticket is not None
-            kb.resolve_ticket(ticket, "moved it")
+            kb.tickets.resolve(ticket, "moved it", "ann")
     found = evaluate(path, ["recurrence"])
     for lang in ("en", "zh"):
         one = row(found, "recurrence", lang)

@@ -26,7 +26,7 @@ def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
 def other(tmp_path: Path) -> Iterator[KnowledgeBase]:
     """A base of somebody else, with a reviewed card of a ticket."""
     with KnowledgeBase(tmp_path / "other.db") as base:
-        base.resolve_ticket(base.draft_ticket(checkpoint()).id, "written by a thread now", "ann")
+        base.tickets.resolve(base.tickets.draft(checkpoint()).id, "written by a thread now", "ann")
         base.cards.accept("ticket-1", "ann")
         yield base
 
@@ -93,7 +93,7 @@ def test_a_file_that_is_answered_for_comes_in_as_it_was_reviewed(kb: KnowledgeBa
 
 def test_a_name_that_is_taken_is_not_taken_over(kb: KnowledgeBase) -> None:
     curated = "random-bytes-from-the-kernel"
-    kb.resolve_ticket(kb.draft_ticket(checkpoint()).id, "threads")
+    kb.tickets.resolve(kb.tickets.draft(checkpoint()).id, "threads", "ann")
     mine = {id: kb.cards.get(id) for id in (curated, "ticket-1")}
     text = {"en": "another", "zh": "另"}
     lines = [

@@ -81,7 +81,7 @@ def test_precision_is_told_with_its_interval(kb: KnowledgeBase) -> None:
 
 def test_stats_count_cards_by_state_and_cause(kb: KnowledgeBase) -> None:
     before = kb.cards.stats()
-    card = kb.resolve_ticket(kb.draft_ticket("d0").id, "asynchronous now").card or ""
+    card = kb.tickets.resolve(kb.tickets.draft("d0").id, "asynchronous now", "ann").card or ""
     after = kb.cards.stats()
     assert after.cards == before.cards + 1
     assert after.states["draft"] == 1

@@ -211,8 +211,8 @@ def test_generic_kinds_are_kinds() -> None:
 
 
 def test_a_resolved_ticket_is_recognised(kb: KnowledgeBase) -> None:
-    ticket = kb.draft_ticket(checkpoint(symptom="loss of time every fifth step"))
-    kb.resolve_ticket(ticket.id, "moved checkpoints to local NVMe")
+    ticket = kb.tickets.draft(checkpoint(symptom="loss of time every fifth step"))
+    kb.tickets.resolve(ticket.id, "moved checkpoints to local NVMe", "ann")
     again = checkpoint("/data/ckpt/chk_000999.bin", id="d2")
     first = kb.match(again)[0]
     assert first.incident == "ticket-1"

@@ -20,6 +20,7 @@ from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.models import Diagnosis, Verdict, Words
 from whystall.knowledge_base.store import KnowledgeBase, default_path
 from whystall.knowledge_base.tickets.models import Verification
+from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 
@@ -66,14 +67,14 @@ def test_an_upgrade_replaces_curated_incidents_and_leaves_the_users(
     with KnowledgeBase(path) as kb:
         assert kb.get_incident("no-longer-shipped").cause == "lock_wait"
         kb.add_incident(own())
-        kb.draft_ticket(checkpoint())
+        kb.tickets.draft(checkpoint())
     monkeypatch.undo()
     with KnowledgeBase(path) as kb:
         assert [kb.get_incident(i.id) for i in shipped] == shipped
         with pytest.raises(ToolError):
             kb.get_incident("no-longer-shipped")
         assert kb.get_incident("mine").origin == "user"
-        assert kb.get_ticket("1").occurrences == 1
+        assert kb.tickets.get("1").occurrences == 1
         assert [m.incident for m in kb.search("frobnicator")] == ["mine"]
         assert "outworn" not in " ".join(w for m in kb.search("outworn phrases") for w in m.shared)
 
@@ -115,37 +116,37 @@ def test_a_bad_incident_file_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_symptom_once_told_is_kept_when_the_fault_recurs_in_silence(kb: KnowledgeBase) -> None:
-    kb.draft_ticket(checkpoint(symptom="stalls every fifth step"))
-    again = kb.draft_ticket(checkpoint(id="d2", created="2025-01-02T00:00:00Z", symptom=""))
+    kb.tickets.draft(checkpoint(symptom="stalls every fifth step"))
+    again = kb.tickets.draft(checkpoint(id="d2", created="2025-01-02T00:00:00Z", symptom=""))
     assert (again.occurrences, again.diagnosis.id) == (2, "d2")
     assert again.diagnosis.symptom == "stalls every fifth step"
-    newer = kb.draft_ticket(checkpoint(id="d3", created="2025-01-03T00:00:00Z", symptom="every step now"))
+    newer = kb.tickets.draft(checkpoint(id="d3", created="2025-01-03T00:00:00Z", symptom="every step now"))
     assert newer.diagnosis.symptom == "every step now"
 
 
 def test_the_same_fault_gets_one_ticket(kb: KnowledgeBase) -> None:
-    first = kb.draft_ticket(checkpoint())
+    first = kb.tickets.draft(checkpoint())
     assert (first.id, first.occurrences, first.state) == ("1", 1, "open")
     assert (first.category, first.component) == ("storage", "checkpoint")
     later = checkpoint("/data/ckpt/chk_000125.bin", id="d2", created="2025-01-02T00:00:00Z")
-    again = kb.draft_ticket(later)
+    again = kb.tickets.draft(later)
     assert (again.id, again.occurrences) == ("1", 2)
     assert again.diagnosis.id == "d2"
     assert again.diagnosis.ticket == "1"
     assert kb.get_diagnosis("d2").ticket == "1"
-    older = kb.draft_ticket(checkpoint(id="d0", created="2024-01-01T00:00:00Z"))
+    older = kb.tickets.draft(checkpoint(id="d0", created="2024-01-01T00:00:00Z"))
     assert (older.occurrences, older.diagnosis.id) == (3, "d2")
-    assert kb.get_ticket("1") == older
+    assert kb.tickets.get("1") == older
 
 
 def test_one_diagnosis_counts_once(kb: KnowledgeBase) -> None:
     diagnosis = checkpoint()
     kb.save_diagnosis(diagnosis)
-    kb.draft_ticket(diagnosis)
+    kb.tickets.draft(diagnosis)
     kb.save_diagnosis(kb.get_diagnosis("d1"))
-    assert kb.draft_ticket("d1").occurrences == 1
-    kb.draft_ticket(checkpoint(id="d2"))
-    assert kb.draft_ticket("d1").occurrences == 2
+    assert kb.tickets.draft("d1").occurrences == 1
+    kb.tickets.draft(checkpoint(id="d2"))
+    assert kb.tickets.draft("d1").occurrences == 2
 
 
 @pytest.mark.parametrize(
@@ -157,27 +158,27 @@ def test_one_diagnosis_counts_once(kb: KnowledgeBase) -> None:
     ],
 )
 def test_another_fault_gets_another_ticket(kb: KnowledgeBase, other: Diagnosis) -> None:
-    kb.draft_ticket(checkpoint())
-    assert kb.draft_ticket(other).id == "2"
+    kb.tickets.draft(checkpoint())
+    assert kb.tickets.draft(other).id == "2"
 
 
 def test_a_resolved_ticket_is_not_reopened(kb: KnowledgeBase) -> None:
-    kb.draft_ticket(checkpoint())
-    done = kb.resolve_ticket("1", "asynchronous now")
+    kb.tickets.draft(checkpoint())
+    done = kb.tickets.resolve("1", "asynchronous now", "ann")
     assert (done.state, done.resolution) == ("resolved", "asynchronous now")
-    assert kb.draft_ticket(checkpoint(id="d2")).id == "2"
-    assert [t.id for t in kb.list_tickets("open")] == ["2"]
-    assert [t.id for t in kb.list_tickets("resolved")] == ["1"]
-    assert {t.id for t in kb.list_tickets()} == {"1", "2"}
+    assert kb.tickets.draft(checkpoint(id="d2")).id == "2"
+    assert [t.id for t in kb.tickets.list(Wanted(states=("open",)))] == ["2"]
+    assert [t.id for t in kb.tickets.list(Wanted(states=("resolved",)))] == ["1"]
+    assert {t.id for t in kb.tickets.list()} == {"1", "2"}
     with pytest.raises(ToolError, match="resolved"):
-        kb.resolve_ticket("1", "again")
+        kb.tickets.resolve("1", "again", "ann")
 
 
 def test_a_healthy_job_gets_no_ticket(kb: KnowledgeBase) -> None:
     with pytest.raises(ToolError, match="healthy") as caught:
-        kb.draft_ticket(checkpoint(verdict=Verdict.HEALTHY, cause=None))
+        kb.tickets.draft(checkpoint(verdict=Verdict.HEALTHY, cause=None))
     assert caught.value.code is ErrorCode.BAD_ARGUMENT
-    assert kb.list_tickets() == []
+    assert kb.tickets.list() == []
 
 
 @pytest.mark.parametrize(
@@ -193,29 +194,29 @@ def test_a_healthy_job_gets_no_ticket(kb: KnowledgeBase) -> None:
 def test_severity_follows_verdict_and_loss(
     kb: KnowledgeBase, verdict: Verdict, explained: float, expected: Severity
 ) -> None:
-    assert kb.draft_ticket(checkpoint(verdict=verdict, explained_pct=explained)).severity is expected
+    assert kb.tickets.draft(checkpoint(verdict=verdict, explained_pct=explained)).severity is expected
 
 
 def test_verifications_are_kept_when_the_fault_returns(kb: KnowledgeBase) -> None:
-    kb.draft_ticket(checkpoint())
-    done = kb.add_verification("1", Verification(at="2025-01-03T00:00:00Z", checks=[], solved=None))
+    kb.tickets.draft(checkpoint())
+    done = kb.tickets.verified("1", Verification(at="2025-01-03T00:00:00Z", checks=[], solved=None))
     assert len(done.verifications) == 1
-    assert len(kb.draft_ticket(checkpoint(id="d2")).verifications) == 1
+    assert len(kb.tickets.draft(checkpoint(id="d2")).verifications) == 1
 
 
 @pytest.mark.parametrize("id", ["2", "0", "-1", "", "x", "1; DROP TABLE tickets", "٣", "9" * 40, "\udcff"])
 def test_unknown_ids_are_not_found(kb: KnowledgeBase, id: str) -> None:
-    for ask in (kb.get_ticket, kb.get_incident, kb.get_diagnosis, lambda i: kb.resolve_ticket(i, "x")):
+    for ask in (kb.tickets.get, kb.get_incident, kb.get_diagnosis, lambda i: kb.tickets.resolve(i, "x", "ann")):
         with pytest.raises(ToolError) as caught:
             ask(id)
         assert caught.value.code is ErrorCode.NOT_FOUND
 
 
 def test_a_reason_is_needed_to_resolve(kb: KnowledgeBase) -> None:
-    kb.draft_ticket(checkpoint())
+    kb.tickets.draft(checkpoint())
     with pytest.raises(ToolError, match="reason"):
-        kb.resolve_ticket("1", "  \n ")
-    assert kb.get_ticket("1").state == "open"
+        kb.tickets.resolve("1", "  \n ", "ann")
+    assert kb.tickets.get("1").state == "open"
 
 
 def test_an_own_incident_keeps_its_id_to_itself(kb: KnowledgeBase) -> None:
@@ -230,10 +231,10 @@ def test_what_was_stored_comes_back_whole(tmp_path: Path) -> None:
     diagnosis = checkpoint(path="/d/\\x1b[31m\"$(x)`|<b>'.bin")
     with KnowledgeBase(tmp_path / "k.db") as kb:
         kb.save_diagnosis(diagnosis)
-        ticket = kb.draft_ticket(diagnosis)
+        ticket = kb.tickets.draft(diagnosis)
     with KnowledgeBase(tmp_path / "k.db") as kb:
         assert kb.get_diagnosis("d1") == diagnosis.model_copy(update={"ticket": "1"})
-        assert kb.get_ticket("1") == ticket
+        assert kb.tickets.get("1") == ticket
 
 
 def test_threads_share_one_store(kb: KnowledgeBase) -> None:
@@ -242,7 +243,7 @@ def test_threads_share_one_store(kb: KnowledgeBase) -> None:
     def work(n: int) -> None:
         try:
             for i in range(10):
-                kb.draft_ticket(checkpoint(id=f"d{n}.{i}"))
+                kb.tickets.draft(checkpoint(id=f"d{n}.{i}"))
                 kb.search("checkpoint")
         except BaseException as error:
             failed.append(error)
@@ -253,7 +254,7 @@ def test_threads_share_one_store(kb: KnowledgeBase) -> None:
     for thread in threads:
         thread.join()
     assert failed == []
-    assert kb.get_ticket("1").occurrences == 40
+    assert kb.tickets.get("1").occurrences == 40
 
 
 def test_home_decides_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

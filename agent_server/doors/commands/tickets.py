@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Optional
 
 import typer
 
@@ -10,6 +10,8 @@ from whystall.agent_server.app import App
 from whystall.agent_server.doors import console, wire
 from whystall.agent_server.doors.commands.kb_input import ByOption, who
 from whystall.agent_server.doors.options import JsonOption, LangOption
+from whystall.knowledge_base.tickets.models import State
+from whystall.knowledge_base.tickets.rows import Wanted
 
 _Id = Annotated[str, typer.Argument(metavar="TICKET", help="the ticket's id")]
 
@@ -25,14 +27,14 @@ def add(app: typer.Typer) -> None:
 
 def list_tickets(
     state: Annotated[
-        Optional[Literal["open", "resolved"]],  # noqa: UP045
+        Optional[State],  # noqa: UP045
         typer.Option("--state", help="only tickets in this state"),
     ] = None,
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
     """List tickets, latest first."""
-    tickets = App().kb().list_tickets(state)
+    tickets = App().kb().tickets.list(Wanted(states=(state,) if state else ()))
     if as_json:
         console.say_json([wire.structured(ticket) for ticket in tickets])
     else:
@@ -43,7 +45,7 @@ def list_tickets(
 
 def show(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Show one ticket."""
-    found = App().kb().get_ticket(ticket)
+    found = App().kb().tickets.get(ticket)
     if as_json:
         console.say_json(found)
     else:
@@ -61,7 +63,7 @@ def resolve(
 ) -> None:
     """Close a ticket; what solved it goes onto the card of its fault, or a draft of one."""
     kb = App().kb()
-    done = kb.resolve_ticket(ticket, because, who(by))
+    done = kb.tickets.resolve(ticket, because, who(by))
     if as_json:
         console.say_json(done)
     else:

@@ -36,7 +36,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 def solved(home: dict[str, str]) -> dict[str, str]:
     """The same after its ticket was resolved: with a draft."""
     with KnowledgeBase(Path(home["WHYSTALL_HOME"]) / "knowledge.db") as base:
-        base.resolve_ticket("1", FIX, "ann")
+        base.tickets.resolve("1", FIX, "ann")
     return home
 
 

@@ -58,7 +58,7 @@ def test_a_ticket_is_verified_and_resolved_from_the_command_line(
     home: dict[str, str], recording: Path, whystall: Run
 ) -> None:
     with App().closing() as app:
-        ticket = app.kb().draft_ticket("d-test").id
+        ticket = app.kb().tickets.draft("d-test").id
     done = whystall("verify", ticket, "--from", str(recording), "--json", env=home)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["verifications"]) == 1

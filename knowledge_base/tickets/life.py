@@ -1,0 +1,155 @@
+"""How a ticket changes: who may go where, and why not. Pure: what is changed is returned, `shelf` stores it.
+
+A step that is not allowed raises `ToolError` (bad_argument) with what to do instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from whystall.knowledge_base.tickets import human
+from whystall.knowledge_base.tickets.models import (
+    LIVE,
+    ClosedAs,
+    Comment,
+    Link,
+    LinkKind,
+    State,
+    Ticket,
+)
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+COMMENTS, LINKS = 1000, 500
+"""Of one ticket, at most: it is read, sent and stored whole."""
+
+MOVES: Mapping[State, tuple[State, ...]] = {
+    "open": ("acknowledged", "resolved", "closed"),
+    "acknowledged": ("resolved", "closed"),
+    "resolved": ("closed", "open"),
+    "closed": ("open",),
+}
+"""Where a ticket may go from each state. Whoever takes up what is over begins anew: it is reopened first."""
+
+
+def refusal(ticket: Ticket, to: State) -> str | None:
+    """Why `ticket` cannot go to the state `to`, in a few words; None: it can."""
+    if to in MOVES[ticket.state]:
+        return None
+    if to == "open":
+        return f"ticket {ticket.id} is not over"
+    already = " already" if to == ticket.state else ""
+    by = f" as {ticket.closed_as}" if ticket.closed_as else ""
+    return f"ticket {ticket.id} is {ticket.state}{by}{already}"
+
+
+def acknowledged(ticket: Ticket) -> Ticket:
+    """`ticket` after somebody has taken it up."""
+    return _moved(ticket, "acknowledged")
+
+
+def resolved(ticket: Ticket, because: str, at: str) -> Ticket:
+    """`ticket` after its stall is over; `because`: what solved it."""
+    _check(ticket, "resolved")
+    return _moved(ticket, "resolved", resolution=_reason(because), ended=at)
+
+
+def closed(ticket: Ticket, as_: ClosedAs, at: str, because: str = "") -> Ticket:
+    """`ticket` after nothing more will happen to it.
+
+    One that is ``fixed`` says what fixed it; one that is a ``duplicate`` says of which, by its link.
+    """
+    _check(ticket, "closed")
+    reason = _reason(because) if because.strip() else ticket.resolution
+    if as_ == "fixed" and not reason:
+        raise _refused(f"ticket {ticket.id} does not say what fixed it", "give the reason, or close it as another")
+    if as_ == "duplicate" and not any(link.kind == "duplicate" for link in ticket.links):
+        raise _refused(f"ticket {ticket.id} does not say of which it is a duplicate", "link it as one: that closes it")
+    return _moved(ticket, "closed", closed_as=as_, resolution=reason, ended=ticket.ended or at)
+
+
+def reopened(ticket: Ticket) -> Ticket:
+    """`ticket` after it turned out not to be over; what was said to have ended it stays in its history."""
+    links = [link for link in ticket.links if link.kind != "duplicate"]
+    return _moved(ticket, "open", closed_as=None, ended=None, resolution="", links=links)
+
+
+def commented(ticket: Ticket, comment: Comment) -> Ticket:
+    """`ticket` with `comment`, inert; unchanged where one of its key is there already."""
+    said = ticket.human.comments
+    if comment.key and any(other.key == comment.key for other in said):
+        return ticket
+    if len(said) >= COMMENTS:
+        raise _refused(f"ticket {ticket.id} has {COMMENTS} comments", "go on in another ticket, and link them")
+    text = human.required(comment.text, human.COMMENT, "comment", "say something")
+    made = comment.model_copy(
+        update={
+            "text": text,
+            "by": human.line(comment.by, human.NAME),
+            "source": human.line(comment.source, human.NAME),
+            "key": comment.key,
+        }
+    )
+    return ticket.model_copy(update={"human": ticket.human.model_copy(update={"comments": [*said, made]})})
+
+
+def edited(ticket: Ticket, title: str | None = None, description: str | None = None) -> Ticket:
+    """`ticket` with another `title` or `description` by a person; None leaves one as it is, "" takes it away."""
+    update = {}
+    if title is not None:
+        if len(title.strip()) > human.TITLE:
+            raise _refused("the title is too long", f"say it in {human.TITLE} characters")
+        update["title"] = human.line(title, 12 * human.TITLE)
+    if description is not None:
+        given = description.strip()
+        update["description"] = human.required(given, human.TEXT, "description", "") if given else ""
+    return ticket.model_copy(update={"human": ticket.human.model_copy(update=update)})
+
+
+def linked(ticket: Ticket, link: Link) -> Ticket:
+    """`ticket` with `link`; unchanged where it is there already."""
+    if link.ticket == ticket.id:
+        raise _refused(f"ticket {ticket.id} cannot be linked with itself", "name another ticket")
+    if any((other.kind, other.ticket) == (link.kind, link.ticket) for other in ticket.links):
+        return ticket
+    if len(ticket.links) >= LINKS:
+        raise _refused(f"ticket {ticket.id} has {LINKS} links", "link the new ticket with one of those")
+    return ticket.model_copy(update={"links": [*ticket.links, link]})
+
+
+def unlinked(ticket: Ticket, other: str, kinds: Sequence[LinkKind]) -> Ticket:
+    """`ticket` without its links of `kinds` to `other`."""
+    kept = [link for link in ticket.links if link.ticket != other or link.kind not in kinds]
+    return ticket.model_copy(update={"links": kept}) if len(kept) < len(ticket.links) else ticket
+
+
+def is_live(ticket: Ticket) -> bool:
+    """Whether the same fault is counted in `ticket` and does not open another one."""
+    return ticket.state in LIVE
+
+
+def original_of(ticket: Ticket) -> str | None:
+    """The ticket that `ticket` was closed as a duplicate of."""
+    if ticket.closed_as != "duplicate":
+        return None
+    return next((link.ticket for link in ticket.links if link.kind == "duplicate"), None)
+
+
+def _moved(ticket: Ticket, to: State, **update: object) -> Ticket:
+    _check(ticket, to)
+    return ticket.model_copy(update={**update, "state": to})
+
+
+def _check(ticket: Ticket, to: State) -> None:
+    why = refusal(ticket, to)
+    if why is None:
+        return
+    over = ticket.state not in LIVE and to not in (ticket.state, "open")
+    raise _refused(why, f"reopen it: `whystall tickets reopen {ticket.id}`" if over else "see `whystall tickets show`")
+
+
+def _reason(because: str) -> str:
+    return " ".join(human.required(because, human.REASON, "reason", "say in a sentence what solved it").split())
+
+
+def _refused(message: str, remedy: str) -> ToolError:
+    return ToolError(ErrorCode.BAD_ARGUMENT, message, remedy)

@@ -1,0 +1,174 @@
+"""Tickets in the file, within a transaction: the record whole, columns to find it by, and its history beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from whystall.knowledge_base.tickets import human
+from whystall.knowledge_base.tickets.models import Event, Line, Origin, State, Ticket, What
+from whystall.tools.contract.findings import Severity
+from whystall.tools.contract.text import clean
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database as SqliteDatabase
+
+_INSERT = """INSERT INTO tickets (dedup_key, state, created, updated, revision, origin, fault, severity, category,
+        component, occurrences, title, target, cause, verdict, assignee, body)
+    VALUES (:dedup_key, :state, :created, :updated, :revision, :origin, :fault, :severity, :category, :component,
+        :occurrences, :title, :target, :cause, :verdict, :assignee, '')"""
+_UPDATE = """UPDATE tickets SET dedup_key = :dedup_key, state = :state, created = :created, updated = :updated,
+        revision = :revision, origin = :origin, fault = :fault, severity = :severity, category = :category,
+        component = :component, occurrences = :occurrences, title = :title, target = :target, cause = :cause,
+        verdict = :verdict, assignee = :assignee, body = :body WHERE id = :id"""
+# The order is that of an index: what is not wanted is passed over, and no more is read than is shown.
+_WHERE = """WHERE (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
+    AND (:severities = '[]' OR severity IN (SELECT value FROM json_each(:severities)))
+    AND (:origins = '[]' OR origin IN (SELECT value FROM json_each(:origins)))
+    AND (:category IS NULL OR category = :category) AND (:component IS NULL OR component = :component)
+    AND (:assignee IS NULL OR assignee = :assignee) AND (:fault IS NULL OR fault = :fault)
+    AND (:dedup_key IS NULL OR dedup_key = :dedup_key)"""
+_ORDER = "ORDER BY updated DESC, id DESC LIMIT :limit"
+_BODIES = " ".join(("SELECT body FROM tickets", _WHERE, _ORDER))
+_LINE = tuple(Line.model_fields)
+_LINES = " ".join(("SELECT", ", ".join(_LINE), "FROM tickets", _WHERE, _ORDER))
+_COUNT = " ".join(("SELECT count(*) FROM tickets", _WHERE))
+_DETAIL = 300
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which tickets. Empty or None: whatever it is. `assignee`: who is asked first; "" for those that nobody has."""
+
+    states: Sequence[State] = ()
+    severities: Sequence[Severity] = ()
+    origins: Sequence[Origin] = ()
+    category: str | None = None
+    component: str | None = None
+    assignee: str | None = None
+    fault: str | None = None
+    dedup_key: str | None = None
+
+
+def insert(db: SqliteDatabase, ticket: Ticket) -> Ticket:
+    """Store the new `ticket` and return it with the number it got."""
+    number = db.execute(_INSERT, _columns(ticket)).lastrowid
+    numbered = ticket.model_copy(update={"id": str(number)})
+    db.execute("UPDATE tickets SET body = ? WHERE id = ?", [numbered.model_dump_json(), number])
+    return numbered
+
+
+def update(db: SqliteDatabase, ticket: Ticket) -> None:
+    """Store `ticket` in place of what is there under its id."""
+    db.execute(_UPDATE, {**_columns(ticket), "id": int(ticket.id), "body": ticket.model_dump_json()})
+
+
+def body(db: SqliteDatabase, id: str) -> str | None:
+    """The record of ticket `id`."""
+    number = int(id) if id.isascii() and id.isdigit() and len(id) < 16 else -1
+    row = db.execute("SELECT body FROM tickets WHERE id = ?", [number]).fetchone()
+    return None if row is None else str(row[0])
+
+
+def live(db: SqliteDatabase, dedup_key: str) -> str | None:
+    """The record of the live ticket of `dedup_key`."""
+    row = db.execute(
+        "SELECT body FROM tickets WHERE dedup_key = ? AND state IN ('open', 'acknowledged')", [dedup_key]
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+def latest(db: SqliteDatabase, dedup_key: str) -> str | None:
+    """The record of the ticket of `dedup_key` that was opened last."""
+    row = db.execute("SELECT body FROM tickets WHERE dedup_key = ? ORDER BY id DESC LIMIT 1", [dedup_key]).fetchone()
+    return None if row is None else str(row[0])
+
+
+def live_of_fault(db: SqliteDatabase, fault: str) -> list[str]:
+    """The records of the live tickets of `fault`, the oldest first."""
+    rows = db.execute(
+        "SELECT body FROM tickets WHERE (fault = ? OR dedup_key = ?) AND state IN ('open', 'acknowledged') ORDER BY id",
+        [fault, fault],
+    ).fetchall()
+    return [str(found) for (found,) in rows]
+
+
+def bodies(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[str]:
+    """The records of `wanted`, last changed first."""
+    return [str(found) for (found,) in db.execute(_BODIES, _bound(wanted, limit)).fetchall()]
+
+
+def listed(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[Line]:
+    """What a list says of `wanted`, last changed first; no record is read for it."""
+    rows = db.execute(_LINES, _bound(wanted, limit)).fetchall()
+    return [Line.model_validate({**dict(zip(_LINE, row, strict=True)), "id": str(row[0])}) for row in rows]
+
+
+def count(db: SqliteDatabase, wanted: Wanted) -> int:
+    """How many are `wanted`."""
+    return int(db.execute(_COUNT, _bound(wanted, 0)).fetchone()[0])
+
+
+def ids(db: SqliteDatabase, prefix: str, limit: int) -> list[str]:
+    """Ids that begin with `prefix`, the latest first."""
+    begin = clean(prefix, human.NAME)
+    rows = db.execute(
+        "SELECT id FROM tickets WHERE substr(id, 1, ?) = ? ORDER BY id DESC LIMIT ?",
+        [len(begin), begin, max(0, limit)],
+    ).fetchall()
+    return [str(row[0]) for row in rows]
+
+
+def tell(db: SqliteDatabase, ticket: Ticket, what: What, by: str, at: str, detail: str) -> None:
+    """Add to the history of `ticket` that it became what it is now."""
+    db.execute(
+        "INSERT INTO ticket_events (ticket, revision, what, by, at, detail) VALUES (?, ?, ?, ?, ?, ?)",
+        [int(ticket.id), ticket.revision, what, human.line(by, human.NAME), at, human.line(detail, _DETAIL)],
+    )
+
+
+def events(db: SqliteDatabase, id: str, after: int, limit: int) -> list[Event]:
+    """The newest `limit` entries of the history of ticket `id` with a number above `after`, the oldest first."""
+    rows = db.execute(
+        "SELECT n, ticket, revision, what, by, at, detail FROM ticket_events WHERE ticket = ? AND n > ?"
+        " ORDER BY n DESC LIMIT ?",
+        [int(id), after, max(0, limit)],
+    ).fetchall()
+    names = tuple(Event.model_fields)
+    return [Event.model_validate({**dict(zip(names, r, strict=True)), "ticket": str(r[1])}) for r in reversed(rows)]
+
+
+def _columns(ticket: Ticket) -> dict[str, Any]:
+    diagnosis, assignment = ticket.diagnosis, ticket.assignment
+    return {
+        "dedup_key": ticket.dedup_key,
+        "state": ticket.state,
+        "created": ticket.created,
+        "updated": ticket.updated,
+        "revision": ticket.revision,
+        "origin": ticket.origin,
+        "fault": ticket.fault,
+        "severity": ticket.severity.value,
+        "category": ticket.category,
+        "component": ticket.component,
+        "occurrences": ticket.occurrences,
+        "title": ticket.human.title,
+        "target": diagnosis.target if diagnosis else "",
+        "cause": (diagnosis.cause or "") if diagnosis else "",
+        "verdict": diagnosis.verdict.value if diagnosis else "",
+        "assignee": assignment.users[0] if assignment and assignment.users else "",
+    }
+
+
+def _bound(wanted: Wanted, limit: int) -> dict[str, Any]:
+    single = ("category", "component", "assignee", "fault", "dedup_key")
+    values = {name: getattr(wanted, name) for name in single}
+    return {
+        **{name: None if value is None else clean(value, human.NAME) for name, value in values.items()},
+        "states": json.dumps([*wanted.states]),
+        "severities": json.dumps([severity.value for severity in wanted.severities]),
+        "origins": json.dumps([*wanted.origins]),
+        "limit": max(0, limit),
+    }

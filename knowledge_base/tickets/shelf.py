@@ -1,0 +1,403 @@
+"""The tickets of a knowledge base. Every change is stored with its revision and with a line of the ticket's history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from whystall.knowledge_base import occurrences
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.database import Database
+from whystall.knowledge_base.diagnoses import counted_in, put_diagnosis
+from whystall.knowledge_base.faults import dedup_key as fault_of
+from whystall.knowledge_base.models import Diagnosis, Verdict
+from whystall.knowledge_base.shelf import Cards
+from whystall.knowledge_base.tickets import drafting, human, life, rows
+from whystall.knowledge_base.tickets.models import (
+    LESSON,
+    TICKET_VERSION,
+    Assignment,
+    ClosedAs,
+    Comment,
+    Event,
+    Line,
+    Link,
+    Ticket,
+    Verification,
+    What,
+)
+from whystall.knowledge_base.tickets.rows import Wanted
+from whystall.knowledge_base.times import now
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database as SqliteDatabase
+
+_OWN = frozenset({"schema_version", "id", "created", "updated", "revision", "state", "closed_as", "ended"})
+_REFUTED: tuple[ClosedAs, ...] = ("no_fault", "duplicate", "cannot_reproduce")
+"""What a ticket taught is not true, or is told elsewhere, if it was closed as one of these."""
+
+
+class Tickets:
+    """The tickets in `file`; what they teach goes onto `cards`.
+
+    Every method may raise what `KnowledgeBase` says of its own, and `ToolError` (not_found) for a ticket that is not
+    there; steps that a ticket's life does not allow are `ToolError` (bad_argument). `by`: who does it; `at`: when
+    (RFC 3339), empty for now. What changes nothing adds neither a revision nor a line of history.
+    """
+
+    def __init__(self, file: Database, cards: Cards) -> None:
+        self._file = file
+        self._cards = cards
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def get(self, id: str) -> Ticket:
+        """The ticket `id`."""
+        with self._file.read() as db:
+            return self._get(db, id)
+
+    def list(self, wanted: Wanted | None = None, limit: int = 100) -> Sequence[Ticket]:
+        """Tickets whole, last changed first."""
+        with self._file.read() as db:
+            return [self._file.record(Ticket, body) for body in rows.bodies(db, wanted or Wanted(), limit)]
+
+    def lines(self, wanted: Wanted | None = None, limit: int = 100) -> Sequence[Line]:
+        """What a list says of tickets, last changed first; quick for however many."""
+        with self._file.read() as db:
+            return rows.listed(db, wanted or Wanted(), limit)
+
+    def count(self, wanted: Wanted | None = None) -> int:
+        """How many there are."""
+        with self._file.read() as db:
+            return rows.count(db, wanted or Wanted())
+
+    def ids(self, prefix: str = "", limit: int = 100) -> Sequence[str]:
+        """Ids that begin with `prefix`, the latest first."""
+        with self._file.read() as db:
+            return rows.ids(db, prefix, limit)
+
+    def live(self, dedup_key: str) -> Ticket | None:
+        """The ticket in which another report of `dedup_key` is counted: the live one, else the live one that the last
+        of them turned out to be a duplicate of.
+        """
+        with self._file.read() as db:
+            body = rows.live(db, dedup_key)
+            if body is not None:
+                return self._file.record(Ticket, body)
+            body = rows.latest(db, dedup_key)
+            if body is None:
+                return None
+            original = self._original(db, self._file.record(Ticket, body))
+        return original if life.is_live(original) else None
+
+    def of_fault(self, fault: str) -> Sequence[Ticket]:
+        """The live tickets of `fault` (`Ticket.fault`), the oldest first."""
+        with self._file.read() as db:
+            return [self._file.record(Ticket, body) for body in rows.live_of_fault(db, fault)]
+
+    def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[Event]:
+        """The newest `limit` lines of the history of ticket `id` with a number above `after`, the oldest first."""
+        with self._file.read() as db:
+            return rows.events(db, self._get(db, id).id, after, limit)
+
+    # --- new ones, and the same again -------------------------------------------------------------------------------
+
+    def create(self, fresh: Ticket, by: str, detail: str = "") -> Ticket:
+        """Store `fresh` (its `id` is empty) and return it with its number. `ToolError` (bad_argument) where a live
+        ticket has its `dedup_key`: ask for `live` in the same transaction.
+        """
+        with self._file.write() as db:
+            self._check_free(db, fresh)
+            made = rows.insert(db, fresh.model_copy(update={"schema_version": TICKET_VERSION, "revision": 1}))
+            rows.tell(db, made, "opened", by, made.created, detail)
+        return made
+
+    def seen_again(self, id: str, by: str, at: str = "", detail: str = "", *, times: int = 1, **fields: Any) -> Ticket:
+        """Ticket `id` after the same was reported `times` more, with `fields` changed."""
+        return self._change(
+            id,
+            lambda t: _with(t, {**fields, "occurrences": t.occurrences + max(0, times)}),
+            "seen_again",
+            by,
+            at,
+            detail,
+        )
+
+    def draft(self, diagnosis: Diagnosis | str, by: str = "engine") -> Ticket:
+        """The ticket for `diagnosis` (or the stored one of that id).
+
+        A live ticket for the same fault counts one more occurrence and shows the newer diagnosis; the same
+        diagnosis counts once. `ToolError` (bad_argument) for a healthy job.
+        """
+        with self._file.write() as db:
+            told = self._diagnosis(db, diagnosis) if isinstance(diagnosis, str) else diagnosis
+            fresh = drafting.draft(told, load_causes(), now())
+            known = next(iter(rows.live_of_fault(db, fresh.dedup_key)), None)
+            if known is None:
+                ticket = rows.insert(db, fresh)
+                ticket = _named(ticket, told)
+                rows.update(db, ticket)
+                rows.tell(db, ticket, "opened", by, ticket.created, told.id)
+            else:
+                before = self._file.record(Ticket, known)
+                if counted_in(db, told.id) == int(before.id):
+                    return before
+                after = drafting.again(before, _named(fresh.model_copy(update={"id": before.id}), told))
+                ticket = self._put(db, before, after, "seen_again", by, fresh.created, told.id)
+            self._count(db, told.model_copy(update={"ticket": ticket.id}))
+        return ticket
+
+    # --- what is found out ------------------------------------------------------------------------------------------
+
+    def attach(self, id: str, diagnosis: Diagnosis, by: str, at: str = "", **fields: Any) -> Ticket:
+        """Ticket `id` with `diagnosis` in place of an older one, and with `fields` that follow from it (severity,
+        category, component, classification). Both are stored; the same diagnosis again changes nothing.
+
+        `Ticket.fault` becomes that of the diagnosis, unless it found the job healthy. Other tickets of that fault are
+        left alone: see `of_fault` and `duplicate`.
+        """
+        told = diagnosis.model_copy(update={"ticket": id})
+        fault = None if told.verdict is Verdict.HEALTHY else fault_of(told)
+        with self._file.write() as db:
+            before = self._get(db, id)
+            if before.diagnosis is not None and before.diagnosis.id == told.id:
+                return before
+            after = _with(before, {**fields, "diagnosis": told, "fault": fault})
+            ticket = self._put(db, before, after, "diagnosed", by, at, told.id)
+            self._count(db, told)
+        return ticket
+
+    def verified(self, id: str, verification: Verification, by: str = "engine") -> Ticket:
+        """Ticket `id` with `verification` appended."""
+        return self._change(
+            id, lambda t: _with(t, {"verifications": [*t.verifications, verification]}), "verified", by, "", ""
+        )
+
+    # --- its life ---------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, id: str, by: str, at: str = "") -> Ticket:
+        """Somebody works on ticket `id`."""
+        return self._change(id, life.acknowledged, "acknowledged", by, at, "")
+
+    def resolve(self, id: str, because: str, by: str, at: str = "", *, lesson: bool = True) -> Ticket:
+        """The stall of ticket `id` is over. Why is remembered on the card of its fault, or on a draft ``ticket-ID``
+        where it has none (`Ticket.card`); of a ticket without a diagnosis that found a fault, nothing is learnt.
+
+        `lesson`: whether `because` says what solved it; not so where it is over by itself, as far as anybody knows.
+        """
+        at = at or now()
+        with self._file.write() as db:
+            before = self._get(db, id)
+            after = life.resolved(before, because, at)
+            if lesson:
+                after = self._learnt(db, after, by, at)
+            return self._put(db, before, after, "resolved", by, at, after.resolution)
+
+    def close(self, id: str, as_: ClosedAs, by: str, at: str = "", because: str = "") -> Ticket:
+        """Nothing more will happen to ticket `id`. One that is ``fixed`` with a reason teaches it, as a resolved one
+        does; the draft that one taught which was no fault of its own after all is retired.
+        """
+        at = at or now()
+        with self._file.write() as db:
+            before = self._get(db, id)
+            after = life.closed(before, as_, at, because)
+            if as_ == "fixed" and because.strip() and before.card is None:
+                after = self._learnt(db, after, by, at)
+            elif as_ in _REFUTED:
+                self._unlearn(db, before, as_, by)
+            detail = f"{as_}: {after.resolution}" if because.strip() else as_
+            return self._put(db, before, after, "closed", by, at, detail)
+
+    def reopen(self, id: str, by: str, at: str = "", because: str = "") -> Ticket:
+        """Ticket `id` is not over after all; as a duplicate it is no more counted in the other one.
+
+        `ToolError` (bad_argument) where another live ticket has its `dedup_key`.
+        """
+        with self._file.write() as db:
+            before = self._get(db, id)
+            after = life.reopened(before)
+            self._check_free(db, after)
+            other = life.original_of(before)
+            if other is not None:
+                original = self._get(db, other)
+                kept = life.unlinked(original, id, ("duplicated_by",))
+                kept = _with(kept, {"occurrences": max(1, kept.occurrences - before.occurrences)})
+                self._put(db, original, kept, "unlinked", by, at, f"ticket {id}")
+            return self._put(db, before, after, "reopened", by, at, because)
+
+    def assign(self, id: str, assignment: Assignment, by: str, at: str = "") -> Ticket:
+        """Ticket `id` with `assignment`; told as ``escalated`` where its level is higher than before."""
+        users = ", ".join(assignment.users)
+        detail = f"{users or '-'} ({assignment.rule})"
+        with self._file.write() as db:
+            before = self._get(db, id)
+            level = before.assignment.level if before.assignment else 0
+            what: What = "escalated" if assignment.level > level else "assigned"
+            return self._put(db, before, _with(before, {"assignment": assignment}), what, by, at, detail)
+
+    # --- what people say --------------------------------------------------------------------------------------------
+
+    def comment(self, id: str, comment: Comment) -> Ticket:
+        """Ticket `id` with `comment`; one whose `key` is there already changes nothing."""
+        return self._change(
+            id, lambda t: life.commented(t, comment), "commented", comment.by, comment.at, _start(comment.text)
+        )
+
+    def edit(
+        self, id: str, by: str, at: str = "", *, title: str | None = None, description: str | None = None
+    ) -> Ticket:
+        """Ticket `id` with another title or description by a person; None leaves one as it is."""
+        what = ", ".join(name for name, text in (("title", title), ("description", description)) if text is not None)
+        return self._change(id, lambda t: life.edited(t, title, description), "edited", by, at, what)
+
+    # --- links ------------------------------------------------------------------------------------------------------
+
+    def link(self, id: str, link: Link) -> Ticket:
+        """Ticket `id` with `link`, which the other end shows too. As a ``duplicate`` it is closed and counted there:
+        see `duplicate`.
+        """
+        if link.kind == "duplicate":
+            self.duplicate(id, link.ticket, link.by, link.at, link.why)
+            return self.get(id)
+        if link.kind == "duplicated_by":
+            self.duplicate(link.ticket, id, link.by, link.at, link.why)
+            return self.get(id)
+        with self._file.write() as db:
+            one, other = self._get(db, id), self._get(db, link.ticket)
+            forth = link.model_copy(update={"ticket": other.id, "by": human.line(link.by, human.NAME)})
+            back = forth.model_copy(update={"ticket": one.id})
+            self._put(db, other, life.linked(other, back), "linked", link.by, link.at, f"related to {one.id}")
+            return self._put(db, one, life.linked(one, forth), "linked", link.by, link.at, f"related to {other.id}")
+
+    def unlink(self, id: str, other: str, by: str, at: str = "") -> Ticket:
+        """Tickets `id` and `other` are not related after all. (A duplicate is reopened.)"""
+        with self._file.write() as db:
+            pair = self._get(db, id), self._get(db, other)
+            for one, far in (pair[::-1], pair):
+                kept = life.unlinked(one, far.id, ("related",))
+                done = self._put(db, one, kept, "unlinked", by, at, f"ticket {far.id}")
+        return done
+
+    def duplicate(self, id: str, of: str, by: str, at: str = "", why: Sequence[str] = ()) -> Ticket:
+        """Close ticket `id` as a duplicate of `of`, or of what that is a duplicate of itself; its occurrences, and a
+        newer diagnosis of the same fault, are counted there. Returns that one; the same again changes nothing.
+
+        `ToolError` (bad_argument): they are one, or `id` is a duplicate of yet another.
+        """
+        at = at or now()
+        with self._file.write() as db:
+            one, original = self._get(db, id), self._original(db, self._get(db, of))
+            if original.id == one.id:
+                what = "itself" if of == id else f"ticket {of}, which is a duplicate of it"
+                remedy = "name another ticket"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, f"ticket {id} is no duplicate of {what}", remedy)
+            known = life.original_of(one)
+            if known == original.id:
+                return original
+            if known is not None:
+                message = f"ticket {id} is a duplicate of ticket {known} already"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"reopen it first: `whystall tickets reopen {id}`")
+            base = Link(kind="duplicate", ticket=original.id, why=[*why], by=human.line(by, human.NAME), at=at)
+            ended = life.linked(one, base)
+            if ended.state == "closed":  # as something else: now it is known what it was
+                ended = ended.model_copy(update={"closed_as": "duplicate"})
+            else:
+                ended = life.closed(ended, "duplicate", at)
+            kept = life.linked(original, base.model_copy(update={"kind": "duplicated_by", "ticket": one.id}))
+            kept = _with(drafting.merged(kept, one), {"occurrences": original.occurrences + one.occurrences})
+            self._unlearn(db, one, "duplicate", by)
+            self._put(db, one, ended, "closed", by, at, f"duplicate of {original.id}")
+            original = self._put(db, original, kept, "seen_again", by, at, f"ticket {one.id}")
+            self._hand_over(db, one.id, original.id)
+        return original
+
+    # --- anything else ----------------------------------------------------------------------------------------------
+
+    def change(self, id: str, what: What, by: str, at: str = "", detail: str = "", **fields: Any) -> Ticket:
+        """Ticket `id` with `fields` changed, told as `what`. Its state is changed by the steps of its life alone."""
+        return self._change(id, lambda t: _with(t, fields), what, by, at, detail)
+
+    # --- within -----------------------------------------------------------------------------------------------------
+
+    def _change(self, id: str, step: Callable[[Ticket], Ticket], what: What, by: str, at: str, detail: str) -> Ticket:
+        with self._file.write() as db:
+            before = self._get(db, id)
+            return self._put(db, before, step(before), what, by, at, detail)
+
+    def _put(
+        self, db: SqliteDatabase, before: Ticket, after: Ticket, what: What, by: str, at: str, detail: str
+    ) -> Ticket:
+        """Store `after` as the next revision of `before`, and a line of history; nothing where they are the same."""
+        if after == before:
+            return before
+        at = at or now()
+        fresh = {"schema_version": TICKET_VERSION, "revision": before.revision + 1, "updated": at}
+        after = after.model_copy(update=fresh)
+        rows.update(db, after)
+        rows.tell(db, after, what, by, at, detail)
+        return after
+
+    def _get(self, db: SqliteDatabase, id: str) -> Ticket:
+        body = rows.body(db, id)
+        if body is None:
+            raise ToolError(ErrorCode.NOT_FOUND, f"there is no ticket {id!r}", "see `whystall tickets list`")
+        return self._file.record(Ticket, body)
+
+    def _diagnosis(self, db: SqliteDatabase, id: str) -> Diagnosis:
+        row = db.execute("SELECT body FROM diagnoses WHERE id = ?", [human.line(id, human.NAME)]).fetchone()
+        if row is None:
+            raise ToolError(ErrorCode.NOT_FOUND, f"no diagnosis is called {id!r}", "run `whystall diagnose` first")
+        return self._file.record(Diagnosis, row[0])
+
+    def _original(self, db: SqliteDatabase, ticket: Ticket) -> Ticket:
+        """What `ticket` is a duplicate of, or itself. Chains are short: a duplicate is linked to the end of one."""
+        seen = {ticket.id}
+        while (other := life.original_of(ticket)) is not None and other not in seen:
+            seen.add(other)
+            ticket = self._get(db, other)
+        return ticket
+
+    def _check_free(self, db: SqliteDatabase, ticket: Ticket) -> None:
+        body = rows.live(db, ticket.dedup_key)
+        if body is not None and (other := self._file.record(Ticket, body)).id != ticket.id:
+            message = f"ticket {other.id} is {other.state}, for the same fault"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "go on in that one, or link them")
+
+    def _count(self, db: SqliteDatabase, diagnosis: Diagnosis) -> None:
+        put_diagnosis(db, diagnosis)
+        occurrences.recur(db, diagnosis)  # an outage that is counted goes by its ticket from now on
+
+    def _learnt(self, db: SqliteDatabase, ticket: Ticket, by: str, at: str) -> Ticket:
+        if ticket.diagnosis is None or ticket.diagnosis.verdict is Verdict.HEALTHY:
+            return ticket
+        card = self._cards.learn(db, ticket.model_copy(update={"updated": at}), by)
+        return ticket.model_copy(update={"card": card.id})
+
+    def _unlearn(self, db: SqliteDatabase, ticket: Ticket, as_: ClosedAs, by: str) -> None:
+        """Retire the draft that `ticket` alone taught; a card that somebody answers for is theirs to judge."""
+        if ticket.card == f"{LESSON}{ticket.id}" and self._cards.get(ticket.card).state == "draft":
+            self._cards.retire(ticket.card, f"ticket {ticket.id} was closed as {as_}", by)
+
+    def _hand_over(self, db: SqliteDatabase, one: str, original: str) -> None:
+        """What was counted in ticket `one` is counted in `original`."""
+        occurrences.merged(db, int(one), int(original))
+        for (body,) in db.execute("SELECT body FROM diagnoses WHERE ticket = ?", [int(one)]).fetchall():
+            diagnosis = self._file.record(Diagnosis, body)
+            put_diagnosis(db, diagnosis.model_copy(update={"ticket": original}))
+
+
+def _with(ticket: Ticket, fields: dict[str, Any]) -> Ticket:
+    """`ticket` with `fields`, checked."""
+    wrong = fields.keys() & _OWN | fields.keys() - Ticket.model_fields.keys()
+    if wrong:
+        raise TypeError(f"not to be changed so: {', '.join(sorted(wrong))}")
+    return Ticket.model_validate({**dict(ticket), **fields})
+
+
+def _named(ticket: Ticket, diagnosis: Diagnosis) -> Ticket:
+    return ticket.model_copy(update={"diagnosis": diagnosis.model_copy(update={"ticket": ticket.id})})
+
+
+def _start(text: str) -> str:
+    return human.line(text, 200)
