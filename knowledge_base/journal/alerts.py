@@ -1,0 +1,371 @@
+"""Alerts that came, the groups they are in, and the tickets they were told to.
+
+An alert is a row per thing that its sender said of it (fired, resolved), kept once however often that is said. A group
+holds the present state of each of its alerts as a member: what is not told yet is the difference between both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from whystall.knowledge_base.database import Database
+from whystall.knowledge_base.models import Model
+
+Status = Literal["firing", "resolved"]
+
+
+class Alert(Model):
+    """What a sender said of an alert, made inert and cut. `key`: what makes the same saying the same; `fingerprint`:
+    what makes the same alert. `starts`, `ends`: seconds since the epoch, as the sender's clock has them. `sender`: the
+    form it came in; `sender_group`: the group that its sender put it in. `cut`: codes of what was left out
+    (``labels``, ``values``, ``annotations``).
+    """
+
+    key: str
+    fingerprint: str
+    status: Status
+    labels: dict[str, str]
+    annotations: dict[str, str] = Field(default_factory=dict)
+    starts: float
+    ends: float | None = None
+    url: str = ""
+    sender: str = "alertmanager"
+    sender_group: str = ""
+    cut: list[str] = Field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.labels.get("alertname", "")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An alert as it is kept: its number, when that was said first and last, and how often."""
+
+    n: int
+    alert: Alert
+    received: float
+    seen: float
+    times: int
+
+
+@dataclass(frozen=True)
+class Member:
+    """An alert in a group. `told`: its firing was told to the receiver."""
+
+    fingerprint: str
+    n: int
+    status: Status
+    starts: float
+    told: bool
+    seen: float
+
+
+class Group(Model):
+    """Alerts that are told together. `route`: key of the route; `labels`: what they have in common by its grouping.
+    `flushed`, `told`: when it was last looked at, and last told of (seconds since the epoch; None: never). `due`: when
+    to look next; None: nothing waits. `wait`: how long before that it was set. `truncated`: of how many more alerts
+    the sender said that it left them out. `flood`: its ticket is the one that all of a flood share.
+    """
+
+    id: str
+    receiver: str
+    route: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    created: float
+    flushed: float | None = None
+    told: float | None = None
+    due: float | None = None
+    wait: float = 0.0
+    ticket: str | None = None
+    truncated: int = 0
+    flood: bool = False
+
+
+class Alerts:
+    """The alerts in `file`."""
+
+    def __init__(self, file: Database) -> None:
+        self._file = file
+
+    # --- what came ------------------------------------------------------------------------------------------------
+
+    def put(self, alert: Alert, now: float) -> tuple[int, bool]:
+        """Keep `alert`: its number, and whether it is new; what was said before is only counted."""
+        with self._file.write() as db:
+            row = db.execute(
+                "INSERT INTO alerts (key, fingerprint, status, starts, received, seen, times, name, body)"
+                " VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?)"
+                " ON CONFLICT (key) DO UPDATE SET times = times + 1, seen = excluded.seen RETURNING n, times",
+                [
+                    alert.key,
+                    alert.fingerprint,
+                    alert.status,
+                    alert.starts,
+                    now,
+                    now,
+                    alert.name,
+                    alert.model_dump_json(),
+                ],
+            ).fetchone()
+        return int(row[0]), row[1] == 1
+
+    def get(self, n: int) -> Stored | None:
+        """The alert number `n`."""
+        with self._file.read() as db:
+            row = db.execute(_STORED + " WHERE n = ?", [n]).fetchone()
+        return None if row is None else self._stored(row)
+
+    def latest(self, fingerprint: str) -> Stored | None:
+        """What was said last of the alert `fingerprint`."""
+        with self._file.read() as db:
+            row = db.execute(
+                _STORED + " WHERE fingerprint = ? ORDER BY seen DESC, n DESC LIMIT 1", [fingerprint]
+            ).fetchone()
+        return None if row is None else self._stored(row)
+
+    def resolved_at(self, fingerprint: str, starts: float) -> float | None:
+        """When it was last said that `fingerprint`, begun at `starts` or later, is resolved; None: never."""
+        with self._file.read() as db:
+            row = db.execute(
+                "SELECT max(seen) FROM alerts WHERE fingerprint = ? AND status = 'resolved' AND starts >= ?",
+                [fingerprint, starts],
+            ).fetchone()
+        return None if row[0] is None else float(row[0])
+
+    def said(
+        self, status: Status | None = None, name: str | None = None, ticket: str | None = None, limit: int = 100
+    ) -> Sequence[Stored]:
+        """What was said, the latest first; of one name or ticket, or in one state only."""
+        with self._file.read() as db:
+            rows = db.execute(
+                _SAID,
+                [status, status, name, name, ticket, _number(ticket), limit],
+            ).fetchall()
+        return [self._stored(row) for row in rows]
+
+    def counts(self) -> dict[str, int]:
+        """How many alerts are kept, fire, and how many groups there are."""
+        with self._file.read() as db:
+            row = db.execute(
+                "SELECT (SELECT count(*) FROM alerts), (SELECT count(DISTINCT fingerprint) FROM alert_members"
+                " WHERE status = 'firing'), (SELECT count(*) FROM alert_groups)"
+            ).fetchone()
+        return dict(zip(("alerts", "firing", "groups"), map(int, row), strict=True))
+
+    def firing(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Fingerprint and labels of every alert that fires in some group, one after another."""
+        with self._file.read() as db:
+            cursor = db.execute(
+                "SELECT a.fingerprint, json_extract(a.body, '$.labels') FROM alerts AS a WHERE a.n IN"
+                " (SELECT alert FROM alert_members WHERE status = 'firing') ORDER BY a.n"
+            )
+            for fingerprint, labels in cursor:
+                yield fingerprint, json.loads(labels)
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    def group(self, id: str) -> Group | None:
+        """The group `id`."""
+        with self._file.read() as db:
+            row = db.execute("SELECT body FROM alert_groups WHERE id = ?", [id]).fetchone()
+        return None if row is None else self._file.record(Group, row[0])
+
+    def put_group(self, group: Group) -> None:
+        """Store `group`."""
+        with self._file.write() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO alert_groups (id, receiver, ticket, created, due, wait, body)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    group.id,
+                    group.receiver,
+                    _number(group.ticket),
+                    group.created,
+                    group.due,
+                    group.wait,
+                    group.model_dump_json(),
+                ],
+            )
+
+    def end_group(self, id: str) -> None:
+        """Forget the group `id` and its members; the alerts stay."""
+        with self._file.write() as db:
+            db.execute("DELETE FROM alert_members WHERE alert_group = ?", [id])
+            db.execute("DELETE FROM alert_groups WHERE id = ?", [id])
+
+    def groups(self, limit: int = 1000) -> Sequence[Group]:
+        """The groups, the youngest first."""
+        with self._file.read() as db:
+            rows = db.execute("SELECT body FROM alert_groups ORDER BY created DESC, id LIMIT ?", [limit]).fetchall()
+        return [self._file.record(Group, row[0]) for row in rows]
+
+    def due(self, now: float, limit: int) -> list[str]:
+        """Ids of groups that are to be looked at, due longest first. So is one that is due later than it was ever put
+        off to: the clock was set back.
+        """
+        with self._file.read() as db:
+            rows = db.execute(
+                "SELECT id FROM alert_groups WHERE due IS NOT NULL AND (due <= ? OR due > ? + wait + 1)"
+                " ORDER BY due, created, id LIMIT ?",
+                [now, now, limit],
+            ).fetchall()
+        return [str(row[0]) for row in rows]
+
+    def next_due(self, now: float) -> float | None:
+        """When the next group is to be looked at; None: none is."""
+        with self._file.read() as db:
+            row = db.execute("SELECT min(min(due, ? + wait)) FROM alert_groups WHERE due IS NOT NULL", [now]).fetchone()
+        return None if row[0] is None else float(row[0])
+
+    def on_ticket(self, ticket: str) -> int:
+        """How many groups have that ticket."""
+        with self._file.read() as db:
+            row = db.execute("SELECT count(*) FROM alert_groups WHERE ticket = ?", [_number(ticket)]).fetchone()
+        return int(row[0])
+
+    def filed_since(self, receiver: str, since: float) -> int:
+        """How many tickets groups of `receiver` got since then."""
+        with self._file.read() as db:
+            row = db.execute(
+                "SELECT count(DISTINCT ticket) FROM alert_filed WHERE receiver = ? AND at > ?", [receiver, since]
+            ).fetchone()
+        return int(row[0])
+
+    def filed(self, receiver: str, ticket: str, at: float) -> None:
+        """A group of `receiver` got a new `ticket`."""
+        with self._file.write() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO alert_filed (receiver, ticket, at) VALUES (?, ?, ?)",
+                [receiver, _number(ticket), at],
+            )
+
+    # --- members ----------------------------------------------------------------------------------------------------
+
+    def member(self, group: str, fingerprint: str) -> Member | None:
+        """The alert `fingerprint` in `group`."""
+        with self._file.read() as db:
+            row = db.execute(
+                _MEMBER + " WHERE m.alert_group = ? AND m.fingerprint = ?", [group, fingerprint]
+            ).fetchone()
+        return None if row is None else _member(row)
+
+    def put_member(self, group: str, fingerprint: str, n: int, status: Status, starts: float, told: bool) -> None:
+        """Store the present state of an alert in `group`."""
+        with self._file.write() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO alert_members (alert_group, fingerprint, alert, status, starts, told)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                [group, fingerprint, n, status, starts, told],
+            )
+
+    def members(self, group: str) -> Sequence[Member]:
+        """The alerts of `group`, as they came."""
+        with self._file.read() as db:
+            rows = db.execute(_MEMBER + " WHERE m.alert_group = ? ORDER BY m.alert", [group]).fetchall()
+        return [_member(row) for row in rows]
+
+    def bodies(self, numbers: Sequence[int]) -> Iterator[Stored]:
+        """The alerts of those numbers, in their order, read in pieces."""
+        for start in range(0, len(numbers), _PIECE):
+            with self._file.read() as db:
+                rows = db.execute(
+                    _THESE,
+                    [json.dumps(numbers[start : start + _PIECE])],
+                ).fetchall()
+            yield from map(self._stored, rows)
+
+    def told(self, group: str, fingerprints: Sequence[str], ticket: str | None) -> None:
+        """The firing of these was told, as alerts of `ticket` where there is one."""
+        marks = json.dumps(list(fingerprints))
+        with self._file.write() as db:
+            self._assign(group, marks, ticket)
+            db.execute(_TOLD, [group, marks])
+
+    def leave(self, group: str, fingerprints: Sequence[str], ticket: str | None = None) -> None:
+        """These are over, and leave the group; what was said of them last belongs to `ticket` where there is one."""
+        marks = json.dumps(list(fingerprints))
+        with self._file.write() as db:
+            self._assign(group, marks, ticket)
+            db.execute(_LEAVE, [group, marks])
+
+    def _assign(self, group: str, marks: str, ticket: str | None) -> None:
+        if ticket is None:
+            return
+        with self._file.write() as db:
+            db.execute(
+                _ASSIGN,
+                [_number(ticket), group, marks],
+            )
+
+    # --- what shares a cause ----------------------------------------------------------------------------------------
+
+    def things(self, ticket: str, things: Sequence[str], at: float) -> None:
+        """What `ticket` is about (``node:gpu03``, ``cause:slow_disk``), so that others of the same are found."""
+        with self._file.write() as db:
+            for thing in things:
+                db.execute(
+                    "INSERT OR REPLACE INTO alert_things (thing, ticket, at) VALUES (?, ?, ?)",
+                    [thing, _number(ticket), at],
+                )
+
+    def sharing(self, things: Sequence[str], since: float, until: float, limit: int = 200) -> list[tuple[str, str]]:
+        """Live tickets that are about one of `things` and told between those times: (ticket, thing), latest first."""
+        with self._file.read() as db:
+            rows = db.execute(
+                "SELECT s.ticket, s.thing FROM alert_things AS s JOIN tickets AS t ON t.id = s.ticket"
+                " WHERE s.thing IN (SELECT value FROM json_each(?)) AND s.at BETWEEN ? AND ?"
+                " AND t.state IN ('open', 'acknowledged') ORDER BY s.at DESC, s.ticket DESC, s.thing LIMIT ?",
+                [json.dumps(list(things)), since, until, limit],
+            ).fetchall()
+        return [(str(row[0]), str(row[1])) for row in rows]
+
+    def forget(self, before: float) -> int:
+        """Forget alerts that nothing was heard of since then and that are in no group; how many."""
+        with self._file.write() as db:
+            gone = db.execute(
+                "DELETE FROM alerts WHERE seen < ? AND n NOT IN (SELECT alert FROM alert_members)", [before]
+            ).rowcount
+            db.execute("DELETE FROM ticket_alerts WHERE alert NOT IN (SELECT n FROM alerts)")
+            db.execute("DELETE FROM alert_things WHERE at < ?", [before])
+            db.execute("DELETE FROM alert_filed WHERE at < ?", [before])
+        return gone
+
+    def _stored(self, row: Sequence[object]) -> Stored:
+        n, received, seen, times, body = row
+        alert = self._file.record(Alert, str(body))
+        return Stored(int(str(n)), alert, float(str(received)), float(str(seen)), int(str(times)))
+
+
+_PIECE = 500  # alerts that are in memory at once
+_STORED = "SELECT n, received, seen, times, body FROM alerts"
+_THESE = _STORED + " WHERE n IN (SELECT value FROM json_each(?)) ORDER BY n"  # noqa: S608
+_SAID = (
+    _STORED  # noqa: S608
+    + " WHERE (? IS NULL OR status = ?) AND (? IS NULL OR name = ?)"
+    " AND (? IS NULL OR n IN (SELECT alert FROM ticket_alerts WHERE ticket = ?)) ORDER BY seen DESC, n DESC LIMIT ?"
+)
+_MEMBER = (
+    "SELECT m.fingerprint, m.alert, m.status, m.starts, m.told, a.seen"
+    " FROM alert_members AS m JOIN alerts AS a ON a.n = m.alert"
+)
+_CHOSEN = " WHERE alert_group = ? AND fingerprint IN (SELECT value FROM json_each(?))"
+_ASSIGN = "INSERT OR IGNORE INTO ticket_alerts (ticket, alert) SELECT ?, alert FROM alert_members" + _CHOSEN  # noqa: S608
+_TOLD = "UPDATE alert_members SET told = 1" + _CHOSEN  # noqa: S608
+_LEAVE = "DELETE FROM alert_members" + _CHOSEN  # noqa: S608
+
+
+def _member(row: Sequence[object]) -> Member:
+    fingerprint, n, status, starts, told, seen = row
+    state: Status = "resolved" if status == "resolved" else "firing"
+    return Member(str(fingerprint), int(str(n)), state, float(str(starts)), bool(told), float(str(seen)))
+
+
+def _number(ticket: str | None) -> int | None:
+    return int(ticket) if ticket is not None and ticket.isascii() and ticket.isdigit() and len(ticket) < 16 else None
