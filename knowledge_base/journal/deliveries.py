@@ -19,6 +19,7 @@ FARTHEST_S = 2 * 86_400.0
 """Nothing is put off for longer; what seems to be was put off before the clock was set back, and is due."""
 _ERROR = 500
 _COLUMNS = "sink, ticket, wanted, told, remote, url, underway, attempts, due, parked, error, owner, lease, memory"
+_PATCH = "memory = json_patch(memory, ?)"
 # `?1` now, `?2` the farthest time that is believed
 _DUE = "parked = 0 AND told < wanted AND (due <= ?1 OR due > ?2)"
 
@@ -156,21 +157,30 @@ class Deliveries:
             ).fetchone()
         return None if row is None else _delivery(row)
 
-    def begin(self, sink: str, ticket: str, owner: str, now: float) -> bool:
-        """A creation is about to be sent: until `made` or `told`, nobody knows whether it happened.
+    def begin(self, sink: str, ticket: str, owner: str, now: float, memory: Mapping[str, Any]) -> bool:
+        """A creation is about to be sent: until `made`, `told` or `never_was`, nobody knows whether it happened.
+        `memory`: what changes of it, here as everywhere; None takes a name away.
 
         False, and nothing may be sent: another has taken the delivery meanwhile.
         """
-        return self._mine(sink, ticket, owner, "underway = ?", [now])
+        return self._mine(sink, ticket, owner, f"underway = ?, {_PATCH}", [now, _json(memory)])
 
     def made(self, sink: str, ticket: str, owner: str, remote: str, url: str, memory: Mapping[str, Any]) -> bool:
         """It is there, and called `remote`; what is left to tell follows. False as in `begin`."""
         values = [remote, clean(url, 2000), _json(memory)]
-        return self._mine(sink, ticket, owner, "underway = NULL, remote = ?, url = ?, memory = ?", values)
+        return self._mine(sink, ticket, owner, f"underway = NULL, remote = ?, url = ?, {_PATCH}", values)
 
     def keep(self, sink: str, ticket: str, owner: str, memory: Mapping[str, Any]) -> bool:
         """Remember how far it has come. False as in `begin`."""
-        return self._mine(sink, ticket, owner, "memory = ?", [_json(memory)])
+        return self._mine(sink, ticket, owner, _PATCH, [_json(memory)])
+
+    def note(self, sink: str, ticket: str, memory: Mapping[str, Any]) -> None:
+        """Remember what the tracker itself told, whoever is at the delivery."""
+        with self._file.write() as db:
+            db.execute(
+                f"UPDATE deliveries SET {_PATCH} WHERE sink = ? AND ticket = ?",  # noqa: S608
+                [_json(memory), sink, int(ticket)],
+            )
 
     def never_was(self, sink: str, ticket: str, owner: str) -> bool:
         """The creation that was under way did not happen. False as in `begin`."""
@@ -216,10 +226,29 @@ class Deliveries:
         with self._file.write() as db:
             db.execute("UPDATE deliveries SET told = wanted - 1 WHERE sink = ? AND ticket = ?", [sink, int(ticket)])
 
-    def release(self, owner_before: str) -> int:
-        """Give back everything that `owner_before` had taken (it is gone); how much that was."""
+    def release(self, owner_before: str | None = None) -> int:
+        """Give back everything that `owner_before` (None: whoever it was) had taken and is gone; how much that was."""
         with self._file.write() as db:
-            return db.execute("UPDATE deliveries SET owner = '', lease = 0 WHERE owner = ?", [owner_before]).rowcount
+            return db.execute(
+                "UPDATE deliveries SET owner = '', lease = 0 WHERE owner != '' AND (?1 IS NULL OR owner = ?1)",
+                [owner_before],
+            ).rowcount
+
+    # --- news of a tracker ----------------------------------------------------------------------------------------
+
+    def cursor(self, sink: str) -> dict[str, Any]:
+        """How far the news of `sink` were read, as `read_to` kept it; empty at first."""
+        with self._file.read() as db:
+            row = db.execute("SELECT value FROM state WHERE key = ?", [f"sink:{sink}"]).fetchone()
+        return {} if row is None else dict(json.loads(row[0]))
+
+    def read_to(self, sink: str, cursor: Mapping[str, Any]) -> None:
+        """The news of `sink` were read so far."""
+        with self._file.write() as db:
+            db.execute(
+                "INSERT INTO state (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                [f"sink:{sink}", _json(cursor)],
+            )
 
     def _mine(self, sink: str, ticket: str, owner: str, change: str, values: Sequence[Any]) -> bool:
         with self._file.write() as db:

@@ -9,6 +9,8 @@ import pytest
 
 from whystall.knowledge_base.journal.deliveries import FARTHEST_S, Deliveries
 from whystall.knowledge_base.store import KnowledgeBase
+from whystall.knowledge_base.tickets.models import Ticket
+from whystall.tools.contract.findings import Severity
 
 NOW = 1_800_000_000.0
 SINKS = ["gitlab", "pager"]
@@ -16,14 +18,22 @@ SINKS = ["gitlab", "pager"]
 
 @pytest.fixture
 def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
+    """With ticket 1 of revision 1, and 2 of revision 4."""
     with KnowledgeBase(tmp_path / "knowledge.db") as kb:
-        with kb._file.write() as db:
-            for revision in (1, 4):
-                db.execute(
-                    "INSERT INTO tickets (dedup_key, state, created, updated, body, revision)"
-                    " VALUES (?, 'open', '', '', '', ?)",
-                    [f"k{revision}", revision],
-                )
+        for key in ("a", "b"):
+            kb.tickets.create(
+                Ticket(
+                    id="",
+                    created="2026-01-01T00:00:00Z",
+                    updated="2026-01-01T00:00:00Z",
+                    dedup_key=f"2:{key}",
+                    severity=Severity.MAJOR,
+                    category="storage",
+                    component="disk",
+                ),
+                "engine",
+            )
+        revise(kb, "2", 4)
         yield kb
 
 
@@ -33,8 +43,8 @@ def deliveries(kb: KnowledgeBase) -> Deliveries:
 
 
 def revise(kb: KnowledgeBase, ticket: str, revision: int) -> None:
-    with kb._file.write() as db:
-        db.execute("UPDATE tickets SET revision = ? WHERE id = ?", [revision, int(ticket)])
+    for _ in range(revision - kb.tickets.get(ticket).revision):
+        kb.tickets.seen_again(ticket, "engine")
 
 
 def test_it_is_due_until_told_and_again_when_the_ticket_changes(kb: KnowledgeBase, deliveries: Deliveries) -> None:
