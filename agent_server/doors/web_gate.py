@@ -38,7 +38,9 @@ class Denied(Exception):
 
     def response(self) -> JSONResponse:
         """The answer."""
-        headers = {} if self.wait is None else {"Retry-After": str(self.wait)}
+        headers = {"Connection": "close"}  # what is left of the body is not waited for
+        if self.wait is not None:
+            headers["Retry-After"] = str(self.wait)
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return JSONResponse({"error": self.code}, status_code=self.status, headers=headers)
