@@ -95,19 +95,15 @@ class Picture:
 
 class Unsaid(Exception):
     """A vendor's answer that is no yes. The message is one line for people. `code`: the vendor's. `again`: it may pass,
-    after `wait` seconds where that is known. `gone`: the way that the message took has ended (a session address that
-    has run out), another may be open.
+    after `wait` seconds where that is known.
     """
 
-    def __init__(
-        self, code: str, message: str = "", *, again: bool = False, wait: float | None = None, gone: bool = False
-    ) -> None:
+    def __init__(self, code: str, message: str = "", *, again: bool = False, wait: float | None = None) -> None:
         super().__init__(f"{code}: {message}" if message else code)
         self.code = code
         self.message = message
         self.again = again
         self.wait = wait
-        self.gone = gone
 
 
 Saying = Generator[Request, Response, None]
@@ -124,8 +120,8 @@ class Vendor(Protocol):
     kind: str
     accepted: Answered
     """What a callback is answered with when its message was taken."""
-    pace: float
-    """Seconds between two messages, by the vendor's limits."""
+    pace: tuple[int, float]
+    """So many messages within so many seconds, by the vendor's limits."""
 
     def home(self) -> Place | None:
         """Where it is told what nobody asked for; None: nowhere."""
