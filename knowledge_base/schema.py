@@ -202,6 +202,13 @@ _V3 = (
     """CREATE TABLE wishes (
         channel TEXT NOT NULL, conversation TEXT NOT NULL, sender TEXT NOT NULL, expires REAL NOT NULL,
         body TEXT NOT NULL, PRIMARY KEY (channel, conversation, sender)) WITHOUT ROWID""",
+    # The words of tickets that came as text, and the bands of their signatures, by which near duplicates are found.
+    "CREATE TABLE texts (ticket INTEGER PRIMARY KEY, words TEXT NOT NULL)",
+    "CREATE TABLE text_bands (band INTEGER NOT NULL, ticket INTEGER NOT NULL, PRIMARY KEY (band, ticket)) WITHOUT ROWID",
+    # What classes of tickets read like: the sum of the vectors of their examples, and the square of its length.
+    "CREATE TABLE classes (category TEXT PRIMARY KEY, examples INTEGER NOT NULL, square REAL NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE class_terms (
+        term TEXT NOT NULL, category TEXT NOT NULL, weight REAL NOT NULL, PRIMARY KEY (term, category)) WITHOUT ROWID""",
     """CREATE TABLE work_orders (
         source TEXT NOT NULL, key TEXT NOT NULL, ticket INTEGER, body TEXT NOT NULL,
         PRIMARY KEY (source, key)) WITHOUT ROWID""",

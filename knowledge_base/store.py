@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whystall.knowledge_base import matching, occurrences
 from whystall.knowledge_base.database import Database
@@ -26,6 +27,10 @@ from whystall.knowledge_base.tickets.shelf import Tickets
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.recording.home import home
+
+if TYPE_CHECKING:
+    from whystall.knowledge_base.classify.classifier import Classifier
+    from whystall.knowledge_base.classify.near import Texts
 
 
 def default_path() -> Path:
@@ -107,6 +112,20 @@ class KnowledgeBase:
     def deliveries(self) -> Deliveries:
         """What trackers are to be told of tickets."""
         return Deliveries(self._file)
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        """What a report is about."""
+        from whystall.knowledge_base.classify.classifier import Classifier
+
+        return Classifier(self._file)
+
+    @cached_property
+    def texts(self) -> Texts:
+        """Which tickets read alike."""
+        from whystall.knowledge_base.classify.near import Texts
+
+        return Texts(self._file)
 
     @cached_property
     def seen(self) -> Seen:

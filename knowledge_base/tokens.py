@@ -85,7 +85,7 @@ def concepts(text: str) -> frozenset[str]:
 @cache
 def known_concepts() -> frozenset[str]:
     """Every concept of the glossary."""
-    english, chinese = _glossary()
+    english, chinese = glossary()
     return frozenset([*english.values(), *chinese.values()])
 
 
@@ -93,7 +93,7 @@ def concept_of(term: str) -> str | None:
     """The concept that `term` (a word, or a pair of Chinese characters) belongs to, as a term; None without one."""
     if term.startswith(_CONCEPT):
         return term
-    english, chinese = _glossary()
+    english, chinese = glossary()
     name = english.get(term) or next((name for word, name in chinese.items() if term in word), None)
     return f"{_CONCEPT}{name}" if name else None
 
@@ -119,7 +119,7 @@ def _by_beginning() -> tuple[dict[str, list[tuple[list[str], str]]], dict[str, l
     """The glossary by first word (with the words that follow), and by first character of a Chinese word, with what
     finds these characters: what a text is compared with does not grow with the glossary.
     """
-    english, chinese = _glossary()
+    english, chinese = glossary()
     phrases: dict[str, list[tuple[list[str], str]]] = {}
     for phrase, name in english.items():
         first, *rest = phrase.split()
@@ -131,7 +131,8 @@ def _by_beginning() -> tuple[dict[str, list[tuple[list[str], str]]], dict[str, l
 
 
 @cache
-def _glossary() -> tuple[dict[str, str], dict[str, str]]:
+def glossary() -> tuple[dict[str, str], dict[str, str]]:
+    """The concepts of the glossary, by English phrase and by Chinese word."""
     file = catalog("glossary.yaml")
     document = read_yaml(file)
     if not isinstance(document, dict):

@@ -1,0 +1,271 @@
+"""The one place where a ticket is made of a report, assigned, and marked for its trackers.
+
+Whatever is changed here is stored together: the ticket, its history, the trackers that are to be told, and the audit
+log; a caller's own transaction is joined. Nothing here waits for anybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from whystall.knowledge_base.classify.classifier import reclassified
+from whystall.knowledge_base.classify.sameness import dedup_key
+from whystall.knowledge_base.tickets.models import Analysis, Assignment, Comment, Human, Link, Ticket
+from whystall.knowledge_base.times import told
+from whystall.tools.contract.findings import Severity
+from whystall.tools.contract.text import NAME_LIMIT, clean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from whystall.agent_server.settings.model import Settings
+    from whystall.knowledge_base.classify.report import Report
+    from whystall.knowledge_base.models import Diagnosis
+    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.knowledge_base.tickets.models import ClosedAs, LinkKind
+
+ENGINE = "engine"
+"""Who does what nobody asked for."""
+COMMENT_LIMIT = 8000
+"""Characters of a comment."""
+
+
+@dataclass(frozen=True)
+class Filed:
+    """What became of a report: its ticket, and whether that is `new` or was counted once more."""
+
+    ticket: Ticket
+    new: bool
+
+
+class Desk:
+    """Files what comes in. `settings`: None where there are none: then nobody is assigned and no tracker is told.
+
+    Every method takes who does it (`by`) and, where time matters, `now` (with a time zone), and may raise what
+    `KnowledgeBase` says of its own; `ToolError` (not_found, bad_argument) where the ticket is not there, or its life
+    does not allow the step.
+    """
+
+    def __init__(self, kb: KnowledgeBase, settings: Settings | None = None) -> None:
+        self._kb = kb
+        self._settings = settings
+
+    # --- what comes in ----------------------------------------------------------------------------------------------
+
+    def file(self, report: Report, by: str = ENGINE, now: datetime | None = None) -> Filed:
+        """The ticket of `report`: the live one of the same (`Report.dedup_key`, else made from its stable words), seen
+        once more; or a new one, classified, assigned, linked to its near duplicates and marked for its trackers.
+        """
+        at = _at(now)
+        key = report.dedup_key or dedup_key(report)
+        with self._kb.transaction():
+            live = self._kb.tickets.live(key)
+            if live is not None:
+                return Filed(self._again(live, report, by, at), new=False)
+            near = self._kb.texts.find(report)
+            ticket = self._kb.tickets.create(self._fresh(report, key, at), by)
+            self._kb.texts.put(ticket.id, report)
+            for other in near:
+                why = [f"words:{other.alike:.2f}"]
+                link = Link(kind="related", ticket=other.ticket, why=why, by=ENGINE, at=told(at))
+                ticket = self._kb.tickets.link(ticket.id, link)
+            self._tell(ticket, report.sinks)
+            self._audit(by, "ticket.opened", ticket, {"origin": report.origin, "category": ticket.category})
+        return Filed(ticket, new=True)
+
+    def settle(self, ticket_id: str, by: str = ENGINE, now: datetime | None = None) -> Ticket:
+        """A ticket that a diagnosis drafted: assigned where nobody has it yet, and marked for its trackers."""
+        at = _at(now)
+        with self._kb.transaction():
+            ticket = self._kb.tickets.get(ticket_id)
+            if ticket.assignment is None and self._settings is not None:
+                assignment = self._assignment(ticket, at)
+                ticket = self._kb.tickets.assign(ticket.id, assignment, by, told(at))
+            self._tell(ticket, None)
+        return ticket
+
+    def attach(self, ticket_id: str, diagnosis: Diagnosis, by: str = ENGINE, now: datetime | None = None) -> Ticket:
+        """What was found out about `ticket_id`: its diagnosis, and the classification that follows from it.
+
+        Where an older live ticket is of the same fault, this one is closed as its duplicate and counted there, and that
+        one is returned.
+        """
+        at = _at(now)
+        with self._kb.transaction():
+            before = self._kb.tickets.get(ticket_id)
+            ticket = self._kb.tickets.attach(before.id, diagnosis, by, told(at), **reclassified(before, diagnosis))
+            detail = {"diagnosis": diagnosis.id, "verdict": diagnosis.verdict.value}
+            self._audit(by, "ticket.diagnosed", ticket, detail)
+            alike = self._kb.tickets.of_fault(ticket.fault) if ticket.fault is not None else []
+            older = next((t for t in alike if int(t.id) < int(ticket.id)), None)
+            if older is None:
+                return ticket
+            self._audit(by, "ticket.closed", ticket, {"as": "duplicate", "of": older.id})
+            return self._kb.tickets.duplicate(ticket.id, older.id, by, told(at), ["fault"])
+
+    # --- what people and trackers say -------------------------------------------------------------------------------
+
+    def acknowledge(self, ticket_id: str, by: str, source: str = "cli", now: datetime | None = None) -> Ticket:
+        """Somebody works on it."""
+        with self._kb.transaction():
+            ticket = self._kb.tickets.acknowledge(ticket_id, _name(by), told(_at(now)))
+            self._changed("acknowledged", ticket, by, source)
+        return ticket
+
+    def resolve(
+        self,
+        ticket_id: str,
+        because: str,
+        by: str,
+        source: str = "cli",
+        now: datetime | None = None,
+        *,
+        lesson: bool = True,
+    ) -> Ticket:
+        """The stall is over. `because` says what solved it, and is learnt where the ticket has a diagnosis and `lesson`
+        is true (not so where its source only says that it is over).
+        """
+        with self._kb.transaction():
+            ticket = self._kb.tickets.resolve(ticket_id, because, _name(by), told(_at(now)), lesson=lesson)
+            if lesson:
+                self._kb.classifier.learn(ticket)
+            self._changed("resolved", ticket, by, source)
+        return ticket
+
+    def close(
+        self,
+        ticket_id: str,
+        closed_as: ClosedAs,
+        by: str,
+        source: str = "cli",
+        now: datetime | None = None,
+        because: str = "",
+    ) -> Ticket:
+        """Nothing more will happen."""
+        with self._kb.transaction():
+            ticket = self._kb.tickets.close(ticket_id, closed_as, _name(by), told(_at(now)), because)
+            self._changed("closed", ticket, by, source, {"as": closed_as})
+        return ticket
+
+    def reopen(
+        self, ticket_id: str, by: str, source: str = "cli", now: datetime | None = None, because: str = ""
+    ) -> Ticket:
+        """It is not over."""
+        with self._kb.transaction():
+            ticket = self._kb.tickets.reopen(ticket_id, _name(by), told(_at(now)), because)
+            self._changed("reopened", ticket, by, source)
+        return ticket
+
+    def comment(
+        self, ticket_id: str, text: str, by: str, source: str = "cli", now: datetime | None = None, key: str = ""
+    ) -> Ticket:
+        """Somebody said something of it; `key`: the same is told once."""
+        at = told(_at(now))
+        said = Comment(by=_name(by), at=at, text=clean(text, COMMENT_LIMIT), source=source, key=key)
+        with self._kb.transaction():
+            ticket = self._kb.tickets.comment(ticket_id, said)
+            self._changed("commented", ticket, by, source)
+        return ticket
+
+    def link(
+        self,
+        ticket_id: str,
+        other: str,
+        kind: LinkKind,
+        by: str,
+        source: str = "cli",
+        now: datetime | None = None,
+    ) -> Ticket:
+        """`ticket_id` is related to `other`, or its duplicate."""
+        at = told(_at(now))
+        with self._kb.transaction():
+            ticket = self._kb.tickets.link(ticket_id, Link(kind=kind, ticket=other, by=_name(by), at=at))
+            self._changed("linked", ticket, by, source, {"to": other, "kind": kind})
+        return ticket
+
+    def assign(
+        self, ticket_id: str, users: Sequence[str], by: str, source: str = "cli", now: datetime | None = None
+    ) -> Ticket:
+        """`users` have it, because somebody says so."""
+        at = told(_at(now))
+        who = _name(by)
+        assignment = Assignment(users=[clean(user, NAME_LIMIT) for user in users], rule=f"person:{who}", at=at)
+        with self._kb.transaction():
+            ticket = self._kb.tickets.assign(ticket_id, assignment, who, at)
+            self._changed("assigned", ticket, by, source, {"users": assignment.users})
+        return ticket
+
+    # --- within -----------------------------------------------------------------------------------------------------
+
+    def _fresh(self, report: Report, key: str, at: datetime) -> Ticket:
+        """The ticket that `report` becomes, not yet numbered."""
+        found = self._kb.classifier.classify(report)
+        told_of = found.classification
+        ticket = Ticket(
+            id="",
+            created=report.created,
+            updated=told(at),
+            origin=report.origin,
+            dedup_key=key,
+            severity=Severity(told_of.severity.value),
+            category=told_of.category.value,
+            component=told_of.component.value,
+            classification=told_of,
+            labels=report.labels,
+            human=Human(title=report.title, description=report.description),
+            analysis=Analysis(at=told(at), matches=found.matches, checks=found.checks),
+        )
+        if self._settings is None:
+            return ticket
+        assignment = self._assignment(ticket, at, report.receiver, report.schedule)
+        return ticket.model_copy(update={"assignment": assignment})
+
+    def _again(self, live: Ticket, report: Report, by: str, at: datetime) -> Ticket:
+        """`live`, of which `report` tells once more; it gets no milder by being told again."""
+        told_of = self._kb.classifier.severity(report)
+        fields: dict[str, Any] = {}
+        known = live.classification
+        worse = Severity(told_of.value).rank > live.severity.rank
+        if worse and known is not None and live.diagnosis is None and not known.severity.by.startswith("person:"):
+            fields["severity"] = Severity(told_of.value)
+            fields["classification"] = known.model_copy(update={"severity": told_of})
+        return self._kb.tickets.seen_again(live.id, by, told(at), **fields)
+
+    def _assignment(self, ticket: Ticket, at: datetime, receiver: str = "", schedule: str | None = None) -> Assignment:
+        from whystall.agent_server.oncall.assign import Facts, assign
+
+        assert self._settings is not None  # noqa: S101 - callers look
+        facts = Facts(
+            category=ticket.category,
+            component=ticket.component,
+            severity=ticket.severity.value,
+            labels=ticket.labels,
+            origin=ticket.origin,
+            receiver=receiver,
+            schedule=schedule,
+        )
+        return assign(facts, self._settings.oncall, self._kb.overrides.all(after=at), at)
+
+    def _tell(self, ticket: Ticket, sinks: list[str] | None) -> None:
+        """Mark `ticket` for `sinks`; None: for those that all tickets go to."""
+        if self._settings is None:
+            return
+        for sink in self._settings.tickets.sinks if sinks is None else sinks:
+            if sink in self._settings.sinks:
+                self._kb.deliveries.want(sink, ticket.id)
+
+    def _changed(self, what: str, ticket: Ticket, by: str, source: str, detail: dict[str, Any] | None = None) -> None:
+        self._audit(by, f"ticket.{what}", ticket, {"source": source, **(detail or {})})
+
+    def _audit(self, by: str, what: str, ticket: Ticket, detail: dict[str, Any]) -> None:
+        self._kb.audit.put(by, what, f"ticket:{ticket.id}", detail=detail)
+
+
+def _at(now: datetime | None) -> datetime:
+    return now or datetime.now(timezone.utc)
+
+
+def _name(by: str) -> str:
+    return clean(by, NAME_LIMIT)
