@@ -36,20 +36,21 @@ _NAME_LABELS = (
 _HOST_LABELS = ("node", "host", "hostname", "nodename", "node_name", "exported_node", "instance")
 
 _PID = re.compile(
-    r"(?<![\w.])(?:pid|tgid|process(?: id)?|进程号?|進程號?)\s*[:=#＝：]?\s*(?P<pid>[0-9]{1,7})(?![\w.])", re.I
+    r"(?<![\w.])(?:pid|tgid|process(?: id)?|进程号?|進程號?)\s*[:=#＝：]?\s*(?P<pid>[0-9]{1,7})(?![\w.])",
+    re.I | re.A,
 )
 _RANK = re.compile(
     r"(?<![\w.])(?:global[ _-]?)?ranks?\s*[:=#＝：-]?\s*(?P<a>[0-9]{1,7})(?![\w.])"
     r"|(?P<b>[0-9]{1,7})\s*号\s*(?:rank|卡|进程)|第\s*(?P<c>[0-9]{1,7})\s*(?:个|号)?\s*(?:rank|卡)",
-    re.I,
+    re.I | re.A,
 )
 _SLURM = re.compile(
     r"(?<![\w.])(?:slurm(?:[ _-]?job)?|job(?:[ _-]?id)?|作业号?|任务号?)\s*[:=#＝：]?\s*(?P<job>[0-9]{1,12})(?![\w.-])",
-    re.I,
+    re.I | re.A,
 )
-_UID = re.compile(r"(?<![0-9a-f-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])", re.I)
-_CONTAINER = re.compile(r"(?<![\w-])(?:[a-z-]+://)?(?P<id>[0-9a-f]{12,64})(?![\w-])", re.I)
-_TOKEN = re.compile(r"[A-Za-z0-9_][\w./:@+-]*[A-Za-z0-9_]|[A-Za-z0-9_]|[\u3400-\u9fff]{2,}")
+_UID = re.compile(r"(?<![0-9a-f-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])", re.I | re.A)
+_CONTAINER = re.compile(r"(?<![\w-])(?:[a-z-]+://)?(?P<id>[0-9a-f]{12,64})(?![\w-])", re.I | re.A)
+_TOKEN = re.compile(r"[A-Za-z0-9_][\w./:@+-]*[A-Za-z0-9_]|[A-Za-z0-9_]", re.A)
 _ADDRESS = re.compile(r"^(?:[0-9.]+|\[?[0-9a-fA-F:]+\]?)(?::[0-9]+)?$")
 
 

@@ -78,7 +78,8 @@ def program(arguments: Sequence[str], comm: str) -> str:
         elif argument.startswith("-"):
             continue
         else:
-            return clean(_leaf(argument) or first, _WORD)
+            by_descriptor = argument.startswith(("/dev/fd/", "/proc/"))
+            return first if by_descriptor else clean(_leaf(argument) or first, _WORD)
     return first
 
 
