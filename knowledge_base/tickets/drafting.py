@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from whystall.knowledge_base.faults import dedup_key
 from whystall.knowledge_base.models import Cause, Diagnosis, Lang, Verdict
-from whystall.knowledge_base.tickets.models import Ticket
+from whystall.knowledge_base.tickets.models import Classification, Decision, Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 
@@ -24,16 +24,30 @@ def draft(diagnosis: Diagnosis, causes: Mapping[str, Cause], now: str) -> Ticket
         raise ToolError(ErrorCode.BAD_ARGUMENT, "the job was found healthy", "there is nothing to write a ticket about")
     cause = causes.get(diagnosis.cause or "")
     fault = dedup_key(diagnosis)
+    classes = classified(diagnosis, cause)
     return Ticket(
         id="",
         created=now,
         updated=now,
         dedup_key=fault,
         fault=fault,
-        severity=severity(diagnosis),
-        category=cause.category if cause else "none",
-        component=cause.component if cause else "unknown",
+        severity=Severity(classes.severity.value),
+        category=classes.category.value,
+        component=classes.component.value,
+        classification=classes,
         diagnosis=diagnosis,
+    )
+
+
+def classified(diagnosis: Diagnosis, cause: Cause | None) -> Classification:
+    """What `diagnosis` with its `cause` says a ticket is about; nothing decided where it found no cause."""
+    because = [f"cause:{cause.id}"] if cause else []
+    share = 1.0 if cause else 0.0
+    by = "diagnosis" if cause else "default"
+    return Classification(
+        category=Decision(value=cause.category if cause else "none", by=by, confidence=share, because=because),
+        component=Decision(value=cause.component if cause else "unknown", by=by, confidence=share, because=because),
+        severity=Decision(value=severity(diagnosis).value, by="diagnosis", because=because),
     )
 
 
@@ -56,10 +70,28 @@ def _newer(ticket: Ticket, fresh: Ticket) -> Ticket:
     newer, older = fresh.diagnosed(), ticket.diagnosis
     if older is not None and newer.created < older.created:
         return ticket
-    update = {name: getattr(fresh, name) for name in ("diagnosis", "fault", "severity", "category", "component")}
+    update: dict[str, object] = {"diagnosis": newer, "fault": fresh.fault, **_classes(ticket, fresh)}
     if older is not None and not newer.symptom:  # nobody told it again: what was told stays
         update["diagnosis"] = newer.model_copy(update={"symptom": older.symptom})
     return ticket.model_copy(update=update)
+
+
+def _classes(ticket: Ticket, fresh: Ticket) -> dict[str, object]:
+    """The classes of `fresh` for `ticket`; what a person decided stays."""
+    before, made = ticket.classification, fresh.classification
+    names = ("category", "component", "severity")
+    if before is not None and made is not None:
+        decided = {name: getattr(before, name) for name in names}
+        kept = {name: d for name, d in decided.items() if d.by.startswith("person:")}
+        made = made.model_copy(update={**kept, "source_severity": before.source_severity})
+    if made is None:
+        return {name: getattr(fresh, name) for name in names}
+    return {
+        "classification": made,
+        "category": made.category.value,
+        "component": made.component.value,
+        "severity": Severity(made.severity.value),
+    }
 
 
 def severity(diagnosis: Diagnosis) -> Severity:

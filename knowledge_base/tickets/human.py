@@ -5,7 +5,7 @@ from __future__ import annotations
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
-TITLE, TEXT, COMMENT, REASON, NAME = 300, 8000, 4000, 2000, 200
+TITLE, TEXT, COMMENT, REASON, NAME, KEY, LABEL = 300, 8000, 4000, 2000, 200, 500, 2000
 """Bounds in characters, before anything is escaped."""
 
 

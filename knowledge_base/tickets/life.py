@@ -19,8 +19,9 @@ from whystall.knowledge_base.tickets.models import (
 )
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
-COMMENTS, LINKS = 1000, 500
+COMMENTS, LINKS, LABELS = 1000, 500, 200
 """Of one ticket, at most: it is read, sent and stored whole."""
+_CODES = 20
 
 MOVES: Mapping[State, tuple[State, ...]] = {
     "open": ("acknowledged", "resolved", "closed"),
@@ -29,6 +30,17 @@ MOVES: Mapping[State, tuple[State, ...]] = {
     "closed": ("open",),
 }
 """Where a ticket may go from each state. Whoever takes up what is over begins anew: it is reopened first."""
+
+
+def inert(ticket: Ticket) -> Ticket:
+    """`ticket` with what strangers wrote made inert and cut, wherever that was not done where it came in."""
+    said = ticket.human
+    title, description = human.line(said.title, 12 * human.TITLE), human.lines(said.description, 12 * human.TEXT)
+    labels = [(human.line(k, human.NAME), human.line(v, human.LABEL)) for k, v in ticket.labels.items()]
+    update: dict[str, object] = {"labels": dict(labels[:LABELS])}
+    if (title, description) != (said.title, said.description):
+        update["human"] = said.model_copy(update={"title": title, "description": description})
+    return ticket.model_copy(update=update)
 
 
 def refusal(ticket: Ticket, to: State) -> str | None:
@@ -75,20 +87,14 @@ def reopened(ticket: Ticket) -> Ticket:
 
 def commented(ticket: Ticket, comment: Comment) -> Ticket:
     """`ticket` with `comment`, inert; unchanged where one of its key is there already."""
-    said = ticket.human.comments
-    if comment.key and any(other.key == comment.key for other in said):
+    said, key = ticket.human.comments, human.line(comment.key, human.KEY)
+    if key and any(other.key == key for other in said):
         return ticket
     if len(said) >= COMMENTS:
         raise _refused(f"ticket {ticket.id} has {COMMENTS} comments", "go on in another ticket, and link them")
     text = human.required(comment.text, human.COMMENT, "comment", "say something")
-    made = comment.model_copy(
-        update={
-            "text": text,
-            "by": human.line(comment.by, human.NAME),
-            "source": human.line(comment.source, human.NAME),
-            "key": comment.key,
-        }
-    )
+    names = {name: human.line(getattr(comment, name), human.NAME) for name in ("by", "source")}
+    made = comment.model_copy(update={"text": text, "key": key, **names})
     return ticket.model_copy(update={"human": ticket.human.model_copy(update={"comments": [*said, made]})})
 
 
@@ -113,7 +119,9 @@ def linked(ticket: Ticket, link: Link) -> Ticket:
         return ticket
     if len(ticket.links) >= LINKS:
         raise _refused(f"ticket {ticket.id} has {LINKS} links", "link the new ticket with one of those")
-    return ticket.model_copy(update={"links": [*ticket.links, link]})
+    why = [human.line(code, human.NAME) for code in link.why[:_CODES]]
+    made = link.model_copy(update={"why": why, "by": human.line(link.by, human.NAME)})
+    return ticket.model_copy(update={"links": [*ticket.links, made]})
 
 
 def unlinked(ticket: Ticket, other: str, kinds: Sequence[LinkKind]) -> Ticket:

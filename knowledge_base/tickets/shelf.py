@@ -109,7 +109,9 @@ class Tickets:
         """
         with self._file.write() as db:
             self._check_free(db, fresh)
-            made = rows.insert(db, fresh.model_copy(update={"schema_version": TICKET_VERSION, "revision": 1}))
+            made = rows.insert(
+                db, life.inert(fresh).model_copy(update={"schema_version": TICKET_VERSION, "revision": 1})
+            )
             rows.tell(db, made, "opened", by, made.created, detail)
         return made
 
@@ -157,10 +159,10 @@ class Tickets:
         `Ticket.fault` becomes that of the diagnosis, unless it found the job healthy. Other tickets of that fault are
         left alone: see `of_fault` and `duplicate`.
         """
-        told = diagnosis.model_copy(update={"ticket": id})
-        fault = None if told.verdict is Verdict.HEALTHY else fault_of(told)
+        fault = None if diagnosis.verdict is Verdict.HEALTHY else fault_of(diagnosis)
         with self._file.write() as db:
             before = self._get(db, id)
+            told = diagnosis.model_copy(update={"ticket": before.id})
             if before.diagnosis is not None and before.diagnosis.id == told.id:
                 return before
             after = _with(before, {**fields, "diagnosis": told, "fault": fault})
@@ -221,9 +223,9 @@ class Tickets:
             other = life.original_of(before)
             if other is not None:
                 original = self._get(db, other)
-                kept = life.unlinked(original, id, ("duplicated_by",))
+                kept = life.unlinked(original, before.id, ("duplicated_by",))
                 kept = _with(kept, {"occurrences": max(1, kept.occurrences - before.occurrences)})
-                self._put(db, original, kept, "unlinked", by, at, f"ticket {id}")
+                self._put(db, original, kept, "unlinked", by, at, f"ticket {before.id}")
             return self._put(db, before, after, "reopened", by, at, because)
 
     def assign(self, id: str, assignment: Assignment, by: str, at: str = "") -> Ticket:
@@ -265,7 +267,7 @@ class Tickets:
             return self.get(id)
         with self._file.write() as db:
             one, other = self._get(db, id), self._get(db, link.ticket)
-            forth = link.model_copy(update={"ticket": other.id, "by": human.line(link.by, human.NAME)})
+            forth = link.model_copy(update={"ticket": other.id})
             back = forth.model_copy(update={"ticket": one.id})
             self._put(db, other, life.linked(other, back), "linked", link.by, link.at, f"related to {one.id}")
             return self._put(db, one, life.linked(one, forth), "linked", link.by, link.at, f"related to {other.id}")
@@ -289,16 +291,15 @@ class Tickets:
         with self._file.write() as db:
             one, original = self._get(db, id), self._original(db, self._get(db, of))
             if original.id == one.id:
-                what = "itself" if of == id else f"ticket {of}, which is a duplicate of it"
-                remedy = "name another ticket"
-                raise ToolError(ErrorCode.BAD_ARGUMENT, f"ticket {id} is no duplicate of {what}", remedy)
+                message = f"ticket {one.id} is no duplicate of itself, nor of its own duplicates"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, message, "name another ticket")
             known = life.original_of(one)
             if known == original.id:
                 return original
             if known is not None:
-                message = f"ticket {id} is a duplicate of ticket {known} already"
-                raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"reopen it first: `whystall tickets reopen {id}`")
-            base = Link(kind="duplicate", ticket=original.id, why=[*why], by=human.line(by, human.NAME), at=at)
+                message = f"ticket {one.id} is a duplicate of ticket {known} already"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"reopen it first: `whystall tickets reopen {one.id}`")
+            base = Link(kind="duplicate", ticket=original.id, why=[*why], by=by, at=at)
             ended = life.linked(one, base)
             if ended.state == "closed":  # as something else: now it is known what it was
                 ended = ended.model_copy(update={"closed_as": "duplicate"})
@@ -331,6 +332,7 @@ class Tickets:
         """Store `after` as the next revision of `before`, and a line of history; nothing where they are the same."""
         if after == before:
             return before
+        after = life.inert(after)
         at = at or now()
         fresh = {"schema_version": TICKET_VERSION, "revision": before.revision + 1, "updated": at}
         after = after.model_copy(update=fresh)

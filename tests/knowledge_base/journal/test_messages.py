@@ -77,11 +77,14 @@ def test_the_same_conversation_of_another_channel_is_another(kb: KnowledgeBase) 
     assert {_key(kb), _key(kb)} == {"a", "b"}
 
 
-def test_a_channel_that_pauses_is_passed_over(kb: KnowledgeBase) -> None:
-    _put(kb, "a", channel="ops")
+def test_one_channel_is_asked_for(kb: KnowledgeBase) -> None:
+    _put(kb, "a", channel="ops", due=NOW + 10)
     _put(kb, "b", channel="dev")
-    assert _key(kb, besides=["ops"]) == "b"
-    assert _key(kb, besides=["ops"]) is None
+    assert kb.messages.waiting() == ["dev", "ops"]
+    assert kb.messages.next_due("ops") == NOW + 10
+    assert _key(kb, channel="ops") is None
+    assert _key(kb, channel="dev") == "b"
+    assert kb.messages.next_due("none") is None
 
 
 def test_what_was_put_off_is_not_counted_as_tried(kb: KnowledgeBase) -> None:
