@@ -1,7 +1,7 @@
 """The nearest class by its words: one centroid of weighted terms per category, which grows with every example.
 
-A text is a vector of its terms, of length 1; a centroid is the sum of the examples of its class. A term of the question
-weighs by how few classes have it (inverse class frequency, as IDF with classes for documents). Learning one more example
+A text is a vector of its terms, of length 1; a centroid is the sum of the examples of its class. A term of a question
+weighs by how few classes have it (inverse class frequency: IDF with classes for documents). Learning one more example
 touches the rows of its terms alone, and gives the same as learning all anew. Of two centroids of a class, the one of
 examples shipped with us and the one of what was confirmed here, the nearer counts.
 """
@@ -84,7 +84,8 @@ class Centroids:
         with self._file.write() as db:
             known = dict(
                 db.execute(
-                    "SELECT term, weight FROM class_terms WHERE category = ? AND term IN (SELECT value FROM json_each(?))",
+                    "SELECT term, weight FROM class_terms"
+                    " WHERE category = ? AND term IN (SELECT value FROM json_each(?))",
                     [category, json.dumps(list(vector))],
                 ).fetchall()
             )

@@ -1,4 +1,4 @@
-"""What a report is about: by what is given, then rules, then the votes of confirmed incidents, then words; else unknown.
+"""What a report is about: as it is given, then by rules, by the votes of confirmed incidents, by words; else unknown.
 
 Every field says by what it was decided, how sure that is, what spoke for it, and what else it might have been.
 """
@@ -24,7 +24,7 @@ from whystall.knowledge_base.tickets.models import Classification, Decision, Tic
 from whystall.tools.contract.findings import Severity
 
 _ENOUGH, _LEAD = 2.0, 1.0
-"""A category is decided by rules where they weigh so much (a place, or two hints), and so much more than for any other."""
+"""Rules decide where they weigh so much for a category (a place, or two hints), and so much more than for any other."""
 _MAJORITY = 0.5  # share of the votes
 _NEAR, _NEARER = 0.16, 1.25
 """Cosine from where on the nearest class counts, and how many times that of the second it must be."""

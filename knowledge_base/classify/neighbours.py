@@ -27,8 +27,8 @@ class Vote:
 
 
 def votes(matches: Sequence[Match], causes: Mapping[str, str | None]) -> list[Vote]:
-    """The votes of `matches`, the nearest first; `causes`: by incident. Only reviewed cards that answer the question have
-    one, the second nearest cause half a vote, the third a third.
+    """The votes of `matches`, the nearest first; `causes`: by incident. Only reviewed cards that answer the question
+    have one, the second nearest cause half a vote, the third a third.
     """
     known = load_causes()
     found: list[Vote] = []

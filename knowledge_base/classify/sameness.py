@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from whystall.knowledge_base.classify.report import Report
+from whystall.knowledge_base.classify.wording import wording
 from whystall.knowledge_base.tokens import plain
 from whystall.tools.contract.text import path_pattern
 
@@ -20,13 +22,6 @@ _PASSING = re.compile(
     r"severity|level|priority|status|value|timestamp|time|date|startsat|endsat|prometheus|monitor|endpoint|replica|"
     r"receiver|image(_id)?|id|uid|.*_uid|.*_id|guid|pid|tid|attempt|restart_count|run|generatorurl|fingerprint"
 )
-# Columns of a work order that say where it is; the others (who asked, when, how urgent) do not make another fault.
-_PLACE = frozenset(
-    "host hostname node instance machine server ip cluster namespace service app application job job_name jobname "
-    "workload deployment statefulset daemonset queue partition device gpu npu disk mountpoint volume interface "
-    "component system 主机 节点 机器 服务器 集群 命名空间 服务 应用 任务 作业 队列 设备 系统".split()
-)
-_POD = re.compile(r"pod|pod_name|container|container_name|exported_pod|容器|实例")
 # Kubernetes: deployment-<hash>-<five of its alphabet without vowels>, and the latter alone for jobs and daemon sets.
 _SUFFIX = "[bcdfghjklmnpqrstvwxz2456789]"
 _OF_A_POD = re.compile(rf"^(?P<name>[a-z0-9][a-z0-9.-]*?)(?:-{_SUFFIX}{{8,10}})?-{_SUFFIX}{{5}}$")
@@ -34,31 +29,18 @@ _ORDINAL = re.compile(r"[-_]\d+$")
 _PORT = re.compile(r"^(?P<host>[^:/\s]+|\[[0-9a-f:]+\]):\d{1,5}$")
 
 _UUID = r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}"
-_STAMP = r"\d{4}[-/.年]\d{1,2}[-/.月]\d{1,2}日?(?:[t ]?\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?(?:z|[+-]\d{2}:?\d{2})?)?"
+_STAMP = r"\d{4}[-/.\u5e74]\d{1,2}[-/.\u6708]\d{1,2}\u65e5?"
+_STAMP += r"(?:[t ]?\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?(?:z|[+-]\d{2}:?\d{2})?)?"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?"
 _IP = r"\d{1,3}(?:\.\d{1,3}){3}(?![\d.])"
 _HEX = r"0x[0-9a-f]+|(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}"
 _NUMBER = r"\d+(?:[.,]\d+)*"
 _MEASURE = (
-    r"%|(?:[kmgtp]i?b?|b|bytes?|ns|us|ms|s|sec|secs|seconds?|m|min|mins|minutes?|h|hr|hrs|"
-    r"hours?|d|days?|w|x|times)(?![a-z0-9_])|分钟|毫秒|小时|秒|分|天|次|个|倍|台|张|步|轮|万|兆"
+    r"%|(?:[kmgtp]i?b?|b|bytes?|ns|us|ms|s|sec|secs|seconds?|m|min|mins|minutes?|h|hr|hrs|hours?|d|days?|w|x|times)"
+    r"(?![a-z0-9_])"
 )
 _PATH = r"/[\w.+@%=~:-]+(?:/[\w.+@%=~:-]+)+"
 _WORD = r"[a-z_][a-z0-9_]*(?:[-.][a-z0-9_]+)*"
-_TOKEN = re.compile(
-    rf"(?P<uuid>(?<![\w])(?:{_UUID})(?![\w]))|(?P<stamp>(?<!\d)(?:{_STAMP}|{_CLOCK})(?!\d))|(?P<ip>(?<![\w.]){_IP}(?::\d+)?)"
-    rf"|(?P<hex>(?<![a-z0-9_-])(?:{_HEX})(?![a-z0-9_-]))|(?P<path>{_PATH})|(?P<number>(?<![a-z0-9_]){_NUMBER}(?:\s?(?:{_MEASURE}))?)"
-    rf"|(?P<word>{_WORD})|(?P<digits>[0-9][a-z0-9_]*(?:[-.][a-z0-9_]+)*)|(?P<cjk>[\u3400-\u4dbf\u4e00-\u9fff]+)"
-)
-# A number after one of these is the name of a thing, or a code that tells faults apart.
-_NAMED = frozenset(
-    "host node server machine gpu npu card device disk slot port rack zone numa socket cpu core nic switch "
-    "xid errno error code err http status signal exit sig e".split()
-)
-_NAMED_ZH = re.compile(
-    r"(?:机器|节点|主机|服务器|机柜|显卡|卡|盘|端口|槽位|交换机|错误码|错误|代码|退出码|状态码|信号|第)$"
-)
-_NAMING_ZH = re.compile(r"^(?:号(?:机|节|主|服|卡|显|盘|端|槽|柜)|机柜|卡(?!顿|住|死))")
 # Names that are given anew each time: of a run, a process, a file that is written again and again.
 _COUNTED = re.compile(
     r"^(?P<what>(?:[a-z_]+[-_.])*?(?:job|jobs|run|task|exp|experiment|trial|step|iter|epoch|pod|worker|replica|ckpt|checkpoint|"
@@ -66,9 +48,6 @@ _COUNTED = re.compile(
     r"[-_.#]?\d[\w.-]*$"
 )
 _FEW = 4.0  # stable words below which a text does not tell one fault from another ("training is slow")
-_FILLER = frozenset(
-    "a an the is are was were be been to of in on at for and or our my we i it its this that please hi hello".split()
-)
 
 
 def dedup_key(report: Report) -> str:
@@ -94,11 +73,11 @@ def stable(text: str) -> Iterator[str]:
     """
     lower = plain(text)
     before = ""  # the word that a number may belong to
-    for found in _TOKEN.finditer(lower):
+    for found in _tokens().finditer(lower):
         kind, token = found.lastgroup, found[0]
         if kind == "word":
             before = _nameless(token)
-            if before not in _FILLER:
+            if before not in _fillers():
                 yield before
         elif kind == "cjk":
             yield token
@@ -115,7 +94,8 @@ def _names(before: str, after: str, token: str) -> bool:
     """Whether the number `token` between these is the name of something; a measure is none."""
     if not token.isdigit():
         return False
-    return before in _NAMED or _NAMED_ZH.search(before) is not None or _NAMING_ZH.match(after) is not None
+    words, runs, naming = _namers()
+    return before in words or before.endswith(runs) or naming.match(after) is not None
 
 
 def _nameless(word: str) -> str:
@@ -149,12 +129,13 @@ def _labels(labels: Mapping[str, str]) -> list[str]:
 
 def _places(labels: Mapping[str, str]) -> list[str]:
     named = {plain(key): plain(value) for key, value in labels.items() if value.strip()}
-    return [f"{name}={_value(name, value)}" for name, value in sorted(named.items()) if name in _PLACE]
+    places = wording().sameness.places
+    return [f"{name}={_value(name, value)}" for name, value in sorted(named.items()) if name in places]
 
 
 def _value(name: str, value: str) -> str:
     """A label's value without what changes: of a pod its suffix, of an instance its port, of a series its number."""
-    if _POD.fullmatch(name):
+    if name in wording().sameness.pods:
         pod = _OF_A_POD.match(value)
         return _ORDINAL.sub("", pod["name"] if pod else value)
     port = _PORT.match(value)
@@ -163,3 +144,25 @@ def _value(name: str, value: str) -> str:
     if value.startswith("/"):
         return path_pattern(value) if name not in ("mountpoint", "device") else value
     return _nameless(value)
+
+
+@cache
+def _tokens() -> re.Pattern[str]:
+    measures = "|".join([_MEASURE, *sorted(wording().sameness.measures, key=len, reverse=True)])
+    return re.compile(
+        rf"(?P<uuid>(?<![\w])(?:{_UUID})(?![\w]))|(?P<stamp>(?<!\d)(?:{_STAMP}|{_CLOCK})(?!\d))"
+        rf"|(?P<ip>(?<![\w.]){_IP}(?::\d+)?)|(?P<hex>(?<![a-z0-9_-])(?:{_HEX})(?![a-z0-9_-]))|(?P<path>{_PATH})"
+        rf"|(?P<number>(?<![a-z0-9_]){_NUMBER}(?:\s?(?:{measures}))*)|(?P<word>{_WORD})"
+        r"|(?P<digits>[0-9][a-z0-9_]*(?:[-.][a-z0-9_]+)*)|(?P<cjk>[\u3400-\u4dbf\u4e00-\u9fff]+)"
+    )
+
+
+@cache
+def _namers() -> tuple[frozenset[str], tuple[str, ...], re.Pattern[str]]:
+    named = wording().sameness.named
+    return frozenset(named.words), tuple(named.runs), re.compile(named.naming)
+
+
+@cache
+def _fillers() -> frozenset[str]:
+    return frozenset(wording().sameness.fillers)

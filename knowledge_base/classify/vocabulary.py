@@ -7,20 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 
+from whystall.knowledge_base.classify.wording import wording
 from whystall.knowledge_base.tokens import plain
 
 _LATIN = re.compile(r"[a-z0-9_]+")
-_BREAK = re.compile(r"[.,;:!?()\n。,;:!?、()]|\bbut\b|但|可是|不过")
-# What stands before a word that is denied, and after one that is found well; within the same clause.
-_DENIED = re.compile(
-    r"(?:\b(?:no|not|never|without|isn|wasn|aren|doesn|didn|don|neither|nor|ruled out|rule out|rather than|instead of|nothing (?:wrong )?(?:with|in))\b"
-    r"(?: t)?(?:\W+\w+){0,2}\W*|(?:没有|没出现|没见|未见|未发现|不是|并非|排除了?|无关|而非|从来没有)[^,。;]{0,3})$"
-)
-_WELL = re.compile(
-    r"^(?:\W*\w+){0,2}?\W*\b(?:is|are|was|were|looks?|seems?)\s+(?:all\s+)?(?:fine|ok|okay|good|normal|healthy|idle|clean|not (?:the|a) (?:problem|cause|issue))\b"
-    r"|^[^,。;]{0,4}(?:正常|没问题|没有问题|没事|是好的|都好|无异常|很空闲|没满|不高|不忙|无关)"
-)
 _WITHIN = 48  # characters around a word that are looked at
 
 
@@ -53,14 +45,22 @@ class Vocabulary:
                     found[name] = " ".join([word[0], *rest])
         for begin in self._begins.finditer(lower):
             for run, name in self._runs[begin[0]]:
-                if name not in found and lower.startswith(run, begin.start()):
-                    if not _denied(lower, begin.start(), begin.start() + len(run)):
-                        found[name] = run
+                here = name not in found and lower.startswith(run, begin.start())
+                if here and not _denied(lower, begin.start(), begin.start() + len(run)):
+                    found[name] = run
         return found
 
 
 def _denied(text: str, start: int, end: int) -> bool:
     """Whether what stands from `start` to `end` is denied, or said to be well, in its clause."""
-    before = _BREAK.split(text[max(0, start - _WITHIN) : start])[-1]
-    after = _BREAK.split(text[end : end + _WITHIN])[0]
-    return _DENIED.search(before) is not None or _WELL.match(after) is not None
+    breaks, denied, well = _negation()
+    before = breaks.split(text[max(0, start - _WITHIN) : start])[-1]
+    after = breaks.split(text[end : end + _WITHIN])[0]
+    return denied.search(before) is not None or well.match(after) is not None
+
+
+@cache
+def _negation() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    words = wording().negation
+    denied, well = "|".join(words.before), "|".join(words.after)
+    return re.compile(words.breaks), re.compile(f"(?:{denied})$"), re.compile(f"(?:{well})")

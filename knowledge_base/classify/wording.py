@@ -1,0 +1,89 @@
+"""How people and machines write tickets (``catalog/wording.yaml``)."""
+
+from __future__ import annotations
+
+import re
+from functools import cache, cached_property
+
+from pydantic import ConfigDict
+
+from whystall.knowledge_base.data import as_model, catalog, data_fault, read_yaml
+from whystall.knowledge_base.models import Model
+from whystall.tools.contract.findings import Severity
+
+
+class Grade(Model):
+    """What a text says when it is of `severity`."""
+
+    severity: Severity
+    patterns: list[str]
+
+    model_config = ConfigDict(extra="forbid", ignored_types=(cached_property,))
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """All of them."""
+        return re.compile("|".join(self.patterns))
+
+
+class Severities(Model):
+    """Words for severities; see the file."""
+
+    sender: dict[Severity, list[str]]
+    ranks: dict[str, Severity]
+    text: list[Grade]
+    denied: str
+
+
+class Negation(Model):
+    """Words that deny; see the file."""
+
+    breaks: str
+    before: list[str]
+    after: list[str]
+
+
+class Named(Model):
+    """What makes a name of a number."""
+
+    words: list[str]
+    runs: list[str]
+    naming: str
+
+
+class Sameness(Model):
+    """What stays the same; see the file."""
+
+    named: Named
+    measures: list[str]
+    places: list[str]
+    pods: list[str]
+    fillers: list[str]
+
+
+class Wording(Model):
+    """The file."""
+
+    severity: Severities
+    negation: Negation
+    sameness: Sameness
+    closed: list[str]
+
+
+@cache
+def wording() -> Wording:
+    """The wording; `ToolError` (bad_argument) names the field of a malformed file."""
+    path = catalog("wording.yaml")
+    found = as_model(Wording, read_yaml(path), path)
+    for name, pattern in (
+        *((f"severity.text.{g.severity.value}", p) for g in found.severity.text for p in g.patterns),
+        ("severity.denied", found.severity.denied),
+        ("negation.breaks", found.negation.breaks),
+        *(("negation", p) for p in (*found.negation.before, *found.negation.after)),
+        ("sameness.named.naming", found.sameness.named.naming),
+    ):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise data_fault(path, f"{name}: {error}") from None
+    return found
