@@ -10,7 +10,7 @@ from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ToolError
 
 KEPT_S = 8 * 86_400.0
-"""For so long what was taken has to be remembered (`Seen.forget`): longer than a vendor repeats, or a signature holds."""
+"""For so long what was taken has to be remembered (`Seen.forget`): longer than a vendor repeats it."""
 TASK = "chat"
 
 

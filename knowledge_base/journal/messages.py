@@ -5,7 +5,7 @@ the other, in the order in which they were put.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -26,14 +26,14 @@ _EARLIER = (
 _TAKE = (
     "UPDATE messages SET state = 'sending', attempts = attempts + 1, lease = :until WHERE n = ("  # noqa: S608 - our own words
     "SELECT m.n FROM messages AS m WHERE m.state IN ('queued', 'sending')"
-    " AND m.channel NOT IN (SELECT value FROM json_each(:besides))"
+    " AND (:channel IS NULL OR m.channel = :channel)"
     " AND ((m.state = 'queued' AND (m.due <= :now OR m.due > :far))"
     " OR (m.state = 'sending' AND (m.lease <= :now OR m.lease > :long)))"
     " AND NOT " + _EARLIER + " ORDER BY m.due, m.n LIMIT 1) RETURNING *"
 )
 _NEXT = (
     "SELECT min(CASE state WHEN 'queued' THEN due ELSE lease END) FROM messages AS m"  # noqa: S608 - our own words
-    " WHERE state IN ('queued', 'sending') AND NOT " + _EARLIER
+    " WHERE state IN ('queued', 'sending') AND (:channel IS NULL OR m.channel = :channel) AND NOT " + _EARLIER
 )
 
 
@@ -83,13 +83,14 @@ class Messages:
             ).fetchone()
         return None if row is None else int(row[0])
 
-    def take(self, now: float, lease: float, besides: Collection[str] = ()) -> Message | None:
-        """The message that is due longest, the caller's until `now` + `lease` seconds; None: nothing can be sent.
+    def take(self, now: float, lease: float, channel: str | None = None) -> Message | None:
+        """The message, of `channel` or of any, that is due longest, the caller's until `now` + `lease` seconds; None:
+        nothing can be sent.
 
-        `besides`: channels that nothing is taken of (they want a pause). A message is not taken while an earlier one of
-        its conversation is not sent. One whose lease has run out is taken again: it may have been sent already.
+        A message is not taken while an earlier one of its conversation is not sent. One whose lease has run out is
+        taken again: it may have been sent already.
         """
-        values = {"now": now, "far": now + FARTHEST, "long": now + 2 * lease, "besides": json.dumps(list(besides))}
+        values = {"now": now, "far": now + FARTHEST, "long": now + 2 * lease, "channel": channel}
         with self._file.write() as db:
             row = db.execute(_TAKE, {**values, "until": now + lease}).fetchone()
         return None if row is None else _message(row)
@@ -122,10 +123,18 @@ class Messages:
                 "UPDATE messages SET state = 'queued', due = ?, lease = 0 WHERE state = 'sending'", [now]
             ).rowcount
 
-    def next_due(self) -> float | None:
-        """When the next message is due or its lease runs out; None: none waits."""
+    def waiting(self) -> Sequence[str]:
+        """The channels for which messages wait."""
         with self._file.read() as db:
-            row = db.execute(_NEXT).fetchone()
+            rows = db.execute(
+                "SELECT DISTINCT channel FROM messages WHERE state IN ('queued', 'sending') ORDER BY channel"
+            ).fetchall()
+        return [str(row[0]) for row in rows]
+
+    def next_due(self, channel: str | None = None) -> float | None:
+        """When the next message, of `channel` or of any, is due or its lease runs out; None: none waits."""
+        with self._file.read() as db:
+            row = db.execute(_NEXT, {"channel": channel}).fetchone()
         return None if row[0] is None else float(row[0])
 
     def by_key(self, key: str) -> Message | None:

@@ -1,0 +1,183 @@
+"""Sends the messages that wait in the knowledge base: in order within a conversation, each chat by itself, so that one
+that does not answer holds up no other. A message is sent at least once; where the vendor takes an id, once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import anyio
+from pydantic import ValidationError
+
+from whystall.agent_server.chat.wire import Outgoing, Picture, Place, Unsaid, Vendor
+from whystall.agent_server.outbound.client import Client, Undelivered
+from whystall.agent_server.outbound.request import Request, Response
+from whystall.agent_server.outbound.retry import later
+from whystall.knowledge_base.journal.messages import FARTHEST, Message
+from whystall.knowledge_base.store import KnowledgeBase
+from whystall.tools.contract.errors import ToolError
+
+LEASE_S = 300.0
+"""A message takes at most six requests, each of at most `client.TIMEOUT_S`."""
+ATTEMPTS = 100
+"""Tries, about a day of them: who reads a message later than that is misled by it."""
+PICTURELESS = 3
+"""After so many failed tries a message goes without its picture: the text tells it all."""
+_REQUESTS = 10  # of one message; more is a vendor's fault of ours
+# What a vendor itself makes out of an answer; the others mean the same for all of them.
+_JUDGED = [status for status in range(400, 500) if status not in (408, 425, 429)]
+
+
+class Pictures(Protocol):
+    """Where pictures are kept."""
+
+    def load(self, uri: str, alt: str, now: float) -> Picture | None:
+        """The picture `uri`; None where it is gone. Reads a file."""
+        ...
+
+
+def queue(kb: KnowledgeBase, key: str, place: Place, message: Outgoing) -> int | None:
+    """Queue `message` for `place`; None where one of this `key` was queued before. Call it in the transaction that
+    stores what the message tells.
+    """
+    return kb.messages.put(key, place.channel, place.model_dump(mode="json"), message.model_dump(mode="json"))
+
+
+@dataclass
+class _Channel:
+    """When a chat was spoken to last, and until when it wants to be left alone."""
+
+    spoken: deque[float] = field(default_factory=deque)
+    paused: float = 0.0
+
+    def free(self, pace: tuple[int, float], now: float) -> float:
+        """When the next message may go; `now` or earlier: at once."""
+        many, seconds = pace
+        if self.paused > now + FARTHEST or any(moment > now for moment in self.spoken):
+            self.spoken.clear()  # the clock was set back
+            self.paused = min(self.paused, now)
+        while len(self.spoken) > many:
+            self.spoken.popleft()
+        full = self.spoken[0] + seconds if len(self.spoken) == many else 0.0
+        return max(self.paused, full)
+
+
+class Sender:
+    """Sends for one worker; `clock`: seconds since the epoch. Keeps how often each chat was spoken to."""
+
+    def __init__(
+        self,
+        kb: KnowledgeBase,
+        vendors: Mapping[str, Vendor],
+        client: Client,
+        clock: Callable[[], float],
+        pictures: Pictures | None = None,
+    ) -> None:
+        self._kb = kb
+        self._vendors = vendors
+        self._client = client
+        self._clock = clock
+        self._pictures = pictures
+        self._channels: dict[str, _Channel] = {}
+
+    async def due(self) -> float | None:
+        """Send what is due; when something will be next (seconds since the epoch), None: nothing waits.
+
+        Raises only `ToolError` (database, disk_full); what had been sent by then is marked so, or is sent again.
+        """
+        waiting = self._kb.messages.waiting()
+        async with anyio.create_task_group() as group:
+            for name in waiting:
+                group.start_soon(self._channel, name)
+        times = [self._next(name) for name in self._kb.messages.waiting()]
+        return min((time for time in times if time is not None), default=None)
+
+    def _next(self, name: str) -> float | None:
+        due = self._kb.messages.next_due(name)
+        vendor = self._vendors.get(name)
+        if due is None or vendor is None:
+            return due
+        return max(due, self._of(name).free(vendor.pace, self._clock()))
+
+    def _of(self, name: str) -> _Channel:
+        return self._channels.setdefault(name, _Channel())
+
+    async def _channel(self, name: str) -> None:
+        """Say what is due in one chat, until it wants a pause."""
+        vendor, channel = self._vendors.get(name), self._of(name)
+        while True:
+            now = self._clock()
+            if vendor is not None and channel.free(vendor.pace, now) > now:
+                return
+            message = self._kb.messages.take(now, LEASE_S, name)
+            if message is None:
+                return
+            if vendor is None:
+                self._failed(message, "no_such_chat", "the settings no longer have it")
+                continue
+            channel.spoken.append(now)
+            await self._one(vendor, channel, message)
+
+    async def _one(self, vendor: Vendor, channel: _Channel, message: Message) -> None:
+        try:
+            to, said = Place.model_validate(message.place), Outgoing.model_validate(message.message)
+        except ValidationError as error:
+            self._failed(message, "malformed", str(error.errors()[0]["msg"]))
+            return
+        try:
+            picture = await self._picture(said, message.attempts)
+            requests = await self._say(vendor, to, said, picture, message.key)
+        except (Unsaid, Undelivered) as error:
+            code, text = error.code, error.message
+            wait = later(message.attempts - 1, error.wait) if error.again else None
+            if error.again and (error.wait is not None or code == "rate_limited"):
+                # Whoever asks for a pause means all that we would say there.
+                channel.paused = self._clock() + min(wait or 0.0, FARTHEST)
+        except ToolError as error:
+            code, text, wait = error.code.value, error.message, later(message.attempts - 1, None)
+        else:
+            with self._kb.transaction():
+                self._kb.messages.sent(message.n)
+                detail = {"key": message.key, "title": said.title, "requests": requests, "picture": picture is not None}
+                self._kb.audit.put("engine", "message.sent", _target(message), "ok", detail)
+            return
+        if wait is None or message.attempts >= ATTEMPTS:
+            self._failed(message, code, text)
+            return
+        with self._kb.transaction():
+            self._kb.messages.again(message.n, self._clock() + min(wait, FARTHEST), f"{code}: {text}")
+
+    async def _picture(self, said: Outgoing, attempts: int) -> Picture | None:
+        uri = said.picture
+        if uri is None or self._pictures is None or attempts > PICTURELESS:
+            return None
+        pictures = self._pictures
+        return await anyio.to_thread.run_sync(lambda: pictures.load(uri, said.title, self._clock()))
+
+    async def _say(self, vendor: Vendor, to: Place, said: Outgoing, picture: Picture | None, key: str) -> int:
+        """Send what the vendor wants sent; how many requests that were."""
+        saying = vendor.say(to, said, picture, key, self._clock())
+        answer: Response | None = None
+        try:
+            for sent in range(_REQUESTS):
+                try:
+                    request: Request = next(saying) if answer is None else saying.send(answer)
+                except StopIteration:
+                    return sent
+                answer = await self._client.send(request, _JUDGED)
+        finally:
+            saying.close()
+        raise Unsaid("endless", f"more than {_REQUESTS} requests for one message")
+
+    def _failed(self, message: Message, code: str, text: str) -> None:
+        with self._kb.transaction():
+            self._kb.messages.failed(message.n, f"{code}: {text}")
+            detail = {"key": message.key, "why": text, "attempts": message.attempts}
+            self._kb.audit.put("engine", "message.sent", _target(message), code, detail)
+
+
+def _target(message: Message) -> str:
+    return f"{message.channel}:{message.conversation}"
