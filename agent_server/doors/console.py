@@ -22,6 +22,11 @@ def say(text: str) -> None:
     _said.append(wire.inert(text).rstrip("\n") + "\n")
 
 
+def say_as_is(text: str) -> None:
+    """Print a document of a format that is inert by itself, at `deliver`."""
+    _said.append(text)
+
+
 def say_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
     """Print a value for programs, at `deliver`."""
     _said.append(wire.dumps(wire.structured(value) if isinstance(value, BaseModel) else value) + "\n")

@@ -24,6 +24,8 @@ _COMMANDS = {
     "serve": "serve",
     "kb": "kb",
     "tickets": "tickets",
+    "oncall": "oncall",
+    "audit": "audit",
 }
 
 

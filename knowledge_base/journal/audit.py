@@ -53,13 +53,15 @@ class Audit:
                 ],
             )
 
-    def entries(self, after: int = 0, limit: int = 100, what: str = "") -> Sequence[Entry]:
-        """The newest `limit` entries with a number above `after`, oldest first; `what`: only codes that begin so."""
+    def entries(self, after: int = 0, limit: int = 100, what: str = "", by: str = "") -> Sequence[Entry]:
+        """The newest `limit` entries with a number above `after`, oldest first; `what`: only codes that begin so; `by`:
+        only of that one.
+        """
         with self._file.read() as db:
             rows = db.execute(
                 "SELECT n, at, by, what, target, outcome, detail FROM audit WHERE n > ? AND substr(what, 1, ?) = ?"
-                " ORDER BY n DESC LIMIT ?",
-                [after, len(what), what, limit],
+                " AND (? = '' OR by = ?) ORDER BY n DESC LIMIT ?",
+                [after, len(what), what, by, by, limit],
             ).fetchall()
         names = ("n", "at", "by", "what", "target", "outcome", "detail")
         return [Entry(**{**dict(zip(names, row, strict=True)), "detail": json.loads(row[6])}) for row in reversed(rows)]
