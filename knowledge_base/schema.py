@@ -189,12 +189,12 @@ _V3 = (
     "CREATE INDEX alert_members_alert ON alert_members (alert)",
     """CREATE TABLE ticket_alerts (
         ticket INTEGER NOT NULL, alert INTEGER NOT NULL, PRIMARY KEY (ticket, alert)) WITHOUT ROWID""",
-    # What the tickets of alerts are about, and which receiver got how many of them when.
+    # What the tickets of alerts are about, and of which groups a receiver was told first when.
     """CREATE TABLE alert_things (
         thing TEXT NOT NULL, ticket INTEGER NOT NULL, at REAL NOT NULL, PRIMARY KEY (thing, ticket)) WITHOUT ROWID""",
-    """CREATE TABLE alert_filed (
-        receiver TEXT NOT NULL, ticket INTEGER NOT NULL, at REAL NOT NULL,
-        PRIMARY KEY (receiver, ticket)) WITHOUT ROWID""",
+    """CREATE TABLE alert_first (
+        receiver TEXT NOT NULL, at REAL NOT NULL, alert_group TEXT NOT NULL,
+        PRIMARY KEY (receiver, at, alert_group)) WITHOUT ROWID""",
     "CREATE TABLE silences (id INTEGER PRIMARY KEY AUTOINCREMENT, ends REAL NOT NULL, body TEXT NOT NULL)",
     """CREATE TABLE overrides (
         id INTEGER PRIMARY KEY AUTOINCREMENT, schedule TEXT NOT NULL, ends REAL NOT NULL, body TEXT NOT NULL)""",
@@ -209,6 +209,15 @@ _V3 = (
     "CREATE TABLE classes (category TEXT PRIMARY KEY, examples INTEGER NOT NULL, square REAL NOT NULL) WITHOUT ROWID",
     """CREATE TABLE class_terms (
         term TEXT NOT NULL, category TEXT NOT NULL, weight REAL NOT NULL, PRIMARY KEY (term, category)) WITHOUT ROWID""",
+    # A process that is looked at because somebody in a chat asked; whoever asks meanwhile listens too.
+    """CREATE TABLE inquiries (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, process TEXT NOT NULL, state TEXT NOT NULL, created TEXT NOT NULL,
+        body TEXT NOT NULL)""",
+    "CREATE UNIQUE INDEX inquiries_running ON inquiries (process) WHERE state = 'running'",
+    # What was last said in a conversation with one person, so that "it" means something.
+    """CREATE TABLE talks (
+        channel TEXT NOT NULL, conversation TEXT NOT NULL, sender TEXT NOT NULL, at REAL NOT NULL, body TEXT NOT NULL,
+        PRIMARY KEY (channel, conversation, sender)) WITHOUT ROWID""",
     """CREATE TABLE work_orders (
         source TEXT NOT NULL, key TEXT NOT NULL, ticket INTEGER, body TEXT NOT NULL,
         PRIMARY KEY (source, key)) WITHOUT ROWID""",

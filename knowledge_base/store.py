@@ -17,9 +17,11 @@ from whystall.knowledge_base.journal.audit import Audit
 from whystall.knowledge_base.journal.deliveries import Deliveries
 from whystall.knowledge_base.journal.messages import Messages
 from whystall.knowledge_base.journal.overrides import Overrides
+from whystall.knowledge_base.journal.inquiries import Inquiries
 from whystall.knowledge_base.journal.seen import Seen
 from whystall.knowledge_base.journal.silences import Silences
 from whystall.knowledge_base.journal.tasks import Tasks
+from whystall.knowledge_base.journal.wishes import Wishes
 from whystall.knowledge_base.models import Diagnosis, Incident, Match, Verdict
 from whystall.knowledge_base.seeding import seed
 from whystall.knowledge_base.shelf import Cards
@@ -131,6 +133,16 @@ class KnowledgeBase:
     def seen(self) -> Seen:
         """What came in and was taken already."""
         return Seen(self._file)
+
+    @cached_property
+    def wishes(self) -> Wishes:
+        """What somebody asked for in a chat and has still to confirm, and what was last spoken of."""
+        return Wishes(self._file)
+
+    @cached_property
+    def inquiries(self) -> Inquiries:
+        """What is looked at because somebody in a chat asked."""
+        return Inquiries(self._file)
 
     @cached_property
     def messages(self) -> Messages:
