@@ -26,8 +26,8 @@ from whystall.tools.contract.findings import Severity
 _ENOUGH, _LEAD = 2.0, 1.0
 """Rules decide where they weigh so much for a category (a place, or two hints), and so much more than for any other."""
 _MAJORITY = 0.5  # share of the votes
-_NEAR, _NEARER = 0.16, 1.25
-"""Cosine from where on the nearest class counts, and how many times that of the second it must be."""
+_NEAR, _NEARER, _SHARED = 0.2, 1.5, 3
+"""Cosine from where on the nearest class counts, how many times that of the second it must be, and of how many terms."""
 _READ = 4000  # characters of a text that are read
 _SHOWN, _SEARCHED = 3, 8
 _SURE = {Verdict.CONFIRMED: 1.0, Verdict.LIKELY: 0.7, Verdict.INCONCLUSIVE: 0.3, Verdict.HEALTHY: 0.0}
@@ -126,12 +126,13 @@ def _category(standings: Sequence[Standing], cast: Sequence[Vote], words: Any) -
             return Decision(
                 value=first,
                 by="incidents",
-                confidence=round(sums[first] / all_votes, 2),
+                confidence=round(sums[first] / all_votes * (1 - 0.5 ** len(because)), 2),
                 because=because,
                 rivals=list(dict.fromkeys(rivals))[:4],
             )
     near: list[Likeness] = [like for like in words() if not even or like.category in even]
-    if near and near[0].cosine >= _NEAR and (len(near) == 1 or near[0].cosine >= _NEARER * near[1].cosine):
+    alone = bool(near) and (len(near) == 1 or near[0].cosine >= _NEARER * near[1].cosine)
+    if alone and near[0].cosine >= _NEAR and len(near[0].words) >= _SHARED:
         return Decision(
             value=near[0].category,
             by="words",
