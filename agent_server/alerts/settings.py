@@ -43,7 +43,10 @@ class AlertsSettings(Section):
     `token`: bearer token of senders. `routes`: YAML file with the routing tree; None: one route to one receiver that
     makes tickets. `forms`: of senders other than Alertmanager, for ``POST /alerts/generic/NAME``; ``generic`` is there
     unless it is defined otherwise. `keep_days`: how long alerts are kept after they are over.
-    `related_minutes`: how far apart alerts of the same thing may begin to be linked as related.
+    `related_minutes`: how far apart alerts of the same thing may begin to be linked as related. `flood`: groups that
+    one receiver is told of for the first time within ten minutes; those beyond share one ticket. `quiet_hours`: how
+    long after its sender last spoke of it an alert is still told as firing; Alertmanager repeats itself every four
+    hours, unless its ``repeat_interval`` is longer.
     """
 
     token: Secret | None = None
@@ -51,3 +54,5 @@ class AlertsSettings(Section):
     forms: dict[str, Form] = Field(default_factory=dict)
     keep_days: Annotated[int, Field(ge=1, le=3650)] = 30
     related_minutes: Annotated[int, Field(ge=0, le=10_080)] = 60
+    flood: Annotated[int, Field(ge=1, le=100_000)] = 30
+    quiet_hours: Annotated[float, Field(ge=1, le=8760)] = 72.0

@@ -159,6 +159,12 @@ class Alerts:
             ).fetchone()
         return dict(zip(("alerts", "firing", "groups"), map(int, row), strict=True))
 
+    def version(self) -> tuple[float, int]:
+        """What differs after anything was said or forgotten."""
+        with self._file.read() as db:
+            row = db.execute("SELECT coalesce(max(seen), 0), coalesce(max(n), 0) FROM alerts").fetchone()
+        return float(row[0]), int(row[1])
+
     def firing(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Fingerprint and labels of every alert that fires in some group, one after another."""
         with self._file.read() as db:
@@ -224,26 +230,31 @@ class Alerts:
             row = db.execute("SELECT min(min(due, ? + wait)) FROM alert_groups WHERE due IS NOT NULL", [now]).fetchone()
         return None if row[0] is None else float(row[0])
 
-    def on_ticket(self, ticket: str) -> int:
-        """How many groups have that ticket."""
-        with self._file.read() as db:
-            row = db.execute("SELECT count(*) FROM alert_groups WHERE ticket = ?", [_number(ticket)]).fetchone()
-        return int(row[0])
-
-    def filed_since(self, receiver: str, since: float) -> int:
-        """How many tickets groups of `receiver` got since then."""
+    def firing_on(self, tickets: Sequence[str], besides: str) -> bool:
+        """Whether an alert of another group than `besides` fires that has one of `tickets`."""
+        numbers = [number for number in map(_number, tickets) if number is not None]
         with self._file.read() as db:
             row = db.execute(
-                "SELECT count(DISTINCT ticket) FROM alert_filed WHERE receiver = ? AND at > ?", [receiver, since]
+                "SELECT 1 FROM alert_groups AS g JOIN alert_members AS m ON m.alert_group = g.id"
+                " WHERE g.ticket IN (SELECT value FROM json_each(?)) AND g.id != ?"
+                " AND m.status = 'firing' AND m.told = 1 LIMIT 1",
+                [json.dumps(numbers), besides],
+            ).fetchone()
+        return row is not None
+
+    def fresh_since(self, receiver: str, since: float) -> int:
+        """How many groups `receiver` was told of for the first time since then."""
+        with self._file.read() as db:
+            row = db.execute(
+                "SELECT count(*) FROM alert_first WHERE receiver = ? AND at > ?", [receiver, since]
             ).fetchone()
         return int(row[0])
 
-    def filed(self, receiver: str, ticket: str, at: float) -> None:
-        """A group of `receiver` got a new `ticket`."""
+    def first(self, receiver: str, group: str, at: float) -> None:
+        """`receiver` was told of `group`, not having known of it."""
         with self._file.write() as db:
             db.execute(
-                "INSERT OR REPLACE INTO alert_filed (receiver, ticket, at) VALUES (?, ?, ?)",
-                [receiver, _number(ticket), at],
+                "INSERT OR REPLACE INTO alert_first (receiver, at, alert_group) VALUES (?, ?, ?)", [receiver, at, group]
             )
 
     # --- members ----------------------------------------------------------------------------------------------------
@@ -334,7 +345,7 @@ class Alerts:
             ).rowcount
             db.execute("DELETE FROM ticket_alerts WHERE alert NOT IN (SELECT n FROM alerts)")
             db.execute("DELETE FROM alert_things WHERE at < ?", [before])
-            db.execute("DELETE FROM alert_filed WHERE at < ?", [before])
+            db.execute("DELETE FROM alert_first WHERE at < ?", [before])
         return gone
 
     def _stored(self, row: Sequence[object]) -> Stored:

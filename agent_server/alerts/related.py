@@ -1,0 +1,80 @@
+"""What alerts are about, so that those of other names that share a cause are found: linked, not merged.
+
+Two tickets are merged only where a diagnosis shows the same fault (`Desk.attach`); that alerts come from one node at
+one time says that they may have to do with each other, and no more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from whystall.knowledge_base.tickets.models import Link, Ticket
+from whystall.knowledge_base.times import told
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from whystall.knowledge_base.store import KnowledgeBase
+
+LINKS = 5
+"""Links that are made of one ticket at a time."""
+_THINGS = 200  # of one ticket
+# Labels by convention: of Prometheus' exporters, kube-state-metrics, dcgm-exporter, slurm exporters, and people.
+_NAMES = {
+    "node": (
+        "node",
+        "nodename",
+        "node_name",
+        "host",
+        "hostname",
+        "host_name",
+        "kubernetes_node",
+        "Hostname",
+        "machine",
+    ),
+    "slurm": ("slurm_job_id", "slurm_jobid", "slurm_job", "jobid", "job_id", "SLURM_JOB_ID"),
+    "job": ("job_name", "training_job", "exported_job", "workload", "run_name"),
+    "gpu": ("gpu_uuid", "uuid", "UUID", "GPU_UUID"),
+}
+_PORT = re.compile(r"(?P<host>[^:]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
+
+
+def things_of(labels: Mapping[str, str]) -> list[str]:
+    """What one alert is about: ``node:gpu03``, ``slurm:4711``, ``pod:ml/train-0``, ``job:llm-7b``, ``gpu:GPU-...``.
+
+    Prometheus' own ``job`` is the scrape job, which many nodes share; it counts only where nothing was scraped.
+    """
+    found = [f"{kind}:{labels[name]}" for kind, names in _NAMES.items() for name in names if labels.get(name)]
+    if instance := labels.get("instance"):
+        address = _PORT.fullmatch(instance)
+        found.append(f"node:{address['host'] if address else instance}")
+    elif job := labels.get("job"):
+        found.append(f"job:{job}")
+    if pod := labels.get("pod"):
+        found.append(f"pod:{labels.get('namespace', '')}/{pod}")
+    return list(dict.fromkeys(found))
+
+
+def relate(kb: KnowledgeBase, ticket: Ticket, things: Iterable[str], at: datetime, minutes: int) -> Ticket:
+    """`ticket`, whose alerts are about `things`, linked to live tickets of the same things that began about then."""
+    about = list(dict.fromkeys(things))[:_THINGS]
+    cause = ticket.classification.cause if ticket.classification is not None else None
+    if cause is not None:
+        about.append(f"cause:{cause.value}")
+    if not about or minutes == 0:
+        return ticket
+    moment, span = at.timestamp(), 60.0 * minutes
+    known = {ticket.id, *(link.ticket for link in ticket.links)}
+    shared: dict[str, list[str]] = defaultdict(list)
+    for other, thing in kb.alerts.sharing(about, moment - span, moment + span):
+        if other not in known:
+            shared[other].append(thing)
+    nearest = sorted(shared, key=lambda other: (-len(shared[other]), int(other)))[:LINKS]
+    for other in nearest:
+        link = Link(kind="related", ticket=other, why=sorted(shared[other])[:10], by="engine", at=told(at))
+        ticket = kb.tickets.link(ticket.id, link)
+    kb.alerts.things(ticket.id, about, moment)
+    return ticket
