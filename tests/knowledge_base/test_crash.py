@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -21,6 +22,7 @@ from making import checkpoint
 
 from whystall.knowledge_base import seeding
 from whystall.knowledge_base.incidents import curated
+from whystall.knowledge_base.models import Diagnosis
 from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -29,12 +31,22 @@ HERE = Path(__file__).parent
 # Written by the code of version 1 of the schema: three curated cards, one of the user's own, a ticket resolved and
 # verified and one that is open, three diagnoses.
 V1 = HERE.parent / "recorded" / "knowledge_v1.db.gz"
+# By that of version 2: three curated cards of another catalogue, one of the user's own, a ticket seen twice that was
+# verified and resolved, its card reviewed and rated, a ticket that is open, five diagnoses.
+V2 = HERE.parent / "recorded" / "knowledge_v2.db.gz"
 
 
 @pytest.fixture
 def v1(tmp_path: Path) -> Path:
     path = tmp_path / "k.db"
     path.write_bytes(gzip.decompress(V1.read_bytes()))
+    return path
+
+
+@pytest.fixture
+def v2(tmp_path: Path) -> Path:
+    path = tmp_path / "k.db"
+    path.write_bytes(gzip.decompress(V2.read_bytes()))
     return path
 
 
@@ -75,6 +87,93 @@ def test_a_file_of_version_1_becomes_one_of_this_version(v1: Path) -> None:
     with KnowledgeBase(v1) as kb:
         kb.cards.accept("ticket-1", "ann")
         assert kb.remember(checkpoint(id="d5"), ticket=False).matches[0].known
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_tickets_of_older_versions_go_on(version: str, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(version)
+    with closing(sqlite3.connect(path)) as other:
+        rows = other.execute("SELECT id, body FROM tickets ORDER BY id").fetchall()
+        before = {str(id): json.loads(body) for id, body in rows}
+    with KnowledgeBase(path) as kb:
+        for id, old in before.items():
+            ticket = kb.tickets.get(id)
+            assert ticket.diagnosis == Diagnosis.model_validate(old["diagnosis"])
+            now = json.loads(ticket.model_dump_json())
+            same = old.keys() - {"schema_version", "diagnosis"}
+            assert {name: now[name] for name in same} == {name: old[name] for name in same}
+            assert (ticket.schema_version, ticket.revision, ticket.origin) == ("2", 1, "diagnosis")
+            assert ticket.fault == ticket.dedup_key
+            assert ticket.ended == (ticket.updated if ticket.state == "resolved" else None)
+        line = kb.tickets.lines(Wanted(states=("resolved",)))[0]
+        assert (line.id, line.cause, line.verdict) == ("1", "sync_checkpoint_write", "confirmed")
+        assert (line.occurrences, line.target) == (before["1"]["occurrences"], before["1"]["diagnosis"]["target"])
+        told = [(event.what, event.at, event.detail) for event in kb.tickets.events("1")]
+        assert told == [
+            ("opened", before["1"]["created"], ""),
+            ("resolved", before["1"]["updated"], "the checkpoint is written by a thread now"),
+        ]
+        assert [event.what for event in kb.tickets.events("2")] == ["opened"]
+        # They live on as those of this version do.
+        assert kb.tickets.live(before["2"]["dedup_key"]) == kb.tickets.get("2")
+        assert kb.tickets.live(before["1"]["dedup_key"]) is None
+        assert kb.tickets.acknowledge("2", "ann").revision == 2
+        again = kb.remember(checkpoint(id="d9"), ticket=True)
+        assert again.ticket == "3"
+        with pytest.raises(ToolError, match="ticket 3 is open"):
+            kb.tickets.reopen("1", "ann")
+        assert kb.tickets.duplicate("3", "1", "ann").occurrences == before["1"]["occurrences"] + 1
+    with KnowledgeBase(path) as kb:  # the second time nothing is left to do
+        assert kb.tickets.get("2").state == "acknowledged"
+    whole(path)
+
+
+def test_a_file_of_version_2_becomes_one_of_this_version(v2: Path) -> None:
+    for _ in range(2):
+        with KnowledgeBase(v2) as kb:
+            assert {card.id for card in curated()} <= {card.id for card in kb.cards.list(limit=1000)}
+            lesson = kb.cards.get("ticket-1")
+            assert (lesson.state, [deed.what for deed in lesson.history]) == ("reviewed", ["drafted", "reviewed"])
+            seen, record, said = kb.cards.told_of("ticket-1")
+            assert (seen.count, record.helped, len(said)) == (1, 1, 1)
+            assert kb.cards.get("our-nfs-home").origin == "user"
+            assert kb.tickets.get("1").verifications[0].solved
+            assert {id: kb.get_diagnosis(id).ticket for id in ("d1", "d2", "d3", "d4", "d5")} == {
+                "d1": "1",
+                "d2": "1",
+                "d3": "2",
+                "d4": None,
+                "d5": None,
+            }
+            assert kb.match(checkpoint(id="d6"))[0].incident == "ticket-1"
+        whole(v2)
+
+
+def test_a_file_of_version_2_whose_migration_is_killed_is_still_one(v2: Path) -> None:
+    before = v2.read_bytes()
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from whystall.knowledge_base import schema\n"
+        "from whystall.knowledge_base.store import KnowledgeBase\n"
+        "at = int(sys.argv[2])\n"
+        "class Killed(tuple):\n"
+        "    def __iter__(self):\n"
+        "        for n, statement in enumerate(tuple.__iter__(self)):\n"
+        "            n == at and os.kill(os.getpid(), signal.SIGKILL)\n"
+        "            yield statement\n"
+        "schema._V3 = Killed(schema._V3)\n"
+        "KnowledgeBase(Path(sys.argv[1]))\n"
+    )
+    for at in (1, 4, 9):
+        done = subprocess.run([sys.executable, "-c", code, str(v2), str(at)], check=False)
+        assert done.returncode == -signal.SIGKILL
+        with closing(sqlite3.connect(v2)) as other:  # what is left of it is rolled back by whoever comes next
+            assert other.execute("SELECT count(*) FROM sqlite_master WHERE name = 'ticket_events'").fetchone() == (0,)
+            assert other.execute("SELECT count(*) FROM tickets").fetchone() == (2,)
+    assert v2.read_bytes() == before
+    with KnowledgeBase(v2) as kb:
+        assert kb.tickets.ids() == ["2", "1"]
 
 
 def test_a_file_of_version_1_that_cannot_be_read_is_left_as_it_was(v1: Path) -> None:
@@ -256,6 +355,95 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
         assert any(what == "accepted" and by.startswith(who) for what, _, by in told)
 
 
+_TICKETS = """
+import sys, time
+from pathlib import Path
+from making import checkpoint
+from whystall.knowledge_base.store import KnowledgeBase
+from whystall.knowledge_base.tickets.models import Comment, Link, Ticket
+from whystall.tools.contract.findings import Severity
+who, at = sys.argv[2], "2025-01-01T00:00:00Z"
+common = dict(created=at, updated=at, severity=Severity.MINOR, category="none", component="unknown", origin="alert")
+with KnowledgeBase(Path(sys.argv[1])) as kb:
+    t, first = kb.tickets, None
+    def told(what, ticket):
+        print(what, ticket.id, ticket.revision, ticket.state, flush=True)
+    for i in range(8):
+        with kb.transaction():
+            one = t.create(Ticket(id="", dedup_key=f"2:{who}{i}", **common), who)
+            kb.tasks.add("triage", f"triage:{one.id}", {"ticket": one.id})
+        told("opened", one)
+        told("commented", t.comment(one.id, Comment(by=who, at=at, text=f"{who} {i}", key=str(i))))
+        told("diagnosed", t.attach(one.id, checkpoint(comm=f"{who}{i}", id=f"{who}{i}"), who))
+        told("acknowledged", t.acknowledge(one.id, who))
+        if first is not None and i % 2:
+            told("merged", t.duplicate(one.id, first, who))
+        else:
+            told("resolved", t.resolve(one.id, f"remedy {who}{i}", who))
+            told("closed", t.close(one.id, "fixed", who))
+            told("reopened", t.reopen(one.id, who))
+            first = one.id
+        told("seen", t.seen_again("1", who))
+time.sleep(600)
+"""
+
+
+def told_of_tickets(path: Path, told: list[list[str]]) -> None:
+    """Everything that was told is in the file, and each ticket is in step with its history and its other ends."""
+    with KnowledgeBase(path) as kb:
+        for _, id, revision, _ in told:
+            assert kb.tickets.get(id).revision >= int(revision)
+        duplicates = dict.fromkeys(kb.tickets.ids(limit=100_000), 0)
+        seen_again = sum(line[0] == "seen" for line in told)
+        for ticket in kb.tickets.list(limit=100_000):
+            events = kb.tickets.events(ticket.id, limit=100_000)
+            assert [event.revision for event in events] == list(range(1, ticket.revision + 1))
+            assert kb.tasks.by_key(f"triage:{ticket.id}") is not None
+            for link in ticket.links:
+                back = {(far.kind, far.ticket) for far in kb.tickets.get(link.ticket).links}
+                other = {"duplicate": "duplicated_by", "duplicated_by": "duplicate"}[link.kind]
+                assert (other, ticket.id) in back
+                duplicates[ticket.id] += link.kind == "duplicated_by"
+            assert (ticket.closed_as == "duplicate") == any(link.kind == "duplicate" for link in ticket.links)
+            if ticket.id != "1":
+                assert ticket.occurrences == 1 + duplicates[ticket.id]
+        assert kb.tickets.get("1").occurrences >= 1 + seen_again
+        assert kb.tickets.get("1").occurrences == 1 + duplicates["1"] + sum(
+            event.what == "seen_again" and not event.detail for event in kb.tickets.events("1", limit=100_000)
+        )
+    whole(path)
+
+
+def test_a_kill_at_any_moment_of_a_tickets_life_and_two_writers_leave_both_ends_whole(tmp_path: Path) -> None:
+    dice = random.Random(7)
+    path = tmp_path / "k.db"
+    KnowledgeBase(path).close()
+    told: list[list[str]] = []
+    env = {**os.environ, "PYTHONPATH": str(HERE)}
+    for round in range(3):
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", _TICKETS, str(path), f"{who}{round}x"],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=env,
+            )
+            for who in "ab"
+        ]
+        for process in writers:
+            assert process.stdout is not None
+            told += confirmed("".join(process.stdout.readline() for _ in range(dice.randrange(4, 30))))
+        time.sleep(dice.uniform(0.0, 0.1))
+        for process in writers:
+            process.send_signal(signal.SIGKILL)
+            assert process.stdout is not None
+            told += confirmed(process.stdout.read())
+            process.stdout.close()
+            process.wait()
+        told_of_tickets(path, told)
+    assert {line[0] for line in told} >= {"opened", "diagnosed", "resolved", "closed", "reopened", "merged", "seen"}
+
+
 # --- no room, no permission ---------------------------------------------------------------------------------------
 
 
@@ -299,5 +487,21 @@ def test_an_import_without_room_imports_nothing(full: KnowledgeBase, tmp_path: P
         full.cards.import_(stream)
     assert caught.value.code is ErrorCode.DISK_FULL
     assert full.cards.stats().cards == before
+    full.close()
+    whole(tmp_path / "k.db")
+
+
+def test_a_full_disk_within_a_transaction_leaves_nothing_of_it(full: KnowledgeBase, tmp_path: Path) -> None:
+    """Whoever goes on after the fault is refused, rather than that the rest is stored without what came before it."""
+    before = full.tickets.list(), len(full.audit.entries())
+    with pytest.raises(ToolError) as caught, full.transaction():  # noqa: PT012  the whole block is what fails
+        full.audit.put("ann", "begun", "x")
+        with contextlib.suppress(ToolError):
+            for n in range(100):
+                full.remember(checkpoint(f"/data/{n}/chk_1.bin", id=f"e{n}"), ticket=True)
+        full.audit.put("ann", "went.on", "x")
+    assert caught.value.code in (ErrorCode.DATABASE, ErrorCode.DISK_FULL)
+    assert (full.tickets.list(), len(full.audit.entries())) == before
+    full.tickets.acknowledge("1", "ann")
     full.close()
     whole(tmp_path / "k.db")
