@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from whystall.agent_server.health import Check, State
-from whystall.agent_server.llm.environment import PREFIX, variables
+from whystall.agent_server.llm.environment import PREFIX, variables, written
 from whystall.agent_server.llm.wire import LlmError
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
@@ -24,7 +24,11 @@ _FIXES = {
 
 def model() -> Check:
     """Nobody is asked, and nothing imported for it, unless a setting is there."""
-    if not variables():
+    try:
+        nothing = not variables() and not written()
+    except ToolError as error:
+        return _limited(error.message, _WITHOUT, error.remedy)
+    if nothing:
         fix = f"set {PREFIX}BASE_URL and {PREFIX}MODEL; any OpenAI-compatible server will do (vLLM, Ollama, llama.cpp)"
         return _limited("none is set up", _WITHOUT, fix)
     import asyncio

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,16 @@ FORBIDDEN = "a live test may not be skipped as root with BTF"
 def can_trace() -> bool:
     """Whether this machine can run every live test: root, and a kernel that carries BTF."""
     return os.geteuid() == 0 and Path("/sys/kernel/btf/vmlinux").exists()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What this machine's settings file says concerns no test."""
+    empty = tmp_path_factory.mktemp("settings") / "whystall.toml"
+    empty.touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WHYSTALL_CONFIG", str(empty))
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

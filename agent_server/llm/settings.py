@@ -1,12 +1,14 @@
-"""How to reach the language model, and what may be spent on it: settings from the environment.
+"""How to reach the language model, and what may be spent on it: settings from the environment, and under them the table
+``[llm]`` of the settings file.
 
-Every field of `LlmSettings` is the variable ``WHYSTALL_LLM_`` and its name in capitals.
+Every field of `LlmSettings` is the variable ``WHYSTALL_LLM_`` and its name in capitals, and its name in the table.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
@@ -16,7 +18,8 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from whystall.agent_server.addresses import is_loopback
-from whystall.agent_server.llm.environment import PREFIX, variables
+from whystall.agent_server.llm.environment import PREFIX, variables, written
+from whystall.agent_server.settings.secret import Secret
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _KEY_LIMIT = 4096
@@ -110,8 +113,8 @@ class LlmSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment alone; a file of settings would come after it. No ``.env``: who starts us in a directory
-        that others write to shall not be sent to their server.
+        """What `load_settings` read of the file, and the environment. No ``.env``: who starts us in a directory that
+        others write to shall not be sent to their server.
         """
         return init_settings, env_settings
 
@@ -159,36 +162,65 @@ class LlmSettings(BaseSettings):
 
 
 def load_settings() -> LlmSettings:
-    """The settings as the environment has them, with the key out of its file.
+    """The settings as environment and file have them, the former over the latter, with the key out of its file.
 
-    `ToolError` (no_model) when none are there, or they cannot be used; it holds no secret.
+    `ToolError` (no_model) when none are there, or they cannot be used; it holds no secret. Also what
+    `environment.written` raises.
     """
     given = variables()
-    if not given:
+    below = _of_table(written(), {name.upper().removeprefix(PREFIX).lower() for name in given})
+    if not given and not below:
         raise ToolError(ErrorCode.NO_MODEL, "no language model is set up", _REMEDY)
     known = {PREFIX + name.upper() for name in LlmSettings.model_fields}
     unknown = [name for name in given if name.upper() not in known]
     if unknown:
         raise ToolError(ErrorCode.NO_MODEL, f"unknown setting {unknown[0]}", f"valid: {', '.join(sorted(known))}")
-    nothing_else: dict[str, Any] = {}
     try:
-        settings = LlmSettings(**nothing_else)
+        settings = LlmSettings(**below)
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False)
         remedy = _REMEDY if any(fault["type"] == "missing" for fault in faults) else _CORRECT
-        raise ToolError(ErrorCode.NO_MODEL, "; ".join(map(_said, faults)), remedy) from None
+        raise ToolError(ErrorCode.NO_MODEL, "; ".join(_said(fault, below) for fault in faults), remedy) from None
     if settings.api_key_file is None:
         return settings
     key = SecretStr(_read_key(settings.api_key_file))
     return settings.model_copy(update={"api_key": key})
 
 
-def _said(fault: ErrorDetails) -> str:
-    name = "".join(f"{PREFIX}{str(part).upper()}" for part in fault["loc"][:1])
+_KEYS = {"api_key", "api_key_file"}
+
+
+def _of_table(table: dict[str, Any], given: set[str]) -> dict[str, Any]:
+    """What of the table ``[llm]`` counts beside what is `given` in the environment. A key stands there as every secret
+    does: where it is.
+    """
+    above = given | (_KEYS if given & _KEYS else set())
+    below = {name: value for name, value in table.items() if name not in above}
+    if "api_key" in below:
+        try:
+            secret = Secret.model_validate(below.pop("api_key"))
+        except ValidationError as error:
+            fault = error.errors(include_input=False, include_url=False)[0]["msg"].removeprefix("Value error, ")
+            raise ToolError(ErrorCode.NO_MODEL, f"[llm] api_key: {fault}", _CORRECT) from None
+        if secret.file is not None:
+            below.setdefault("api_key_file", secret.file)
+        else:
+            below["api_key"] = secret.read("[llm] api_key")
+    return below
+
+
+def _said(fault: ErrorDetails, below: Container[str]) -> str:
+    name = "".join(_name(str(part), below) for part in fault["loc"][:1])
+    if fault["type"] == "extra_forbidden":
+        return f"{name}: there is no such setting"
     if fault["type"] == "missing":
         return f"{name} is not set"
     message = fault["msg"].removeprefix("Value error, ")
     return f"{name}: {message[:1].lower()}{message[1:]}" if name else message
+
+
+def _name(field: str, below: Container[str]) -> str:
+    return f"[llm] {field}" if field in below else PREFIX + field.upper()
 
 
 def _normal_url(text: str) -> str:

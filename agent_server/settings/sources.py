@@ -73,8 +73,7 @@ def given(sections: frozenset[str]) -> Given:
     path, asked = config_path()
     found = _of_file(path)
     if found is None and asked:
-        message = f"{PATH_VARIABLE}: there is no file {path}"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "correct it, or leave the variable away")
+        raise _missing(path)
     values = found or {}
     set_by: dict[Place, str] = {}
     for variable, place, text in _variables(sections):
@@ -83,12 +82,20 @@ def given(sections: frozenset[str]) -> Given:
 
 
 def table(section: str) -> dict[str, Any]:
-    """The table `section` of the file alone, unchecked, without the variables; empty where there is none."""
-    path, _ = config_path()
-    values = (_of_file(path) or {}).get(section, {})
-    if not isinstance(values, dict):
+    """What file and environment say in the table `section` alone, unchecked; empty where that is nothing.
+
+    For what is read on its own, so that it does not depend on the rest. Raises `ToolError` as `given` does.
+    """
+    path, asked = config_path()
+    found = _of_file(path)
+    if found is None and asked:
+        raise _missing(path)
+    values = {section: (found or {}).get(section, {})}
+    if not isinstance(values[section], dict):
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{path}: {section} is no table", f"write [{section}]")
-    return values
+    for variable, place, text in _variables(frozenset({section}), others=True):
+        _lay(values, place, _value(text), variable)
+    return dict(values[section])
 
 
 def _of_file(path: Path) -> dict[str, Any] | None:
@@ -132,16 +139,25 @@ def _read(path: Path) -> bytes | None:
     return raw
 
 
+def _missing(path: Path) -> ToolError:
+    message = f"{PATH_VARIABLE}: there is no file {path}"
+    return ToolError(ErrorCode.BAD_ARGUMENT, message, "correct it, or leave the variable away")
+
+
 def _unreadable(path: Path, error: OSError | ValueError) -> ToolError:
     why = error.strerror if isinstance(error, OSError) else "no path"
     return ToolError(ErrorCode.BAD_ARGUMENT, f"cannot read {path}: {why}", f"let us read it, or set {PATH_VARIABLE}")
 
 
-def _variables(sections: frozenset[str]) -> Iterator[tuple[str, Place, str]]:
-    """Variables that set something: name, place and value; empty ones do not count."""
+def _variables(sections: frozenset[str], others: bool = False) -> Iterator[tuple[str, Place, str]]:
+    """Variables that set something: name, place and value; empty ones do not count. `others`: there are more sections
+    than these.
+    """
     for name in sorted(os.environ):
         section, separator, rest = name[len(PREFIX) :].partition(SEPARATOR)
         if not name.startswith(PREFIX) or not separator or not os.environ[name]:
+            continue
+        if section.lower() not in sections and others:
             continue
         if section.lower() not in sections:
             valid = ", ".join(f"{PREFIX}{each.upper()}{SEPARATOR}..." for each in sorted(sections))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,65 @@ def test_a_dot_env_of_the_directory_is_not_read(tmp_path: Path, monkeypatch: pyt
 def test_every_setting_says_what_it_means() -> None:
     undocumented: list[Any] = [name for name, field in LlmSettings.model_fields.items() if not field.description]
     assert undocumented == []
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Write a settings file with the table ``[llm]`` of these lines."""
+
+    def write(*lines: str) -> Path:
+        path = tmp_path / "whystall.toml"
+        path.write_text("\n".join(["[llm]", *lines, ""]), encoding="utf-8")
+        monkeypatch.setenv("WHYSTALL_CONFIG", str(path))
+        return path
+
+    return write
+
+
+def test_the_settings_file_is_enough(table: Callable[..., Path], tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(KEY + "\n", encoding="ascii")
+    key.chmod(0o600)
+    table('base_url = "https://models.example"', 'model = "qwen3"', f'api_key = {{file = "{key}"}}', "max_steps = 3")
+    settings = load_settings()
+    assert (settings.base_url, settings.model, settings.max_steps) == ("https://models.example/v1", "qwen3", 3)
+    assert settings.api_key is not None
+    assert settings.api_key.get_secret_value() == KEY
+
+
+def test_the_environment_goes_over_the_file_and_its_key_over_the_files(
+    table: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table('base_url = "https://models.example"', 'model = "qwen3"', 'api_key_file = "/nowhere"', "timeout = 5")
+    monkeypatch.setenv("WHYSTALL_LLM_MODEL", "other")
+    monkeypatch.setenv("WHYSTALL_LLM__TIMEOUT", "7")  # as over every table of the file
+    monkeypatch.setenv("WHYSTALL_LLM_API_KEY", KEY)
+    settings = load_settings()
+    assert (settings.model, settings.timeout) == ("other", 7.0)
+    assert settings.api_key is not None
+    assert settings.api_key.get_secret_value() == KEY
+
+
+def test_a_key_in_a_variable_of_another_name(table: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    table('base_url = "https://models.example"', 'model = "qwen3"', 'api_key = {env = "OUR_KEY"}')
+    monkeypatch.setenv("OUR_KEY", KEY)
+    key = load_settings().api_key
+    assert key is not None
+    assert key.get_secret_value() == KEY
+
+
+@pytest.mark.parametrize(
+    ("lines", "holding"),
+    [
+        ([f'api_key = "{KEY}"'], ("[llm] api_key", "a secret does not stand in the settings")),
+        (['base_url = "https://models.example"', 'model = "m"', "tiemout = 3"], ("[llm] tiemout", "no such setting")),
+        (['base_url = "ftp://models.example"', 'model = "m"'], ("[llm] base_url", "http")),
+        (['base_url = "https://models.example"'], ("WHYSTALL_LLM_MODEL is not set",)),
+        (['base_url = "https://models.example"', 'model = "m"', "timeout = 0"], ("[llm] timeout",)),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(
+    table: Callable[..., Path], lines: list[str], holding: tuple[str, ...]
+) -> None:
+    table(*lines)
+    _refused(holding=holding)
