@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from whystall.agent_server.settings.paths import Located
 from whystall.agent_server.settings.secret import Secret
 from whystall.agent_server.settings.section import Section
 
@@ -50,7 +50,7 @@ class AlertsSettings(Section):
     """
 
     token: Secret | None = None
-    routes: Path | None = None
+    routes: Located | None = None
     forms: dict[str, Form] = Field(default_factory=dict)
     keep_days: Annotated[int, Field(ge=1, le=3650)] = 30
     related_minutes: Annotated[int, Field(ge=0, le=10_080)] = 60
