@@ -45,7 +45,7 @@ def _host(host: str) -> str:
 def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
-    except (ValueError, OSError):
+    except (KeyError, ValueError, OSError):
         raise ValueError("no such time zone; give a name such as Asia/Shanghai") from None
     return name
 
