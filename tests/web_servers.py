@@ -9,15 +9,15 @@ from contextlib import contextmanager
 
 from starlette.routing import BaseRoute
 
-from whystall.agent_server.doors import mcp_http
+from whystall.agent_server.doors import http_server
 from whystall.agent_server.doors.web_app import web_app
 
 
 @contextmanager
 def serving(routes: Sequence[BaseRoute]) -> Iterator[int]:
     """The port of a server with `routes`."""
-    with mcp_http.listen("127.0.0.1", 0) as listener:
-        server = mcp_http.HttpServer(web_app(routes, None))
+    with http_server.listen("127.0.0.1", 0) as listener:
+        server = http_server.HttpServer(web_app(routes, None))
         thread = threading.Thread(target=lambda: asyncio.run(server.serve_on(listener)))
         thread.start()
         try:

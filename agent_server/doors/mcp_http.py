@@ -6,32 +6,25 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import uvicorn
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import AnyHttpUrl
 
 from whystall.agent_server.addresses import is_loopback
-from whystall.agent_server.doors.web_patience import Patience
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from starlette.applications import Starlette
-    from starlette.types import ASGIApp
 
     from whystall.agent_server.doors.mcp_server import Door
 
 PATH = "/mcp"
 TOKEN_VARIABLE = "WHYSTALL_TOKEN"  # noqa: S105  a name, not a token
 _SHORTEST_TOKEN = 16
-_CONNECTIONS = 512  # what comes beyond them is told to come again
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -93,56 +86,3 @@ def http_app(door: Door, host: str, token: str, names: Sequence[str] = ()) -> St
             allowed_origins=[form for name in known for form in (f"http://{name}", f"http://{name}:*")],
         ),
     )
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; `ToolError` (bad_argument, io_error) when the address cannot be had."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=64)
-    except socket.gaierror as error:
-        message = f"no address {host!r}: {error.strerror}"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give an address of this host") from None
-    except OSError as error:
-        message = f"cannot listen on {host} port {port}: {error.strerror}"
-        raise ToolError(ErrorCode.IO_ERROR, message, "choose another --port (0: any)") from None
-
-
-class HttpServer(uvicorn.Server):
-    """uvicorn without its own signal handling, which would take the exit status from us."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=Patience,
-                log_config=None,
-                access_log=False,
-                lifespan="on",
-                server_header=False,
-                limit_concurrency=_CONNECTIONS,
-                timeout_graceful_shutdown=1,
-            )
-        )
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `doors.signals`."""
-        yield
-
-    async def serve_on(self, listener: socket.socket) -> None:
-        """Serve until `leave`."""
-        await self.serve(sockets=[listener])
-
-    def leave(self, door: Door | None) -> None:
-        """Cancel the calls in flight, close connections and return from `serve_on`."""
-        if door is not None:
-            door.calls.stop()
-        self.should_exit = True
-
-
-def url(listener: socket.socket, path: str = PATH) -> str:
-    """Where clients connect."""
-    address: Any = listener.getsockname()
-    host = f"[{address[0]}]" if ":" in address[0] else address[0]
-    return f"http://{host}:{address[1]}{path}"

@@ -50,14 +50,15 @@ def web_app(routes: Sequence[BaseRoute], mcp: Starlette | None) -> ASGIApp:
     )
 
 
-def health_route(kb: KnowledgeBase, failing: Callable[[], bool]) -> Route:
-    """``GET /healthz``: whether the knowledge base can be read and nothing is `failing`; to everybody, and no more."""
+def health_route(kb: KnowledgeBase | None, failing: Callable[[], bool]) -> Route:
+    """``GET /healthz``: whether `kb` can be read, where it is needed, and nothing is `failing`; says no more."""
 
     async def healthz(_request: Request) -> Response:
         well = not failing()
         try:
-            with anyio.fail_after(_HEALTH_S):
-                await in_thread(kb.version)
+            if kb is not None:
+                with anyio.fail_after(_HEALTH_S):
+                    await in_thread(kb.version)
         except (ToolError, TimeoutError):
             well = False
         return JSONResponse({"status": "ok" if well else "failing"}, status_code=200 if well else 503)

@@ -13,13 +13,15 @@ from whystall.agent_server.sources import in_thread
 from whystall.agent_server.work.handler import Handler, Later
 from whystall.knowledge_base.journal.tasks import Task
 from whystall.knowledge_base.store import KnowledgeBase
-from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
 ATTEMPTS = 5
 """A task that failed so often for reasons nobody foresaw, or ended the process, is not begun again."""
 _LEASE_S = 3600.0  # nobody else takes while we hold the lock of the worker
 _BACKOFF_S = 5.0
+PASSES = {ErrorCode.BUSY: 5.0, ErrorCode.CANCELLED: 5.0, ErrorCode.DATABASE: 15.0, ErrorCode.DISK_FULL: 60.0}
+"""What passes (another window is open, the file is locked, the disk full), and after how many seconds it is tried."""
 _REASON = 500  # characters
 _log = logging.getLogger("whystall.work")
 
@@ -66,10 +68,22 @@ class TaskLane:
         except anyio.get_cancelled_exc_class():
             self._kb.tasks.give_back(task.id, self._owner)
             raise
-        except ToolError as error:  # the database: it stays ours, and is given back when the worker starts again
+        except ToolError as error:  # what became of it could not be stored
             _log.warning("task %s: %s", task.key, error)
+            await self._returned(task)
         finally:
             del self._running[task.id]
+
+    async def _returned(self, task: Task) -> None:
+        """Give it back, once the knowledge base can be written again."""
+        while True:
+            await anyio.sleep(PASSES[ErrorCode.DATABASE])
+            try:
+                await in_thread(lambda: self._kb.tasks.give_back(task.id, self._owner))
+            except ToolError as error:
+                _log.warning("task %s: %s", task.key, error)
+            else:
+                return
 
     async def _do(self, task: Task) -> None:
         tasks = self._kb.tasks
@@ -82,8 +96,12 @@ class TaskLane:
             due, why = time.time() + later.seconds, clean(later.why, _REASON)
             await in_thread(lambda: tasks.again(task.id, due, why, counted=False))
         except ToolError as error:
-            text = str(error)
-            await in_thread(lambda: self._failed(task, text))
+            text, wait = str(error), PASSES.get(error.code)
+            if wait is None:
+                await in_thread(lambda: self._failed(task, text))
+            else:
+                due = time.time() + wait
+                await in_thread(lambda: tasks.again(task.id, due, text, counted=False))
         except Exception as error:
             # What it says may hold anything: it stays in the log.
             _log.exception("task %s failed unexpectedly", task.key)

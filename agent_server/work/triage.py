@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from whystall.agent_server.diagnosing import DiagnoseParams
 from whystall.agent_server.jobs.find import find
 from whystall.agent_server.jobs.models import Resolution, Wanted
-from whystall.agent_server.work.handler import Later
+from whystall.agent_server.work.task_lane import PASSES
 from whystall.knowledge_base.journal.tasks import Task
 from whystall.knowledge_base.tickets.models import LIVE, Ticket
 from whystall.knowledge_base.times import moment, told
@@ -37,8 +37,6 @@ DIAGNOSED = "diagnosed"
 _HOUR_S = 3600.0
 _SKEW = timedelta(minutes=1)  # between the sender's clock and ours
 _SYMPTOM = 1000  # characters of the alert's own words
-# What passes: another window is open, the file is locked or the disk full.
-_PASSES = {ErrorCode.BUSY: 5.0, ErrorCode.CANCELLED: 5.0, ErrorCode.DATABASE: 15.0, ErrorCode.DISK_FULL: 60.0}
 _log = logging.getLogger("whystall.work")
 
 
@@ -121,8 +119,8 @@ class Triage:
         try:
             await self._app.diagnose(params, lang=_lang(task.payload), then=then)
         except ToolError as error:
-            if error.code in _PASSES:
-                raise Later(_PASSES[error.code], str(error)) from None
+            if error.code in PASSES:
+                raise
             gone = error.code is ErrorCode.NO_SUCH_PROCESS
             _log.warning("ticket %s: no diagnosis: %s", ticket.id, error)
             self._say(task, ticket, "vanished" if gone else f"failed:{error.code.value}", [f"pid:{pid}"])

@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,10 +28,13 @@ _log = logging.getLogger("whystall.work")
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to do. `tasks`: per lane how many at once, and what does which kind; `steps`: the other lanes."""
+    """What there is to do. `tasks`: per lane how many at once, and what does which kind; `steps`: the other lanes;
+    `begin`: is called when nobody else works, before anything is done.
+    """
 
     tasks: Mapping[str, tuple[int, Mapping[str, Handler]]] = field(default_factory=dict)
     steps: Mapping[str, Step] = field(default_factory=dict)
+    begin: Callable[[], None] = lambda: None
 
 
 class Worker:
@@ -71,8 +74,13 @@ class Worker:
                 self._kb.tasks.release(self._owner, time.time())
         return True
 
+    def _begun(self) -> int:
+        with self._kb.transaction():
+            self._work.begin()
+            return self._kb.tasks.release_all(time.time())
+
     async def _all_lanes(self) -> None:
-        given = await in_thread(lambda: self._kb.tasks.release_all(time.time()))
+        given = await in_thread(self._begun)
         if given:
             _log.info("%d tasks of a process that is gone are begun again", given)
         pulse = Pulse(self._kb)

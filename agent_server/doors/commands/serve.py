@@ -1,4 +1,6 @@
-"""``whystall serve``: the MCP server. The only command that imports the MCP SDK."""
+"""``whystall serve``: the MCP server, and over HTTP also what the settings turn on. The only command that imports the
+MCP SDK.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from whystall.agent_server.doors.options import LangOption, underscores
 from whystall.agent_server.doors.signals import signals
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from whystall.agent_server.app import App
     from whystall.agent_server.doors.mcp_server import Door
+    from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.work.service import Service
+    from whystall.knowledge_base.models import Lang
 
 
 def add(app: typer.Typer) -> None:
@@ -45,19 +53,25 @@ def serve(
     ] = None,
     lang: LangOption = "en",
 ) -> None:
-    """Serve the tools over MCP, on standard input and output or over HTTP."""
+    """Serve the tools over MCP, on standard input and output or over HTTP.
+
+    Over HTTP the settings turn on more: alerts, chats and trackers come in, and are worked on. See `whystall config`.
+    """
     import logging
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(levelname)s: %(message)s")
+    chosen = [underscores(name.strip()) for name in (tools or "").split(",") if name.strip()]
+    if transport == "http":
+        _http(lang, chosen, host, port, token, token_file, allow_host or [])
+    else:
+        _stdio(_door(lang, chosen))
+
+
+def _door(lang: Lang, chosen: Sequence[str], app: App | None = None) -> Door:
     from whystall.agent_server.app import App
     from whystall.agent_server.doors.mcp_server import Door
 
-    chosen = [underscores(name.strip()) for name in (tools or "").split(",") if name.strip()]
-    door = Door(App(), lang, chosen)
-    if transport == "http":
-        _http(door, host, port, token, token_file, allow_host or [])
-    else:
-        _stdio(door)
+    return Door(app or App(), lang, chosen)
 
 
 def _stdio(door: Door) -> None:
@@ -71,16 +85,50 @@ def _stdio(door: Door) -> None:
     signals.run(mcp_stdio.serve(door), stop)
 
 
-def _http(door: Door, host: str, port: int, token: str | None, token_file: Path | None, names: list[str]) -> None:
+def _http(
+    lang: Lang,
+    chosen: Sequence[str],
+    host: str,
+    port: int,
+    token: str | None,
+    token_file: Path | None,
+    names: list[str],
+) -> None:
     from whystall.agent_server.addresses import is_loopback
-    from whystall.agent_server.doors import mcp_http
+    from whystall.agent_server.app import App
+    from whystall.agent_server.doors import http_server
+    from whystall.agent_server.doors.web_serve import Server
+    from whystall.agent_server.settings.load import load
 
-    chosen, made = mcp_http.choose_token(host, token, token_file)
-    with mcp_http.listen(host, port) as listener:
-        server = mcp_http.HttpServer(mcp_http.http_app(door, host, chosen, names))
-        console.note(f"whystall: MCP at {mcp_http.url(listener)}")
-        if made:
-            console.note(f"token: {chosen}")
+    settings, app = load(), App()
+    door = mcp = None
+    shown = ""
+    if settings.server.mcp:
+        from whystall.agent_server.doors import mcp_http
+
+        door = _door(lang, chosen, app)
+        secret, made = mcp_http.choose_token(host, token, token_file)
+        mcp = mcp_http.http_app(door, host, secret, names)
+        shown = secret if made else ""
+    server = Server(_service(app, settings), door, mcp)
+    with http_server.listen(host, port) as listener:
+        if mcp is not None:
+            console.note(f"whystall: MCP at {http_server.url(listener, mcp_http.PATH)}")
+        if shown:
+            console.note(f"token: {shown}")
+        for line in server.told(listener):
+            console.note(f"whystall: {line}")
         if not is_loopback(host):
             console.note("warning: plain HTTP shows the token to the network; put a TLS proxy in front")
-        signals.run(server.serve_on(listener), lambda: server.leave(door))
+        signals.run(server.serve_on(listener), server.leave)
+
+
+def _service(app: App, settings: Settings) -> Service | None:
+    """What `settings` turn on; None: nothing, and nothing of it is loaded."""
+    from whystall.agent_server.work.configured import configured
+
+    if not configured(settings):
+        return None
+    from whystall.agent_server.work.service import Service
+
+    return Service(app, settings)

@@ -1,0 +1,69 @@
+"""The listener and the server behind every HTTP door."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from whystall.agent_server.doors.web_patience import Patience
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+_CONNECTIONS = 512  # what comes beyond them is told to come again
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; `ToolError` (bad_argument, io_error) when the address cannot be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=64)
+    except socket.gaierror as error:
+        message = f"no address {host!r}: {error.strerror}"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give an address of this host") from None
+    except OSError as error:
+        message = f"cannot listen on {host} port {port}: {error.strerror}"
+        raise ToolError(ErrorCode.IO_ERROR, message, "choose another --port (0: any)") from None
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling, which would take the exit status from us."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=Patience,
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                server_header=False,
+                limit_concurrency=_CONNECTIONS,
+                timeout_graceful_shutdown=1,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `doors.signals`."""
+        yield
+
+    async def serve_on(self, listener: socket.socket) -> None:
+        """Serve until `leave`."""
+        await self.serve(sockets=[listener])
+
+    def leave(self) -> None:
+        """Close connections and return from `serve_on`."""
+        self.should_exit = True
+
+
+def url(listener: socket.socket, path: str = "") -> str:
+    """Where clients connect."""
+    address: Any = listener.getsockname()
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"http://{host}:{address[1]}{path}"

@@ -1,0 +1,91 @@
+"""One HTTP server: MCP, the web doors, and the worker of what comes in."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import anyio
+
+from whystall.agent_server.doors.http_server import HttpServer, url
+from whystall.agent_server.doors.web_app import HEALTH, health_route, web_app
+from whystall.agent_server.doors.web_refusals import Refusals
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    from whystall.agent_server.doors.mcp_server import Door
+    from whystall.agent_server.work.service import Service
+
+
+class Server:
+    """Serves `mcp` (of `door`), where it is given, and `service`: what the settings turn on, None: nothing."""
+
+    def __init__(self, service: Service | None, door: Door | None, mcp: Starlette | None) -> None:
+        self._service = service
+        self._door = door
+        routes = list(_routes(service))
+        self.paths = [route.path for route in routes]
+        self.works = service is not None and service.settings.server.worker
+        self._http = HttpServer(web_app(routes, mcp))
+        self._work: anyio.CancelScope | None = None
+
+    def told(self, listener: socket.socket) -> list[str]:
+        """What there is besides MCP, a line each."""
+        lines = [url(listener, path) for path in self.paths if path != HEALTH]
+        return [*lines, *(["works on what comes in"] if self.works else [])]
+
+    async def serve_on(self, listener: socket.socket) -> None:
+        """Serve and work until `leave`. Raises what ends the worker before."""
+        failures: list[Exception] = []
+
+        async def work(service: Service) -> None:
+            try:
+                await service.run()
+            except Exception as error:  # raised below: the task group would wrap it
+                failures.append(error)
+                self._http.leave()
+
+        async with anyio.create_task_group() as group:
+            self._work = group.cancel_scope
+            if self._service is not None and self.works:
+                group.start_soon(work, self._service)
+            with anyio.CancelScope(shield=True):  # it ends by `leave`, in its own order
+                await self._http.serve_on(listener)
+            group.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+
+    def leave(self) -> None:
+        """Cancel calls and work in flight, close connections and return from `serve_on`."""
+        if self._door is not None:
+            self._door.calls.stop()
+        self._http.leave()
+        if self._work is not None:
+            self._work.cancel()
+
+
+def _routes(service: Service | None) -> Iterator[Route]:
+    """What is turned on. A route that needs what is not configured is not there."""
+    if service is None:
+        yield health_route(None, lambda: False)
+        return
+    kb, settings = service.kb, service.settings
+    yield health_route(kb, lambda: service.failing)
+    if not settings.server.web:
+        return
+    refusals = Refusals(kb)
+    if service.intake is not None:
+        from whystall.agent_server.doors.web_alerts import alert_routes
+
+        yield from alert_routes(service.intake, settings.alerts, refusals)
+    if service.vendors:
+        from whystall.agent_server.doors.web_chat import chat_routes
+
+        yield from chat_routes(kb, service.vendors, refusals)
+    if settings.server.calendar_token is not None:
+        from whystall.agent_server.doors.web_calendar import calendar_routes
+
+        yield from calendar_routes(kb, settings, refusals)

@@ -1,0 +1,97 @@
+"""Everything that the settings turn on, made once: the web doors take in what its worker works on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from whystall.agent_server.chat.vendors import vendors
+from whystall.agent_server.desk import Desk
+from whystall.agent_server.work.handler import Handler
+from whystall.agent_server.work.lane import Step, every
+from whystall.agent_server.work.worker import Work, Worker
+
+if TYPE_CHECKING:
+    from whystall.agent_server.app import App
+    from whystall.agent_server.outbound.client import Client
+    from whystall.agent_server.settings.model import Settings
+
+_CHATS_AT_ONCE = 8
+_LOOKS_AT_ONCE = 2
+_TELLS_AT_ONCE = 2
+_FAILING = 5  # times in a row
+
+
+class Service:
+    """The parts of one server. Raises `ToolError` (bad_argument) where a file that the settings name is at fault."""
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        self.app = app
+        self.kb = app.kb()
+        self.settings = settings
+        self.desk = Desk(self.kb, settings)
+        self.vendors = vendors(settings.chat)
+        self.worker: Worker | None = None
+        self.intake = None
+        if settings.alerts.token is not None:
+            from whystall.agent_server.alerts.intake import Intake
+
+            self.intake = Intake(self.kb, settings)
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises `ToolError` (io_error) where the knowledge base cannot be locked."""
+        from whystall.agent_server.outbound.client import Client
+
+        async with Client() as client:
+            self.worker = Worker(self.kb, Work(self._tasks(), self._steps(client), self._begin))
+            await self.worker.run()
+
+    @property
+    def failing(self) -> bool:
+        """Whether a lane of the worker cannot do its work, or the worker has stopped."""
+        worker = self.worker
+        if worker is None:
+            return False
+        return worker.state == "stopped" or any(lane.failures >= _FAILING for lane in worker.lanes)
+
+    def _begin(self) -> None:
+        """Nobody else works: what a process that is gone had taken is given back."""
+        self.kb.messages.release(time.time())
+        self.kb.deliveries.release()
+
+    def _tasks(self) -> dict[str, tuple[int, Mapping[str, Handler]]]:
+        from whystall.agent_server.pictures.diagnosis import picture
+        from whystall.agent_server.work.tell import Tell
+        from whystall.agent_server.work.triage import KIND, TELL, Triage
+
+        lanes: dict[str, tuple[int, Mapping[str, Handler]]] = {
+            "triage": (1, {KIND: Triage(self.app, self.desk, self.settings.triage).handle}),
+            "tell": (_TELLS_AT_ONCE, {TELL: Tell(self.kb, picture).handle}),
+        }
+        if self.vendors:
+            from whystall.agent_server.chat import conversation
+
+            given = {"app": self.app, "desk": self.desk, "settings": self.settings}
+            lanes["chat"] = (_CHATS_AT_ONCE, {"chat": partial(conversation.handle, **given)})
+            lanes["look"] = (_LOOKS_AT_ONCE, {"look": partial(conversation.handle_look, **given)})
+        return lanes
+
+    def _steps(self, client: Client) -> dict[str, Step]:
+        from whystall.agent_server.work import escalating, forgetting
+
+        also = []
+        steps: dict[str, Step] = {}
+        if self.intake is not None:
+            from whystall.agent_server.alerts.groups import Groups
+            from whystall.agent_server.work.grouping import Grouping
+
+            groups = Groups(self.kb, self.settings)
+            steps["groups"] = Grouping(groups).step
+            also.append(groups.forget)
+        if self.settings.oncall.schedules:
+            steps["escalations"] = every(escalating.EVERY_S, escalating.Escalating(self.kb, self.settings).step)
+        days = self.settings.server.keep_days
+        steps["forgetting"] = every(forgetting.EVERY_S, forgetting.Forgetting(self.kb, days, also).step)
+        return steps
