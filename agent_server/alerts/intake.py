@@ -137,8 +137,12 @@ class Intake:
         receipt.firing += said.status == "firing"
         receipt.resolved += said.status == "resolved"
         receipt.late += late
-        for node in match(self._routes.root, said.labels):
-            self._join(node, alert, n, late, truncated, changed, now)
+        here = {node.group(said.labels): node for node in match(self._routes.root, said.labels)}
+        for id, node in here.items():
+            self._join(id, node, alert, n, late, truncated, changed, now)
+        for id in self._kb.alerts.groups_of(said.fingerprint):
+            if id not in here:
+                self._left(id, alert, changed, now)
 
     def _began(self, said: Said, now: float) -> float:
         """When an alert began whose sender does not say: when it was heard of first, since it last was resolved."""
@@ -147,11 +151,29 @@ class Intake:
             return now
         return last.alert.starts
 
+    def _left(self, id: str, alert: Alert, changed: dict[str, Group], now: float) -> None:
+        """Its labels changed, though its sender calls it the same: in the group `id`, where it was, it is over. Where
+        they did not, the routes changed, and the group is moved when it is looked at.
+        """
+        member, group = self._kb.alerts.member(id, alert.fingerprint), changed.get(id) or self._kb.alerts.group(id)
+        before = self._kb.alerts.get(member.n) if member is not None else None
+        if member is None or before is None or group is None or before.alert.labels == alert.labels:
+            return
+        self._kb.alerts.put_member(id, alert.fingerprint, member.n, "resolved", member.starts, member.told)
+        changed[id] = group.model_copy(update={"due": now if group.due is None else min(group.due, now)})
+
     def _join(
-        self, node: Node, alert: Alert, n: int, late: bool, truncated: int, changed: dict[str, Group], now: float
+        self,
+        id: str,
+        node: Node,
+        alert: Alert,
+        n: int,
+        late: bool,
+        truncated: int,
+        changed: dict[str, Group],
+        now: float,
     ) -> None:
         """Bring the alert's state in its group up to what was said."""
-        id = node.group(alert.labels)
         known = self._kb.alerts.member(id, alert.fingerprint)
         told = known.told if known is not None else False
         if alert.status == "resolved":

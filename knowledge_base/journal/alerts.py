@@ -267,6 +267,12 @@ class Alerts:
             ).fetchone()
         return None if row is None else _member(row)
 
+    def groups_of(self, fingerprint: str) -> list[str]:
+        """Ids of the groups that the alert is in."""
+        with self._file.read() as db:
+            rows = db.execute("SELECT alert_group FROM alert_members WHERE fingerprint = ?", [fingerprint]).fetchall()
+        return [str(row[0]) for row in rows]
+
     def put_member(self, group: str, fingerprint: str, n: int, status: Status, starts: float, told: bool) -> None:
         """Store the present state of an alert in `group`."""
         with self._file.write() as db:
