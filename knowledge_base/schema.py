@@ -111,12 +111,12 @@ _V3 = (
         id INTEGER PRIMARY KEY AUTOINCREMENT, dedup_key TEXT NOT NULL, state TEXT NOT NULL, created TEXT NOT NULL,
         updated TEXT NOT NULL, revision INTEGER NOT NULL, origin TEXT NOT NULL, fault TEXT, severity TEXT NOT NULL,
         category TEXT NOT NULL, component TEXT NOT NULL, occurrences INTEGER NOT NULL, title TEXT NOT NULL,
-        target TEXT NOT NULL, cause TEXT NOT NULL, verdict TEXT NOT NULL, assignee TEXT NOT NULL,
+        target TEXT NOT NULL, cause TEXT NOT NULL, verdict TEXT NOT NULL, assignee TEXT NOT NULL, closed_as TEXT,
         body TEXT NOT NULL)""",
     """INSERT INTO tickets SELECT id, dedup_key, state, created, updated, 1, 'diagnosis', dedup_key,
         json_extract(body, '$.severity'), json_extract(body, '$.category'), json_extract(body, '$.component'),
         json_extract(body, '$.occurrences'), '', json_extract(body, '$.diagnosis.target'),
-        coalesce(json_extract(body, '$.diagnosis.cause'), ''), json_extract(body, '$.diagnosis.verdict'), '',
+        coalesce(json_extract(body, '$.diagnosis.cause'), ''), json_extract(body, '$.diagnosis.verdict'), '', NULL,
         json_set(body, '$.schema_version', '2', '$.fault', dedup_key,
             '$.ended', CASE state WHEN 'resolved' THEN updated END)
         FROM tickets_v2""",
@@ -187,6 +187,7 @@ _V3 = (
         alert_group TEXT NOT NULL, fingerprint TEXT NOT NULL, alert INTEGER NOT NULL, status TEXT NOT NULL,
         starts REAL NOT NULL, told INTEGER NOT NULL, PRIMARY KEY (alert_group, fingerprint)) WITHOUT ROWID""",
     "CREATE INDEX alert_members_alert ON alert_members (alert)",
+    "CREATE INDEX alert_members_fingerprint ON alert_members (fingerprint)",
     """CREATE TABLE ticket_alerts (
         ticket INTEGER NOT NULL, alert INTEGER NOT NULL, PRIMARY KEY (ticket, alert)) WITHOUT ROWID""",
     # What the tickets of alerts are about, and of which groups a receiver was told first when.
