@@ -85,6 +85,10 @@ def _routes(service: Service | None) -> Iterator[Route]:
         from whystall.agent_server.doors.web_chat import chat_routes
 
         yield from chat_routes(kb, service.vendors, refusals)
+    if settings.sinks:
+        from whystall.agent_server.doors.web_sinks import sink_routes
+
+        yield from sink_routes(kb, settings, service.desk, refusals)
     if settings.server.calendar_token is not None:
         from whystall.agent_server.doors.web_calendar import calendar_routes
 

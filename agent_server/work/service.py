@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -81,8 +81,8 @@ class Service:
     def _steps(self, client: Client) -> dict[str, Step]:
         from whystall.agent_server.work import escalating, forgetting
 
-        also = []
-        steps: dict[str, Step] = {}
+        also: list[Callable[[float], int]] = []
+        steps = self._sending(client)
         if self.intake is not None:
             from whystall.agent_server.alerts.groups import Groups
             from whystall.agent_server.work.grouping import Grouping
@@ -95,3 +95,33 @@ class Service:
         days = self.settings.server.keep_days
         steps["forgetting"] = every(forgetting.EVERY_S, forgetting.Forgetting(self.kb, days, also).step)
         return steps
+
+    def _sending(self, client: Client) -> dict[str, Step]:
+        """A lane for each chat and each tracker: one that does not answer holds up no other."""
+        steps: dict[str, Step] = {}
+        if self.vendors:
+            from whystall.agent_server.chat.sending import Sender
+
+            sender = Sender(self.kb, self.vendors, client, time.time)
+            for name in self.vendors:
+                steps[f"chat:{name}"] = _step(sender.due, name)
+            steps["chat"] = _step(sender.strays)
+        if self.settings.sinks:
+            from whystall.agent_server.sinks.courier import Courier
+            from whystall.agent_server.sinks.syncing import Syncing
+
+            courier = Courier(self.kb, self.settings, client, time.time)
+            syncing = Syncing(self.kb, self.settings, self.desk, client, time.time)
+            for name in self.settings.sinks:
+                steps[f"sink:{name}"] = _step(courier.due, name)
+                steps[f"news:{name}"] = _step(syncing.due, name)
+        return steps
+
+
+def _step(due: Callable[..., Awaitable[float | None]], *given: str) -> Step:
+    """`due` as a step of a lane: it asks the clock itself."""
+
+    async def step(_now: float) -> float | None:
+        return await due(*given)
+
+    return step
