@@ -26,6 +26,7 @@ _COMMANDS = {
     "tickets": "tickets",
     "oncall": "oncall",
     "audit": "audit",
+    "config": "config",
 }
 
 

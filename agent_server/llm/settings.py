@@ -19,7 +19,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from whystall.agent_server.addresses import is_loopback
 from whystall.agent_server.llm.environment import PREFIX, variables, written
+from whystall.agent_server.settings.paths import beside
 from whystall.agent_server.settings.secret import Secret
+from whystall.agent_server.settings.sources import config_path
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _KEY_LIMIT = 4096
@@ -198,7 +200,8 @@ def _of_table(table: dict[str, Any], given: set[str]) -> dict[str, Any]:
     below = {name: value for name, value in table.items() if name not in above}
     if "api_key" in below:
         try:
-            secret = Secret.model_validate(below.pop("api_key"))
+            with beside(config_path()[0]):
+                secret = Secret.model_validate(below.pop("api_key"))
         except ValidationError as error:
             fault = error.errors(include_input=False, include_url=False)[0]["msg"].removeprefix("Value error, ")
             raise ToolError(ErrorCode.NO_MODEL, f"[llm] api_key: {fault}", _CORRECT) from None

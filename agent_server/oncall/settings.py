@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from whystall.agent_server.oncall.wall import UTC, instant
 from whystall.agent_server.settings.names import Name
@@ -28,6 +28,7 @@ FIRST_YEAR, LAST_YEAR = 1970, 2200
 
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)|24:00", re.ASCII)
 _SPAN = re.compile(r"(\d{1,6})\s*(s|m|h|d)", re.ASCII)
+_SIZES = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _MAX_MINUTES = 24 * 60
 
@@ -74,11 +75,26 @@ def _seconds(text: Any) -> Any:
     raise ValueError("write a time span as 90s, 15m, 2h or 1d")
 
 
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02}:{minutes % 60:02}"
+
+
+def _span(span: timedelta) -> str:
+    seconds = int(span.total_seconds())
+    size, unit = next((size, unit) for size, unit in _SIZES if seconds % size == 0)
+    return f"{seconds // size}{unit}"
+
+
 Zone = Annotated[str, Field(max_length=100), AfterValidator(_zone)]
-Clock = Annotated[int, BeforeValidator(_minutes)]
+Clock = Annotated[int, BeforeValidator(_minutes), PlainSerializer(_clock, return_type=str, when_used="json")]
 """Minutes since midnight, written ``HH:MM``."""
 Time = Annotated[datetime, AfterValidator(_in_range)]
-Span = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(minutes=1), le=timedelta(days=30))]
+Span = Annotated[
+    timedelta,
+    BeforeValidator(_seconds),
+    Field(ge=timedelta(minutes=1), le=timedelta(days=30)),
+    PlainSerializer(_span, return_type=str, when_used="json"),
+]
 Names = Annotated[list[Name], Field(max_length=1000)]
 
 

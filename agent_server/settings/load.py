@@ -40,9 +40,11 @@ def judged(values: Given) -> tuple[list[str], Settings | None]:
     from pydantic import ValidationError
 
     from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.settings.paths import beside
 
     try:
-        settings = Settings(**values.values)
+        with beside(values.path):
+            settings = Settings(**values.values)
     except ValidationError as error:
         return [_said(values, fault) for fault in error.errors(include_input=False, include_url=False)], None
     settings._given = values

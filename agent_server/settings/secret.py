@@ -9,17 +9,20 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from whystall.agent_server.settings.paths import Located
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _LIMIT = 16_384  # bytes; the longest kind is a key in PEM
 
 
 class Secret(BaseModel):
-    """Where a secret is: ``{file = "/etc/whystall/token"}`` (mode 0600) or ``{env = "GITLAB_TOKEN"}``; exactly one."""
+    """Where a secret is: ``{file = "/etc/whystall/token"}`` (mode 0600; a relative path begins at the settings file) or
+    ``{env = "GITLAB_TOKEN"}``; exactly one.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    file: Path | None = None
+    file: Located | None = None
     env: str | None = None
 
     @model_validator(mode="before")

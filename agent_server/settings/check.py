@@ -1,0 +1,165 @@
+"""Whether the settings hold together: every secret can be read, every name leads somewhere, every file can be used.
+
+Nothing is sent and nobody is asked: what a tracker or a chat says to a token shows when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from whystall.agent_server.settings.load import judged
+from whystall.agent_server.settings.secret import Secret
+from whystall.agent_server.settings.sources import Given
+from whystall.tools.contract.errors import ToolError
+
+if TYPE_CHECKING:
+    from whystall.agent_server.settings.model import Settings
+
+_AHEAD = timedelta(days=31)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """`faults`: what keeps the settings from being used as they are meant, a line each. `warnings`: what they may well
+    mean, but rarely do. `settings`: None where they cannot be read at all.
+    """
+
+    settings: Settings | None
+    faults: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def check(values: Given, now: datetime) -> Checked:
+    """Look at all of it. `now` (with a time zone): from when on somebody should be on call."""
+    faults, settings = judged(values)
+    faults += _model()
+    if settings is None:
+        return Checked(None, faults)
+    faults += [*_secrets(settings), *_names(settings), *_routes(settings)]
+    return Checked(settings, faults, [*_nobody(settings, now), *_idle(settings)])
+
+
+def secrets_in(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Secret]]:
+    """Every secret in `value`, and where it stands."""
+    if isinstance(value, Secret):
+        yield place, value
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from secrets_in(getattr(value, name), (*place, name))
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from secrets_in(inner, (*place, str(name)))
+
+
+def told(place: tuple[str, ...]) -> str:
+    """A place as the file has it."""
+    return f"[{'.'.join(place[:-1])}] {place[-1]}"
+
+
+def _secrets(settings: Settings) -> Iterator[str]:
+    for place, secret in secrets_in(settings):
+        try:
+            secret.read(told(place))
+        except ToolError as error:
+            yield f"{error.message}; {error.remedy}"
+
+
+def _model() -> Iterator[str]:
+    from whystall.agent_server.llm.environment import variables, written
+
+    try:
+        if variables() or written():
+            from whystall.agent_server.llm.settings import load_settings
+
+            load_settings()
+    except ToolError as error:
+        yield f"{error.message}; {error.remedy}"
+
+
+def _names(settings: Settings) -> Iterator[str]:
+    """Names that lead nowhere."""
+    for where, user in dict.fromkeys(settings.oncall.people()):
+        if user not in settings.users:
+            yield f"[oncall] {where}: there is no user {user!r}; write [users.{user}]"
+    for name, person in settings.users.items():
+        if name in settings.oncall.groups:
+            yield f"[users.{name}]: a group has this name too; rename one"
+        yield from _unknown(f"[users.{name}] chats", person.chats, "chat", settings.chat)
+        yield from _unknown(f"[users.{name}] trackers", person.trackers, "sinks", settings.sinks)
+    yield from _unknown("[tickets] sinks", settings.tickets.sinks, "sinks", settings.sinks)
+    yield from _classes(settings)
+
+
+def _unknown(where: str, names: Any, section: str, there: dict[str, Any]) -> Iterator[str]:
+    for name in names:
+        if name not in there:
+            yield f"{where}: there is no [{section}.{name}]"
+
+
+def _classes(settings: Settings) -> Iterator[str]:
+    """Categories and severities that no ticket has."""
+    from whystall.knowledge_base.classify.rules import categories
+    from whystall.tools.contract.findings import Severity
+
+    known = {*categories(), "none", "unknown"}
+    severities = {severity.value for severity in Severity}
+    asked = [("categories", category) for category in settings.oncall.categories]
+    asked += [(f"rules, {rule.id}, categories", name) for rule in settings.oncall.rules for name in rule.categories]
+    for where, name in asked:
+        if name not in known:
+            yield f"[oncall] {where}: no ticket has the category {name!r}; one of {', '.join(sorted(known))}"
+    for rule in settings.oncall.rules:
+        for name in rule.severities:
+            if name not in severities:
+                valid = ", ".join(sorted(severities))
+                yield f"[oncall] rules, {rule.id}, severities: no ticket has {name!r}; one of {valid}"
+
+
+def _routes(settings: Settings) -> Iterator[str]:
+    """The routing tree, and what its receivers name."""
+    path = settings.alerts.routes
+    if path is None:
+        return
+    from whystall.agent_server.alerts.routefile import load
+
+    try:
+        routes = load(path)
+    except ToolError as error:
+        yield f"{error.message}; {error.remedy}"
+        return
+    for receiver in routes.receivers.values():
+        where = f"{path}: line {receiver.line}: receiver {receiver.name}"
+        yield from _unknown(where, [place.channel for place in receiver.chat], "chat", settings.chat)
+        yield from _unknown(where, receiver.sinks or (), "sinks", settings.sinks)
+        if receiver.schedule is not None:
+            yield from _unknown(where, [receiver.schedule], "oncall.schedules", settings.oncall.schedules)
+
+
+def _nobody(settings: Settings, now: datetime) -> Iterator[str]:
+    """Schedules that leave somebody waiting in the coming month."""
+    from whystall.agent_server.oncall.who import shifts
+    from whystall.knowledge_base.times import told as stamp
+
+    for name in settings.oncall.schedules:
+        gap = next((s for s in shifts(settings.oncall, [], name, now, now + _AHEAD) if not s.users), None)
+        if gap is not None:
+            yield (
+                f"[oncall.schedules.{name}]: nobody is on call from {stamp(gap.begins)} until {stamp(gap.ends)};"
+                " give a fallback or another layer"
+            )
+
+
+def _idle(settings: Settings) -> Iterator[str]:
+    """What is set and never used."""
+    oncall = settings.oncall
+    used = {layer.rotation for schedule in oncall.schedules.values() for layer in schedule.layers}
+    for name in oncall.rotations:
+        if name not in used:
+            yield f"[oncall.rotations.{name}]: no schedule has it"
+    if oncall.schedules and not (oncall.schedule or oncall.rules or oncall.categories):
+        yield "[oncall] schedule: no ticket goes to any schedule but those that a receiver names; name a default one"

@@ -1,0 +1,33 @@
+"""Files that the settings name: relative ones lie beside the settings file, wherever we are started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+_base: ContextVar[Path | None] = ContextVar("_base", default=None)
+
+
+@contextmanager
+def beside(settings: Path | None) -> Iterator[None]:
+    """Paths that are read in the block lie beside the file `settings`."""
+    token = _base.set(settings.absolute().parent if settings else None)
+    try:
+        yield
+    finally:
+        _base.reset(token)
+
+
+def _located(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("no path")
+    base = _base.get()
+    return path if base is None or path.is_absolute() else base / path
+
+
+Located = Annotated[Path, AfterValidator(_located)]
