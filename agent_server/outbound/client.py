@@ -90,27 +90,34 @@ class Client:
             await self._http.aclose()
             self._http = None
 
-    async def send(self, request: Request, allowed: Collection[int] = ()) -> Response:
-        """The answer, of status 2xx or one that is `allowed`. Raises `Undelivered` for all else."""
+    async def send(self, request: Request, allowed: Collection[int] = (), timeout: float | None = None) -> Response:
+        """The answer, of status 2xx or one that is `allowed`, within `timeout` seconds (None: as the client has it).
+
+        Raises `Undelivered` for all else.
+        """
         host = _host(request.url)
+        limit = self._timeout if timeout is None else timeout
         try:
-            with anyio.fail_after(self._timeout):
-                response = await self._exchange(request, host)
+            with anyio.fail_after(limit):
+                response = await self._exchange(request, host, limit)
         except TimeoutError:
-            message = f"no answer from {host} within {self._timeout:g} s"
+            message = f"no answer from {host} within {limit:g} s"
             raise Undelivered("timeout", message, again=True, unknown=True) from None
         if 200 <= response.status < 300 or response.status in allowed:
             return response
-        raise _of_status(request, response)
+        raise refusal(request, response)
 
-    async def _exchange(self, request: Request, host: str) -> Response:
+    async def _exchange(self, request: Request, host: str, limit: float) -> Response:
         started = False
         status = 0
         try:
             http = self._opened()
             http.cookies.clear()
             headers = {"Accept": "application/json", **request.headers}
-            async with http.stream(request.method, request.url, content=request.body, headers=headers) as answer:
+            timeout = httpx.Timeout(limit, connect=min(_CONNECT_S, limit))
+            async with http.stream(
+                request.method, request.url, content=request.body, headers=headers, timeout=timeout
+            ) as answer:
                 started = True
                 status = answer.status_code
                 return Response(status, answer.headers, await self._read(answer))
@@ -133,7 +140,6 @@ class Client:
         if self._http is None:
             self._http = httpx.AsyncClient(
                 headers={"User-Agent": "whystall", "Accept-Encoding": "identity"},
-                timeout=httpx.Timeout(self._timeout, connect=min(_CONNECT_S, self._timeout)),
                 follow_redirects=False,
                 mounts=_HERE,
             )
@@ -164,7 +170,7 @@ def _host(url: str) -> str:
         return ""
 
 
-def _of_status(request: Request, response: Response) -> Undelivered:
+def refusal(request: Request, response: Response) -> Undelivered:
     """What an answer of another status than 2xx means."""
     status, headers = response.status, response.headers
     words = concealed(said(response.body, headers.get("content-type", "")), request.secrets)

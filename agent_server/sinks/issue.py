@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from whystall.agent_server.outbound.client import Undelivered
 from whystall.agent_server.outbound.request import Response
 from whystall.knowledge_base.tickets.models import ClosedAs
+from whystall.knowledge_base.times import moment
 from whystall.tools.contract.findings import Severity
 
 Phase = Literal["open", "acknowledged", "over"]
@@ -34,8 +36,8 @@ class Issue:
 
 @dataclass(frozen=True)
 class Seen:
-    """An issue as the tracker shows it. `assignees`: what the tracker's API calls them. `changed`: as it says, text that
-    sorts. `mine`: whether its marker is in it was not looked at: `text` holds it or not.
+    """An issue as the tracker shows it. `assignees`: as its API calls them. `created`, `changed`: as it says. `by`: who
+    ended it, where that is told.
     """
 
     ref: str
@@ -67,7 +69,7 @@ class Edit:
     @property
     def empty(self) -> bool:
         """Whether nothing is to be changed."""
-        return self == Edit()
+        return replace(self, closed_as=None) == Edit()
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,10 @@ class Page:
 class Memory(BaseModel):
     """What a sink keeps of a ticket: what it was last told, so that only what changes is sent, and what people changed
     there is told from what we did. `nonce`: unguessable, made before anything is sent. `generated`: hash of our part of
-    the text; `hands_off`: people took the marks of our part away. `events`: number of the last one told; `saying`: of
-    the one whose comment may be there already. `stamp`: time of the tracker at our last change. `looks`: how often it
-    was searched in vain for what may have been created. `left_out`: fields that it does not take.
+    the text; `hands_off`: people took the marks of our part away. `events`: number of the last one told, `comments`:
+    how many of people's; `saying`: number of the one whose comment may be there already, with so many of
+    people's. `stamp`: time of the tracker at our last change. `looks`: how often it was searched in vain for what may
+    have been created. `left_out`: fields that it does not take.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -108,7 +111,9 @@ class Memory(BaseModel):
     severity: str = ""
     phase: Phase | None = None
     events: int = 0
+    comments: int = 0
     saying: int | None = None
+    saying_comments: int = 0
     stamp: str = ""
     looks: int = 0
     left_out: list[str] = Field(default_factory=list)
@@ -134,7 +139,15 @@ class Heard(BaseModel):
 
 def malformed(what: str, response: Response) -> Undelivered:
     """An answer of status 2xx that is not what the vendor documents: it may have done what was asked."""
-    return Undelivered("bad_answer", f"{what}: the answer is not what the API documents", unknown=True, status=response.status)
+    message = f"{what}: the answer is not what the API documents"
+    return Undelivered("bad_answer", message, unknown=True, status=response.status)
+
+
+def next_page(page: str, found: int, per_page: int) -> str | None:
+    """The number of the page after `page` (empty: the first) with `found` entries. We count ourselves: addresses in an
+    answer could lead anywhere.
+    """
+    return str(int(page or "1") + 1) if found >= per_page else None
 
 
 def table(value: Any) -> dict[str, Any]:
@@ -152,3 +165,9 @@ def string(value: Any, limit: int = 2000) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
     return str(value)[:limit]
+
+
+def point(text: str) -> datetime | None:
+    """The time that a tracker tells; Jira writes ``+0000``, not ``+00:00``."""
+    zoned = len(text) > 5 and text[-5] in "+-" and text[-4:].isdigit()
+    return moment(f"{text[:-2]}:{text[-2:]}" if zoned else text)

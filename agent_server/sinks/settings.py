@@ -187,7 +187,5 @@ class WebhookSink(Sink):
     authorization: Secret | None = None
 
 
-SinkSettings = Annotated[
-    GitHubSink | GitLabSink | JiraSink | PagerDutySink | WebhookSink, Field(discriminator="kind")
-]
+SinkSettings = Annotated[GitHubSink | GitLabSink | JiraSink | PagerDutySink | WebhookSink, Field(discriminator="kind")]
 TrackerSettings = GitHubSink | GitLabSink | JiraSink

@@ -193,6 +193,10 @@ class Deliveries:
         )
         return self._mine(sink, ticket, owner, end, [revision, _json(memory)])
 
+    def waits(self, sink: str, ticket: str, owner: str, due: float) -> bool:
+        """It is not to be gone on with before `due`; nothing has failed. False as in `begin`."""
+        return self._mine(sink, ticket, owner, "due = ?, owner = '', lease = 0", [due])
+
     def postponed(self, sink: str, ticket: str, owner: str, due: float, error: str) -> bool:
         """It failed, and is to be tried again at `due`. False as in `begin`."""
         end = "attempts = attempts + 1, due = ?, error = ?, owner = '', lease = 0"
