@@ -84,7 +84,7 @@ class Groups:
         names = (set(settings.sinks), set(settings.oncall.schedules), set(settings.chat))
         check_names(self._routes, *names, settings.alerts.routes)
         self._desk = Desk(kb, settings)
-        self._inhibitor = Inhibitor(kb, self._routes.inhibit)
+        self._inhibitor = Inhibitor(kb.alerts, self._routes.inhibit)
 
     def due(self, now: float, limit: int = 100) -> list[str]:
         """Ids of groups whose time has come, due longest first."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from whystall.agent_server.alerts.matchers import Matchers, all_match, parse
 
@@ -28,6 +28,18 @@ class Held:
     kind: Literal["silence", "maintenance", "mute", "inactive", "inhibited"]
     name: str
     source: str = ""
+
+
+class Firing(Protocol):
+    """The alerts that fire: those of the knowledge base (`journal.alerts.Alerts`), or those of a test."""
+
+    def version(self) -> object:
+        """What is another one where they may be others."""
+        ...
+
+    def firing(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Fingerprint and labels of each."""
+        ...
 
 
 class Muting:
@@ -81,10 +93,10 @@ class Inhibitor:
     them have nothing in common, but Alertmanager's rule applies to them.
     """
 
-    def __init__(self, kb: KnowledgeBase, rules: tuple[InhibitRule, ...]) -> None:
-        self._kb = kb
+    def __init__(self, alerts: Firing, rules: tuple[InhibitRule, ...]) -> None:
+        self._alerts = alerts
         self._rules = rules
-        self._version: tuple[float, int] | None = None
+        self._version: object = None
         # per rule: the values of its labels -> (fingerprint, whether it is one of those that are held back too)
         self._sources: list[dict[tuple[str, ...], list[tuple[str, bool]]]] = []
 
@@ -106,11 +118,11 @@ class Inhibitor:
 
     def _look(self) -> None:
         """Bring the alerts that fire up to date, where any was said of since."""
-        version = self._kb.alerts.version()
+        version = self._alerts.version()
         if version == self._version:
             return
         found: list[dict[tuple[str, ...], list[tuple[str, bool]]]] = [defaultdict(list) for _ in self._rules]
-        for fingerprint, labels in self._kb.alerts.firing():
+        for fingerprint, labels in self._alerts.firing():
             for rule, sources in zip(self._rules, found, strict=True):
                 if all_match(rule.source, labels):
                     values = tuple(labels.get(name, "") for name in rule.equal)

@@ -72,7 +72,9 @@ def relate(kb: KnowledgeBase, ticket: Ticket, things: Iterable[str], at: datetim
     for other, thing in kb.alerts.sharing(about, moment - span, moment + span):
         if other not in known:
             shared[other].append(thing)
-    nearest = sorted(shared, key=lambda other: (-len(shared[other]), int(other)))[:LINKS]
+    # What has only the kind of cause in common is a weak hint: one such link leads to the next.
+    strong = [other for other in shared if any(not thing.startswith("cause:") for thing in shared[other])]
+    nearest = sorted(strong, key=lambda other: (-len(shared[other]), -int(other)))[:LINKS] or list(shared)[:1]
     for other in nearest:
         link = Link(kind="related", ticket=other, why=sorted(shared[other])[:10], by="engine", at=told(at))
         ticket = kb.tickets.link(ticket.id, link)
