@@ -26,7 +26,7 @@ class Server:
     def __init__(self, service: Service | None, door: Door | None, mcp: Starlette | None) -> None:
         self._service = service
         self._door = door
-        routes = list(_routes(service))
+        routes = list(routes_of(service))
         self.paths = [route.path for route in routes]
         self.works = service is not None and service.settings.server.worker
         self._http = HttpServer(web_app(routes, mcp))
@@ -67,7 +67,7 @@ class Server:
             self._work.cancel()
 
 
-def _routes(service: Service | None) -> Iterator[Route]:
+def routes_of(service: Service | None) -> Iterator[Route]:
     """What is turned on. A route that needs what is not configured is not there."""
     if service is None:
         yield health_route(None, lambda: False)
