@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.settings.sources import Given
 
 HIDDEN = "(hidden)"
-_KEY = re.compile("key|(?<!_)token(?!s)|secret|password", re.IGNORECASE)
+_KEY = re.compile(r"key|token$|secret|password", re.IGNORECASE)
 
 
 class Shown(BaseModel):
