@@ -44,7 +44,4 @@ class Windows:
         for n in range(-_BEFORE, _AFTER):
             day = today + timedelta(days=n)
             if day.weekday() in self._days:
-                begins = instant(day + self._begins, self._zone)
-                ends = instant(day + self._ends, self._zone)
-                if begins < ends:
-                    yield begins, ends
+                yield instant(day + self._begins, self._zone), instant(day + self._ends, self._zone)

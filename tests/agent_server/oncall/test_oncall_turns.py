@@ -199,6 +199,13 @@ def test_the_clock_on_the_wall_decides(zone: str, start: str, every: str, length
     assert ", ".join(f"{at} {whose(rotation, at) or '-'}" for at in times) == expected
 
 
+def test_a_turn_ends_where_another_overtakes_the_next() -> None:
+    rotation = turns("Pacific/Apia", "2011-12-29T22:00", "hourly", length=5)
+    turn = rotation.at(utc("2011-12-30T13:30"))  # the next ones by number begin at 18:00Z, 23:00Z ..., the sixth at 14:00Z
+    assert turn is not None
+    assert turn.ends == utc("2011-12-30T14:00") == rotation.next_change(utc("2011-12-30T13:30"))
+
+
 def test_a_start_with_an_offset_is_a_moment_whose_clock_time_is_kept() -> None:
     rotation = turns("Europe/Berlin", "2026-03-27T08:00:00Z", "daily")  # 09:00 in Berlin
     assert (whose(rotation, "2026-03-29T06:59"), whose(rotation, "2026-03-29T07:00")) == ("b", "c")

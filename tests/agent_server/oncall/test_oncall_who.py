@@ -145,6 +145,7 @@ def test_until_when_it_holds() -> None:
     # A change that changes nothing is none: a rotation of one, an override that does not concern it.
     alone = settings({"rotation": "late"})
     assert who(alone, [], "s", utc("2026-12-01T00:00")).until is None
+    assert who(settings({"users": ["zoe"]}), [], "s", NOON).until is None
     assert who(settings(WEEK), [override(1, remove="zoe")], "s", NOON).until == utc("2026-11-09T09:00")
 
 
