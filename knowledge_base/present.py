@@ -26,7 +26,8 @@ from whystall.knowledge_base.models import (
 )
 from whystall.knowledge_base.profiled import COLUMNS
 from whystall.knowledge_base.reasoned import explained
-from whystall.knowledge_base.tickets.models import Ticket
+from whystall.knowledge_base.tickets.models import Event, Ticket
+from whystall.knowledge_base.tickets.present import beside
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, fit, render, voice, words
@@ -118,23 +119,32 @@ def diagnosis_text(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang
     return "\n".join([*kept, view.fill(words(lang)["labels"]["left_out"], left)]) + "\n" + end
 
 
-def ticket_text(ticket: Ticket, causes: Mapping[str, Cause], lang: Lang) -> str:
-    """A ticket as Markdown; see `tickets.ticket_markdown`."""
+def brief(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang) -> dict[str, Any]:
+    """What a chat tells of a diagnosis, each part as Markdown; the context of the templates of one."""
+    return _View("md", lang).diagnosis(diagnosis, causes, _EVIDENCE)
+
+
+def ticket_text(ticket: Ticket, causes: Mapping[str, Cause], lang: Lang, events: Sequence[Event] | None = None) -> str:
+    """A ticket as Markdown; see `drafting.ticket_markdown`."""
     view = _View("md", lang)
-    diagnosis = ticket.diagnosis
-    context = view.diagnosis(diagnosis, causes, None) if diagnosis else {}
-    cause = context.get("cause")
-    abnormal = [f for f in diagnosis.findings if f.polarity is Polarity.ABNORMAL] if diagnosis else []
-    others = [view.finding(f) for f in _worst_first(abnormal)]
+    d = ticket.diagnosis
+    known = ticket.analysis.matches if ticket.analysis else []
+    without = {"d": None, "cause": None, "matches": shown(known, "md", lang)}
+    context: dict[str, Any] = view.diagnosis(d, causes, None) if d else without
+    cause = context["cause"]
+    others = (
+        [view.finding(f) for f in _worst_first([f for f in d.findings if f.polarity is Polarity.ABNORMAL])] if d else []
+    )
     return render(
         "ticket.md",
         lang,
         k=ticket,
-        title=Safe(cause.title.get(lang)) if cause else words(lang)["labels"]["no_cause"],
+        title=ticket.human.title or view.title(d, cause),
         others=others[:_OTHERS],
         others_left=max(len(others) - _OTHERS, 0),
-        collectors=_collectors(diagnosis.coverage) if diagnosis else [],
+        collectors=_collectors(d.coverage) if d else [],
         **context,
+        **beside(ticket, causes, lang, events),
     )
 
 
@@ -202,6 +212,12 @@ class _View:
             "matches": shown(d.matches, self._suffix, self._lang, d.victim),
             "answered": not d.matches or any(not match.weak for match in d.matches),
         }
+
+    def title(self, d: Diagnosis | None, cause: Cause | None) -> Safe:
+        """What a ticket is called that nobody gave a title."""
+        if cause is not None:
+            return Safe(cause.title.get(self._lang))
+        return self._labels["no_cause"] if d is not None else words(self._lang)["tickets"]["untitled"]
 
     def _title(self, cause: str, causes: Mapping[str, Cause]) -> Safe:
         found = causes.get(cause)

@@ -29,12 +29,6 @@ _KNOWN = (
     *("ticket", "tickets", "incident", "incidents", "similar", "oncall", "throughput", "checkpoint", "running"),
 )
 
-Name = Literal[
-    *("yes", "no", "thanks", "help", "cancel", "status"),
-    *("acknowledge", "resolve", "close", "reopen", "comment", "assign", "link", "silence"),
-    *("ticket", "similar", "on_call", "tickets", "why", "jobs", "none"),
-]
-
 
 @dataclass(frozen=True)
 class Intent:
@@ -73,8 +67,8 @@ def understand(text: str) -> Intent:
 
 
 def wanted_of(text: str) -> Wanted:
-    """The job that `text` is about, as the resolver takes it: what is quoted, what is called a job, else what looks like
-    a name.
+    """The job that `text` is about, as the resolver takes it: what is quoted, what is called a job, else what looks
+    like a name.
     """
     quoted = re.search(r"[\"“「`]([^\"”」`]{1,200})[\"”」`]", text)
     if quoted is not None:

@@ -7,7 +7,6 @@ A day without a clock time is taken at noon, and a clock time that is over today
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 
 _MONDAY_FIRST = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -23,8 +22,7 @@ _UNITS = (
 )
 _NUMBER = r"(?P<n>[0-9]+(?:\.[0-9]+)?|half an|an?|one|two|three|[零〇一二两三四五六七八九十半]{1,3})"
 _SPAN = re.compile(
-    rf"(?<![\w.]){_NUMBER} *个?(?:(?P<u0>{_UNITS[0][0]})|(?P<u1>{_UNITS[1][0]})|(?P<u2>{_UNITS[2][0]})|(?P<u3>{_UNITS[3][0]})"
-    rf"|(?P<u4>{_UNITS[4][0]}))(?![A-Za-z])",
+    rf"(?<![\w.]){_NUMBER} *个?(?:{'|'.join(f'(?P<u{n}>{unit})' for n, (unit, _) in enumerate(_UNITS))})(?![A-Za-z])",
     re.IGNORECASE,
 )
 _LATER = re.compile(r" *(?:后|之后|以后|from now|later)", re.I)
@@ -57,7 +55,8 @@ _CLOCK = re.compile(
     re.I | re.A,
 )
 _ZH_CLOCK = re.compile(
-    r"(?P<part>凌晨|早上|早晨|清晨|上午|中午|下午|傍晚|晚上|晚|夜里)? *(?P<h>\d{1,2}|[一二两三四五六七八九十]{1,3}) *[点时]"
+    r"(?P<part>凌晨|早上|早晨|清晨|上午|中午|下午|傍晚|晚上|晚|夜里)? *"
+    r"(?P<h>\d{1,2}|[一二两三四五六七八九十]{1,3}) *[点时]"
     r"(?P<rest>半|一刻|三刻|整|(?:\d{1,2}|[零一二三四五六七八九十]{1,3})分?)?",
     re.A,
 )
@@ -116,12 +115,11 @@ def _zh_number(text: str) -> float | None:
 def _day(text: str, now: datetime) -> tuple[date, time | None] | None:
     """The day that `text` names, and the time of it that is usually meant."""
     if (match := _ISO.search(text)) is not None:
-        return _date(lambda: date(int(match["y"]), int(match["m"]), int(match["d"])))
+        return _date(int(match["y"]), int(match["m"]), int(match["d"]))
     if (match := _MONTH_DAY.search(text)) is not None:
-        month, day = int(match["m"]), int(match["d"])
-        found = _date(lambda: date(now.year, month, day))
+        found = _date(now.year, int(match["m"]), int(match["d"]))
         past = found is not None and found[0] < now.date()
-        return _date(lambda: date(now.year + 1, month, day)) if past else found
+        return _date(now.year + 1, int(match["m"]), int(match["d"])) if past else found
     if (match := _ZH_WEEKDAY.search(text)) is not None:
         return _weekday(_ZH_DAYS[match["day"]], match["which"] or "", now), None
     for pattern, days, usual in _DAYS:
@@ -134,9 +132,9 @@ def _day(text: str, now: datetime) -> tuple[date, time | None] | None:
     return None
 
 
-def _date(make: Callable[[], date]) -> tuple[date, None] | None:
+def _date(year: int, month: int, day: int) -> tuple[date, None] | None:
     try:
-        return make(), None
+        return date(year, month, day), None
     except ValueError:
         return None
 
@@ -167,9 +165,7 @@ def _clock(text: str) -> time | None:
 def _zh_time(match: re.Match[str]) -> time | None:
     hour = int(match["h"]) if match["h"].isdigit() else int(_zh_number(match["h"]) or 0)
     part, rest = match["part"] or "", match["rest"] or ""
-    if hour < 12 and part in ("下午", "傍晚", "晚上", "晚", "夜里"):
-        hour += 12
-    elif part == "中午" and hour < 4:
+    if hour < 12 and (part in ("下午", "傍晚", "晚上", "晚", "夜里") or (part == "中午" and hour < 4)):
         hour += 12
     minute = {"半": 30, "一刻": 15, "三刻": 45, "整": 0, "": 0}.get(rest)
     if minute is None:

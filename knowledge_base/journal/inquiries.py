@@ -34,8 +34,8 @@ class Listener(BaseModel):
 
 
 class Inquiry(BaseModel):
-    """One look. `process`: ``PID:START_TICKS``, or ``host``. `job`, `rank`: as they are shown. `step`: what was last told
-    of its progress.
+    """One look. `process`: ``PID:START_TICKS``, or ``host``. `job`, `program`, `rank`: what is shown of it.
+    `step`: what was last told of its progress.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -47,6 +47,7 @@ class Inquiry(BaseModel):
     pid: int | None = None
     rank: int | None = None
     job: str = ""
+    program: str = ""
     symptom: str = ""
     step: str = ""
     listeners: list[Listener] = Field(default_factory=list)
@@ -59,7 +60,15 @@ class Inquiries:
         self._file = file
 
     def join(
-        self, process: str, listener: Listener, *, pid: int | None, rank: int | None, job: str, symptom: str
+        self,
+        process: str,
+        listener: Listener,
+        *,
+        pid: int | None,
+        rank: int | None,
+        job: str,
+        program: str,
+        symptom: str,
     ) -> tuple[Inquiry, bool]:
         """The running inquiry into `process`, to which `listener` now listens; and whether it is a new one."""
         with self._file.write() as db:
@@ -71,8 +80,8 @@ class Inquiries:
                     self._put(found)
                 return found, False
             made = Inquiry(
-                id=0, process=process, state="running", created=stamp(), pid=pid, rank=rank, job=job, symptom=symptom,
-                listeners=[listener],
+                id=0, process=process, state="running", created=stamp(), pid=pid, rank=rank, job=job, program=program,
+                symptom=symptom, listeners=[listener],
             )  # fmt: skip
             number = db.execute(
                 "INSERT INTO inquiries (process, state, created, body) VALUES (?, 'running', ?, ?) RETURNING id",

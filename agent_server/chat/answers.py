@@ -1,0 +1,267 @@
+"""What is answered by looking something up: who is on call, tickets, past incidents, jobs of this machine.
+
+Nothing is changed. Methods block for as long as a file is read; call them in a thread.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from whystall.agent_server.chat import telling
+from whystall.agent_server.chat.intents import Intent
+from whystall.agent_server.chat.telling import outgoing
+from whystall.agent_server.chat.times import when
+from whystall.agent_server.chat.wire import Outgoing
+from whystall.agent_server.jobs.models import Job, Missed, Resolution
+from whystall.knowledge_base.models import Lang
+from whystall.prompts.chat import name, say
+from whystall.prompts.escape import Safe, short
+from whystall.prompts.quantities import quantity
+from whystall.prompts.render import words
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from whystall.agent_server.oncall.who import OnCall
+    from whystall.agent_server.settings.model import Settings
+    from whystall.knowledge_base.models import Match
+    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.knowledge_base.tickets.models import State
+
+SHOWN = 10
+_CLOSE = 0.8
+_NAME = 120
+# What of a question about who is on call is no name of a schedule.
+_ASKING = frozenset(
+    (
+        *(
+            "who",
+            "whom",
+            "is",
+            "s",
+            "on",
+            "call",
+            "oncall",
+            "on-call",
+            "duty",
+            "the",
+            "for",
+            "at",
+            "now",
+            "right",
+            "do",
+        ),
+        *("i", "we", "pager", "has", "have", "shift", "whose", "it", "responsible", "will", "be", "this", "next", "in"),
+        *("of", "to", "a", "am", "pm", "page", "contact", "ping", "today", "tonight", "tomorrow", "yesterday", "night"),
+        *("morning", "evening", "afternoon", "weekend", "week", "monday", "tuesday", "wednesday", "thursday", "friday"),
+        *("saturday", "sunday", "mon", "tue", "wed", "thu", "fri", "sat", "sun", "noon", "midnight", "hours", "hour"),
+        *("day", "days", "minutes", "after", "from", "and", "please", "currently", "team", "schedule", "should", "can"),
+        *("what", "about", "handles", "handling", "escalate", "ask", "someone", "anyone", "there", "with", "my", "our"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers from `kb` and `settings` (None: there are none)."""
+
+    kb: KnowledgeBase
+    settings: Settings | None
+
+    # --- on call ----------------------------------------------------------------------------------------------------
+
+    def on_call(self, intent: Intent, lang: Lang, now: datetime) -> Outgoing:
+        """Who is on call, in the schedules that are meant, at the time that is meant."""
+        title = say(lang, "title.on_call")
+        schedules = sorted(self.settings.oncall.schedules) if self.settings is not None else []
+        if not schedules:
+            return outgoing(lang, [say(lang, "on_call.not_set_up")], title)
+        chosen, unknown = self._schedules(intent.text, schedules, lang)
+        if unknown:
+            comma = words(lang)["marks"]["comma"]
+            known = Safe(comma.join(name(one) for one in schedules[:SHOWN]))
+            return outgoing(lang, [say(lang, "on_call.unknown", name(unknown), known)], title)
+        at = when(intent.text, now)
+        lines = [self._turn(turn, lang, at, now) for turn in self.turns(chosen[:SHOWN], at or now)]
+        lines += [say(lang, "jobs.more", len(chosen) - SHOWN)] if len(chosen) > SHOWN else []
+        return outgoing(lang, [f"- {line}" for line in lines] if len(lines) > 1 else lines, title)
+
+    def turns(self, schedules: Sequence[str], at: datetime) -> list[OnCall]:
+        """Who is on call in each of `schedules` at `at`."""
+        from whystall.agent_server.oncall.who import who
+
+        assert self.settings is not None  # noqa: S101 - callers have schedules
+        overrides = self.kb.overrides.all()
+        return [who(self.settings.oncall, overrides, schedule, at) for schedule in schedules]
+
+    def _schedules(self, text: str, known: Sequence[str], lang: Lang) -> tuple[list[str], str]:
+        """The schedules that `text` means; and a name in it that is none."""
+        assert self.settings is not None  # noqa: S101 - the caller looked
+        lowered = {one.lower(): one for one in known}
+        tokens = [t.lower() for t in re.findall(r"[A-Za-z][\w.-]*", text, re.ASCII)]
+        named = [lowered[t] for t in tokens if t in lowered]
+        if named:
+            return list(dict.fromkeys(named)), ""
+        categories = {**words(lang)["categories"]}
+        meant = [
+            c for c, word in categories.items() if c != "none" and (str(word).lower() in text.lower() or c in tokens)
+        ]
+        of_category = [s for c in meant if (s := self.settings.oncall.categories.get(c)) is not None]
+        if of_category:
+            return list(dict.fromkeys(of_category)), ""
+        left = [t for t in tokens if t not in _ASKING and not t.isdigit()]
+        for token in left:
+            if close := difflib.get_close_matches(token, lowered, 1, _CLOSE):
+                return [lowered[close[0]]], ""
+        after = re.search(r"(?:\bfor|\bof) +(?:the +)?([A-Za-z][\w.-]*)", text, re.I | re.A)
+        if after is not None and after[1].lower() in left:
+            return [], after[1]
+        default = self.settings.oncall.schedule
+        return ([default] if default is not None else list(known)), ""
+
+    def _turn(self, turn: OnCall, lang: Lang, asked: datetime | None, now: datetime) -> Safe:
+        at = Safe(clock(asked, now)) if asked is not None else say(lang, "on_call.now")
+        if not turn.users:
+            return say(lang, "on_call.nobody", schedule=name(turn.schedule), at=at)
+        comma = words(lang)["marks"]["comma"]
+        users = Safe(comma.join(self._person(user) for user in turn.users))
+        until = say(lang, "on_call.until", Safe(clock(turn.until, now))) if turn.until is not None else ""
+        return say(lang, "on_call.is", schedule=name(turn.schedule), at=at, users=users, until=until)
+
+    def _person(self, user: str) -> Safe:
+        person = self.settings.users.get(user) if self.settings is not None else None
+        return name(short(person.name, _NAME)) if person is not None and person.name else name(user)
+
+    # --- tickets ----------------------------------------------------------------------------------------------------
+
+    def ticket(self, id: str, lang: Lang) -> Outgoing:
+        """The ticket `id`, or that there is none."""
+        try:
+            return telling.ticket_message(self.kb.tickets.get(id), lang)
+        except ToolError as error:
+            if error.code is not ErrorCode.NOT_FOUND:
+                raise
+            return outgoing(lang, [say(lang, "ticket.there_is_none", name(id))])
+
+    def tickets(self, intent: Intent, lang: Lang, user: str) -> Outgoing:
+        """Tickets in the states that are meant; those of `user` where "my" is said."""
+        from whystall.knowledge_base.tickets.rows import Wanted
+
+        states = states_of(intent.text)
+        mine = user if user and re.search(r"\b(?:my|mine)\b|我的", intent.text, re.I) else None
+        wanted = Wanted(states=states, assignee=mine)
+        return telling.tickets_message(self.kb.tickets.lines(wanted, SHOWN), self.kb.tickets.count(wanted), lang)
+
+    def similar(self, text: str, lang: Lang) -> Outgoing:
+        """Past incidents that share words with `text`."""
+        return telling.similar_message(self.kb.search(text, 3), lang)
+
+    def matches(self, diagnosis: str) -> list[Match]:
+        """Past incidents that resemble a diagnosis that is stored."""
+        return list(self.kb.get_diagnosis(diagnosis).matches)
+
+
+def states_of(text: str) -> tuple[State, ...]:
+    """The states that are named; those of live tickets where none is."""
+    said: tuple[tuple[str, State], ...] = (
+        (r"\backnowledged\b|\backed\b|处理中|已认领|已确认", "acknowledged"),
+        (r"(?<!un)(?<!not )\bresolved\b|(?<!未)已?解决", "resolved"),
+        (r"\bclosed\b|已关闭|已结单", "closed"),
+    )
+    found = tuple(state for pattern, state in said if re.search(pattern, text, re.I) and not _denied(pattern, text))
+    if re.search(r"\b(?:all|every)\b(?!.*\bopen\b)|所有|全部", text, re.I) and not found:
+        return ()
+    return found or ("open", "acknowledged")
+
+
+def _denied(pattern: str, text: str) -> bool:
+    return re.search(rf"(?:not|n't|没有?|未|还没)[ 被]*(?:{pattern})", text, re.I) is not None
+
+
+def clock(moment: datetime, now: datetime) -> str:
+    """`moment` by the clock of `now`: with its date, since "tomorrow" is another day elsewhere, and its zone."""
+    local = moment.astimezone(now.tzinfo)
+    return f"{local:%Y-%m-%d %H:%M} {local:%Z}".strip()
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+
+def job_line(job: Job, lang: Lang, n: int) -> Safe:
+    """One of several jobs."""
+    ranks = _ranks(job, lang)
+    age = say(lang, "jobs.age", Safe(quantity(job.age_s, "s"))) if job.age_s >= 1 else ""
+    program = name(short(job.program, _NAME))
+    return say(lang, "jobs.line", n=n, job=_called(job), pid=job.pid, program=program, ranks=ranks, age=age)
+
+
+def _called(job: Job) -> Safe:
+    kind, _, key = job.id.partition(":")
+    label = name(short(job.name, _NAME))
+    return label if kind in ("process", "run") else Safe(f"{label} ({name(short(f'{kind} {key}', _NAME))})")
+
+
+def _ranks(job: Job, lang: Lang) -> Safe:
+    if job.ranks:
+        of = say(lang, "jobs.of", job.world_size) if job.world_size and job.world_size != len(job.ranks) else ""
+        return say(lang, "jobs.ranks", here=len(job.ranks), of=of)
+    return say(lang, "jobs.processes", job.processes) if job.processes > 1 else Safe("")
+
+
+def jobs_message(jobs: Sequence[Job], left: int, missed: Missed, lang: Lang) -> Outgoing:
+    """The jobs of this machine."""
+    title = say(lang, "title.jobs")
+    if not jobs:
+        return outgoing(lang, [say(lang, "jobs.nothing"), *missed_lines(missed, lang)], title)
+    lines: list[str] = [say(lang, "jobs.list")]
+    lines += [job_line(job, lang, n) for n, job in enumerate(jobs, 1)]
+    lines += [say(lang, "jobs.more", left)] if left > 0 else []
+    return outgoing(lang, [*lines, *missed_lines(missed, lang)], title)
+
+
+def found_message(found: Resolution, lang: Lang) -> Outgoing:
+    """What was found of a job that somebody only asks after."""
+    title = say(lang, "title.jobs")
+    if found.status == "several":
+        return question(found, lang)
+    if found.job is None or found.pid is None:
+        return not_found(found, lang)
+    rank = say(lang, "jobs.rank", found.rank) if found.rank is not None else ""
+    line = say(
+        lang, "jobs.found", job=_called(found.job), pid=found.pid, program=name(short(found.job.program, _NAME)),
+        rank=rank, more=_ranks(found.job, lang),
+    )  # fmt: skip
+    return outgoing(lang, [line, *missed_lines(found.missed, lang)], title)
+
+
+def question(found: Resolution, lang: Lang) -> Outgoing:
+    """Which of several jobs is meant."""
+    head = "jobs.close" if "close" in found.how else "jobs.several"
+    lines: list[str] = [say(lang, head)]
+    lines += [job_line(job, lang, n) for n, job in enumerate(found.jobs, 1)]
+    lines += [say(lang, "jobs.more", found.left_out)] if found.left_out else []
+    return outgoing(lang, [*lines, *missed_lines(found.missed, lang)], say(lang, "title.question"))
+
+
+def not_found(found: Resolution, lang: Lang) -> Outgoing:
+    """That nothing is called so, and what was tried; what could not be read may have been it."""
+    elsewhere = next((code for code in found.tried if code.startswith("elsewhere:")), None)
+    if elsewhere is not None:
+        return outgoing(lang, [say(lang, "jobs.elsewhere", name(elsewhere.partition(":")[2]))])
+    lines: list[str] = [say(lang, "jobs.none", telling.tried(found.tried, lang))]
+    lines += missed_lines(found.missed, lang)
+    lines += [job_line(job, lang, n) for n, job in enumerate(found.jobs, 1)]
+    return outgoing(lang, lines, say(lang, "title.jobs"))
+
+
+def missed_lines(missed: Missed, lang: Lang) -> list[str]:
+    """What the inventory could not see; processes that ended meanwhile are no one's job."""
+    return [
+        say(lang, f"jobs.missed.{what}", count)
+        for what, count in (("denied", missed.denied), ("beyond", missed.beyond))
+        if count
+    ]
