@@ -57,6 +57,13 @@ def markdown_code(value: object) -> Safe:
     return Safe(f"{fence}{pad}{text}{pad}{fence}")
 
 
+def markdown_block(value: object) -> Safe:
+    """`value` as a fenced block, with its lines: nothing in it is markup, and no line in it ends the fence."""
+    lines = [printable(line) for line in str(value).split("\n")]
+    fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0))
+    return Safe("\n".join([f"{fence}text", *lines, fence]))
+
+
 def plain(value: object) -> Safe:
     """`value` for a terminal or a model."""
     return value if isinstance(value, Safe) else Safe(printable(str(value)))

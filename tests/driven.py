@@ -100,8 +100,10 @@ class Home:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("WHYSTALL_HOME", str(self.path))
             with App().closing() as app:
-                found = app.kb().tickets.get(id)
-        shown = [text for lang in LANGS for text in (words.ticket_text(found, lang), words.tickets_text([found], lang))]
+                found, lines = app.kb().tickets.get(id), app.kb().tickets.lines()
+                told = app.kb().tickets.events(id)
+        shown = [words.ticket_text(found, lang, told) for lang in LANGS]
+        shown += [words.tickets_text(lines, 0, lang) for lang in LANGS]
         return "\n".join([*shown, found.model_dump_json()])
 
     def stored(self) -> bytes:

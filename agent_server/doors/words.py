@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.replaying import Replay
     from whystall.agent_server.stack_conversions import StackConversion
     from whystall.knowledge_base.models import Diagnosis, Incident, Lang
-    from whystall.knowledge_base.tickets.models import Ticket
+    from whystall.knowledge_base.tickets.models import Event, Line, Ticket
     from whystall.tools.contract.result import ToolResult
 
 
@@ -33,19 +33,19 @@ def diagnosis_text(diagnosis: Diagnosis, lang: Lang) -> str:
     return present.diagnosis_text(diagnosis, load_causes(), lang)
 
 
-def ticket_text(ticket: Ticket, lang: Lang) -> str:
-    """A ticket as Markdown."""
-    from whystall.knowledge_base import present
+def ticket_text(ticket: Ticket, lang: Lang, events: Sequence[Event] | None = None) -> str:
+    """A ticket as Markdown; with its history `events` and what people said of it, where they are given."""
     from whystall.knowledge_base.causes import load_causes
+    from whystall.knowledge_base.tickets.drafting import ticket_markdown
 
-    return present.ticket_text(ticket, load_causes(), lang)
+    return ticket_markdown(ticket, lang, load_causes(), events)
 
 
-def tickets_text(tickets: Sequence[Ticket], lang: Lang) -> str:
-    """One line for each ticket."""
-    from whystall.prompts.render import render
+def tickets_text(lines: Sequence[Line], left: int, lang: Lang) -> str:
+    """One line for each ticket; `left`: how many more there are."""
+    from whystall.knowledge_base.tickets.present import lines_text
 
-    return render("tickets.txt", lang, tickets=tickets)
+    return lines_text(lines, left, lang)
 
 
 def incident_text(incident: Incident, lang: Lang) -> str:

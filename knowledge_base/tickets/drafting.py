@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from whystall.knowledge_base.faults import dedup_key
 from whystall.knowledge_base.models import Cause, Diagnosis, Lang, Verdict
-from whystall.knowledge_base.tickets.models import Classification, Decision, Ticket
+from whystall.knowledge_base.tickets.models import Classification, Decision, Event, Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 
@@ -107,11 +107,16 @@ def severity(diagnosis: Diagnosis) -> Severity:
     return Severity.MAJOR
 
 
-def ticket_markdown(ticket: Ticket, lang: Lang, causes: Mapping[str, Cause]) -> str:
-    """`ticket` as Markdown in `lang`. Text from the host is inert in it: names stand in code spans."""
+def ticket_markdown(
+    ticket: Ticket, lang: Lang, causes: Mapping[str, Cause], events: Sequence[Event] | None = None
+) -> str:
+    """`ticket` as Markdown in `lang`. Text from the host is inert in it: names stand in code spans, and what people
+    wrote in blocks, apart from what whystall made. `events`: its history; None leaves out that and what people said
+    of it, for whom has both elsewhere.
+    """
     from whystall.knowledge_base.present import ticket_text  # Jinja is loaded only when something is shown
 
-    return ticket_text(ticket, causes, lang)
+    return ticket_text(ticket, causes, lang, events)
 
 
 def ticket_json(ticket: Ticket) -> str:

@@ -35,6 +35,7 @@ What = Literal[
     "assigned",
     "escalated",
     "diagnosed",
+    "triaged",
     "classified",
     "linked",
     "unlinked",
@@ -247,3 +248,4 @@ class Line(Model):
     cause: str = ""
     verdict: str = ""
     assignee: str = ""
+    closed_as: ClosedAs | None = None

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
 _INSERT = """INSERT INTO tickets (dedup_key, state, created, updated, revision, origin, fault, severity, category,
-        component, occurrences, title, target, cause, verdict, assignee, body)
+        component, occurrences, title, target, cause, verdict, assignee, closed_as, body)
     VALUES (:dedup_key, :state, :created, :updated, :revision, :origin, :fault, :severity, :category, :component,
-        :occurrences, :title, :target, :cause, :verdict, :assignee, '')"""
+        :occurrences, :title, :target, :cause, :verdict, :assignee, :closed_as, '')"""
 _UPDATE = """UPDATE tickets SET dedup_key = :dedup_key, state = :state, created = :created, updated = :updated,
         revision = :revision, origin = :origin, fault = :fault, severity = :severity, category = :category,
         component = :component, occurrences = :occurrences, title = :title, target = :target, cause = :cause,
-        verdict = :verdict, assignee = :assignee, body = :body WHERE id = :id"""
+        verdict = :verdict, assignee = :assignee, closed_as = :closed_as, body = :body WHERE id = :id"""
 # The order is that of an index: what is not wanted is passed over, and no more is read than is shown.
 _WHERE = """WHERE (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
     AND (:severities = '[]' OR severity IN (SELECT value FROM json_each(:severities)))
@@ -158,6 +158,7 @@ def _columns(ticket: Ticket) -> dict[str, Any]:
         "target": diagnosis.target if diagnosis else "",
         "cause": (diagnosis.cause or "") if diagnosis else "",
         "verdict": diagnosis.verdict.value if diagnosis else "",
+        "closed_as": ticket.closed_as,
         "assignee": assignment.users[0] if assignment and assignment.users else "",
     }
 

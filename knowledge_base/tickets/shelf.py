@@ -112,7 +112,7 @@ class Tickets:
             made = rows.insert(
                 db, life.inert(fresh).model_copy(update={"schema_version": TICKET_VERSION, "revision": 1})
             )
-            rows.tell(db, made, "opened", by, made.created, detail)
+            rows.tell(db, made, "opened", by, made.updated, detail)
         return made
 
     def seen_again(self, id: str, by: str, at: str = "", detail: str = "", *, times: int = 1, **fields: Any) -> Ticket:

@@ -74,7 +74,7 @@ def in_step(path: Path) -> None:
     """Each ticket's columns say what its record says, and its history ends with its revision."""
     with closing(sqlite3.connect(path)) as other:
         names = "id, dedup_key, state, created, updated, revision, origin, fault, severity, category, component,"
-        names += " occurrences, title, target, cause, verdict, assignee, body"
+        names += " occurrences, title, target, cause, verdict, assignee, closed_as, body"
         for row in other.execute(f"SELECT {names} FROM tickets").fetchall():
             body = json.loads(row[-1])
             found = dict(zip(names.split(", "), row, strict=True))

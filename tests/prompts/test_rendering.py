@@ -17,7 +17,8 @@ from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Incident, Lang, Match, Verdict, Words
 from whystall.knowledge_base.present import TEXT_LIMIT, diagnosis_text, hits_text, result_text
 from whystall.knowledge_base.tickets import drafting as tickets
-from whystall.knowledge_base.tickets.models import Check, Ticket, Verification
+from whystall.knowledge_base.tickets.models import Check, Line, Ticket, Verification
+from whystall.knowledge_base.tickets.present import lines_text
 from whystall.prompts import mcp
 from whystall.prompts.escape import Safe, markdown, markdown_code, placed, plain_code, short
 from whystall.prompts.render import LANGS, fill, render
@@ -69,6 +70,14 @@ def case(text: str) -> Diagnosis:
 def ticket(diagnosis: Diagnosis, **changes: Any) -> Ticket:
     drafted = tickets.draft(diagnosis, load_causes(), "2025-01-01T00:00:00Z")
     return drafted.model_copy(update={"id": "3", **changes})
+
+
+def line_of(diagnosis: Diagnosis) -> Line:
+    """What a list says of a ticket of `diagnosis` whose title is the name of its target too."""
+    text = diagnosis.target
+    names = {name: text for name in ("category", "component", "title", "target", "cause", "verdict", "assignee")}
+    common = {"id": "3", "state": "closed", "closed_as": "fixed", "severity": "major", "origin": "alert"}
+    return Line(created=text, updated=text, revision=1, occurrences=2, **common, **names)
 
 
 def checked(text: str) -> Verification:
@@ -144,7 +153,7 @@ def lines_of_texts(text: str, lang: Lang) -> dict[str, int]:
         "result": result_text(result(3, text), lang),
         "hits": hits_text([match().model_copy(update={"title": Words(en=text, zh=text)})], lang),
         "incident": render("incident.txt", lang, i=incident),
-        "tickets": render("tickets.txt", lang, tickets=[ticket(case(text))]),
+        "tickets": lines_text([line_of(case(text))], 3, lang),
     }
     for name, said in shown.items():
         bad = [c for c in said if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")]

@@ -10,8 +10,9 @@ from typing import Any, get_args
 import pytest
 from making import finding
 
+from whystall.knowledge_base.classify import rules
 from whystall.knowledge_base.models import Cause, CauseState, Lang, Verdict
-from whystall.knowledge_base.tickets.models import Ticket
+from whystall.knowledge_base.tickets.models import ClosedAs, LinkKind, Origin, State, What
 from whystall.prompts.render import LANGS, voice, words
 from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.kinds import KINDS
@@ -56,8 +57,12 @@ def test_every_code_has_words(lang: str) -> None:
     assert said["verdicts"].keys() == said["verdict_lines"].keys() == {v.value for v in Verdict}
     assert said["severities"].keys() == {s.value for s in Severity}
     assert said["status"].keys() == {s.value for s in Status}
-    assert said["categories"].keys() == set(get_args(Cause.model_fields["category"].annotation))
-    assert said["states"].keys() == set(get_args(Ticket.model_fields["state"].annotation))
+    told = {*get_args(Cause.model_fields["category"].annotation), *rules.categories(), rules.UNKNOWN}
+    assert said["categories"].keys() == told
+    assert said["states"].keys() == set(get_args(State))
+    tickets = said["tickets"]
+    codes = {"closed_as": ClosedAs, "origins": Origin, "link": LinkKind, "events": What}
+    assert {name: tickets[name].keys() for name in codes} == {name: set(get_args(c)) for name, c in codes.items()}
     assert {spec.subject for spec in KINDS.values()} <= said["subjects"].keys()
     assert len(CauseState) == 4
 

@@ -1,0 +1,261 @@
+"""What a ticket shows beside its diagnosis: who decided what, who has it, what was made out, what people said.
+
+Words of people and of other programs stand in blocks and code spans, apart from what whystall made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whystall.knowledge_base.matched import command
+from whystall.knowledge_base.models import Cause, Lang
+from whystall.knowledge_base.tickets.models import Assignment, Decision, Event, Line, Ticket
+from whystall.prompts.escape import Safe, markdown_block, short
+from whystall.prompts.quantities import quantity
+from whystall.prompts.render import FORMATS, fill, render, voice, words
+
+LABELS, LINKS, COMMENTS, EVENTS = 40, 40, 30, 60
+_CODES = 6
+_VALUE = 200
+
+
+def beside(ticket: Ticket, causes: Mapping[str, Cause], lang: Lang, events: Sequence[Event] | None) -> dict[str, Any]:
+    """The context of the template for everything but the diagnosis. `events`: its history; None leaves out that and
+    the comments, for a reader who has both elsewhere.
+    """
+    says = _Says("md", lang)
+    return {
+        "state": says.state(ticket),
+        "category": says.category(ticket.category),
+        "assigned": says.assigned(ticket.assignment),
+        "decisions": says.decisions(ticket, causes),
+        "reported": says.reported(ticket),
+        "labels": says.labels(ticket),
+        "analysis": says.analysis(ticket),
+        "prose": says.prose(ticket),
+        "prose_by": says.prose_by(ticket),
+        "links": says.links(ticket),
+        "trackers": says.trackers(ticket),
+        "comments": says.comments(ticket) if events is not None else [],
+        "history": says.history(events or []),
+    }
+
+
+def lines_text(lines: Sequence[Line], left: int, lang: Lang) -> str:
+    """One line for each ticket; `left`: how many more there are."""
+    says = _Says("txt", lang)
+    return render("tickets.txt", lang, lines=[says.line(line) for line in lines], left=left)
+
+
+def history_text(events: Sequence[Event], lang: Lang) -> str:
+    """One line for each change of a ticket, for a terminal."""
+    says = _Says("txt", lang)
+    return "\n".join(says.event(event) for event in events)
+
+
+class _Says:
+    """Puts parts of tickets into words of one language, escaped for one format."""
+
+    def __init__(self, suffix: str, lang: Lang) -> None:
+        self._lang: Lang = lang
+        self._words: dict[str, Any] = words(lang)
+        self._own: dict[str, Any] = self._words["tickets"]
+        self._format = FORMATS[suffix]
+        self._voice = voice(suffix, lang)
+        marks = self._words["marks"]
+        self._comma, self._colon, self._semicolon = marks["comma"], marks["colon"], marks["semicolon"]
+
+    def line(self, line: Line) -> Safe:
+        parts = [
+            Safe(line.id),
+            self._closed(line.state, line.closed_as),
+            self._words["severities"][line.severity.value],
+            Safe(line.updated),
+            self._fill(self._own["line_seen"], line.occurrences),
+            self._name(line.assignee or "-"),
+        ]
+        if line.verdict:
+            parts += [Safe(line.verdict), Safe(line.cause) if line.cause else self._own["no_cause"]]
+            parts.append(self._name(line.target))
+        else:
+            parts += [self._name(f"{line.category}/{line.component}"), self._name(line.title or "-")]
+        return Safe("  ".join(parts))
+
+    def state(self, ticket: Ticket) -> Safe:
+        said = self._closed(ticket.state, ticket.closed_as)
+        if ticket.ended is None:
+            return said
+        return Safe(self._semicolon.join([said, self._fill(self._own["ended"], self._name(ticket.ended))]))
+
+    def category(self, value: str) -> Safe:
+        found = self._words["categories"].get(value)
+        return found if found is not None else self._name(value)
+
+    def assigned(self, given: Assignment | None) -> Safe:
+        own = self._own
+        if given is None:
+            return Safe(own["not_assigned"])
+        users = Safe(own["then"].join(self._name(user) for user in given.users)) or own["nobody"]
+        facts = [users, self._coded(own["rule"], given.rule)]
+        if given.schedule:
+            facts.append(self._fill(own["schedule"], self._name(given.schedule)))
+        if given.why:
+            facts.append(self._coded(own["why"], given.why))
+        if given.level:
+            facts.append(self._fill(own["step"], given.level))
+        if given.until:
+            facts.append(self._fill(own["until"], self._name(given.until)))
+        return Safe(self._semicolon.join(facts))
+
+    def decisions(self, ticket: Ticket, causes: Mapping[str, Cause]) -> list[Safe]:
+        """Severity, category, component and, where nobody has looked, the cause that its words point at."""
+        told = ticket.classification
+        if told is None:
+            return []
+        labels, severities = self._words["labels"], self._words["severities"]
+        severity = severities.get(told.severity.value) or self._name(told.severity.value)
+        called = self._own["source_severity"]
+        more = [self._fill(called, self._name(told.source_severity))] if told.source_severity else []
+        found = [
+            self._decision(labels["severity"], severity, told.severity, self._severity, more),
+            self._decision(labels["category"], self.category(told.category.value), told.category, self.category),
+            self._decision(labels["component"], self._name(told.component.value), told.component, self._name),
+        ]
+        if told.cause is not None and ticket.diagnosis is None:
+
+            def title(id: object) -> Safe:
+                cause = causes.get(str(id))
+                return Safe(cause.title.get(self._lang)) if cause else self._name(id)
+
+            doubt = [self._own["not_looked"]]
+            found.append(self._decision(self._own["cause"], title(told.cause.value), told.cause, title, doubt))
+        return found
+
+    def reported(self, ticket: Ticket) -> Safe | None:
+        """What was written, as a block; None where nothing was, or no more than the heading says."""
+        return markdown_block(ticket.human.description) if ticket.human.description else None
+
+    def labels(self, ticket: Ticket) -> Safe | None:
+        named = [self._name(f"{name}={short(value, _VALUE)}") for name, value in ticket.labels.items()]
+        return self._fill(self._own["labels"], self._listed(named, LABELS)) if named else None
+
+    def analysis(self, ticket: Ticket) -> list[Safe]:
+        """What became of the look, and what would tell more. Once there is a diagnosis, that is what counts."""
+        own, told = self._own, ticket.analysis
+        if ticket.diagnosis is not None:
+            return []
+        found: list[Safe] = []
+        code = told.triage if told is not None else ""
+        if code:
+            kind, _, rest = code.partition(":")
+            text = own["triage"].get(kind)
+            found.append(self._fill(text, self._name(rest)) if text is not None else self._name(code))
+        if told is not None and told.checks:
+            checks = self._comma.join(self._name(command(tool, None)) for tool in told.checks)
+            found.append(self._fill(own["look"], Safe(checks)))
+        if ticket.ended is None and code != "queued":
+            found.append(self._fill(own["look_by_hand"], ticket.id))
+        return found
+
+    def prose(self, ticket: Ticket) -> list[Safe]:
+        claims = ticket.analysis.prose if ticket.analysis is not None else []
+        return [self._fill("{} ({})", c.text, Safe(self._comma.join(map(self._name, c.findings)))) for c in claims]
+
+    def prose_by(self, ticket: Ticket) -> Safe:
+        model = ticket.analysis.model if ticket.analysis is not None else ""
+        return self._fill(self._own["model_note"], self._name(model or "-"))
+
+    def links(self, ticket: Ticket) -> list[Safe]:
+        found = []
+        for link in ticket.links:
+            said = self._fill(self._own["link"][link.kind], link.ticket)
+            why = self._comma.join(self._coded(self._own["codes"], code) for code in link.why[:_CODES])
+            found.append(Safe(f"{said} ({why})") if why else said)
+        return self._bounded(found, LINKS)
+
+    def trackers(self, ticket: Ticket) -> list[Safe]:
+        found = []
+        for remote in ticket.remotes:
+            said = self._fill(self._own["tracker"], sink=self._name(remote.sink), ref=self._name(remote.ref))
+            found.append(Safe(f"{said} {self._name(remote.url)}") if remote.url else said)
+        return found
+
+    def comments(self, ticket: Ticket) -> list[tuple[Safe, Safe]]:
+        """Who said it, when and where, and what, as a block; the latest ones."""
+        said = ticket.human.comments
+        heads = self._own["comment"]
+        shown = [
+            (
+                self._fill(heads, by=self._name(c.by or "-"), at=self._name(c.at), source=self._name(c.source)),
+                markdown_block(c.text),
+            )
+            for c in said[-COMMENTS:]
+        ]
+        left = len(said) - len(shown)
+        return [(self._fill(self._own["earlier"], left), Safe("")), *shown] if left else shown
+
+    def history(self, events: Sequence[Event]) -> list[Safe]:
+        """One line for each change; where the same is only seen again and again, one line for all of it."""
+        found: list[Safe] = []
+        run: list[Event] = []
+        for event in events:
+            if event.what == "seen_again":
+                run.append(event)
+                continue
+            found += [*self._runs(run), self.event(event)]
+            run = []
+        found += self._runs(run)
+        left = len(found) - EVENTS
+        return [self._fill(self._own["earlier"], left), *found[left:]] if left > 0 else found
+
+    def _runs(self, run: Sequence[Event]) -> list[Safe]:
+        if len(run) < 3:
+            return [self.event(event) for event in run]
+        span = {"first": self._name(run[0].at), "last": self._name(run[-1].at)}
+        again = self._fill(self._own["again"], n=len(run), **span)
+        return [Safe(f"{self._own['events']['seen_again']}{self._colon}{again}")]
+
+    def event(self, event: Event) -> Safe:
+        what = self._own["events"][event.what]
+        said = self._fill(self._own["event"], at=self._name(event.at), what=what, by=self._name(event.by or "-"))
+        return Safe(f"{said}{self._semicolon}{self._name(event.detail)}") if event.detail else said
+
+    def _closed(self, state: str, as_: str | None) -> Safe:
+        said = Safe(self._words["states"][state])
+        return self._fill(self._own["closed"], state=said, as_=self._own["closed_as"][as_]) if as_ else said
+
+    def _severity(self, value: object) -> Safe:
+        return self._words["severities"].get(value) or self._name(value)
+
+    def _decision(self, what: Safe, value: Safe, told: Decision, named: Any, more: Sequence[Safe] = ()) -> Safe:
+        facts = [self._coded(self._own["by"], told.by), *more]
+        if told.by != "default":
+            if told.confidence < 1:
+                facts.append(self._fill(self._own["sure"], Safe(quantity(100 * told.confidence, "pct"))))
+            if told.because:
+                codes = [self._coded(self._own["codes"], code) for code in told.because[:_CODES]]
+                facts.append(self._fill(self._own["because"], Safe(self._comma.join(codes))))
+        if told.rivals:
+            rivals = self._comma.join(named(rival) for rival in told.rivals[:_CODES])
+            facts.append(self._fill(self._own["rivals"], Safe(rivals)))
+        return self._fill(self._own["decision"], what=what, value=value, how=Safe(self._semicolon.join(facts)))
+
+    def _coded(self, group: Mapping[str, str], code: str) -> Safe:
+        """``KIND:VALUE`` in the words of `group`; a code without words is shown as it is."""
+        kind, _, value = code.partition(":")
+        text = group.get(kind)
+        return self._fill(text, self._name(short(value, _VALUE))) if text is not None else self._name(code)
+
+    def _listed(self, parts: Sequence[Safe], most: int) -> Safe:
+        return Safe(self._comma.join(self._bounded(parts, most)))
+
+    def _bounded(self, parts: Sequence[Safe], most: int) -> list[Safe]:
+        left = len(parts) - most
+        return [*parts[:most], self._fill(self._own["left_out"], left)] if left > 0 else list(parts)
+
+    def _name(self, value: object) -> Safe:
+        return self._format.name(value)
+
+    def _fill(self, text: str, *values: object, **named: object) -> Safe:
+        return fill(self._format.running, text, *values, **named)
