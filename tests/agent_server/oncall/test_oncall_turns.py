@@ -201,7 +201,7 @@ def test_the_clock_on_the_wall_decides(zone: str, start: str, every: str, length
 
 def test_a_turn_ends_where_another_overtakes_the_next() -> None:
     rotation = turns("Pacific/Apia", "2011-12-29T22:00", "hourly", length=5)
-    turn = rotation.at(utc("2011-12-30T13:30"))  # the next ones by number begin at 18:00Z, 23:00Z ..., the sixth at 14:00Z
+    turn = rotation.at(utc("2011-12-30T13:30"))  # the next begins at 18:00Z, the sixth at 14:00Z
     assert turn is not None
     assert turn.ends == utc("2011-12-30T14:00") == rotation.next_change(utc("2011-12-30T13:30"))
 
