@@ -83,43 +83,33 @@ class Sender:
         self._pictures = pictures
         self._channels: dict[str, _Channel] = {}
 
-    async def due(self) -> float | None:
-        """Send what is due; when something will be next (seconds since the epoch), None: nothing waits.
+    async def due(self, name: str) -> float | None:
+        """Send what is due in the chat `name`, until it wants a pause; when there will be more (seconds since the
+        epoch), None: nothing waits. Of one chat it runs once at a time.
 
         Raises only `ToolError` (database, disk_full); what had been sent by then is marked so, or is sent again.
         """
-        waiting = self._kb.messages.waiting()
-        async with anyio.create_task_group() as group:
-            for name in waiting:
-                group.start_soon(self._channel, name)
-        times = [self._next(name) for name in self._kb.messages.waiting()]
-        return min((time for time in times if time is not None), default=None)
-
-    def _next(self, name: str) -> float | None:
-        due = self._kb.messages.next_due(name)
-        vendor = self._vendors.get(name)
-        if due is None or vendor is None:
-            return due
-        return max(due, self._of(name).free(vendor.pace, self._clock()))
-
-    def _of(self, name: str) -> _Channel:
-        return self._channels.setdefault(name, _Channel())
-
-    async def _channel(self, name: str) -> None:
-        """Say what is due in one chat, until it wants a pause."""
-        vendor, channel = self._vendors.get(name), self._of(name)
+        vendor, channel = self._vendors[name], self._channels.setdefault(name, _Channel())
         while True:
             now = self._clock()
-            if vendor is not None and channel.free(vendor.pace, now) > now:
-                return
+            if channel.free(vendor.pace, now) > now:
+                break
             message = self._kb.messages.take(now, LEASE_S, name)
             if message is None:
-                return
-            if vendor is None:
-                self._failed(message, "no_such_chat", "the settings no longer have it")
-                continue
+                break
             channel.spoken.append(now)
             await self._one(vendor, channel, message)
+        due = self._kb.messages.next_due(name)
+        return None if due is None else max(due, channel.free(vendor.pace, self._clock()))
+
+    def strays(self) -> int:
+        """Give up what waits for chats that the settings no longer have; how many messages that were."""
+        given_up = 0
+        for name in self._kb.messages.waiting():
+            while name not in self._vendors and (message := self._kb.messages.take(self._clock(), LEASE_S, name)):
+                self._failed(message, "no_such_chat", "the settings no longer have it")
+                given_up += 1
+        return given_up
 
     async def _one(self, vendor: Vendor, channel: _Channel, message: Message) -> None:
         try:
