@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from whystall.knowledge_base.classify.classifier import reclassified
 from whystall.knowledge_base.classify.sameness import dedup_key
+from whystall.knowledge_base.tickets import human
 from whystall.knowledge_base.tickets.models import Analysis, Assignment, Comment, Human, Link, Ticket
 from whystall.knowledge_base.times import told
 from whystall.tools.contract.findings import Severity
@@ -21,15 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from whystall.agent_server.settings.model import Settings
+    from whystall.knowledge_base.classify.classifier import Found
+    from whystall.knowledge_base.classify.near import Near
     from whystall.knowledge_base.classify.report import Report
     from whystall.knowledge_base.models import Diagnosis
     from whystall.knowledge_base.store import KnowledgeBase
-    from whystall.knowledge_base.tickets.models import ClosedAs, LinkKind
+    from whystall.knowledge_base.tickets.models import ClosedAs, Decision, LinkKind
 
 ENGINE = "engine"
 """Who does what nobody asked for."""
-COMMENT_LIMIT = 8000
-"""Characters of a comment."""
+_LINKS = 20  # of a ticket; further ones are not added by themselves
 
 
 @dataclass(frozen=True)
@@ -54,23 +56,23 @@ class Desk:
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
-    def file(self, report: Report, by: str = ENGINE, now: datetime | None = None) -> Filed:
+    def file(self, report: Report, by: str = ENGINE, now: datetime | None = None, found: Found | None = None) -> Filed:
         """The ticket of `report`: the live one of the same (`Report.dedup_key`, else made from its stable words), seen
         once more; or a new one, classified, assigned, linked to its near duplicates and marked for its trackers.
+
+        `found`: its classification, where it was made before: nobody else can write while a transaction lasts.
         """
         at = _at(now)
         key = report.dedup_key or dedup_key(report)
         with self._kb.transaction():
             live = self._kb.tickets.live(key)
             if live is not None:
-                return Filed(self._again(live, report, by, at), new=False)
+                severity = found.classification.severity if found else self._kb.classifier.severity(report)
+                return Filed(self._again(live, severity, by, at), new=False)
             near = self._kb.texts.find(report)
-            ticket = self._kb.tickets.create(self._fresh(report, key, at), by)
+            ticket = self._kb.tickets.create(self._fresh(report, key, at, found), by)
             self._kb.texts.put(ticket.id, report)
-            for other in near:
-                why = [f"words:{other.alike:.2f}"]
-                link = Link(kind="related", ticket=other.ticket, why=why, by=ENGINE, at=told(at))
-                ticket = self._kb.tickets.link(ticket.id, link)
+            ticket = self._related(ticket, near, at)
             self._tell(ticket, report.sinks)
             self._audit(by, "ticket.opened", ticket, {"origin": report.origin, "category": ticket.category})
         return Filed(ticket, new=True)
@@ -104,6 +106,17 @@ class Desk:
                 return ticket
             self._audit(by, "ticket.closed", ticket, {"as": "duplicate", "of": older.id})
             return self._kb.tickets.duplicate(ticket.id, older.id, by, told(at), ["fault"])
+
+    def triaged(self, ticket_id: str, code: str, why: Sequence[str] = (), now: datetime | None = None) -> Ticket:
+        """Why `ticket_id` has no diagnosis of its own (`Analysis.triage`); `why`: codes of what was looked for."""
+        at = told(_at(now))
+        with self._kb.transaction():
+            before = self._kb.tickets.get(ticket_id).analysis or Analysis(at=at)
+            analysis = before.model_copy(update={"triage": code})
+            detail = " ".join([code, *why])
+            ticket = self._kb.tickets.change(ticket_id, "triaged", ENGINE, at, detail, analysis=analysis)
+            self._audit(ENGINE, "ticket.triaged", ticket, {"code": code, "why": list(why)[:20]})
+        return ticket
 
     # --- what people and trackers say -------------------------------------------------------------------------------
 
@@ -163,7 +176,7 @@ class Desk:
     ) -> Ticket:
         """Somebody said something of it; `key`: the same is told once."""
         at = told(_at(now))
-        said = Comment(by=_name(by), at=at, text=clean(text, COMMENT_LIMIT), source=source, key=key)
+        said = Comment(by=_name(by), at=at, text=human.lines(text, human.COMMENT), source=source, key=key)
         with self._kb.transaction():
             ticket = self._kb.tickets.comment(ticket_id, said)
             self._changed("commented", ticket, by, source)
@@ -185,6 +198,30 @@ class Desk:
             self._changed("linked", ticket, by, source, {"to": other, "kind": kind})
         return ticket
 
+    def unlink(self, ticket_id: str, other: str, by: str, source: str = "cli", now: datetime | None = None) -> Ticket:
+        """`ticket_id` and `other` are not related after all."""
+        with self._kb.transaction():
+            ticket = self._kb.tickets.unlink(ticket_id, other, _name(by), told(_at(now)))
+            self._changed("unlinked", ticket, by, source, {"from": other})
+        return ticket
+
+    def edit(
+        self,
+        ticket_id: str,
+        by: str,
+        source: str = "cli",
+        now: datetime | None = None,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+    ) -> Ticket:
+        """It has another title or description by a person; None leaves one as it is."""
+        with self._kb.transaction():
+            at = told(_at(now))
+            ticket = self._kb.tickets.edit(ticket_id, _name(by), at, title=title, description=description)
+            self._changed("edited", ticket, by, source)
+        return ticket
+
     def assign(
         self, ticket_id: str, users: Sequence[str], by: str, source: str = "cli", now: datetime | None = None
     ) -> Ticket:
@@ -199,9 +236,9 @@ class Desk:
 
     # --- within -----------------------------------------------------------------------------------------------------
 
-    def _fresh(self, report: Report, key: str, at: datetime) -> Ticket:
+    def _fresh(self, report: Report, key: str, at: datetime, found: Found | None) -> Ticket:
         """The ticket that `report` becomes, not yet numbered."""
-        found = self._kb.classifier.classify(report)
+        found = found or self._kb.classifier.classify(report)
         told_of = found.classification
         ticket = Ticket(
             id="",
@@ -222,9 +259,19 @@ class Desk:
         assignment = self._assignment(ticket, at, report.receiver, report.schedule)
         return ticket.model_copy(update={"assignment": assignment})
 
-    def _again(self, live: Ticket, report: Report, by: str, at: datetime) -> Ticket:
-        """`live`, of which `report` tells once more; it gets no milder by being told again."""
-        told_of = self._kb.classifier.severity(report)
+    def _related(self, ticket: Ticket, near: Sequence[Near], at: datetime) -> Ticket:
+        """`ticket` with a link to the one that it reads most like. One, since links are shown at both ends: thousands
+        that are alike make a chain, and none of them a list of all.
+        """
+        for other in near:
+            if len(self._kb.tickets.get(other.ticket).links) < _LINKS:
+                why = [f"words:{other.alike:.2f}"]
+                link = Link(kind="related", ticket=other.ticket, why=why, by=ENGINE, at=told(at))
+                return self._kb.tickets.link(ticket.id, link)
+        return ticket
+
+    def _again(self, live: Ticket, told_of: Decision, by: str, at: datetime) -> Ticket:
+        """`live`, told once more and now called as bad as `told_of`; it gets no milder by that."""
         fields: dict[str, Any] = {}
         known = live.classification
         worse = Severity(told_of.value).rank > live.severity.rank

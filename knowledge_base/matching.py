@@ -18,10 +18,10 @@ from whystall.knowledge_base import signatures as keys
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.evidence import Evidence
 from whystall.knowledge_base.feedback import records
-from whystall.knowledge_base.indexing import SIGNATURE, indexed
+from whystall.knowledge_base.indexing import SIGNATURE
 from whystall.knowledge_base.models import Incident, Match, Record
 from whystall.knowledge_base.occurrences import seen
-from whystall.knowledge_base.retrieval import Weights, by_features, by_words, features_of, rareness
+from whystall.knowledge_base.retrieval import Counts, Weights, by_features, by_words, features_of, rareness
 from whystall.knowledge_base.times import age_days, moment
 from whystall.knowledge_base.tokens import Terms, concept_of, terms
 
@@ -77,26 +77,31 @@ class _Card:
     record: Record = field(default_factory=Record)
 
 
-def search(file: Database, text: str, limit: int = 5) -> list[Match]:
+def search(file: Database, text: str, limit: int = 5, *, weak: bool = True) -> list[Match]:
     """Incidents ranked by their words in common with `text`, in either language; empty when there are none.
 
     Any text is allowed: it is never read as a query language. `Match.shared` lists the words. None is `known`: words
-    are no evidence; those that share too little with the question to answer it are `weak`.
+    are no evidence; those that share too little with the question to answer it are `weak`, and left out where `weak` is
+    false.
     """
     query = terms(text)
     limit = max(1, min(limit, _MOST))
     with file.read() as db:
-        cards = list(_cards(db, by_words(db, query, limit)).values())
-        _remember(db, cards)
-        bodies = _bodies(file, db, cards)
-        rare = rareness(db, query, Weights(db).total) if cards else {}
+        counts = Counts(db)
+        cards = _cards(db, by_words(db, query, limit, counts))
+        its = _terms_of(db, cards.values())
+        rare = rareness(query, Weights(db).total, counts) if cards else {}
+        common = {n: [term for term in (*query.words, *query.grams) if term in its[n]] for n in cards}
+        answering = {n for n in cards if _answers(common[n], rare)}
+        shown = [card for n, card in cards.items() if weak or n in answering]
+        _remember(db, shown)
+        bodies = _bodies(file, db, shown)
     found = []
-    for card in cards:
-        common = _common(query, bodies[card.n])
-        shown = [term for term in common if term in query.words] or common
-        shared = [f"word:{term.removeprefix('c_')}" for term in shown[:_SHOWN]]
+    for card in shown:
+        said = [term for term in common[card.n] if term in query.words] or common[card.n]
+        shared = [f"word:{term.removeprefix('c_')}" for term in said[:_SHOWN]]
         match = _match(card, bodies[card.n], "text", shared, frozenset())
-        found.append(match.model_copy(update={"weak": not _answers(common, rare)}))
+        found.append(match.model_copy(update={"weak": card.n not in answering}))
     return _numbered(found)
 
 
@@ -289,6 +294,12 @@ def _bodies(file: Database, db: SqliteDatabase, cards: Iterable[_Card]) -> dict[
     return found
 
 
+def _terms_of(db: SqliteDatabase, cards: Iterable[_Card]) -> dict[int, frozenset[str]]:
+    """What `cards` are found by, as it is stored with them: terms, separated by blanks."""
+    asked = "SELECT symptom, concepts, later, grams FROM incidents WHERE n = ?"
+    return {card.n: frozenset(" ".join(db.execute(asked, [card.n]).fetchone()).split(" ")) for card in cards}
+
+
 def _said(card: _Card) -> list[str]:
     """What is shared, without what another of its keys says as well: a cause and a system call in ``cause+op:...``."""
     implied = {f"{_CAUSE}{card.cause}" for key in card.exact if key.startswith("cause+op:")}
@@ -313,13 +324,6 @@ def _match(card: _Card, incident: Incident, how: _How, shared: list[str], ran: f
 
 def _numbered(matches: Sequence[Match]) -> list[Match]:
     return [match.model_copy(update={"rank": rank}) for rank, match in enumerate(matches, 1)]
-
-
-def _common(query: Terms, incident: Incident) -> list[str]:
-    """Terms of `query` that `incident` has too."""
-    its = indexed(incident)
-    its_own = {*its.symptom, *its.concepts, *its.later, *its.grams}
-    return [term for term in (*query.words, *query.grams) if term in its_own]
 
 
 def _answers(common: Sequence[str], rare: Mapping[str, float]) -> bool:

@@ -33,9 +33,24 @@ _WEIGHTS = (1.0, 1.5, 1.0, 0.5)
 _PAIR = 0.8
 
 
-def by_words(db: SqliteDatabase, query: Terms, limit: int) -> list[int]:
+class Counts:
+    """How many cards have a term, counted only until it is known to be common (`_COMMON`), and each term once."""
+
+    def __init__(self, db: SqliteDatabase) -> None:
+        self._db = db
+        self._cards: dict[str, int] = {}
+
+    def of(self, term: str) -> int:
+        """How many have `term`."""
+        if term not in self._cards:
+            counted = "SELECT count(*) FROM (SELECT 1 FROM incidents_fts WHERE incidents_fts MATCH ? LIMIT ?)"
+            self._cards[term] = int(self._db.execute(counted, [f'"{term}"', _COMMON]).fetchone()[0])
+        return self._cards[term]
+
+
+def by_words(db: SqliteDatabase, query: Terms, limit: int, counts: Counts | None = None) -> list[int]:
     """Rows of at most `limit` cards that share words with `query`, best first."""
-    expression = match_expression(db, query)
+    expression = match_expression(query, counts or Counts(db))
     if not expression:
         return []
     rows = db.execute(
@@ -46,13 +61,13 @@ def by_words(db: SqliteDatabase, query: Terms, limit: int) -> list[int]:
     return [row[0] for row in rows]
 
 
-def match_expression(db: SqliteDatabase, query: Terms) -> str:
+def match_expression(query: Terms, counted: Counts) -> str:
     """An FTS5 expression for any of the rarest terms of `query`; empty when no card has any.
 
     Terms hold only letters, digits, underscores and Chinese characters; quoting makes ``and`` or ``near`` a word.
     """
-    asked = [f'"{term}"' for term in (*query.words, *query.grams)][:_COUNTED]
-    counts = [(_cards_with(db, term), term) for term in asked]
+    asked = [*query.words, *query.grams][:_COUNTED]
+    counts = [(counted.of(term), f'"{term}"') for term in asked]
     chosen: list[str] = []
     postings = 0
     for cards, term in sorted(counts, key=lambda pair: pair[0]):
@@ -65,20 +80,14 @@ def match_expression(db: SqliteDatabase, query: Terms) -> str:
     return " OR ".join(chosen)
 
 
-def _cards_with(db: SqliteDatabase, term: str) -> int:
-    """How many cards have the quoted `term`, counted only until it is known to be common."""
-    counted = "SELECT count(*) FROM (SELECT 1 FROM incidents_fts WHERE incidents_fts MATCH ? LIMIT ?)"
-    return int(db.execute(counted, [term, _COMMON]).fetchone()[0])
-
-
-def rareness(db: SqliteDatabase, query: Terms, total: int) -> dict[str, float]:
+def rareness(query: Terms, total: int, counts: Counts) -> dict[str, float]:
     """What each term of `query` says, among `total` cards: 1 for what one card alone has or none, nothing for what is
     common. `_PAIR` of it for a pair of Chinese characters, which is a word or a part of one.
     """
     alone = _idf(1, total)
     found = {}
     for term in [*query.words, *query.grams][:_COUNTED]:
-        cards = _cards_with(db, f'"{term}"')
+        cards = counts.of(term)
         if cards < _COMMON:
             found[term] = _idf(max(cards, 1), total) / alone * (_PAIR if term in query.grams else 1.0)
     return found

@@ -33,6 +33,7 @@ from whystall.tools.recording.home import home
 if TYPE_CHECKING:
     from whystall.knowledge_base.classify.classifier import Classifier
     from whystall.knowledge_base.classify.near import Texts
+    from whystall.knowledge_base.journal.work_orders import WorkOrders
 
 
 def default_path() -> Path:
@@ -128,6 +129,13 @@ class KnowledgeBase:
         from whystall.knowledge_base.classify.near import Texts
 
         return Texts(self._file)
+
+    @cached_property
+    def work_orders(self) -> WorkOrders:
+        """Work orders that were taken in."""
+        from whystall.knowledge_base.journal.work_orders import WorkOrders
+
+        return WorkOrders(self._file)
 
     @cached_property
     def seen(self) -> Seen:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from whystall.knowledge_base.data import as_model, catalog, data_fault, read_yaml
@@ -89,6 +89,7 @@ def known_concepts() -> frozenset[str]:
     return frozenset([*english.values(), *chinese.values()])
 
 
+@lru_cache(maxsize=20_000)
 def concept_of(term: str) -> str | None:
     """The concept that `term` (a word, or a pair of Chinese characters) belongs to, as a term; None without one."""
     if term.startswith(_CONCEPT):

@@ -1,1 +1,1 @@
-"""A backlog of work orders: read, classified, made tickets of, and scored against labels."""
+"""Work orders from elsewhere: read within bounds, filed as tickets, once each."""

@@ -27,7 +27,7 @@ _ENOUGH, _LEAD = 2.0, 1.0
 """Rules decide where they weigh so much for a category (a place, or two hints), and so much more than for any other."""
 _MAJORITY = 0.5  # share of the votes
 _NEAR, _NEARER, _SHARED = 0.2, 1.5, 3
-"""Cosine from where on the nearest class counts, how many times that of the second it must be, and of how many terms."""
+"""Cosine from where on the nearest class counts, how many times the second's it must be, and by how many terms."""
 _READ = 4000  # characters of a text that are read
 _SHOWN, _SEARCHED = 3, 8
 _SURE = {Verdict.CONFIRMED: 1.0, Verdict.LIKELY: 0.7, Verdict.INCONCLUSIVE: 0.3, Verdict.HEALTHY: 0.0}
@@ -52,7 +52,7 @@ class Classifier:
     def classify(self, report: Report) -> Found:
         """What `report` is about; the same text, incidents and examples give the same."""
         text = read(report)
-        matches = matching.search(self._file, text, _SEARCHED)
+        matches = matching.search(self._file, text, _SEARCHED, weak=False)
         cast = votes(matches, self._causes(matches))
         standings = judge(text)
         category = report.given.get("category") or _category(standings, cast, lambda: self.centroids.nearest(text))
@@ -65,9 +65,8 @@ class Classifier:
             cause=cause,
             source_severity=report.source_severity,
         )
-        answering = [match for match in matches if not match.weak][:_SHOWN]
         known = load_causes().get(cause.value) if cause else None
-        return Found(told, answering, list(known.examined_by) if known else [])
+        return Found(told, matches[:_SHOWN], list(known.examined_by) if known else [])
 
     def severity(self, report: Report) -> Decision:
         """How bad `report` is."""

@@ -27,7 +27,7 @@ _BANDS, _ROWS = 8, 3
 _ALIKE = 0.6  # Jaccard's index of the words from where on texts are near duplicates
 _FEWEST = 4  # words: shorter texts are alike by accident
 _MOST = 200  # words of a text that count
-_CANDIDATES = 40  # of each band, the latest: one template with thousands of hosts has one band
+_CANDIDATES = 20  # of each band, the latest: one template with thousands of hosts has one band
 _SHOWN = 3
 _PRIME = (1 << 31) - 1
 

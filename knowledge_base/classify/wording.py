@@ -61,6 +61,17 @@ class Sameness(Model):
     fillers: list[str]
 
 
+class Columns(Model):
+    """Names of columns, by what they hold."""
+
+    id: list[str]
+    title: list[str]
+    text: list[str]
+    created: list[str]
+    severity: list[str]
+    state: list[str]
+
+
 class Wording(Model):
     """The file."""
 
@@ -68,6 +79,7 @@ class Wording(Model):
     negation: Negation
     sameness: Sameness
     closed: list[str]
+    columns: Columns
 
 
 @cache

@@ -1,0 +1,272 @@
+"""Rows of a table in CSV or JSON lines, one at a time and within bounds, each with the line it begins in.
+
+The files are of strangers: in whatever encoding, with quotes that do not end, with cells of any size. What is not a row
+is named with its line; nothing is guessed, and no more than one row is held.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Literal, TextIO
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+Form = Literal["auto", "csv", "jsonl"]
+
+_HEAD = 1 << 18  # bytes that are looked at to tell encoding and form
+CELL = 1 << 20
+"""Characters of a cell, and of a line of JSON."""
+ROW = 4 << 20
+"""Characters of a row: quoted cells may hold many lines."""
+COLUMNS = 1000
+_BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_DELIMITERS = ",;\t|"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: the line it begins in (from 1), and its cells by column."""
+
+    line: int
+    cells: dict[str, str]
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """What is no row: the line it begins in, and why (a code: ``cells``, ``quoting``, ``too_large``, ``encoding``,
+    ``json``, ``empty``), with figures for it.
+    """
+
+    line: int
+    why: str
+    detail: str = ""
+
+
+class Counting(io.RawIOBase):
+    """`stream` with `head`, which was read from it, before it; `done` counts the bytes that were read."""
+
+    def __init__(self, head: bytes, stream: BinaryIO) -> None:
+        self._head = head
+        self._stream = stream
+        self.done = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed wants any buffer
+        if self._head:
+            count = min(len(buffer), len(self._head))
+            buffer[:count], self._head = self._head[:count], self._head[count:]
+        else:
+            chunk = self._stream.read(len(buffer))
+            count = len(chunk)
+            buffer[:count] = chunk
+        self.done += count
+        return count
+
+
+class Table:
+    """The rows of `stream`. `form`: ``auto`` tells by the first character. `encoding`: None tells by the beginning.
+
+    Raises `ToolError` (bad_argument): an encoding that is neither known nor to be told, an empty file, a header that
+    names a column twice; (io_error) when the stream cannot be read.
+    """
+
+    def __init__(
+        self, stream: BinaryIO, form: Form = "auto", encoding: str | None = None, delimiter: str | None = None
+    ) -> None:
+        head = _read(stream, _HEAD)
+        if not head.strip(codecs.BOM_UTF8 + b" \t\r\n\0"):
+            raise ToolError(ErrorCode.BAD_ARGUMENT, "there are no work orders: the file is empty", "give another file")
+        self.encoding = _encoding(head, encoding)
+        self._raw = Counting(head, stream)
+        start = head.decode(self.encoding, "replace").lstrip("\ufeff \t\r\n")
+        self.form: Form = form if form != "auto" else "jsonl" if start.startswith(("{", "[")) else "csv"
+        text = io.TextIOWrapper(
+            io.BufferedReader(self._raw, 1 << 16), encoding=self.encoding, errors="surrogateescape", newline=""
+        )
+        self._lines = _Lines(text)
+        self.columns: list[str] = []
+        if self.form == "csv":
+            self._reader = self._csv(start, delimiter)
+
+    @property
+    def done(self) -> int:
+        """Bytes that were read."""
+        return self._raw.done
+
+    def rows(self) -> Iterator[Row | BadRow]:
+        """The rows in order, and what is none."""
+        return self._json_rows() if self.form == "jsonl" else self._csv_rows()
+
+    # --- CSV ----------------------------------------------------------------------------------------------------------
+
+    def _csv(self, start: str, delimiter: str | None) -> csv._reader:
+        first = start.splitlines()[0] if start else ""
+        csv.field_size_limit(CELL)
+        if delimiter is None:
+            delimiter = max(_DELIMITERS, key=lambda mark: (_outside_quotes(first, mark), -_DELIMITERS.index(mark)))
+        reader = csv.reader(self._lines, delimiter=delimiter, strict=True)
+        try:
+            while not (header := next(reader)):
+                pass
+        except (csv.Error, _TooLarge) as error:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"line 1: the header cannot be read: {error}", _REMEDY) from None
+        except StopIteration:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, "there is no header", _REMEDY) from None
+        if any(_SURROGATE.search(name) for name in header):
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"line 1: the header is not {self.encoding}", _ENCODE)
+        self.columns = [name.strip().lstrip("\ufeff") or f"column {at}" for at, name in enumerate(header, 1)]
+        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+        if twice or len(self.columns) > COLUMNS:
+            what = f"names {twice[0]!r} twice" if twice else f"has {len(self.columns)} columns"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"line 1: the header {what}", "correct the header")
+        return reader
+
+    def _csv_rows(self) -> Iterator[Row | BadRow]:
+        while True:
+            begin = self._lines.begin()
+            try:
+                cells = next(self._reader)
+            except StopIteration:
+                return
+            except (csv.Error, _TooLarge) as error:
+                large = isinstance(error, _TooLarge) or "field limit" in str(error)
+                yield BadRow(begin, "too_large" if large else "quoting", self._range(begin))
+                self._lines.skip()
+                continue
+            if not cells or (len(cells) == 1 and not cells[0].strip() and len(self.columns) > 1):
+                continue
+            if len(cells) != len(self.columns):
+                yield BadRow(begin, "cells", f"{len(cells)}/{len(self.columns)}")
+            elif any(_SURROGATE.search(cell) for cell in cells):
+                yield BadRow(begin, "encoding", self.encoding)
+            else:
+                yield Row(begin, dict(zip(self.columns, cells, strict=True)))
+
+    def _range(self, begin: int) -> str:
+        return f"{begin}-{self._lines.number}" if self._lines.number > begin else ""
+
+    # --- JSON lines ---------------------------------------------------------------------------------------------------
+
+    def _json_rows(self) -> Iterator[Row | BadRow]:
+        while True:
+            begin = self._lines.begin()
+            try:
+                line = next(self._lines)
+            except StopIteration:
+                return
+            except _TooLarge:
+                yield BadRow(begin, "too_large")
+                self._lines.skip()
+                continue
+            if not line.strip("\ufeff \t\r\n"):
+                continue
+            if _SURROGATE.search(line):
+                yield BadRow(begin, "encoding", self.encoding)
+                continue
+            try:
+                value = json.loads(line.strip("\ufeff \t\r\n"))
+            except (ValueError, RecursionError):
+                yield BadRow(begin, "json")
+                continue
+            if not isinstance(value, dict) or len(value) > COLUMNS:
+                yield BadRow(begin, "json", "object")
+                continue
+            yield Row(begin, {str(key): _cell(inner) for key, inner in value.items()})
+
+
+_REMEDY = "the first line of a CSV file names its columns; for JSON lines give --format jsonl"
+_ENCODE = "name its encoding, for example --encoding gb18030"
+
+
+class _TooLarge(Exception):
+    """A line, or a row, of more characters than are held."""
+
+
+class _Lines(Iterator[str]):
+    """The lines of `text`, counted, each at most `ROW` characters long, and all of a row together too."""
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+        self.number = 0
+        self._row = 0
+        self._within = False  # a line that was too long has not ended yet
+
+    def begin(self) -> int:
+        """The number of the line in which the next row begins."""
+        self._row = 0
+        return self.number + 1
+
+    def __next__(self) -> str:
+        line = self._readline()
+        if not line:
+            raise StopIteration
+        self.number += 1
+        self._row += len(line)
+        if len(line) > ROW and line[-1] not in "\r\n":
+            self._within = True
+        if self._row > ROW:
+            raise _TooLarge(f"more than {ROW} characters")
+        return line
+
+    def skip(self) -> None:
+        """Pass over what is left of a line that was too long."""
+        while self._within:
+            line = self._readline()
+            self._within = bool(line) and line[-1] not in "\r\n"
+
+    def _readline(self) -> str:
+        try:
+            return self._text.readline(ROW + 1)
+        except OSError as error:
+            raise ToolError(ErrorCode.IO_ERROR, f"cannot read on: {error.strerror}", "give a readable file") from None
+
+
+def _cell(value: object) -> str:
+    """A value of JSON as a cell."""
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _outside_quotes(line: str, mark: str) -> int:
+    return sum(part.count(mark) for part in line.split('"')[::2])
+
+
+def _read(stream: BinaryIO, count: int) -> bytes:
+    try:
+        return stream.read(count)
+    except OSError as error:
+        raise ToolError(ErrorCode.IO_ERROR, f"cannot read: {error.strerror}", "give a readable file, or -") from None
+
+
+def _encoding(head: bytes, named: str | None) -> str:
+    """What `head` is written in: as `named`, as its mark says, UTF-8, else GB18030 (which has GBK and GB2312 in it)."""
+    if named is not None:
+        try:
+            found = codecs.lookup(named)
+        except LookupError:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown encoding {named!r}", "utf-8 or gb18030") from None
+        if not found._is_text_encoding:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{named!r} is no encoding of text", "utf-8 or gb18030")
+        return "utf-8-sig" if found.name == "utf-8" else found.name
+    for mark, name in _BOMS:
+        if head.startswith(mark):
+            return name
+    for name in ("utf-8", "gb18030"):
+        try:
+            codecs.getincrementaldecoder(name)("strict").decode(head, final=False)
+        except UnicodeDecodeError:
+            continue
+        return name
+    raise ToolError(ErrorCode.BAD_ARGUMENT, "the file is neither UTF-8 nor GB18030", _ENCODE)
