@@ -93,6 +93,7 @@ class Database:
             if inner and not self._connection.in_transaction:
                 raise sqlite3.OperationalError("the transaction was undone: the disk is full, or the file is at fault")
             self._connection.execute("SAVEPOINT inner" if inner else "BEGIN IMMEDIATE")
+            changes = self._connection.total_changes
             self._depth += 1
             try:
                 yield self._db
@@ -106,13 +107,15 @@ class Database:
                 raise
             finally:
                 self._depth -= 1
-            if not inner:
+            if not inner and self._connection.total_changes != changes:
                 for tell in tuple(self._told):
                     tell()
 
     @contextmanager
     def telling(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Within the block `tell` is called after every transaction of this process, in whichever thread stored it."""
+        """Within the block `tell` is called after every transaction of this process that changed something, in
+        whichever thread stored it.
+        """
         self._told.append(tell)
         try:
             yield
