@@ -28,7 +28,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 if TYPE_CHECKING:
     from whystall.agent_server.oncall.who import OnCall
     from whystall.agent_server.settings.model import Settings
-    from whystall.knowledge_base.models import Match
+    from whystall.knowledge_base.models import Match, Words
     from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import State
 
@@ -158,7 +158,12 @@ class Answers:
 
     def similar(self, text: str, lang: Lang) -> Outgoing:
         """Past incidents that share words with `text`."""
-        return telling.similar_message(self.kb.search(text, 3), lang)
+        found = self.kb.search(text, 3)
+        return telling.similar_message([match.model_copy(update={"fix": self._fix(match)}) for match in found], lang)
+
+    def _fix(self, match: Match) -> Words | None:
+        """What solved it; only of a card that somebody answers for."""
+        return self.kb.get_incident(match.incident).fix if match.state == "reviewed" else None
 
     def matches(self, diagnosis: str) -> list[Match]:
         """Past incidents that resemble a diagnosis that is stored."""

@@ -18,10 +18,12 @@ from whystall.agent_server.chat.telling import outgoing, ticket_name
 from whystall.agent_server.chat.times import until
 from whystall.agent_server.chat.wire import Outgoing
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.tickets.models import ClosedAs
+from whystall.knowledge_base.tickets.life import refusal
+from whystall.knowledge_base.tickets.models import ClosedAs, State
 from whystall.prompts.chat import chat_words, name, say
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import words
+from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     from whystall.agent_server.desk import Desk
@@ -31,6 +33,12 @@ if TYPE_CHECKING:
 CONFIRM_S = 300.0
 """Seconds in which a wish may be confirmed: long enough to read it, and too short to forget what it was."""
 CHANGE = "change"
+_STATES: dict[str, State] = {
+    "acknowledge": "acknowledged",
+    "resolve": "resolved",
+    "close": "closed",
+    "reopen": "open",
+}
 _SHOWN = 300
 _KNOWN = 10
 _AS: tuple[tuple[str, ClosedAs], ...] = (
@@ -108,6 +116,8 @@ class Commands:
         lang, id = who.lang, slots.get("id", "")
         if id:
             slots["id"] = self.kb.tickets.get(id.lstrip("0") or "0").id
+        if (forbidden := self._forbidden(intent.name, slots.get("id", ""))) is not None:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, forbidden, f"ticket {slots['id']} tells its state")
         if intent.name == "resolve" and not slots.get("because"):
             return say(lang, "lacks.because", id=id)
         if intent.name == "close":
@@ -120,6 +130,11 @@ class Commands:
             return self._silencing(intent, slots, lang, now)
         return None
 
+    def _forbidden(self, command: str, id: str) -> str | None:
+        """Why the life of ticket `id` does not allow `command`; asked before anybody confirms it."""
+        to = _STATES.get(command)
+        return refusal(self.kb.tickets.get(id), to) if to is not None and id else None
+
     def _closing(self, slots: dict[str, str], lang: Lang) -> Safe | None:
         said = slots.pop("as", "")
         found = next((code for pattern, code in _AS if re.search(pattern, said, re.I)), None)
@@ -131,6 +146,8 @@ class Commands:
             if other is None:
                 return say(lang, "lacks.other", id=slots["id"])
             slots["other"] = self.kb.tickets.get(other[0].lstrip("0") or "0").id
+            if slots["other"] == slots["id"]:
+                return say(lang, "lacks.other", id=slots["id"])
         elif found == "fixed":
             slots["because"] = said
         return None
@@ -208,8 +225,7 @@ class Commands:
         if "until" in slots:
             ends = datetime.fromtimestamp(int(slots["until"]), timezone.utc)
             values["until"] = Safe(clock(ends, now))
-        for slot in ("because", "text"):
-            values[slot] = short(slots.get(slot, ""), _SHOWN)
+        values["because"], values["said"] = (short(slots.get(slot, ""), _SHOWN) for slot in ("because", "text"))
         for slot in ("to", "matchers"):
             values[slot] = name(short(slots.get(slot, ""), _SHOWN))
         code = "duplicate" if group == "wish" and slots.get("as") == "duplicate" else wish.command

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from whystall.agent_server.chat.sending import queue
 from whystall.agent_server.chat.speaker import Speaker, speaker
 from whystall.agent_server.chat.telling import outgoing, similar_message
 from whystall.agent_server.chat.wire import Incoming, Outgoing
+from whystall.agent_server.jobs.cmdline import LAUNCHERS
 from whystall.agent_server.jobs.find import closer, find
 from whystall.agent_server.jobs.models import LISTED, Inventory, Job, Resolution, Wanted
 from whystall.agent_server.sources import in_thread
@@ -49,31 +50,37 @@ Act = Callable[[], Outgoing]
 
 @dataclass(frozen=True)
 class Turn:
-    """What is answered. `act` is called within a transaction: it makes the message, and stores what it tells.
-    `inquiry`: filled by it where a look was begun.
+    """What is answered. `act` is called within a transaction: it makes the message, and stores what it tells. `look`:
+    what the caller is to look at itself, where nobody works in the background.
     """
 
     act: Act
-    inquiry: list[Inquiry] = field(default_factory=list)
+    look: Inquiry | None = None
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Answers what is said, with the knowledge base of `app`. `settings`: None where there are none."""
+    """Answers what is said, with the knowledge base of `app`. `settings`: None where there are none. `alone`: nobody
+    works in the background, and looks are left to the caller (`Turn.look`).
+    """
 
     app: App
     desk: Desk
     settings: Settings | None
+    alone: bool = False
 
-    async def turn(self, incoming: Incoming, now: float) -> tuple[Turn, Speaker]:
-        """What is answered to `incoming` at `now` (seconds since the epoch). Raises `ToolError` where it cannot be
-        looked up.
+    async def turn(
+        self, incoming: Incoming, now: float, lang: Lang | None = None, llm: bool | None = None
+    ) -> tuple[Turn, Speaker]:
+        """What is answered to `incoming` at `now` (seconds since the epoch). `lang` and `llm`: instead of what the
+        settings say of its chat. Raises `ToolError` where it cannot be looked up.
         """
         kb = self.app.kb()
         place = incoming.place
         key = (place.channel, place.conversation, incoming.sender)
         spoken = await in_thread(lambda: kb.wishes.spoken(*key, now - _SPOKEN_S))
         who = speaker(incoming, self.settings, spoken.get("lang"))
+        who = replace(who, lang=lang or who.lang, llm=who.llm if llm is None else llm)
         waiting = await in_thread(lambda: kb.wishes.get(*key, now))
         intent = understand(incoming.text)
         turn = await self._turn(intent, who, now, waiting, spoken)
@@ -142,14 +149,11 @@ class Conversation:
 
     def look(self, found: Resolution | None, who: Speaker, symptom: str) -> Turn:
         """Begin to look at what was `found`; None: at this machine."""
-        inquiry: list[Inquiry] = []
-
-        def act() -> Outgoing:
-            begun = looking.begin(self.app.kb(), who, found, symptom[:_SYMPTOM], self.settings)
-            inquiry.extend([begun.inquiry] if begun.inquiry is not None else [])
-            return begun.message
-
-        return Turn(act, inquiry)
+        symptom = symptom[:_SYMPTOM]
+        if self.alone:
+            inquiry = looking.inquiry_of(found, symptom)
+            return Turn(lambda: looking.begun_message(inquiry, found, who.lang, self.settings), inquiry)
+        return Turn(lambda: looking.begin(self.app.kb(), who, found, symptom, self.settings))
 
     def _asked_back(self, found: Resolution, who: Speaker, now: float) -> Turn:
         """Ask which of several is meant, and wait for a number."""
@@ -179,7 +183,7 @@ class Conversation:
             self.app.kb().wishes.drop(*who.key)
             return turn.act()
 
-        return Turn(act, turn.inquiry)
+        return Turn(act, turn.look)
 
     async def _jobs(self, intent: Intent, who: Speaker, now: float) -> Turn:
         text = intent.get("job")
@@ -330,7 +334,7 @@ def listed() -> tuple[Inventory, list[Job]]:
     from whystall.agent_server.jobs.grouping import jobs
 
     seen = inventory.read()
-    found: Sequence[Job] = jobs(seen)
+    found: Sequence[Job] = [job for job in jobs(seen) if job.program not in LAUNCHERS]
     named = [job for job in found if job.kind not in ("process", "unit")]
     return seen, named or [job for job in found if job.kind == "process"]
 

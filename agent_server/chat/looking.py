@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
-from whystall.agent_server.chat.answers import missed_lines
 from whystall.agent_server.chat.sending import queue
 from whystall.agent_server.chat.speaker import Speaker
 from whystall.agent_server.chat.telling import outgoing, verdict_message
@@ -27,17 +25,23 @@ from whystall.knowledge_base.journal.inquiries import Inquiry, Listener
 from whystall.knowledge_base.journal.tasks import Task
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.times import moment
+from whystall.knowledge_base.times import now as stamp
 from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, short
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from whystall.agent_server.app import App
+    from whystall.agent_server.chat.conversation import Conversation
     from whystall.agent_server.desk import Desk
     from whystall.agent_server.jobs.models import Resolution
     from whystall.agent_server.settings.model import Settings
     from whystall.knowledge_base.models import Diagnosis
     from whystall.knowledge_base.store import KnowledgeBase
+
+Progress: TypeAlias = "Callable[[float, float, str], None]"
 
 KIND = "look"
 HOST = "host"
@@ -51,20 +55,14 @@ _NAME = 120
 _OVERHEAD_S = 5.0  # the first look, and what is computed
 
 
-@dataclass(frozen=True)
-class Begun:
-    """What was said of a look that was asked for; `inquiry`: None where there is none."""
-
-    message: Outgoing
-    inquiry: Inquiry | None = None
-
-
-def begin(kb: KnowledgeBase, who: Speaker, found: Resolution | None, symptom: str, settings: Settings | None) -> Begun:
+def begin(
+    kb: KnowledgeBase, who: Speaker, found: Resolution | None, symptom: str, settings: Settings | None
+) -> Outgoing:
     """Begin to look at what was `found` (None: at whoever of this machine is held up most), or listen to a look that is
     under way. Call it in the transaction that ends the question.
     """
     lang = who.lang
-    process = HOST if found is None else f"{found.pid}:{found.start_ticks}"
+    process = process_of(found)
     for stale in kb.inquiries.running():  # its task was given up
         task = kb.tasks.by_key(f"{KIND}:{stale.id}")
         if task is None or task.state in ("done", "failed"):
@@ -72,31 +70,41 @@ def begin(kb: KnowledgeBase, who: Speaker, found: Resolution | None, symptom: st
     waiting = kb.tasks.waiting(KIND)
     known = any(one.process == process for one in kb.inquiries.running())
     if waiting >= WAITING and not known:
-        return Begun(outgoing(lang, [say(lang, "looking.full", waiting)]))
-    inquiry, new = kb.inquiries.join(
-        process,
-        who.listener,
+        return outgoing(lang, [say(lang, "looking.full", waiting)])
+    inquiry, new = kb.inquiries.join(inquiry_of(found, symptom), who.listener)
+    if not new:
+        return outgoing(lang, [say(lang, "looking.joined", described(inquiry, lang))], say(lang, "title.looking"))
+    kb.tasks.add(KIND, f"{KIND}:{inquiry.id}", {"inquiry": inquiry.id})
+    return begun_message(inquiry, found, lang, settings)
+
+
+def process_of(found: Resolution | None) -> str:
+    """What tells the process that was `found` from a later one of the same number."""
+    return HOST if found is None else f"{found.pid}:{found.start_ticks}"
+
+
+def inquiry_of(found: Resolution | None, symptom: str) -> Inquiry:
+    """A look at what was `found` (None: at this machine), not yet stored."""
+    job = found.job if found is not None else None
+    return Inquiry(
+        id=0,
+        process=process_of(found),
+        state="running",
+        created=stamp(),
         pid=found.pid if found is not None else None,
         rank=found.rank if found is not None else None,
-        job=found.job.name if found is not None and found.job is not None else "",
-        program=found.job.program if found is not None and found.job is not None else "",
+        job=job.name if job is not None else "",
+        program=job.program if job is not None else "",
         symptom=symptom,
     )
-    what = described(inquiry, lang)
-    if not new:
-        return Begun(outgoing(lang, [say(lang, "looking.joined", what)], say(lang, "title.looking")), inquiry)
-    kb.tasks.add(KIND, f"{KIND}:{inquiry.id}", {"inquiry": inquiry.id})
-    return Begun(begun_message(inquiry, found, lang, settings), inquiry)
 
 
 def begun_message(inquiry: Inquiry, found: Resolution | None, lang: Lang, settings: Settings | None) -> Outgoing:
     """What is looked at, why at that of several, and for how long."""
     seconds = round(duration(settings) + _OVERHEAD_S)
-    text = say(lang, "looking.begun", what=described(inquiry, lang), seconds=seconds)
-    lines: list[str] = [Safe(text + _why(found, lang))]
-    if found is not None:
-        lines += missed_lines(found.missed, lang)
-    return outgoing(lang, lines, say(lang, "title.looking"))
+    code = "looking.begun" if inquiry.id else "looking.here"
+    text = say(lang, code, what=described(inquiry, lang), seconds=seconds)
+    return outgoing(lang, [Safe(text + _why(found, lang))], say(lang, "title.looking"))
 
 
 def duration(settings: Settings | None) -> float:
@@ -174,20 +182,11 @@ async def handle_look(task: Task, app: App, desk: Desk, settings: Settings | Non
         kb.tasks.add("chat", f"verdict:{inquiry.id}", {"verdict": diagnosis.id, "inquiry": inquiry.id})
         kb.tasks.done(task.id, diagnosis.id)
 
-    triage = settings.triage if settings is not None else None
-    params = DiagnoseParams(
-        pid=inquiry.pid,
-        duration=max(1.0, duration(settings)),
-        symptom=inquiry.symptom,
-        ticket=True,
-        llm=triage.llm if triage is not None else False,
-        engine=triage.engine if triage is not None else "auto",
-    )
     failure: ToolError | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(look.watch, tasks.cancel_scope)
         try:
-            await app.diagnose(params, progress=look.progress, lang=lang, then=then)
+            await app.diagnose(_params(inquiry, settings), progress=look.progress, lang=lang, then=then)
         except ToolError as error:
             failure = error  # told below: the task group would wrap it
         tasks.cancel_scope.cancel()
@@ -195,6 +194,32 @@ async def handle_look(task: Task, app: App, desk: Desk, settings: Settings | Non
         _failed(kb, task, inquiry, "looking.failed", failure)
     elif look.stopped:
         kb.tasks.done(task.id, "cancelled")
+
+
+async def look_now(conversation: Conversation, inquiry: Inquiry, who: Speaker, progress: Progress | None) -> Diagnosis:
+    """Look at `inquiry` at once, for somebody who waits for it, and keep what was found. Raises as `App.diagnose`."""
+    kb, desk = conversation.app.kb(), conversation.desk
+
+    def then(diagnosis: Diagnosis) -> None:
+        if diagnosis.ticket is not None:
+            desk.settle(diagnosis.ticket, now=datetime.now(timezone.utc))
+        talk = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or "", "lang": who.lang}
+        kb.wishes.remember(*who.key, talk, time.time())
+
+    params = _params(inquiry, conversation.settings)
+    return await conversation.app.diagnose(params, progress=progress, lang=who.lang, then=then)
+
+
+def _params(inquiry: Inquiry, settings: Settings | None) -> DiagnoseParams:
+    triage = settings.triage if settings is not None else None
+    return DiagnoseParams(
+        pid=inquiry.pid,
+        duration=max(1.0, duration(settings)),
+        symptom=inquiry.symptom,
+        ticket=True,
+        llm=triage.llm if triage is not None else False,
+        engine=triage.engine if triage is not None else "auto",
+    )
 
 
 class _Look:

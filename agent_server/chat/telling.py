@@ -186,7 +186,7 @@ def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
         lines.append(say(lang, "ticket.no_diagnosis", why or say(lang, "ticket.not_looked")))
     if ticket.human.comments:
         last = ticket.human.comments[-1]
-        lines.append(say(lang, "ticket.said", by=name(last.by), text=short(last.text, _TEXT)))
+        lines.append(say(lang, "ticket.said", by=name(last.by), said=short(last.text, _TEXT)))
     if ticket.resolution:
         lines.append(say(lang, "ticket.resolution", short(ticket.resolution, _TEXT)))
     lines += [say(lang, "ticket.links", kind=name(remote.sink), id=name(remote.ref)) for remote in ticket.remotes[:3]]

@@ -24,6 +24,8 @@ _COMMANDS = {
     "serve": "serve",
     "kb": "kb",
     "tickets": "tickets",
+    "chat": "chat",
+    "jobs": "chat",
     "alerts": "alerts",
     "silence": "alerts",
     "route": "route",

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.knowledge_base.database import Database
-from whystall.knowledge_base.times import now as stamp
 
 InquiryState = Literal["running", "done", "failed", "cancelled"]
 LISTENERS = 100
@@ -59,33 +58,24 @@ class Inquiries:
     def __init__(self, file: Database) -> None:
         self._file = file
 
-    def join(
-        self,
-        process: str,
-        listener: Listener,
-        *,
-        pid: int | None,
-        rank: int | None,
-        job: str,
-        program: str,
-        symptom: str,
-    ) -> tuple[Inquiry, bool]:
-        """The running inquiry into `process`, to which `listener` now listens; and whether it is a new one."""
+    def join(self, wanted: Inquiry, listener: Listener) -> tuple[Inquiry, bool]:
+        """The running inquiry into the process of `wanted`, to which `listener` now listens; and whether it is a new
+        one.
+        """
         with self._file.write() as db:
-            row = db.execute("SELECT * FROM inquiries WHERE process = ? AND state = 'running'", [process]).fetchone()
+            row = db.execute(
+                "SELECT * FROM inquiries WHERE process = ? AND state = 'running'", [wanted.process]
+            ).fetchone()
             if row is not None:
                 found = _inquiry(row)
                 if not any(one.same(listener) for one in found.listeners) and len(found.listeners) < LISTENERS:
                     found.listeners.append(listener)
                     self._put(found)
                 return found, False
-            made = Inquiry(
-                id=0, process=process, state="running", created=stamp(), pid=pid, rank=rank, job=job, program=program,
-                symptom=symptom, listeners=[listener],
-            )  # fmt: skip
+            made = wanted.model_copy(update={"state": "running", "listeners": [listener]})
             number = db.execute(
                 "INSERT INTO inquiries (process, state, created, body) VALUES (?, 'running', ?, ?) RETURNING id",
-                [process, made.created, _body(made)],
+                [made.process, made.created, _body(made)],
             ).fetchone()[0]
             return made.model_copy(update={"id": int(number)}), True
 
