@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
+from whystall.agent_server.alerts.moving import move
 from whystall.agent_server.alerts.muting import Inhibitor, Muting
 from whystall.agent_server.alerts.related import relate
 from whystall.agent_server.alerts.reports import What, flood_report, message, report, summary_of
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.alerts.tree import Node
     from whystall.agent_server.chat.wire import Place
     from whystall.agent_server.settings.model import Settings
-    from whystall.knowledge_base.journal.alerts import Group, Member, Stored
+    from whystall.knowledge_base.journal.alerts import Group, Member
     from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import Ticket
 
@@ -298,9 +299,7 @@ class Groups:
         return stored is None or node.group(stored.alert.labels) == group.id
 
     def _moved(self, group: Group, now: float) -> Flushed:
-        """Put the alerts of a group whose route is gone into the groups that they are in now. What a receiver was told
-        of, it is not told of again.
-        """
+        """Put the alerts of a group that the routes no longer make into the groups that they are in now."""
         firing = [m for m in self._kb.alerts.members(group.id) if m.status == "firing"]
         members = {m.fingerprint: m for m in firing}
         stay = False
@@ -310,22 +309,13 @@ class Groups:
                 stay = True
                 continue
             for node in here:
-                self._move(group, node, stored, members[stored.alert.fingerprint], now)
+                id = node.group(stored.alert.labels)
+                there = self._kb.alerts.group(id)
+                member = members[stored.alert.fingerprint]
+                self._kb.alerts.put_group(move(self._kb, member, group, node, stored.alert.labels, there, now))
             self._kb.alerts.leave(group.id, [stored.alert.fingerprint])
         if stay:
             self._kb.alerts.put_group(group.model_copy(update={"due": now, "wait": 0.0}))
         else:
             self._kb.alerts.end_group(group.id)
         return Flushed(group.id, "moved", group.ticket)
-
-    def _move(self, group: Group, node: Node, stored: Stored, member: Member, now: float) -> None:
-        labels, fingerprint = stored.alert.labels, stored.alert.fingerprint
-        id = node.group(labels)
-        if self._kb.alerts.member(id, fingerprint) is None:
-            told = member.told and node.options.receiver == group.receiver
-            self._kb.alerts.put_member(id, fingerprint, stored.n, "firing", member.starts, told)
-        known = self._kb.alerts.group(id)
-        if known is None:
-            new = {"id": id, "receiver": node.options.receiver, "route": node.key, "labels": node.group_labels(labels)}
-            known = group.model_copy(update=new)
-        self._kb.alerts.put_group(known.model_copy(update={"due": now, "wait": 0.0}))

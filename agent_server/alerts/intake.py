@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.alerts import payload as payloads
+from whystall.agent_server.alerts.moving import move
 from whystall.agent_server.alerts.routefile import load
 from whystall.agent_server.alerts.tree import match, walk
 from whystall.knowledge_base.journal.alerts import Alert, Group
@@ -138,11 +139,11 @@ class Intake:
         receipt.resolved += said.status == "resolved"
         receipt.late += late
         here = {node.group(said.labels): node for node in match(self._routes.root, said.labels)}
-        for id, node in here.items():
-            self._join(id, node, alert, n, late, truncated, changed, now)
         for id in self._kb.alerts.groups_of(said.fingerprint):
             if id not in here:
-                self._left(id, alert, changed, now)
+                self._left(id, here, alert, changed, now)
+        for id, node in here.items():
+            self._join(id, node, alert, n, late, truncated, changed, now)
 
     def _began(self, said: Said, now: float) -> float:
         """When an alert began whose sender does not say: when it was heard of first, since it last was resolved."""
@@ -151,16 +152,22 @@ class Intake:
             return now
         return last.alert.starts
 
-    def _left(self, id: str, alert: Alert, changed: dict[str, Group], now: float) -> None:
-        """Its labels changed, though its sender calls it the same: in the group `id`, where it was, it is over. Where
-        they did not, the routes changed, and the group is moved when it is looked at.
+    def _left(self, id: str, here: dict[str, Node], alert: Alert, changed: dict[str, Group], now: float) -> None:
+        """The alert is no longer in the group `id` but in those of `here`: its labels changed, though its sender calls
+        it the same, so that what it was is over; or the routes did, so that it goes there as it is.
         """
         member, group = self._kb.alerts.member(id, alert.fingerprint), changed.get(id) or self._kb.alerts.group(id)
         before = self._kb.alerts.get(member.n) if member is not None else None
-        if member is None or before is None or group is None or before.alert.labels == alert.labels:
+        if member is None or before is None or group is None:
             return
-        self._kb.alerts.put_member(id, alert.fingerprint, member.n, "resolved", member.starts, member.told)
-        changed[id] = group.model_copy(update={"due": now if group.due is None else min(group.due, now)})
+        if before.alert.labels != alert.labels:
+            self._kb.alerts.put_member(id, alert.fingerprint, member.n, "resolved", member.starts, member.told)
+            changed[id] = group.model_copy(update={"due": now if group.due is None else min(group.due, now)})
+            return
+        for other, node in here.items():
+            there = changed.get(other) or self._kb.alerts.group(other)
+            changed[other] = move(self._kb, member, group, node, alert.labels, there, now)
+        self._kb.alerts.leave(id, [alert.fingerprint])
 
     def _join(
         self,
