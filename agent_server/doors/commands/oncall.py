@@ -186,7 +186,7 @@ def remove_override(
 
     settings = _settings()
     with _kb() as kb:
-        ended = take_back(kb, number, who(by), _now())
+        ended = take_back(kb, number, who(by), datetime.now(timezone.utc))
     _say_overrides([ended], settings, as_json, lang)
 
 

@@ -1,0 +1,185 @@
+"""``whystall config`` and ``whystall audit``: what is wrong is found before it is needed, and no secret is shown."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whystall.agent_server.doors import cli, console
+from whystall.knowledge_base.store import KnowledgeBase
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SECRETS = (
+    "WHYSTALL_CALENDAR", "WHYSTALL_ALERTS", "GITLAB_TOKEN", "GITLAB_WEBHOOK", "DINGTALK_SECRET", "DINGTALK_WEBHOOK",
+)  # fmt: skip
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in this process; status, standard output and standard error."""
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path / "home"))
+
+    def command(*words: str) -> tuple[int, str, str]:
+        status = cli._command(list(words))
+        console.deliver()
+        return status, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The example of a settings file, somewhere else, with its secrets in the environment."""
+    for name in ("whystall.toml", "routes.yaml"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    for name in SECRETS:
+        monkeypatch.setenv(name, f"s3cret-{name}")
+    path = tmp_path / "whystall.toml"
+    path.chmod(0o600)
+    monkeypatch.setenv("WHYSTALL_CONFIG", str(path))
+    return path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_the_example_holds_together(run: Run, example: Path) -> None:
+    status, out, _ = run("config", "check")
+    assert (status, out) == (0, f"settings of {example}\nnothing is wrong\n")
+    status, out, _ = run("config", "check", "--lang", "zh")
+    assert (status, out) == (0, f"{example} 中的设置\n没有发现错误\n")
+
+
+def test_the_example_says_who_is_on_call(run: Run, example: Path) -> None:
+    status, out, _ = run("oncall", "who", "--at", "2026-03-30T09:00:00+02:00")
+    assert (status, out) == (
+        0,
+        "platform: Jana Müller (mueller); layer 1; until 2026-03-31 00:00+08:00\n"
+        "training: 王伟 (wang); turn of rotation training-week; until 2026-04-06 09:00+08:00\n"
+        "times by the clocks of Asia/Shanghai\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('sinks = ["tracker"]', 'sinks = ["traker"]', "[tickets] sinks: there is no [sinks.traker]"),
+        ('chats = {ops = "m', 'chats = {opps = "m', "[users.wang] chats: there is no [chat.opps]"),
+        ('{tracker = "jmueller"}', '{jira = "jmueller"}', "[users.mueller] trackers: there is no [sinks.jira]"),
+        ("[users.okafor]", "[users.okafo]", "[oncall] groups.storage: there is no user 'okafor'; write [users.okafor]"),
+        ("[users.okafor]", "[users.storage]", "[users.storage]: a group has this name too; rename one"),
+        ('categories = ["storage"]', 'categories = ["disk"]', "no ticket has the category 'disk'"),
+        ('network = "platform"', 'net = "platform"', "[oncall] categories: no ticket has the category 'net'"),
+        ("labels = {cluster", 'severities = ["page"]\nlabels = {cluster', "severities: no ticket has 'page'"),
+        ('routes = "routes.yaml"', 'routes = "no.yaml"', "no.yaml"),
+        ('{env = "GITLAB_TOKEN"}', '{env = "NOWHERE"}', "[sinks.tracker] token: the variable NOWHERE is not set"),
+        ('{env = "GITLAB_TOKEN"}', '{file = "whystall.toml"}', "[sinks.tracker] token: no secret in one line"),
+        ('{env = "WHYSTALL_ALERTS"}', '{file = "gone"}', "[alerts] token: cannot read"),
+        ('kind = "gitlab"', 'kind = "gitlap"', "[sinks] tracker"),
+        ("# [llm]", '[llm]\nbase_url = "http://127.0.0.1:9"', "WHYSTALL_LLM_MODEL is not set"),
+    ],
+)
+def test_what_leads_nowhere_is_found(run: Run, example: Path, old: str, new: str, fault: str) -> None:
+    edit(example, old, new)
+    status, out, _ = run("config", "check", "--json")
+    faults = json.loads(out)["faults"]
+    assert status == 1
+    assert any(fault in line for line in faults), faults
+    status, out, _ = run("config", "check")
+    assert status == 1
+    assert f"wrong: {faults[0]}" in out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("channel: ops", "channel: opps", "receiver training: there is no [chat.opps]"),
+        ("schedule: training", "schedule: nights", "receiver training: there is no [oncall.schedules.nights]"),
+        ("triage: true", "triage: true\n    sinks: [jira]", "receiver training: there is no [sinks.jira]"),
+        ("receiver: training", "receiver: trainin", "no receiver is called 'trainin'"),
+    ],
+)
+def test_what_routes_name_is_found(run: Run, example: Path, old: str, new: str, fault: str) -> None:
+    edit(example.parent / "routes.yaml", old, new)
+    status, out, _ = run("config", "check", "--json")
+    assert status == 1
+    assert any(fault in line and "routes.yaml" in line for line in json.loads(out)["faults"]), out
+
+
+def test_every_fault_is_told_at_once(run: Run, example: Path) -> None:
+    for n, name in enumerate(("tickets", "triage", "alerts", "oncall", "server")):
+        edit(example, f"[{name}]", f"[{name}]\nwrong{n} = 1")
+    status, out, _ = run("config", "check")
+    assert status == 1
+    assert out.count("there is no such setting") == 5
+
+
+def test_gaps_and_idle_rotations_are_only_warned_of(run: Run, example: Path) -> None:
+    edit(example, 'rotation = "platform-nights"', 'users = ["okafor"]\nto = "12:00"')
+    status, out, _ = run("config", "check", "--json")
+    assert status == 0
+    said = json.loads(out)
+    assert said["faults"] == []
+    assert [line.partition(":")[0] for line in said["warnings"]] == [
+        "[oncall.schedules.platform]",
+        "[oncall.rotations.platform-nights]",
+    ]
+
+
+def test_without_a_settings_file_nothing_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("WHYSTALL_CONFIG")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    status, out, _ = run("config", "check")
+    assert (status, out.splitlines()[-1]) == (0, "nothing is wrong")
+    assert f"there is no settings file {tmp_path}/whystall/whystall.toml" in out
+
+
+def test_what_counts_is_shown_with_its_origin_and_without_secrets(
+    run: Run, example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHYSTALL_TICKETS__LANG", "zh")
+    monkeypatch.setenv("WHYSTALL_LLM_API_KEY", "s3cret-llm")
+    edit(example, "# [llm]", '[llm]\nmodel = "m"\napi_key = "s3cret-table"\nkey = "s3cret-too"')
+    status, out, _ = run("config", "show", "--json")
+    assert status == 0
+    assert "s3cret" not in out
+    shown: dict[str, Any] = {row["place"]: (row["value"], row["origin"]) for row in json.loads(out)}
+    assert shown["tickets.lang"] == ("zh", "WHYSTALL_TICKETS__LANG")
+    assert shown["tickets.sinks"] == (["tracker"], str(example))
+    assert shown["triage.engine"] == ("auto", "default")
+    assert shown["sinks.tracker.token"] == ({"env": "GITLAB_TOKEN"}, str(example))
+    assert shown["oncall.schedules.platform.layers[0].from"] == ("09:00", str(example))
+    assert shown["oncall.schedules.platform.layers[1].from"] == ("00:00", "default")
+    assert shown["oncall.schedules.training.escalation[0].after"] == ("15m", str(example))
+    assert shown["llm.model"] == ("m", str(example))
+    assert shown["llm.api_key"] == ("(hidden)", "WHYSTALL_LLM_API_KEY")
+    status, out, _ = run("config", "show", "sinks", "--changed")
+    assert {line.partition(".")[0] for line in out.splitlines()} == {"sinks"}
+    assert "default" not in out
+    assert run("config", "show", "sin")[1] == "Nothing is set there.\n"
+
+
+def test_the_log_is_listed(run: Run, tmp_path: Path) -> None:
+    assert run("audit") == (0, "Nothing was sent or changed.\n", "")
+    assert run("audit", "--lang", "zh")[1] == "没有任何发送或改动。\n"
+    with KnowledgeBase(tmp_path / "home" / "knowledge.db") as kb:
+        for n in range(3):
+            kb.audit.put("ann", "ticket.resolved", f"ticket:{n}", detail={"because": 'a "b"\x1b[31m\nc'})
+        kb.audit.put("engine", "sink.create", "ticket:7", "unreachable")
+    status, out, _ = run("audit", "--what", "ticket", "--limit", "2")
+    assert status == 0
+    assert [line.split("  ")[0] for line in out.splitlines()] == ["2", "3"]
+    assert "\x1b" not in out
+    assert "ann  ticket.resolved  ticket:2  ok  because=" in out
+    assert [entry["n"] for entry in json.loads(run("audit", "--by", "engine", "--json")[1])] == [4]
+    assert [entry["n"] for entry in json.loads(run("audit", "--after", "2", "--json")[1])] == [3, 4]
