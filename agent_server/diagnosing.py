@@ -29,6 +29,7 @@ from whystall.tools.toolbox import ENGINES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from whystall.agent_server.desk import Desk
     from whystall.agent_server.investigation.budget import Limits
     from whystall.agent_server.investigation.observer import Observer
     from whystall.agent_server.investigation.telling import Telling
@@ -144,14 +145,21 @@ class Diagnosing:
         from whystall.agent_server.remembering import remember
 
         _check_given(params, source)
+        desk = self._desk() if params.ticket else None  # what is wrong with the settings is said before it takes time
         run = _Run(params, self._registry, progress, driver, lang)
         try:
             found = await self._found(run, source)
-            diagnosis = remember(self._kb, found.model_copy(update={"id": run.transcript.id}), params.ticket, then)
+            diagnosis = remember(self._kb, found.model_copy(update={"id": run.transcript.id}), desk, then)
             run.transcript.end(diagnosis)
         finally:
             run.close()
         return diagnosis
+
+    def _desk(self) -> Desk:
+        from whystall.agent_server.desk import Desk
+        from whystall.agent_server.settings.load import load
+
+        return Desk(self._kb, load())
 
     async def _found(self, run: _Run, source: Path | None) -> Diagnosis:
         """What is found out, before it is compared with past incidents and stored."""

@@ -108,7 +108,7 @@ class Table:
 
     # --- CSV ----------------------------------------------------------------------------------------------------------
 
-    def _csv(self, start: str, delimiter: str | None) -> csv._reader:
+    def _csv(self, start: str, delimiter: str | None) -> Iterator[list[str]]:
         first = start.splitlines()[0] if start else ""
         csv.field_size_limit(CELL)
         if delimiter is None:
