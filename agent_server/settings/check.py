@@ -125,19 +125,15 @@ def _routes(settings: Settings) -> Iterator[str]:
     path = settings.alerts.routes
     if path is None:
         return
-    from whystall.agent_server.alerts.routefile import load
+    from whystall.agent_server.alerts.routefile import load, unknown_names
 
     try:
         routes = load(path)
     except ToolError as error:
         yield f"{error.message}; {error.remedy}"
         return
-    for receiver in routes.receivers.values():
-        where = f"{path}: line {receiver.line}: receiver {receiver.name}"
-        yield from _unknown(where, [place.channel for place in receiver.chat], "chat", settings.chat)
-        yield from _unknown(where, receiver.sinks or (), "sinks", settings.sinks)
-        if receiver.schedule is not None:
-            yield from _unknown(where, [receiver.schedule], "oncall.schedules", settings.oncall.schedules)
+    for fault in unknown_names(routes, set(settings.sinks), set(settings.oncall.schedules), set(settings.chat)):
+        yield f"{path}: {fault}"
 
 
 def _nobody(settings: Settings, now: datetime) -> Iterator[str]:

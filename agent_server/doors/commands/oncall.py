@@ -186,7 +186,7 @@ def remove_override(
 
     settings = _settings()
     with _kb() as kb:
-        ended = take_back(kb, number, who(by), datetime.now(timezone.utc))
+        ended = take_back(kb, number, who(by), _now())
     _say_overrides([ended], settings, as_json, lang)
 
 
@@ -212,7 +212,7 @@ def _kb() -> KnowledgeBase:
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc).replace(microsecond=0)
+    return datetime.now(timezone.utc)
 
 
 def _schedules(settings: OncallSettings, asked: str | None) -> list[str]:

@@ -102,9 +102,9 @@ def test_what_leads_nowhere_is_found(run: Run, example: Path, old: str, new: str
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ("channel: ops", "channel: opps", "receiver training: there is no [chat.opps]"),
-        ("schedule: training", "schedule: nights", "receiver training: there is no [oncall.schedules.nights]"),
-        ("triage: true", "triage: true\n    sinks: [jira]", "receiver training: there is no [sinks.jira]"),
+        ("channel: ops", "channel: opps", "names the chat 'opps'"),
+        ("schedule: training", "schedule: nights", "names the schedule 'nights'"),
+        ("triage: true", "triage: true\n    sinks: [jira]", "names the tracker 'jira'"),
         ("receiver: training", "receiver: trainin", "no receiver is called 'trainin'"),
     ],
 )
