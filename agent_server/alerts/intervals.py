@@ -115,7 +115,7 @@ def zone(name: str) -> tzinfo:
     """A time zone, by the name that the tz database gives it."""
     try:
         return ZoneInfo(name)
-    except (ValueError, OSError):
+    except (ValueError, OSError, KeyError):  # one that is not known is a KeyError
         raise ValueError(f"no time zone is called {name!r}; give a name such as Asia/Shanghai") from None
 
 

@@ -11,7 +11,7 @@ import yaml
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 FILE_LIMIT = 1 << 20  # bytes
-_ITEMS = 100_000
+_ITEMS = 20_000
 """Values of a file. Names (``&x``) let a small file stand for an enormous one."""
 _DURATION = re.compile("".join(rf"(?:(\d{{1,9}}){unit})?" for unit in ("y", "w", "d", "h", "m", "s", "ms")), re.ASCII)
 _SECONDS = (365 * 86_400.0, 7 * 86_400.0, 86_400.0, 3600.0, 60.0, 1.0, 0.001)
