@@ -12,6 +12,7 @@ from whystall.agent_server.doors.card_words import card_text
 from whystall.agent_server.doors.lookup import Hits, SimilarParams, search, similar
 from whystall.agent_server.doors.mcp_calls import Progress
 from whystall.agent_server.doors.mcp_entry import TEXT_LIMIT, Answer, Entry
+from whystall.agent_server.jobs.models import Resolution
 from whystall.knowledge_base.models import Incident, Lang, Record
 from whystall.tools.contract.params import Params
 
@@ -66,8 +67,9 @@ RESULTS: dict[str, type[BaseModel]] = {
     "kb_similar": Hits,
     "kb_record": Incident,
     "kb_feedback": Rated,
+    "find_job": Resolution,
 }
-"""What each of these tools answers with."""
+"""What each of these tools answers with, and the one that finds jobs."""
 
 
 def knowledge_entries(app: App, lang: Lang) -> list[Entry]:

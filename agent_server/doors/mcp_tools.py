@@ -13,6 +13,7 @@ from whystall.agent_server.diagnosing import DiagnoseParams
 from whystall.agent_server.doors import words
 from whystall.agent_server.doors.mcp_calls import Progress
 from whystall.agent_server.doors.mcp_entry import TEXT_LIMIT, Answer, Entry
+from whystall.agent_server.doors.mcp_jobs import find_job
 from whystall.agent_server.doors.mcp_knowledge import knowledge_entries
 from whystall.agent_server.doors.mcp_resources import read_page, results
 from whystall.agent_server.engines import Engine
@@ -63,7 +64,8 @@ class ReadParams(Params):
 def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry]:
     """What is offered, by name: everything, or the tools and toolsets in `chosen`; `ToolError` for an unknown one."""
     made = [_diagnostic(app, tool, lang) for tool in app.tools()]
-    made += [_diagnose(app, lang), *knowledge_entries(app, lang), _ticket_draft(app, lang), _artifact_read(app, lang)]
+    knowledge = [*knowledge_entries(app, lang), find_job(lang)]
+    made += [_diagnose(app, lang), *knowledge, _ticket_draft(app, lang), _artifact_read(app, lang)]
     known = {name for entry in made for name in (entry.name, entry.toolset)}
     for name in chosen:
         if name not in known:

@@ -28,6 +28,7 @@ TOOLS = {
     "diagnose",
     "ticket_draft",
     "artifact_read",
+    "find_job",
     "kb_search",
     "kb_similar",
     "kb_record",
@@ -85,7 +86,7 @@ def _names(tool: Any) -> set[str]:
 async def test_a_server_offers_only_what_was_chosen() -> None:
     async with connected("auto", "core", "fileslower") as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
-        assert names == KNOWLEDGE | {"diagnose", "ticket_draft", "artifact_read", "fileslower"}
+        assert names == KNOWLEDGE | {"diagnose", "find_job", "ticket_draft", "artifact_read", "fileslower"}
         assert "not_found" in text_of(await client.call_tool("biolatency", {}))
     async with connected("auto", "host") as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
