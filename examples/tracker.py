@@ -416,6 +416,7 @@ def handler_of(tracker: Tracker) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # head and body are written apart
         server_version = "GitLab-like"
 
         def do_GET(self) -> None:

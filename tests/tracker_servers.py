@@ -66,6 +66,7 @@ def serving(vendor: Vendor) -> Iterator[Gate]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # head and body are written apart
 
         def handle_one(self) -> None:
             length = int(self.headers.get("content-length") or 0)

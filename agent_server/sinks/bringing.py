@@ -80,6 +80,8 @@ class Bringing:
                 ticket = await self._found(ticket, self._delivery.underway)
             if not self._delivery.remote:
                 ticket = await self._create(ticket)
+        if not self._memory.nonce:  # it was there before us
+            self._keep(nonce=secrets.token_hex(8))
         await self._update(ticket)
         await self._tell(ticket)
         self._check(self._kb.deliveries.told(*self._key, ticket.revision, {}))

@@ -189,7 +189,7 @@ class Deliveries:
     def told(self, sink: str, ticket: str, owner: str, revision: int, memory: Mapping[str, Any]) -> bool:
         """The sink shows the ticket as of `revision`. False as in `begin`."""
         end = (
-            "told = max(told, ?), memory = ?, underway = NULL, attempts = 0, due = 0, error = '', owner = '', lease = 0"
+            f"told = max(told, ?), {_PATCH}, underway = NULL, attempts = 0, due = 0, error = '', owner = '', lease = 0"
         )
         return self._mine(sink, ticket, owner, end, [revision, _json(memory)])
 
