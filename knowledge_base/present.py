@@ -7,7 +7,7 @@ structured values are always whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whystall.knowledge_base.causes import ranked_remedies
 from whystall.knowledge_base.headlines import headline
@@ -35,6 +35,9 @@ from whystall.prompts.sentences import Voice
 from whystall.prompts.tables import record, table
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.result import BlindSpot, CollectorCoverage, Coverage, ToolResult
+
+if TYPE_CHECKING:
+    from whystall.knowledge_base.journal.alerts import Alert
 
 TEXT_LIMIT = 6000
 _EVIDENCE = 2000
@@ -124,7 +127,13 @@ def brief(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang) -> dict
     return _View("md", lang).diagnosis(diagnosis, causes, _EVIDENCE)
 
 
-def ticket_text(ticket: Ticket, causes: Mapping[str, Cause], lang: Lang, events: Sequence[Event] | None = None) -> str:
+def ticket_text(
+    ticket: Ticket,
+    causes: Mapping[str, Cause],
+    lang: Lang,
+    events: Sequence[Event] | None = None,
+    alerts: Sequence[Alert] = (),
+) -> str:
     """A ticket as Markdown; see `drafting.ticket_markdown`."""
     view = _View("md", lang)
     d = ticket.diagnosis
@@ -140,11 +149,12 @@ def ticket_text(ticket: Ticket, causes: Mapping[str, Cause], lang: Lang, events:
         lang,
         k=ticket,
         title=ticket.human.title or view.title(d, cause),
+        named=view.title(d, cause),
         others=others[:_OTHERS],
         others_left=max(len(others) - _OTHERS, 0),
         collectors=_collectors(d.coverage) if d else [],
         **context,
-        **beside(ticket, causes, lang, events),
+        **beside(ticket, causes, lang, events, alerts),
     )
 
 

@@ -68,8 +68,7 @@ def read(app: App, uri: str, lang: Lang) -> Stored:
             incident = wire.structured(app.kb().get_incident(unquote(name)))
             return Stored("application/json", json.dumps(incident, ensure_ascii=False, indent=1))
         if kind == "tickets":
-            tickets = app.kb().tickets
-            return Stored("text/markdown", words.ticket_text(tickets.get(name), lang, tickets.events(name)))
+            return Stored("text/markdown", words.whole_ticket_text(app.kb(), name, lang))
         if kind == "schemas" and (model := results(app).get(name)):
             return Stored("application/schema+json", json.dumps(full_schema(model), ensure_ascii=False))
     raise ToolError(ErrorCode.NOT_FOUND, f"nothing is stored under {uri!r}", f"valid: {', '.join(templates())}")

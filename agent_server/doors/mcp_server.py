@@ -87,7 +87,7 @@ class Door:
         self, _ctx: _Context, _params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         try:
-            tickets = self.app.kb().tickets.list(limit=_LISTED)
+            tickets = self.app.kb().tickets.lines(limit=_LISTED)
             cards = self.app.kb().cards.list(limit=_LISTED)
         except ToolError as error:
             raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.replaying import Replay
     from whystall.agent_server.stack_conversions import StackConversion
     from whystall.knowledge_base.models import Diagnosis, Incident, Lang
+    from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import Event, Line, Ticket
     from whystall.tools.contract.result import ToolResult
 
@@ -39,6 +40,16 @@ def ticket_text(ticket: Ticket, lang: Lang, events: Sequence[Event] | None = Non
     from whystall.knowledge_base.tickets.drafting import ticket_markdown
 
     return ticket_markdown(ticket, lang, load_causes(), events)
+
+
+def whole_ticket_text(kb: KnowledgeBase, id: str, lang: Lang) -> str:
+    """The ticket `id` with everything that is known of it: its history, its comments, the alerts in it."""
+    from whystall.knowledge_base.causes import load_causes
+    from whystall.knowledge_base.tickets.drafting import ticket_markdown
+
+    ticket = kb.tickets.get(id)
+    alerts = [stored.alert for stored in kb.alerts.said(ticket=ticket.id)] if ticket.origin == "alert" else []
+    return ticket_markdown(ticket, lang, load_causes(), kb.tickets.events(ticket.id), alerts)
 
 
 def tickets_text(lines: Sequence[Line], left: int, lang: Lang) -> str:

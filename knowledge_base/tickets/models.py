@@ -217,7 +217,9 @@ class Ticket(Model):
 
 
 class Event(Model):
-    """One change of a ticket, as its history tells it. `detail`: short, for people; of a stranger's text, its start."""
+    """One change of a ticket, as its history tells it. `detail`: short: of a stranger's text its start; a link as
+    ``KIND:TICKET``; what it was closed as, with the reason as ``AS: REASON``; id of a diagnosis; code of a triage.
+    """
 
     n: int
     ticket: str

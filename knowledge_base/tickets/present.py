@@ -6,32 +6,45 @@ Words of people and of other programs stand in blocks and code spans, apart from
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
 from whystall.knowledge_base.matched import command
 from whystall.knowledge_base.models import Cause, Lang
 from whystall.knowledge_base.tickets.models import Assignment, Decision, Event, Line, Ticket
+from whystall.knowledge_base.times import told
 from whystall.prompts.escape import Safe, markdown_block, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, render, voice, words
 
-LABELS, LINKS, COMMENTS, EVENTS = 40, 40, 30, 60
+if TYPE_CHECKING:
+    from whystall.knowledge_base.journal.alerts import Alert
+
+LABELS, LINKS, COMMENTS, EVENTS, ALERTS = 40, 40, 30, 60, 20
 _CODES = 6
 _VALUE = 200
 
 
-def beside(ticket: Ticket, causes: Mapping[str, Cause], lang: Lang, events: Sequence[Event] | None) -> dict[str, Any]:
+def beside(
+    ticket: Ticket,
+    causes: Mapping[str, Cause],
+    lang: Lang,
+    events: Sequence[Event] | None,
+    alerts: Sequence[Alert] = (),
+) -> dict[str, Any]:
     """The context of the template for everything but the diagnosis. `events`: its history; None leaves out that and
-    the comments, for a reader who has both elsewhere.
+    the comments, for a reader who has both elsewhere. `alerts`: that are told of in it, the latest first.
     """
     says = _Says("md", lang)
     return {
         "state": says.state(ticket),
         "category": says.category(ticket.category),
+        "component": says.component(ticket.component),
         "assigned": says.assigned(ticket.assignment),
         "decisions": says.decisions(ticket, causes),
         "reported": says.reported(ticket),
-        "labels": says.labels(ticket),
+        "labels": says.labels(ticket.labels),
+        "alerts": says.alerts(ticket, alerts),
         "analysis": says.analysis(ticket),
         "prose": says.prose(ticket),
         "prose_by": says.prose_by(ticket),
@@ -49,9 +62,8 @@ def lines_text(lines: Sequence[Line], left: int, lang: Lang) -> str:
 
 
 def history_text(events: Sequence[Event], lang: Lang) -> str:
-    """One line for each change of a ticket, for a terminal."""
-    says = _Says("txt", lang)
-    return "\n".join(says.event(event) for event in events)
+    """The whole history of a ticket for a terminal; see `_Says.history`."""
+    return "\n".join(_Says("txt", lang).history(events, len(events)))
 
 
 class _Says:
@@ -79,7 +91,9 @@ class _Says:
             parts += [Safe(line.verdict), Safe(line.cause) if line.cause else self._own["no_cause"]]
             parts.append(self._name(line.target))
         else:
-            parts += [self._name(f"{line.category}/{line.component}"), self._name(line.title or "-")]
+            known = [name for name in (line.category, line.component) if name != "unknown"]
+            parts.append(self._name("/".join(known) or "-"))
+        parts += [self._name(line.title)] if line.title else []
         return Safe("  ".join(parts))
 
     def state(self, ticket: Ticket) -> Safe:
@@ -91,6 +105,9 @@ class _Says:
     def category(self, value: str) -> Safe:
         found = self._words["categories"].get(value)
         return found if found is not None else self._name(value)
+
+    def component(self, value: object) -> Safe:
+        return self.category("unknown") if value == "unknown" else self._name(value)
 
     def assigned(self, given: Assignment | None) -> Safe:
         own = self._own
@@ -120,7 +137,7 @@ class _Says:
         found = [
             self._decision(labels["severity"], severity, told.severity, self._severity, more),
             self._decision(labels["category"], self.category(told.category.value), told.category, self.category),
-            self._decision(labels["component"], self._name(told.component.value), told.component, self._name),
+            self._decision(labels["component"], self.component(told.component.value), told.component, self.component),
         ]
         if told.cause is not None and ticket.diagnosis is None:
 
@@ -136,9 +153,22 @@ class _Says:
         """What was written, as a block; None where nothing was, or no more than the heading says."""
         return markdown_block(ticket.human.description) if ticket.human.description else None
 
-    def labels(self, ticket: Ticket) -> Safe | None:
-        named = [self._name(f"{name}={short(value, _VALUE)}") for name, value in ticket.labels.items()]
+    def labels(self, labels: Mapping[str, str]) -> Safe | None:
+        named = [self._name(f"{name}={short(value, _VALUE)}") for name, value in labels.items()]
         return self._fill(self._own["labels"], self._listed(named, LABELS)) if named else None
+
+    def alerts(self, ticket: Ticket, alerts: Sequence[Alert]) -> list[Safe]:
+        """One line for each alert: since when, whether it is over, and the labels that the ticket has not."""
+        found = []
+        for alert in alerts[:ALERTS]:
+            since = told(datetime.fromtimestamp(alert.starts, timezone.utc))
+            said = self._fill(
+                self._own["alert"][alert.status], name=self._name(alert.name or "-"), since=self._name(since)
+            )
+            own = self.labels({name: v for name, v in alert.labels.items() if ticket.labels.get(name) != v})
+            found.append(Safe(f"{said}{self._semicolon}{own}") if own else said)
+        left = len(alerts) - len(found)
+        return [*found, self._fill(self._own["left_out"], left)] if left else found
 
     def analysis(self, ticket: Ticket) -> list[Safe]:
         """What became of the look, and what would tell more. Once there is a diagnosis, that is what counts."""
@@ -195,8 +225,10 @@ class _Says:
         left = len(said) - len(shown)
         return [(self._fill(self._own["earlier"], left), Safe("")), *shown] if left else shown
 
-    def history(self, events: Sequence[Event]) -> list[Safe]:
-        """One line for each change; where the same is only seen again and again, one line for all of it."""
+    def history(self, events: Sequence[Event], most: int = EVENTS) -> list[Safe]:
+        """One line for each change; where the same is only seen again and again, one line for all of it. The latest
+        `most` lines.
+        """
         found: list[Safe] = []
         run: list[Event] = []
         for event in events:
@@ -206,7 +238,7 @@ class _Says:
             found += [*self._runs(run), self.event(event)]
             run = []
         found += self._runs(run)
-        left = len(found) - EVENTS
+        left = len(found) - most
         return [self._fill(self._own["earlier"], left), *found[left:]] if left > 0 else found
 
     def _runs(self, run: Sequence[Event]) -> list[Safe]:
@@ -219,7 +251,20 @@ class _Says:
     def event(self, event: Event) -> Safe:
         what = self._own["events"][event.what]
         said = self._fill(self._own["event"], at=self._name(event.at), what=what, by=self._name(event.by or "-"))
-        return Safe(f"{said}{self._semicolon}{self._name(event.detail)}") if event.detail else said
+        detail = self._detail(event)
+        return Safe(f"{said}{self._semicolon}{detail}") if detail else said
+
+    def _detail(self, event: Event) -> Safe:
+        """The codes of a change in words; anything else as it is."""
+        own, (kind, _, rest) = self._own, event.detail.partition(":")
+        if kind in own["link"] and rest.isdigit():
+            return self._fill(own["link"][kind], rest)
+        if event.what == "closed" and kind in own["closed_as"]:
+            reason = self._name(rest.strip()) if rest else Safe("")
+            return Safe(self._colon.join(filter(None, [own["closed_as"][kind], reason])))
+        if event.what == "triaged" and (known := event.detail.partition(" ")[0]) in own["triage"]:
+            return Safe(own["triage"][known])
+        return self._name(event.detail) if event.detail else Safe("")
 
     def _closed(self, state: str, as_: str | None) -> Safe:
         said = Safe(self._words["states"][state])
@@ -230,7 +275,7 @@ class _Says:
 
     def _decision(self, what: Safe, value: Safe, told: Decision, named: Any, more: Sequence[Safe] = ()) -> Safe:
         facts = [self._coded(self._own["by"], told.by), *more]
-        if told.by != "default":
+        if told.by != "default" and not told.by.startswith("label:"):
             if told.confidence < 1:
                 facts.append(self._fill(self._own["sure"], Safe(quantity(100 * told.confidence, "pct"))))
             if told.because:

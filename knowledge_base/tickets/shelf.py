@@ -225,7 +225,7 @@ class Tickets:
                 original = self._get(db, other)
                 kept = life.unlinked(original, before.id, ("duplicated_by",))
                 kept = _with(kept, {"occurrences": max(1, kept.occurrences - before.occurrences)})
-                self._put(db, original, kept, "unlinked", by, at, f"ticket {before.id}")
+                self._put(db, original, kept, "unlinked", by, at, f"duplicated_by:{before.id}")
             return self._put(db, before, after, "reopened", by, at, because)
 
     def assign(self, id: str, assignment: Assignment, by: str, at: str = "") -> Ticket:
@@ -269,8 +269,8 @@ class Tickets:
             one, other = self._get(db, id), self._get(db, link.ticket)
             forth = link.model_copy(update={"ticket": other.id})
             back = forth.model_copy(update={"ticket": one.id})
-            self._put(db, other, life.linked(other, back), "linked", link.by, link.at, f"related to {one.id}")
-            return self._put(db, one, life.linked(one, forth), "linked", link.by, link.at, f"related to {other.id}")
+            self._put(db, other, life.linked(other, back), "linked", link.by, link.at, f"related:{one.id}")
+            return self._put(db, one, life.linked(one, forth), "linked", link.by, link.at, f"related:{other.id}")
 
     def unlink(self, id: str, other: str, by: str, at: str = "") -> Ticket:
         """Tickets `id` and `other` are not related after all. (A duplicate is reopened.)"""
@@ -278,7 +278,7 @@ class Tickets:
             pair = self._get(db, id), self._get(db, other)
             for one, far in (pair[::-1], pair):
                 kept = life.unlinked(one, far.id, ("related",))
-                done = self._put(db, one, kept, "unlinked", by, at, f"ticket {far.id}")
+                done = self._put(db, one, kept, "unlinked", by, at, f"related:{far.id}")
         return done
 
     def duplicate(self, id: str, of: str, by: str, at: str = "", why: Sequence[str] = ()) -> Ticket:
@@ -308,8 +308,8 @@ class Tickets:
             kept = life.linked(original, base.model_copy(update={"kind": "duplicated_by", "ticket": one.id}))
             kept = _with(drafting.merged(kept, one), {"occurrences": original.occurrences + one.occurrences})
             self._unlearn(db, one, "duplicate", by)
-            self._put(db, one, ended, "closed", by, at, f"duplicate of {original.id}")
-            original = self._put(db, original, kept, "seen_again", by, at, f"ticket {one.id}")
+            self._put(db, one, ended, "closed", by, at, f"duplicate:{original.id}")
+            original = self._put(db, original, kept, "seen_again", by, at, f"duplicated_by:{one.id}")
             self._hand_over(db, one.id, original.id)
         return original
 

@@ -320,7 +320,7 @@ def test_a_duplicate_is_closed_and_counted_in_the_original(kb: KnowledgeBase, tm
     assert [(x.kind, x.ticket, x.why) for x in closed.links] == [("duplicate", "1", ["fault"])]
     assert [(x.kind, x.ticket) for x in original.links] == [("duplicated_by", "2")]
     assert kb.get_diagnosis("d2").ticket == "1"
-    assert kb.tickets.events("2")[-1].detail == "duplicate of 1"
+    assert kb.tickets.events("2")[-1].detail == "duplicate:1"
     # What is reported as the duplicate was is counted where that is.
     assert kb.tickets.live("2:nccl") == original
     assert kb.tickets.duplicate("2", "1", "engine") == original

@@ -75,7 +75,7 @@ def ticket(diagnosis: Diagnosis, **changes: Any) -> Ticket:
 def line_of(diagnosis: Diagnosis) -> Line:
     """What a list says of a ticket of `diagnosis` whose title is the name of its target too."""
     text = diagnosis.target
-    names = {name: text for name in ("category", "component", "title", "target", "cause", "verdict", "assignee")}
+    names = dict.fromkeys(("category", "component", "title", "target", "cause", "verdict", "assignee"), text)
     common = {"id": "3", "state": "closed", "closed_as": "fixed", "severity": "major", "origin": "alert"}
     return Line(created=text, updated=text, revision=1, occurrences=2, **common, **names)
 

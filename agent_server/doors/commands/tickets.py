@@ -9,6 +9,7 @@ import typer
 from whystall.agent_server.app import App
 from whystall.agent_server.doors import console, wire
 from whystall.agent_server.doors.commands.kb_input import ByOption, who
+from whystall.agent_server.doors.commands.tickets_import import add_import
 from whystall.agent_server.doors.options import JsonOption, Lang, LangOption
 from whystall.knowledge_base.tickets.models import ClosedAs, Origin, State
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -47,6 +48,7 @@ def add(app: typer.Typer) -> None:
     group.command("unlink")(unlink)
     group.command("assign")(assign)
     group.command("attach")(attach)
+    add_import(group)
     app.add_typer(group, name="tickets")
 
 
@@ -97,14 +99,13 @@ def list_tickets(
 
 def show(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Show one ticket: with its diagnosis, what people said of it, and its history."""
-    tickets = App().kb().tickets
-    found = tickets.get(ticket)
+    kb = App().kb()
     if as_json:
-        console.say_json(found)
+        console.say_json(kb.tickets.get(ticket))
     else:
-        from whystall.agent_server.doors.words import ticket_text
+        from whystall.agent_server.doors.words import whole_ticket_text
 
-        console.say(ticket_text(found, lang, tickets.events(ticket)))
+        console.say(whole_ticket_text(kb, ticket, lang))
 
 
 def history(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> None:
