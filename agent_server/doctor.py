@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from whystall.agent_server.doctor_model import model
+from whystall.agent_server.doctor_settings import settings
 from whystall.agent_server.doctor_stacks import py_spy, python_frames, sampling
 from whystall.agent_server.health import Check, Health, State
 from whystall.agent_server.stack_sources import observes
@@ -52,6 +53,7 @@ def examine() -> Health:
         py_spy(),
         _database(),
         model(),
+        settings(),
     ]
     state = {check.name: check.state for check in checks}
     engines = []

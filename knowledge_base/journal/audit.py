@@ -1,8 +1,13 @@
-"""Who sent or changed what, and what came of it. Only ever appended to."""
+"""Who sent or changed what, and what came of it. Only ever appended to.
+
+Callers hand over no secrets. What looks like one all the same (somebody pasted a token into a chat, a server repeated
+one in its error) is struck before it is kept: by the name it stands under, and by forms that only secrets have.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +16,21 @@ from pydantic import BaseModel, ConfigDict
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.times import now as stamp
 from whystall.tools.contract.text import clean
+
+_TEXT = 2000  # characters of a text in `Entry.detail`
+_DEPTH = 6
+STRUCK = "***"
+_NAMES = re.compile(r"(^|[_-])(token|secret|password|passwd|authorization|(api|routing)[_-]?key|sign)$", re.I)
+_FORMS = (
+    # in addresses and forms: access_token=...
+    (r"\b((?:[a-z]+_)?(?:token|secret|password|passwd|api_?key|sign)=)(?!\*\*\*)[^\s&\"']{4,}", rf"\1{STRUCK}"),
+    (r"\b((?:Bearer|Basic) )(?!\*\*\*)[^\s\"']{4,}", rf"\1{STRUCK}"),
+    # the password of an address
+    (r"(://[^/\s:@]*:)[^/\s@]+(?=@)", rf"\1{STRUCK}"),
+    # tokens that tell what they are of: GitLab, GitHub, Slack, Standard Webhooks, OpenAI
+    (r"\b(?:glpat-|gh[pousr]_|github_pat_|xox[abeoprs]-|xapp-|whsec_|(?<!-)sk-)[\w.+/=-]{8,}", STRUCK),
+)
+_STRIKE = tuple((re.compile(pattern, re.IGNORECASE), by) for pattern, by in _FORMS)
 
 
 class Entry(BaseModel):
@@ -47,9 +67,9 @@ class Audit:
                     stamp(),
                     clean(by, 200),
                     what,
-                    clean(target, 500),
-                    clean(outcome, 200),
-                    json.dumps(dict(detail or {}), ensure_ascii=False),
+                    clean(struck(target), 500),
+                    clean(struck(outcome), 200),
+                    json.dumps(_plain(dict(detail or {})), ensure_ascii=False),
                 ],
             )
 
@@ -65,3 +85,26 @@ class Audit:
             ).fetchall()
         names = ("n", "at", "by", "what", "target", "outcome", "detail")
         return [Entry(**{**dict(zip(names, row, strict=True)), "detail": json.loads(row[6])}) for row in reversed(rows)]
+
+
+def struck(text: str) -> str:
+    """`text` without what looks like a secret."""
+    for pattern, by in _STRIKE:
+        text = pattern.sub(by, text)
+    return text
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """`value` as it is kept: texts inert and cut, secrets struck, nothing deeper than anybody reads."""
+    if isinstance(value, str):
+        return clean(struck(value), _TEXT)
+    if isinstance(value, Mapping):
+        if depth >= _DEPTH:
+            return "…"
+        return {
+            clean(str(name), 100): STRUCK if _NAMES.search(str(name)) and inner else _plain(inner, depth + 1)
+            for name, inner in value.items()
+        }
+    if isinstance(value, (list, tuple, set)):
+        return "…" if depth >= _DEPTH else [_plain(inner, depth + 1) for inner in value]
+    return value if value is None or isinstance(value, (bool, int, float)) else clean(str(value), _TEXT)
