@@ -17,6 +17,16 @@ from whystall.tools.views.verdict_drawing import Card, Fact, Line, Proof, Run, S
 _PROOFS = 3
 _DETAILS = 3
 _NAME = 64  # characters of a name; the middle of a longer path says least
+# Which part of the time a finding is about, by the beginning of its kind; others are about waiting.
+_LOOKS = (
+    ("sched.", "runnable"),
+    ("offcpu.preempted", "runnable"),
+    ("cgroup.cpu_throttled", "runnable"),
+    ("process.system_time", "system"),
+    ("syscall.cpu_time", "system"),
+    ("irq.", "system"),
+    ("profile.", "user"),
+)
 _SHARES = ("user", "system", "runnable", "blocked", "idle")
 
 
@@ -84,7 +94,8 @@ def _proofs(chain: Sequence[Finding], lang: Lang) -> list[Proof]:
     for finding in chain[:_PROOFS]:
         pct = finding.window_pct
         line = _line(say.finding(_brief(finding), _DETAILS))
-        made.append(Proof(line, pct, quantity(pct, "pct")) if pct > 0 else Proof(line))
+        look = next((look for start, look in _LOOKS if finding.kind.startswith(start)), "blocked")
+        made.append(Proof(line, pct, quantity(pct, "pct"), look) if pct > 0 else Proof(line))
     return made
 
 

@@ -53,11 +53,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Proof:
-    """A measurement that speaks for the cause; `pct` of the same time, None where it is no share of it."""
+    """A measurement that speaks for the cause; `pct` of the same time, None where it is no share of it. `look`: that of
+    the `Share` which it is a part of.
+    """
 
     line: Line
     pct: float | None = None
     figure: str = ""
+    look: str = "blocked"
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,8 @@ def _proofs(pen: _Pen, card: Card) -> None:
         if proof.pct is not None:
             pen.down(5)
             pen.box(_MARGIN, pen.y, _ROOM, 12, "track")
-            pen.box(_MARGIN, pen.y, _ROOM * min(max(proof.pct, 0.4), 100.0) / 100, 12, "proof also" if at else "proof")
+            width = _ROOM * min(max(proof.pct, 0.4), 100.0) / 100
+            pen.box(_MARGIN, pen.y, width, 12, escape(proof.look) + (" also" if at else ""))
             pen.down(14)
     pen.down(8)
 

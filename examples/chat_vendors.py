@@ -1,0 +1,394 @@
+"""What DingTalk, Feishu and Slack do with what a robot sends them, as their documents say: checked, refused or shown.
+
+Written from the documents alone, and not from whystall's own sender, so that a mistake there is seen here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from email.parser import BytesParser
+from email.policy import HTTP
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl
+
+Json = dict[str, Any]
+PNG = b"\x89PNG\r\n\x1a\n"
+_HOUR = 3600.0
+_DINGTALK_MINUTE, _FEISHU_SECOND = 20, 5
+_ELEMENTS = {"text", "a", "at", "img", "hr", "emotion", "code_block", "md"}
+_BLOCKS = {"rich_text", "section", "image", "header", "divider", "context"}
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What whystall has to know of this server, and this server of whystall."""
+
+    dingtalk_app: str = "demo-dingtalk-app-secret"
+    dingtalk_token: str = "demo-dingtalk-access-token"  # noqa: S105
+    dingtalk_sign: str = "SECdemo-dingtalk"
+    feishu_app_id: str = "cli_demo"
+    feishu_app: str = "demo-feishu-app-secret"
+    feishu_encrypt: str = "demo-feishu-encrypt-key"
+    feishu_verify: str = "demo-feishu-verification-token"
+    feishu_hook: str = "demo-feishu-hook-id"
+    feishu_sign: str = "demo-feishu-sign"
+    slack_signing: str = "demo-slack-signing-secret"
+    slack_bot: str = "xoxb-demo-slack-token"
+    slack_hook: str = "TDEMO/BDEMO/demo-slack-webhook"
+
+
+@dataclass
+class Said:
+    """One message in a chat. `content` is the vendor's own form; `by`: ``us`` is whystall. `mentions`: who was called
+    by it, though nobody meant to.
+    """
+
+    vendor: str
+    conversation: str
+    by: str
+    title: str
+    content: Any
+    pictures: list[str] = field(default_factory=list)
+    mentions: list[str] = field(default_factory=list)
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Of HTTP."""
+
+    body: bytes
+    status: int = 200
+    kind: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Refusal(Exception):
+    """A request that the vendor would not take."""
+
+    def __init__(self, answer: Answer, why: str) -> None:
+        super().__init__(why)
+        self.answer = answer
+
+
+def as_json(value: object, status: int = 200) -> Answer:
+    """`value` as an answer."""
+    return Answer(json.dumps(value, ensure_ascii=False).encode(), status)
+
+
+def ding(code: int, message: str) -> Refusal:
+    """DingTalk says no with status 200."""
+    return Refusal(as_json({"errcode": code, "errmsg": message}), f"DingTalk {code}: {message}")
+
+
+def fei(code: int, message: str, status: int = 400) -> Refusal:
+    """Feishu says no with status 400, a custom robot with 200."""
+    return Refusal(as_json({"code": code, "msg": message}, status), f"Feishu {code}: {message}")
+
+
+def sla(error: str) -> Refusal:
+    """Slack says no with status 200."""
+    return Refusal(as_json({"ok": False, "error": error}), f"Slack: {error}")
+
+
+class Vendors:
+    """The three of them. `said`: all messages in the order in which they came; `refused`: what was not taken, and why.
+    `faults`: answers that the next requests get instead, for tests of patience.
+    """
+
+    def __init__(self, given: Secrets | None = None, clock: Callable[[], float] = time.time) -> None:
+        self.secrets = given or Secrets()
+        self.url = ""
+        self.said: list[Said] = []
+        self.refused: list[str] = []
+        self.requests: list[str] = []
+        self.faults: deque[Answer] = deque()
+        self.sessions: dict[str, tuple[str, float]] = {}
+        self.images: dict[str, bytes] = {}
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._tokens: dict[str, float] = {}
+        self._uuids: dict[str, float] = {}
+        self._uploads: dict[str, tuple[str, int]] = {}
+        self._hooks: dict[str, tuple[str, int]] = {}
+        self._paces: dict[str, deque[float]] = {}
+
+    def session(self, conversation: str, lasts: float = 5400.0) -> tuple[str, int]:
+        """A session address of DingTalk for `conversation`, and when it ends, in ms."""
+        key = secrets.token_hex(8)
+        ends = self._clock() + lasts
+        self.sessions[key] = (conversation, ends)
+        return f"{self.url}/robot/sendBySession?session={key}", int(ends * 1000)
+
+    def response_url(self, channel: str) -> str:
+        """An address for five answers to a slash command of Slack."""
+        key = secrets.token_hex(8)
+        self._hooks[key] = (channel, 5)
+        return f"{self.url}/commands/{key}"
+
+    def take(self, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Take one POST."""
+        with self._lock:
+            self.requests.append(path)
+            if self.faults:
+                return self.faults.popleft()
+            try:
+                return self._route(path, dict(parse_qsl(query, keep_blank_values=True)), headers, body)
+            except Refusal as refusal:
+                self.refused.append(str(refusal))
+                return refusal.answer
+
+    def _route(self, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Answer:
+        if path.startswith("/robot/"):
+            return self._dingtalk(path, query, headers, body)
+        if path.startswith("/open-apis/"):
+            return self._feishu(path.removeprefix("/open-apis"), query, headers, body)
+        return self._slack(path, headers, body)
+
+    def _paced(self, key: str, most: int, seconds: float, refusal: Refusal) -> None:
+        times = self._paces.setdefault(key, deque())
+        now = self._clock()
+        while times and now - times[0] > seconds:
+            times.popleft()
+        if len(times) >= most:
+            raise refusal
+        times.append(now)
+
+    # --- DingTalk -------------------------------------------------------------------------------------------------
+
+    def _dingtalk(self, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Answer:
+        if not headers.get("content-type", "").startswith("application/json"):
+            raise ding(43004, "无效的HTTP HEADER Content-Type")
+        now = self._clock()
+        if path == "/robot/sendBySession":
+            conversation, ends = self.sessions.get(query.get("session", ""), ("", 0.0))
+            if now >= ends:
+                raise ding(300001, "session not exists or expired")
+        elif path == "/robot/send":
+            conversation = "custom robot"
+            if query.get("access_token") != self.secrets.dingtalk_token:
+                raise ding(300005, "token is not exist")
+            timestamp, secret = query.get("timestamp", "0"), self.secrets.dingtalk_sign
+            mac = hmac.new(secret.encode(), f"{timestamp}\n{secret}".encode(), hashlib.sha256).digest()
+            if not timestamp.isdigit() or abs(int(timestamp) / 1000 - now) > _HOUR:
+                raise ding(310000, "invalid timestamp")
+            if query.get("sign") != base64.b64encode(mac).decode():
+                raise ding(310000, "sign not match")
+        else:
+            raise ding(404, "请求的URI地址不存在")
+        said = _json(body, ding(40035, "不合法的参数"))
+        content = said.get("markdown")
+        if said.get("msgtype") != "markdown" or not isinstance(content, dict):
+            raise ding(400105, "不支持的消息类型")
+        title, text = content.get("title"), content.get("text")
+        if not title or not isinstance(title, str) or not text or not isinstance(text, str):
+            raise ding(40035, "缺少参数 markdown.title/text")
+        if len(text) > 5000 or len(title) > 64:
+            raise ding(34016, "消息内容长度超过限制")
+        self._paced("dingtalk", _DINGTALK_MINUTE, 60.0, ding(130101, "send too fast, exceed 20 times per minute"))
+        at = said.get("at") or {}
+        called = ["@all"] if at.get("isAtAll") else [f"@{who}" for who in at.get("atMobiles") or []]
+        pictures = re.findall(r"!\[[^\]]*\]\((https?://[^)\s]+)\)", text)
+        self.said.append(Said("dingtalk", conversation, "us", title, text, pictures, called))
+        return as_json({"errcode": 0, "errmsg": "ok"})
+
+    # --- Feishu ---------------------------------------------------------------------------------------------------
+
+    def _feishu(self, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Answer:
+        known, now = self.secrets, self._clock()
+        if path == "/auth/v3/tenant_access_token/internal":
+            asked = _json(body, fei(10003, "invalid param"))
+            if (asked.get("app_id"), asked.get("app_secret")) != (known.feishu_app_id, known.feishu_app):
+                raise fei(10014, "app secret invalid", 200)
+            token = f"t-{secrets.token_hex(12)}"
+            self._tokens[token] = now + 7200
+            return as_json({"code": 0, "msg": "ok", "tenant_access_token": token, "expire": 7200})
+        if path.startswith("/bot/v2/hook/"):
+            return self._feishu_robot(path, body, now)
+        if now >= self._tokens.get(headers.get("authorization", "").removeprefix("Bearer "), 0.0):
+            raise fei(99991663, "Invalid access token for authorization")
+        if path == "/im/v1/images":
+            return self._feishu_image(headers, body)
+        return self._feishu_message(path, query, body, now)
+
+    def _feishu_robot(self, path: str, body: bytes, now: float) -> Answer:
+        if path != f"/bot/v2/hook/{self.secrets.feishu_hook}":
+            raise fei(19001, "param invalid: incoming webhook access token invalid", 200)
+        if len(body) > 20 * 1024:
+            raise fei(9499, "request body too large", 200)
+        said = _json(body, fei(9499, "Bad Request", 200))
+        timestamp = said.get("timestamp")
+        if not isinstance(timestamp, str) or not timestamp.isdigit() or abs(int(timestamp) - now) > _HOUR:
+            raise fei(19021, "sign match fail or timestamp is not within one hour from current time", 200)
+        mac = hmac.new(f"{timestamp}\n{self.secrets.feishu_sign}".encode(), digestmod=hashlib.sha256).digest()
+        if said.get("sign") != base64.b64encode(mac).decode():
+            raise fei(19021, "sign match fail or timestamp is not within one hour from current time", 200)
+        if said.get("msg_type") != "post":
+            raise fei(19002, "params error, msg_type need", 200)
+        self._paced("feishu robot", _FEISHU_SECOND, 1.0, fei(11232, "frequency limited", 200))
+        self._post("custom robot", (said.get("content") or {}).get("post"), 200)
+        return as_json({"code": 0, "msg": "success", "StatusCode": 0, "StatusMessage": "success", "data": {}})
+
+    def _feishu_image(self, headers: Mapping[str, str], body: bytes) -> Answer:
+        head = f"Content-Type: {headers.get('content-type', '')}\r\n\r\n".encode()
+        form = BytesParser(policy=HTTP).parsebytes(head + body)
+        parts: dict[str, Any] = {
+            str(part.get_param("name", header="content-disposition")): part.get_payload(decode=True)
+            for part in form.walk()
+            if not part.is_multipart()
+        }
+        image = parts.get("image")
+        if parts.get("image_type") != b"message" or not isinstance(image, bytes) or not image.startswith(PNG):
+            raise fei(234001, "Invalid request param.")
+        key = f"img_{secrets.token_hex(8)}"
+        self.images[key] = image
+        return as_json({"code": 0, "msg": "success", "data": {"image_key": key}})
+
+    def _feishu_message(self, path: str, query: Mapping[str, str], body: bytes, now: float) -> Answer:
+        said = _json(body, fei(230001, "Your request contains an invalid request parameter."))
+        reply = re.fullmatch(r"/im/v1/messages/(om_[\w-]+)/reply", path)
+        if not reply and not (path == "/im/v1/messages" and query.get("receive_id_type") and said.get("receive_id")):
+            raise fei(230001, "Your request contains an invalid request parameter.")
+        if len(body) > 30 * 1024:
+            raise fei(230025, "The length of the message content reaches its limit.")
+        uuid = said.get("uuid", "")
+        if len(uuid) > 50:
+            raise fei(230001, "uuid is too long")
+        if uuid and now - self._uuids.get(uuid, 0.0) < _HOUR:
+            return as_json({"code": 0, "msg": "success", "data": {"message_id": "om_before"}})
+        if said.get("msg_type") != "post" or not isinstance(said.get("content"), str):
+            raise fei(230001, "invalid msg_type or content")
+        where = f"reply to {reply[1]}" if reply else str(said["receive_id"])
+        self._paced(f"feishu {where}", _FEISHU_SECOND, 1.0, fei(230020, "This operation triggers the frequency limit."))
+        self._post(where, _json(said["content"].encode(), fei(230001, "content is not a string in json format")), 400)
+        self._uuids[uuid] = now
+        return as_json({"code": 0, "msg": "success", "data": {"message_id": f"om_{secrets.token_hex(8)}"}})
+
+    def _post(self, conversation: str, post: Any, status: int) -> None:
+        """Show a ``post`` in its first language."""
+        wrong = fei(230001, "invalid post", status)
+        if not isinstance(post, dict) or not post or not set(post) <= {"zh_cn", "en_us", "ja_jp"}:
+            raise wrong
+        shown = next(iter(post.values()))
+        if not isinstance(shown, dict) or not isinstance(shown.get("content"), list):
+            raise wrong
+        called, pictures = [], []
+        for paragraph in shown["content"]:
+            for element in paragraph:
+                kind = element.get("tag")
+                if kind not in _ELEMENTS or (kind in ("text", "a") and not isinstance(element.get("text"), str)):
+                    raise wrong
+                if kind == "img":
+                    if element.get("image_key") not in self.images or len(paragraph) > 1:
+                        raise fei(230099, "Failed to create card content: invalid image_key", status)
+                    pictures.append(f"/images/{element['image_key']}")
+                called += [f"@{element.get('user_id')}"] if kind == "at" else []
+        self.said.append(
+            Said("feishu", conversation, "us", str(shown.get("title", "")), shown["content"], pictures, called)
+        )
+
+    # --- Slack ----------------------------------------------------------------------------------------------------
+
+    def _slack(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        if path.startswith("/upload/"):
+            key = path.removeprefix("/upload/")
+            file, length = self._uploads.pop(key, ("", -1))
+            if len(body) != length:
+                raise Refusal(Answer(b"bad upload", 400, "text/plain"), "Slack: an upload of another length")
+            self.images[file] = body
+            return Answer(f"OK - {length}".encode(), kind="text/plain")
+        if path.startswith(("/services/", "/commands/")):
+            return self._slack_hook(path, body)
+        if headers.get("authorization", "") != f"Bearer {self.secrets.slack_bot}":
+            raise sla("invalid_auth")
+        form = {name: values[0] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
+        match path:
+            case "/slack/chat.postMessage":
+                said = _json(body, sla("invalid_json"))
+                if not said.get("channel"):
+                    raise sla("channel_not_found")
+                self._paced(f"slack {said['channel']}", 5, 1.0, _slow())
+                self._blocks(str(said["channel"]), said, str(said.get("thread_ts", "")))
+                return as_json({"ok": True, "ts": f"{self._clock():.6f}", "channel": said["channel"]})
+            case "/slack/files.getUploadURLExternal":
+                if not form.get("filename") or not form.get("length", "").isdigit():
+                    raise sla("invalid_arguments")
+                key, file = secrets.token_hex(8), f"F{secrets.token_hex(5).upper()}"
+                self._uploads[key] = (file, int(form["length"]))
+                return as_json({"ok": True, "upload_url": f"{self.url}/upload/{key}", "file_id": file})
+            case "/slack/files.completeUploadExternal":
+                files = json.loads(form.get("files", "[]"))
+                if not files or any(one.get("id") not in self.images for one in files) or not form.get("channel_id"):
+                    raise sla("invalid_arguments")
+                pictures = [f"/images/{one['id']}" for one in files]
+                said = {"text": form.get("initial_comment", ""), "blocks": json.loads(form.get("blocks", "[]"))}
+                self._blocks(form["channel_id"], said, form.get("thread_ts", ""), pictures)
+                return as_json({"ok": True, "files": [{"id": one["id"]} for one in files]})
+        raise sla("unknown_method")
+
+    def _slack_hook(self, path: str, body: bytes) -> Answer:
+        if path == f"/services/{self.secrets.slack_hook}":
+            channel = "incoming webhook"
+        else:
+            key = path.removeprefix("/commands/")
+            channel, left = self._hooks.get(key, ("", 0))
+            if not left:
+                raise Refusal(Answer(b"no_service", 404, "text/plain"), "Slack: no_service")
+            self._hooks[key] = (channel, left - 1)
+        wrong = Refusal(Answer(b"invalid_payload", 400, "text/plain"), "Slack: invalid_payload")
+        self._paced(f"slack {channel}", 5, 1.0, _slow())
+        self._blocks(channel, _json(body, wrong), "")
+        return Answer(b"ok", kind="text/plain")
+
+    def _blocks(self, channel: str, said: Json, thread: str, pictures: list[str] | None = None) -> None:
+        blocks, text = said.get("blocks") or [], said.get("text", "")
+        if not blocks and not text:
+            raise sla("no_text")
+        if len(blocks) > 50 or any(block.get("type") not in _BLOCKS for block in blocks):
+            raise sla("invalid_blocks")
+        shown = list(pictures or [])
+        called = re.findall(r"<([@!][^>]*)>", text)
+        for element in _walk(blocks):
+            match element.get("type"):
+                case "image":
+                    shown.append(str(element.get("image_url", "")))
+                case "user" | "usergroup" | "broadcast":
+                    called.append(str(element))
+                case "mrkdwn":
+                    called += re.findall(r"<([@!][^>]*)>", str(element.get("text")))
+        where = f"{channel} (thread {thread})" if thread else channel
+        self.said.append(Said("slack", where, "us", text, blocks, shown, called))
+
+
+def _slow() -> Refusal:
+    body = json.dumps({"ok": False, "error": "ratelimited"}).encode()
+    return Refusal(Answer(body, 429, headers={"Retry-After": "1"}), "Slack: ratelimited")
+
+
+def _walk(value: Any) -> list[Json]:
+    """All objects within `value`."""
+    if isinstance(value, list):
+        return [found for one in value for found in _walk(one)]
+    if isinstance(value, dict):
+        return [value, *(found for one in value.values() for found in _walk(one))]
+    return []
+
+
+def _json(body: bytes, refusal: Refusal) -> Json:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        raise refusal from None
+    if not isinstance(value, dict):
+        raise refusal
+    return value
