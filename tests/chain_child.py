@@ -37,10 +37,13 @@ class Killing(sqlite3.Connection):
     after = False
     log: Path | None = None
     _count = 0
+    _before = 0
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        """As ever."""
-        if sql != "COMMIT":
+        """As ever. A transaction that changed nothing is none."""
+        if sql == "BEGIN IMMEDIATE":
+            self._before = self.total_changes
+        if sql != "COMMIT" or self.total_changes == self._before:
             return super().execute(sql, *parameters)
         Killing._count += 1
         mine = Killing._count == Killing.at

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from whystall.agent_server.chat.vendors import vendors
 from whystall.agent_server.desk import Desk
+from whystall.agent_server.sources import in_thread
 from whystall.agent_server.work.handler import Handler
 from whystall.agent_server.work.lane import Step, every
 from whystall.agent_server.work.worker import Work, Worker
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _CHATS_AT_ONCE = 8
 _LOOKS_AT_ONCE = 2
 _TELLS_AT_ONCE = 2
+_STRAYS_S = 60.0
 _FAILING = 5  # times in a row
 
 
@@ -62,13 +64,13 @@ class Service:
         self.kb.deliveries.release()
 
     def _tasks(self) -> dict[str, tuple[int, Mapping[str, Handler]]]:
-        from whystall.agent_server.pictures.diagnosis import picture
+        from whystall.agent_server.chat.looking import picture_of
         from whystall.agent_server.work.tell import Tell
         from whystall.agent_server.work.triage import KIND, TELL, Triage
 
         lanes: dict[str, tuple[int, Mapping[str, Handler]]] = {
             "triage": (1, {KIND: Triage(self.app, self.desk, self.settings.triage).handle}),
-            "tell": (_TELLS_AT_ONCE, {TELL: Tell(self.kb, picture).handle}),
+            "tell": (_TELLS_AT_ONCE, {TELL: Tell(self.kb, picture_of).handle}),
         }
         if self.vendors:
             from whystall.agent_server.chat import conversation
@@ -105,7 +107,7 @@ class Service:
             sender = Sender(self.kb, self.vendors, client, time.time)
             for name in self.vendors:
                 steps[f"chat:{name}"] = _step(sender.due, name)
-            steps["chat"] = _step(sender.strays)
+            steps["strays"] = every(_STRAYS_S, lambda _now: in_thread(sender.strays))
         if self.settings.sinks:
             from whystall.agent_server.sinks.courier import Courier
             from whystall.agent_server.sinks.syncing import Syncing
