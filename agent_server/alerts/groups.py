@@ -8,8 +8,10 @@ notification: an alert that is resolved ends its ticket also while it is silence
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 from whystall.agent_server.alerts.moving import move
@@ -21,6 +23,7 @@ from whystall.agent_server.alerts.tree import match
 from whystall.agent_server.desk import Desk
 from whystall.knowledge_base.tickets.models import LIVE
 from whystall.knowledge_base.times import moment
+from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
     from whystall.agent_server.alerts.receivers import Receiver
@@ -37,6 +40,9 @@ BY = "alerts"
 """Who does what alerts ask for."""
 FLOOD_S = 600.0
 _FLOOD_PAUSE_S = 60.0  # between two revisions of the ticket of a flood
+_MANY, _MOMENT_S = 200, 0.25  # groups of one transaction, and how long other writers wait for it
+_PAUSE_S = 60.0
+_log = logging.getLogger("whystall.alerts")
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Flushed:
     """
 
     id: str
-    what: What | Literal["nothing", "held", "moved", "gone"]
+    what: What | Literal["nothing", "held", "moved", "gone", "put_off"]
     ticket: str | None = None
     new: bool = False
     told: int = 0
@@ -98,6 +104,35 @@ class Groups:
     def forget(self, now: float) -> int:
         """Forget alerts that have been over for `keep_days`; how many."""
         return self._kb.alerts.forget(now - 86_400.0 * self._settings.alerts.keep_days)
+
+    def work(self, now: float) -> list[Flushed]:
+        """Look at groups that are due, as many as take a moment, in one transaction: a disk takes longer to store one
+        than most groups take to be looked at. Empty: none is due.
+
+        A group that cannot be looked at is put off by a minute, audited, and holds up no other. Raises `ToolError`
+        (database, disk_full) where that cannot be stored either, and nothing was done.
+        """
+        done: list[Flushed] = []
+        until = monotonic() + _MOMENT_S
+        with self._kb.transaction():
+            for id in self.due(now, _MANY):
+                try:
+                    done.append(self.flush(id, now))
+                except Exception as error:
+                    _log.exception("group %s of alerts cannot be told", id)
+                    self._put_off(id, now, error)
+                    done.append(Flushed(id, "put_off"))
+                if monotonic() > until:
+                    break
+        return done
+
+    def _put_off(self, id: str, now: float, error: Exception) -> None:
+        group = self._kb.alerts.group(id)
+        if group is not None:
+            self._kb.alerts.put_group(group.model_copy(update={"due": now + _PAUSE_S, "wait": _PAUSE_S}))
+            self._kb.audit.put(
+                BY, "alerts.put_off", f"group:{id}", type(error).__name__, {"why": clean(str(error), 500)}
+            )
 
     def flush(self, id: str, now: float) -> Flushed:
         """Look at the group `id`, tell what there is to tell, and say when to look again."""

@@ -7,6 +7,7 @@ others from being taken.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,10 +76,13 @@ def _decoded(payload: bytes) -> Any:
     if len(payload) > BODY_LIMIT:
         raise _bad(f"the body is larger than {BODY_LIMIT} bytes", "send fewer alerts at once (max_alerts)")
     try:
-        return msgspec.json.decode(payload)
+        try:
+            return msgspec.json.decode(payload)
+        except msgspec.DecodeError:
+            return json.loads(payload)  # which bears half a character (\ud800) that a label may hold
     except RecursionError:
         raise _bad("the body is nested too deeply", "send JSON as it is documented") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise _bad(f"the body is no JSON: {error}", "send JSON in UTF-8") from None
 
 

@@ -66,7 +66,7 @@ class House:
                 self.now = end
                 return [f for f in done if f.what not in ("nothing", "gone")]
             self.now = max(self.now, due)
-            done += [self.groups.flush(id, self.now) for id in self.groups.due(self.now)]
+            done += self.groups.work(self.now)
         raise AssertionError("groups are due without end")
 
     def tickets(self) -> list[Ticket]:

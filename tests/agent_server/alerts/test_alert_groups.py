@@ -322,3 +322,16 @@ def test_other_routes_move_what_fires(house: Any, firing: Make, changed: str) ->
     house.later(3600)
     assert {t.state for t in house.tickets()} == {"resolved"}
     assert house.kb.alerts.counts()["groups"] == 0
+
+
+def test_a_group_that_cannot_be_told_holds_up_no_other(
+    house: Any, firing: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.post(firing("A"), firing("B"))
+    with house.kb._file.write() as db:
+        db.execute("UPDATE alerts SET body = '{}' WHERE name = 'A'")
+    assert sorted(f.what for f in house.later(40)) == ["first", "put_off"]
+    assert [t.human.title[:1] for t in house.tickets()] == ["B"]
+    assert [e.what for e in house.kb.audit.entries(what="alerts")] == ["alerts.put_off"]
+    assert "cannot be told" in caplog.text
+    assert house.groups.next_due(house.now) == pytest.approx(house.now + 50, abs=2)
