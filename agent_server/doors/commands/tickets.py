@@ -172,8 +172,11 @@ def comment(
     lang: LangOption = "en",
 ) -> None:
     """Say something of a ticket."""
+    from whystall.knowledge_base.tickets import human
+
+    said = human.required(_read(text), human.COMMENT, "comment", "say something")  # else a long one would be cut
     kb = App().kb()
-    _tell(kb, _desk(kb).comment(ticket, _read(text), who(by)), "commented", as_json, lang)
+    _tell(kb, _desk(kb).comment(ticket, said, who(by)), "commented", as_json, lang)
 
 
 def edit(
