@@ -17,13 +17,14 @@ VOTES = 5
 
 @dataclass(frozen=True)
 class Vote:
-    """One vote: the incident, its cause, and the category and component of that."""
+    """One vote: the incident, its cause, the category and component of that, and how many terms it shares."""
 
     incident: str
     cause: str
     category: str
     component: str
     weight: float
+    shared: int
 
 
 def votes(matches: Sequence[Match], causes: Mapping[str, str | None]) -> list[Vote]:
@@ -39,7 +40,7 @@ def votes(matches: Sequence[Match], causes: Mapping[str, str | None]) -> list[Vo
             continue
         seen.add(cause.id)
         weight = 1 / (len(found) + 1)
-        found.append(Vote(match.incident, cause.id, cause.category, cause.component, weight))
+        found.append(Vote(match.incident, cause.id, cause.category, cause.component, weight, len(match.shared)))
         if len(found) == VOTES:
             break
     return found

@@ -43,7 +43,7 @@ _PATH = r"/[\w.+@%=~:-]+(?:/[\w.+@%=~:-]+)+"
 _WORD = r"[a-z_][a-z0-9_]*(?:[-.][a-z0-9_]+)*"
 # Names that are given anew each time: of a run, a process, a file that is written again and again.
 _COUNTED = re.compile(
-    r"^(?P<what>(?:[a-z_]+[-_.])*?(?:job|jobs|run|task|exp|experiment|trial|step|iter|epoch|pod|worker|replica|ckpt|checkpoint|"
+    r"^(?P<what>(?:[a-z]+[-_.]+)*?(?:job|jobs|run|task|exp|experiment|trial|step|iter|epoch|pod|worker|replica|ckpt|checkpoint|"
     r"pid|tid|id|ticket|order|req|request|trace|session|batch|attempt|shard|part|rank|proc|process|build|pipeline))"
     r"[-_.#]?\d[\w.-]*$"
 )
