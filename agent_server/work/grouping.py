@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class Grouping:
-    """The lane of `groups`; each is one transaction, beside the event loop."""
+    """The lane of `groups`; many of them in one transaction, beside the event loop."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
 
     async def step(self, now: float) -> float | None:
         """Tell of all that is due; when the next one is."""
-        for id in await in_thread(lambda: self._groups.due(now)):
-            await in_thread(lambda id=id: self._groups.flush(id, now))
+        while await in_thread(lambda: self._groups.work(now)):
+            pass
         return await in_thread(lambda: self._groups.next_due(now))
