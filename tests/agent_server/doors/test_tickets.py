@@ -13,7 +13,13 @@ import pytest
 from mcp import Client
 
 from whystall.agent_server.app import App
+from whystall.agent_server.desk import Desk
 from whystall.agent_server.doors.mcp_server import Door
+from whystall.knowledge_base.classify.report import Report
+from whystall.knowledge_base.models import Lang
+from whystall.knowledge_base.tickets.models import Comment
+from whystall.prompts.render import words
+from whystall.tools.contract.errors import ToolError
 
 pytestmark = pytest.mark.anyio
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -52,6 +58,28 @@ async def test_a_ticket_is_drafted_once_listed_and_read(mode: str, home: dict[st
     assert shown.stdout == text
     for printed in (text, shown.stdout, whystall("tickets", "list", env=home).stdout):
         assert "\x1b" not in printed
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+async def test_a_ticket_of_an_alert_is_a_resource_with_its_history(lang: Lang, home: dict[str, str]) -> None:
+    text = "drops of packets since noon @all <b>"
+    with App().closing() as app:
+        tickets = app.kb().tickets
+        report = Report(origin="alert", title="NCCL timeout", description=text, created="2025-01-01T00:00:00Z")
+        id = Desk(app.kb()).file(report).ticket.id
+        tickets.comment(id, Comment(by="ann", at="2025-01-01T00:00:00Z", text="the switch"))
+        async with Client(Door(app, lang=lang).server) as client:
+            listed = [r for r in (await client.list_resources()).resources if "/tickets/" in str(r.uri)]
+            assert [(str(r.uri), r.mime_type) for r in listed] == [(f"whystall://tickets/{id}", "text/markdown")]
+            shown = (await client.read_resource(listed[0].uri)).contents[0].text  # type: ignore[union-attr]
+            assert f"```text\n{text}\n```" in shown
+            assert "```text\nthe switch\n```" in shown
+            for part in ("history", "comments", "reported", "decided", "analysis"):
+                assert f"## {words(lang)['tickets'][part]}" in shown
+            draft = await client.call_tool("ticket_draft", {"diagnosis": "none"})
+            assert draft.is_error
+        with pytest.raises(ToolError, match=f"ticket {id} has no diagnosis"):
+            await app.verify(id)
 
 
 def test_a_ticket_is_verified_and_resolved_from_the_command_line(
