@@ -50,7 +50,7 @@ def page(vendors: Vendors, note: str = "") -> str:
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>Chats</title><style>{_STYLE}</style>"
-        f"<header><h1>Chats of {len(vendors.said)} messages</h1><form method=post action=/say>"
+        f"<header><h1>Chats: {len(vendors.said)} messages</h1><form method=post action=/say>"
         f"<select name=vendor>{choices}</select><input type=text name=text placeholder='为什么训练卡顿' autofocus>"
         f"<button>Say</button></form>{told}<a href=/>reload</a></header>{warned}<main>{columns}</main></html>"
     )

@@ -187,7 +187,7 @@ def _text(said: Mapping[str, Any]) -> str:
 def markdown(message: Outgoing, picture: Picture | None) -> str:
     """`message` in DingTalk's Markdown, cut to its length."""
     shown = f"\n\n![{_plain(picture.alt)}]({picture.url})" if picture is not None and picture.url else ""
-    content = [Block("heading", (Span(message.title, bold=True),)), *markup.blocks(message.text)]
+    content = [Block("heading", (Span(message.title, bold=True),)), *wording.content(message)]
     room = _TEXT_LIMIT - len(shown)
     kept = markup.fitted(content, lambda some: len(_markdown(some)) <= room, wording.rest(message.lang))
     return _markdown(kept) + shown

@@ -337,7 +337,7 @@ def post(message: Outgoing, image: str | None) -> dict[str, Any]:
             paragraphs.append(_paragraph(block))
         return {locale: {"title": title, "content": paragraphs}}
 
-    content = markup.blocks(message.text)
+    content = wording.content(message)
     kept = markup.fitted(
         content, lambda some: len(as_json(as_json(made(some)).decode())) <= _ROOM, wording.rest(message.lang)
     )

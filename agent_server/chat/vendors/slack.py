@@ -254,7 +254,7 @@ def _read(text: str, ours: set[Any]) -> str:
 
 def _form(message: Outgoing, picture: Picture | None) -> dict[str, Any]:
     """`text` for notifications and `blocks`; `picture`, where Slack can fetch it."""
-    content = markup.blocks(message.text)
+    content = wording.content(message)
     kept = markup.fitted(content, lambda some: sum(len(b.text) + 10 for b in some) <= _ROOM, wording.rest(message.lang))
     title = short(message.title, _TITLE_LIMIT)
     blocks: list[dict[str, Any]] = [{"type": "rich_text", "elements": _rich(title, kept)}]

@@ -1,11 +1,18 @@
-"""The few words that vendors' forms add to a message."""
+"""What all vendors make of a message before its form: its blocks, and the few words that are added."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from whystall.agent_server.chat.vendors.markup import Block, Span
+from whystall.agent_server.chat.vendors.markup import Block, Span, blocks
+from whystall.agent_server.chat.wire import Outgoing
 from whystall.prompts.render import words
+
+
+def content(message: Outgoing) -> list[Block]:
+    """The blocks of its text, without a first line that only repeats the title: that is shown above."""
+    found = blocks(message.text)
+    return found[1:] if found and found[0].text == message.title else found
 
 
 def rest(lang: str) -> Callable[[int], Block]:

@@ -298,6 +298,10 @@ def test_markdown_becomes_the_subset_that_is_shown(dingtalk: DingTalk) -> None:
     )
 
 
+def test_a_first_line_that_repeats_the_title_is_not_said_twice(dingtalk: DingTalk) -> None:
+    assert _text(dingtalk, "**T**\nmore") == "more"
+
+
 def test_text_of_strangers_is_inert(dingtalk: DingTalk) -> None:
     shown = _text(dingtalk, "`[pay](http://evil) <font color=red> @all ![x](http://y)` and @all <b>")
     for live in ("](http", "://evil", "<font", "@all", "![x", "<b>"):
