@@ -89,6 +89,10 @@ def routes_of(service: Service | None) -> Iterator[Route]:
         from whystall.agent_server.doors.web_sinks import sink_routes
 
         yield from sink_routes(kb, settings, service.desk, refusals)
+    if settings.server.public_url is not None:
+        from whystall.agent_server.doors.web_pictures import picture_routes
+
+        yield from picture_routes(service.pictures, refusals)
     if settings.server.calendar_token is not None:
         from whystall.agent_server.doors.web_calendar import calendar_routes
 

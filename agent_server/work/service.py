@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from whystall.agent_server.chat.vendors import vendors
 from whystall.agent_server.desk import Desk
+from whystall.agent_server.pictures.store import Pictures
 from whystall.agent_server.sources import in_thread
 from whystall.agent_server.work.handler import Handler
 from whystall.agent_server.work.lane import Step, every
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.app import App
     from whystall.agent_server.outbound.client import Client
     from whystall.agent_server.settings.model import Settings
+    from whystall.knowledge_base.journal.tasks import Task
 
 _CHATS_AT_ONCE = 8
 _LOOKS_AT_ONCE = 2
@@ -35,6 +36,7 @@ class Service:
         self.settings = settings
         self.desk = Desk(self.kb, settings)
         self.vendors = vendors(settings.chat)
+        self.pictures = Pictures(settings.server.public_url)
         self.worker: Worker | None = None
         self.intake = None
         if settings.alerts.token is not None:
@@ -64,20 +66,24 @@ class Service:
         self.kb.deliveries.release()
 
     def _tasks(self) -> dict[str, tuple[int, Mapping[str, Handler]]]:
-        from whystall.agent_server.chat.looking import picture_of
         from whystall.agent_server.work.tell import Tell
         from whystall.agent_server.work.triage import KIND, TELL, Triage
 
         lanes: dict[str, tuple[int, Mapping[str, Handler]]] = {
             "triage": (1, {KIND: Triage(self.app, self.desk, self.settings.triage).handle}),
-            "tell": (_TELLS_AT_ONCE, {TELL: Tell(self.kb, picture_of).handle}),
+            "tell": (_TELLS_AT_ONCE, {TELL: Tell(self.kb, self.pictures.make).handle}),
         }
         if self.vendors:
-            from whystall.agent_server.chat import conversation
+            from whystall.agent_server.chat import conversation, looking
 
-            given = {"app": self.app, "desk": self.desk, "settings": self.settings}
-            lanes["chat"] = (_CHATS_AT_ONCE, {"chat": partial(conversation.handle, **given)})
-            lanes["look"] = (_LOOKS_AT_ONCE, {"look": partial(conversation.handle_look, **given)})
+            async def chat(task: Task) -> None:
+                await conversation.handle(task, self.app, self.desk, self.settings)
+
+            async def look(task: Task) -> None:
+                await looking.handle_look(task, self.app, self.desk, self.settings)
+
+            lanes["chat"] = (_CHATS_AT_ONCE, {conversation.KIND: chat})
+            lanes["look"] = (_LOOKS_AT_ONCE, {looking.KIND: look})
         return lanes
 
     def _steps(self, client: Client) -> dict[str, Step]:
@@ -104,7 +110,7 @@ class Service:
         if self.vendors:
             from whystall.agent_server.chat.sending import Sender
 
-            sender = Sender(self.kb, self.vendors, client, time.time)
+            sender = Sender(self.kb, self.vendors, client, time.time, self.pictures)
             for name in self.vendors:
                 steps[f"chat:{name}"] = _step(sender.due, name)
             steps["strays"] = every(_STRAYS_S, lambda _now: in_thread(sender.strays))

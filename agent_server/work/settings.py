@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from whystall.agent_server.chat.settings import Address
 from whystall.agent_server.engines import Engine
 from whystall.agent_server.settings.secret import Secret
 from whystall.agent_server.settings.section import Section
@@ -14,6 +15,8 @@ from whystall.agent_server.settings.section import Section
 class ServerSettings(Section):
     """Which parts ``whystall serve --transport http`` runs; what is not configured is off whatever stands here.
 
+    `public_url`: where the vendors of chats reach this server, for those that fetch the pictures they show; without it
+    no picture is handed out.
     `worker`: what was taken in is worked on by this process; switch it off where another one does. `calendar_token`:
     what whoever subscribes to a schedule has to know, as ``?token=`` since calendars send no headers; without one no
     schedule is shown. `keep_days`: how long ended tasks and the memory against replays are kept.
@@ -22,6 +25,7 @@ class ServerSettings(Section):
     mcp: Annotated[bool, Field(description="serve MCP")] = True
     web: Annotated[bool, Field(description="take alerts, chats and news of trackers")] = True
     worker: Annotated[bool, Field(description="work on what was taken in")] = True
+    public_url: Annotated[Address | None, Field(description="where vendors of chats reach this server")] = None
     calendar_token: Annotated[Secret | None, Field(description="what subscribers of a schedule have to know")] = None
     keep_days: Annotated[float, Field(ge=1, le=3650, description="days that ended tasks are kept")] = 30.0
 
