@@ -29,6 +29,7 @@ _COMMANDS = {
     "alerts": "alerts",
     "silence": "alerts",
     "route": "route",
+    "sinks": "sinks",
     "oncall": "oncall",
     "audit": "audit",
     "config": "config",

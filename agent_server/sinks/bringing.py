@@ -201,7 +201,7 @@ class Bringing:
             "severity": issue.severity.value,
             "phase": issue.phase,
         }
-        edit = _edit(issue, memory, seen, merged)
+        edit = changes(issue, memory, seen, merged)
         while True:
             for request in self._board.edit(ref, edit, seen, set(self._memory.left_out)):
                 response = await self._send(request, allowed=(400, 422))
@@ -332,7 +332,7 @@ def _differs(issue: Issue, memory: Memory) -> bool:
     return told != shall or (digest(issue.generated) != memory.generated and not memory.hands_off)
 
 
-def _edit(issue: Issue, memory: Memory, seen: Seen, merged: str | None) -> Edit:
+def changes(issue: Issue, memory: Memory, seen: Seen, merged: str | None) -> Edit:
     """What to change: only what changed on our side, so that what people changed there stays."""
     new = [label for label in issue.labels if label not in memory.labels]
     old = [label for label in memory.labels if label not in issue.labels]

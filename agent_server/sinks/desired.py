@@ -13,7 +13,8 @@ from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.drafting import ticket_markdown
 from whystall.knowledge_base.tickets.models import LIVE, Comment, Event, Ticket
-from whystall.prompts.escape import markdown, markdown_code
+from whystall.knowledge_base.tickets.present import history_markdown
+from whystall.prompts.escape import markdown, markdown_block, markdown_code
 from whystall.prompts.render import fill, words
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _TOLD = (
     "diagnosed",
     "linked",
     "verified",
+    "triaged",
 )
 _LINES = 30
 _COMMENTS = 20
@@ -80,16 +82,10 @@ def comment_of(ticket: Ticket, events: Sequence[Event], said: Sequence[Comment],
     w = words(lang)["sinks"]
     own = f"sink:{sink}"
     told = [event for event in events if event.what in _TOLD and event.by != own and not event.by.startswith(f"{own}:")]
-    lines = [_line(event, w) for event in told[-_LINES:]]
-    if len(told) > _LINES:
-        lines.insert(0, f"- {fill(markdown, w['more'], len(told) - _LINES)}")
-    again = sum(event.what == "seen_again" for event in events)
-    if again and lines:
-        lines.append(f"- {fill(markdown, w['seen_again'], again)}")
-    blocks = ["\n".join(lines)] if lines else []
+    blocks = ["\n".join(f"- {line}" for line in history_markdown(told, lang, _LINES))] if told else []
     for comment in [c for c in said if c.source != own][-_COMMENTS:]:
         who = fill(markdown, w["says"], who=markdown_code(comment.by or "-"), source=markdown_code(comment.source))
-        blocks.append(f"{who}\n\n{_block(comment.text)}")
+        blocks.append(f"{who}\n\n{markdown_block(comment.text)}")
     if not blocks:
         return None
     return "\n\n".join([f"{fill(markdown, w['about'], ticket.id)}", *blocks])
@@ -98,17 +94,6 @@ def comment_of(ticket: Ticket, events: Sequence[Event], said: Sequence[Comment],
 def note_of(ticket: Ticket, lang: Lang) -> str:
     """What is said where a ticket's text was too long for a tracker."""
     return str(fill(markdown, words(lang)["sinks"]["cut"], ticket.id))
-
-
-def _line(event: Event, w: Mapping[str, Mapping[str, str]]) -> str:
-    what = fill(markdown, w["events"][event.what], by=markdown_code(event.by or "-"))
-    return f"- {what}: {markdown_code(event.detail)}" if event.detail else f"- {what}"
-
-
-def _block(text: str) -> str:
-    """`text` where nothing in it is markup, with its lines."""
-    fence = "`" * max(3, max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)
-    return f"{fence}text\n{text}\n{fence}"
 
 
 def _labels(ticket: Ticket, settings: TrackerSettings, phase: Phase) -> tuple[str, ...]:

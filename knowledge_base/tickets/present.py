@@ -66,6 +66,11 @@ def history_text(events: Sequence[Event], lang: Lang) -> str:
     return "\n".join(_Says("txt", lang).history(events, len(events)))
 
 
+def history_markdown(events: Sequence[Event], lang: Lang, most: int = EVENTS) -> Sequence[str]:
+    """The latest `most` lines of a history as Markdown; see `_Says.history`."""
+    return _Says("md", lang).history(events, most)
+
+
 class _Says:
     """Puts parts of tickets into words of one language, escaped for one format."""
 
