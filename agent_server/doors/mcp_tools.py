@@ -106,7 +106,13 @@ def _diagnose(app: App, lang: Lang) -> Entry:
 
 def _ticket_draft(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
-        ticket = app.kb().tickets.draft(given["diagnosis"])
+        from whystall.agent_server.desk import Desk
+        from whystall.agent_server.settings.load import load
+
+        kb = app.kb()
+        desk = Desk(kb, load())
+        with kb.transaction():
+            ticket = desk.settle(kb.tickets.draft(given["diagnosis"]).id)
         return ticket, words.ticket_text(ticket, lang)
 
     text = "Stores a ticket for a diagnosis: evidence, ruled out causes, ranked fixes. The same fault gets one ticket."
