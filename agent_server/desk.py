@@ -56,11 +56,19 @@ class Desk:
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
-    def file(self, report: Report, by: str = ENGINE, now: datetime | None = None, found: Found | None = None) -> Filed:
+    def file(
+        self,
+        report: Report,
+        by: str = ENGINE,
+        now: datetime | None = None,
+        found: Found | None = None,
+        detail: str = "",
+    ) -> Filed:
         """The ticket of `report`: the live one of the same (`Report.dedup_key`, else made from its stable words), seen
         once more; or a new one, classified, assigned, linked to its near duplicates and marked for its trackers.
 
         `found`: its classification, where it was made before: nobody else can write while a transaction lasts.
+        `detail`: for the history, where it is seen once more.
         """
         at = _at(now)
         key = report.dedup_key or dedup_key(report)
@@ -68,7 +76,7 @@ class Desk:
             live = self._kb.tickets.live(key)
             if live is not None:
                 severity = found.classification.severity if found else self._kb.classifier.severity(report)
-                return Filed(self._again(live, severity, by, at), new=False)
+                return Filed(self._again(live, severity, by, at, detail), new=False)
             near = self._kb.texts.find(report)
             ticket = self._kb.tickets.create(self._fresh(report, key, at, found), by)
             self._kb.texts.put(ticket.id, report)
@@ -270,7 +278,7 @@ class Desk:
                 return self._kb.tickets.link(ticket.id, link)
         return ticket
 
-    def _again(self, live: Ticket, told_of: Decision, by: str, at: datetime) -> Ticket:
+    def _again(self, live: Ticket, told_of: Decision, by: str, at: datetime, detail: str) -> Ticket:
         """`live`, told once more and now called as bad as `told_of`; it gets no milder by that."""
         fields: dict[str, Any] = {}
         known = live.classification
@@ -278,7 +286,7 @@ class Desk:
         if worse and known is not None and live.diagnosis is None and not known.severity.by.startswith("person:"):
             fields["severity"] = Severity(told_of.value)
             fields["classification"] = known.model_copy(update={"severity": told_of})
-        return self._kb.tickets.seen_again(live.id, by, told(at), **fields)
+        return self._kb.tickets.seen_again(live.id, by, told(at), detail, **fields)
 
     def _assignment(self, ticket: Ticket, at: datetime, receiver: str = "", schedule: str | None = None) -> Assignment:
         from whystall.agent_server.oncall.assign import Facts, assign

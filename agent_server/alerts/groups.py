@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from whystall.agent_server.alerts.moving import move
 from whystall.agent_server.alerts.muting import Inhibitor, Muting
 from whystall.agent_server.alerts.related import relate
-from whystall.agent_server.alerts.reports import What, flood_report, message, report, summary_of
+from whystall.agent_server.alerts.reports import What, flood_report, joined, message, report, summary_of
 from whystall.agent_server.alerts.routefile import check_names, load
 from whystall.agent_server.alerts.tree import match
 from whystall.agent_server.desk import Desk
@@ -210,7 +210,8 @@ class Groups:
             ticket, new = self._flood(receiver, summary, at)
         elif receiver.ticket:
             key = live.dedup_key if live is not None else None
-            filed = self._desk.file(report(group, receiver, summary, at, key), BY, at)
+            detail = joined(self._summary(fresh))
+            filed = self._desk.file(report(group, receiver, summary, at, key), BY, at, detail=detail)
             ticket = relate(self._kb, filed.ticket, summary.things, at, self._settings.alerts.related_minutes)
             new = filed.new
         number = ticket.id if ticket is not None else None

@@ -88,10 +88,12 @@ def _name(item: Item) -> str:
 
 
 def _given(name: Literal["category", "component", "severity"], item: Item) -> str:
-    from whystall.tools.contract.findings import Severity
-
     if name == "severity":
+        from whystall.tools.contract.findings import Severity
+
         return item.word(tuple(s.value for s in Severity))
     if name == "category":
-        return item.word(("storage", "cpu", "memory", "lock", "network", "accelerator", "none"))
+        from whystall.knowledge_base.classify.rules import categories
+
+        return item.word((*categories(), "none"))
     return _short(item)

@@ -145,6 +145,13 @@ def _description(group: Group, summary: Summary, lang: str) -> str:
     return lines("\n".join(parts), TEXT_LIMIT)
 
 
+def joined(fresh: Summary) -> str:
+    """Alerts that join those of a ticket, for its history."""
+    shown = named(fresh)[:_NAMES]
+    left = fresh.count - len(shown)
+    return line("; ".join(shown) + (f"; +{left}" if left > 0 else ""), _ALIKE)
+
+
 def named(summary: Summary) -> list[str]:
     """A line for each alert that is shown: its name, and the labels that tell it from the others."""
     found = []

@@ -112,7 +112,7 @@ def test_without_a_file_of_routes(run: Run) -> None:
 
 def test_the_tree(run: Run, routes: str) -> None:
     said = run("route", "show", "--routes", routes)
-    assert '  route.routes[1] (line 6) {severity=~"critical|page"} continue -> training' in said
+    assert '  route.routes[1] (line 6) {severity=~"critical|page"} (continue) -> training' in said
     assert "receiver pager: ticket, kept when its alerts are resolved" in said
     assert "静音" not in said
     shown = json.loads(run("route", "show", "--routes", routes, "--json"))

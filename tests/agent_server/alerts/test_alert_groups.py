@@ -53,6 +53,7 @@ def test_what_joins_later_is_counted_at_the_next_interval(house: Any, firing: Ma
     assert house.later(290) == []
     assert [(f.what, f.told, f.ticket) for f in house.later(20)] == [("more", 1, "1")]
     assert [t.occurrences for t in house.tickets()] == [2]
+    assert 'node="b"' in house.kb.tickets.events("1")[-1].detail
 
 
 def test_what_fires_on_is_told_again_but_not_counted(house: Any, firing: Make) -> None:
