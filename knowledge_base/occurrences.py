@@ -147,7 +147,8 @@ def _ticket_of(db: SqliteDatabase, diagnosis: Diagnosis) -> int | None:
         return int(row[0])
     key = dedup_key(diagnosis)
     row = db.execute(
-        "SELECT id FROM tickets WHERE (dedup_key = ? OR fault = ?) AND state IN ('open', 'acknowledged') ORDER BY id",
+        "SELECT id FROM tickets WHERE state IN ('open', 'acknowledged') AND id IN (SELECT id FROM tickets"
+        " WHERE fault = ? UNION SELECT id FROM tickets WHERE dedup_key = ?) ORDER BY id",
         [key, key],
     ).fetchone()
     return int(row[0]) if row else None
