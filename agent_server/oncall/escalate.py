@@ -68,6 +68,8 @@ def _next(ticket: Ticket, settings: OncallSettings) -> tuple[Assignment, Schedul
     step = _step(schedule, assignment.level + 1)
     # The first one is asked again as long after the last step as that came after the one before it.
     pause = schedule.escalation[-1].after if step is None else step.after
+    if not assignment.users:
+        pause = timedelta()  # nobody was asked, so that nobody is waited for
     return assignment, schedule, pause, assignment.level + 1
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -57,6 +57,8 @@ def _minutes(text: Any) -> Any:
     """``HH:MM`` as minutes of the day."""
     if isinstance(text, int) and not isinstance(text, bool) and 0 <= text <= _MAX_MINUTES:
         return text
+    if isinstance(text, time) and text.tzinfo is None and not text.second and not text.microsecond:
+        return text.hour * 60 + text.minute  # as TOML writes it: 09:00:00
     found = _CLOCK.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         raise ValueError("write a time of the day as HH:MM, from 00:00 to 24:00")
@@ -134,6 +136,7 @@ class Rotation(Section):
             raise ValueError("nobody is in the rotation: give members")
         if self.weekdays and self.every != "daily":
             raise ValueError("only a daily rotation counts weekdays; give them to the layer")
+        _in_order(self.start, self.until)
         return self
 
 
@@ -159,6 +162,7 @@ class Layer(Section):
             raise ValueError("give one of rotation and users")
         if self.begins == _MAX_MINUTES:
             raise ValueError("a time that begins at 24:00 begins at 00:00 of the next day")
+        _in_order(self.starts, self.until)
         return self
 
 
@@ -168,6 +172,11 @@ class TemporaryShift(Section):
     users: Annotated[list[Name], Field(min_length=1, max_length=100)]
     begins: Annotated[Time, Field(alias="from")]
     ends: Annotated[Time, Field(alias="to")]
+
+    @model_validator(mode="after")
+    def _lasts(self) -> TemporaryShift:
+        _in_order(self.begins, self.ends)
+        return self
 
 
 class Temporary(Section):
@@ -223,8 +232,8 @@ class Schedule(Section):
 
 
 class Rule(Section):
-    """Which tickets go to `schedule`, or to `users` (or groups) themselves. Everything that is given must hold;
-    `labels`: shell patterns (``team = "infra-*"``).
+    """Which tickets go to `schedule`, or to `users` (or groups) themselves, who have them without escalation. Everything
+    that is given must hold; `labels`: shell patterns (``team = "infra-*"``).
     """
 
     id: Name
@@ -325,6 +334,12 @@ class OncallSettings(Section):
         return list(dict.fromkeys(user for name in names for user in self.groups.get(name, [name])))
 
 
-def moment_of(time: datetime, zone: ZoneInfo) -> datetime:
+def _in_order(begins: datetime | None, ends: datetime | None) -> None:
+    """Refuse what is over before it begins, as far as that can be told without knowing the zone."""
+    if begins and ends and (begins.tzinfo is None) == (ends.tzinfo is None) and begins >= ends:
+        raise ValueError("it ends before it begins")
+
+
+def moment_of(when: datetime, zone: ZoneInfo) -> datetime:
     """The moment that a time of the settings means: by the clocks of `zone` where it names no zone itself."""
-    return instant(time, zone) if time.tzinfo is None else time.astimezone(UTC)
+    return instant(when, zone) if when.tzinfo is None else when.astimezone(UTC)

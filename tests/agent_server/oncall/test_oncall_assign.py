@@ -161,6 +161,16 @@ def test_steps_that_reach_nobody_are_passed_over() -> None:
     assert after(15, first(), settings(schedules={**SETTINGS["schedules"], "platform": nobody})) is None
 
 
+def test_where_nobody_was_asked_nobody_is_waited_for() -> None:
+    nobody = assign(facts(receiver="r", schedule="deep"), settings(), [], NOW)
+    deep = {**SETTINGS["schedules"]["deep"], "escalation": [{"after": "1h", "users": ["yan"]}]}
+    configured = settings(schedules={**SETTINGS["schedules"], "deep": deep})
+    found = due_escalation(ticket(nobody), configured, [], NOW)
+    assert found is not None
+    assert (found.users, found.level) == (["yan"], 1)
+    assert escalates_at(ticket(nobody), configured) == NOW
+
+
 def test_clocks_that_jump_ask_one_level_at_once_and_never_all() -> None:
     far = after(60 * 24 * 365, first())  # ahead, or nothing ran for long
     assert far is not None
