@@ -311,10 +311,10 @@ async def tell_verdict(task: Task, app: App) -> None:
 
 def picture_of(diagnosis: Diagnosis, lang: Lang) -> str | None:
     """The uri of a picture of `diagnosis`; None where there is no room, or nothing to draw with: the text tells it."""
-    from whystall.agent_server.pictures.store import render
+    from whystall.agent_server.pictures.store import Pictures
 
     try:
-        return render(diagnosis, lang)
+        return Pictures().make(diagnosis, lang)
     except ToolError:
         return None
 
