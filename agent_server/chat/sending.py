@@ -12,9 +12,9 @@ from typing import Protocol
 import anyio
 from pydantic import ValidationError
 
-from whystall.agent_server.chat.wire import Outgoing, Picture, Place, Unsaid, Vendor
+from whystall.agent_server.chat.wire import Outgoing, Picture, Place, Saying, Unsaid, Vendor
 from whystall.agent_server.outbound.client import Client, Undelivered
-from whystall.agent_server.outbound.request import Request, Response
+from whystall.agent_server.outbound.request import Request, Response, as_json
 from whystall.agent_server.outbound.retry import later
 from whystall.knowledge_base.journal.messages import FARTHEST, Message
 from whystall.knowledge_base.store import KnowledgeBase
@@ -44,6 +44,38 @@ def queue(kb: KnowledgeBase, key: str, place: Place, message: Outgoing) -> int |
     stores what the message tells.
     """
     return kb.messages.put(key, place.channel, place.model_dump(mode="json"), message.model_dump(mode="json"))
+
+
+async def say(client: Client, saying: Saying) -> int:
+    """Send what a vendor wants sent, one request after the other; how many that were. Raises `Unsaid`, `Undelivered`,
+    `ToolError` (bad_argument: a secret that cannot be read).
+    """
+    answer: Response | None = None
+    try:
+        for sent in range(_REQUESTS):
+            try:
+                request: Request = next(saying) if answer is None else saying.send(answer)
+            except StopIteration:
+                return sent
+            answer = await client.send(request, _JUDGED)
+    finally:
+        saying.close()
+    raise Unsaid("endless", f"more than {_REQUESTS} requests for one message")
+
+
+def planned(saying: Saying) -> list[Request]:
+    """What would be sent, if every request were answered with yes. Raises as `say` does."""
+    yes = {"errcode": 0, "code": 0, "ok": True, "tenant_access_token": "dry-run-t0ken", "expire": 7200}
+    made = []
+    try:
+        made.append(next(saying))
+        while len(made) < _REQUESTS:
+            made.append(saying.send(Response(200, {}, as_json(yes))))
+    except StopIteration:
+        pass
+    finally:
+        saying.close()
+    return made
 
 
 @dataclass
@@ -119,7 +151,8 @@ class Sender:
             return
         try:
             picture = await self._picture(said, message.attempts)
-            requests = await self._say(vendor, to, said, picture, message.key)
+            saying = vendor.say(to, said, picture, message.key, self._clock())
+            requests = await say(self._client, saying)
         except (Unsaid, Undelivered) as error:
             code, text = error.code, error.message
             wait = later(message.attempts - 1, error.wait) if error.again else None
@@ -146,21 +179,6 @@ class Sender:
             return None
         pictures = self._pictures
         return await anyio.to_thread.run_sync(lambda: pictures.load(uri, said.title, self._clock()))
-
-    async def _say(self, vendor: Vendor, to: Place, said: Outgoing, picture: Picture | None, key: str) -> int:
-        """Send what the vendor wants sent; how many requests that were."""
-        saying = vendor.say(to, said, picture, key, self._clock())
-        answer: Response | None = None
-        try:
-            for sent in range(_REQUESTS):
-                try:
-                    request: Request = next(saying) if answer is None else saying.send(answer)
-                except StopIteration:
-                    return sent
-                answer = await self._client.send(request, _JUDGED)
-        finally:
-            saying.close()
-        raise Unsaid("endless", f"more than {_REQUESTS} requests for one message")
 
     def _failed(self, message: Message, code: str, text: str) -> None:
         with self._kb.transaction():

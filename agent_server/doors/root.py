@@ -25,6 +25,7 @@ _COMMANDS = {
     "kb": "kb",
     "tickets": "tickets",
     "chat": "chat",
+    "chats": "chats",
     "jobs": "chat",
     "alerts": "alerts",
     "silence": "alerts",

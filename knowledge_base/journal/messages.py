@@ -152,6 +152,24 @@ class Messages:
             ).fetchall()
         return [_message(row) for row in reversed(rows)]
 
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Per channel, how many messages wait, and how many could not be said."""
+        with self._file.read() as db:
+            rows = db.execute(
+                "SELECT channel, sum(state IN ('queued', 'sending')), sum(state = 'failed') FROM messages"
+                " GROUP BY channel ORDER BY channel"
+            ).fetchall()
+        return {str(name): (int(waiting), int(failed)) for name, waiting, failed in rows}
+
+    def troubled(self, channel: str, limit: int = 5) -> Sequence[Message]:
+        """The newest `limit` messages of `channel` that could not be said, or not yet for an error; oldest first."""
+        with self._file.read() as db:
+            rows = db.execute(
+                "SELECT * FROM messages WHERE channel = ? AND error <> '' AND state <> 'sent' ORDER BY n DESC LIMIT ?",
+                [channel, limit],
+            ).fetchall()
+        return [_message(row) for row in reversed(rows)]
+
     def forget(self, before: str) -> int:
         """Forget what was put before `before` (RFC 3339) and is sent or failed; how many that were."""
         with self._file.write() as db:
