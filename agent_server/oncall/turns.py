@@ -42,6 +42,7 @@ class Turns:
         self._until = moment_of(rotation.until, zone) if rotation.until else None
         first = self._start.weekday()
         days = {WEEKDAYS.index(day) for day in rotation.weekdays}
+        self._alone = not days and all(member == rotation.members[0] for member in rotation.members)
         self._offsets = [n for n in range(7) if (first + n) % 7 in days]  # by-day turns of the first seven days
 
     def at(self, moment: datetime) -> Turn | None:
@@ -67,6 +68,8 @@ class Turns:
         if self._until is not None and moment >= self._until:
             return None
         n = self._slot(moment)
+        if n is not None and self._alone:
+            return self._until
         if n is None:
             change = instant(self._begins(0), self._zone)
         else:
