@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 from whystall.agent_server.alerts.moving import move
-from whystall.agent_server.alerts.muting import Inhibitor, Muting
+from whystall.agent_server.alerts.muting import Inhibitor, Muting, pieces
 from whystall.agent_server.alerts.related import relate
 from whystall.agent_server.alerts.reports import What, flood_report, joined, message, report, summary_of
 from whystall.agent_server.alerts.routefile import check_names, load
@@ -179,9 +179,11 @@ class Groups:
         if muting.route(node) is not None:
             look.held = dict.fromkeys(m.fingerprint for m in firing)
         elif muting.by_labels:
-            for stored in self._kb.alerts.bodies([m.n for m in firing]):
-                if muting.alert(stored.alert.labels, stored.alert.fingerprint) is not None:
-                    look.held[stored.alert.fingerprint] = None
+            for piece in pieces(self._kb.alerts.bodies([m.n for m in firing])):
+                muting.learn([stored.alert.labels for stored in piece])
+                for stored in piece:
+                    if muting.alert(stored.alert.labels, stored.alert.fingerprint) is not None:
+                        look.held[stored.alert.fingerprint] = None
         return look
 
     def _rest(self, group: Group, node: Node, look: _Look, now: float) -> None:

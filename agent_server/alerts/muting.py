@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Literal, Protocol
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from whystall.agent_server.alerts.matchers import Matchers, all_match, parse
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.store import KnowledgeBase
 
 Labels = Mapping[str, str]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,14 @@ class Muting:
             return Held("inactive", ", ".join(options.active))
         return None
 
+    def learn(self, many: Sequence[Labels]) -> None:
+        """Prepare for many alerts at once; see `Pattern.learn`."""
+        silences = [matchers for _, matchers in self._silences]
+        windows = [window.matchers for window in self._maintenance]
+        targets = [rule.target for rule in self._routes.inhibit]
+        for matcher in chain.from_iterable((*silences, *windows, *targets)):
+            matcher.learn(many)
+
     def alert(self, labels: Labels, fingerprint: str) -> Held | None:
         """Why the alert is not told, by whichever route."""
         for id, matchers in self._silences:
@@ -122,17 +132,27 @@ class Inhibitor:
         if version == self._version:
             return
         found: list[dict[tuple[str, ...], list[tuple[str, bool]]]] = [defaultdict(list) for _ in self._rules]
-        for fingerprint, labels in self._alerts.firing():
+        for piece in pieces(self._alerts.firing()):
             for rule, sources in zip(self._rules, found, strict=True):
-                if all_match(rule.source, labels):
-                    values = tuple(labels.get(name, "") for name in rule.equal)
-                    target_too = all_match(rule.target, labels)
-                    if sum(kind == target_too for _, kind in sources[values]) < _SOURCES:
-                        sources[values].append((fingerprint, target_too))
+                for matcher in rule.source:
+                    matcher.learn([labels for _, labels in piece])
+                for fingerprint, labels in piece:
+                    if all_match(rule.source, labels):
+                        values = tuple(labels.get(name, "") for name in rule.equal)
+                        target_too = all_match(rule.target, labels)
+                        if sum(kind == target_too for _, kind in sources[values]) < _SOURCES:
+                            sources[values].append((fingerprint, target_too))
         self._version, self._sources = version, found
 
 
 _SOURCES = 2  # of the same values and kind that are kept: the alert itself may be one, and does not hold itself back
+
+
+def pieces(items: Iterable[T]) -> Iterator[list[T]]:
+    """`items` in lists of some hundred, so that labels are matched many at once and few are in memory."""
+    left = iter(items)
+    while piece := list(islice(left, 500)):
+        yield piece
 
 
 def parsed(texts: list[str]) -> Matchers:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 PATTERN_LIMIT = 1000
 """Characters of a pattern."""
 _REPEATS = 1000  # RE2's own bound
-_KNOWN = 4096  # values whose answer is remembered, per pattern
+_KNOWN = 1000  # values whose answer is remembered, per pattern
 
 _WORDS = re.compile(r"[\w/:@% -]*(?:\|[\w/:@% -]*)*", re.ASCII)  # alternatives without any operator
 _COUNTED = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
@@ -54,20 +54,23 @@ class Pattern:
         """Whether all of `value` matches."""
         if self._words is not None:
             return value in self._words
-        if value not in self._known:
-            self.learn([value])
-        return self._known[value]
+        known = self._known  # another thread may begin a new one meanwhile
+        found = known.get(value)
+        if found is None:
+            if len(known) >= _KNOWN:
+                self._known = known = {}
+            found = known[value] = _matched(self._rust, [value])[0]
+        return found
 
     def learn(self, values: Iterable[str]) -> None:
         """Match many values at once, which costs about as much as a single one, and remember the answers."""
         if self._words is not None:
             return
         fresh = [value for value in dict.fromkeys(values) if value not in self._known]
-        if not fresh:
-            return
-        if len(self._known) + len(fresh) > _KNOWN:
-            self._known.clear()
-        self._known.update(zip(fresh, _matched(self._rust, fresh), strict=True))
+        if fresh:
+            known = self._known if len(self._known) + len(fresh) <= _KNOWN else {}
+            known.update(zip(fresh, _matched(self._rust, fresh), strict=True))
+            self._known = known
 
 
 def _matched(rust: str, values: list[str]) -> list[bool]:

@@ -9,6 +9,7 @@ from pydantic import Field
 from whystall.agent_server.settings.paths import Located
 from whystall.agent_server.settings.secret import Secret
 from whystall.agent_server.settings.section import Section
+from whystall.knowledge_base.journal.alerts import Status
 
 _Paths = str | list[str]
 
@@ -25,7 +26,7 @@ class Form(Section):
 
     alerts: str = ""
     status: _Paths = Field(default_factory=lambda: ["status", "state"])
-    values: dict[str, str] = Field(default_factory=dict)
+    values: dict[str, Status] = Field(default_factory=dict)
     name: _Paths = Field(default_factory=lambda: ["alertname", "name", "title"])
     severity: _Paths = Field(default_factory=lambda: ["severity", "priority", "level"])
     summary: _Paths = Field(default_factory=lambda: ["summary", "message"])
