@@ -140,7 +140,7 @@ class Conversation:
     async def _why(self, intent: Intent, who: Speaker, now: float) -> Turn:
         found = await find(wanted_of(intent.text))
         if found.status == "several":
-            return self._asked_back(found, who, now)
+            return self.asked_back(found, who, now)
         if found.status == "none":
             if any(code != "words" for code in found.tried):
                 return said(answers.not_found(found, who.lang))
@@ -155,7 +155,7 @@ class Conversation:
             return Turn(lambda: looking.begun_message(inquiry, found, who.lang, self.settings), inquiry)
         return Turn(lambda: looking.begin(self.app.kb(), who, found, symptom, self.settings))
 
-    def _asked_back(self, found: Resolution, who: Speaker, now: float) -> Turn:
+    def asked_back(self, found: Resolution, who: Speaker, now: float) -> Turn:
         """Ask which of several is meant, and wait for a number."""
         wish = {
             "kind": CHOOSE,
