@@ -207,12 +207,13 @@ class Tickets:
             if as_ == "fixed" and because.strip() and before.card is None:
                 after = self._learnt(db, after, by, at)
             elif as_ in _REFUTED:
-                self._unlearn(db, before, as_, by)
+                self._unlearn(before, f"ticket {before.id} was closed as {as_}", by)
             detail = f"{as_}: {after.resolution}" if because.strip() else as_
             return self._put(db, before, after, "closed", by, at, detail)
 
     def reopen(self, id: str, by: str, at: str = "", because: str = "") -> Ticket:
-        """Ticket `id` is not over after all; as a duplicate it is no more counted in the other one.
+        """Ticket `id` is not over after all; as a duplicate it is no more counted in the other one. The draft that it
+        taught is retired: what was said to have solved it did not.
 
         `ToolError` (bad_argument) where another live ticket has its `dedup_key`.
         """
@@ -220,6 +221,8 @@ class Tickets:
             before = self._get(db, id)
             after = life.reopened(before)
             self._check_free(db, after)
+            if self._unlearn(before, f"ticket {before.id} was reopened", by):
+                after = after.model_copy(update={"card": None})
             other = life.original_of(before)
             if other is not None:
                 original = self._get(db, other)
@@ -307,7 +310,7 @@ class Tickets:
                 ended = life.closed(ended, "duplicate", at)
             kept = life.linked(original, base.model_copy(update={"kind": "duplicated_by", "ticket": one.id}))
             kept = _with(drafting.merged(kept, one), {"occurrences": original.occurrences + one.occurrences})
-            self._unlearn(db, one, "duplicate", by)
+            self._unlearn(one, f"ticket {one.id} was closed as duplicate", by)
             self._put(db, one, ended, "closed", by, at, f"duplicate:{original.id}")
             original = self._put(db, original, kept, "seen_again", by, at, f"duplicated_by:{one.id}")
             self._hand_over(db, one.id, original.id)
@@ -376,10 +379,14 @@ class Tickets:
         card = self._cards.learn(db, ticket.model_copy(update={"updated": at}), by)
         return ticket.model_copy(update={"card": card.id})
 
-    def _unlearn(self, db: SqliteDatabase, ticket: Ticket, as_: ClosedAs, by: str) -> None:
-        """Retire the draft that `ticket` alone taught; a card that somebody answers for is theirs to judge."""
-        if ticket.card == f"{LESSON}{ticket.id}" and self._cards.get(ticket.card).state == "draft":
-            self._cards.retire(ticket.card, f"ticket {ticket.id} was closed as {as_}", by)
+    def _unlearn(self, ticket: Ticket, because: str, by: str) -> bool:
+        """Retire the draft that `ticket` alone taught, and say whether there was one; a card that somebody answers for
+        is theirs to judge.
+        """
+        if ticket.card != f"{LESSON}{ticket.id}" or self._cards.get(ticket.card).state != "draft":
+            return False
+        self._cards.retire(ticket.card, because, by)
+        return True
 
     def _hand_over(self, db: SqliteDatabase, one: str, original: str) -> None:
         """What was counted in ticket `one` is counted in `original`."""

@@ -438,6 +438,18 @@ def test_what_was_no_fault_after_all_is_not_offered_as_a_lesson(kb: KnowledgeBas
     assert kb.cards.get("ticket-1").state == kept
 
 
+def test_what_did_not_solve_it_is_taken_back_when_the_ticket_is_reopened(kb: KnowledgeBase) -> None:
+    kb.tickets.draft(unknown())
+    kb.tickets.resolve("1", "rebooted", "ann")
+    assert kb.tickets.reopen("1", "bob").card is None
+    taken = kb.cards.get("ticket-1")
+    assert (taken.state, taken.history[-1].because) == ("retired", "ticket 1 was reopened")
+    assert kb.tickets.resolve("1", "replaced the disk", "ann").card == "ticket-1"
+    again = kb.cards.get("ticket-1")
+    assert (again.state, again.fix.en, again.notes) == ("draft", "replaced the disk", [])
+    assert kb.match(unknown())[0].incident == "ticket-1"
+
+
 def test_a_card_that_somebody_answers_for_is_theirs(kb: KnowledgeBase) -> None:
     kb.tickets.draft(unknown())
     kb.tickets.resolve("1", "rebooted", "ann")
