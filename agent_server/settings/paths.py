@@ -26,6 +26,10 @@ def beside(settings: Path | None) -> Iterator[None]:
 def _located(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("no path")
+    try:
+        path = path.expanduser()
+    except RuntimeError:
+        raise ValueError("no home directory is known for ~") from None
     base = _base.get()
     return path if base is None or path.is_absolute() else base / path
 
