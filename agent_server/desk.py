@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Any
 from whystall.knowledge_base.classify.classifier import reclassified
 from whystall.knowledge_base.classify.sameness import dedup_key
 from whystall.knowledge_base.tickets import human
-from whystall.knowledge_base.tickets.models import Analysis, Assignment, Comment, Human, Link, Ticket
+from whystall.knowledge_base.tickets.models import (
+    Analysis,
+    Assignment,
+    Classification,
+    Comment,
+    Decision,
+    Human,
+    Link,
+    Ticket,
+)
 from whystall.knowledge_base.times import told
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.text import NAME_LIMIT, clean
 
@@ -27,7 +37,7 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.classify.report import Report
     from whystall.knowledge_base.models import Diagnosis
     from whystall.knowledge_base.store import KnowledgeBase
-    from whystall.knowledge_base.tickets.models import ClosedAs, Decision, LinkKind
+    from whystall.knowledge_base.tickets.models import ClosedAs, LinkKind
 
 ENGINE = "engine"
 """Who does what nobody asked for."""
@@ -240,6 +250,47 @@ class Desk:
         with self._kb.transaction():
             ticket = self._kb.tickets.assign(ticket_id, assignment, who, at)
             self._changed("assigned", ticket, by, source, {"users": assignment.users})
+        return ticket
+
+    def classify(
+        self,
+        ticket_id: str,
+        by: str,
+        source: str = "cli",
+        now: datetime | None = None,
+        *,
+        category: str | None = None,
+        component: str | None = None,
+        severity: Severity | None = None,
+    ) -> Ticket:
+        """Somebody says what it is about and how bad; that stands, whatever is made out later."""
+        from whystall.knowledge_base.classify.rules import UNKNOWN, categories
+
+        known = [*categories(), UNKNOWN]
+        if category is not None and category not in known:
+            message = f"there is no category {category!r}"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"valid: {', '.join(known)}")
+        who = _name(by)
+        with self._kb.transaction():
+            ticket = self._kb.tickets.get(ticket_id)
+            told_of = ticket.classification or Classification(
+                category=Decision(value=ticket.category, by="default", confidence=0.0),
+                component=Decision(value=ticket.component, by="default", confidence=0.0),
+                severity=Decision(value=ticket.severity.value, by="default", confidence=0.0),
+            )
+            given = {"category": category, "component": component, "severity": severity and severity.value}
+            said = {
+                name: Decision(value=clean(value, NAME_LIMIT), by=f"person:{who}")
+                for name, value in given.items()
+                if value is not None
+            }
+            if not said:
+                return ticket
+            fields: dict[str, Any] = {name: decision.value for name, decision in said.items()}
+            fields["classification"] = told_of.model_copy(update=said)
+            detail = ", ".join(f"{name}: {decision.value}" for name, decision in said.items())
+            ticket = self._kb.tickets.change(ticket_id, "edited", who, told(_at(now)), detail, **fields)
+            self._changed("classified", ticket, by, source, {name: d.value for name, d in said.items()})
         return ticket
 
     # --- within -----------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def stable(text: str) -> Iterator[str]:
             yield token
             before = token
         elif kind == "number":
-            if _names(before, lower[found.end() : found.end() + 2], token):
+            if _names(before, lower[found.end() : found.end() + 4].lstrip(), token):
                 yield token
         elif kind in ("path", "ip", "digits"):
             yield path_pattern(token) if kind == "path" else _PORT.sub(r"\g<host>", _nameless(token))

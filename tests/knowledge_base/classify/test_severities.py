@@ -1,0 +1,75 @@
+"""How bad it is: words of all senders, and what texts say of themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from whystall.knowledge_base.classify.severities import of_word, severity_of
+from whystall.tools.contract.findings import Severity
+
+CRITICAL, MAJOR, MINOR, INFO = Severity.CRITICAL, Severity.MAJOR, Severity.MINOR, Severity.INFO
+
+
+@pytest.mark.parametrize(
+    ("word", "severity"),
+    [
+        *[
+            (word, CRITICAL)
+            for word in (
+                "critical",
+                "page",
+                "P1",
+                "sev1",
+                "SEV-1",
+                "1 - Critical",
+                "Blocker",
+                "Disaster",
+                "严重",
+                "紧急",
+                "紧急（P0）",
+                "嚴重",
+                "Ｐ１",
+                "一级",
+                "1",
+            )
+        ],
+        *[(word, MAJOR) for word in ("error", "High", "P2", "sev2", "2 - High", "major", "高", "优先级：高", "2")],
+        *[(word, MINOR) for word in ("warning", "medium", "P3", "low", "普通", "中", "3", "4")],
+        *[(word, INFO) for word in ("info", "none", "P5", "Trivial", "debug", "提示", "5")],
+        *[(word, None) for word in ("", "unknown", "Not classified", "banana", "42", "🔥", "${severity}")],
+    ],
+)
+def test_words_of_senders(word: str, severity: Severity | None) -> None:
+    assert of_word(word) == severity
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("URGENT: login node is gone", CRITICAL),
+        ("all training jobs are stuck since noon", CRITICAL),
+        ("所有任务都挂了，请处理", CRITICAL),
+        ("【紧急】存储不可用", CRITICAL),
+        ("not urgent, please have a look", INFO),
+        ("不着急，有空的时候看一下", INFO),
+        ("想问一下怎么提交多机任务", INFO),
+    ],
+)
+def test_what_a_text_says_of_itself(text: str, severity: Severity) -> None:
+    found = severity_of("", text)
+    assert (found.value, found.by) == (severity.value, "rule:severity-words")
+    assert found.because
+
+
+@pytest.mark.parametrize(
+    "text", ["page faults on the critical path", "error 404 in a log line", "high latency", "显卡报错", ""]
+)
+def test_what_says_nothing_is_by_default(text: str) -> None:
+    found = severity_of("", text)
+    assert (found.value, found.by, found.confidence) == ("minor", "default", 0.0)
+
+
+def test_the_sender_goes_before_the_text_unless_nobody_knows_its_word() -> None:
+    assert severity_of("low", "URGENT all jobs are down").by == "label:severity"
+    assert severity_of("low", "URGENT all jobs are down").value == "minor"
+    assert severity_of("banana", "URGENT all jobs are down").value == "critical"
