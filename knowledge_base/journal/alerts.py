@@ -162,8 +162,9 @@ class Alerts:
     def version(self) -> tuple[float, int]:
         """What differs after anything was said or forgotten."""
         with self._file.read() as db:
-            row = db.execute("SELECT coalesce(max(seen), 0), coalesce(max(n), 0) FROM alerts").fetchone()
-        return float(row[0]), int(row[1])
+            # two questions: the largest of one column alone is looked up in its index
+            row = db.execute("SELECT (SELECT max(seen) FROM alerts), (SELECT max(n) FROM alerts)").fetchone()
+        return float(row[0] or 0), int(row[1] or 0)
 
     def firing(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Fingerprint and labels of every alert that fires in some group, one after another."""
