@@ -128,11 +128,9 @@ def rendered(text: str) -> str:
 
 
 def _inline(text: str) -> str:
+    """A line: code spans as they are, bold around them too."""
     parts = re.split(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", text)
-    out = []
-    for i in range(0, len(parts), 3):
-        escaped = html.escape(re.sub(r"\\([/*_`])", r"\1", parts[i]))
-        out.append(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escaped))
-        if i + 2 < len(parts):
-            out.append(f"<code>{html.escape(parts[i + 2].strip())}</code>")
-    return "".join(out)
+    codes = [f"<code>{html.escape(code.strip())}</code>" for code in parts[2::3]]
+    plain = "\0".join(html.escape(re.sub(r"\\([/*_`])", r"\1", part)) for part in parts[::3])
+    bold = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", plain)
+    return re.sub("\0", lambda _: codes.pop(0) if codes else "", bold)

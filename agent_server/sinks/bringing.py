@@ -213,6 +213,7 @@ class Bringing:
                 break
         if isinstance(self._board, Jira) and edit.phase is not None:
             fields["phase"] = await self._walk(self._board, ref, issue, seen)
+            fields["stamp"] = self._board.parsed(await self._send(self._board.read(ref))).changed
         with self._kb.transaction():
             self._keep(**fields)
             if not edit.empty:

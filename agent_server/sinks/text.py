@@ -11,7 +11,8 @@ import re
 
 MARK = "whystall"
 # https://docs.gitlab.com/user/project/quick_actions/: a line that begins with a slash
-_ACTION = re.compile(r"^(\s*)/(?=\w)", re.MULTILINE)
+_ACTION = re.compile(r"^(\s*)/(?=\w)")
+_FENCE = re.compile(r"(`{3,})")
 _SAID = re.compile(rf"(?:<!-- |\(){MARK} ([0-9a-f]{{16}}) said (\d{{1,18}})(?: -->|\))\s*\Z")
 _CUT = "..."
 
@@ -39,6 +40,17 @@ def one_line(text: str, limit: int) -> str:
     return flat if len(flat) <= limit else flat[: limit - len(_CUT)] + _CUT
 
 
+def _without_actions(text: str) -> str:
+    """`text` in which no line outside of its blocks of code begins with a slash and a word."""
+    lines, fence = [], ""
+    for line in text.split("\n"):
+        mark = _FENCE.match(line)
+        if mark is not None and (not fence or line.strip() == fence):
+            fence = "" if fence else mark[1]
+        lines.append(line if fence else _ACTION.sub(r"\1\\/", line))
+    return "\n".join(lines)
+
+
 class Markdown:
     """GitHub's and GitLab's. `limit`: characters that a description may have."""
 
@@ -49,7 +61,7 @@ class Markdown:
     def inert(self, text: str) -> str:
         """`text` without what could end our part or, where the tracker knows such, be a quick action."""
         text = text.replace("<!--", "<! --").replace("-->", "-- >")
-        return _ACTION.sub(r"\1\\/", text) if self._actions else text
+        return _without_actions(text) if self._actions else text
 
     def part(self, generated: str, marker: str, room: int, note: str) -> str:
         """Our part, between its marks, in at most `room` characters."""
