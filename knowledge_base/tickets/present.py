@@ -159,8 +159,7 @@ class _Says:
         return markdown_block(ticket.human.description) if ticket.human.description else None
 
     def labels(self, labels: Mapping[str, str]) -> Safe | None:
-        named = [self._name(f"{name}={short(value, _VALUE)}") for name, value in labels.items()]
-        return self._fill(self._own["labels"], self._listed(named, LABELS)) if named else None
+        return self._fill(self._own["labels"], self._labels(labels)) if labels else None
 
     def alerts(self, ticket: Ticket, alerts: Sequence[Alert]) -> list[Safe]:
         """One line for each alert: since when, whether it is over, and the labels that the ticket has not."""
@@ -170,7 +169,7 @@ class _Says:
             said = self._fill(
                 self._own["alert"][alert.status], name=self._name(alert.name or "-"), since=self._name(since)
             )
-            own = self.labels({name: v for name, v in alert.labels.items() if ticket.labels.get(name) != v})
+            own = self._labels({name: v for name, v in alert.labels.items() if ticket.labels.get(name) != v})
             found.append(Safe(f"{said}{self._semicolon}{own}") if own else said)
         left = len(alerts) - len(found)
         return [*found, self._fill(self._own["left_out"], left)] if left else found
@@ -271,6 +270,10 @@ class _Says:
             return Safe(own["triage"][known])
         return self._name(event.detail) if event.detail else Safe("")
 
+    def _labels(self, labels: Mapping[str, str]) -> Safe:
+        named = [self._name(f"{name}={short(value, _VALUE)}") for name, value in labels.items()]
+        return Safe(self._comma.join(self._bounded(named, LABELS)))
+
     def _closed(self, state: str, as_: str | None) -> Safe:
         said = Safe(self._words["states"][state])
         return self._fill(self._own["closed"], state=said, as_=self._own["closed_as"][as_]) if as_ else said
@@ -296,9 +299,6 @@ class _Says:
         kind, _, value = code.partition(":")
         text = group.get(kind)
         return self._fill(text, self._name(short(value, _VALUE))) if text is not None else self._name(code)
-
-    def _listed(self, parts: Sequence[Safe], most: int) -> Safe:
-        return Safe(self._comma.join(self._bounded(parts, most)))
 
     def _bounded(self, parts: Sequence[Safe], most: int) -> list[Safe]:
         left = len(parts) - most
