@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,3 +186,20 @@ def test_the_log_is_listed(run: Run, tmp_path: Path) -> None:
     assert "ann  ticket.resolved  ticket:2  ok  because=" in out
     assert [entry["n"] for entry in json.loads(run("audit", "--by", "engine", "--json")[1])] == [4]
     assert [entry["n"] for entry in json.loads(run("audit", "--after", "2", "--json")[1])] == [3, 4]
+
+
+def test_what_needs_no_settings_does_not_load_them(tmp_path: Path) -> None:
+    """Nor is it stopped by what is wrong with them."""
+    broken = tmp_path / "whystall.toml"
+    broken.write_text("[broken", encoding="ascii")
+    program = """
+import sys
+from whystall.agent_server.doors import cli
+for words in (["--version"], ["tools"], ["audit"], ["tickets", "list"], ["kb", "search", "slow", "checkpoint"]):
+    assert cli._command(words) == 0, words
+for module in ("pydantic_settings", "whystall.agent_server.settings.model", "icalendar"):
+    assert module not in sys.modules, module
+"""
+    env = {**os.environ, "WHYSTALL_CONFIG": str(broken), "WHYSTALL_HOME": str(tmp_path / "home")}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
