@@ -282,7 +282,7 @@ async def handle(task: Task, app: App, desk: Desk, settings: Settings | None) ->
     Raises `Later` where the knowledge base cannot be written now; every other fault is told to who asked.
     """
     if "verdict" in task.payload:
-        await looking.tell_verdict(task, app)
+        await looking.tell_verdict(task, app, settings)
         return
     incoming = Incoming.model_validate(task.payload["incoming"])
     lang: Lang = "en"

@@ -292,13 +292,14 @@ def _failed(kb: KnowledgeBase, task: Task, inquiry: Inquiry, code: str, error: T
         kb.tasks.done(task.id, error.code.value if error is not None else "ended")
 
 
-async def tell_verdict(task: Task, app: App) -> None:
+async def tell_verdict(task: Task, app: App, settings: Settings | None) -> None:
     """Tell all who listened what was found out, in the language of each, with a picture where one can be made."""
     kb = app.kb()
+    url = settings.server.public_url if settings is not None else None
     inquiry = await in_thread(lambda: kb.inquiries.get(int(task.payload["inquiry"])))
     diagnosis = await in_thread(lambda: kb.get_diagnosis(str(task.payload["verdict"])))
     listeners: Sequence[Listener] = inquiry.listeners if inquiry is not None else []
-    pictures = await in_thread(lambda: {lang: picture_of(diagnosis, lang) for lang in _langs(listeners)})
+    pictures = await in_thread(lambda: {lang: picture_of(diagnosis, lang, url) for lang in _langs(listeners)})
     with kb.transaction():
         for n, listener in enumerate(listeners):
             message = verdict_message(diagnosis, listener.lang, None, pictures[listener.lang])
@@ -309,12 +310,12 @@ async def tell_verdict(task: Task, app: App) -> None:
         kb.tasks.done(task.id)
 
 
-def picture_of(diagnosis: Diagnosis, lang: Lang) -> str | None:
+def picture_of(diagnosis: Diagnosis, lang: Lang, public_url: str | None = None) -> str | None:
     """The uri of a picture of `diagnosis`; None where there is no room, or nothing to draw with: the text tells it."""
     from whystall.agent_server.pictures.store import Pictures
 
     try:
-        return Pictures().make(diagnosis, lang)
+        return Pictures(public_url).make(diagnosis, lang)
     except ToolError:
         return None
 

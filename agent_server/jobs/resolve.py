@@ -104,7 +104,7 @@ class _Search:
             return self.several(list(jobs.values()), how, tried)
         job = next(iter(jobs.values()))
         pids = {process.pid for process in found}
-        chosen, which, why = _which(job, pids, rank)
+        chosen, which, why = _which(job, pids, rank, found[0].identity.rank)
         return Resolution(
             status="found",
             pid=chosen,
@@ -117,15 +117,17 @@ class _Search:
         )
 
 
-def _which(job: Job, found: set[int], rank: int | None) -> tuple[int, int | None, list[str]]:
-    """The process of `job` to look at, its rank, and codes of why that one; `found`: those that fit."""
+def _which(job: Job, found: set[int], rank: int | None, own_rank: int | None) -> tuple[int, int | None, list[str]]:
+    """The process of `job` to look at, its rank, and codes of why that one; `found`: those that fit,
+    of which the first says that it is `own_rank`.
+    """
     ranks = {one.rank: one.pid for one in job.ranks}
     if rank is not None:
         return ranks[rank], rank, []
     of_pid = {pid: number for number, pid in ranks.items()}
     if len(found) == 1:
         only = next(iter(found))
-        return only, of_pid.get(only), []
+        return only, of_pid.get(only, own_rank), []
     fitting = [number for number, pid in sorted(ranks.items()) if pid in found] or sorted(ranks)
     if fitting:
         first = fitting[0]
