@@ -207,6 +207,7 @@ class Tracker:
             updated_at=now,
         )
         self.issues.append(issue)
+        issue.mentions += _MENTION.findall(issue.title)
         self._obey(issue, issue.description)
         return self._shown(issue)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+import time
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from types import TracebackType
 from typing import cast
@@ -180,6 +181,8 @@ def refusal(request: Request, response: Response) -> Undelivered:
     # Also GitHub's 403: https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api
     limited = status == 403 and (headers.get("x-ratelimit-remaining") == "0" or "retry-after" in headers)
     wait = asked_wait(headers)
+    if wait is None and headers.get("x-ratelimit-remaining", headers.get("ratelimit-remaining")) == "0":
+        wait = _reset(headers)
     if status == 429 or limited:
         return Undelivered("rate_limited", message, wait=wait, again=True, status=status)
     if status in (401, 403, 407):
@@ -190,3 +193,13 @@ def refusal(request: Request, response: Response) -> Undelivered:
         lasting = status in (501, 505)
         return Undelivered("server_error", message, wait=wait, again=not lasting, unknown=not lasting, status=status)
     return Undelivered("rejected", message, again=status in (409, 423), status=status)
+
+
+def _reset(headers: Mapping[str, str]) -> float | None:
+    """Seconds until a limit is lifted, where a server tells that as a time: ``X-RateLimit-Reset`` of GitHub,
+    ``RateLimit-Reset`` of GitLab.
+    """
+    text = headers.get("x-ratelimit-reset", headers.get("ratelimit-reset", ""))
+    if not (text.isascii() and text.isdigit() and 9 <= len(text) < 12):
+        return None
+    return max(0.0, int(text) - time.time())

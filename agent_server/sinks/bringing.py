@@ -59,7 +59,9 @@ class Bringing:
         delivery: Delivery,
         owner: str,
         clock: Callable[[], float],
+        ids: dict[str, str],
     ) -> None:
+        """`ids`: numbers of people in this tracker, as far as they are known; more are put in."""
         self._kb = kb
         self._board = board
         self._users = users
@@ -70,7 +72,7 @@ class Bringing:
         self._clock = clock
         self._key = (delivery.sink, delivery.ticket, owner)
         self._memory = Memory.model_validate(delivery.memory)
-        self._ids: dict[str, str] = {}
+        self._ids = ids
 
     async def run(self) -> None:
         """Do all that is to be done. Raises `Undelivered`, `Wait`, `Lost`, `ToolError`."""
@@ -294,7 +296,10 @@ class Bringing:
         if name.isascii() and name.isdigit():
             return name
         if name not in self._ids:
-            self._ids[name] = gitlab.user_id(await self._send(gitlab.user(name)))
+            id = gitlab.user_id(await self._send(gitlab.user(name)))
+            if not id:
+                return ""
+            self._ids[name] = id
         return self._ids[name]
 
     def _leave_out(self, request: Request, response: Response) -> None:

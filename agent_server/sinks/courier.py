@@ -51,6 +51,7 @@ class Courier:
         self._owner = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._paused: dict[str, float] = {}
         self._failures: dict[str, int] = {}
+        self._ids: dict[str, dict[str, str]] = {}
 
     async def due(self, sink: str) -> float | None:
         """Make all deliveries to `sink` that are due; when the next is (seconds since the epoch), None: none waits.
@@ -117,7 +118,8 @@ class Courier:
             return
         ready = board(delivery.sink, settings)
         users, owner = self._settings.users, self._owner
-        await Bringing(self._kb, ready, users, lang, send, delivery, owner, self._clock).run()
+        ids = self._ids.setdefault(delivery.sink, {})
+        await Bringing(self._kb, ready, users, lang, send, delivery, owner, self._clock, ids).run()
 
     async def _notify(
         self, delivery: Delivery, settings: PagerDutySink | WebhookSink, lang: Lang, send: Callable[..., Any]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from whystall.agent_server.sinks.issue import Issue, Phase
 from whystall.agent_server.sinks.settings import JiraSink, TrackerSettings
-from whystall.agent_server.sinks.text import one_line
+from whystall.agent_server.sinks.text import one_line, quiet_title
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.drafting import ticket_markdown
@@ -63,7 +63,7 @@ def issue_of(
     title, text = text_of(ticket, lang)
     phase = phase_of(ticket)
     return Issue(
-        title=one_line(title, limit),
+        title=one_line(title if isinstance(settings, JiraSink) else quiet_title(title), limit),
         generated=text,
         marker=marker,
         labels=_labels(ticket, settings, phase),

@@ -191,7 +191,8 @@ def _jira(settings: JiraSink, headers: Mapping[str, str], said: dict[str, Any], 
 def _pagerduty(said: dict[str, Any]) -> Heard | None:
     event = table(said.get("event"))
     data, what = table(event.get("data")), string(event.get("event_type"), 100)
-    key, by = string(event.get("id"), 200), string(table(event.get("agent")).get("summary"), 200)
+    agent = table(event.get("agent"))
+    key, by = string(event.get("id"), 200), string(agent.get("summary"), 200)
     at = string(event.get("occurred_at"), 40)
     phases: dict[str, Phase] = {
         "incident.acknowledged": "acknowledged",
@@ -199,8 +200,8 @@ def _pagerduty(said: dict[str, Any]) -> Heard | None:
         "incident.reopened": "open",
     }
     remote = string(data.get("incident_key"), 300)
-    if not key or not remote:
-        return None
+    if not key or not remote or agent.get("type") != "user_reference":
+        return None  # what no person did is an echo of our own events, or a timer
     if what in phases:
         return Heard(key=key, remote=remote, by=by, phase=phases[what], changed=at)
     return None

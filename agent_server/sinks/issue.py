@@ -168,6 +168,7 @@ def string(value: Any, limit: int = 2000) -> str:
 
 
 def point(text: str) -> datetime | None:
-    """The time that a tracker tells; Jira writes ``+0000``, not ``+00:00``."""
+    """The time that a tracker tells; Jira writes ``+0000``, and webhooks of older GitLabs `` UTC``."""
+    text = text.replace(" UTC", "Z")
     zoned = len(text) > 5 and text[-5] in "+-" and text[-4:].isdigit()
     return moment(f"{text[:-2]}:{text[-2:]}" if zoned else text)

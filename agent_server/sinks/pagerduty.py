@@ -2,7 +2,8 @@
 
 An event with the `dedup_key` of an open alert belongs to that alert, so that nothing has to be looked for: what is sent
 twice is there once. What stays uncertain: a ``trigger`` that is repeated because its answer was lost, after people have
-resolved the incident meanwhile, opens another one.
+resolved the incident meanwhile, opens another one. Its webhooks name an incident by the `dedup_key` of its first alert:
+where alerts are grouped into incidents, news of an incident are those of that ticket alone.
 """
 
 from __future__ import annotations

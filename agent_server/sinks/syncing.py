@@ -7,7 +7,7 @@ what is heard twice changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from whystall.agent_server.outbound.client import Client, Undelivered
@@ -76,7 +76,7 @@ class Syncing:
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, "set up its webhook")
         ready = board(name, settings)
         cursor = self._kb.deliveries.cursor(name)
-        since, newest = str(cursor.get("since", "")), str(cursor.get("newest", ""))
+        since, newest = str(cursor.get("since", "")) or self._first(name), str(cursor.get("newest", ""))
         changes, page = 0, ""
         for _ in range(_PAGES):
             listed = ready.listed(await self._client.send(ready.changed(since, page), timeout=settings.timeout), page)
@@ -121,6 +121,13 @@ class Syncing:
         done = apply(heard, ready.name, settings, self._kb, self._desk, self._clock())
         self._kb.deliveries.note(ready.name, delivery.ticket, {"synced": seen.changed})
         return done
+
+    def _first(self, name: str) -> str:
+        """Since when there can be news: a day before the oldest ticket that the tracker has."""
+        there = self._kb.deliveries.of_sink(name, limit=1)
+        oldest = point(self._kb.tickets.get(there[0].ticket).created) if there else None
+        oldest = oldest or datetime.fromtimestamp(self._clock(), timezone.utc)
+        return told(oldest - timedelta(days=1))
 
     def _put_off(self, name: str, settings: TrackerSettings, why: str, wait: float | None) -> None:
         failures = self._failures[name] = self._failures.get(name, -1) + 1

@@ -12,6 +12,8 @@ import re
 MARK = "whystall"
 # https://docs.gitlab.com/user/project/quick_actions/: a line that begins with a slash
 _ACTION = re.compile(r"^(\s*)/(?=\w)")
+# https://docs.gitlab.com/user/markdown/#gitlab-specific-references
+_REFERENCE = re.compile(r"([@#!~&$^%*])(?=[\w\"(])")
 _FENCE = re.compile(r"(`{3,})")
 _SAID = re.compile(rf"(?:<!-- |\(){MARK} ([0-9a-f]{{16}}) said (\d{{1,18}})(?: -->|\))\s*\Z")
 _CUT = "..."
@@ -49,6 +51,13 @@ def _without_actions(text: str) -> str:
             fence = "" if fence else mark[1]
         lines.append(line if fence else _ACTION.sub(r"\1\\/", line))
     return "\n".join(lines)
+
+
+def quiet_title(text: str) -> str:
+    """`text` as a title that mentions nobody and refers to nothing: GitLab looks for both in titles, which have no code
+    spans. What would begin a reference is kept from its name by a word joiner, which nobody sees.
+    """
+    return _REFERENCE.sub("\\1\u2060", text)
 
 
 class Markdown:

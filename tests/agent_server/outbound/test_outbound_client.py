@@ -91,6 +91,12 @@ async def test_the_wait_that_a_server_asks_for_is_told() -> None:
     with bytes_server(http("", status="403 Forbidden", headers=limited)) as url:
         error = await refused(url)
     assert (error.code, error.wait, error.again) == ("rate_limited", 9.0, True)
+    used_up = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "32503679999"}
+    with bytes_server(http("", status="403 Forbidden", headers=used_up)) as url:
+        error = await refused(url)
+    assert error.code == "rate_limited"
+    assert error.wait is not None
+    assert error.wait > 1e9
 
 
 async def test_silence_ends_and_leaves_open_what_was_done() -> None:

@@ -380,6 +380,7 @@ async def test_hostile_text_is_text(tmp_path: Path) -> None:
         await s.run()
         issue = s.issues[0]
         assert (issue.state, issue.actions, issue.mentions) == ("opened", [], [])
+        assert issue.title.replace("\u2060", "").startswith("/close @all <b>x</b>")
 
 
 async def test_without_a_secret_a_person_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

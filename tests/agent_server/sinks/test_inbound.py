@@ -229,12 +229,13 @@ async def test_pagerduty_says_who_works_on_it(tmp_path: Path) -> None:
 
         def event(what: str, id: str) -> dict[str, Any]:
             data = {"id": "P1", "type": "incident", "incident_key": s.delivery().remote, "status": what}
-            agent = {"summary": "Earline Greenholt", "type": "user_reference"}
+            agent = {"summary": "Earline Greenholt", "type": "user_reference" if id else "service_reference"}
             at = "2027-01-15T08:00:00Z"
             return {
                 "event": {"id": id, "event_type": f"incident.{what}", "occurred_at": at, "agent": agent, "data": data}
             }
 
+        assert hear(s, "pagerduty", event("acknowledged", "")) == 0  # a timer, or our own event
         assert hear(s, "pagerduty", event("acknowledged", "1")) == 1
         assert hear(s, "pagerduty", event("acknowledged", "1")) == 0
         assert s.kb.tickets.get(s.ticket).state == "acknowledged"
