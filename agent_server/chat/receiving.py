@@ -16,14 +16,15 @@ TASK = "chat"
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer of HTTP to a callback. `code` says for the log what became of it: ``taken``, ``repeated``, a reason of
-    `Answered.why`, or one of `Refused`.
+    """The answer of HTTP to a callback. `code` says for the log what became of it: ``taken``, ``repeated``, ``replayed``,
+    a reason of `Answered.why`, or one of `Refused`; `detail` is for our own log alone.
     """
 
     status: int
     body: bytes
     content_type: str
     code: str
+    detail: str = ""
 
 
 def lowered(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -46,28 +47,27 @@ def take(
     now: float,
 ) -> Reply:
     """Take the callback of `vendor`: what a person says becomes a task of kind ``chat``, once, however often it comes.
+    What is not believed stores nothing: the door counts it, or a flood would be a flood of entries.
 
     `now`: seconds since the epoch. Raises `ToolError`: database, disk_full (nothing was stored: it comes again).
     """
     try:
         said = vendor.receive(lowered(headers), query, body, now)
     except Refused as refused:
-        with kb.transaction():
-            kb.audit.put(f"chat:{vendor.name}", "request.refused", vendor.name, refused.code, {"why": refused.detail})
-        return _refusal(refused.status, refused.code)
+        return _refusal(refused.status, refused.code, refused.detail)
     except ToolError as error:  # a secret of ours cannot be read: nobody can be believed
-        with kb.transaction():
-            kb.audit.put(
-                f"chat:{vendor.name}", "request.refused", vendor.name, error.code.value, {"why": error.message}
-            )
-        return _refusal(503, "not_set_up")
+        return _refusal(503, "not_set_up", error.message)
     if isinstance(said, Answered):
-        if said.why == "unknown_sender":
-            with kb.transaction():
-                kb.audit.put(f"chat:{vendor.name}", "request.refused", vendor.name, said.why)
         return Reply(200, said.body, said.content_type, said.why)
-    code = _store(kb, vendor, said, now)
+    try:
+        code = _store(kb, vendor, said, now)
+    except _ReplayedError:
+        code = "replayed"
     return Reply(200, vendor.accepted.body, vendor.accepted.content_type, code)
+
+
+class _ReplayedError(Exception):
+    """A proof that was used for another message before."""
 
 
 def _store(kb: KnowledgeBase, vendor: Vendor, said: Incoming, now: float) -> str:
@@ -76,8 +76,7 @@ def _store(kb: KnowledgeBase, vendor: Vendor, said: Incoming, now: float) -> str
         if not kb.seen.first(source, said.event, now):
             return "repeated"
         if said.proof and not kb.seen.first(f"{source}:proof", said.proof, now):
-            kb.audit.put(source, "request.refused", said.sender, "replayed", {"event": said.event})
-            return "replayed"
+            raise _ReplayedError  # the event is not seen either: it was nobody's
         payload = {
             "incoming": said.model_dump(mode="json"),
             "conversation": f"{vendor.name}:{said.place.conversation}",
@@ -87,5 +86,5 @@ def _store(kb: KnowledgeBase, vendor: Vendor, said: Incoming, now: float) -> str
     return "taken"
 
 
-def _refusal(status: int, code: str) -> Reply:
-    return Reply(status, f'{{"error":"{code}"}}'.encode(), "application/json", code)
+def _refusal(status: int, code: str, detail: str) -> Reply:
+    return Reply(status, f'{{"error":"{code}"}}'.encode(), "application/json", code, detail)
