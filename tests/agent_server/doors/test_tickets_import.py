@@ -23,9 +23,20 @@ CSV = """编号,标题,描述,优先级,主机,类别
 """
 
 
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A base as it comes, made once."""
+    path = tmp_path_factory.mktemp("seeded") / "k.db"
+    KnowledgeBase(path).close()
+    return path.read_bytes()
+
+
 @pytest.fixture
-def whystall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Whystall:
+def whystall(
+    tmp_path: Path, seeded: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Whystall:
     """Run ``whystall tickets import ARGUMENTS`` in this process; status, standard output, standard error."""
+    (tmp_path / "knowledge.db").write_bytes(seeded)
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
 
     def run(*words: str) -> Said:

@@ -26,8 +26,17 @@ from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ToolError
 
 
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A base as it comes, made once."""
+    path = tmp_path_factory.mktemp("seeded") / "k.db"
+    KnowledgeBase(path).close()
+    return path.read_bytes()
+
+
 @pytest.fixture
-def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
+def kb(tmp_path: Path, seeded: bytes) -> Iterator[KnowledgeBase]:
+    (tmp_path / "k.db").write_bytes(seeded)
     with KnowledgeBase(tmp_path / "k.db") as base:
         yield base
 
@@ -125,13 +134,13 @@ with KnowledgeBase(Path(sys.argv[1])) as kb, open(sys.argv[2], "rb") as stream:
 """
 
 
-def test_killed_in_the_middle_and_run_again_is_as_one_run(kb: KnowledgeBase, tmp_path: Path) -> None:
+def test_killed_in_the_middle_and_run_again_is_as_one_run(kb: KnowledgeBase, seeded: bytes, tmp_path: Path) -> None:
     data = table(backlog(6 * BATCH))
     file = tmp_path / "orders.csv"
     file.write_bytes(data)
     take(kb, data, Columns(category="label"), learn=True)
     cut = tmp_path / "cut.db"
-    KnowledgeBase(cut).close()
+    cut.write_bytes(seeded)
     for stop in (BATCH, 3 * BATCH):
         child = subprocess.Popen([sys.executable, "-c", _RUN, cut, file], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None

@@ -11,8 +11,17 @@ from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.store import KnowledgeBase
 
 
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A base as it comes, made once."""
+    path = tmp_path_factory.mktemp("seeded") / "k.db"
+    KnowledgeBase(path).close()
+    return path.read_bytes()
+
+
 @pytest.fixture
-def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
+def kb(tmp_path: Path, seeded: bytes) -> Iterator[KnowledgeBase]:
+    (tmp_path / "k.db").write_bytes(seeded)
     with KnowledgeBase(tmp_path / "k.db") as base:
         yield base
 
