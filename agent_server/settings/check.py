@@ -41,7 +41,7 @@ def check(values: Given, now: datetime) -> Checked:
     if settings is None:
         return Checked(None, faults)
     faults += [*_secrets(settings), *_names(settings), *_routes(settings)]
-    return Checked(settings, faults, [*_nobody(settings, now), *_idle(settings)])
+    return Checked(settings, faults, [*_nobody(settings, now), *_idle(settings), *_people(settings), *_talk(settings)])
 
 
 def secrets_in(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Secret]]:
@@ -159,3 +159,28 @@ def _idle(settings: Settings) -> Iterator[str]:
             yield f"[oncall.rotations.{name}]: no schedule has it"
     if oncall.schedules and not (oncall.schedule or oncall.rules or oncall.categories):
         yield "[oncall] schedule: no ticket goes to any schedule but those that a receiver names; name a default one"
+
+
+def _people(settings: Settings) -> Iterator[str]:
+    """People who cannot be told, or told apart."""
+    for chat in settings.chat:
+        of: dict[str, str] = {}
+        for name, person in settings.users.items():
+            id = person.chats.get(chat)
+            if id is not None and of.setdefault(id, name) != name:
+                yield f"[users.{name}] chats: {chat} has the same id for {of[id]}"
+    named = dict.fromkeys(user for _, user in settings.oncall.people())
+    mute = [user for user in named if user in settings.users and not settings.users[user].chats]
+    if settings.chat and mute:
+        yield f"[users] {', '.join(mute[:5])}: no chat is known, so that nobody tells them of an escalation; give chats"
+
+
+def _talk(settings: Settings) -> Iterator[str]:
+    """A model that is asked for and not there."""
+    from whystall.agent_server.llm.environment import variables
+
+    if settings.llm or variables():
+        return
+    asked = [f"[chat.{name}] llm" for name, channel in settings.chat.items() if channel.llm]
+    asked += ["[triage] llm"] if settings.triage.llm else []
+    yield from (f"{where}: no language model is set up; write [llm]" for where in asked)

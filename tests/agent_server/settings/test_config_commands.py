@@ -138,6 +138,31 @@ def test_gaps_and_idle_rotations_are_only_warned_of(run: Run, example: Path) -> 
     ]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "warning"),
+    [
+        ('{ops = "manager5117"}', '{ops = "manager4220"}', "[users.mueller] chats: ops has the same id for wang"),
+        ('chats = {ops = "manager6038"}', "", "[users] okafor: no chat is known"),
+        ('lang = "zh"', 'lang = "zh"\nllm = true', "[chat.ops] llm: no language model is set up"),
+        ("per_hour = 30", "llm = true", "[triage] llm: no language model is set up"),
+    ],
+)
+def test_what_is_rarely_meant_is_warned_of(run: Run, example: Path, old: str, new: str, warning: str) -> None:
+    edit(example, old, new)
+    status, out, _ = run("config", "check", "--json")
+    assert status == 0, out
+    assert any(warning in line for line in json.loads(out)["warnings"]), out
+
+
+def test_a_schedule_that_nothing_goes_to_is_warned_of(run: Run, example: Path) -> None:
+    example.write_text(
+        '[users.ann]\n[oncall.schedules.s]\ntimezone = "UTC"\nlayers = [{users = ["ann"]}]\n', encoding="utf-8"
+    )
+    status, out, _ = run("config", "check")
+    assert status == 0
+    assert "to look at: [oncall] schedule: no ticket goes to any schedule" in out
+
+
 def test_without_a_settings_file_nothing_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("WHYSTALL_CONFIG")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
