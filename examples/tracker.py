@@ -28,6 +28,7 @@ import json
 import queue
 import re
 import secrets
+import signal
 import threading
 import time
 import urllib.request
@@ -183,7 +184,8 @@ class Tracker:
         if unknown:
             raise Refused(400, f"{unknown[0]} is not a parameter of this list")
         listed = [i for i in self.issues if query.get("state", "all") in ("all", i.state)]
-        listed = [i for i in listed if i.updated_at > _utc(query.get("updated_after", ""))]
+        after = _utc(query.get("updated_after", ""))
+        listed = [i for i in listed if i.updated_at > after]
         by = query.get("order_by", "created_at")
         if by not in ("created_at", "updated_at"):
             raise Refused(400, "order_by does not have a valid value")
@@ -516,6 +518,10 @@ def _utc(text: str) -> str:
     return text if "." in text or not text else text.replace("Z", ".000Z")
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True  # a browser that keeps its connection does not keep us
+
+
 def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -531,15 +537,15 @@ def main() -> None:
     token = given.token_file.read_text().strip() if given.token_file else f"glpat-{secrets.token_urlsafe(15)}"
     hook = Hook(given.webhook, given.webhook_token, given.signing_token) if given.webhook else None
     tracker = Tracker(token, given.project, hook)
-    with ThreadingHTTPServer(("127.0.0.1", given.port), handler_of(tracker)) as server:
+    with _Server(("127.0.0.1", given.port), handler_of(tracker)) as server:
         tracker.url = f"http://127.0.0.1:{server.server_address[1]}"
         print(f"tracker: {tracker.url}/{tracker.project}/-/issues", flush=True)
         if given.token_file is None:
             print(f"token: {token}", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print()
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            # From another thread: the server's loop would wait for itself.
+            signal.signal(signum, lambda *_: threading.Thread(target=server.shutdown).start())
+        server.serve_forever(poll_interval=0.1)
 
 
 if __name__ == "__main__":

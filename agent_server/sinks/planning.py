@@ -66,7 +66,7 @@ def _of(kb: KnowledgeBase, settings: Settings, delivery: Delivery, now: float) -
     )
     part = ready.format.part(issue.generated, issue.marker, ready.format.limit, note)
     edit = changes(issue, memory, seen, None if memory.hands_off else part)
-    requests = [] if edit.empty else [ready.read(delivery.remote)]
+    requests = [*looked, *([] if edit.empty else [ready.read(delivery.remote)])]
     requests += ready.edit(delivery.remote, edit, seen, set(memory.left_out))
     if isinstance(ready, Jira) and edit.phase is not None:
         requests.append(ready.transitions(delivery.remote))

@@ -44,7 +44,7 @@ def list_sinks(as_json: JsonOption = False, lang: LangOption = "en") -> None:
                 {
                     "name": name,
                     "kind": settings.sinks[name].kind if name in settings.sinks else None,
-                    "url": settings.sinks[name].url if name in settings.sinks else None,
+                    "url": _address(settings.sinks[name].url) if name in settings.sinks else None,
                     **dict(zip(("tickets", "behind", "parked"), counts.get(name, (0, 0, 0)), strict=True)),
                     "troubles": [
                         d.model_dump(include={"ticket", "error", "parked", "attempts", "due", "remote", "url"})
@@ -64,7 +64,7 @@ def list_sinks(as_json: JsonOption = False, lang: LangOption = "en") -> None:
             console.say(say("removed", name=name, tickets=tickets))
             continue
         sink = settings.sinks[name]
-        url = sink.url.partition("?")[0]  # what follows may be a secret
+        url = _address(sink.url)
         console.say(say("line", name=name, kind=sink.kind, url=url, tickets=tickets, behind=behind, parked=parked))
         for d in troubles[name]:
             due = datetime.fromtimestamp(d.due, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -219,6 +219,11 @@ def _words(lang: str) -> Callable[..., str]:
     from whystall.prompts.render import fill, words
 
     return lambda code, *values, **named: str(fill(plain, words(lang)["sinks"][code], *values, **named))
+
+
+def _address(url: str) -> str:
+    """`url` without what follows a question mark, which may be a secret."""
+    return url.partition("?")[0]
 
 
 def _named(settings: Settings, name: str | None) -> list[str]:
