@@ -23,7 +23,7 @@ STRUCK = "***"
 _NAMES = re.compile(r"(^|[_-])(token|secret|password|passwd|authorization|(api|routing)[_-]?key|sign)$", re.I)
 _FORMS = (
     # in addresses and forms: access_token=...
-    (r"\b((?:[a-z]+_)?(?:token|secret|password|passwd|api_?key|sign)=)(?!\*\*\*)[^\s&\"']{4,}", rf"\1{STRUCK}"),
+    (r"((?:(?<=_)|\b)(?:token|secret|password|passwd|api_?key|sign)=)(?!\*\*\*)[^\s&\"']{4,}", rf"\1{STRUCK}"),
     (r"\b((?:Bearer|Basic) )(?!\*\*\*)[^\s\"']{4,}", rf"\1{STRUCK}"),
     # the password of an address
     (r"(://[^/\s:@]*:)[^/\s@]+(?=@)", rf"\1{STRUCK}"),
@@ -67,8 +67,8 @@ class Audit:
                     stamp(),
                     clean(by, 200),
                     what,
-                    clean(struck(target), 500),
-                    clean(struck(outcome), 200),
+                    clean(struck(target[:1000]), 500),
+                    clean(struck(outcome[:1000]), 200),
                     json.dumps(_plain(dict(detail or {})), ensure_ascii=False),
                 ],
             )
@@ -97,7 +97,7 @@ def struck(text: str) -> str:
 def _plain(value: Any, depth: int = 0) -> Any:
     """`value` as it is kept: texts inert and cut, secrets struck, nothing deeper than anybody reads."""
     if isinstance(value, str):
-        return clean(struck(value), _TEXT)
+        return clean(struck(value[: 2 * _TEXT]), _TEXT)
     if isinstance(value, Mapping):
         if depth >= _DEPTH:
             return "…"

@@ -47,6 +47,7 @@ def test_the_newest_come_last_and_are_chosen(kb: KnowledgeBase) -> None:
     ("text", "kept"),
     [
         ("POST https://oapi.dingtalk.com/robot/send?access_token=abcdef012&x=1", "POST https://oapi.dingtalk.com/robot/send?access_token=***&x=1"),
+        ("x?my_access_token=abcdef012", "x?my_access_token=***"),
         ("timestamp=1700&sign=aZLLrriXgn05%3D", "timestamp=1700&sign=***"),
         ("Authorization: Bearer eyJhbGciOi.J9", "Authorization: Bearer ***"),
         ("https://ann:hunter22@example.com/x", "https://ann:***@example.com/x"),
