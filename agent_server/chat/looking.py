@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from whystall.agent_server.app import App
     from whystall.agent_server.chat.conversation import Conversation
-    from whystall.agent_server.desk import Desk
     from whystall.agent_server.jobs.models import Resolution
     from whystall.agent_server.settings.model import Settings
     from whystall.knowledge_base.models import Diagnosis
@@ -161,7 +160,7 @@ def _why(found: Resolution | None, lang: Lang) -> str:
 # --- the look itself --------------------------------------------------------------------------------------------------
 
 
-async def handle_look(task: Task, app: App, desk: Desk, settings: Settings | None) -> None:
+async def handle_look(task: Task, app: App, settings: Settings | None) -> None:
     """Do a task of the kind ``look``: diagnose, tell progress to who listens, and queue what tells the verdict."""
     kb = app.kb()
     inquiry = await in_thread(lambda: kb.inquiries.get(int(task.payload["inquiry"])))
@@ -175,9 +174,7 @@ async def handle_look(task: Task, app: App, desk: Desk, settings: Settings | Non
     look = _Look(kb, task, inquiry)
 
     def then(diagnosis: Diagnosis) -> None:
-        """In the transaction that stores the diagnosis."""
-        if diagnosis.ticket is not None:
-            desk.settle(diagnosis.ticket, now=datetime.now(timezone.utc))
+        """In the transaction that stores the diagnosis and its ticket."""
         kb.inquiries.end(inquiry.id, "done")
         kb.tasks.add("chat", f"verdict:{inquiry.id}", {"verdict": diagnosis.id, "inquiry": inquiry.id})
         kb.tasks.done(task.id, diagnosis.id)
@@ -198,11 +195,9 @@ async def handle_look(task: Task, app: App, desk: Desk, settings: Settings | Non
 
 async def look_now(conversation: Conversation, inquiry: Inquiry, who: Speaker, progress: Progress | None) -> Diagnosis:
     """Look at `inquiry` at once, for somebody who waits for it, and keep what was found. Raises as `App.diagnose`."""
-    kb, desk = conversation.app.kb(), conversation.desk
+    kb = conversation.app.kb()
 
     def then(diagnosis: Diagnosis) -> None:
-        if diagnosis.ticket is not None:
-            desk.settle(diagnosis.ticket, now=datetime.now(timezone.utc))
         talk = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or "", "lang": who.lang}
         kb.wishes.remember(*who.key, talk, time.time())
 

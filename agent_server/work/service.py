@@ -80,7 +80,7 @@ class Service:
                 await conversation.handle(task, self.app, self.desk, self.settings)
 
             async def look(task: Task) -> None:
-                await looking.handle_look(task, self.app, self.desk, self.settings)
+                await looking.handle_look(task, self.app, self.settings)
 
             lanes["chat"] = (_CHATS_AT_ONCE, {conversation.KIND: chat})
             lanes["look"] = (_LOOKS_AT_ONCE, {looking.KIND: look})
