@@ -57,9 +57,10 @@ def classified(diagnosis: Diagnosis, cause: Cause | None) -> Classification:
 
 def again(ticket: Ticket, fresh: Ticket) -> Ticket:
     """`ticket` after the same fault was seen once more, with the newer of both diagnoses and what follows
-    from it.
+    from it. The diagnosis of another fault, that somebody said to be the same, only counts.
     """
-    return _newer(ticket, fresh).model_copy(update={"occurrences": ticket.occurrences + 1})
+    same = ticket.fault in (None, fresh.fault)
+    return (_newer(ticket, fresh) if same else ticket).model_copy(update={"occurrences": ticket.occurrences + 1})
 
 
 def merged(ticket: Ticket, duplicate: Ticket) -> Ticket:

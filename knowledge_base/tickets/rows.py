@@ -80,9 +80,14 @@ def live(db: SqliteDatabase, dedup_key: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def latest(db: SqliteDatabase, dedup_key: str) -> str | None:
-    """The record of the ticket of `dedup_key` that was opened last."""
-    row = db.execute("SELECT body FROM tickets WHERE dedup_key = ? ORDER BY id DESC LIMIT 1", [dedup_key]).fetchone()
+def latest(db: SqliteDatabase, key: str) -> str | None:
+    """The record of the ticket of `key`, a `dedup_key` or fault, that was opened last."""
+    row = db.execute(
+        "SELECT body FROM tickets WHERE id IN"
+        " (SELECT id FROM tickets WHERE fault = ? UNION SELECT id FROM tickets WHERE dedup_key = ?)"
+        " ORDER BY id DESC LIMIT 1",
+        [key, key],
+    ).fetchone()
     return None if row is None else str(row[0])
 
 

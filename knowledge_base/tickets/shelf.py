@@ -82,14 +82,7 @@ class Tickets:
         of them turned out to be a duplicate of.
         """
         with self._file.read() as db:
-            body = rows.live(db, dedup_key)
-            if body is not None:
-                return self._file.record(Ticket, body)
-            body = rows.latest(db, dedup_key)
-            if body is None:
-                return None
-            original = self._original(db, self._file.record(Ticket, body))
-        return original if life.is_live(original) else None
+            return self._standing(db, dedup_key)
 
     def of_fault(self, fault: str) -> Sequence[Ticket]:
         """The live tickets of `fault` (`Ticket.fault`), the oldest first."""
@@ -135,14 +128,13 @@ class Tickets:
         with self._file.write() as db:
             told = self._diagnosis(db, diagnosis) if isinstance(diagnosis, str) else diagnosis
             fresh = drafting.draft(told, load_causes(), now())
-            known = next(iter(rows.live_of_fault(db, fresh.dedup_key)), None)
-            if known is None:
+            before = self._standing(db, fresh.dedup_key)
+            if before is None:
                 ticket = rows.insert(db, fresh)
                 ticket = _named(ticket, told)
                 rows.update(db, ticket)
                 rows.tell(db, ticket, "opened", by, ticket.created, told.id)
             else:
-                before = self._file.record(Ticket, known)
                 if counted_in(db, told.id) == int(before.id):
                     return before
                 after = drafting.again(before, _named(fresh.model_copy(update={"id": before.id}), told))
@@ -362,6 +354,17 @@ class Tickets:
             seen.add(other)
             ticket = self._get(db, other)
         return ticket
+
+    def _standing(self, db: SqliteDatabase, key: str) -> Ticket | None:
+        """The live ticket of `key`, a `dedup_key` or fault; else the live one that its last is a duplicate of."""
+        body = next(iter(rows.live_of_fault(db, key)), None)
+        if body is not None:
+            return self._file.record(Ticket, body)
+        body = rows.latest(db, key)
+        if body is None:
+            return None
+        original = self._original(db, self._file.record(Ticket, body))
+        return original if life.is_live(original) else None
 
     def _check_free(self, db: SqliteDatabase, ticket: Ticket) -> None:
         body = rows.live(db, ticket.dedup_key)

@@ -357,6 +357,18 @@ def test_duplicates_of_duplicates_lead_to_one_original(kb: KnowledgeBase) -> Non
             kb.tickets.duplicate(id, of, "ann")
 
 
+def test_the_fault_of_a_duplicate_is_counted_in_its_original(kb: KnowledgeBase) -> None:
+    kb.tickets.draft(checkpoint(id="d1"))
+    kb.tickets.draft(checkpoint(id="d2", comm="eval"))
+    kb.tickets.duplicate("2", "1", "ann")
+    again = kb.tickets.draft(checkpoint(id="d3", comm="eval", created=LATER))
+    assert (again.id, again.occurrences) == ("1", 3)
+    assert again.diagnosed().id == "d1"  # somebody said they are one; its own evidence stays
+    assert kb.get_diagnosis("d3").ticket == "1"
+    kb.tickets.resolve("1", "moved it", "ann")
+    assert kb.tickets.draft(checkpoint(id="d4", comm="eval", created=LATER)).id == "3"
+
+
 def test_a_reopened_duplicate_is_no_duplicate(kb: KnowledgeBase) -> None:
     pair(kb)
     kb.tickets.duplicate("2", "1", "engine")
