@@ -16,8 +16,8 @@ TASK = "chat"
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer of HTTP to a callback. `code` says for the log what became of it: ``taken``, ``repeated``, ``replayed``,
-    a reason of `Answered.why`, or one of `Refused`; `detail` is for our own log alone.
+    """The answer of HTTP to a callback. `code` says what became of it: ``taken``, ``repeated``, ``replayed``, a reason
+    of `Answered.why`, or one of `Refused`; `detail` is for our own log alone.
     """
 
     status: int

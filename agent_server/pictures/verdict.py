@@ -27,6 +27,12 @@ _LOOKS = (
     ("irq.", "system"),
     ("profile.", "user"),
 )
+# Metrics of an operation that say how its own time went.
+_WITHIN = (
+    ("system", ("oncpu_pct",)),
+    ("runnable", ("runnable_pct",)),
+    ("blocked", ("blocked_pct", "sleep_pct")),
+)
 _SHARES = ("user", "system", "runnable", "blocked", "idle")
 
 
@@ -94,9 +100,18 @@ def _proofs(chain: Sequence[Finding], lang: Lang) -> list[Proof]:
     for finding in chain[:_PROOFS]:
         pct = finding.window_pct
         line = _line(say.finding(_brief(finding), _DETAILS))
-        look = next((look for start, look in _LOOKS if finding.kind.startswith(start)), "blocked")
-        made.append(Proof(line, pct, quantity(pct, "pct"), look) if pct > 0 else Proof(line))
+        made.append(Proof(line, _parts(finding), quantity(pct, "pct")) if pct > 0 else Proof(line))
     return made
+
+
+def _parts(finding: Finding) -> list[tuple[float, str]]:
+    """The time that a finding covers, by what it is a part of: an operation on a file may wait for the CPU as well."""
+    whole = finding.window_pct
+    split = [(sum(finding.metrics.get(name, 0.0) for name in names), look) for look, names in _WITHIN]
+    known = sum(pct for pct, _ in split)
+    if known > 0:
+        return [(whole * pct / known, look) for pct, look in split if pct > 0]
+    return [(whole, next((look for start, look in _LOOKS if finding.kind.startswith(start)), "blocked"))]
 
 
 def _brief(finding: Finding) -> Finding:

@@ -53,14 +53,13 @@ class Share:
 
 @dataclass(frozen=True)
 class Proof:
-    """A measurement that speaks for the cause; `pct` of the same time, None where it is no share of it. `look`: that of
-    the `Share` which it is a part of.
+    """A measurement that speaks for the cause. `parts` of the same time that it covers: percent, and the look of the
+    `Share` which that is a part of; none where it is no share of time. `figure`: their sum.
     """
 
     line: Line
-    pct: float | None = None
+    parts: Sequence[tuple[float, str]] = ()
     figure: str = ""
-    look: str = "blocked"
 
 
 @dataclass(frozen=True)
@@ -228,11 +227,14 @@ def _proofs(pen: _Pen, card: Card) -> None:
         pen.text(_MARGIN, proof.line, room, "text", _BODY, 3)
         if proof.figure:
             pen.at(_MARGIN + _ROOM, first - _BODY * 0.36, [Run(proof.figure)], "figure")
-        if proof.pct is not None:
+        if proof.parts:
             pen.down(5)
             pen.box(_MARGIN, pen.y, _ROOM, 12, "track")
-            width = _ROOM * min(max(proof.pct, 0.4), 100.0) / 100
-            pen.box(_MARGIN, pen.y, width, 12, escape(proof.look) + (" also" if at else ""))
+            x, most = float(_MARGIN), max(sum(pct for pct, _ in proof.parts), 100.0)
+            for pct, look in proof.parts:
+                width = _ROOM * pct / most
+                pen.box(x, pen.y, max(width, 0.4), 12, escape(look) + (" also" if at else ""))
+                x += width
             pen.down(14)
     pen.down(8)
 

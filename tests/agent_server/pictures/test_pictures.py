@@ -58,7 +58,8 @@ def test_lengths_are_what_the_figures_say() -> None:
     assert widths["blocked"] / whole == pytest.approx(0.35, abs=0.001)
     assert "runnable" not in widths  # there was none
     bars = [float(box.get("width", 0)) for box in picture.iter(f"{space}rect") if box.get("height") == "12.0"]
-    assert bars[1] / bars[0] == pytest.approx(0.369, abs=0.001)
+    track, *parts = bars[:3]  # of the first proof: on the CPU, and blocked
+    assert sum(parts) / track == pytest.approx(0.369, abs=0.001)
 
 
 def test_text_of_strangers_is_text() -> None:
@@ -103,7 +104,16 @@ def test_of_a_rank_whose_shares_are_unknown_none_are_drawn() -> None:
 def test_proofs_bear_the_colour_of_the_time_they_are_about() -> None:
     waits = finding("sched.runqueue_delay", wait_s=4, run_s=3, window_pct=50)
     made = card(checkpoint(findings=[waits], chain=["f1"], victim=victim()), "en")
-    assert [(proof.look, proof.pct) for proof in made.proofs] == [("runnable", 50)]
+    assert [proof.parts for proof in made.proofs] == [[(50, "runnable")]]
+
+
+def test_an_operation_is_drawn_by_how_its_own_time_went() -> None:
+    write = finding(
+        "file.slow_write", count=1, window_pct=40, blocked_pct=25, sleep_pct=0, runnable_pct=50, oncpu_pct=25
+    )
+    made = card(checkpoint(findings=[write], chain=["f1"]), "en")
+    assert made.proofs[0].parts == [(10, "system"), (20, "runnable"), (10, "blocked")]
+    assert made.proofs[0].figure == "40 %"
 
 
 # --- who may fetch them -----------------------------------------------------------------------------------------------
