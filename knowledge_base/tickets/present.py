@@ -5,6 +5,7 @@ Words of people and of other programs stand in blocks and code spans, apart from
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,23 @@ def beside(
 def lines_text(lines: Sequence[Line], left: int, lang: Lang) -> str:
     """One line for each ticket; `left`: how many more there are."""
     says = _Says("txt", lang)
-    return render("tickets.txt", lang, lines=[says.line(line) for line in lines], left=left)
+    rows = _aligned([says.line(line) for line in lines])
+    return render("tickets.txt", lang, lines=rows, left=left)
+
+
+def _aligned(rows: Sequence[Sequence[Safe]]) -> list[Safe]:
+    """`rows` with their cells beneath each other; the last ones end where they end."""
+    widths = [max(map(_width, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
+    padded = (
+        [f"{cell}{' ' * (width - _width(cell))}" for cell, width in zip(row[:-1], widths, strict=True)] + [row[-1]]
+        for row in rows
+    )
+    return [Safe("  ".join(cells)) for cells in padded]
+
+
+def _width(text: str) -> int:
+    """How many cells of a terminal `text` takes: Chinese characters take two."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def history_text(events: Sequence[Event], lang: Lang) -> str:
@@ -83,8 +100,10 @@ class _Says:
         marks = self._words["marks"]
         self._comma, self._colon, self._semicolon = marks["comma"], marks["colon"], marks["semicolon"]
 
-    def line(self, line: Line) -> Safe:
-        parts = [
+    def line(self, line: Line) -> list[Safe]:
+        """The cells of a row: what is as long in every row, then what is not."""
+        known = [name for name in (line.category, line.component) if name != "unknown"]
+        cells = [
             Safe(line.id),
             self._closed(line.state, line.closed_as),
             self._words["severities"][line.severity.value],
@@ -93,13 +112,12 @@ class _Says:
             self._name(line.assignee or "-"),
         ]
         if line.verdict:
-            parts += [Safe(line.verdict), Safe(line.cause) if line.cause else self._own["no_cause"]]
-            parts.append(self._name(line.target))
+            more = [self._name(line.verdict), self._name(line.cause) if line.cause else self._own["no_cause"]]
+            more.append(self._name(line.target))
         else:
-            known = [name for name in (line.category, line.component) if name != "unknown"]
-            parts.append(self._name("/".join(known) or "-"))
-        parts += [self._name(line.title)] if line.title else []
-        return Safe("  ".join(parts))
+            more = [self._name("/".join(known) or "-")]
+        more += [self._name(line.title)] if line.title else []
+        return [*cells, Safe("  ".join(more))]
 
     def state(self, ticket: Ticket) -> Safe:
         said = self._closed(ticket.state, ticket.closed_as)
