@@ -1,5 +1,6 @@
 # make demo    diagnose a training program that stalls, on this machine, in under a minute
 # make demo-llm  the same, driven by a language model (yours, or fixed rules behind the same protocol)
+# make demo-alert  an alert, from Alertmanager to a tracker, with the server killed on the way
 # make test    every test, the live ones included (as root they watch real kernels)
 # make lint types bench clean
 #
@@ -8,7 +9,7 @@
 
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: demo demo-llm test setup build lint types bench clean
+.PHONY: demo demo-llm demo-alert test setup build lint types bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,6 +21,9 @@ demo: build
 
 demo-llm: build
 	@$(BIN)/python examples/demo.py --llm
+
+demo-alert: build
+	@$(BIN)/python examples/alert_demo.py
 
 # Live tests watch a machine that others may be using: what failed is looked at once more, by itself, and both are shown.
 run_tests = $(BIN)/python -m pytest $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(1); }

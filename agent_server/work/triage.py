@@ -23,8 +23,8 @@ from whystall.agent_server.work.task_lane import PASSES
 from whystall.knowledge_base.journal.tasks import Task
 from whystall.knowledge_base.tickets.models import LIVE, Ticket
 from whystall.knowledge_base.times import moment, told
+from whystall.prompts.escape import short
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
     from whystall.agent_server.app import App
@@ -36,7 +36,7 @@ KIND, TELL = "triage", "tell"
 DIAGNOSED = "diagnosed"
 _HOUR_S = 3600.0
 _SKEW = timedelta(minutes=1)  # between the sender's clock and ours
-_SYMPTOM = 1000  # characters of the alert's own words
+_SYMPTOM = 300  # characters
 _log = logging.getLogger("whystall.work")
 
 
@@ -109,7 +109,7 @@ class Triage:
             duration=self._settings.duration,
             engine=self._settings.engine,
             llm=self._settings.llm,
-            symptom=clean(f"{ticket.human.title} {ticket.human.description}".strip(), _SYMPTOM),
+            symptom=short(ticket.human.title, _SYMPTOM),
         )
 
         def then(diagnosis: Diagnosis) -> None:
