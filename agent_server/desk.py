@@ -183,10 +183,17 @@ class Desk:
     def reopen(
         self, ticket_id: str, by: str, source: str = "cli", now: datetime | None = None, because: str = ""
     ) -> Ticket:
-        """It is not over."""
+        """It is not over: whoever is on call by now has it, and what happens when nobody answers begins anew."""
+        at = _at(now)
         with self._kb.transaction():
-            ticket = self._kb.tickets.reopen(ticket_id, _name(by), told(_at(now)), because)
+            ticket = self._kb.tickets.reopen(ticket_id, _name(by), told(at), because)
             self._changed("reopened", ticket, by, source)
+            if self._settings is not None and ticket.assignment is not None:
+                from whystall.agent_server.oncall.assign import renewed
+
+                again = renewed(ticket.assignment, self._settings.oncall, self._kb.overrides.all(after=at), at)
+                if again is not None:
+                    ticket = self._kb.tickets.assign(ticket.id, again, ENGINE, told(at))
         return ticket
 
     def comment(

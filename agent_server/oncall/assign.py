@@ -39,6 +39,17 @@ def assign(facts: Facts, settings: OncallSettings, overrides: Sequence[Override]
     return _assignment(settings, overrides, now, rule=rule, schedule=schedule, users=users, level=0)
 
 
+def renewed(
+    before: Assignment, settings: OncallSettings, overrides: Sequence[Override], now: datetime
+) -> Assignment | None:
+    """Who gets a ticket that is open again at `now`: whoever is on call by now in the schedule that had it, from the
+    first level; None: it stays with whom it was, since no schedule that is still there had it.
+    """
+    if before.schedule not in settings.schedules:
+        return None
+    return _assignment(settings, overrides, now, rule=before.rule, schedule=before.schedule, users=[], level=0)
+
+
 def _decided(facts: Facts, settings: OncallSettings) -> tuple[str, str | None, list[str]]:
     if facts.schedule in settings.schedules:
         return f"receiver:{facts.receiver}", facts.schedule, []

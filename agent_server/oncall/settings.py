@@ -232,8 +232,8 @@ class Schedule(Section):
 
 
 class Rule(Section):
-    """Which tickets go to `schedule`, or to `users` (or groups) themselves, who have them without escalation. Everything
-    that is given must hold; `labels`: shell patterns (``team = "infra-*"``).
+    """Which tickets go to `schedule`, or to `users` (or groups) themselves, who have them without escalation. All that
+    is given must hold; `labels`: shell patterns (``team = "infra-*"``).
     """
 
     id: Name

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from whystall.agent_server.oncall.assign import Facts, assign
+from whystall.agent_server.desk import Desk
+from whystall.agent_server.oncall.assign import Facts, assign, renewed
 from whystall.agent_server.oncall.escalate import due_escalation, escalates_at
 from whystall.agent_server.oncall.settings import OncallSettings
+from whystall.agent_server.settings.model import Settings
+from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.journal.overrides import Override
+from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tickets.models import Assignment, Ticket
 from whystall.knowledge_base.times import told
 from whystall.tools.contract.findings import Severity
@@ -194,3 +199,33 @@ def test_schedules_that_name_each_other_end() -> None:
     assert found is not None
     assert (found.users, found.schedule) == (["b"], "a")
     assert due_escalation(ticket(found), configured, [], NOW + timedelta(days=1)) is None
+
+
+def test_what_is_open_again_goes_to_who_is_on_call_by_now() -> None:
+    escalated = first().model_copy(update={"level": 2, "users": ["mia"]})
+    again = renewed(escalated, settings(), [], NOW + timedelta(days=7))
+    assert again is not None
+    assert (again.users, again.level, again.rule, again.at) == (["bo"], 0, "default", "2026-11-10T12:00:00Z")
+    for kept in (
+        Assignment(users=["ann"], rule="person:kim", at=told(NOW)),
+        first().model_copy(update={"schedule": "x"}),
+    ):
+        assert renewed(kept, settings(), [], NOW) is None
+
+
+def test_a_ticket_that_is_reopened_is_not_escalated_for_the_time_it_was_closed(tmp_path: Path) -> None:
+    configured = Settings.model_validate({"oncall": SETTINGS})
+    with KnowledgeBase(tmp_path / "knowledge.db") as kb:
+        desk = Desk(kb, configured)
+        made = desk.file(Report(origin="alert", title="a job", created=told(NOW)), now=NOW).ticket
+        desk.close(made.id, "stale", "kim", now=NOW + timedelta(minutes=5))
+        later = NOW + timedelta(days=7)
+        reopened = desk.reopen(made.id, "kim", now=later)
+        assert reopened.assignment is not None
+        assert reopened.assignment.users == ["bo"]
+        assert kb.tickets.get(made.id).assignment == reopened.assignment
+        assert due_escalation(reopened, configured.oncall, [], later + timedelta(minutes=14)) is None
+        assert due_escalation(reopened, configured.oncall, [], later + timedelta(minutes=15)) is not None
+        mine = desk.assign(made.id, ["zoe"], "kim", now=later)
+        desk.close(made.id, "stale", "kim", now=later)
+        assert desk.reopen(made.id, "kim", now=later).assignment == mine.assignment  # a person's word stands
