@@ -6,6 +6,7 @@ Every field says by what it was decided, how sure that is, what spoke for it, an
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ from whystall.tools.contract.findings import Severity
 
 _ENOUGH, _LEAD = 2.0, 1.0
 """Rules decide where they weigh so much for a category (a place, or two hints), and so much more than for any other."""
+# NodeFilesystemAlmostOutOfSpace, GPUXidError
+_JOINED = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _MAJORITY = 0.5  # share of the votes
 _MUCH = 5
 """Terms that one incident must share if it alone votes. Of the tuned questions and 58 titles of public issues, lone
@@ -91,9 +94,12 @@ class Classifier:
 
 
 def read(report: Report) -> str:
-    """What of `report` is read: its title and text, and of an alert what it is called."""
-    named = [report.labels.get(name, "") for name in ("alertname",)] if report.origin == "alert" else []
-    return "\n".join(part for part in (*named, report.title, report.description[:_READ]) if part)
+    """What of `report` is read: its title and text, and the names in them that are words written together."""
+    told = "\n".join(part for part in (report.labels.get("alertname", ""), report.title) if part)
+    apart = _JOINED.sub(" ", told)
+    return "\n".join(
+        part for part in (told if apart == told else f"{told}\n{apart}", report.description[:_READ]) if part
+    )
 
 
 def _category(standings: Sequence[Standing], cast: Sequence[Vote], words: Any) -> Decision:
@@ -137,7 +143,7 @@ def _category(standings: Sequence[Standing], cast: Sequence[Vote], words: Any) -
             )
     near: list[Likeness] = [like for like in words() if not even or like.category in even]
     alone = bool(near) and (len(near) == 1 or near[0].cosine >= _NEARER * near[1].cosine)
-    if alone and near[0].cosine >= _NEAR and len(near[0].words) >= _SHARED:
+    if alone and near[0].cosine >= _NEAR and len({word.removeprefix("c_") for word in near[0].words}) >= _SHARED:
         return Decision(
             value=near[0].category,
             by="words",

@@ -124,6 +124,26 @@ def test_rules_that_are_even_decide_nothing_alone(kb: KnowledgeBase) -> None:
     assert {"access", "inquiry"} <= set(found.rivals)
 
 
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("NodeFilesystemAlmostOutOfSpace", "storage"),
+        ("NodeRAIDDegraded", "storage"),
+        ("CPUThrottlingHigh", "cpu"),
+        ("HostOomKillDetected", "memory"),
+        ("InfiniBandLinkDown", "network"),
+        ("GPUXidError", "accelerator"),
+        ("KubeQuotaExceeded", "scheduling"),
+        ("KubePodCrashLooping", "software"),
+        ("KubeClientCertificateExpiration", "access"),
+        ("KubePodNotReady", UNKNOWN),
+        ("HighRequestLatency", UNKNOWN),
+    ],
+)
+def test_names_of_alerts_are_words_written_together(kb: KnowledgeBase, name: str, category: str) -> None:
+    assert told(kb, name, origin="alert", labels={"alertname": name}).category.value == category
+
+
 def test_what_is_given_stands(kb: KnowledgeBase) -> None:
     given = {
         "category": Decision(value="network", by="rule:route"),
