@@ -174,7 +174,7 @@ class Conversation:
         id, pid = waiting["jobs"][chosen - 1]
         found = await find(Wanted(pid=int(pid)), look_s=0)
         if found.job is None or found.job.id != id:
-            return said(outgoing(who.lang, [say(who.lang, "looking.ended", say(who.lang, "looking.pid", pid))]))
+            return said(outgoing(who.lang, [say(who.lang, "looking.ended", say(who.lang, "looking.pid", pid=pid))]))
         several = len(found.job.ranks) > 1
         found = await closer(found.model_copy(update={"how": [f"lowest_rank:{found.rank}"] if several else found.how}))
         turn = self.look(found, who, str(waiting.get("symptom", "")))

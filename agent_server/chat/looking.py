@@ -72,7 +72,7 @@ def begin(
         return outgoing(lang, [say(lang, "looking.full", waiting)])
     inquiry, new = kb.inquiries.join(inquiry_of(found, symptom), who.listener)
     if not new:
-        return outgoing(lang, [say(lang, "looking.joined", described(inquiry, lang))], say(lang, "title.looking"))
+        return outgoing(lang, [say(lang, "looking.joined", what=described(inquiry, lang))], say(lang, "title.looking"))
     kb.tasks.add(KIND, f"{KIND}:{inquiry.id}", {"inquiry": inquiry.id})
     return begun_message(inquiry, found, lang, settings)
 
@@ -116,7 +116,7 @@ def described(inquiry: Inquiry, lang: Lang) -> Safe:
     if inquiry.process == HOST:
         return say(lang, "looking.host")
     if not inquiry.job:
-        return say(lang, "looking.pid", inquiry.pid)
+        return say(lang, "looking.pid", pid=inquiry.pid)
     rank = say(lang, "jobs.rank", inquiry.rank) if inquiry.rank is not None else ""
     program = name(short(inquiry.program, _NAME))
     return say(lang, "looking.job", job=name(short(inquiry.job, _NAME)), pid=inquiry.pid, program=program, rank=rank)
