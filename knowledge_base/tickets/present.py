@@ -149,7 +149,7 @@ class _Says:
         return Safe(self._semicolon.join(facts))
 
     def decisions(self, ticket: Ticket, causes: Mapping[str, Cause]) -> list[Safe]:
-        """Severity, category, component and, where nobody has looked, the cause that its words point at."""
+        """Severity, category, component and, where no cause was found, the one that its words point at."""
         told = ticket.classification
         if told is None:
             return []
@@ -162,13 +162,14 @@ class _Says:
             self._decision(labels["category"], self.category(told.category.value), told.category, self.category),
             self._decision(labels["component"], self.component(told.component.value), told.component, self.component),
         ]
-        if told.cause is not None and ticket.diagnosis is None:
+        looked = ticket.diagnosis
+        if told.cause is not None and (looked is None or looked.cause is None):
 
             def title(id: object) -> Safe:
                 cause = causes.get(str(id))
                 return Safe(cause.title.get(self._lang)) if cause else self._name(id)
 
-            doubt = [self._own["not_looked"]]
+            doubt = [self._own["not_looked" if looked is None else "not_shown"]]
             found.append(self._decision(self._own["cause"], title(told.cause.value), told.cause, title, doubt))
         return found
 

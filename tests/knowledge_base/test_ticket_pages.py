@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.journal.alerts import Alert
-from whystall.knowledge_base.models import Claim, Lang
+from whystall.knowledge_base.models import Claim, Lang, Verdict
 from whystall.knowledge_base.tickets import human, life
 from whystall.knowledge_base.tickets.drafting import draft, ticket_markdown
 from whystall.knowledge_base.tickets.models import (
@@ -223,6 +223,15 @@ def test_a_diagnosis_takes_the_place_of_what_was_guessed() -> None:
     assert "## What happens" in shown
     assert "The look failed" not in shown
     assert "Likely cause" not in shown
+
+
+@pytest.mark.parametrize("verdict", [Verdict.INCONCLUSIVE, Verdict.HEALTHY])
+def test_a_look_that_found_no_cause_leaves_the_guess_and_says_so(verdict: Verdict) -> None:
+    looked = checkpoint(cause=None, culprit=None, verdict=verdict)
+    shown = ticket_markdown(ticket("nccl").model_copy(update={"diagnosis": looked}), "en", load_causes())
+    guess = next(row for row in shown.split("\n") if row.startswith("- Likely cause"))
+    assert "the diagnosis does not show it" in guess
+    assert ("Stall without a known cause" in shown) == (verdict is Verdict.INCONCLUSIVE)
 
 
 def test_trackers_are_not_told_what_they_hold_themselves() -> None:
