@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from whystall.agent_server.chat.vendors.markup import Block, Span, blocks
 from whystall.agent_server.chat.wire import Outgoing
@@ -12,7 +13,9 @@ from whystall.prompts.render import words
 def content(message: Outgoing) -> list[Block]:
     """The blocks of its text, without a first line that only repeats the title: that is shown above."""
     found = blocks(message.text)
-    return found[1:] if found and found[0].text == message.title else found
+    if len(found) < 2 or found[0].text != message.title:
+        return found
+    return [replace(found[1], gap=False), *found[2:]]
 
 
 def rest(lang: str) -> Callable[[int], Block]:

@@ -350,6 +350,11 @@ def test_markdown_becomes_paragraphs_of_elements() -> None:
     ]
 
 
+def test_a_first_line_that_repeats_the_title_is_not_said_twice() -> None:
+    assert _elements("**t**\n\nmore") == [[{"tag": "text", "text": "more"}]]
+    assert _elements("t") == [[{"tag": "text", "text": "t"}]]  # a message is never empty
+
+
 def test_text_of_strangers_is_inert_and_cannot_pass_for_ours() -> None:
     made = _elements('`<at user_id="all">x</at>` [x](javascript:alert) `all is well, nothing to do`')
     text = "".join(element["text"] for element in made[0])
