@@ -29,7 +29,7 @@ def draft_card(ticket: Ticket, causes: Mapping[str, Cause], first: Diagnosis | N
 
     `first`: the diagnosis with which the ticket was opened, where its own is a later one; only that one says what the
     fault looked like before its cause was known.
-    `ToolError` (bad_argument) for a ticket without a diagnosis: nothing is known of its fault that another case could show.
+    `ToolError` (bad_argument) for a ticket without a diagnosis: of its fault nothing is known that another could show.
     """
     diagnosis = ticket.diagnosed()
     cause = causes.get(diagnosis.cause or "")
