@@ -21,6 +21,7 @@ from whystall.agent_server.alerts.reports import What, flood_report, joined, mes
 from whystall.agent_server.alerts.routefile import check_names, load
 from whystall.agent_server.alerts.tree import match
 from whystall.agent_server.desk import Desk
+from whystall.knowledge_base.tickets.life import original_of
 from whystall.knowledge_base.tickets.models import LIVE
 from whystall.knowledge_base.times import moment
 from whystall.tools.contract.text import clean
@@ -301,7 +302,11 @@ class Groups:
         if group.ticket is None:
             return None
         ticket = self._kb.tickets.get(group.ticket)
-        return self._kb.tickets.live(ticket.dedup_key) or ticket
+        seen = {ticket.id}
+        while (other := original_of(ticket)) is not None and other not in seen:
+            seen.add(other)
+            ticket = self._kb.tickets.get(other)
+        return ticket
 
     def _live(self, group: Group) -> Ticket | None:
         """The live ticket that the group is counted in: its own, or that of an earlier group of the same alerts."""
