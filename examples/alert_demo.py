@@ -305,7 +305,11 @@ def run(options: Namespace) -> int:
         stack.callback(server.kill)
         server.start()
         began = time.monotonic_ns()
-        diagnosis, rows = story(world, server, options)
+        try:
+            diagnosis, rows = story(world, server, options)
+        except DemoError as error:
+            lines = server.log.read_text().splitlines() or ["nothing"]
+            raise DemoError(f"{error}; the server last said: {' / '.join(lines[-3:])}") from None
         watched = demo.watched(diagnosis, began, time.monotonic_ns())
         tell("compared with what the program logged")
         judged = scenario.judge(diagnosis, demo.between_times(demo.read_log(log), *watched))

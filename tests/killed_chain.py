@@ -24,6 +24,7 @@ from typing import Any
 
 import chain_child
 import httpx
+from chat_server import ChatServer
 from tracker import PROJECT, Tracker, handler_of
 
 TOKEN, GITLAB = "token-of-alerts-0123456789", "glpat-0123456789"
@@ -49,7 +50,7 @@ settle = 0.2
 _ROUTES = """
 route: {receiver: training, group_by: [alertname, pid], group_wait: 0s, group_interval: 100ms, repeat_interval: 1h}
 receivers:
-  - {name: training, triage: true}
+  - {name: training, triage: true, chat: [{channel: feishu}]}
 """
 
 
@@ -85,9 +86,12 @@ class Servers:
 class Case:
     """One knowledge base, its servers and its tracker."""
 
-    def __init__(self, home: Path, seed: Path, engine: str, duration: float, servers: Servers, url: str) -> None:
+    def __init__(
+        self, home: Path, seed: Path, engine: str, duration: float, servers: Servers, url: str, chats: ChatServer
+    ) -> None:
         self.home = home
         self.servers = servers
+        self.chats = chats
         self.process: BaseProcess | None = None
         self.kills = 0
         home.mkdir()
@@ -97,9 +101,11 @@ class Case:
             (home / name).chmod(0o600)
         (home / "routes.yaml").write_text(_ROUTES)
         given = {"home": home, "engine": engine, "duration": duration, "tracker": url, "project": PROJECT}
-        (home / "whystall.toml").write_text(_SETTINGS.format(**given))
-        self.env = {**os.environ, "WHYSTALL_HOME": str(home), "WHYSTALL_CONFIG": str(home / "whystall.toml")}
+        (home / "whystall.toml").write_text(_SETTINGS.format(**given) + chats.settings())
+        ours = {"WHYSTALL_HOME": str(home), "WHYSTALL_CONFIG": str(home / "whystall.toml")}
+        self.env = {**os.environ, **chats.environment(), **ours}
         self.port = _free_port()
+        chats.whystall = f"http://127.0.0.1:{self.port}"
         servers.victim = lambda: self.process.pid if self.process is not None else None
 
     # --- servers ----------------------------------------------------------------------------------------------------
@@ -189,8 +195,8 @@ class Case:
         return f"{self.errors()}\n{rows}\n{told}\n{[(i.title, i.state) for i in self.issues()]}"
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """What the knowledge base says."""
-        with closing(sqlite3.connect(f"{(self.home / 'knowledge.db').as_uri()}?mode=ro", uri=True, timeout=30)) as db:
+        """What the knowledge base says. Whoever reads after a kill first undoes what was half written: it may write."""
+        with closing(sqlite3.connect(f"{(self.home / 'knowledge.db').as_uri()}?mode=rw", uri=True, timeout=30)) as db:
             return db.execute(sql).fetchall()
 
     def ticket(self) -> dict[str, Any]:
@@ -210,6 +216,14 @@ class Case:
         self.post(pid, "resolved", starts)
         self.until(lambda: self._told("SELECT count(*) FROM tickets WHERE state = 'resolved'"), "resolved")
         self.until(lambda: self._in_step() and self.issues()[0].state == "closed", "the tracker knows")
+        self.until(lambda: self.done("tell") and not self.unsaid(), "the chat was told")
+
+    def asked(self, pid: int) -> None:
+        """Somebody asks in DingTalk, in Chinese, until it is taken; and hears the verdict."""
+        question = f"为什么训练卡顿 pid {pid}"
+        self.until(lambda: self.chats.say("dingtalk", question, id="m1")[0] == 200, "the question is taken")
+        self.until(lambda: self.done("look"), "looked at")
+        self.until(lambda: self.done("chat") and not self.unsaid(), "answered")
 
     def is_right(self) -> None:
         """Exactly one of everything, and whole."""
@@ -223,8 +237,24 @@ class Case:
         assert re.search(verdict, issues[0].description, re.I), issues[0].description
         assert [r["ref"] for r in ticket["remotes"]] == [str(issues[0].iid)]
         assert self.rows("SELECT count(*) FROM diagnoses") == [(1,)], "a diagnosis was stored and not attached"
-        assert self.rows("SELECT kind, state, count(*) FROM tasks GROUP BY 1, 2") == [("triage", "done", 1)]
+        tasks = self.rows("SELECT kind, state, count(*) FROM tasks GROUP BY 1, 2 ORDER BY 1")
+        assert tasks == [("tell", "done", 1), ("triage", "done", 1)]
+        # Feishu takes an id, and shows once what it is sent twice.
+        assert len(self.said("feishu")) == 3, self.said("feishu")  # it fires, the verdict, it is over
         assert self.rows("PRAGMA integrity_check") == [("ok",)]
+
+    def done(self, kind: str) -> bool:
+        """Whether there were tasks of that kind, and all are done."""
+        many, done = self.rows(f"SELECT count(*), sum(state = 'done') FROM tasks WHERE kind = '{kind}'")[0]
+        return bool(many) and many == done
+
+    def unsaid(self) -> int:
+        """How many messages wait."""
+        return int(self.rows("SELECT count(*) FROM messages WHERE state IN ('queued', 'sending')")[0][0])
+
+    def said(self, vendor: str) -> list[str]:
+        """What was said in a chat: the titles."""
+        return [one.title for one in self.chats.said if one.by == "us" and one.vendor == vendor]
 
     def _told(self, sql: str) -> bool:
         return bool(self.rows(sql)[0][0])
@@ -245,8 +275,9 @@ def case(home: Path, seed: Path, engine: str = "procfs", duration: float = 1.0) 
     thread.start()
     made: Case | None = None
     try:
-        made = Case(home, seed, engine, duration, servers, f"http://127.0.0.1:{listener.server_port}")
-        yield made
+        with ChatServer() as chats:
+            made = Case(home, seed, engine, duration, servers, f"http://127.0.0.1:{listener.server_port}", chats)
+            yield made
     finally:
         if made is not None and made.process is not None and made.process.is_alive():
             made.process.kill()

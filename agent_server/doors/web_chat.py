@@ -44,7 +44,7 @@ def chat_routes(kb: KnowledgeBase, vendors: Mapping[str, Vendor], refusals: Refu
 
         reply = await in_thread(taken)
         if reply.status != 200:
-            raise Denied(reply.status, reply.code, wait=_FULL_S if reply.status == 503 else None)
+            raise Denied(reply.status, reply.code, wait=_FULL_S if reply.status == 503 else None, detail=reply.detail)
         if reply.code in _UNWANTED:
             await refusals.note(_PATH, reply.code)
         return Response(reply.body, media_type=reply.content_type)

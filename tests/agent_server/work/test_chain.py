@@ -99,3 +99,20 @@ def test_one_alert_is_one_issue_wherever_the_server_is_killed(tmp_path: Path, se
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         failures = [failure for failure in pool.map(failed, enumerate(points)) if failure]
     assert not failures, "\n\n".join(failures)
+
+
+@pytest.mark.parametrize("at", [0, 4, 8])
+def test_a_question_in_chinese_is_answered_with_a_verdict(tmp_path: Path, seed: Path, stalling: int, at: int) -> None:
+    """In DingTalk; killed at the transaction `at`: before the question is taken, while it is looked at."""
+    with case(tmp_path / "case", seed) as one:
+        one.start(at)
+        one.asked(stalling)
+        one.stop()
+        assert one.kills == bool(at)
+        begun, verdict = dict.fromkeys(one.said("dingtalk"))  # DingTalk takes no id: a message may be said twice
+        assert begun == "正在查看"
+        assert any("\u4e00" <= letter <= "\u9fff" for letter in verdict)
+        assert str(stalling) in one.chats.wait(0, 0, "dingtalk")[-1].content
+        assert one.rows("SELECT count(*) FROM diagnoses") == [(1,)]
+        states = one.rows("SELECT DISTINCT state FROM tasks UNION SELECT DISTINCT state FROM messages ORDER BY 1")
+        assert states == [("done",), ("sent",)]
