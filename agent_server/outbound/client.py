@@ -91,37 +91,44 @@ class Client:
             await self._http.aclose()
             self._http = None
 
-    async def send(self, request: Request, allowed: Collection[int] = (), timeout: float | None = None) -> Response:
-        """The answer, of status 2xx or one that is `allowed`, within `timeout` seconds (None: as the client has it).
+    async def send(
+        self,
+        request: Request,
+        allowed: Collection[int] = (),
+        timeout: float | None = None,
+        limit: int | None = None,
+    ) -> Response:
+        """The answer, of status 2xx or one that is `allowed`, within `timeout` seconds and of at most `limit` bytes
+        (None: as the client has them).
 
         Raises `Undelivered` for all else.
         """
         host = _host(request.url)
-        limit = self._timeout if timeout is None else timeout
+        seconds = self._timeout if timeout is None else timeout
         try:
-            with anyio.fail_after(limit):
-                response = await self._exchange(request, host, limit)
+            with anyio.fail_after(seconds):
+                response = await self._exchange(request, host, seconds, self._limit if limit is None else limit)
         except TimeoutError:
-            message = f"no answer from {host} within {limit:g} s"
+            message = f"no answer from {host} within {seconds:g} s"
             raise Undelivered("timeout", message, again=True, unknown=True) from None
         if 200 <= response.status < 300 or response.status in allowed:
             return response
         raise refusal(request, response)
 
-    async def _exchange(self, request: Request, host: str, limit: float) -> Response:
+    async def _exchange(self, request: Request, host: str, seconds: float, limit: int) -> Response:
         started = False
         status = 0
         try:
             http = self._opened()
             http.cookies.clear()
             headers = {"Accept": "application/json", **request.headers}
-            timeout = httpx.Timeout(limit, connect=min(_CONNECT_S, limit))
+            timeout = httpx.Timeout(seconds, connect=min(_CONNECT_S, seconds))
             async with http.stream(
                 request.method, request.url, content=request.body, headers=headers, timeout=timeout
             ) as answer:
                 started = True
                 status = answer.status_code
-                return Response(status, answer.headers, await self._read(answer))
+                return Response(status, answer.headers, await _read(answer, limit))
         except _BadBody as error:
             raise Undelivered(error.code, f"{host}: {error}", unknown=True, status=status) from None
         except (httpx.InvalidURL, UnicodeError, httpx.UnsupportedProtocol):
@@ -146,22 +153,23 @@ class Client:
             )
         return self._http
 
-    async def _read(self, answer: httpx.Response) -> bytes:
-        """The body, within bounds; of an error its beginning, as far as it can be had."""
-        good = answer.status_code < 300
-        limit = self._limit if good else min(self._limit, _ERROR_LIMIT)
-        read = bytearray()
-        try:
-            headers = answer.headers
-            length = headers.get("content-length", "") if good else ""
-            body = Body(headers.get("content-encoding", ""), length, limit, _BadBody)
-            async with aclosing(cast("AsyncGenerator[bytes, None]", answer.aiter_raw())) as pieces:
-                async for piece in pieces:
-                    read += body.feed(piece)
-        except (_BadBody, httpx.HTTPError):
-            if good:
-                raise
-        return bytes(read)
+
+async def _read(answer: httpx.Response, limit: int) -> bytes:
+    """The body, within bounds; of an error its beginning, as far as it can be had."""
+    good = answer.status_code < 300
+    read = bytearray()
+    try:
+        headers = answer.headers
+        length = headers.get("content-length", "") if good else ""
+        most = limit if good else min(limit, _ERROR_LIMIT)
+        body = Body(headers.get("content-encoding", ""), length, most, _BadBody)
+        async with aclosing(cast("AsyncGenerator[bytes, None]", answer.aiter_raw())) as pieces:
+            async for piece in pieces:
+                read += body.feed(piece)
+    except (_BadBody, httpx.HTTPError):
+        if good:
+            raise
+    return bytes(read)
 
 
 def _host(url: str) -> str:

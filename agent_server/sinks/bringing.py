@@ -19,7 +19,7 @@ from whystall.agent_server.sinks.desired import comment_of, issue_of, note_of
 from whystall.agent_server.sinks.gitlab import GitLab
 from whystall.agent_server.sinks.issue import Edit, Issue, Memory, Seen, point
 from whystall.agent_server.sinks.jira import Jira
-from whystall.agent_server.sinks.text import digest, own_comment
+from whystall.agent_server.sinks.text import own_comment
 from whystall.knowledge_base.journal.deliveries import Delivery
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.store import KnowledgeBase
@@ -163,7 +163,7 @@ class Bringing:
             told = self._issue_of(known, issue.assignees)
             fields = {
                 "title": issue.title,
-                "generated": digest(told.generated if known is after else issue.generated),
+                "generated": told.digest if known is after else issue.digest,
                 "labels": list(issue.labels),
                 "assignees": list(issue.assignees),
                 "severity": issue.severity.value,
@@ -192,12 +192,12 @@ class Bringing:
             return
         seen = self._board.parsed(await self._send(self._board.read(ref)))
         merged = None
-        if digest(issue.generated) != memory.generated and not memory.hands_off:
+        if issue.digest != memory.generated and not memory.hands_off:
             merged = self._board.format.merged(seen.text, issue.generated, issue.marker, note_of(ticket, self._lang))
         fields: dict[str, Any] = {
-            "hands_off": memory.hands_off or (merged is None and digest(issue.generated) != memory.generated),
+            "hands_off": memory.hands_off or (merged is None and issue.digest != memory.generated),
             "title": issue.title,
-            "generated": digest(issue.generated),
+            "generated": issue.digest,
             "labels": list(issue.labels),
             "assignees": list(issue.assignees),
             "severity": issue.severity.value,
@@ -335,7 +335,7 @@ def _differs(issue: Issue, memory: Memory) -> bool:
     """Whether the tracker shows something else of `issue` than it shall, as far as we are to tell it."""
     told = (memory.title, set(memory.labels), memory.assignees, memory.severity, memory.phase)
     shall = (issue.title, set(issue.labels), list(issue.assignees), issue.severity.value, issue.phase)
-    return told != shall or (digest(issue.generated) != memory.generated and not memory.hands_off)
+    return told != shall or (issue.digest != memory.generated and not memory.hands_off)
 
 
 def changes(issue: Issue, memory: Memory, seen: Seen, merged: str | None) -> Edit:
@@ -347,11 +347,19 @@ def changes(issue: Issue, memory: Memory, seen: Seen, merged: str | None) -> Edi
         text=merged if merged != seen.text else None,
         add_labels=tuple(label for label in new if label not in seen.labels),
         remove_labels=tuple(label for label in old if label in seen.labels),
-        assignees=issue.assignees if list(issue.assignees) != memory.assignees else None,
+        assignees=_assignees(issue, memory, seen),
         severity=issue.severity if issue.severity.value != memory.severity else None,
         phase=issue.phase if issue.phase != memory.phase and seen.phase != issue.phase else None,
         closed_as=issue.closed_as,
     )
+
+
+def _assignees(issue: Issue, memory: Memory, seen: Seen) -> tuple[str, ...] | None:
+    """Ours, then whom people have added there; None where ours are as they were."""
+    if list(issue.assignees) == memory.assignees:
+        return None
+    theirs = [who for who in seen.assignees if who not in memory.assignees]
+    return tuple(dict.fromkeys([*issue.assignees, *theirs]))
 
 
 def _named(edit: Edit) -> list[str]:

@@ -19,7 +19,7 @@ from whystall.agent_server.outbound.retry import later
 from whystall.agent_server.sinks.boards import board
 from whystall.agent_server.sinks.bringing import Bringing, Lost, Wait
 from whystall.agent_server.sinks.desired import phase_of, text_of
-from whystall.agent_server.sinks.issue import Memory
+from whystall.agent_server.sinks.issue import LIST_LIMIT, Memory
 from whystall.agent_server.sinks.pagerduty import dedup_key, event, rings
 from whystall.agent_server.sinks.settings import PagerDutySink, SinkSettings, WebhookSink
 from whystall.agent_server.sinks.webhook import notice
@@ -101,6 +101,9 @@ class Courier:
             return self._failed(delivery, slow)
         except Undelivered as error:
             return self._failed(delivery, error)
+        except anyio.get_cancelled_exc_class():
+            self._kb.deliveries.release(self._owner)  # we are told to stop; whoever comes next need not wait
+            raise
         except Exception:
             # A mistake of ours: the delivery waits its turn again, and whoever runs us hears of it.
             self._kb.deliveries.postponed(*key, self._clock() + later(delivery.attempts, None), "internal error")
@@ -110,7 +113,8 @@ class Courier:
 
     async def _bring(self, delivery: Delivery, settings: SinkSettings) -> None:
         async def send(request: Request, allowed: Collection[int] = ()) -> Response:
-            return await self._client.send(request, allowed, settings.timeout)
+            limit = LIST_LIMIT if request.method == "GET" else None
+            return await self._client.send(request, allowed, settings.timeout, limit)
 
         lang: Lang = settings.lang or self._settings.tickets.lang
         if isinstance(settings, PagerDutySink | WebhookSink):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from whystall.agent_server.sinks.issue import Issue, Phase
 from whystall.agent_server.sinks.settings import JiraSink, TrackerSettings
-from whystall.agent_server.sinks.text import one_line, quiet_title
+from whystall.agent_server.sinks.text import digest, one_line, quiet_title
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.drafting import ticket_markdown
@@ -65,6 +65,7 @@ def issue_of(
     return Issue(
         title=one_line(title if isinstance(settings, JiraSink) else quiet_title(title), limit),
         generated=text,
+        digest=digest(text_of(ticket.model_copy(update={"updated": "", "remotes": []}), lang)[1]),
         marker=marker,
         labels=_labels(ticket, settings, phase),
         assignees=_assignees(ticket, name, users),

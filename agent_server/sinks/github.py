@@ -16,7 +16,7 @@ from whystall.agent_server.sinks.settings import GitHubSink
 from whystall.agent_server.sinks.text import Markdown
 from whystall.knowledge_base.tickets.models import ClosedAs
 
-_PER_PAGE = 100
+_PER_PAGE = 50
 _REASONS: dict[str, ClosedAs | None] = {"not_planned": "wont_fix", "duplicate": "duplicate"}
 
 

@@ -15,7 +15,7 @@ from whystall.agent_server.sinks.issue import Edit, Issue, Page, Said, Seen, mal
 from whystall.agent_server.sinks.settings import GitLabSink
 from whystall.agent_server.sinks.text import Markdown
 
-_PER_PAGE = 100
+_PER_PAGE = 50
 
 
 class GitLab:

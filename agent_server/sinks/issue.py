@@ -20,12 +20,14 @@ Phase = Literal["open", "acknowledged", "over"]
 
 @dataclass(frozen=True)
 class Issue:
-    """What an issue shall be. `generated`: Markdown of our own making, the strangers' text in it inert. `marker`: what
-    it is found by, and nobody can guess. `assignees`: what people are called in this tracker. `reason`: what ended it.
+    """What an issue shall be. `generated`: Markdown of our own making, the strangers' text in it inert; `digest`: of
+    what it says but for when it was changed. `marker`: what it is found by, and nobody can guess. `assignees`: what
+    people are called in this tracker.
     """
 
     title: str
     generated: str
+    digest: str
     marker: str
     labels: tuple[str, ...]
     assignees: tuple[str, ...]
@@ -135,6 +137,10 @@ class Heard(BaseModel):
     changed: str = ""
     comment: str = ""
     text: str = ""
+
+
+LIST_LIMIT = 64 << 20
+"""Bytes of a page of a listing: fifty issues, of which each may be a megabyte at GitLab."""
 
 
 def malformed(what: str, response: Response) -> Undelivered:

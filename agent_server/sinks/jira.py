@@ -11,6 +11,7 @@ appears later still cannot be ruled out, and would leave two.
 from __future__ import annotations
 
 import base64
+import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import urlencode
@@ -23,6 +24,7 @@ from whystall.knowledge_base.tickets.models import ClosedAs
 from whystall.knowledge_base.times import moment
 
 _PER_PAGE = 50
+_KEY = re.compile(r"[A-Z][A-Z0-9_]{1,80}-\d{1,15}")
 _FIELDS = "summary,description,status,resolution,labels,assignee,created,updated"
 _PHASES: dict[str, Phase] = {"done": "over", "indeterminate": "acknowledged"}
 _CATEGORIES: dict[Phase, str] = {"over": "done", "acknowledged": "indeterminate", "open": "new"}
@@ -68,7 +70,7 @@ class Jira:
     def made(self, response: Response) -> Seen:
         """The issue that was made: Jira tells its key alone."""
         key = string(table(response.json()).get("key"), 100)
-        if not key:
+        if not _KEY.fullmatch(key):
             raise malformed("an issue of Jira", response)
         return Seen(ref=key, url=f"{self.settings.url}/browse/{key}", title="", text="", phase="open")
 
@@ -167,7 +169,7 @@ class Jira:
     def parsed(self, response: Response) -> Seen:
         """What `read` brought."""
         issue = table(response.json())
-        if not string(issue.get("key")) or not table(issue.get("fields")):
+        if not _KEY.fullmatch(string(issue.get("key"), 100)) or not table(issue.get("fields")):
             raise malformed("an issue of Jira", response)
         return seen(issue, self.settings)
 

@@ -14,7 +14,7 @@ from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.retry import LONGEST_ASKED_S, later
 from whystall.agent_server.sinks.applying import apply
 from whystall.agent_server.sinks.boards import Board, board
-from whystall.agent_server.sinks.issue import Heard, Seen, point
+from whystall.agent_server.sinks.issue import LIST_LIMIT, Heard, Seen, point
 from whystall.agent_server.sinks.settings import PagerDutySink, TrackerSettings, WebhookSink
 from whystall.knowledge_base.times import told
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -79,7 +79,8 @@ class Syncing:
         since, newest = str(cursor.get("since", "")) or self._first(name), str(cursor.get("newest", ""))
         changes, page = 0, ""
         for _ in range(_PAGES):
-            listed = ready.listed(await self._client.send(ready.changed(since, page), timeout=settings.timeout), page)
+            response = await self._client.send(ready.changed(since, page), (), settings.timeout, LIST_LIMIT)
+            listed = ready.listed(response, page)
             for seen in listed.issues:
                 changes += await self._news(ready, settings, seen)
                 newest = _later(newest, seen.changed)
@@ -109,7 +110,7 @@ class Syncing:
         ]
         page = ""
         for _ in range(_COMMENT_PAGES):
-            response = await self._client.send(ready.comments(seen.ref, "", page), timeout=settings.timeout)
+            response = await self._client.send(ready.comments(seen.ref, "", page), (), settings.timeout, LIST_LIMIT)
             listed = ready.said(response, page)
             heard += [
                 Heard(key=f"comment:{c.id}"[:200], remote=seen.ref, by=c.by, comment=c.id[:100], text=c.text)

@@ -140,6 +140,21 @@ async def test_what_people_wrote_there_stays(kind: Kind, tmp_path: Path) -> None
         assert sum("seen it, too" in comment for comment in comments_of(s)) == 1
 
 
+@pytest.mark.parametrize("kind", ["github", "gitlab"])
+async def test_whom_people_assign_stays_assigned(kind: Kind, tmp_path: Path) -> None:
+    with scene(kind, tmp_path) as s:
+        s.file()
+        await s.run()
+        if kind == "gitlab":
+            s.issues[0].assignees.append(4)
+        else:
+            s.issues[0]["assignees"].append({"login": "bob"})
+        s.desk.assign(s.ticket, ["ben"], "ann")  # who is not known there
+        await s.run()
+        there = s.issues[0].assignees if kind == "gitlab" else [who["login"] for who in s.issues[0]["assignees"]]
+        assert there == ([4] if kind == "gitlab" else ["bob"])
+
+
 @pytest.mark.parametrize("kind", TRACKERS)
 async def test_who_takes_the_marks_away_keeps_the_text(kind: Kind, tmp_path: Path) -> None:
     with scene(kind, tmp_path) as s:

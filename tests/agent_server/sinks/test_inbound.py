@@ -131,6 +131,7 @@ async def test_what_people_do_there_changes_the_ticket_once(kind: Kind, tmp_path
         posted = len(s.gate.made())
         await s.run()
         assert len(s.gate.made()) == posted  # what was said there is not said there again
+        assert await sync(s) == 0  # what was told is not news when it is looked for
 
 
 @pytest.mark.parametrize("kind", TRACKERS)

@@ -28,9 +28,15 @@ class _Doomed(Client):
         super().__init__()
         self._step = step
 
-    async def send(self, request: Request, allowed: Collection[int] = (), timeout: float | None = None) -> Response:
+    async def send(
+        self,
+        request: Request,
+        allowed: Collection[int] = (),
+        timeout: float | None = None,
+        limit: int | None = None,
+    ) -> Response:
         self._step()
-        response = await super().send(request, allowed, timeout)
+        response = await super().send(request, allowed, timeout, limit)
         self._step()
         return response
 
