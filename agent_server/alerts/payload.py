@@ -30,6 +30,8 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 BODY_LIMIT = 32 << 20
 """Bytes of a body: 10,000 alerts of 3 KB."""
+VALUES = 1_000_000
+"""Values of a body: 40,000 alerts of 25. Read, a value takes some 100 bytes, however short it was written."""
 ALERTMANAGER, GENERIC = "alertmanager", "generic"
 _OWN = {"firing": "firing", "resolved": "resolved"}
 _FIRING = ("firing", "alerting", "triggered", "trigger", "problem", "active", "open", "error", "critical", "warning")
@@ -75,6 +77,8 @@ def _decoded(payload: bytes) -> Any:
 
     if len(payload) > BODY_LIMIT:
         raise _bad(f"the body is larger than {BODY_LIMIT} bytes", "send fewer alerts at once (max_alerts)")
+    if sum(map(payload.count, (b",", b"{", b"["))) > VALUES:
+        raise _bad(f"the body holds more than {VALUES} values", "send fewer alerts at once (max_alerts)")
     try:
         try:
             return msgspec.json.decode(payload)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from whystall.agent_server.alerts import said
-from whystall.agent_server.alerts.payload import BODY_LIMIT, find, read
+from whystall.agent_server.alerts.payload import BODY_LIMIT, VALUES, find, read
 from whystall.agent_server.alerts.settings import Form
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -108,6 +108,7 @@ def test_one_bad_alert_does_not_keep_out_the_others(house: Any, firing: Make, it
         b'{"alerts":' * 5000,
         b'{"alerts": [' + b"1" * 5000 + b"e9999]}",
         b" " * (BODY_LIMIT + 1),
+        b'{"alerts":[' + b"{}," * VALUES + b"{}]}",
     ],
     ids=[
         "empty",
@@ -122,6 +123,7 @@ def test_one_bad_alert_does_not_keep_out_the_others(house: Any, firing: Make, it
         "deeper",
         "number",
         "large",
+        "many",
     ],
 )
 def test_what_is_no_body(house: Any, raw: bytes) -> None:
