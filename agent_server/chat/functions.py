@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from whystall.agent_server.chat import answers
 from whystall.agent_server.chat.answers import Answers, clock
 from whystall.agent_server.chat.intents import Intent
-from whystall.agent_server.chat.telling import line_title, ticket_title
+from whystall.agent_server.chat.telling import line_title, ticket_title, tickets_message
 from whystall.agent_server.chat.wire import Outgoing
 from whystall.agent_server.jobs.find import find
 from whystall.agent_server.jobs.models import LISTED, Job, Resolution, Wanted
@@ -172,7 +172,7 @@ class Functions:
         states = tuple(one for one in get_args(State) if one == state) or ("open", "acknowledged")
         wanted = Tickets(states=states)
         lines, count = self.answers.kb.tickets.lines(wanted, LISTED), self.answers.kb.tickets.count(wanted)
-        self.plain.append(self.answers.tickets(Intent("tickets", " ".join(states), self.lang), self.lang, ""))
+        self.plain.append(tickets_message(lines, count, self.lang))
         return {
             "count": count,
             "tickets": [

@@ -17,7 +17,7 @@ from whystall.prompts.escape import Safe, markdown
 
 LIMIT = 1500
 """Characters of an answer; it is read on a phone."""
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*|\n+")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*")
 _BULLET = re.compile(r"^\s*(?:[-*•+]|\d{1,2}[.)、])\s+")
 _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:Z|\+\d\d:\d\d)?)?|\d\d:\d\d(?::\d\d)?", re.A)
@@ -62,6 +62,13 @@ _DUTY = re.compile(r"on[ -]?call|on duty|值班|负责人", re.I)
 _NOBODY = re.compile(r"\b(?:nobody|no one|no-one|none|not set up|no schedules?)\b|无人|没有人?|未设置", re.I)
 _PERSON_ZH = re.compile(r"(?:是|为|由|找|联系|叫|和|与|、) *([\u4e00-\u9fff]{2,4})(?=[。，、！？；和与来负]|的|$)")
 _NOT_PERSON = frozenset(("谁", "无人", "没有人", "我们", "他们", "值班", "未知", "无", "空缺", "哪位"))
+_QUIET = re.compile(r"\d[\d:.,%-]*")
+# Plain talk, which the words of findings do not know.
+_TALK = re.compile(
+    r"\b(?:which|this|that|the|no|each|any|another|every|only) one\b"
+    r"|\b(?:you|yours?|me|my|we|us|our|please|tomorrow|duty|hi|hello|thanks|sorry|i['’]m|i['’]ve|let['’]s)\b",
+    re.I,
+)
 _LINK = re.compile(r"https?://|www\.|\]\(", re.I)
 
 
@@ -88,14 +95,17 @@ def ground(answer: str, results: Sequence[Mapping[str, Any]]) -> Grounded:
 
 def inert(sentence: str) -> Safe:
     """`sentence` as Markdown without markup: what might be some stands in code, word by word."""
-    return Safe(" ".join(markdown(word) for word in sentence.split(" ") if word))
+    first, *others = sentence.split()
+    # A number with a dot begins a list only where a line begins.
+    return Safe(" ".join([markdown(first), *(word if _QUIET.fullmatch(word) else markdown(word) for word in others)]))
 
 
 def _sentences(answer: str) -> Iterator[str]:
-    for part in _SENTENCE.split(answer):
-        plain = _EMPHASIS.sub("", _BULLET.sub("", part)).replace("`", "").strip()
-        if plain:
-            yield plain
+    for line in answer.splitlines():
+        for part in _SENTENCE.split(_BULLET.sub("", line)):
+            plain = _EMPHASIS.sub("", part).replace("`", "").strip()
+            if plain:
+                yield plain
 
 
 class _Known:
@@ -123,7 +133,7 @@ class _Known:
         text = _MOMENT.sub(lambda m: " " if self._has_moment(m[0]) else m[0], sentence)
         if _MOMENT.search(text):
             return False
-        text = without_names(text, self._names)
+        text = _TALK.sub(" ", without_names(text, self._names))
         if address(text) is not None or any(not self._holds(said, text) for said in read(text)):
             return False
         return unknown(blanked(text)) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from making import checkpoint
 
 from whystall.agent_server.app import App
 from whystall.agent_server.chat import conversation, looking
@@ -22,9 +22,6 @@ from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.journal.tasks import Task
 from whystall.knowledge_base.models import Diagnosis
 from whystall.knowledge_base.store import KnowledgeBase
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "knowledge_base"))
-from making import checkpoint
 
 SETTINGS = {
     "server": {},

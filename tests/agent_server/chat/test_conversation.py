@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import anyio
 import pytest
+from chat_jobs import job, named
 
 from whystall.agent_server.chat import conversation, looking
 from whystall.agent_server.jobs.models import Resolution
@@ -18,26 +15,6 @@ from whystall.knowledge_base.models import Verdict
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 pytestmark = pytest.mark.anyio
-
-
-@contextmanager
-def job(**variables: str) -> Iterator[int]:
-    """A real process of a job, waiting."""
-    code = "import sys; print('up', flush=True); sys.stdin.read()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        process.stdout.readline()
-        yield process.pid
-    finally:
-        process.communicate("")
-
-
-def named(n: int = 0) -> dict[str, str]:
-    """The environment of a job that no other has."""
-    return {"TORCHELASTIC_RUN_ID": f"unheard-{os.getpid()}-{n}", "RANK": "0", "WORLD_SIZE": "1"}
 
 
 async def test_a_look_is_begun_told_of_and_ends_in_a_verdict_with_a_ticket(chat: Any) -> None:
