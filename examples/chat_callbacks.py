@@ -95,7 +95,7 @@ def feishu(
 
 def feishu_signed(key: str, event: object, now: float) -> Post:
     """`event` encrypted and signed."""
-    text = json.dumps(event, ensure_ascii=False).encode()
+    text = json.dumps(event).encode()
     pad = 16 - len(text) % 16
     iv = os.urandom(16)
     cipher = Cipher(algorithms.AES(hashlib.sha256(key.encode()).digest()), modes.CBC(iv)).encryptor()

@@ -75,6 +75,12 @@ def inner(value: Mapping[str, Any], name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def objects(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects in the list `name` in `value`."""
+    found = value.get(name)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
 def word(value: Mapping[str, Any], name: str, limit: int = ID_LIMIT) -> str:
     """The text `name` in `value`, made inert; empty where it is none. A longer one is no id of a vendor's."""
     found = value.get(name)

@@ -44,6 +44,7 @@ WINDOW_S = 3600.0
 """Age of a callback: https://open.dingtalk.com/document/isvapp/receive-message"""
 HOSTS = frozenset({"oapi.dingtalk.com", "api.dingtalk.com"})
 _MARGIN_S = 30.0  # a session address is not used in its last moments
+_LATEST_MS = 10**14  # far beyond any time that is meant
 _TEXT_LIMIT = 5000  # characters of Markdown: global error 34016
 _TITLE_LIMIT = 64
 # -1 busy; 130101 and 410100 too many in a minute; 90030 too many in a day: the documents' tables of error codes.
@@ -138,6 +139,7 @@ class DingTalk:
         url, until = said.get("sessionWebhook"), number(said, "sessionWebhookExpiredTime")
         if not isinstance(url, str) or until is None or len(url) > 2000 or not checking.lies_at(url, self._hosts):
             return "", 0.0
+        until = min(max(until, 0), _LATEST_MS)
         return url, until / 1000
 
     def _way(self, to: Place, now: float) -> tuple[str, tuple[str, ...]]:
@@ -174,8 +176,7 @@ def _text(said: Mapping[str, Any]) -> str:
         case "text":
             text = checking.inner(said, "text").get("content")
         case "richText":
-            parts = content.get("richText")
-            found = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+            found = [part.get("text") for part in checking.objects(content, "richText")]
             text = " ".join(part for part in found if isinstance(part, str))
         case "audio":
             text = content.get("recognition")

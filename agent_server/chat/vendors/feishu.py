@@ -160,8 +160,7 @@ class Feishu:
         if self._settings.senders and who not in self._settings.senders:
             return Answered(why="unknown_sender")
         direct = message.get("chat_type") == "p2p"
-        listed = message.get("mentions")
-        mentions = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        mentions = checking.objects(message, "mentions")
         ours = [one.get("key") for one in mentions if checking.inner(one, "id").get("open_id") == self._settings.bot]
         if not direct and (not ours if self._settings.bot else not mentions):
             return Answered(why="not_for_us")

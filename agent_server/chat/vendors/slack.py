@@ -107,8 +107,7 @@ class Slack:
         # In a channel we are named; what is said there besides comes as `message` too, where the app asks for it.
         if not (event.get("type") == "app_mention" or (event.get("type") == "message" and direct)):
             return Answered(why="other_event")
-        listed = said.get("authorizations")
-        ours = {one.get("user_id") for one in listed if isinstance(one, dict)} if isinstance(listed, list) else set()
+        ours = {checking.word(one, "user_id") for one in checking.objects(said, "authorizations")}
         who = event.get("user")
         if (
             event.get("bot_id")
@@ -237,7 +236,7 @@ def _judged(answer: Mapping[str, Any]) -> None:
     raise Unsaid(code, f"the app lacks {words(more)}" if more else "", again=wait is not None, wait=wait)
 
 
-def _read(text: str, ours: set[Any]) -> str:
+def _read(text: str, ours: set[str]) -> str:
     """What somebody said: our own name left out, other tokens by what people see of them."""
 
     def seen(found: re.Match[str]) -> str:
