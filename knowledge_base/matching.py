@@ -77,22 +77,36 @@ class _Card:
     record: Record = field(default_factory=Record)
 
 
-def search(file: Database, text: str, limit: int = 5, *, weak: bool = True) -> list[Match]:
+class Memory:
+    """What searches have read, for the next ones; for as long as no card changes."""
+
+    def __init__(self, file: Database) -> None:
+        with file.read() as db:
+            self.counts = Counts(db)
+            self.total = Weights(db).total
+        self.terms: dict[int, frozenset[str]] = {}
+
+
+def search(
+    file: Database, text: str, limit: int = 5, *, weak: bool = True, memory: Memory | None = None
+) -> list[Match]:
     """Incidents ranked by their words in common with `text`, in either language; empty when there are none.
 
     Any text is allowed: it is never read as a query language. `Match.shared` lists the words. None is `known`: words
     are no evidence; those that share too little with the question to answer it are `weak`, and left out where `weak` is
-    false.
+    false. `memory`: of searches just before.
     """
     query = terms(text)
     limit = max(1, min(limit, _MOST))
+    memory = memory or Memory(file)
     with file.read() as db:
-        counts = Counts(db)
-        cards = _cards(db, by_words(db, query, limit, counts))
-        its = _terms_of(db, cards.values())
-        rare = rareness(query, Weights(db).total, counts) if cards else {}
+        cards = _cards(db, by_words(db, query, limit, memory.counts))
+        its = memory.terms
+        its |= _terms_of(db, (card for n, card in cards.items() if n not in its))
+        rare = rareness(query, memory.total, memory.counts) if cards else {}
         common = {n: [term for term in (*query.words, *query.grams) if term in its[n]] for n in cards}
-        answering = {n for n in cards if _answers(common[n], rare)}
+        asked = sum(_meant(list(rare), rare).values())
+        answering = {n for n in cards if _answers(common[n], rare, asked)}
         shown = [card for n, card in cards.items() if weak or n in answering]
         _remember(db, shown)
         bodies = _bodies(file, db, shown)
@@ -326,13 +340,13 @@ def _numbered(matches: Sequence[Match]) -> list[Match]:
     return [match.model_copy(update={"rank": rank}) for rank, match in enumerate(matches, 1)]
 
 
-def _answers(common: Sequence[str], rare: Mapping[str, float]) -> bool:
-    """Whether a card that shares the terms `common` of a question says enough of what it asks: much, or, of a short
-    question with several words, most.
+def _answers(common: Sequence[str], rare: Mapping[str, float], asked: float) -> bool:
+    """Whether a card that shares the terms `common` of a question says enough of what it asks (`asked`, in the same
+    measure): much, or, of a short question with several words, most.
     """
-    shared, asked = _meant(common, rare), _meant(list(rare), rare)
+    shared = _meant(common, rare)
     worth = sum(shared.values())
-    return worth >= _ENOUGH or (len(shared) >= _SEVERAL and worth >= _MOST_OF * sum(asked.values()))
+    return worth >= _ENOUGH or (len(shared) >= _SEVERAL and worth >= _MOST_OF * asked)
 
 
 def _meant(some: Sequence[str], rare: Mapping[str, float]) -> dict[str, float]:

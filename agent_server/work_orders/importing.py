@@ -50,7 +50,8 @@ class Imported(Model):
     taken before, of which `changed` say something else now (their tickets are left as they are). `left_out`: no rows.
 
     `linked`: links to tickets that read alike. `by`, `categories`, `severities`: of all rows, known ones too. `score`:
-    where there are labels; `foreign`: labels that mean no category of ours, the most frequent first, and of how many rows together.
+    where there are labels; `foreign`: labels that mean no category of ours, the most frequent first, and the count of
+    all rows that have such.
     """
 
     rows: int = 0
@@ -174,10 +175,11 @@ def _take(
         fresh.setdefault(key, row)
     before = kb.work_orders.known(source, fresh)
     prepared = []
+    memory = kb.classifier.memory()  # for one batch: a card that somebody changes meanwhile counts in the next
     for key, row in fresh.items():
         report = report_of(row, columns, now) if key not in before else None
         if report is not None:
-            prepared.append((key, row, report, kb.classifier.classify(report)))
+            prepared.append((key, row, report, kb.classifier.classify(report, memory)))
     taken: dict[str, Taken] = {}
     with kb.transaction():
         for key, row, report, found in prepared:

@@ -55,10 +55,12 @@ class Classifier:
         self._file = file
         self.centroids = Centroids(file)
 
-    def classify(self, report: Report) -> Found:
-        """What `report` is about; the same text, incidents and examples give the same."""
+    def classify(self, report: Report, memory: matching.Memory | None = None) -> Found:
+        """What `report` is about; the same text, incidents and examples give the same. `memory`: of those just before,
+        while no card changes.
+        """
         text = read(report)
-        matches = matching.search(self._file, text, _SEARCHED, weak=False)
+        matches = matching.search(self._file, text, _SEARCHED, weak=False, memory=memory)
         cast = votes(matches, self._causes(matches))
         standings = judge(text)
         category = report.given.get("category") or _category(standings, cast, lambda: self.centroids.nearest(text))
@@ -73,6 +75,10 @@ class Classifier:
         )
         known = load_causes().get(cause.value) if cause else None
         return Found(told, matches[:_SHOWN], list(known.examined_by) if known else [])
+
+    def memory(self) -> matching.Memory:
+        """What many that are classified one after the other have in common."""
+        return matching.Memory(self._file)
 
     def severity(self, report: Report) -> Decision:
         """How bad `report` is."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -80,20 +80,26 @@ class Texts:
             db.conn.executemany("INSERT OR IGNORE INTO text_bands (band, ticket) VALUES (?, ?)", rows)
 
 
-def _words(report: Report) -> list[str]:
-    """The stable words of `report`, each once; of Chinese its pairs of characters."""
+def _words(report: Report) -> tuple[str, ...]:
+    return _words_of(f"{report.title}\n{report.description}")
+
+
+@lru_cache(maxsize=8)  # what is looked for is mostly stored next
+def _words_of(text: str) -> tuple[str, ...]:
+    """The stable words of `text`, each once; of Chinese its pairs of characters."""
     found: dict[str, None] = {}
-    for word in stable(f"{report.title}\n{report.description}"):
+    for word in stable(text):
         if "\u3400" <= word[0] <= "\u9fff":
             found.update(dict.fromkeys(word[i : i + 2] for i in range(max(len(word) - 1, 1))))
         else:
             found[word] = None
         if len(found) >= _MOST:
             break
-    return list(found)[:_MOST]
+    return tuple(found)[:_MOST]
 
 
-def _bands(words: Sequence[str]) -> list[int]:
+@lru_cache(maxsize=8)
+def _bands(words: tuple[str, ...]) -> list[int]:
     import numpy as np  # 0.1 s; only where texts are compared
 
     a, b = _hashes()
