@@ -171,7 +171,7 @@ class Slack:
             where = {"channel": to.conversation, **({"thread_ts": to.thread} if to.thread else {})}
             body = {**where, **_form(message, None), "unfurl_links": False, "unfurl_media": False}
             answer = answered((yield self._request("chat.postMessage", as_json(body), token, _JSON)))
-            if answer.get("error") not in _OUTSIDE or not hook:
+            if _error(answer) not in _OUTSIDE or not hook:
                 _judged(answer)
                 return
         elif not hook:
@@ -208,7 +208,7 @@ class Slack:
         }
         done = self._request("files.completeUploadExternal", urlencode(fields).encode(), token, _FORM)
         answer = answered((yield done))
-        if answer.get("ok") is not True and answer.get("error") in _BUSY:
+        if answer.get("ok") is not True and _error(answer) in _BUSY:
             _judged(answer)
         return answer.get("ok") is True
 
@@ -227,10 +227,14 @@ class Slack:
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"{where}: {error}", "copy the webhook's address") from None
 
 
+def _error(answer: Mapping[str, Any]) -> str:
+    return words(answer.get("error", "no ok"))
+
+
 def _judged(answer: Mapping[str, Any]) -> None:
     if answer.get("ok") is True:
         return
-    code = words(answer.get("error", "no ok"))
+    code = _error(answer)
     more = answer.get("needed")
     wait = _BUSY.get(code)
     raise Unsaid(code, f"the app lacks {words(more)}" if more else "", again=wait is not None, wait=wait)
