@@ -216,11 +216,12 @@ class Tickets:
             if self._unlearn(before, f"ticket {before.id} was reopened", by):
                 after = after.model_copy(update={"card": None})
             other = life.original_of(before)
-            if other is not None:
+            while other is not None:  # what is a duplicate of its original counts it too
                 original = self._get(db, other)
                 kept = life.unlinked(original, before.id, ("duplicated_by",))
                 kept = _with(kept, {"occurrences": max(1, kept.occurrences - before.occurrences)})
                 self._put(db, original, kept, "unlinked", by, at, f"duplicated_by:{before.id}")
+                other = life.original_of(original)
             return self._put(db, before, after, "reopened", by, at, because)
 
     def assign(self, id: str, assignment: Assignment, by: str, at: str = "") -> Ticket:

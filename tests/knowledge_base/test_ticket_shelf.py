@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -413,6 +414,57 @@ def test_related_tickets_show_each_other(kb: KnowledgeBase) -> None:
     assert caught.value.code is ErrorCode.NOT_FOUND
     assert kb.tickets.link("2", link.model_copy(update={"ticket": "1", "kind": "duplicated_by"})).state == "open"
     assert kb.tickets.get("1").closed_as == "duplicate"
+
+
+def test_whatever_is_done_in_whatever_order_every_report_is_counted_once_and_both_ends_agree(
+    kb: KnowledgeBase, tmp_path: Path
+) -> None:
+    dice = random.Random(11)
+    reports = 0
+    refused = 0
+
+    def create() -> None:
+        kb.tickets.create(alert(f"2:{dice.randrange(8)}"), "x")
+
+    def seen() -> None:
+        live = kb.tickets.live(f"2:{dice.randrange(8)}")
+        if live is None:
+            raise ToolError(ErrorCode.NOT_FOUND, "", "")
+        kb.tickets.seen_again(live.id, "x")
+
+    some = lambda: dice.choice(kb.tickets.ids() or ["1"])  # noqa: E731
+    reporting = [create, seen]
+    moving = [
+        lambda: kb.tickets.acknowledge(some(), "x"),
+        lambda: kb.tickets.resolve(some(), "because", "x"),
+        lambda: kb.tickets.close(some(), dice.choice(["stale", "no_fault", "fixed", "duplicate"]), "x"),
+        lambda: kb.tickets.reopen(some(), "x"),
+        lambda: kb.tickets.reopen(some(), "x"),
+        lambda: kb.tickets.duplicate(some(), some(), "x"),
+        lambda: kb.tickets.duplicate(some(), some(), "x"),
+        lambda: kb.tickets.link(some(), Link(kind="related", ticket=some(), at=AT)),
+        lambda: kb.tickets.unlink(some(), some(), "x"),
+    ]
+    for _ in range(600):
+        step = dice.choice([*reporting, *moving])
+        try:
+            step()
+        except ToolError:
+            refused += 1
+        else:
+            reports += step in reporting
+        tickets = {ticket.id: ticket for ticket in kb.tickets.list(limit=1000)}
+        assert sum(t.occurrences for t in tickets.values() if t.closed_as != "duplicate") == reports
+    back = {"duplicate": "duplicated_by", "duplicated_by": "duplicate", "related": "related"}
+    for ticket in tickets.values():
+        assert (ticket.closed_as == "duplicate") == any(link.kind == "duplicate" for link in ticket.links)
+        for link in ticket.links:
+            assert (back[link.kind], ticket.id) in {(far.kind, far.ticket) for far in tickets[link.ticket].links}
+    assert len({t.dedup_key for t in tickets.values() if t.state in LIVE}) == sum(
+        t.state in LIVE for t in tickets.values()
+    )
+    assert 100 < refused < 500
+    in_step(tmp_path / "k.db")
 
 
 # --- what is learnt -----------------------------------------------------------------------------------------------
