@@ -26,6 +26,7 @@ _Schedule = Annotated[
     Optional[str],  # noqa: UP045  typer reads this at run time, also on Python 3.10
     typer.Option("--schedule", metavar="NAME", help="one schedule of the settings (all)"),
 ]
+_Which = Annotated[str, typer.Argument(metavar="[SCHEDULE]", help="name in the settings (the default one)")]
 _At = Annotated[Optional[str], typer.Option("--at", metavar="TIME", help=f"then, not now; {_WORDS}")]  # noqa: UP045
 _From = Annotated[Optional[str], typer.Option("--from", metavar="TIME", help=f"from then on, not from now; {_WORDS}")]  # noqa: UP045
 _Days = Annotated[int, typer.Option("--days", min=1, max=_MAX_DAYS, help="how many days")]
@@ -66,7 +67,7 @@ def who_(schedule: _Schedule = None, at: _At = None, as_json: JsonOption = False
 
 
 def schedule_(
-    schedule: Annotated[str, typer.Argument(metavar="[SCHEDULE]", help="name in the settings (the default one)")] = "",
+    schedule: _Which = "",
     start: _From = None,
     days: _Days = 14,
     as_json: JsonOption = False,
@@ -92,7 +93,7 @@ def schedule_(
 
 
 def export(
-    schedule: _Schedule = None,
+    schedule: _Which = "",
     days: _Days = 92,
     output: Annotated[
         Optional[Path],  # noqa: UP045
@@ -103,7 +104,7 @@ def export(
     from whystall.agent_server.oncall.ical import PAST, calendar
 
     settings = _settings()
-    name = _one(settings.oncall, schedule)
+    name = _one(settings.oncall, schedule or None)
     with _kb() as kb:
         overrides = kb.overrides.all(after=_now() - PAST, schedule=name)
     raw = calendar(settings, overrides, name, _now(), days)

@@ -210,11 +210,11 @@ def test_without_schedules_it_says_what_to_do(run: Run, monkeypatch: pytest.Monk
 
 
 def test_the_calendar_is_one_to_the_letter(run: Run, tmp_path: Path) -> None:
-    status, out, _ = run("export", "--schedule", "main", "--days", "30")
+    status, out, _ = run("export", "main", "--days", "30")
     assert status == 0
     assert out.startswith("BEGIN:VCALENDAR\r\n")
     users = {str(event["x-whystall-user"]) for event in Calendar.from_ical(out).walk("VEVENT")}
     assert users == {"ann", "bo"}
-    status, said, _ = run("export", "--schedule", "main", "--days", "30", "-o", str(tmp_path / "main.ics"))
+    status, said, _ = run("export", "main", "--days", "30", "-o", str(tmp_path / "main.ics"))
     assert (status, said) == (0, f"wrote {tmp_path}/main.ics\n")
     assert (tmp_path / "main.ics").read_bytes().startswith(b"BEGIN:VCALENDAR\r\n")
