@@ -31,6 +31,8 @@ LATE_S = 600.0
 before. Later it is believed: Alertmanager resolves an alert that Prometheus stopped repeating, and when Prometheus is
 back the alert fires again with its old start.
 """
+SETTLE_S = 2.0
+"""How long the first alert of a group waits for others though it is old."""
 _PIECE = 500  # alerts stored in one transaction: other writers wait no longer than some tenths of a second
 _REFUSED = 20  # that are told one by one
 
@@ -210,11 +212,14 @@ def _group(node: Node, id: str, alert: Alert, now: float) -> Group:
 
 
 def _armed(group: Group, node: Node, alert: Alert, now: float) -> Group:
-    """`group` with the time when to look at it next, now that `alert` changed: after ``group_wait`` for the first time
-    (at once where the alert is older than that), later at the next ``group_interval``.
+    """`group` with the time when to look at it next, now that `alert` changed: after ``group_wait`` for the first time,
+    later at the next ``group_interval``. For an alert that is older than ``group_wait`` Alertmanager would not wait at
+    all; here the rest of its burst, which may come in several bodies, has a moment to arrive.
     """
     if group.flushed is None:
-        wait = 0.0 if alert.starts + node.options.group_wait < now else node.options.group_wait
+        wait = node.options.group_wait
+        if alert.starts + wait < now:
+            wait = min(wait, SETTLE_S)
         due = now + wait if group.due is None else min(group.due, now + wait)
     else:
         due = max(now, min(group.flushed, now) + node.options.group_interval)

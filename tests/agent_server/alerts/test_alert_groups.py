@@ -41,9 +41,11 @@ def test_the_same_body_again_changes_nothing(house: Any, firing: Make) -> None:
     assert [s.times for s in house.kb.alerts.said()] == [5, 5]
 
 
-def test_an_alert_that_is_old_when_it_comes_is_told_at_once(house: Any, firing: Make, start: float) -> None:
+def test_an_alert_that_is_old_when_it_comes_waits_only_for_its_burst(house: Any, firing: Make, start: float) -> None:
     house.post(firing(start=start - 31))
-    assert [f.what for f in house.later(0)] == ["first"]
+    house.now += 1
+    house.post(firing(start=start - 31, node="b"))
+    assert [(f.what, f.told) for f in house.later(1)] == [("first", 2)]
 
 
 def test_what_joins_later_is_counted_at_the_next_interval(house: Any, firing: Make) -> None:
