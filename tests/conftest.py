@@ -21,7 +21,7 @@ def can_trace() -> bool:
 def _no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What this machine's settings file says concerns no test."""
     empty = tmp_path_factory.mktemp("settings") / "whystall.toml"
-    empty.touch()
+    empty.touch(mode=0o600)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WHYSTALL_CONFIG", str(empty))
         yield
