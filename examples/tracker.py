@@ -72,8 +72,9 @@ _LISTS = (
     "labels",
     "search",
 )
-_CODE = re.compile(r"^(`{3,}|~{3,}).*?^\1[`~]*\s*$|(`+)(?!`).+?(?<!`)\2(?!`)|<!--.*?-->", re.DOTALL | re.MULTILINE)
-_ACTION = re.compile(r"^\s*/(close|reopen|assign|label|confidential|title|duplicate|due)\b(.*)$", re.MULTILINE)
+# As GitLab's extractor of quick actions had it for long: a block of code ends at any line of three backticks.
+_BLOCK = re.compile(r"^```.+?\n```$", re.DOTALL | re.MULTILINE)
+_ACTION = re.compile(r"^/(close|reopen|assign|label|confidential|title|duplicate|due)\b(.*)$", re.MULTILINE)
 _MENTION = re.compile(r"(?<![\w`.])@([A-Za-z][\w.-]*)")
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -278,12 +279,11 @@ class Tracker:
 
     def _obey(self, issue: Issue, text: str) -> None:
         """What GitLab does with quick actions and mentions outside of code."""
-        plain = _CODE.sub("", text)
-        for found in _ACTION.finditer(plain):
+        for found in _ACTION.finditer(_BLOCK.sub("", text)):
             issue.actions.append(found[0].strip())
             if found[1] in ("close", "duplicate"):
                 issue.state, issue.closed_by = "closed", issue.author
-        issue.mentions += _MENTION.findall(plain)
+        issue.mentions += _MENTION.findall(_outside_code(text))
 
     def _shown(self, issue: Issue) -> dict[str, Any]:
         names = {id: name for name, id in self.users.items()}
@@ -505,6 +505,22 @@ def _page(found: list[Any], query: Mapping[str, str]) -> tuple[int, Any, dict[st
         raise Refused(400, "per_page does not have a valid value")
     more = page * size < len(found)
     return 200, found[(page - 1) * size : page * size], {"X-Next-Page": str(page + 1) if more else ""}
+
+
+def _outside_code(text: str) -> str:
+    """What of Markdown is no code (https://spec.commonmark.org: fenced blocks, code spans) and no comment of HTML."""
+    plain, fence = [], ""
+    for line in text.split("\n"):
+        opens = re.match(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})", line)
+        closes = re.match(r" {0,3}(`{3,}|~{3,})\s*$", line)
+        if fence:
+            if closes and closes[1].startswith(fence):
+                fence = ""
+        elif opens:
+            fence = opens[1]
+        else:
+            plain.append(re.sub(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", "", line))
+    return re.sub(r"<!--.*?-->", "", "\n".join(plain), flags=re.DOTALL)
 
 
 def _split(labels: str) -> list[str]:

@@ -10,7 +10,7 @@ import hashlib
 import re
 
 MARK = "whystall"
-# https://docs.gitlab.com/user/project/quick_actions/: a line that begins with a slash
+# https://docs.gitlab.com/user/project/quick_actions/: a line that begins with a slash, and no blank
 _ACTION = re.compile(r"^(\s*)/(?=\w)")
 # https://docs.gitlab.com/user/markdown/#gitlab-specific-references
 _REFERENCE = re.compile(r"([@#!~&$^%*])(?=[\w\"(])")
@@ -43,13 +43,15 @@ def one_line(text: str, limit: int) -> str:
 
 
 def _without_actions(text: str) -> str:
-    """`text` in which no line outside of its blocks of code begins with a slash and a word."""
+    """`text` in which no line begins with a slash and a word. In a block of code a blank goes before it, elsewhere a
+    backslash: older GitLabs end a block at any line of three backticks, newer ones do not look into blocks.
+    """
     lines, fence = [], ""
     for line in text.split("\n"):
         mark = _FENCE.match(line)
-        if mark is not None and (not fence or line.strip() == fence):
+        if mark is not None and (not fence or line == fence):
             fence = "" if fence else mark[1]
-        lines.append(line if fence else _ACTION.sub(r"\1\\/", line))
+        lines.append(_ACTION.sub(" /" if fence else r"\\/", line))
     return "\n".join(lines)
 
 
