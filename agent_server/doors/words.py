@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.tickets.models import Event, Line, Ticket
     from whystall.tools.contract.result import ToolResult
 
+_EVENTS = 100_000  # a flood is told as one line
+
 
 def result_text(result: ToolResult[Any], lang: Lang) -> str:
     """A tool's answer."""
@@ -49,7 +51,8 @@ def whole_ticket_text(kb: KnowledgeBase, id: str, lang: Lang) -> str:
 
     ticket = kb.tickets.get(id)
     alerts = [stored.alert for stored in kb.alerts.said(ticket=ticket.id)] if ticket.origin == "alert" else []
-    return ticket_markdown(ticket, lang, load_causes(), kb.tickets.events(ticket.id), alerts)
+    events = kb.tickets.events(ticket.id, limit=_EVENTS)
+    return ticket_markdown(ticket, lang, load_causes(), events, alerts)
 
 
 def tickets_text(lines: Sequence[Line], left: int, lang: Lang) -> str:
