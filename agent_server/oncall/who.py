@@ -121,9 +121,10 @@ class Roster:
         """Who is on call, and the codes of what decided it; the last one counts."""
         users, because = self._planned(moment)
         if not users:
-            spare = self._schedule.fallback or self._settings.fallback
-            if spare:
-                return tuple(self._settings.expanded(spare)), (*because, "fallback")
+            away = self._away(moment)
+            spare = self._settings.expanded(self._schedule.fallback or self._settings.fallback)
+            if spare := [user for user in spare if user not in away]:
+                return tuple(spare), (*because, "fallback")
         return tuple(users), because
 
     def next_change(self, moment: datetime) -> datetime | None:
@@ -168,6 +169,15 @@ class Roster:
             return users
         before, after = users[:place], [user for user in users[place:] if user not in leaves]
         return list(dict.fromkeys([*before, *adds, *after]))
+
+    def _away(self, moment: datetime) -> set[str]:
+        """Whom an override takes out: they are not asked in another's stead either."""
+        away: set[str] = set()
+        for override in self._overrides:
+            if override.begins <= moment < override.ends:
+                away |= set(self._settings.expanded([override.remove])) if override.remove else set()
+                away -= set(self._settings.expanded([override.add])) if override.add else set()
+        return away
 
     def _layer(self, layer: Layer, n: int) -> _Layer:
         windows = Windows(layer, self._zone)

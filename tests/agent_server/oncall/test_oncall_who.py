@@ -136,6 +136,14 @@ def test_the_fallback_is_asked_where_nobody_is_on_call() -> None:
     assert said(everywhere, NOON) == ("mia noor", "fallback")
 
 
+def test_who_is_taken_out_is_not_asked_in_another_s_stead() -> None:
+    configured = settings(WEEK, fallback=["ann", "mia"])
+    away = override(1, remove="ann")
+    assert said(configured, NOON, away) == ("mia", "fallback")
+    assert said(configured, NOON, away, override(2, add="ann")) == ("ann", "override:2")
+    assert said(settings(WEEK, fallback=["ann"]), NOON, away) == ("", "override:1")
+
+
 def test_until_when_it_holds() -> None:
     configured = settings(WEEK, NIGHT)
     assert who(configured, [], "s", NOON).until == utc("2026-11-03T22:00")
