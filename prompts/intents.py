@@ -47,6 +47,7 @@ class Book:
     before: re.Pattern[str]
     after: re.Pattern[str]
     slow: re.Pattern[str]
+    look: re.Pattern[str]
     work: re.Pattern[str]
     stop: frozenset[str]
 
@@ -66,6 +67,7 @@ def book() -> Book:
         before=_compiled("^(?:" + "|".join(polite["before"]) + ")", parts, numbers),
         after=_compiled("(?:" + "|".join(polite["after"]) + ")$", parts, numbers),
         slow=_compiled(parts["slow"], parts, numbers),
+        look=_compiled(parts["look"], parts, numbers),
         work=_compiled(parts["work"], parts, numbers),
         stop=frozenset(word for line in data["stop"] for word in line.split()),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
-from whystall.agent_server.jobs.asked import asked
+from whystall.agent_server.jobs.asked import asked, telling
 from whystall.agent_server.jobs.models import Wanted
 from whystall.prompts.intents import Book, book
 
@@ -21,6 +21,10 @@ LIMIT = 1000
 """Characters of a message that are understood; a longer one is read up to there."""
 _TYPO = 0.8
 _LONG = 5  # letters from which on one may be wrong
+# 33rd, 8x, cp=4, 7b, a100, 2gpus: a count, a size or a product, and nobody's name.
+_COUNTED = re.compile(
+    r"\d+(?:st|nd|rd|th|x|k|m|b|gb|mb|s|ms|h|min|fps)?|\w{1,3}=\d+|[abhvlt]\d{2,4}s?|(?:rtx|gtx)\d*|\d+(?:st|x)?gpus?"
+)
 _CJK = re.compile(r"[\u3400-\u9fff]")
 _WORD = re.compile(r"(?<![\w./-])[A-Za-z]{5,20}(?![\w./-])", re.ASCII)
 # What may be corrected: words that decide what is meant, none of them of a command that changes something.
@@ -76,11 +80,9 @@ def wanted_of(text: str) -> Wanted:
     known = book()
     found = asked(Wanted(text=text), ())
     exact = " ".join(f"{_SAID[kind]} {value}" for kind, value in found.exact if kind in _SAID)
-    names = [name for name in found.names if not _no_name(name, known)]
-    if not names:
-        names = _beside_noun(text, known)
-    telling = [name for name in names if re.search(r"[0-9_./-]", name)]
-    return Wanted(text=" ".join([exact, *(telling or names)]).strip(), rank=found.rank)
+    names = [name for name in found.names if telling(name) and not _no_name(name, known)] or _beside_noun(text, known)
+    marked = [name for name in names if re.search(r"[0-9_./-]", name)]
+    return Wanted(text=" ".join([exact, *(marked or names)]).strip(), rank=found.rank)
 
 
 _SAID = {"pid": "pid", "slurm_job": "job", "container": "", "pod_uid": ""}
@@ -114,18 +116,19 @@ def _without_politeness(said: str, known: Book) -> str:
 
 def _no_name(name: str, known: Book) -> bool:
     lowered = name.lower()
+    if _COUNTED.fullmatch(lowered) or all(part in known.stop for part in re.split(r"[-_/]", lowered)):
+        return True
     return (
         lowered in known.stop or known.work.fullmatch(lowered) is not None or known.slow.fullmatch(lowered) is not None
     )
 
 
 def _beside_noun(text: str, known: Book) -> list[str]:
-    """A plain word that is called a job: "job trainer", "the trainer job"."""
-    noun = r"(?:jobs?|runs?|process|pod|container|model|experiment|作业|任务|训练|进程|容器|模型|实验)"
-    for pattern in (rf"{noun}[ :：]*(?P<job>[A-Za-z][\w.-]*)", rf"(?P<job>[A-Za-z][\w.-]*) *(?:的)? *{noun}"):
-        for match in re.finditer(rf"(?<![\w.-]){pattern}", text, re.IGNORECASE | re.ASCII):
-            if not _no_name(match["job"], known):
-                return [match["job"]]
+    """A plain word that is called a job: "job trainer", "作业 trainer"."""
+    noun = r"(?:jobs?|runs?|process|pod|container|experiment|called|named|作业|任务|进程|容器|实验|叫|名为)"
+    for match in re.finditer(rf"(?<![\w.-]){noun}[ :：]*(?P<job>[A-Za-z][\w.-]*)", text, re.IGNORECASE | re.ASCII):
+        if not _no_name(match["job"], known) and not known.look.fullmatch(match["job"].lower()):
+            return [match["job"]]
     return []
 
 

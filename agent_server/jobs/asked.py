@@ -139,14 +139,14 @@ def _names(text: str, alert: bool) -> tuple[list[str], int | None]:
     tokens = [token.strip("._-/:") for token in _TOKEN.findall(text)]
     numbers = [int(t) for t in tokens if re.fullmatch(r"[0-9]{1,12}", t)]
     named = [t for t in tokens if t and not t.isdigit()]
-    telling = [t for t in named if _telling(t)]
-    if telling or alert:
-        named = telling
+    marked = [t for t in named if telling(t)]
+    if marked or alert:
+        named = marked
     return list(dict.fromkeys(named)), numbers[0] if len(numbers) == 1 and not named and not alert else None
 
 
-def _telling(token: str) -> bool:
-    """Whether `token` is no word that stands in sentences."""
+def telling(token: str) -> bool:
+    """Whether `token` is no word that stands in sentences: it may be a name."""
     if re.search(r"[0-9_./:@+]", token) and re.search(r"[A-Za-z]", token):
         return True
     parts = [part for part in token.lower().split("-") if part]
