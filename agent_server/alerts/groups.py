@@ -24,6 +24,7 @@ from whystall.agent_server.desk import Desk
 from whystall.knowledge_base.tickets.life import original_of
 from whystall.knowledge_base.tickets.models import LIVE
 from whystall.knowledge_base.times import moment
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Groups:
 
     def __init__(self, kb: KnowledgeBase, settings: Settings, routes: Routes | None = None) -> None:
         """`routes`: those of the settings, unless they are given. Raises `ToolError` (bad_argument) where their file is
-        at fault, or a receiver names what the settings do not have.
+        at fault, or a receiver names what the settings do not have, or a chat that nobody there can be told in.
         """
         self._kb = kb
         self._settings = settings
@@ -92,6 +93,7 @@ class Groups:
         names = (set(settings.sinks), set(settings.oncall.schedules), set(settings.chat))
         check_names(self._routes, *names, settings.alerts.routes)
         self._desk = Desk(kb, settings)
+        self._told = {name: self._places(receiver) for name, receiver in self._routes.receivers.items()}
         self._inhibitor = Inhibitor(kb.alerts, self._routes.inhibit)
 
     def due(self, now: float, limit: int = 100) -> list[str]:
@@ -213,7 +215,7 @@ class Groups:
             ticket, new = self._flood(receiver, summary, at)
         elif receiver.ticket:
             key = live.dedup_key if live is not None else None
-            detail = joined(self._summary(fresh))
+            detail = joined(self._summary(fresh), group.truncated)
             filed = self._desk.file(report(group, receiver, summary, at, key), BY, at, detail=detail)
             ticket = relate(self._kb, filed.ticket, summary.things, at, self._settings.alerts.related_minutes)
             new = filed.new
@@ -274,23 +276,32 @@ class Groups:
         now: float,
         triage: bool = False,
     ) -> None:
-        for number, place in enumerate(self._places(receiver)):
+        for number, place in enumerate(self._told[receiver.name]):
             said = message(what, group, summary, receiver.lang, held=len(look.held), ticket=group.ticket, triage=triage)
             key = f"alerts:{group.id}:{now!r}:{what}:{number}"
             self._kb.messages.put(key, place.channel, place.model_dump(), said.model_dump())
 
     def _triage(self, ticket: str, receiver: Receiver) -> None:
-        places = [place.model_dump() for place in self._places(receiver)]
+        places = [place.model_dump() for place in self._told[receiver.name]]
         payload = {"ticket": ticket, "receiver": receiver.name, "places": places, "lang": receiver.lang}
         self._kb.tasks.add("triage", f"triage:{ticket}:alerts", payload)
 
     def _places(self, receiver: Receiver) -> list[Place]:
+        """Where the chats of `receiver` are told."""
+        from whystall.agent_server.chat.vendors import vendor
         from whystall.agent_server.chat.wire import Place
 
-        return [
-            Place(channel=to.channel, conversation=to.conversation or self._settings.chat[to.channel].to)
-            for to in receiver.chat
-        ]
+        found = []
+        for to in receiver.chat:
+            home = vendor(to.channel, self._settings.chat[to.channel]).home()
+            if to.conversation:
+                home = Place(channel=to.channel, conversation=to.conversation)
+            if home is None:
+                message = f"receiver {receiver.name!r} tells the chat {to.channel!r}, but nobody says whom there"
+                remedy = f"give `to` in [chat.{to.channel}], or `conversation` in the receiver"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, message, remedy)
+            found.append(home)
+        return found
 
     def _summary(self, members: list[Member]) -> Summary:
         return summary_of(self._kb.alerts.bodies([m.n for m in members]))

@@ -53,7 +53,7 @@ class Muting:
         self._at = datetime.fromtimestamp(now, timezone.utc)
         self._silences = [
             (silence.id, parsed(silence.matchers))
-            for silence in kb.silences.list(now)
+            for silence in kb.silences.list(now, _SILENCES)
             if silence.state(now) == "active"
         ]
         self._maintenance = [
@@ -145,6 +145,7 @@ class Inhibitor:
         self._version, self._sources = version, found
 
 
+_SILENCES = 100_000  # all of them
 _SOURCES = 2  # of the same values and kind that are kept: the alert itself may be one, and does not hold itself back
 
 

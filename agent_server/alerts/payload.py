@@ -197,10 +197,15 @@ def _mapped(item: Mapping[str, Any], form: Form) -> dict[str, Any]:
 
 
 def _flat(value: Any) -> Any:
-    """A list of plain values as one text; other values as they are."""
+    """A list of plain values as one text, other lists and objects as JSON; plain values as they are."""
+    if not isinstance(value, list | Mapping):
+        return value
     if isinstance(value, list) and all(isinstance(one, str | int | float) for one in value[:100]):
         return ",".join(text_of(one, 200) or "" for one in value[:100])
-    return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        raise Unusable("a label is no JSON") from None
 
 
 def _first(item: Any, paths: str | list[str]) -> Any:

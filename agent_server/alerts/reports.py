@@ -145,11 +145,12 @@ def _description(group: Group, summary: Summary, lang: str) -> str:
     return lines("\n".join(parts), TEXT_LIMIT)
 
 
-def joined(fresh: Summary) -> str:
-    """Alerts that join those of a ticket, for its history."""
+def joined(fresh: Summary, truncated: int) -> str:
+    """Alerts that join those of a ticket, for its history; `truncated`: of how many more they were sent without."""
     shown = named(fresh)[:_NAMES]
     left = fresh.count - len(shown)
-    return line("; ".join(shown) + (f"; +{left}" if left > 0 else ""), _ALIKE)
+    parts = [*shown, *([f"+{left}"] if left > 0 else []), *([f"truncatedAlerts: {truncated}"] if truncated else [])]
+    return line("; ".join(parts), _ALIKE)
 
 
 def named(summary: Summary) -> list[str]:

@@ -118,7 +118,7 @@ def _kept(
 def text_of(value: Any, limit: int) -> str | None:
     """A value of JSON as inert text; None for a list or an object."""
     if isinstance(value, str):
-        return clean(value[: limit + 1], limit).strip()  # a stranger's megabyte is not gone through
+        return clean(value[: limit + 1], limit)  # a stranger's megabyte is not gone through
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -177,7 +177,7 @@ def status_of(value: Any, words: Mapping[str, str], ends: float | None, now: flo
     if value is None or value == "":
         return "resolved" if ends is not None and ends <= now else "firing"
     word = text_of(value, 50)
-    meant = words.get((word or "").lower())
+    meant = words.get((word or "").strip().lower())
     if meant == "firing":
         return "firing"
     if meant == "resolved":

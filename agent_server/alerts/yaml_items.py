@@ -131,7 +131,8 @@ def parse(raw: bytes, name: str) -> Item:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "no YAML"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}{line}: {problem}", "correct the file") from None
+        remedy = "correct the file; what holds brackets, braces or `: ` stands in quotes: '...'"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}{line}: {problem}", remedy) from None
     if node is None:
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name} is empty", "it holds `route` and `receivers`")
     return Item(node, "", Source(name))

@@ -338,3 +338,20 @@ def test_a_group_that_cannot_be_told_holds_up_no_other(
     assert [e.what for e in house.kb.audit.entries(what="alerts")] == ["alerts.put_off"]
     assert "cannot be told" in caplog.text
     assert house.groups.next_due(house.now) == pytest.approx(house.now + 50, abs=2)
+
+
+def test_a_chat_that_nobody_can_be_told_in_is_refused(open_house: Any) -> None:
+    with pytest.raises(ToolError) as caught:
+        open_house(
+            "route: {receiver: r}\nreceivers: [{name: r, chat: [{channel: ops}]}]\n",
+            chat={"ops": {"kind": "dingtalk", "app_secret": {"env": "X"}}},
+        )
+    assert "nobody says whom" in caught.value.message
+
+
+def test_what_was_left_out_later_is_told_too(house: Any, firing: Make) -> None:
+    house.post(firing(node="a"))
+    house.later(31)
+    house.post(firing(node="b", start=house.now), truncatedAlerts=9)
+    house.later(400)
+    assert house.kb.tickets.events("1")[-1].detail.endswith("truncatedAlerts: 9")

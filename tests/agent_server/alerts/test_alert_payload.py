@@ -264,13 +264,13 @@ def test_a_mapping_finds_its_parts() -> None:
     )
     event = {
         "trigger": {"id": 17, "name": "Disk", "value": "1"},
-        "tags": {"zone": "z", "list": ["a", "b"]},
+        "tags": {"zone": "z", "list": ["a", "b"], "deep": {"x": [1]}},
         "hosts": [{"host.name": "n1"}],
         "clock": str(int(NOW)),
     }
     (found,) = other({"data": {"events": [event]}}, form)
     assert isinstance(found, said.Said)
-    assert found.labels == {"alertname": "Disk", "zone": "z", "list": "a,b", "node": "n1"}
+    assert found.labels == {"alertname": "Disk", "zone": "z", "list": "a,b", "node": "n1", "deep": '{"x": [1]}'}
     assert (found.fingerprint, found.status, found.starts) == ("zabbix:17", "firing", NOW)
     event["trigger"]["value"] = 0  # type: ignore[index]
     (over,) = other({"data": {"events": event}}, form)
