@@ -115,6 +115,11 @@ class Case:
         words = ["--transport", "http", "--port", str(self.port)]
         self.process = chain_child.start(words, self.env, self.home / "errors", at, after, self.home / "commits")
 
+    def second(self) -> None:
+        """One more server of the same knowledge base, at a port of its own, which is spoken to from now on."""
+        self.port = _free_port()
+        self.start()
+
     def restarted(self) -> None:
         """What a supervisor does: a server that was killed is started again, and is not killed any more."""
         assert self.process is not None

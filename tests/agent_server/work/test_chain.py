@@ -116,3 +116,36 @@ def test_a_question_in_chinese_is_answered_with_a_verdict(tmp_path: Path, seed: 
         assert one.rows("SELECT count(*) FROM diagnoses") == [(1,)]
         states = one.rows("SELECT DISTINCT state FROM tasks UNION SELECT DISTINCT state FROM messages ORDER BY 1")
         assert states == [("done",), ("sent",)]
+
+
+def test_a_server_that_is_stopped_gives_back_what_it_was_at(tmp_path: Path, seed: Path, stalling: int) -> None:
+    """SIGTERM while it looks: it ends in order, and the next one begins again as if it had never been begun."""
+    starts = datetime.now(timezone.utc).isoformat()
+    with case(tmp_path / "case", seed, duration=3.0) as one:
+        one.start()
+        one.post(stalling, "firing", starts)
+        looking = "SELECT 1 FROM tasks WHERE kind = 'triage' AND state = 'running'"
+        one.until(lambda: one.rows(looking), "it is looked at")
+        one.stop()
+        assert "nothing is left attached" in one.errors()
+        assert one.rows("SELECT state, attempts, owner FROM tasks WHERE kind = 'triage'") == [("queued", 0, "")]
+        one.start()
+        one.whole_story(stalling, starts)
+        one.stop()
+        one.is_right()
+
+
+def test_two_servers_of_one_knowledge_base_do_everything_once(tmp_path: Path, seed: Path, stalling: int) -> None:
+    """One works, the other stands by and takes over when the first is killed."""
+    with case(tmp_path / "case", seed) as one:
+        one.start()
+        first = one.process
+        assert first is not None
+        one.second()
+        one.whole_story(stalling, datetime.now(timezone.utc).isoformat())
+        one.is_right()
+        first.kill()
+        first.join()
+        one.asked(stalling)
+        one.stop()
+        assert len(one.said("dingtalk")) == 2
