@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 ENGINE = "engine"
 """Who does what nobody asked for."""
+_NO_COMPONENT = Decision(value="unknown", by="default", confidence=0.0)
 _LINKS = 20  # of a ticket; further ones are not added by themselves
 
 
@@ -293,11 +294,30 @@ class Desk:
             }
             if not said:
                 return ticket
+            if category not in (None, ticket.category) and component is None:  # that was a part of another one
+                said["component"] = _NO_COMPONENT
             fields: dict[str, Any] = {name: decision.value for name, decision in said.items()}
             fields["classification"] = told_of.model_copy(update=said)
             detail = ", ".join(f"{name}: {decision.value}" for name, decision in said.items())
             ticket = self._kb.tickets.change(ticket_id, "edited", who, told(_at(now)), detail, **fields)
             self._changed("classified", ticket, by, source, {name: d.value for name, d in said.items()})
+        return ticket
+
+    def chosen(self, ticket_id: str, decision: Decision, now: datetime | None = None) -> Ticket:
+        """A model decided between the categories that were left open (`choosing.choose`). Where something else has
+        decided meanwhile, or it names none of them, nothing is changed.
+        """
+        with self._kb.transaction():
+            ticket = self._kb.tickets.get(ticket_id)
+            told_of = ticket.classification
+            if told_of is None or told_of.category.by != "default" or decision.value not in told_of.category.rivals:
+                return ticket
+            update = {"category": decision, "component": _NO_COMPONENT}
+            fields: dict[str, Any] = {name: one.value for name, one in update.items()}
+            fields["classification"] = told_of.model_copy(update=update)
+            detail = f"category: {decision.value}"
+            ticket = self._kb.tickets.change(ticket_id, "edited", ENGINE, told(_at(now)), detail, **fields)
+            self._changed("classified", ticket, ENGINE, "model", {"category": decision.value})
         return ticket
 
     # --- within -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import typer
 from whystall.agent_server.app import App
 from whystall.agent_server.doors import console, wire
 from whystall.agent_server.doors.commands.kb_input import ByOption, who
+from whystall.agent_server.doors.commands.tickets_classify import add_classify
 from whystall.agent_server.doors.commands.tickets_import import add_import
 from whystall.agent_server.doors.options import JsonOption, Lang, LangOption
 from whystall.knowledge_base.tickets.models import ClosedAs, Origin, State
@@ -48,6 +49,7 @@ def add(app: typer.Typer) -> None:
     group.command("unlink")(unlink)
     group.command("assign")(assign)
     group.command("attach")(attach)
+    add_classify(group)
     add_import(group)
     app.add_typer(group, name="tickets")
 

@@ -1,0 +1,61 @@
+"""A model decides between the categories that rules, incidents and words left open; it can name no other."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from whystall.agent_server.llm.wire import Message
+from whystall.knowledge_base.classify.rules import UNKNOWN
+from whystall.knowledge_base.tickets.models import Decision
+
+if TYPE_CHECKING:
+    from whystall.agent_server.llm.wire import LanguageModel
+    from whystall.knowledge_base.models import Lang
+    from whystall.knowledge_base.tickets.models import Ticket
+
+_TEXT = 3000  # characters of a ticket that the model reads
+_NUMBER = re.compile(r"\s*(\d{1,2})\s*[.。]?\s*")
+# Nothing checks a model's choice but that it is one of those left open.
+_CONFIDENCE = 0.5
+
+
+def left_open(ticket: Ticket) -> list[str]:
+    """The categories of `ticket` between which nothing decided; empty where something did."""
+    told = ticket.classification
+    if told is None or told.category.value != UNKNOWN:
+        return []
+    return [name for name in dict.fromkeys(told.category.rivals) if name != UNKNOWN]
+
+
+async def choose(model: LanguageModel, ticket: Ticket, lang: Lang = "en") -> Decision | None:
+    """What `model` makes of `ticket`: one of `left_open`, or None where it says that the text does not tell, or
+    anything else than a number of the list. Raises `LlmError` where there is no answer to be had.
+    """
+    from whystall.prompts.fence import Fence
+    from whystall.prompts.render import render
+
+    candidates = left_open(ticket)
+    if len(candidates) < 2:
+        return None
+    fence = Fence()
+    told = {
+        "title": ticket.human.title,
+        "text": ticket.human.description[:_TEXT],
+        "labels": ticket.labels,
+        "categories": {str(number): name for number, name in enumerate(candidates, 1)},
+    }
+    system = render("model/choose.txt", lang, opening=fence.opening, closing=fence.closing)
+    messages = [Message(role="system", content=system), Message(role="user", content=fence.put(told))]
+    reply = await model.complete(messages, [])
+    number = _NUMBER.fullmatch(reply.content)
+    if number is None or not 1 <= int(number[1]) <= len(candidates):
+        return None
+    value = candidates[int(number[1]) - 1]
+    return Decision(
+        value=value,
+        by="model",
+        confidence=_CONFIDENCE,
+        because=[f"model:{model.name[:100]}"],
+        rivals=[name for name in candidates if name != value],
+    )
