@@ -105,6 +105,8 @@ class ChatServer:
         host = urlsplit(self.url).netloc
         return f"""[chat.dingtalk]
 kind = "dingtalk"
+api = "{self.url}"
+app_key = "{self.vendors.secrets.dingtalk_key}"
 app_secret = {{env = "DEMO_DINGTALK_APP"}}
 webhook = {{env = "DEMO_DINGTALK_WEBHOOK"}}
 sign = {{env = "DEMO_DINGTALK_SIGN"}}

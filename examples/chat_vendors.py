@@ -36,6 +36,7 @@ class Secrets:
     dingtalk_app: str = "demo-dingtalk-app-secret"
     dingtalk_token: str = "demo-dingtalk-access-token"  # noqa: S105
     dingtalk_sign: str = "SECdemo-dingtalk"
+    dingtalk_key: str = "dingdemo"
     feishu_app_id: str = "cli_demo"
     feishu_app: str = "demo-feishu-app-secret"
     feishu_encrypt: str = "demo-feishu-encrypt-key"
@@ -89,6 +90,11 @@ def as_json(value: object, status: int = 200) -> Answer:
 def ding(code: int, message: str) -> Refusal:
     """DingTalk says no with status 200."""
     return Refusal(as_json({"errcode": code, "errmsg": message}), f"DingTalk {code}: {message}")
+
+
+def acs(code: str, status: int = 400) -> Refusal:
+    """DingTalk's newer API says no by status and a code in words."""
+    return Refusal(as_json({"code": code, "message": code, "requestid": "demo"}, status), f"DingTalk: {code}")
 
 
 def fei(code: int, message: str, status: int = 400) -> Refusal:
@@ -149,6 +155,8 @@ class Vendors:
                 return refusal.answer
 
     def _route(self, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Answer:
+        if path.startswith("/v1.0/"):
+            return self._dingtalk_app(path, headers, body)
         if path.startswith("/robot/"):
             return self._dingtalk(path, query, headers, body)
         if path.startswith("/open-apis/"):
@@ -201,6 +209,38 @@ class Vendors:
         pictures = re.findall(r"!\[[^\]]*\]\((https?://[^)\s]+)\)", text)
         self.said.append(Said("dingtalk", conversation, "us", title, text, pictures, called))
         return as_json({"errcode": 0, "errmsg": "ok"})
+
+    def _dingtalk_app(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """The robot of an app, speaking by itself."""
+        said = _json(body, acs("invalidParameter.param.invalid"))
+        if path == "/v1.0/oauth2/accessToken":
+            if (said.get("appKey"), said.get("appSecret")) != (self.secrets.dingtalk_key, self.secrets.dingtalk_app):
+                raise acs("invalidClientIdOrSecret")
+            token = secrets.token_hex(16)
+            self._tokens[token] = self._clock() + 7200
+            return as_json({"accessToken": token, "expireIn": 7200})
+        if self._clock() >= self._tokens.get(headers.get("x-acs-dingtalk-access-token", ""), 0.0):
+            raise acs("InvalidAuthentication", 401)
+        if said.get("robotCode") != self.secrets.dingtalk_key:
+            raise acs("invalidParameter.robotCode.empty")
+        text = said.get("msgParam")
+        if said.get("msgKey") != "sampleMarkdown" or not isinstance(text, str):
+            raise acs("invalidParameter.msgParam.invalid")
+        if len(text.encode()) > 15_000:
+            raise acs("invalidParameter.msgParam.tooLong")
+        content = _json(text.encode(), acs("invalidParameter.msgParam.invalid"))
+        people = said.get("userIds")
+        lists: tuple[str, ...]
+        if path == "/v1.0/robot/groupMessages/send" and said.get("openConversationId"):
+            where, lists = str(said["openConversationId"]), ()
+        elif path == "/v1.0/robot/oToMessages/batchSend" and isinstance(people, list) and 0 < len(people) <= 20:
+            where, lists = ", ".join(people), ("invalidStaffIdList", "flowControlledStaffIdList")
+        else:
+            raise acs("miss.openConversationId")
+        pictures = re.findall(r"!\[[^\]]*\]\((https?://[^)\s]+)\)", content["text"])
+        self.said.append(Said("dingtalk", where, "us", content["title"], content["text"], pictures))
+        empty: dict[str, list[str]] = {name: [] for name in lists}
+        return as_json({"processQueryKey": secrets.token_hex(8), **empty})
 
     # --- Feishu ---------------------------------------------------------------------------------------------------
 

@@ -65,7 +65,15 @@ async def say(client: Client, saying: Saying) -> int:
 
 def planned(saying: Saying) -> list[Request]:
     """What would be sent, if every request were answered with yes. Raises as `say` does."""
-    yes = {"errcode": 0, "code": 0, "ok": True, "tenant_access_token": "dry-run-t0ken", "expire": 7200}
+    yes = {
+        "errcode": 0,
+        "code": 0,
+        "ok": True,
+        "tenant_access_token": "dry-run-t0ken",
+        "accessToken": "dry-run-t0ken",
+        "expire": 7200,
+        "processQueryKey": "q",
+    }
     made = []
     try:
         made.append(next(saying))

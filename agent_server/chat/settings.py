@@ -76,13 +76,17 @@ class Channel(Section):
 
 
 class DingTalkSettings(Channel):
-    """A DingTalk robot. `app_secret` of an app whose robot calls ``/chat/NAME``. `webhook`: the address of a custom
-    robot, which is a secret, and `sign`, its ``SEC...``. `hosts`: further hosts whose session addresses are believed
-    (a private cloud); those of DingTalk are.
+    """A DingTalk robot. `app_secret` of an app whose robot calls ``/chat/NAME``; with `app_key` it speaks by itself, in
+    groups it is in (``cid...``) and to people (their userid); `robot_code`, where it is not the key. `webhook`: the
+    address of a custom robot, which is a secret, and `sign`, its ``SEC...``. `hosts`: further hosts whose session
+    addresses are believed (a private cloud); those of DingTalk are. `api`: https://api.dingtalk.io abroad.
     """
 
     kind: Literal["dingtalk"]
     app_secret: Secret | None = None
+    app_key: Id | None = None
+    robot_code: Id | None = None
+    api: Api = "https://api.dingtalk.com"
     webhook: Secret | None = None
     sign: Secret | None = None
     hosts: list[Annotated[str, AfterValidator(_host)]] = Field(default_factory=list, max_length=20)
@@ -90,6 +94,8 @@ class DingTalkSettings(Channel):
     @model_validator(mode="after")
     def _usable(self) -> DingTalkSettings:
         self._needs_one("app_secret", "webhook")
+        if self.app_key is not None and self.app_secret is None:
+            raise ValueError("app_key is given together with app_secret")
         return self
 
 

@@ -6,8 +6,9 @@ not cover the body: one that was seen before proves nothing about another (`Inco
 
 Sending (https://open.dingtalk.com/document/orgapp/custom-robot-access, .../custom-bot-creation-and-installation): the
 answer goes to the session address of the callback while that holds, else to the custom robot of the group, whose URL
-takes ``timestamp`` and ``sign`` by the same formula with its own secret. The answer's ``errcode`` is 0, or it was not
-taken. A robot may say 20 messages a minute; who says more is not heard for ten minutes.
+takes ``timestamp`` and ``sign`` by the same formula with its own secret; else the app speaks by itself
+(`dingtalk_app`). The answer's ``errcode`` is 0, or it was not taken. A robot may say 20 messages a minute; who says
+more is not heard for ten minutes.
 
 Markdown is a subset (headings, quotes, bold, italic, links, pictures, lists) and needs two spaces or an empty line for
 a new line. People are mentioned only by what stands in ``at``: a mention in the text is text.
@@ -25,6 +26,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from whystall.agent_server.chat.settings import DingTalkSettings, safe_url
 from whystall.agent_server.chat.vendors import checking, markup, wording
 from whystall.agent_server.chat.vendors.answers import answered, number, words
+from whystall.agent_server.chat.vendors.dingtalk_app import AppRobot
 from whystall.agent_server.chat.vendors.markup import Block, Span
 from whystall.agent_server.chat.wire import (
     Answered,
@@ -42,10 +44,11 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 WINDOW_S = 3600.0
 """Age of a callback: https://open.dingtalk.com/document/isvapp/receive-message"""
-HOSTS = frozenset({"oapi.dingtalk.com", "api.dingtalk.com"})
+HOSTS = frozenset({"oapi.dingtalk.com", "api.dingtalk.com", "api.dingtalk.io"})
 _MARGIN_S = 30.0  # a session address is not used in its last moments
 _LATEST_MS = 10**14  # far beyond any time that is meant
 _TEXT_LIMIT = 5000  # characters of Markdown: global error 34016
+_BYTES_LIMIT = 13_000  # an app's message has 15,000 bytes, with its title, in JSON in JSON
 _TITLE_LIMIT = 64
 # -1 busy; 130101 and 410100 too many in a minute; 90030 too many in a day: the documents' tables of error codes.
 _BUSY = {-1: 5.0, 130101: 60.0, 410100: 60.0, 90030: 3600.0}
@@ -68,10 +71,11 @@ class DingTalk:
         self.name = name
         self._settings = settings
         self._hosts = HOSTS | frozenset(settings.hosts)
+        self._app = AppRobot(name, settings) if settings.app_key is not None else None
 
     def home(self) -> Place | None:
-        """The group of the custom robot."""
-        if self._settings.webhook is None:
+        """The group of the custom robot, or the one, or person, that is set up as `to`."""
+        if self._settings.webhook is None and not (self._settings.to and self._app):
             return None
         return Place(channel=self.name, conversation=self._settings.to)
 
@@ -113,12 +117,19 @@ class DingTalk:
 
     def say(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> Saying:
         """See `Vendor.say`."""
-        url, secrets = self._way(to, now)
-        body = {
-            "msgtype": "markdown",
-            "markdown": {"title": short(message.title, _TITLE_LIMIT) or "whystall", "text": markdown(message, picture)},
-            "at": {"isAtAll": False},
-        }
+        title, text = short(message.title, _TITLE_LIMIT) or "whystall", markdown(message, picture)
+        way = self._way(to, now)
+        if way is None:
+            if self._app is None or not to.conversation:
+                # A custom robot speaks to one group: what was asked elsewhere is not told there.
+                why = (
+                    "the session address has run out, and neither app_key nor a webhook of this conversation is set up"
+                )
+                raise Unsaid("no_way", why)
+            yield from self._app.say(to.conversation, title, text, now)
+            return
+        url, secrets = way
+        body = {"msgtype": "markdown", "markdown": {"title": title, "text": text}, "at": {"isAtAll": False}}
         response = yield Request(
             "POST", url, {"Content-Type": "application/json; charset=utf-8"}, as_json(body), secrets
         )
@@ -142,14 +153,13 @@ class DingTalk:
         until = min(max(until, 0), _LATEST_MS)
         return url, until / 1000
 
-    def _way(self, to: Place, now: float) -> tuple[str, tuple[str, ...]]:
-        """The address for `to`, signed, and what of it is secret."""
+    def _way(self, to: Place, now: float) -> tuple[str, tuple[str, ...]] | None:
+        """The address for `to`, signed, and what of it is secret; None where there is none."""
         settings = self._settings
         if to.hook and now < to.hook_until - _MARGIN_S and checking.lies_at(to.hook, self._hosts):
             return to.hook, tuple(value for _, value in parse_qsl(urlsplit(to.hook).query))
         if settings.webhook is None or to.conversation != settings.to:
-            # A custom robot speaks to one group: what was asked elsewhere is not told there.
-            raise Unsaid("no_way", "the session address has run out, and no webhook is set up for this conversation")
+            return None
         url = _robot(settings.webhook.read(f"chat.{self.name}.webhook"), f"chat.{self.name}.webhook")
         parts = urlsplit(url)
         fields = parse_qsl(parts.query)
@@ -190,7 +200,12 @@ def markdown(message: Outgoing, picture: Picture | None) -> str:
     shown = f"\n\n![{_plain(picture.alt)}]({picture.url})" if picture is not None and picture.url else ""
     content = [Block("heading", (Span(message.title, bold=True),)), *wording.content(message)]
     room = _TEXT_LIMIT - len(shown)
-    kept = markup.fitted(content, lambda some: len(_markdown(some)) <= room, wording.rest(message.lang))
+
+    def fits(some: Sequence[Block]) -> bool:
+        text = _markdown(some)
+        return len(text) <= room and len(as_json(text)) <= _BYTES_LIMIT
+
+    kept = markup.fitted(content, fits, wording.rest(message.lang))
     return _markdown(kept) + shown
 
 

@@ -133,6 +133,13 @@ def test_an_answer_goes_where_it_was_asked(kb: KnowledgeBase, chats: ChatServer,
     assert answer.conversation.startswith(where)
 
 
+def test_a_person_is_told_in_dingtalk_by_the_app(kb: KnowledgeBase, chats: ChatServer, clock: _Clock) -> None:
+    _put(kb, "dingtalk", text="字" * 9000, conversation="manager4220")
+    _run(kb, chats, clock, "dingtalk")
+    assert chats.vendors.refused == []
+    assert [said.conversation for said in chats.said] == ["manager4220"]
+
+
 def test_messages_of_a_conversation_keep_their_order(kb: KnowledgeBase, chats: ChatServer, clock: _Clock) -> None:
     for number in range(5):
         _put(kb, "dingtalk", f"k{number}", f"line {number}")

@@ -65,6 +65,14 @@ def test_a_dry_run_shows_all_but_the_secrets_and_sends_nothing(run: Run, chats: 
     assert chats.vendors.requests == []
 
 
+def test_a_dry_run_follows_the_app_of_dingtalk_to_its_end(run: Run, chats: ChatServer) -> None:
+    status, out, _ = run("test", "dingtalk", "--to", "manager4220", "--dry-run")
+    assert status == 0
+    assert out.count("POST http://127.0.0.1") == 2
+    assert "oToMessages/batchSend" in out
+    assert chats.vendors.secrets.dingtalk_app not in out
+
+
 def test_what_a_vendor_refuses_is_one_line(run: Run, chats: ChatServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEMO_SLACK_BOT", "xoxb-not-this-one")
     status, out, err = run("test", "slack")

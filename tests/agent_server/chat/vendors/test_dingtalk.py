@@ -320,3 +320,75 @@ def test_what_is_too_long_is_cut_and_says_so(dingtalk: DingTalk, text: str) -> N
     shown = _text(dingtalk, text)
     assert len(shown) <= 5000
     assert "cut here" in shown
+
+
+# --- the app by itself ------------------------------------------------------------------------------------------------
+
+_TOKEN = b'{"accessToken":"t-123456789","expireIn":7200}'
+
+
+def _by_itself(to: str, **more: Any) -> tuple[DingTalk, Any]:
+    dingtalk = _made(app_key="dingkey", **more)
+    saying = dingtalk.say(Place(channel="ops", conversation=to), Outgoing(title="T", text="x"), None, "k", NOW)
+    asked = next(saying)
+    assert asked.url == "https://api.dingtalk.com/v1.0/oauth2/accessToken"
+    assert json.loads(asked.body) == {"appKey": "dingkey", "appSecret": SECRET}
+    assert asked.secrets == (SECRET,)
+    return dingtalk, saying
+
+
+@pytest.mark.parametrize(
+    ("to", "method", "named"),
+    [
+        ("cidOther==", "groupMessages/send", {"openConversationId": "cidOther=="}),
+        ("manager4220", "oToMessages/batchSend", {"userIds": ["manager4220"]}),
+    ],
+)
+def test_an_app_speaks_to_groups_and_people(dingtalk: DingTalk, to: str, method: str, named: dict[str, object]) -> None:
+    _, saying = _by_itself(to)
+    request = saying.send(Response(200, {}, _TOKEN))
+    assert request.url == f"https://api.dingtalk.com/v1.0/robot/{method}"
+    assert request.headers["x-acs-dingtalk-access-token"] == "t-123456789"
+    body = json.loads(request.body)
+    assert json.loads(body.pop("msgParam")) == {"title": "T", "text": "#### T\n\nx"}
+    assert body == {"robotCode": "dingkey", "msgKey": "sampleMarkdown", **named}
+    with pytest.raises(StopIteration):
+        saying.send(Response(200, {}, b'{"processQueryKey":"q","invalidStaffIdList":[]}'))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "again"),
+    [
+        (200, b'{"processQueryKey":"q","flowControlledStaffIdList":["a"]}', "flow_controlled", True),
+        (200, b'{"processQueryKey":"q","invalidStaffIdList":["a"]}', "invalid_staff", False),
+        (400, b'{"code":"invalidParameter.robotCode.empty","message":"m"}', "invalidParameter.robotCode.empty", False),
+        (403, b'{"code":"Forbidden.AccessDenied.QpsLimitForApi"}', "Forbidden.AccessDenied.QpsLimitForApi", True),
+        (401, b'{"code":"InvalidAuthentication"}', "InvalidAuthentication", True),
+        (200, b"{}", "no processQueryKey", False),
+    ],
+    ids=range(6),
+)
+def test_what_an_app_is_answered(dingtalk: DingTalk, status: int, body: bytes, code: str, again: bool) -> None:
+    chat, saying = _by_itself("manager4220")
+    saying.send(Response(200, {}, _TOKEN))
+    with pytest.raises(Unsaid) as unsaid:
+        saying.send(Response(status, {}, body))
+    assert (unsaid.value.code, unsaid.value.again) == (code, again)
+    to = Place(channel="ops", conversation="manager4220")
+    following = next(chat.say(to, Outgoing(title="T", text="x"), None, "k", NOW))
+    assert ("oauth2" in following.url) == (code == "InvalidAuthentication")  # else the token is kept
+
+
+def test_an_app_whose_secret_is_wrong_is_told_so(dingtalk: DingTalk) -> None:
+    _, saying = _by_itself("manager4220")
+    with pytest.raises(Unsaid, match="invalidClientIdOrSecret"):
+        saying.send(Response(400, {}, b'{"code":"invalidClientIdOrSecret","message":"m"}'))
+
+
+def test_a_session_goes_before_the_app_and_home_is_a_person_where_one_is_set_up(dingtalk: DingTalk) -> None:
+    chat = _made(app_key="dingkey", to="manager4220", webhook=None, sign=None)
+    assert _first(chat, SESSION, Outgoing(title="T", text="x")).url == HOOK
+    home = chat.home()
+    assert home is not None
+    assert home.conversation == "manager4220"
+    assert "oauth2" in _first(chat, home, Outgoing(title="T", text="x")).url
