@@ -355,3 +355,23 @@ def test_what_was_left_out_later_is_told_too(house: Any, firing: Make) -> None:
     house.post(firing(node="b", start=house.now), truncatedAlerts=9)
     house.later(400)
     assert house.kb.tickets.events("1")[-1].detail.endswith("truncatedAlerts: 9")
+
+
+def test_what_is_long_over_is_forgotten_and_what_fires_is_not(house: Any, firing: Make) -> None:
+    house.post(firing("A"), firing("B"))
+    house.later(31)
+    house.post(firing("A", status="resolved"))
+    house.later(400)
+    assert house.groups.forget(house.now) == 0
+    house.now += 31 * 86_400
+    assert house.groups.forget(house.now) == 2
+    assert [s.alert.name for s in house.kb.alerts.said()] == ["B"]
+
+
+def test_three_weeks_of_repetition_are_one_ticket(house: Any, firing: Make) -> None:
+    """Alertmanager says every four hours what still fires; so do we, and nothing is opened or counted by it."""
+    for _ in range(6 * 21):
+        house.post(firing())
+        house.later(4 * 3600)
+    assert [(t.state, t.occurrences) for t in house.tickets()] == [("open", 1)]
+    assert len(house.kb.alerts.said()) == 1
