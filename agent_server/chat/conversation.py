@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from whystall.agent_server.chat import answers, looking
 from whystall.agent_server.chat.answers import Answers
 from whystall.agent_server.chat.commands import CHANGE, Commands, Wish, expires
-from whystall.agent_server.chat.intents import Intent, understand, wanted_of
+from whystall.agent_server.chat.intents import Intent, subject_of, understand, wanted_of
 from whystall.agent_server.chat.sending import queue
 from whystall.agent_server.chat.speaker import Speaker, speaker
 from whystall.agent_server.chat.telling import outgoing, similar_message
@@ -138,7 +138,10 @@ class Conversation:
     # --- looks ------------------------------------------------------------------------------------------------------
 
     async def _why(self, intent: Intent, who: Speaker, now: float) -> Turn:
-        found = await find(wanted_of(intent.text))
+        wanted, sure = subject_of(intent.text)
+        found = await find(wanted)
+        if found.status == "none" and not sure:
+            found = await find(Wanted(rank=wanted.rank))
         if found.status == "several":
             return self.asked_back(found, who, now)
         if found.status == "none":

@@ -23,7 +23,7 @@ _TYPO = 0.8
 _LONG = 5  # letters from which on one may be wrong
 # 33rd, 8x, cp=4, 7b, a100, 2gpus: a count, a size or a product, and nobody's name.
 _COUNTED = re.compile(
-    r"\d+(?:st|nd|rd|th|x|k|m|b|gb|mb|s|ms|h|min|fps)?|\w{1,3}=\d+|[abhvlt]\d{2,4}s?|(?:rtx|gtx)\d*|\d+(?:st|x)?gpus?"
+    r"\d+(?:st|nd|rd|th|x|k|m|b|gb|mb|s|ms|h|min|fps)?|\w{1,3}=\d+|[abhvlt]\d{2,4}s?|(?:rtx|gtx)\d*|[a-z]\d|\d+(?:st|x)?gpus?"
 )
 _CJK = re.compile(r"[\u3400-\u9fff]")
 _WORD = re.compile(r"(?<![\w./-])[A-Za-z]{5,20}(?![\w./-])", re.ASCII)
@@ -71,18 +71,26 @@ def understand(text: str) -> Intent:
 
 
 def wanted_of(text: str) -> Wanted:
-    """The job that `text` is about, as the resolver takes it: what is quoted, what is called a job, else what looks
-    like a name.
+    """The job that `text` is about, as the resolver takes it; see `subject_of`."""
+    return subject_of(text)[0]
+
+
+def subject_of(text: str) -> tuple[Wanted, bool]:
+    """The job that `text` is about: what is quoted, what is called a job, else what looks like a name; and whether that
+    is surely one. A word that is only unknown may be any word, or a slip of the pen.
     """
     quoted = re.search(r"[\"“「`]([^\"”」`]{1,200})[\"”」`]", text)
     if quoted is not None:
-        return Wanted(text=quoted[1])
+        return Wanted(text=quoted[1]), True
     known = book()
     found = asked(Wanted(text=text), ())
     exact = " ".join(f"{_SAID[kind]} {value}" for kind, value in found.exact if kind in _SAID)
-    names = [name for name in found.names if telling(name) and not _no_name(name, known)] or _beside_noun(text, known)
+    names = [name for name in found.names if telling(name) and not _no_name(name, known)]
+    called = _beside_noun(text, known)
+    names = names or called
     marked = [name for name in names if re.search(r"[0-9_./-]", name)]
-    return Wanted(text=" ".join([exact, *(marked or names)]).strip(), rank=found.rank)
+    sure = bool(exact.strip() or marked or set(called) & set(names))
+    return Wanted(text=" ".join([exact, *(marked or names)]).strip(), rank=found.rank), sure
 
 
 _SAID = {"pid": "pid", "slurm_job": "job", "container": "", "pod_uid": ""}

@@ -212,3 +212,23 @@ async def test_an_unforeseen_fault_is_told_and_not_explained(chat: Any, monkeypa
     answer = await chat.says("help")
     assert "secret" not in answer
     assert "failed" in answer
+
+
+@pytest.mark.parametrize(
+    ("question", "looks"),
+    [
+        ("training is stuck, sloooow", True),  # a slip of the pen names nobody
+        ("why is job sloooow stuck", False),
+        ("why is sloooow-7b stuck", False),
+        ('why is "sloooow" stuck', False),
+    ],
+)
+async def test_a_word_that_is_only_unknown_hides_no_job_that_is_named(
+    chat: Any, monkeypatch: pytest.MonkeyPatch, question: str, looks: bool
+) -> None:
+    async def found(wanted: Any, *_: object) -> Resolution:
+        return Resolution(status="none", tried=[f"name:{wanted.text}" if wanted.text else "words"])
+
+    monkeypatch.setattr(conversation, "find", found)
+    answer = await chat.says(question)
+    assert ("this machine" in answer) is looks, answer
