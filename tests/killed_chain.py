@@ -118,25 +118,33 @@ class Case:
     def second(self) -> None:
         """One more server of the same knowledge base, at a port of its own, which is spoken to from now on."""
         self.port = _free_port()
+        self.chats.whystall = f"http://127.0.0.1:{self.port}"
         self.start()
 
     def restarted(self) -> None:
         """What a supervisor does: a server that was killed is started again, and is not killed any more."""
         assert self.process is not None
         if not self.process.is_alive():
-            assert self.process.exitcode == -signal.SIGKILL, self.errors()
+            assert self.process.exitcode == -signal.SIGKILL, (self.process.exitcode, self.errors())
             self.kills += 1
             self.start()
 
     def stop(self) -> None:
-        """End the server in order, if it was not killed with the last word of the story."""
+        """End the server in order, once it has started: it may have been killed with the last word of the story."""
         assert self.process is not None
         self.process.join(0.1)
-        self.restarted()
+        self.until(self.answers, "it answers")
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGTERM)
         self.process.join(PATIENCE_S)
         assert self.process.exitcode == 128 + signal.SIGTERM, (self.process.exitcode, self.errors())
+
+    def answers(self) -> bool:
+        """Whether the server is there."""
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/healthz", timeout=10, trust_env=False).status_code == 200
+        except httpx.HTTPError:
+            return False
 
     def errors(self) -> str:
         """What the servers said."""
