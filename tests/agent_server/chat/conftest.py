@@ -138,4 +138,6 @@ def chat(tmp_path: Path, seeded: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     shutil.copy(seeded, tmp_path / "knowledge.db")
     with QuickApp(tmp_path / "knowledge.db").closing() as app:
         assert isinstance(app, QuickApp)
+        with app.kb()._file.read() as db:  # these tests lose no power: what is stored need not reach the disk
+            db.execute("PRAGMA synchronous = OFF")
         yield Chat(app, Settings.model_validate(SETTINGS))

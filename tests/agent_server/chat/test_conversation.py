@@ -91,7 +91,7 @@ async def test_progress_is_told_seldom_and_failures_always(chat: Any, monkeypatc
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(looking.handle_look, task, chat.app, chat.settings)
-                while len(chat.told()) < 4:
+                while len(chat.told()) < 3:
                     await anyio.sleep(0.01)
                 chat.app.error = ToolError(ErrorCode.NO_PRIVILEGE, "no", "be root")
                 chat.app.wait = False
