@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from whystall.agent_server.outbound.client import Undelivered, refusal
@@ -29,7 +30,7 @@ from whystall.tools.contract.text import clean
 Send = Callable[..., Awaitable[Response]]
 PAGES = 20
 """Pages of a listing that are looked through for an issue that may have been created."""
-_BEFORE = timedelta(days=1)  # by so much the tracker's clock may be off
+_BEFORE = timedelta(days=1)  # our clock may have jumped meanwhile
 _LOOKS = 2
 _EVENTS = 1000
 
@@ -120,7 +121,7 @@ class Bringing:
         if now < since + settle:
             raise Wait(since + settle)
         issue = await self._issue(ticket)
-        seen = await self._look(issue.marker, since)
+        seen = await self._look(issue.marker, now - since)
         if seen is not None:
             return self._made(ticket, seen, issue, "sink.found")
         looks = self._memory.looks + 1
@@ -131,20 +132,21 @@ class Bringing:
         self._check(self._kb.deliveries.never_was(*self._key))
         return ticket
 
-    async def _look(self, marker: str, since: float) -> Seen | None:
-        """The oldest issue with `marker` that was created since."""
-        horizon = datetime.fromtimestamp(since, timezone.utc) - _BEFORE
-        found, page = None, ""
+    async def _look(self, marker: str, elapsed: float) -> Seen | None:
+        """The oldest issue with `marker` that was created within `elapsed` seconds, by the tracker's own clock."""
+        found, page, horizon = None, "", None
         for _ in range(PAGES):
-            listed = self._board.listed(await self._send(self._board.newest(page)), page)
+            response = await self._send(self._board.newest(page))
+            listed = self._board.listed(response, page)
             found = next((i for i in reversed(listed.issues) if self._board.format.holds(i.text, marker)), found)
+            horizon = horizon or _ago(response, elapsed)
             last = point(listed.issues[-1].created) if listed.issues else None
-            if listed.more is None or (last is not None and last < horizon):
+            if listed.more is None or (last is not None and horizon is not None and last < horizon):
                 return found
             page = listed.more
         if found is None:
             message = (
-                f"it cannot be told whether the issue was created: not in the {PAGES} newest pages; look for it there"
+                f"whether the issue was created cannot be told: it is not in the {PAGES} newest pages; look for it"
             )
             raise Undelivered("unclear", message)
         return found
@@ -329,6 +331,15 @@ def creation(board: Board, issue: Issue, note: str, left_out: set[str]) -> Reque
     """The request that makes `issue`; `note` stands where its text is too long."""
     text = board.format.part(issue.generated, issue.marker, board.format.limit, note)
     return board.create(issue, text, left_out)
+
+
+def _ago(response: Response, seconds: float) -> datetime | None:
+    """A day and `seconds` before the tracker answered, as its clock shows; None where it does not say."""
+    try:
+        now = parsedate_to_datetime(response.headers.get("date", ""))
+        return now.astimezone(timezone.utc) - _BEFORE - timedelta(seconds=max(0.0, seconds))
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
 
 
 def _differs(issue: Issue, memory: Memory) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from sink_scenes import HOOK, HOSTILE, KINDS, ROUTING, START, TOKEN, TRACKERS, Kind, Scene, scene
 from tracker_servers import Call, reply
 
+from whystall.agent_server.sinks import bringing
 from whystall.knowledge_base.store import KnowledgeBase
 
 pytestmark = pytest.mark.anyio
@@ -209,6 +210,39 @@ async def test_what_jira_does_not_find_at_once_is_looked_for_again(tmp_path: Pat
         await s.settle()
         assert len(s.issues) == 1
         assert s.now >= START + 120
+
+
+def _loses_the_first(s: Scene) -> None:
+    s.gate.faults = lambda call: "lost" if call.method == "POST" and len(s.gate.made()) == 1 else None
+
+
+async def test_where_it_cannot_be_told_a_person_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bringing, "PAGES", 1)
+    with scene("github", tmp_path) as s:
+        _loses_the_first(s)
+        s.file()
+        await s.run()
+        for n in range(60):  # others write more issues meanwhile than are looked through
+            s.vendor.create({"title": f"other {n}"})
+        await s.settle()
+        assert s.delivery().error.startswith("unclear: ")
+        assert (s.delivery().parked, len(s.issues)) == (True, 61)
+        monkeypatch.setattr(bringing, "PAGES", 5)
+        s.kb.deliveries.unpark("s")
+        await s.settle()
+        assert (s.delivery().remote, len(s.issues)) == ("1", 61)
+
+
+async def test_a_clock_set_back_makes_no_second_issue(tmp_path: Path) -> None:
+    with scene("gitlab", tmp_path) as s:
+        _loses_the_first(s)
+        s.file()
+        await s.run()
+        s.now -= 30 * 86_400
+        assert await s.run() == s.now + 10  # how long ago it was is not known: it is waited again
+        await s.settle()
+        assert len(s.issues) == 1
+        assert not s.delivery().pending
 
 
 @pytest.mark.parametrize("kind", KINDS)

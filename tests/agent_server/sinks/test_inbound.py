@@ -134,6 +134,24 @@ async def test_what_people_do_there_changes_the_ticket_once(kind: Kind, tmp_path
         assert await sync(s) == 0  # what was told is not news when it is looked for
 
 
+@pytest.mark.parametrize("kind", ["github", "gitlab"])
+async def test_who_sets_the_label_works_on_it(kind: Kind, tmp_path: Path) -> None:
+    with scene(kind, tmp_path, **_SECRETS[kind]) as s:
+        s.file()
+        await s.run()
+        if kind == "gitlab":
+            told: list[dict[str, Any]] = []
+            s.vendor._told = told.append
+            s.vendor.act(1, "label", "bob", "status::acknowledged")
+            event = told[0]
+        else:
+            s.vendor.issues[0]["labels"].append({"name": "acknowledged"})
+            event = {**state_event(s, kind, False), "action": "labeled"}
+        assert hear(s, kind, event) == 1
+        assert s.kb.tickets.get(s.ticket).state == "acknowledged"
+        assert hear(s, kind, event, "again") == 0
+
+
 @pytest.mark.parametrize("kind", TRACKERS)
 async def test_our_own_changes_do_not_come_back(kind: Kind, tmp_path: Path) -> None:
     with scene(kind, tmp_path, **_SECRETS[kind]) as s:
