@@ -69,7 +69,6 @@ class Columns(Model):
     text: list[str]
     created: list[str]
     severity: list[str]
-    state: list[str]
 
 
 class Wording(Model):
@@ -78,7 +77,6 @@ class Wording(Model):
     severity: Severities
     negation: Negation
     sameness: Sameness
-    closed: list[str]
     columns: Columns
 
 

@@ -68,7 +68,7 @@ def classify(
 def _choice(ticket: Ticket, lang: Lang) -> Decision:
     """What the model chooses; `ToolError` where nothing is left open, there is no model, or it does not choose."""
     from whystall.agent_server.choosing import choose, left_open
-    from whystall.agent_server.doors import signals
+    from whystall.agent_server.doors.signals import signals
     from whystall.agent_server.llm.client import ChatClient
     from whystall.agent_server.llm.settings import load_settings
     from whystall.agent_server.llm.wire import LlmError

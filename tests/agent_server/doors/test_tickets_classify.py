@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from byte_servers import bytes_server, http
 
 from whystall.agent_server.desk import Desk
 from whystall.agent_server.doors import cli
@@ -62,3 +63,32 @@ def test_what_is_wrong_is_said(
     status, out, err = whystall(*words)
     assert (status != 0, out) == (True, "")
     assert what in err
+
+
+@pytest.mark.parametrize(("content", "category"), [("1", "access"), ("0", None), ("network", None)])
+def test_a_model_chooses_among_what_is_left_open(
+    whystall: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, content: str, category: str | None
+) -> None:
+    message = {"role": "assistant", "content": content}
+    answer = http(json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}))
+    with bytes_server(answer) as address:
+        monkeypatch.setenv("WHYSTALL_LLM_BASE_URL", f"{address}/v1")
+        monkeypatch.setenv("WHYSTALL_LLM_MODEL", "m")
+        monkeypatch.setenv("WHYSTALL_LLM_STREAM", "false")
+        status, out, err = whystall("2", "--llm", "--json")
+    if category is None:
+        assert (status != 0, "chose none" in err) == (True, True)
+        return
+    assert status == 0, err
+    told = json.loads(out)
+    assert (told["category"], told["classification"]["category"]["by"]) == (category, "model")
+
+
+def test_a_model_that_does_not_answer_is_said(whystall: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+    with bytes_server(http("{}", status="401 Unauthorized")) as address:
+        monkeypatch.setenv("WHYSTALL_LLM_BASE_URL", f"{address}/v1")
+        monkeypatch.setenv("WHYSTALL_LLM_MODEL", "m")
+        status, _, err = whystall("2", "--llm")
+    assert status != 0
+    assert "did not answer" in err
+    assert err.count("\n") == 1
