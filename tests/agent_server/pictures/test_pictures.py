@@ -85,7 +85,7 @@ def test_nothing_is_claimed_beyond_the_verdict(verdict: Verdict) -> None:
     made = card(checkpoint(**changes), "en")
     assert made.look == verdict.value
     labels = [fact.label for fact in made.facts]
-    assert ("Still lacking" in labels) == (verdict is not Verdict.HEALTHY)
+    assert ("Lacking" in labels) == (verdict is not Verdict.HEALTHY)
     if verdict is not Verdict.LIKELY:
         assert made.proofs == []
         assert "Try first" not in labels
