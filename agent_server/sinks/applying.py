@@ -93,7 +93,8 @@ def _move(one: Heard, sink: str, delivery: Delivery, kb: KnowledgeBase, desk: De
     reason = clean(" ".join(one.text.split()), 1000) or f"closed in {sink} by {one.by or 'somebody'}"
     closed_as: ClosedAs | None = one.closed_as
     if closed_as is None or closed_as == "fixed":
-        desk.resolve(ticket.id, reason, who, source, at)
+        # That somebody closed it says nothing of what solved it, and is no lesson.
+        desk.resolve(ticket.id, reason, who, source, at, lesson=bool(one.text.strip()))
     else:
         # Of which it is a duplicate is known in the tracker alone.
         as_: ClosedAs = "wont_fix" if closed_as == "duplicate" else closed_as
