@@ -208,3 +208,32 @@ def test_what_is_not_configured_is_not_there(tmp_path: Path, monkeypatch: pytest
             for headers in ({}, {"Authorization": "Bearer"}, {"Authorization": "Bearer None"}):
                 answer = http.post(path, json={}, headers=headers)
                 assert (answer.status_code, json.loads(answer.text)) == (404, {"error": "not_found"})
+
+
+def test_pictures_are_seen_by_who_has_their_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from whystall.agent_server.doors.web_pictures import picture_routes
+    from whystall.agent_server.doors.web_refusals import Refusals
+    from whystall.agent_server.pictures.store import Pictures
+    from whystall.knowledge_base.store import KnowledgeBase
+
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
+    name = "0123456789abcdef-verdict-en.png"
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / name).write_bytes(b"\x89PNG")
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    pictures = Pictures("http://127.0.0.1:1")
+    shown = pictures.load(f"whystall://artifacts/{name}", "a verdict", time.time())
+    assert shown is not None
+    assert shown.url is not None
+    ended = pictures.load(f"whystall://artifacts/{name}", "a verdict", time.time() - 30 * 86_400)
+    assert ended is not None
+    with KnowledgeBase(tmp_path / "k.db") as kb, serving(list(picture_routes(pictures, Refusals(kb)))) as port:
+        http = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False)
+        path = shown.url.removeprefix("http://127.0.0.1:1")
+        answer = http.get(path)
+        assert (answer.content, answer.headers["content-type"]) == (b"\x89PNG", "image/png")
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        others = [path[:-1] + ("0" if path[-1] != "0" else "1"), path.partition("?")[0]]
+        others += [str(ended.url).removeprefix("http://127.0.0.1:1"), path.replace(name, "..%2fsecret.png")]
+        for other in others:
+            assert http.get(other).status_code == 404, other
