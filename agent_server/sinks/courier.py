@@ -102,7 +102,7 @@ class Courier:
         except Undelivered as error:
             return self._failed(delivery, error)
         except anyio.get_cancelled_exc_class():
-            self._kb.deliveries.release(self._owner)  # we are told to stop; whoever comes next need not wait
+            self._kb.deliveries.waits(*key, delivery.due)  # we are told to stop; whoever comes next need not wait
             raise
         except Exception:
             # A mistake of ours: the delivery waits its turn again, and whoever runs us hears of it.

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from sink_scenes import HOOK, HOSTILE, KINDS, ROUTING, START, TOKEN, TRACKERS, Kind, Scene, scene
 from tracker_servers import Call, reply
@@ -410,14 +411,25 @@ async def test_a_webhook_is_signed_and_says_what_happened(tmp_path: Path) -> Non
 
 
 async def test_two_processes_make_one_issue(tmp_path: Path) -> None:
-    import anyio
-
     with scene("gitlab", tmp_path) as s, KnowledgeBase(tmp_path / "knowledge.db") as other:
         s.file()
         twin = Scene(other, s.settings, s.vendor, s.gate)
         async with anyio.create_task_group() as group:
             group.start_soon(s.run)
             group.start_soon(twin.run)
+        await s.settle()
+        assert len(s.issues) == 1
+
+
+async def test_who_is_told_to_stop_leaves_it_to_the_next(tmp_path: Path) -> None:
+    with scene("gitlab", tmp_path) as s:
+        s.gate.faults = lambda call: "silent"
+        s.file()
+        with anyio.move_on_after(0.3) as stopped:
+            await s.run()
+        assert stopped.cancelled_caught
+        s.gate.faults = None
+        assert s.delivery().owner == ""
         await s.settle()
         assert len(s.issues) == 1
 
