@@ -215,7 +215,7 @@ class _Lines(Iterator[str]):
             self._within = True
         if self._row > ROW:
             raise _TooLarge(f"more than {ROW} characters")
-        return line
+        return line.replace("\0", "\ufffd")  # which csv refuses before Python 3.11
 
     def skip(self) -> None:
         """Pass over what is left of a line that was too long."""
