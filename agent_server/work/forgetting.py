@@ -1,4 +1,6 @@
-"""Forgets what has ended: tasks, messages, alerts, and the memory against replays. Tickets and the audit log stay."""
+"""Forgets what has ended: tasks, messages, alerts, looks, questions, and the memory against replays. Tickets and the
+audit log stay.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Forgetting:
         stamp = told(before)
         # What was taken is remembered at least as long as it could come again, however short the rest is kept.
         seen = min(before.timestamp(), now - KEPT_S)
-        many = self._kb.tasks.forget(stamp) + self._kb.messages.forget(stamp) + self._kb.seen.forget(seen)
+        kb = self._kb
+        many = kb.tasks.forget(stamp) + kb.messages.forget(stamp) + kb.seen.forget(seen)
+        many += kb.wishes.forget(now) + kb.inquiries.forget(stamp)
         many += sum(forget(now) for forget in self._also)
         if many:
             _log.info("%d records of what has ended are forgotten", many)
