@@ -79,9 +79,9 @@ class Conversation:
         place = incoming.place
         key = (place.channel, place.conversation, incoming.sender)
         spoken = await in_thread(lambda: kb.wishes.spoken(*key, now - _SPOKEN_S))
-        who = speaker(incoming, self.settings, spoken.get("lang"))
-        who = replace(who, lang=lang or who.lang, llm=who.llm if llm is None else llm)
         waiting = await in_thread(lambda: kb.wishes.get(*key, now))
+        who = speaker(incoming, self.settings, (waiting or spoken).get("lang"))
+        who = replace(who, lang=lang or who.lang, llm=who.llm if llm is None else llm)
         intent = understand(incoming.text)
         turn = await self._turn(intent, who, now, waiting, spoken)
         return turn, who
@@ -164,6 +164,7 @@ class Conversation:
             "kind": CHOOSE,
             "jobs": [[job.id, job.pid] for job in found.jobs],
             "symptom": who.incoming.text[:_SYMPTOM],
+            "lang": who.lang,
         }
 
         def act() -> Outgoing:
@@ -217,7 +218,7 @@ class Conversation:
         def act() -> Outgoing:
             detail = {"command": intent.name, "sender": who.incoming.sender, "channel": who.incoming.place.channel}
             if wish is not None:
-                kb.wishes.put(*who.key, wish.body(), expires(_moment(now)))
+                kb.wishes.put(*who.key, {**wish.body(), "lang": who.lang}, expires(_moment(now)))
                 kb.audit.put(who.name, "chat.asked", target, "to_confirm", {**detail, "slots": wish.slots})
             elif not who.may_change:
                 kb.audit.put(who.name, "chat.asked", target, "not_allowed", detail)

@@ -46,7 +46,7 @@ def verdict_message(
     view = brief(diagnosis, load_causes(), lang)
     known = words(lang)
     cause, verdict = view["cause"], known["verdicts"][diagnosis.verdict.value]
-    comma = known["marks"]["comma"]
+    apart = known["marks"]["semicolon"]
     if cause is not None:
         lines = [say(lang, "verdict.cause", verdict=verdict, cause=Safe(cause.title.get(lang)))]
     else:
@@ -63,11 +63,11 @@ def verdict_message(
         lines.append(say(lang, "verdict.similar", like))
     if diagnosis.verdict in (Verdict.INCONCLUSIVE, Verdict.LIKELY) and diagnosis.missing:
         lacked = [voiced(lang, code) for code in diagnosis.missing[:_UNSEEN]]
-        lines.append(say(lang, "verdict.lacked", Safe(comma.join(lacked))))
+        lines.append(say(lang, "verdict.lacked", Safe(apart.join(lacked))))
     if view["blind"]:
         left = len(view["blind"]) - _UNSEEN
         more = [say(lang, "jobs.more", left)] if left > 0 else []
-        lines.append(say(lang, "verdict.unseen", Safe(comma.join([*view["blind"][:_UNSEEN], *more]))))
+        lines.append(say(lang, "verdict.unseen", Safe(apart.join([*view["blind"][:_UNSEEN], *more]))))
     number = ticket.id if ticket is not None else diagnosis.ticket
     if number is not None:
         lines.append(say(lang, "verdict.ticket", id=number))

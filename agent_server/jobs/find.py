@@ -7,7 +7,7 @@ import time
 import anyio
 
 from whystall.agent_server.jobs import inventory
-from whystall.agent_server.jobs.models import Inventory, Resolution, Wanted
+from whystall.agent_server.jobs.models import Resolution, Wanted
 from whystall.agent_server.jobs.resolve import resolve
 from whystall.agent_server.jobs.suffering import State, sampled, worst
 
@@ -51,8 +51,3 @@ def _suffers(pids: list[int], look_s: float) -> int | None:
         samples.append(sampled(pids))
         time.sleep(look_s / _SAMPLES)
     return worst(samples)
-
-
-def everything(most: int = inventory.MOST) -> Inventory:
-    """The processes of this host; see `inventory.read`."""
-    return inventory.read(most=most)

@@ -232,3 +232,10 @@ async def test_a_word_that_is_only_unknown_hides_no_job_that_is_named(
     monkeypatch.setattr(conversation, "find", found)
     answer = await chat.says(question)
     assert ("this machine" in answer) is looks, answer
+
+
+async def test_a_number_is_answered_in_the_language_of_the_question(chat: Any) -> None:
+    name = f"pair-{os.getpid()}"
+    with job(TORCHELASTIC_RUN_ID=f"{name}-a", RANK="0"), job(TORCHELASTIC_RUN_ID=f"{name}-b", RANK="0"):
+        assert "是哪一个" in await chat.says(f"{name} 为什么慢")
+        assert "正在查看" in await chat.says("1")
