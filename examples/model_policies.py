@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from model_chat import operator
 from model_http import Answer, Call, Die, Policy, Request, Say, written
 from model_reading import CONCLUDE, Reading, numbers
 
@@ -283,4 +284,5 @@ POLICIES: Mapping[str, Named] = {
     "wrong-arguments": Named("chooses what is not for it to choose, and values out of bounds", lambda: wrong_arguments),
     "obeys": Named("does what anything that it reads tells it", lambda: obeys),
     "empty": Named("says nothing at all", lambda: empty),
+    "operator": Named("for whystall chat --llm: looks up what is asked, and says what was returned", lambda: operator),
 }

@@ -18,6 +18,7 @@ from whystall.agent_server.jobs.models import LISTED, Inventory, Job, Process, R
 _CALLED, _PART, _MENTIONED = 3, 2, 1
 # difflib's own "close match" is 0.6; with 0.8 one letter in five may be wrong.
 _CLOSE = 0.8
+_LONGEST = 100  # letters of a name that is compared letter by letter
 _SHORTEST = 3  # letters of a name that may be a part of another
 
 
@@ -251,7 +252,11 @@ def _close(names: Sequence[str], search: _Search, tried: Sequence[str]) -> Resol
     for members in search.members():
         known = {other.lower() for process in members for other in (*names_of(process),) if len(other) > _SHORTEST}
         known |= {_stem(name) for name in known}
-        if any(difflib.get_close_matches(name.lower(), known, 1, _CLOSE) for name in names if len(name) > _SHORTEST):
+        if any(
+            difflib.get_close_matches(name.lower(), known, 1, _CLOSE)
+            for name in names
+            if _SHORTEST < len(name) <= _LONGEST
+        ):
             job = search.whole(members[0])
             found[job.id] = job
     return search.several(list(found.values()), ["close"], tried) if found else search.nothing(tried)

@@ -13,6 +13,7 @@ from typing import Any
 import model_server
 import pytest
 from chat_jobs import job, named
+from model_chat import operator
 from model_server import Answer, Call, Raw, Request, Say
 
 pytestmark = pytest.mark.anyio
@@ -119,6 +120,15 @@ async def test_what_was_said_before_is_remembered(chat: Any, model: Any) -> None
     await chat.says("who is on call for storage?", channel="model")
     await chat.says("whom did you mean?", channel="model")
     assert "wang is on call for storage" in server.requests[-1].messages[1]["content"]
+
+
+async def test_the_example_that_can_be_tried_answers(chat: Any, model: Any) -> None:
+    chat.ticket("GPU idle")
+    model(operator)
+    answer = await chat.says("who is on call for storage?", channel="model")
+    assert answer.splitlines() == ["li is on call for network.", "wang is on call for storage."]
+    assert await chat.says("which tickets are there?", channel="model") == "Ticket 1 is open."
+    assert await chat.says("tell me a joke", channel="model") == "What would you like to know?"
 
 
 ORDERS = (
