@@ -49,7 +49,7 @@ def _apply(one: Heard, sink: str, settings: SinkSettings, kb: KnowledgeBase, des
     own = bool(account) and one.by.casefold() == account.casefold()
     if one.comment:
         return 0 if own or own_comment(one.text) is not None else _comment(one, sink, delivery, kb, desk, now)
-    if own or one.phase is None or (is_tracker(settings) and not _news(one, memory)):
+    if own or one.phase is None or not _news(one, memory, is_tracker(settings)):
         return 0
     try:
         changed = _move(one, sink, delivery, kb, desk, now)
@@ -60,15 +60,26 @@ def _apply(one: Heard, sink: str, settings: SinkSettings, kb: KnowledgeBase, des
             f"sink:{sink}", "sink.refused", f"ticket:{delivery.ticket}", error.code.value, {"why": error.message}
         )
         changed = False
-    kb.deliveries.note(sink, delivery.ticket, {"phase": one.phase})
+    kb.deliveries.note(sink, delivery.ticket, {"phase": one.phase, "heard": one.changed})
+    over = phase_of(kb.tickets.get(delivery.ticket)) == "over"
+    if is_tracker(settings) and over != (one.phase == "over"):
+        kb.deliveries.again(sink, delivery.ticket)  # our ticket stays as it is, and so shall the issue
     return int(changed)
 
 
-def _news(one: Heard, memory: Memory) -> bool:
-    """Whether people changed the state there, after what we last did there."""
+def _news(one: Heard, memory: Memory, tracker: bool) -> bool:
+    """Whether people changed the state there, after what we last did to it, and what we last heard of it.
+
+    What is told late, after what happened later, is no news: webhooks overtake each other.
+    """
+    at, heard = point(one.changed), point(memory.heard)
+    if at is not None and heard is not None and at < heard:
+        return False
+    if not tracker:
+        return True
     if one.phase == memory.phase:
         return False
-    at, ours = point(one.changed), point(memory.stamp)
+    ours = point(memory.stamp)
     return at is None or ours is None or at > ours
 
 

@@ -206,13 +206,16 @@ class Bringing:
             "phase": issue.phase,
         }
         edit = changes(issue, memory, seen, merged)
+        if seen.phase == issue.phase:  # else people changed it, of which we are still to hear
+            fields["stamp"] = seen.changed
         while True:
             for request in self._board.edit(ref, edit, seen, set(self._memory.left_out)):
                 response = await self._send(request, allowed=(400, 422))
                 if response.status >= 300:
                     self._leave_out(request, response)
                     break
-                fields["stamp"] = self._board.stamp(response) or memory.stamp
+                if edit.phase is not None:
+                    fields["stamp"] = self._board.stamp(response) or memory.stamp
             else:
                 break
         if isinstance(self._board, Jira) and edit.phase is not None:

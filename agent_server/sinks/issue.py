@@ -98,8 +98,9 @@ class Memory(BaseModel):
     there is told from what we did. `nonce`: unguessable, made before anything is sent. `generated`: hash of our part of
     the text; `hands_off`: people took the marks of our part away. `events`: number of the last one told, `comments`:
     how many of people's; `saying`: number of the one whose comment may be there already, with so many of
-    people's. `stamp`: time of the tracker at our last change. `looks`: how often it was searched in vain for what may
-    have been created. `left_out`: fields that it does not take.
+    people's. `stamp`: time of the tracker when the state was last as we wanted it; `heard`: of the last news of the
+    state. `looks`: how often it was searched in vain for what may have been created. `left_out`: fields that it does
+    not take.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -117,6 +118,7 @@ class Memory(BaseModel):
     saying: int | None = None
     saying_comments: int = 0
     stamp: str = ""
+    heard: str = ""
     looks: int = 0
     left_out: list[str] = Field(default_factory=list)
 
