@@ -302,10 +302,13 @@ class _View:
         return Safe(self._marks["comma"].join(parts))
 
     def _how_long(self, culprit: Culprit) -> Safe:
+        once = culprit.count == 1
+        # Of older diagnoses the longest is that of a part.
+        longest = None if once or (culprit.max_ms or 0) < (culprit.latency_ms or 0) else culprit.max_ms
         measured: list[tuple[str, float | None, str]] = [
-            ("each", culprit.latency_ms, "ms"),
-            ("longest", culprit.max_ms, "ms"),
-            ("count", culprit.count, "count"),
+            ("took" if once else "each", culprit.latency_ms, "ms"),
+            ("longest", longest, "ms"),
+            ("once" if once else "count", culprit.count, "count"),
             ("every", culprit.period_s, "s"),
             ("per_step", culprit.per_step_ms, "ms"),
             ("share", culprit.window_pct, "pct"),

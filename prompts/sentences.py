@@ -18,8 +18,8 @@ _FILE = (
     "window_pct",
     "episodes",
     "episode_ms",
+    "episode_max_ms",
     "episode_bytes",
-    "max_ms",
     "period_s",
     "blocked_pct",
     "sleep_pct",
@@ -155,6 +155,9 @@ class Voice:
 
     def metric(self, name: str, value: float, unit: str, kind: str = "") -> Safe:
         """A number in words, as `kind` of finding says it."""
+        once = self._words["one"].get(name) if value == 1 and unit == "count" else None
+        if once is not None and name not in self._words["of_kind"].get(kind, {}):
+            return Safe(once)
         return Safe(self._of_kind(kind, "metrics", name).format(quantity(value, unit)))
 
     def _of_kind(self, kind: str, group: str, name: str) -> str:

@@ -140,7 +140,7 @@ def culprit(conclusion: Conclusion, findings: Sequence[Finding]) -> Culprit | No
         code=fact("code"),
         count=int(count) if count is not None else None,
         latency_ms=latency,
-        max_ms=metrics.get("max_ms"),
+        max_ms=metrics.get("episode_max_ms" if "episode_ms" in metrics else "max_ms"),
         period_s=metrics.get("period_s"),
         window_pct=first.window_pct or None,
         rank=next((f.subject.rank for f in same if f.subject.rank is not None), None),

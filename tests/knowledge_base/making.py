@@ -121,6 +121,7 @@ def checkpoint(path: str = PATH, comm: str = "train", **changes: Any) -> Diagnos
         period_s=3.2,
         episodes=3,
         episode_ms=1230,
+        episode_max_ms=1300,
         episode_bytes=50 * 1024 * 1024,
     )
     off = finding(

@@ -6,7 +6,7 @@ import pytest
 from making import checkpoint
 
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import Assessment, CauseState, Claim, Diagnosis, Lang, Reasoning, Usage
+from whystall.knowledge_base.models import Assessment, CauseState, Claim, Culprit, Diagnosis, Lang, Reasoning, Usage
 from whystall.knowledge_base.present import TEXT_LIMIT, diagnosis_text
 from whystall.knowledge_base.tickets.drafting import draft, ticket_markdown
 from whystall.tools.contract.result import BlindSpot
@@ -85,8 +85,8 @@ def test_a_finding_is_told_in_full_once_and_then_in_short() -> None:
     assert "1.23 s each" in told
     named = next(line for line in text.splitlines() if line.startswith("- Too many small syncs"))
     assert "1.23 s each" in named
-    assert "longest" in told
-    assert "longest" not in named
+    assert "% blocked" in told
+    assert "% blocked" not in named
 
 
 def test_a_story_cannot_break_markdown() -> None:
@@ -101,3 +101,19 @@ def test_remedies_that_the_model_would_try_first_go_first() -> None:
     text = diagnosis_text(found, CAUSES, "en")
     remedies = {r.id: r.text.en for r in CAUSES["sync_checkpoint_write"].remedies}
     assert text.index(remedies["checkpoint_less_often"]) < text.index(remedies["async_checkpoint"])
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"latency_ms": 1100, "max_ms": 1300, "count": 4}, "1.1 s each, longest 1.3 s, 4 times"),
+        ({"latency_ms": 8000, "max_ms": 8000, "count": 1}, "8 s, once"),
+        # as older diagnoses are stored: the longest call, which is a part of each
+        ({"latency_ms": 1100, "max_ms": 979, "count": 4}, "1.1 s each, 4 times"),
+        ({"count": 1}, "once"),
+    ],
+)
+def test_how_long_it_took_does_not_contradict_itself(known: dict[str, float], said: str) -> None:
+    plain = checkpoint()
+    told = plain.model_copy(update={"culprit": Culprit(**known)})
+    assert f"How long: {said}\n" in diagnosis_text(told, CAUSES, "en")

@@ -54,7 +54,8 @@ def _kind(
 
 _LATENCY = {"count": "count", "total_ms": "ms", "p50_ms": "ms", "p99_ms": "ms", "max_ms": "ms"}
 # Slow calls on one file, or on one numbered series of files (checkpoints). An episode is a run of calls on the
-# same file by the same thread; its latency is what the caller suffered, its period the time between starts.
+# same file by the same thread; its latency is what the caller suffered, its period the time between starts. `max_ms` is
+# of a single call, `episode_max_ms` of an episode.
 _FILE = {
     **_LATENCY,
     "bytes": "bytes",
@@ -66,6 +67,7 @@ _FILE = {
     "period_s": "s",
     "episodes": "count",
     "episode_ms": "ms",
+    "episode_max_ms": "ms",
     "episode_bytes": "bytes",
 }
 _RANK_SLOW = {

@@ -92,6 +92,7 @@ def _storm(name: FileClass, thread: dict[str, Any], totals: pl.DataFrame, record
             "window_pct": min(100.0, thread["pct"]),
             "episodes": thread["count"],
             "episode_ms": thread["wall_ns"] / 1e6 / count,
+            "episode_max_ms": thread["max_ns"] / 1e6,
             "episode_bytes": size / count,
             **{f"{part}_pct": 100 * thread[f"{part}_ns"] / max(thread["wall_ns"], 1) for part in PARTS},
         },

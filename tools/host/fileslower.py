@@ -179,6 +179,7 @@ def _finding(
     times = Counter(e.calls[0].path for e in runs)
     # The median, because a file may have been written in part before the window.
     each = statistics.median(b / times[p] for p, b in counted.items()) if counted else total_bytes / len(runs)
+    durations = [e.duration_ns for e in runs]
     metrics: dict[str, float] = {
         "count": len(group),
         "total_ms": total / 1e6,
@@ -188,7 +189,8 @@ def _finding(
         "bytes": total_bytes,
         "window_pct": share,
         "episodes": len(runs),
-        "episode_ms": statistics.median(e.duration_ns for e in runs) / 1e6,
+        "episode_ms": statistics.median(durations) / 1e6,
+        "episode_max_ms": max(durations) / 1e6,
         "episode_bytes": each,
         **{f"{name}_pct": 100 * sum(r[f"{name}_ns"] for r in group) / max(total, 1) for name in PARTS},
     }

@@ -52,7 +52,7 @@ _AFTER = (
     ("each", r"^ (?:(?:long )?each|apiece|per (?:call|episode|request|sync|fsync|write|read|checkpoint))\b"),
 )
 _PLAYED_BY = {
-    "max": ("max_ms", "episode_ms", "p99_ms", "queue_p99_ms"),
+    "max": ("max_ms", "episode_max_ms", "episode_ms", "p99_ms", "queue_p99_ms"),
     "p50": ("p50_ms", "episode_ms"),
     "p99": ("p99_ms", "queue_p99_ms"),
     "period": ("period_s",),

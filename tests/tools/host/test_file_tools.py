@@ -38,7 +38,8 @@ def test_a_checkpoint_is_one_finding_with_its_series_cost_and_period() -> None:
     assert finding.severity is Severity.MAJOR
     metrics = finding.metrics
     assert metrics["episodes"] == 6
-    assert metrics["episode_ms"] == pytest.approx(620)
+    assert metrics["episode_ms"] == metrics["episode_max_ms"] == pytest.approx(620)
+    assert metrics["max_ms"] == pytest.approx(600)
     assert metrics["period_s"] == pytest.approx(2)
     assert metrics["episode_bytes"] == 50 << 20
     assert metrics["window_pct"] == pytest.approx(100 * 6 * 0.62 / 12)
