@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.app import App
     from whystall.agent_server.outbound.client import Client
     from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.work.triage import Triage
     from whystall.knowledge_base.journal.tasks import Task
 
 _CHATS_AT_ONCE = 8
@@ -47,9 +48,12 @@ class Service:
     async def run(self) -> None:
         """Work until cancelled. Raises `ToolError` (io_error) where the knowledge base cannot be locked."""
         from whystall.agent_server.outbound.client import Client
+        from whystall.agent_server.work.triage import KIND, Triage
 
+        triage = Triage(self.app, self.desk, self.settings.triage)
         async with Client() as client:
-            self.worker = Worker(self.kb, Work(self._tasks(), self._steps(client), self._begin))
+            work = Work(self._tasks(triage), self._steps(client), self._begin, {KIND: triage.given_up})
+            self.worker = Worker(self.kb, work)
             await self.worker.run()
 
     @property
@@ -65,12 +69,12 @@ class Service:
         self.kb.messages.release(time.time())
         self.kb.deliveries.release()
 
-    def _tasks(self) -> dict[str, tuple[int, Mapping[str, Handler]]]:
+    def _tasks(self, triage: Triage) -> dict[str, tuple[int, Mapping[str, Handler]]]:
         from whystall.agent_server.work.tell import Tell
-        from whystall.agent_server.work.triage import KIND, TELL, Triage
+        from whystall.agent_server.work.triage import KIND, TELL
 
         lanes: dict[str, tuple[int, Mapping[str, Handler]]] = {
-            "triage": (1, {KIND: Triage(self.app, self.desk, self.settings.triage).handle}),
+            "triage": (1, {KIND: triage.handle}),
             "tell": (_TELLS_AT_ONCE, {TELL: Tell(self.kb, self.pictures.make).handle}),
         }
         if self.vendors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import anyio
 from anyio.abc import TaskGroup
@@ -30,8 +30,16 @@ class TaskLane:
     """Does tasks of the kinds of `handlers`, at most `width` at once. Its `step` is that of a `Lane`."""
 
     def __init__(
-        self, kb: KnowledgeBase, handlers: Mapping[str, Handler], width: int, owner: str, group: TaskGroup
+        self,
+        kb: KnowledgeBase,
+        handlers: Mapping[str, Handler],
+        width: int,
+        owner: str,
+        group: TaskGroup,
+        given_up: Mapping[str, Callable[[Task], None]],
     ) -> None:
+        """`given_up`: of some kinds, what is stored together with that a task failed for good."""
+        self._given_up = given_up
         self._kb = kb
         self._handlers = handlers
         self._width = width
@@ -116,8 +124,14 @@ class TaskLane:
             self._kb.tasks.done(task.id)
 
     def _failed(self, task: Task, why: str) -> None:
+        tell = self._given_up.get(task.kind)
         with self._kb.transaction():
             self._kb.tasks.failed(task.id, clean(why, _REASON))
+            if tell is not None:
+                try:
+                    tell(task)
+                except ToolError as error:  # what it was about may be gone
+                    _log.warning("task %s: %s", task.key, error)
             self._kb.audit.put("engine", "task.failed", task.key, "failed", {"kind": task.kind, "why": why[:_REASON]})
 
 

@@ -103,6 +103,10 @@ class Triage:
             return
         await self._look(task, ticket, found.pid, process)
 
+    def given_up(self, task: Task) -> None:
+        """The task failed for good, in the transaction that stores so: its ticket says that nobody looked."""
+        self._desk.triaged(str(task.payload.get("ticket", "")), "failed:internal", now=_now())
+
     async def _look(self, task: Task, ticket: Ticket, pid: int, process: str) -> None:
         params = DiagnoseParams(
             pid=pid,

@@ -18,6 +18,7 @@ from whystall.agent_server.work.lane import Lane, Step
 from whystall.agent_server.work.lock import worker_lock
 from whystall.agent_server.work.pulse import Pulse
 from whystall.agent_server.work.task_lane import TaskLane
+from whystall.knowledge_base.journal.tasks import Task
 
 if TYPE_CHECKING:
     from whystall.knowledge_base.store import KnowledgeBase
@@ -29,12 +30,13 @@ _log = logging.getLogger("whystall.work")
 @dataclass(frozen=True)
 class Work:
     """What there is to do. `tasks`: per lane how many at once, and what does which kind; `steps`: the other lanes;
-    `begin`: is called when nobody else works, before anything is done.
+    `begin`: is called when nobody else works, before anything is done. `given_up`: see `TaskLane`.
     """
 
     tasks: Mapping[str, tuple[int, Mapping[str, Handler]]] = field(default_factory=dict)
     steps: Mapping[str, Step] = field(default_factory=dict)
     begin: Callable[[], None] = lambda: None
+    given_up: Mapping[str, Callable[[Task], None]] = field(default_factory=dict)
 
 
 class Worker:
@@ -86,7 +88,7 @@ class Worker:
         pulse = Pulse(self._kb)
         async with anyio.create_task_group() as group:
             for name, (width, handlers) in self._work.tasks.items():
-                lane = TaskLane(self._kb, handlers, width, self._owner, group)
+                lane = TaskLane(self._kb, handlers, width, self._owner, group, self._work.given_up)
                 self.lanes.append(Lane(name, lane.step))
             self.lanes += [Lane(name, step) for name, step in self._work.steps.items()]
             group.start_soon(pulse.run)

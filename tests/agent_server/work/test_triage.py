@@ -198,6 +198,18 @@ async def test_a_look_that_fails_for_good_is_told(app: App, code: ErrorCode, mon
     assert analysis.triage == f"failed:{code.value}"
 
 
+async def test_a_triage_that_is_given_up_is_told(app: App) -> None:
+    bench = Bench(app, None)
+    ticket = bench.ticket()
+    bench.kb.tasks.add(KIND, f"triage:{ticket.id}", {"ticket": ticket.id})
+    task = bench.kb.tasks.by_key(f"triage:{ticket.id}")
+    assert task is not None
+    bench.triage.given_up(task)
+    analysis = bench.kb.tickets.get(ticket.id).analysis
+    assert analysis is not None
+    assert analysis.triage == "failed:internal"
+
+
 async def test_a_look_that_cannot_be_made_now_is_made_later(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     async def busy(*_given: Any, **_how: Any) -> None:
         raise ToolError(ErrorCode.BUSY, "another window is open", "wait")

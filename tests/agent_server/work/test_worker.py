@@ -41,10 +41,15 @@ def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
 
 @asynccontextmanager
 async def working(
-    kb: KnowledgeBase, handlers: dict[str, Handler] | None = None, width: int = 1, **steps: Step
+    kb: KnowledgeBase,
+    handlers: dict[str, Handler] | None = None,
+    width: int = 1,
+    given_up: dict[str, Callable[[Task], None]] | None = None,
+    **steps: Step,
 ) -> AsyncIterator[Worker]:
     """A worker while the block runs."""
-    worker = Worker(kb, Work({"tasks": (width, handlers)} if handlers else {}, steps))
+    tasks = {"tasks": (width, handlers)} if handlers else {}
+    worker = Worker(kb, Work(tasks, steps, given_up=given_up or {}))
     async with anyio.create_task_group() as group:
         group.start_soon(worker.run)
         yield worker
@@ -122,11 +127,15 @@ async def test_a_conversation_keeps_its_order_and_holds_up_no_other(kb: Knowledg
 
 async def test_no_more_than_the_width_at_once(kb: KnowledgeBase) -> None:
     inside = most = ended = 0
+    full = anyio.Event()
 
     async def work(_task: Task) -> None:
         nonlocal inside, most, ended
         inside += 1
         most = max(most, inside)
+        if inside == 3:
+            full.set()
+        await full.wait()
         await anyio.sleep(0.01)
         inside -= 1
         ended += 1
@@ -175,8 +184,10 @@ async def test_a_task_that_ends_the_process_again_and_again_is_given_up(kb: Know
     for _ in range(ATTEMPTS):  # processes that were killed in the middle of it
         assert kb.tasks.take(["a"], "dead", time.time(), 60) is not None
         kb.tasks.release_all(time.time())
-    async with working(kb, {"a": work}):
+    told: list[str] = []
+    async with working(kb, {"a": work}, given_up={"a": lambda task: told.append(task.key)}):
         await until(lambda: state_of(kb, "poison") == "failed")
+    assert told == ["poison"]
 
 
 async def test_stopping_unwinds_what_runs_and_gives_it_back(kb: KnowledgeBase) -> None:
