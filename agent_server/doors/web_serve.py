@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from whystall.agent_server.doors.http_server import HttpServer, url
-from whystall.agent_server.doors.web_app import HEALTH, health_route, web_app
+from whystall.agent_server.doors.web_app import health_route, web_app
 from whystall.agent_server.doors.web_refusals import Refusals
 
 if TYPE_CHECKING:
@@ -26,15 +26,13 @@ class Server:
     def __init__(self, service: Service | None, door: Door | None, mcp: Starlette | None) -> None:
         self._service = service
         self._door = door
-        routes = list(routes_of(service))
-        self.paths = [route.path for route in routes]
         self.works = service is not None and service.settings.server.worker
-        self._http = HttpServer(web_app(routes, mcp))
+        self._http = HttpServer(web_app(list(routes_of(service)), mcp))
         self._work: anyio.CancelScope | None = None
 
     def told(self, listener: socket.socket) -> list[str]:
         """What there is besides MCP, a line each."""
-        lines = [url(listener, path) for path in self.paths if path != HEALTH]
+        lines = [f"{what} at {url(listener, path)}" for what, path in _places(self._service)]
         return [*lines, *(["works on what comes in"] if self.works else [])]
 
     async def serve_on(self, listener: socket.socket) -> None:
@@ -65,6 +63,21 @@ class Server:
         self._http.leave()
         if self._work is not None:
             self._work.cancel()
+
+
+def _places(service: Service | None) -> Iterator[tuple[str, str]]:
+    """What is taken in, and where; a schedule's address is for those who have its token."""
+    if service is None or not service.settings.server.web:
+        return
+    if service.intake is not None:
+        yield "alerts", "/alerts/alertmanager"
+    for name in service.settings.chat:
+        yield f"chat {name}", f"/chat/{name}"
+    for name in service.settings.sinks:
+        yield f"news of {name}", f"/sinks/{name}"
+    if service.settings.server.calendar_token is not None:
+        for name in service.settings.oncall.schedules:
+            yield f"schedule {name}", f"/oncall/{name}.ics"
 
 
 def routes_of(service: Service | None) -> Iterator[Route]:
