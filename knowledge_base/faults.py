@@ -6,12 +6,13 @@ import hashlib
 import re
 
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import Diagnosis
+from whystall.knowledge_base.models import Diagnosis, Verdict
 from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.text import path_pattern
 
 _KEY_VERSION = 1
+_SURE = {Verdict.CONFIRMED, Verdict.LIKELY}
 _SHARED_PATHS = re.compile(
     r"^/(dev|proc|sys|usr|lib|lib32|lib64|libx32|bin|sbin|etc|boot|run)/|/(site|dist)-packages/|/lib/python[\d.]*/|^/memfd:"
 )
@@ -72,6 +73,24 @@ def fault_key(diagnosis: Diagnosis) -> str | None:
     if not host:
         return None
     return f"{key}@{host}" if what is None else f"{key}@{host}/{what}"
+
+
+def same_fault(one: Diagnosis, other: Diagnosis) -> bool:
+    """Whether both are shown to be one fault of one job, and do not only look alike: both found the same cause, and
+    what tells the job is the same (`fault_key`), or the process is.
+    """
+    if one.cause is None or not {one.verdict, other.verdict} <= _SURE or dedup_key(one) != dedup_key(other):
+        return False
+    key = fault_key(one)
+    if key is None or key != fault_key(other):
+        return False
+    _, at, place = key.partition("@")
+    return not at or "/" in place or _process(one) == _process(other) != 0
+
+
+def _process(diagnosis: Diagnosis) -> int:
+    """The process that was seen to suffer; 0: of ranks none was."""
+    return diagnosis.victim.pid if diagnosis.victim is not None else 0
 
 
 def names_a_job(path: str, comm: str) -> bool:

@@ -21,7 +21,6 @@ from whystall.agent_server.alerts.reports import What, flood_report, joined, mes
 from whystall.agent_server.alerts.routefile import check_names, load
 from whystall.agent_server.alerts.tree import match
 from whystall.agent_server.desk import Desk
-from whystall.knowledge_base.tickets.life import original_of
 from whystall.knowledge_base.tickets.models import LIVE
 from whystall.knowledge_base.times import moment
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -254,17 +253,20 @@ class Groups:
         """No alert that was told of fires any more: its ticket is resolved, where it is that of no other."""
         ticket = self._live(group)
         done = Flushed(group.id, "over", group.ticket, told=len(look.done), held=len(look.held))
-        if ticket is not None and receiver.resolved == "resolve" and ticket.origin == "alert":
-            tickets = [ticket.id, *(link.ticket for link in ticket.links if link.kind == "duplicated_by")]
-            if not self._kb.alerts.firing_on(tickets, group.id):
-                from whystall.prompts.render import words
+        resolves = receiver.resolved == "resolve"
+        if ticket is not None and resolves and ticket.origin == "alert" and not self._fires_elsewhere(ticket, group):
+            from whystall.prompts.render import words
 
-                because = str(words(receiver.lang)["alerts"]["resolved"])
-                at = datetime.fromtimestamp(now, timezone.utc)
-                self._desk.resolve(ticket.id, because, BY, "alerts", at, lesson=False)
+            because = str(words(receiver.lang)["alerts"]["resolved"])
+            at = datetime.fromtimestamp(now, timezone.utc)
+            self._desk.resolve(ticket.id, because, BY, "alerts", at, lesson=False)
         if not group.flood:
             self._say("over", group, receiver, self._summary(look.done), look, now)
         return group, done
+
+    def _fires_elsewhere(self, ticket: Ticket, group: Group) -> bool:
+        """Whether an alert of another group fires that is told of in `ticket`, or in one that is counted there."""
+        return self._kb.alerts.firing_on(self._kb.tickets.counted_in(ticket.id), group.id)
 
     def _say(
         self,
@@ -310,14 +312,7 @@ class Groups:
 
     def _ticket(self, group: Group) -> Ticket | None:
         """The ticket of the group; where it is a duplicate by now, the one it is a duplicate of."""
-        if group.ticket is None:
-            return None
-        ticket = self._kb.tickets.get(group.ticket)
-        seen = {ticket.id}
-        while (other := original_of(ticket)) is not None and other not in seen:
-            seen.add(other)
-            ticket = self._kb.tickets.get(other)
-        return ticket
+        return None if group.ticket is None else self._kb.tickets.original(group.ticket)
 
     def _live(self, group: Group) -> Ticket | None:
         """The live ticket that the group is counted in: its own, or that of an earlier group of the same alerts."""

@@ -49,7 +49,10 @@ def _apply(one: Heard, sink: str, settings: SinkSettings, kb: KnowledgeBase, des
     own = bool(account) and one.by.casefold() == account.casefold()
     if one.comment:
         return 0 if own or own_comment(one.text) is not None else _comment(one, sink, delivery, kb, desk, now)
-    if own or one.phase is None or not _news(one, memory, is_tracker(settings)):
+    if own or one.phase is None or _late(one, memory):
+        return 0
+    if is_tracker(settings) and not _news(one, memory):
+        kb.deliveries.note(sink, delivery.ticket, {"heard": one.changed})
         return 0
     try:
         changed = _move(one, sink, delivery, kb, desk, now)
@@ -67,19 +70,17 @@ def _apply(one: Heard, sink: str, settings: SinkSettings, kb: KnowledgeBase, des
     return int(changed)
 
 
-def _news(one: Heard, memory: Memory, tracker: bool) -> bool:
-    """Whether people changed the state there, after what we last did to it, and what we last heard of it.
-
-    What is told late, after what happened later, is no news: webhooks overtake each other.
-    """
+def _late(one: Heard, memory: Memory) -> bool:
+    """Whether something that happened later was heard of before: webhooks overtake each other."""
     at, heard = point(one.changed), point(memory.heard)
-    if at is not None and heard is not None and at < heard:
-        return False
-    if not tracker:
-        return True
+    return at is not None and heard is not None and at < heard
+
+
+def _news(one: Heard, memory: Memory) -> bool:
+    """Whether people changed the state there, after what we last did to it."""
     if one.phase == memory.phase:
         return False
-    ours = point(memory.stamp)
+    at, ours = point(one.changed), point(memory.stamp)
     return at is None or ours is None or at > ours
 
 

@@ -64,11 +64,17 @@ def again(ticket: Ticket, fresh: Ticket) -> Ticket:
 
 
 def merged(ticket: Ticket, duplicate: Ticket) -> Ticket:
-    """`ticket` with the diagnosis of its `duplicate`, where that is a newer one of the same fault, or the only one."""
-    if duplicate.fault is None or ticket.fault not in (None, duplicate.fault):
+    """`ticket` with the diagnosis of its `duplicate`, where that is a newer one of the same fault, or the only one, and
+    as bad as the worse of both.
+    """
+    if duplicate.fault is not None and ticket.fault in (None, duplicate.fault):
+        named = duplicate.diagnosed().model_copy(update={"ticket": ticket.id})
+        ticket = _newer(ticket, duplicate.model_copy(update={"diagnosis": named}))
+    known, worse = ticket.classification, duplicate.classification
+    if known is None or worse is None or duplicate.severity.rank <= ticket.severity.rank or _by_person(known.severity):
         return ticket
-    named = duplicate.diagnosed().model_copy(update={"ticket": ticket.id})
-    return _newer(ticket, duplicate.model_copy(update={"diagnosis": named}))
+    classes = known.model_copy(update={"severity": worse.severity, "source_severity": worse.source_severity})
+    return ticket.model_copy(update={"severity": duplicate.severity, "classification": classes})
 
 
 def _newer(ticket: Ticket, fresh: Ticket) -> Ticket:
@@ -82,12 +88,14 @@ def _newer(ticket: Ticket, fresh: Ticket) -> Ticket:
 
 
 def _classes(ticket: Ticket, fresh: Ticket) -> dict[str, object]:
-    """The classes of `fresh` for `ticket`; what a person decided stays."""
+    """The classes of `fresh` for `ticket`; what a person decided stays, and it gets no milder than its sender said."""
     before, made = ticket.classification, fresh.classification
     names = ("category", "component", "severity")
     if before is not None and made is not None:
         decided = {name: getattr(before, name) for name in names}
-        kept = {name: d for name, d in decided.items() if d.by.startswith("person:")}
+        kept = {name: d for name, d in decided.items() if _by_person(d)}
+        if before.severity.by.startswith("label:") and ticket.severity.rank > fresh.severity.rank:
+            kept["severity"] = before.severity
         made = made.model_copy(update={**kept, "source_severity": before.source_severity})
     if made is None:
         return {name: getattr(fresh, name) for name in names}
@@ -97,6 +105,10 @@ def _classes(ticket: Ticket, fresh: Ticket) -> dict[str, object]:
         "component": made.component.value,
         "severity": Severity(made.severity.value),
     }
+
+
+def _by_person(decision: Decision) -> bool:
+    return decision.by.startswith("person:")
 
 
 def severity(diagnosis: Diagnosis) -> Severity:

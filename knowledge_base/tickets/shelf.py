@@ -57,6 +57,20 @@ class Tickets:
         with self._file.read() as db:
             return self._get(db, id)
 
+    def original(self, id: str) -> Ticket:
+        """The ticket that `id` turned out to be a duplicate of, at the end of the chain; itself where it is none."""
+        with self._file.read() as db:
+            return self._original(db, self._get(db, id))
+
+    def counted_in(self, id: str) -> Sequence[str]:
+        """Ids of ticket `id` and of all that are counted in it: its duplicates, theirs, and so on."""
+        with self._file.read() as db:
+            found = [id]
+            for one in found:  # grows while it is gone through
+                links = self._get(db, one).links
+                found += [link.ticket for link in links if link.kind == "duplicated_by" and link.ticket not in found]
+        return found
+
     def list(self, wanted: Wanted | None = None, limit: int = 100) -> Sequence[Ticket]:
         """Tickets whole, last changed first."""
         with self._file.read() as db:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from making import checkpoint
@@ -12,9 +13,9 @@ from making import checkpoint
 from whystall.agent_server.desk import Desk
 from whystall.agent_server.settings.model import Settings
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.models import Diagnosis, Verdict
+from whystall.knowledge_base.models import Culprit, Diagnosis, Verdict
 from whystall.knowledge_base.store import KnowledgeBase
-from whystall.knowledge_base.tickets.models import Decision
+from whystall.knowledge_base.tickets.models import Decision, Ticket
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Severity
 
@@ -167,6 +168,70 @@ def test_an_older_ticket_of_the_same_fault_survives(kb: KnowledgeBase) -> None:
     assert [(link.kind, link.ticket) for link in gone.links] == [("duplicate", older)]
     again = desk.file(report("step time of job 9 went up on its second node since noon"), now=NOW)
     assert (again.new, again.ticket.id) == (False, older)
+
+
+def generic(id: str, pid: int, **changes: Any) -> Diagnosis:
+    """Of a program that any job may run, throttled: its control group is a common one, no file tells the job."""
+    found = checkpoint(id=id, comm="python3", target=f"pid {pid} (python3)", cause="cpu_throttled", **changes)
+    assert found.victim is not None
+    who = found.victim.model_copy(update={"pid": pid, "tid": pid, "comm": "python3"})
+    culprit = Culprit(pid=pid, tid=pid, comm="python3", cgroup="/user.slice")
+    return found.model_copy(update={"victim": who, "culprit": culprit})
+
+
+def two(kb: KnowledgeBase, desk: Desk, first: Diagnosis, second: Diagnosis) -> tuple[Ticket, Ticket]:
+    """Two tickets of different words, with a diagnosis each; both as they are then."""
+    one = desk.file(report("step time of the vision model went up"), now=NOW).ticket
+    other = desk.file(report("the speech model trains at half its speed"), now=NOW).ticket
+    desk.attach(one.id, stored(kb, first), now=NOW)
+    desk.attach(other.id, stored(kb, second), now=NOW)
+    return kb.tickets.get(one.id), kb.tickets.get(other.id)
+
+
+def test_two_jobs_of_one_program_are_not_one_fault(kb: KnowledgeBase) -> None:
+    one, other = two(kb, Desk(kb, SETTINGS), generic("d1", 10), generic("d2", 20))
+    assert (one.fault, one.state, other.state) == (other.fault, "open", "open")
+    assert [(link.kind, link.why) for link in other.links] == [("related", ["fault"])]
+
+
+def test_the_same_process_and_cause_are_one_fault(kb: KnowledgeBase) -> None:
+    one, other = two(kb, Desk(kb, SETTINGS), generic("d1", 10), generic("d2", 10))
+    assert (one.occurrences, other.closed_as) == (2, "duplicate")
+
+
+def test_what_was_not_found_out_merges_nothing(kb: KnowledgeBase) -> None:
+    unsure = {"verdict": Verdict.INCONCLUSIVE, "cause": None}
+    _, other = two(kb, Desk(kb, SETTINGS), checkpoint(id="d1", **unsure), checkpoint(id="d2", **unsure))
+    assert other.state == "open"
+
+
+def test_a_younger_ticket_of_the_same_fault_is_merged_with_all_that_people_did(kb: KnowledgeBase) -> None:
+    desk = Desk(kb, SETTINGS)
+    older = desk.file(report("step time of the vision model went up", sinks=[]), now=NOW).ticket
+    younger = desk.file(report("the speech model trains at half its speed", source_severity="P1"), now=NOW).ticket
+    desk.attach(younger.id, stored(kb, checkpoint(id="d1")), now=NOW)
+    desk.acknowledge(younger.id, "bob", now=NOW)
+    after = desk.attach(older.id, stored(kb, checkpoint(id="d2")), now=NOW)
+    assert (after.id, after.state, after.severity) == (older.id, "acknowledged", Severity.CRITICAL)
+    assert kb.tickets.get(younger.id).closed_as == "duplicate"
+    assert [d.sink for d in kb.deliveries.of_ticket(older.id)] == ["lab"]
+
+
+def test_what_people_ended_while_it_was_looked_at_stays_ended(kb: KnowledgeBase) -> None:
+    desk = Desk(kb, SETTINGS)
+    desk.attach(desk.file(report("step time went up on rack one"), now=NOW).ticket.id, stored(kb, checkpoint(id="d1")))
+    over = desk.file(report("the speech model trains at half its speed"), now=NOW).ticket
+    desk.close(over.id, "wont_fix", "ann", now=NOW)
+    assert desk.attach(over.id, stored(kb, checkpoint(id="d2")), now=NOW).closed_as == "wont_fix"
+
+
+def test_a_diagnosis_of_what_became_a_duplicate_meanwhile_is_kept(kb: KnowledgeBase) -> None:
+    desk = Desk(kb, SETTINGS)
+    one = desk.file(report("step time of the vision model went up"), now=NOW).ticket
+    other = desk.file(report("the speech model trains at half its speed"), now=NOW).ticket
+    desk.link(other.id, one.id, "duplicate", "ann", now=NOW)
+    after = desk.attach(other.id, stored(kb, checkpoint()), now=NOW)
+    assert (after.id, after.diagnosed().id) == (one.id, "d1")
 
 
 def test_a_healthy_job_keeps_what_was_said_of_it(kb: KnowledgeBase) -> None:
