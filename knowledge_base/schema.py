@@ -165,7 +165,6 @@ _V3 = (
         state TEXT NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL, due REAL NOT NULL, lease REAL NOT NULL,
         error TEXT NOT NULL, created TEXT NOT NULL)""",
     "CREATE INDEX messages_due ON messages (state, due)",
-    "CREATE INDEX messages_conversation ON messages (channel, conversation, n)",
     # What came in and was taken: the same again is answered, and not done again.
     """CREATE TABLE seen (
         source TEXT NOT NULL, key TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (source, key)) WITHOUT ROWID""",

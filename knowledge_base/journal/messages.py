@@ -18,23 +18,18 @@ MessageState = Literal["queued", "sending", "sent", "failed"]
 FARTHEST = 7200.0
 """Seconds: no message is put off for longer. One that seems to be was put off before the clock was set back."""
 
-_EARLIER = (
-    "EXISTS (SELECT 1 FROM messages AS e WHERE e.channel = m.channel AND e.conversation = m.conversation"
-    " AND e.n < m.n AND e.state IN ('queued', 'sending'))"
+# What comes first in each conversation: only what waits is looked at, however much was said before.
+_FIRST = (
+    "n IN (SELECT min(n) FROM messages WHERE state IN ('queued', 'sending')"
+    " AND (:channel IS NULL OR channel = :channel) GROUP BY channel, conversation)"
 )
-# Ready: its time has come, or whoever took it has lost it.
+# Ready: its time has come, or whoever took it has lost it. The few of `_FIRST` are looked up, not searched for (+).
 _TAKE = (
     "UPDATE messages SET state = 'sending', attempts = attempts + 1, lease = :until WHERE n = ("  # noqa: S608 - our own words
-    "SELECT m.n FROM messages AS m WHERE m.state IN ('queued', 'sending')"
-    " AND (:channel IS NULL OR m.channel = :channel)"
-    " AND ((m.state = 'queued' AND (m.due <= :now OR m.due > :far))"
-    " OR (m.state = 'sending' AND (m.lease <= :now OR m.lease > :long)))"
-    " AND NOT " + _EARLIER + " ORDER BY m.due, m.n LIMIT 1) RETURNING *"
+    "SELECT n FROM messages WHERE " + _FIRST + " AND ((+state = 'queued' AND (due <= :now OR due > :far))"
+    " OR (+state = 'sending' AND (lease <= :now OR lease > :long))) ORDER BY due, n LIMIT 1) RETURNING *"
 )
-_NEXT = (
-    "SELECT min(CASE state WHEN 'queued' THEN due ELSE lease END) FROM messages AS m"  # noqa: S608 - our own words
-    " WHERE state IN ('queued', 'sending') AND (:channel IS NULL OR m.channel = :channel) AND NOT " + _EARLIER
-)
+_NEXT = "SELECT min(CASE state WHEN 'queued' THEN due ELSE lease END) FROM messages WHERE " + _FIRST  # noqa: S608
 
 
 class Message(BaseModel):

@@ -155,3 +155,27 @@ def test_the_newest_are_told_oldest_first(kb: KnowledgeBase) -> None:
         _put(kb, key, key, "ops" if key != "b" else "dev")
     assert [m.key for m in kb.messages.latest(2)] == ["b", "c"]
     assert [m.key for m in kb.messages.latest(channel="ops")] == ["a", "c"]
+
+
+def test_neither_what_was_said_before_nor_what_waits_behind_costs_much(kb: KnowledgeBase) -> None:
+    steps: list[int] = []
+
+    def cost(key: str) -> int:
+        _put(kb, key)
+        before = len(steps)
+        taken = kb.messages.take(NOW, 60.0, "ops")
+        assert taken is not None
+        kb.messages.again(taken.n, 0.0, "")
+        assert kb.messages.next_due("ops") == 0.0
+        return len(steps) - before
+
+    with kb.transaction(), kb._file.read() as db:
+        db.conn.set_progress_handler(lambda: steps.append(1), 1)  # called for each instruction of SQLite
+        first = cost("first")
+        for number in range(300):
+            sent = _put(kb, f"sent {number}")
+            kb.messages.sent(sent)
+        assert cost("after 300 that are sent") < 2 * first
+        for number in range(300):
+            _put(kb, f"behind {number}")
+        assert cost("beside 300 that wait") < 300 * first  # each of them looked at all before it
