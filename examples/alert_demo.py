@@ -38,7 +38,8 @@ import demo
 from _command import Parser, between
 from chat_server import ChatServer
 from demo import DemoError, Row
-from tracker import PROJECT, Tracker, handler_of
+from tracker import PROJECT, Tracker
+from tracker_http import handler_of
 
 PATIENCE_S = 120.0
 QUESTION = "为什么训练卡顿 pid {pid}"

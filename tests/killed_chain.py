@@ -25,7 +25,8 @@ from typing import Any
 import chain_child
 import httpx
 from chat_server import ChatServer
-from tracker import PROJECT, Tracker, handler_of
+from tracker import PROJECT, Tracker
+from tracker_http import handler_of
 
 TOKEN, GITLAB = "token-of-alerts-0123456789", "glpat-0123456789"
 PATIENCE_S = 120.0

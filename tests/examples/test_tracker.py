@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracker import Hook, Tracker
+from tracker import Tracker
+from tracker_http import Hook
 from tracker_page import rendered
 
 TRACKER = Path(__file__).parents[2] / "examples" / "tracker.py"
