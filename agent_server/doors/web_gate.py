@@ -47,13 +47,17 @@ class Denied(Exception):
 
 
 class Gate:
-    """The bounds of one route: `limit` bytes of a body, which has to be here after `seconds`; `at_once` requests."""
+    """The bounds of one route: `limit` bytes of a body, which has to be here after `seconds`; `at_once` requests, those
+    left out whose body is still coming: otherwise a few slow senders, of whom nobody knows yet who they are, would keep
+    out everybody else. All of what is read at once is bounded, to as much as `at_once` whole bodies.
+    """
 
     def __init__(self, limit: int, seconds: float, at_once: int) -> None:
         self._limit = limit
         self._seconds = seconds
         self._at_once = at_once
         self._inside = 0
+        self._reading = 0  # bytes
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -69,25 +73,40 @@ class Gate:
             self._inside -= 1
 
     async def body(self, request: Request) -> bytes:
-        """The body as it came. Raises `Denied`: too_large (413; before anything is read, where its length is told),
-        encoded (415), slow (408), cut_off (400).
+        """The body as it came, within `entered`. Raises `Denied`: too_large (413; before anything is read, where its
+        length is told), encoded (415), slow (408), cut_off (400), busy (503).
         """
         if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise Denied(415, "encoded")
         told = request.headers.get("content-length", "0")
         if not (told.isascii() and told.isdigit()) or int(told[:20]) > self._limit:
             raise Denied(413, "too_large")
+        self._inside -= 1
+        try:
+            read = await self._read(request)
+        finally:
+            self._inside += 1
+        if self._inside > self._at_once:
+            raise Denied(503, "busy", wait=_BUSY_S)
+        return read
+
+    async def _read(self, request: Request) -> bytes:
         read = bytearray()
         try:
             with anyio.fail_after(self._seconds):
                 async for piece in request.stream():
                     if len(read) + len(piece) > self._limit:
                         raise Denied(413, "too_large")
+                    if self._reading + len(piece) > self._at_once * self._limit:
+                        raise Denied(503, "busy", wait=_BUSY_S)
+                    self._reading += len(piece)
                     read += piece
         except TimeoutError:
             raise Denied(408, "slow") from None
         except ClientDisconnect:
             raise Denied(400, "cut_off") from None
+        finally:
+            self._reading -= len(read)
         return bytes(read)
 
 

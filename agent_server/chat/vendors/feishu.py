@@ -82,6 +82,16 @@ def decrypted(encrypted: str, key: str) -> bytes:
     return text[:-pad]
 
 
+def _object(text: bytes) -> dict[str, Any]:
+    """The JSON object in what was decrypted. Who has no key is not told that its padding was right, or would read with
+    our help, byte by byte, what it cannot read itself.
+    """
+    try:
+        return checking.json_object(text)
+    except Refused:
+        raise _unreadable() from None
+
+
 def _unreadable() -> Refused:
     return Refused(401, "signature", "it cannot be decrypted with our key")
 
@@ -149,7 +159,7 @@ class Feishu:
         encrypted = said.get("encrypt")
         if not isinstance(encrypted, str):
             raise Refused(401, "signature", "it is not encrypted")
-        return checking.json_object(decrypted(encrypted, key)), signed
+        return _object(decrypted(encrypted, key)), signed
 
     def _message(self, said: Mapping[str, Any], header: Mapping[str, Any]) -> Incoming | Answered:
         event = checking.inner(said, "event")

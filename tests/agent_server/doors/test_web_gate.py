@@ -10,9 +10,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import httpx
 import pytest
 from starlette.requests import Request
@@ -48,6 +51,9 @@ class Door:
         self.kb = kb
         self.token_file = token_file
         self.fails = fails
+        self.held = threading.Event()
+        self.held.set()
+        self.entered = 0
         self.url = f"http://127.0.0.1:{port}"
 
     def post(self, path: str = "/echo", token: str | None = TOKEN, **how: Any) -> httpx.Response:
@@ -88,15 +94,24 @@ def door(tmp_path: Path, kb: KnowledgeBase) -> Iterator[Door]:
     async def fail(request: Request, _gate: Gate) -> Response:
         raise FAILURES[request.path_params["how"]]()
 
+    async def hold(request: Request, gate: Gate) -> Response:
+        await gate.body(request)
+        made[0].entered += 1
+        await anyio.to_thread.run_sync(made[0].held.wait, 30)
+        return JSONResponse({})
+
+    made: list[Door] = []
     refusals = Refusals(kb)
     routes = [
+        route("/hold", "POST", hold, Gate(LIMIT, SECONDS, AT_ONCE), refusals),
         route("/echo", "POST", echo, Gate(LIMIT, SECONDS, AT_ONCE), refusals),
         route("/off", "POST", off, Gate(LIMIT, SECONDS, AT_ONCE), refusals),
         route("/fail/{how}", "POST", fail, Gate(LIMIT, SECONDS, AT_ONCE), refusals),
         health_route(kb, fails.is_set),
     ]
     with serving(routes) as port:
-        yield Door(port, kb, token_file, fails)
+        made.append(Door(port, kb, token_file, fails))
+        yield made[0]
 
 
 def refused(answer: httpx.Response) -> tuple[int, str]:
@@ -182,22 +197,51 @@ def test_a_head_that_never_ends_is_not_waited_for(door: Door, monkeypatch: pytes
 
 
 def test_too_many_at_once_are_told_to_come_again(door: Door) -> None:
-    head = f"POST /echo HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 10\r\n\r\n"
-    slow = [socket.create_connection(("127.0.0.1", door.port), timeout=30) for _ in range(AT_ONCE)]
+    door.held.clear()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        inside = [pool.submit(door.post, "/hold", content=b"x") for _ in range(AT_ONCE)]
+        try:
+            while door.entered < AT_ONCE:
+                time.sleep(0.001)
+            answer = door.post("/hold", content=b"x")
+            assert refused(answer) == (503, "busy")
+            assert answer.headers["retry-after"] == "5"
+        finally:
+            door.held.set()
+        assert [answer.result().status_code for answer in inside] == [200] * AT_ONCE
+    assert door.post("/hold", content=b"x").status_code == 200  # there is room again
+
+
+def test_slow_senders_keep_nobody_out(door: Door) -> None:
+    head = f"POST /echo HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {LIMIT}\r\n\r\n"
+    slow = [socket.create_connection(("127.0.0.1", door.port), timeout=30) for _ in range(4 * AT_ONCE)]
     try:
         for connection in slow:
-            connection.sendall(head.encode())
-        statuses: list[int] = []
-        while 503 not in statuses:  # until both are inside
-            answer = door.post(content=b"x")
-            statuses.append(answer.status_code)
-        assert refused(answer) == (503, "busy")
-        assert answer.headers["retry-after"] == "5"
+            connection.sendall(head.encode() + b"x")
+        assert door.post(content=b"x").status_code == 200
+        # What they all send together is bounded all the same: nobody's memory is full of halves.
+        for connection in slow:
+            connection.sendall(b"x" * (LIMIT - 2))
+        statuses = {connection.recv(100)[:12] for connection in slow}
+        assert statuses == {b"HTTP/1.1 503", b"HTTP/1.1 408"}
     finally:
         for connection in slow:
             connection.close()
-    while door.post(content=b"x").status_code != 200:  # there is room again
-        time.sleep(0.01)
+
+
+def test_who_only_connects_makes_room(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_patience, "UNFINISHED", 3)
+    idle = []
+    try:
+        for _ in range(5):
+            idle.append(socket.create_connection(("127.0.0.1", door.port), timeout=30))
+            assert door.post(content=b"x").status_code == 200
+        assert idle[0].recv(1) == b""  # the oldest
+        idle[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert idle[-1].recv(100).startswith(b"HTTP/1.1 200 ")
+    finally:
+        for connection in idle:
+            connection.close()
 
 
 @pytest.mark.parametrize(

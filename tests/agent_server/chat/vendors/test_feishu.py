@@ -371,3 +371,15 @@ def test_what_is_too_long_is_cut_and_says_so(text: str) -> None:
     request = next(feishu.say(home, Outgoing(title="t", text=text, lang="zh"), None, "k", NOW))
     assert len(request.body) <= 20_000
     assert "此处截断" in request.body.decode()
+
+
+def test_nobody_learns_whether_a_padding_was_right() -> None:
+    feishu, told = _made(encrypt_key={"env": "FS_KEY"}), set()
+    raw = bytearray(base64.b64decode(json.loads(_BODY)["encrypt"]))
+    raw[0] ^= 1  # what it decrypts to is no JSON
+    for last in range(256):  # one of them is a right padding
+        raw[-17] = last
+        with pytest.raises(Refused) as refused:
+            feishu.receive({}, {}, json.dumps({"encrypt": base64.b64encode(raw).decode()}).encode(), NOW)
+        told.add((refused.value.status, refused.value.code))
+    assert told == {(401, "signature")}
