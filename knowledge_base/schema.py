@@ -150,7 +150,8 @@ _V3 = (
     # and who is at it. Times are seconds since the epoch.
     """CREATE TABLE deliveries (
         sink TEXT NOT NULL, ticket INTEGER NOT NULL, wanted INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0,
-        remote TEXT NOT NULL DEFAULT '', url TEXT NOT NULL DEFAULT '', underway REAL, attempts INTEGER NOT NULL DEFAULT 0,
+        remote TEXT NOT NULL DEFAULT '', url TEXT NOT NULL DEFAULT '', underway REAL,
+        attempts INTEGER NOT NULL DEFAULT 0,
         due REAL NOT NULL DEFAULT 0, parked INTEGER NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '',
         owner TEXT NOT NULL DEFAULT '', lease REAL NOT NULL DEFAULT 0, memory TEXT NOT NULL DEFAULT '{}',
         PRIMARY KEY (sink, ticket)) WITHOUT ROWID""",
@@ -204,11 +205,13 @@ _V3 = (
         body TEXT NOT NULL, PRIMARY KEY (channel, conversation, sender)) WITHOUT ROWID""",
     # The words of tickets that came as text, and the bands of their signatures, by which near duplicates are found.
     "CREATE TABLE texts (ticket INTEGER PRIMARY KEY, words TEXT NOT NULL)",
-    "CREATE TABLE text_bands (band INTEGER NOT NULL, ticket INTEGER NOT NULL, PRIMARY KEY (band, ticket)) WITHOUT ROWID",
+    """CREATE TABLE text_bands (
+        band INTEGER NOT NULL, ticket INTEGER NOT NULL, PRIMARY KEY (band, ticket)) WITHOUT ROWID""",
     # What classes of tickets read like: the sum of the vectors of their examples, and the square of its length.
     "CREATE TABLE classes (category TEXT PRIMARY KEY, examples INTEGER NOT NULL, square REAL NOT NULL) WITHOUT ROWID",
     """CREATE TABLE class_terms (
-        term TEXT NOT NULL, category TEXT NOT NULL, weight REAL NOT NULL, PRIMARY KEY (term, category)) WITHOUT ROWID""",
+        term TEXT NOT NULL, category TEXT NOT NULL, weight REAL NOT NULL,
+        PRIMARY KEY (term, category)) WITHOUT ROWID""",
     # A process that is looked at because somebody in a chat asked; whoever asks meanwhile listens too.
     """CREATE TABLE inquiries (
         id INTEGER PRIMARY KEY AUTOINCREMENT, process TEXT NOT NULL, state TEXT NOT NULL, created TEXT NOT NULL,

@@ -15,9 +15,9 @@ from whystall.knowledge_base.evidence import Evidence, evidence_of
 from whystall.knowledge_base.journal.alerts import Alerts
 from whystall.knowledge_base.journal.audit import Audit
 from whystall.knowledge_base.journal.deliveries import Deliveries
+from whystall.knowledge_base.journal.inquiries import Inquiries
 from whystall.knowledge_base.journal.messages import Messages
 from whystall.knowledge_base.journal.overrides import Overrides
-from whystall.knowledge_base.journal.inquiries import Inquiries
 from whystall.knowledge_base.journal.seen import Seen
 from whystall.knowledge_base.journal.silences import Silences
 from whystall.knowledge_base.journal.tasks import Tasks
