@@ -7,6 +7,7 @@ prometheus-slurm-exporter and NVIDIA's DCGM exporter (``hpc_job``, ``Hostname``,
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,10 +34,21 @@ _NAME_LABELS = (
     *("statefulset", "app", "process", "process_name", "comm", "groupname", "command", "program", "service", "model"),
     *("experiment", "run_name", "run", "task", "task_name", "label_app", "app_kubernetes_io_name", "container"),
 )
+_PROGRAM_LABELS = ("comm", "process", "process_name", "program", "command", "groupname")
+# What is scraped for metrics of others is named in their labels, and is not what they are about.
+_SCRAPED = re.compile(
+    r"(?:^|[-_.])(?:exporter|kube-state-metrics|cadvisor|kubelet|prometheus|pushgateway|telegraf|otel-collector"
+    r"|node-problem-detector|metrics-server|alertmanager)(?:$|[-_.])",
+    re.I,
+)
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}", re.I)
 _HOST_LABELS = ("node", "host", "hostname", "nodename", "node_name", "exported_node", "instance")
 
+_COUNT = r"(?!\s*(?:of\b|out of\b|/|times\b|次|个))"  # "process 3 of 8" counts them
+# In the title of an alert, which is a sentence of a stranger, only what cannot mean a count.
+_SURELY = re.compile(r"^(?:pid|tgid|slurm)", re.I)
 _PID = re.compile(
-    r"(?<![\w.])(?:pid|tgid|process(?: id)?|进程号?|進程號?)\s*[:=#＝：]?\s*(?P<pid>[0-9]{1,7})(?![\w.])",
+    r"(?<![\w.])(?:pid|tgid|process(?: id)?|进程号?|進程號?)\s*[:=#＝：]?\s*(?P<pid>[0-9]{1,7})(?![\w.])" + _COUNT,
     re.I | re.A,
 )
 _RANK = re.compile(
@@ -45,7 +57,8 @@ _RANK = re.compile(
     re.I | re.A,
 )
 _SLURM = re.compile(
-    r"(?<![\w.])(?:slurm(?:[ _-]?job)?|job(?:[ _-]?id)?|作业号?|任务号?)\s*[:=#＝：]?\s*(?P<job>[0-9]{1,12})(?![\w.-])",
+    r"(?<![\w.])(?:slurm(?:[ _-]?job)?|job(?:[ _-]?id)?|作业号?|任务号?)\s*[:=#＝：]?\s*(?P<job>[0-9]{1,12})(?![\w.-])"
+    + _COUNT,
     re.I | re.A,
 )
 _UID = re.compile(r"(?<![0-9a-f-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])", re.I | re.A)
@@ -58,7 +71,8 @@ _ADDRESS = re.compile(r"^(?:[0-9.]+|\[?[0-9a-fA-F:]+\]?)(?::[0-9]+)?$")
 class Asked:
     """What is looked for. `exact`: kind and id, in the order in which they are believed; `names`: what it may be called
     (`sure`: given as a name, not only found in a sentence); `rank`; `bare`: a number of which nobody says what it
-    counts; `elsewhere`: another host that the labels name.
+    counts; `elsewhere`: another host that the labels name. `alert`: labels say it, with `pod`, `namespace` and
+    `programs`, which are not believed to be of a process that says otherwise.
     """
 
     exact: tuple[tuple[str, str], ...]
@@ -67,11 +81,15 @@ class Asked:
     rank: int | None
     bare: int | None
     elsewhere: str | None
+    alert: bool = False
+    pod: str | None = None
+    namespace: str | None = None
+    programs: tuple[str, ...] = ()
 
 
-def asked(wanted: Wanted, host: tuple[str, ...]) -> Asked:
-    """What `wanted` looks for, on a machine that is called `host`."""
-    labels = {name.lower(): value for name, value in wanted.labels.items()}
+def asked(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ...] = ()) -> Asked:
+    """What `wanted` looks for, on a machine that is called `host` and has `addresses` (none: they are not known)."""
+    labels = _own({name.lower(): value for name, value in wanted.labels.items()})
     exact = list(_exact(labels))
     if wanted.pid is not None:
         exact.insert(0, ("pid", str(wanted.pid)))
@@ -79,7 +97,7 @@ def asked(wanted: Wanted, host: tuple[str, ...]) -> Asked:
     rank = wanted.rank
     if rank is None and (given := _label(labels, "rank")) is not None and given.isdigit():
         rank = int(given)
-    text, found, rank = _of_text(text, rank)
+    text, found, rank = _of_text(text, rank, alert=bool(labels))
     exact += found
     sure = [value for name in _NAME_LABELS if (value := labels.get(name)) and len(value) <= 200]
     names, bare = _names(text, alert=bool(labels))
@@ -90,8 +108,21 @@ def asked(wanted: Wanted, host: tuple[str, ...]) -> Asked:
         sure=frozenset(sure),
         rank=rank,
         bare=bare if not exact else None,
-        elsewhere=_elsewhere(labels, host),
+        elsewhere=_elsewhere(labels, host, addresses),
+        alert=bool(labels),
+        pod=_label(labels, "pod"),
+        namespace=labels.get("namespace"),
+        programs=tuple(value for name in _PROGRAM_LABELS if (value := labels.get(name))),
     )
+
+
+def _own(labels: Mapping[str, str]) -> dict[str, str]:
+    """`labels` of what was measured: Prometheus calls them ``exported_NAME`` where who was scraped has a NAME of his
+    own, and names of exporters are left out.
+    """
+    own = {name: value for name, value in labels.items() if not _SCRAPED.search(value) or name in _HOST_LABELS}
+    exported = {name.removeprefix("exported_"): value for name, value in labels.items() if name.startswith("exported_")}
+    return own | {name: value for name, value in exported.items() if name != "job"}
 
 
 def _label(labels: Mapping[str, str], kind: str) -> str | None:
@@ -109,16 +140,19 @@ def _exact(labels: Mapping[str, str]) -> list[tuple[str, str]]:
             found += [(kind, ids[-1])] if ids else []
         elif kind in ("pid", "slurm_job"):
             found += [(kind, value)] if re.fullmatch(r"[0-9]{1,12}", value) else []
+        elif kind == "pod_uid":
+            found += [(kind, value.lower())] if _UUID.fullmatch(value) else []  # a ``uid`` may be that of a user
         else:
             found.append((kind, clean(value, 300)))
     return found
 
 
-def _of_text(text: str, rank: int | None) -> tuple[str, list[tuple[str, str]], int | None]:
+def _of_text(text: str, rank: int | None, alert: bool) -> tuple[str, list[tuple[str, str]], int | None]:
     """`text` without the ids in it, these, and the rank."""
     found: list[tuple[str, str]] = []
     for kind, pattern, group in (("pid", _PID, "pid"), ("slurm_job", _SLURM, "job")):
-        found += [(kind, said[group].lstrip("0") or "0") for said in pattern.finditer(text)]
+        meant = [said for said in pattern.finditer(text) if not alert or _SURELY.match(said[0])]
+        found += [(kind, said[group].lstrip("0") or "0") for said in meant]
         text = pattern.sub(" ", text)
     if (match := _RANK.search(text)) is not None:
         rank = rank if rank is not None else int(match["a"] or match["b"] or match["c"])
@@ -153,17 +187,33 @@ def telling(token: str) -> bool:
     return token.isascii() and any(part.isalpha() and len(part) > 2 and not plain_word(part) for part in parts)
 
 
-def _elsewhere(labels: Mapping[str, str], host: tuple[str, ...]) -> str | None:
-    """The host that the labels name, where it is known to be another one; addresses say nothing."""
+def _elsewhere(labels: Mapping[str, str], host: tuple[str, ...], addresses: tuple[str, ...]) -> str | None:
+    """The host that the labels name, where it is not this one; an address says nothing where ours are not known."""
+    known = {one.lower() for one in host}
     for name in _HOST_LABELS:
         value = labels.get(name, "").strip()
-        if not value or _ADDRESS.match(value) or "/" in value:
+        if not value or "/" in value:
             continue
+        if _ADDRESS.match(value):
+            address = _address(value)
+            if address is None or not addresses:
+                continue
+            ours = address.is_loopback or str(address) in addresses
+            return None if ours else clean(str(address), 200)
         bare = value.partition(":")[0].lower()
         if bare in ("localhost", ""):
             continue
-        known = {one.lower() for one in host}
-        if bare in known or bare.partition(".")[0] in known:
+        short, _, domain = bare.partition(".")
+        if bare in known or (short in known and (not domain or not any("." in one for one in known))):
             return None
         return clean(bare, 200)
     return None
+
+
+def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address in ``10.0.0.7:9100``, ``[fe80::1]:9100`` or one alone; None: it is none."""
+    found = re.fullmatch(r"\[(?P<six>[^]]+)\](?::\d+)?|(?P<four>[\d.]+)(?::\d+)?|(?P<bare>.+)", value)
+    try:
+        return ipaddress.ip_address(next(part for part in found.groups() if part)) if found else None
+    except ValueError:
+        return None

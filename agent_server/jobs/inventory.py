@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from whystall.agent_server.jobs import cgroups, cmdline, environment
+from whystall.agent_server.jobs import addresses, cgroups, cmdline, environment
 from whystall.agent_server.jobs.models import Grouped, Identity, Inventory, Missed, Process
 from whystall.tools.collect.proc_parse import NS, PidStat, pid_stat, ticks_ns
 from whystall.tools.contract.text import clean_path
@@ -36,7 +36,8 @@ def read(root: Path = Path("/proc"), *, most: int = MOST, also: Iterable[int] = 
     name = socket.gethostname()
     own = next((p.grouped.container for p in found if p.pid == os.getpid()), None)
     kept = sorted((p for p in found if p.pid not in mine), key=lambda p: p.pid)
-    return Inventory(kept, missed, tuple(dict.fromkeys((name, name.partition(".")[0]))), own, _now())
+    called = tuple(dict.fromkeys((name, name.partition(".")[0])))
+    return Inventory(kept, missed, called, own, _now(), addresses.own(root))
 
 
 def start_ticks(pid: int) -> int | None:

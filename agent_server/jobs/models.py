@@ -98,7 +98,8 @@ class Missed(_Model):
 @dataclass(frozen=True)
 class Inventory:
     """The processes of this host at one time. `host`: its names. `own`: the container that we are in ourselves, which
-    tells none of its processes apart. `now_s`: when that was, in seconds since the start of the host.
+    tells none of its processes apart. `now_s`: when that was, in seconds since the start of the host. `addresses`: its
+    own; empty: not known.
     """
 
     processes: list[Process]
@@ -106,6 +107,7 @@ class Inventory:
     host: tuple[str, ...] = ()
     own: str | None = None
     now_s: float = 0.0
+    addresses: tuple[str, ...] = ()
 
 
 class Wanted(_Model):

@@ -7,18 +7,21 @@ before what its command line only mentions. Where several jobs fit equally well,
 from __future__ import annotations
 
 import difflib
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from whystall.agent_server.jobs.asked import Asked, asked
 from whystall.agent_server.jobs.grouping import job_of, keys_of, names_of
 from whystall.agent_server.jobs.models import LISTED, Inventory, Job, Process, Resolution, Wanted
+from whystall.knowledge_base.faults import generic_program
 
 # How well a name fits: what a job is called, a part of that, what its command line mentions.
 _CALLED, _PART, _MENTIONED = 3, 2, 1
 # difflib's own "close match" is 0.6; with 0.8 one letter in five may be wrong.
 _CLOSE = 0.8
 _LONGEST = 100  # letters of a name that is compared letter by letter
+_IDS = ("pid", "slurm_job", "container", "pod_uid")
 _SHORTEST = 3  # letters of a name that may be a part of another
 
 
@@ -26,20 +29,23 @@ def resolve(wanted: Wanted, inventory: Inventory) -> Resolution:
     """The process that `wanted` means; see `Resolution`. Of a job with several ranks, and none asked for, it is the one
     with the lowest; `find` looks which of them suffers.
     """
-    sought = asked(wanted, inventory.host)
+    sought = asked(wanted, inventory.host, inventory.addresses)
     search = _Search(inventory)
     tried = [f"elsewhere:{sought.elsewhere}"] if sought.elsewhere else []
     processes, how, missing = _by_id(sought, search)
     tried += missing
     if how:
+        if sought.alert and (why := _doubt(sought, processes, how, missing)) is not None:
+            return search.nothing([*tried, *how, *why])
         return search.settle(processes, how, tried, sought.rank)
-    named_exactly = [kind for kind, _ in sought.exact if kind in ("pid", "slurm_job", "container", "pod_uid")]
     if sought.bare is not None:
         return _by_number(sought.bare, search, tried, sought.rank)
     # An id that is not here settles it; the name of a pod is seldom told to its processes, and its words may still fit
-    if sought.elsewhere is not None or (named_exactly and not wanted.labels):
+    if sought.elsewhere is not None or any(kind in _IDS for kind, _ in sought.exact):
         return search.nothing(tried)
     names = [*sought.names, *(value for kind, value in sought.exact if kind in ("pod", "run"))]
+    if sought.alert:
+        return _of_alert(sought, list(dict.fromkeys(names)), search, tried)
     if not names:
         return _unnamed(search, [*tried, "words"], sought.rank)
     return _by_name(list(dict.fromkeys(names)), search, tried, sought.rank)
@@ -90,6 +96,10 @@ class _Search:
             tried=list(tried),
             missed=self.inventory.missed,
         )
+
+    def jobs(self, found: Sequence[Process]) -> list[Job]:
+        """The jobs of `found`, each once."""
+        return list({(job := self.whole(process)).id: job for process in found}.values())
 
     def settle(
         self, found: Sequence[Process], how: Sequence[str], tried: Sequence[str], rank: int | None
@@ -185,6 +195,82 @@ def _by_number(number: int, search: _Search, tried: Sequence[str], rank: int | N
     if found:
         return search.settle(found, how, tried, rank)
     return search.nothing([*tried, f"pid:{number}", f"slurm_job:{number}"])
+
+
+# --- what an alert says, who cannot be asked --------------------------------------------------------------------------
+
+
+def _doubt(sought: Asked, found: Sequence[Process], how: Sequence[str], missing: Sequence[str]) -> Sequence[str] | None:
+    """Codes of why `found`, which have ids of an alert, are not what it means; None: they may be.
+
+    A number of a process is that of another one elsewhere and later: it counts only where nothing else that the alert
+    says speaks against it.
+    """
+    kinds = {code.partition(":")[0] for code in how}
+    if kinds <= {"pid", "pod", "run"} and any(
+        m.partition(":")[0] in ("container", "pod_uid", "slurm_job") for m in missing
+    ):
+        return []
+    if kinds.isdisjoint({"container", "pod_uid"}) and not any(_in_pod(sought, process) for process in found):
+        return [f"pod:{sought.pod}"]
+    if kinds == {"pid"} and sought.programs and not any(_fit(name, p) for name in sought.programs for p in found):
+        return [f"name:{name}" for name in sought.programs]
+    return None
+
+
+def _in_pod(sought: Asked, process: Process) -> bool:
+    """Whether `process` may be of the pod that is sought, as far as it says."""
+    if sought.pod is None:
+        return True
+    said = process.identity
+    if said.pod_name is None and process.pod_uid is None:
+        return False
+    if said.pod_name not in (None, sought.pod):
+        return False
+    return None in (said.namespace, sought.namespace) or said.namespace == sought.namespace
+
+
+def _of_alert(sought: Asked, names: Sequence[str], search: _Search, tried: Sequence[str]) -> Resolution:
+    """The job that bears one of `names`: as it is called, not as parts of it or of a command line are; what stands in
+    the title alone has to be what a job calls itself.
+    """
+    scored: list[tuple[int, list[Process], list[str]]] = []
+    for members in search.members():
+        kept = [process for process in members if _in_pod(sought, process)]
+        hits = [name for name in names if any(_bears(name, p, name in sought.sure) for p in kept)]
+        if hits:
+            fitting = [p for p in kept if any(_bears(name, p, name in sought.sure) for name in hits)]
+            scored.append((len(hits), fitting, hits))
+    shown = [f"name:{name}" for name in names] or ["words"]
+    if not scored:
+        return search.nothing([*tried, *shown])
+    top = max(count for count, _, _ in scored)
+    found = [process for count, fitting, _ in scored if count == top for process in fitting]
+    hits = next(names for count, _, names in scored if count == top)
+    how = [f"name:{name}" for name in hits]
+    if all(generic_program(name) for name in hits):  # which any job may run
+        return search.several([job for _, fitting, _ in scored for job in search.jobs(fitting)], how, tried)
+    return search.settle(found, how, tried, sought.rank)
+
+
+def _bears(name: str, process: Process, given: bool) -> bool:
+    """Whether `process` is called `name`, which is `given` as a name or stands in a title only."""
+    wanted, said = name.lower(), process.identity
+    own = [known.lower() for known in (said.job_name, said.run_id, said.pod_name, said.slurm_array) if known]
+    if wanted in own:
+        return True
+    if not given or process.program in _SHELLS:
+        return False
+    if any(wanted in (known.lower(), _stem(known.lower())) for known in names_of(process)):
+        return True
+    if said.pod_name is not None and _OF_SET.fullmatch(said.pod_name.lower().removeprefix(f"{wanted}-")):
+        return said.pod_name.lower().startswith(f"{wanted}-")
+    parts = {part for word in process.words for part in (word.lower(), *word.lower().split("/"))}
+    return not generic_program(wanted) and wanted in parts | {_stem(part) for part in parts}
+
+
+# What Kubernetes adds to the name of a set: an ordinal, five letters, or a hash and five letters
+_OF_SET = re.compile(r"\d+|[a-z0-9]{5}|[a-z0-9]{8,10}-[a-z0-9]{5}")
 
 
 # --- by name --------------------------------------------------------------------------------------------------------

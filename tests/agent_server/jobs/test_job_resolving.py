@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from whystall.agent_server.jobs import addresses
 from whystall.agent_server.jobs import find as finding
 from whystall.agent_server.jobs.grouping import jobs
 from whystall.agent_server.jobs.models import Grouped, Identity, Inventory, Process, Resolution, Wanted
@@ -161,6 +162,68 @@ def test_labels_of_alerts(labels: dict[str, str], status: str, pid: int | None) 
         assert resolution.pid is None
         return
     assert (resolution.status, resolution.pid) == (status, pid), resolution
+
+
+@pytest.mark.parametrize(
+    ("labels", "title"),
+    [
+        (
+            {"pid": "120", "container_id": "9" * 64},
+            "",
+        ),  # the container is elsewhere, and its number is another one here
+        ({"pid": "4242", "slurm_job_id": "999"}, ""),
+        ({"pid": "120", "pod_uid": UID.replace("0f", "1f")}, ""),
+        ({"pid": "4242", "comm": "train.py"}, ""),  # that is postgres
+        ({"pid": "320", "pod": "web-1"}, ""),
+        ({"pod": "eval-0", "namespace": "other"}, ""),
+        ({"pid": "99999", "job_name": "llama-7b"}, ""),  # it is gone
+        ({"container_id": "9" * 64, "app": "serve"}, ""),
+        ({"job_name": "llama"}, ""),  # a part of other names
+        ({"job_name": "qwen"}, ""),
+        ({"model": "qwen2"}, ""),
+        ({"container": "serve", "pod": "serve-abc"}, ""),  # of a pod, which that process is not in
+        ({"process": "python3"}, ""),
+        ({"alertname": "Slow"}, "process 120 of 400 is slow"),
+        ({"alertname": "Slow"}, "job 4242 was tried 3 times"),
+        ({"alertname": "Slow"}, "redis cannot reach postgres"),
+        ({"pid": "120", "instance": "10.0.0.9:9100"}, ""),
+        ({"pid": "120", "instance": "[2001:db8::9]:9100"}, ""),
+        ({"pid": "120", "node": "gpu-7.other"}, ""),
+        ({"container": "postgres", "exported_container": "etcd"}, ""),  # the former was asked for the latter's figures
+    ],
+)
+def test_an_alert_accuses_nobody_that_it_may_not_mean(labels: dict[str, str], title: str) -> None:
+    here = Inventory(HERE, host=INVENTORY.host, now_s=1000.0, addresses=("127.0.0.1", "10.0.0.7"))
+    resolution = resolve(Wanted(labels={**labels, "severity": "page"}, text=title), here)
+    assert (resolution.status != "found", resolution.pid) == (True, None), resolution
+
+
+@pytest.mark.parametrize("title", ["slow", "磁盘满", ""])
+def test_an_alert_that_names_no_job_does_not_mean_the_only_one(title: str) -> None:
+    alone = Inventory(ranks("llama-7b", 100, 4))
+    assert resolve(Wanted(labels={"alertname": title or "Slow"}, text=title), alone).status == "none"
+    assert resolve(Wanted(text=""), alone).pid == 110  # who asks without a name is told which it is
+
+
+@pytest.mark.parametrize(
+    ("labels", "pid"),
+    [
+        ({"pid": "120", "instance": "10.0.0.7:9100"}, 120),
+        ({"pid": "4242", "comm": "postgres"}, 4242),
+        ({"pid": "120", "node": "gpu-7"}, 120),
+        ({"statefulset": "eval"}, 320),
+        ({"model": "qwen2-7b"}, 300),
+        ({"pod": "node-exporter-x2x5k", "container": "node-exporter", "exported_pod": "eval-0"}, 320),
+        ({"process": "serve.py"}, 300),
+    ],
+)
+def test_what_an_alert_says_in_full_is_found(labels: dict[str, str], pid: int) -> None:
+    here = Inventory(HERE, host=INVENTORY.host, now_s=1000.0, addresses=("127.0.0.1", "10.0.0.7"))
+    assert resolve(Wanted(labels=labels), here).pid == pid
+
+
+def test_our_own_addresses_are_read() -> None:
+    assert "127.0.0.1" in addresses.own()
 
 
 def test_another_host_is_told_and_titles_give_no_plain_words() -> None:
