@@ -115,7 +115,10 @@ class Voice:
     def blind(self, spot: Any) -> Safe:
         """A blind spot (`code`, `detail`) as a sentence; a code without words is shown as it is."""
         text = self._words["blind"].get(spot.code) or self._running(spot.code)
-        return Safe(f"{text} ({self._name(short(spot.detail, _LONG))})" if spot.detail else text)
+        if not spot.detail:
+            return Safe(text)
+        stop = text[-1:] if text.endswith((".", "。")) else ""
+        return Safe(f"{text.removesuffix(stop)} ({self._name(short(spot.detail, _LONG))}){stop}")
 
     def missing(self, code: str) -> Safe:
         """What a firmer verdict lacked; blind spots and the reasons of a check of ranks are codes of it too."""

@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from whystall.agent_server.chat import telling
@@ -24,6 +24,7 @@ from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.findings import Severity
 
 if TYPE_CHECKING:
     from whystall.agent_server.oncall.who import OnCall
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.tickets.models import State
 
 SHOWN = 10
+_AHEAD = timedelta(days=62)
+_NEXT = re.compile(r"\bnext\b(?! (?:week|month|mon|tue|wed|thu|fri|sat|sun))|下一[个位班]|接班|接下来|之后是谁", re.I)
+_MINE = re.compile(
+    r"\bwhen\b.*\b(?:i|my)\b|\bam i\b|\bmy (?:next )?(?:on-call )?(?:shift|turn)\b"
+    r"|我.*(?:什么时候|何时|几点|哪天|值班吗)|(?:什么时候|何时|轮到)我",
+    re.I,
+)
 _CLOSE = 0.8
 _NAME = 120
 # What of a question about who is on call is no name of a schedule.
@@ -74,8 +82,10 @@ class Answers:
 
     # --- on call ----------------------------------------------------------------------------------------------------
 
-    def on_call(self, intent: Intent, lang: Lang, now: datetime) -> Outgoing:
-        """Who is on call, in the schedules that are meant, at the time that is meant."""
+    def on_call(self, intent: Intent, lang: Lang, now: datetime, user: str = "") -> Outgoing:
+        """Who is on call, in the schedules that are meant, at the time that is meant; who is next, where that is asked;
+        when `user` is, where it is asked by them.
+        """
         title = say(lang, "title.on_call")
         schedules = sorted(self.settings.oncall.schedules) if self.settings is not None else []
         if not schedules:
@@ -86,7 +96,13 @@ class Answers:
             known = Safe(comma.join(name(one) for one in schedules[:SHOWN]))
             return outgoing(lang, [say(lang, "on_call.unknown", name(unknown), known)], title)
         at = when(intent.text, now)
-        lines = [self._turn(turn, lang, at, now) for turn in self.turns(chosen[:SHOWN], at or now)]
+        if _MINE.search(intent.text):
+            return outgoing(lang, [self._mine(user, schedules, lang, now)], title)
+        turns = self.turns(chosen[:SHOWN], at or now)
+        lines = [self._turn(turn, lang, at, now) for turn in turns]
+        if at is None and _NEXT.search(intent.text):
+            after = [(turn.until, self.turns([turn.schedule], turn.until)[0]) for turn in turns if turn.until]
+            lines += [self._turn(turn, lang, until, now) for until, turn in after]
         lines += [say(lang, "jobs.more", len(chosen) - SHOWN)] if len(chosen) > SHOWN else []
         return outgoing(lang, [f"- {line}" for line in lines] if len(lines) > 1 else lines, title)
 
@@ -132,6 +148,27 @@ class Answers:
         until = say(lang, "on_call.until", Safe(clock(turn.until, now))) if turn.until is not None else ""
         return say(lang, "on_call.is", schedule=name(turn.schedule), at=at, users=users, until=until)
 
+    def _mine(self, user: str, schedules: Sequence[str], lang: Lang, now: datetime) -> Safe:
+        """When `user` is on call next, now included."""
+        from whystall.agent_server.oncall.who import shifts
+
+        assert self.settings is not None  # noqa: S101 - the caller looked
+        if not user:
+            return say(lang, "ticket.not_known")
+        overrides = self.kb.overrides.all()
+        found = [
+            (shift.begins, schedule, shift.ends)
+            for schedule in schedules
+            for shift in shifts(self.settings.oncall, overrides, schedule, now, now + _AHEAD)
+            if user in shift.users
+        ]
+        if not found:
+            return say(lang, "on_call.not_yours", self._person(user), _AHEAD.days)
+        begins, schedule, ends = min(found)
+        at = say(lang, "on_call.now") if begins <= now else Safe(clock(begins, now))
+        until = say(lang, "on_call.until", Safe(clock(ends, now)))
+        return say(lang, "on_call.is", schedule=name(schedule), at=at, users=self._person(user), until=until)
+
     def _person(self, user: str) -> Safe:
         person = self.settings.users.get(user) if self.settings is not None else None
         return name(short(person.name, _NAME)) if person is not None and person.name else name(user)
@@ -147,19 +184,54 @@ class Answers:
                 raise
             return outgoing(lang, [say(lang, "ticket.there_is_none", name(id))])
 
-    def tickets(self, intent: Intent, lang: Lang, user: str) -> Outgoing:
-        """Tickets in the states that are meant; those of `user` where "my" is said."""
+    def tickets(self, intent: Intent, lang: Lang, user: str) -> tuple[Outgoing, list[str]]:
+        """Tickets in the states, of the severities and of the person that are meant, and the numbers of those that are
+        shown; those of `user` where "my" is said.
+        """
         from whystall.knowledge_base.tickets.rows import Wanted
 
-        states = states_of(intent.text)
-        mine = user if user and re.search(r"\b(?:my|mine)\b|我的", intent.text, re.I) else None
-        wanted = Wanted(states=states, assignee=mine)
-        return telling.tickets_message(self.kb.tickets.lines(wanted, SHOWN), self.kb.tickets.count(wanted), lang)
+        mine = re.search(r"\b(?:my|mine)\b|\b(?:to|for|of|on) me\b|我的|给我的", intent.text, re.I) is not None
+        whose = self._whose(intent.text, user, mine)
+        if mine and whose is None:
+            return outgoing(lang, [say(lang, "ticket.not_known")], say(lang, "title.tickets")), []
+        wanted = Wanted(states=states_of(intent.text), severities=severities_of(intent.text), assignee=whose)
+        lines = self.kb.tickets.lines(wanted, SHOWN)
+        return telling.tickets_message(lines, self.kb.tickets.count(wanted), lang), [line.id for line in lines]
+
+    def _whose(self, text: str, user: str, mine: bool) -> str | None:
+        """Whose tickets are meant: "" for those that nobody has, None for anybody's."""
+        if mine:
+            return user or None
+        if re.search(r"\bunassigned\b|\bnobody\b|无人(?:负责|认领|处理)|没人|未分配|未指派", text, re.I):
+            return ""
+        lowered = text.lower()
+        people = self.settings.users if self.settings is not None else {}
+        for name_, person in people.items():
+            called = [name_.lower(), *([person.name.lower()] if person.name else [])]
+            if any(re.search(rf"(?<![a-z0-9_.-]){re.escape(one)}(?![a-z0-9_-])", lowered) for one in called):
+                return name_
+        return None
 
     def similar(self, text: str, lang: Lang) -> Outgoing:
         """Past incidents that share words with `text`."""
         found = self.kb.search(text, 3)
         return telling.similar_message([match.model_copy(update={"fix": self._fix(match)}) for match in found], lang)
+
+    def similar_to(self, id: str, lang: Lang) -> Outgoing:
+        """Past incidents like what the ticket `id` is about: by its diagnosis, else by its words."""
+        try:
+            ticket = self.kb.tickets.get(id)
+        except ToolError as error:
+            if error.code is not ErrorCode.NOT_FOUND:
+                raise
+            return outgoing(lang, [say(lang, "ticket.there_is_none", name(id))])
+        if ticket.diagnosis is not None:
+            return telling.similar_message(ticket.diagnosis.matches, lang)
+        if ticket.analysis is not None and ticket.analysis.matches:
+            found = [match.model_copy(update={"fix": self._fix(match)}) for match in ticket.analysis.matches]
+            return telling.similar_message(found, lang)
+        said = f"{ticket.human.title} {ticket.human.description}".strip()
+        return self.similar(said, lang) if said else telling.similar_message([], lang)
 
     def _fix(self, match: Match) -> Words | None:
         """What solved it; only of a card that somebody answers for."""
@@ -181,6 +253,16 @@ def states_of(text: str) -> tuple[State, ...]:
     if re.search(r"\b(?:all|every)\b(?!.*\bopen\b)|所有|全部", text, re.I) and not found:
         return ()
     return found or ("open", "acknowledged")
+
+
+def severities_of(text: str) -> tuple[Severity, ...]:
+    """The severities that are named; none where it is any."""
+    said: tuple[tuple[str, Severity], ...] = (
+        (r"\bcritical\b|危急|紧急|致命|\bp0\b", Severity.CRITICAL),
+        (r"\bmajor\b|(?<!不)严重", Severity.MAJOR),
+        (r"\bminor\b|轻微", Severity.MINOR),
+    )
+    return tuple(severity for pattern, severity in said if re.search(pattern, text, re.I))
 
 
 def _denied(pattern: str, text: str) -> bool:

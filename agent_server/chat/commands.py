@@ -238,6 +238,8 @@ def expires(now: datetime) -> float:
 
 
 def _quoted(matcher: str) -> str:
-    """``alertname=X`` as Alertmanager writes it, with quotes."""
+    """``alertname=X`` as Alertmanager writes it, with quotes; ``X`` alone is the name of an alert."""
+    if re.fullmatch(r"[A-Za-z_][\w:.-]*", matcher):
+        return f'alertname="{matcher}"'
     found = re.fullmatch(r' *([\w.]+) *(=~|!~|!=|=) *"?([^"]*?)"? *', matcher)
     return f'{found[1]}{found[2]}"{found[3]}"' if found is not None else matcher

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from whystall.agent_server.chat import answers, looking
+from whystall.agent_server.chat import answers, looking, watching
 from whystall.agent_server.chat.answers import Answers
 from whystall.agent_server.chat.commands import CHANGE, Commands, Wish, expires
-from whystall.agent_server.chat.intents import Intent, subject_of, understand, wanted_of
+from whystall.agent_server.chat.intents import Intent, parts_of, subject_of, understand, wanted_of
 from whystall.agent_server.chat.sending import queue
 from whystall.agent_server.chat.speaker import Speaker, speaker
 from whystall.agent_server.chat.telling import outgoing, similar_message
@@ -101,7 +101,11 @@ class Conversation:
             answer = await assisted(self, intent, who, now, spoken)
             if answer is not None:
                 return answer
-        return await self.looked_up(intent, who, now, spoken)
+        parts = parts_of(who.incoming.text)
+        if not parts:
+            return await self.looked_up(intent, who, now, spoken)
+        turns = [await self.looked_up(part, who, now, spoken) for part in parts]
+        return Turn(lambda: together([turn.act() for turn in turns]))
 
     async def looked_up(self, intent: Intent, who: Speaker, now: float, spoken: dict[str, Any]) -> Turn:
         """The answer to what changes nothing, by the rules alone."""
@@ -114,16 +118,22 @@ class Conversation:
         if name == "jobs":
             return await self._jobs(intent, who, now)
         if name == "on_call":
-            return said(await in_thread(lambda: known.on_call(intent, lang, local)))
-        if name == "ticket":
-            return self._remembering(
-                await in_thread(lambda: known.ticket(intent.get("id").lstrip("0") or "0", lang)),
-                who, now, spoken, ticket=intent.get("id"),
-            )  # fmt: skip
+            return said(await in_thread(lambda: known.on_call(intent, lang, local, who.user)))
+        if name in ("ticket", "spoken", "chosen"):
+            id = _ticket_of(intent, spoken)
+            if id is None:
+                return said(outgoing(lang, [say(lang, "ticket.which")]))
+            message = await in_thread(lambda: known.ticket(id, lang))
+            return self._remembering(message, who, now, spoken, ticket=id)
         if name == "tickets":
-            return said(await in_thread(lambda: known.tickets(intent, lang, who.user)))
+            message, ids = await in_thread(lambda: known.tickets(intent, lang, who.user))
+            return self._remembering(message, who, now, spoken, listed=ids)
         if name == "similar":
-            return said(await in_thread(lambda: self._similar(known, intent.get("text"), lang, spoken)))
+            return said(await in_thread(lambda: self._similar(known, intent, lang, spoken)))
+        if name in ("alerts", "silences"):
+            return said(await in_thread(lambda: watching.told(kb, name, lang, local)))
+        if name == "undeletable":
+            return said(outgoing(lang, [say(lang, "undeletable")]))
         if name == "cancel":
             return Turn(lambda: self._cancelled(who))
         if name == "status":
@@ -256,14 +266,18 @@ class Conversation:
 
     # --- within -----------------------------------------------------------------------------------------------------
 
-    def _similar(self, known: Answers, text: str, lang: Lang, spoken: dict[str, Any]) -> Outgoing:
-        if text:
+    def _similar(self, known: Answers, intent: Intent, lang: Lang, spoken: dict[str, Any]) -> Outgoing:
+        if id := intent.get("id").lstrip("0"):
+            return known.similar_to(id, lang)
+        if text := intent.get("text"):
             return known.similar(text, lang)
         if diagnosis := spoken.get("diagnosis"):
             return similar_message(known.matches(str(diagnosis)), lang)
+        if spoken.get("ticket"):
+            return known.similar_to(str(spoken["ticket"]), lang)
         return outgoing(lang, [say(lang, "lacks.similar")])
 
-    def _remembering(self, message: Outgoing, who: Speaker, now: float, spoken: dict[str, Any], **what: str) -> Turn:
+    def _remembering(self, message: Outgoing, who: Speaker, now: float, spoken: dict[str, Any], **what: object) -> Turn:
         def act() -> Outgoing:
             self.app.kb().wishes.remember(*who.key, {**spoken, **what, "lang": who.lang}, now)
             return message
@@ -272,7 +286,33 @@ class Conversation:
 
 
 # What a model is not needed for.
-_PLAIN = frozenset({"cancel", "status", "help", "thanks", "ticket"})
+_PLAIN = frozenset(
+    {"cancel", "status", "help", "thanks", "ticket", "chosen", "alerts", "silences", "undeletable"},
+)
+
+
+def together(messages: Sequence[Outgoing]) -> Outgoing:
+    """Several answers as one message."""
+    return messages[0].model_copy(update={"text": "\n\n".join(message.text for message in messages)})
+
+
+def _ticket_of(intent: Intent, spoken: dict[str, Any]) -> str | None:
+    """The number of the ticket that is meant: as it is said, by its place in the list that was shown, or the one that
+    was spoken of last.
+    """
+    if intent.name == "spoken":
+        found = spoken.get("ticket")
+        return str(found) if found else None
+    if intent.name == "ticket":
+        return intent.get("id").lstrip("0") or "0"
+    shown = [str(id) for id in spoken.get("listed") or []]
+    said = intent.get("nth").lower()
+    place = int(said) if said.isdigit() else _PLACES.get(said, 0)
+    return shown[place - 1] if 0 < place <= len(shown) else shown[-1] if place < 0 and shown else None
+
+
+_PLACES = {word: n for n, word in enumerate(("first", "second", "third", "fourth", "fifth"), 1)}
+_PLACES |= {word: n for n, word in enumerate("一二三四五六七八九十", 1)} | {"last": -1, "最后": -1}
 
 
 def said(message: Outgoing) -> Turn:

@@ -25,6 +25,13 @@ _LONG = 5  # letters from which on one may be wrong
 _COUNTED = re.compile(
     r"\d+(?:st|nd|rd|th|x|k|m|b|gb|mb|s|ms|h|min|fps)?|\w{1,3}=\d+|[abhvlt]\d{2,4}s?|(?:rtx|gtx)\d*|[a-z]\d|\d+(?:st|x)?gpus?"
 )
+# Two things in one message; and what of it is only looked up.
+_BETWEEN = re.compile(
+    r"[?;。\n]|,? *\b(?:and(?: then| also)?|then|also|plus)\b |,? *(?:再(?=[看查说列给])|顺便|还有|另外|然后|以及)",
+    re.I,
+)
+_PARTS = 3
+_LOOKED_UP = frozenset({"on_call", "ticket", "tickets", "similar", "alerts", "silences", "jobs"})
 _CJK = re.compile(r"[\u3400-\u9fff]")
 _WORD = re.compile(r"(?<![\w./-])[A-Za-z]{5,20}(?![\w./-])", re.ASCII)
 # What may be corrected: words that decide what is meant, none of them of a command that changes something.
@@ -68,6 +75,20 @@ def understand(text: str) -> Intent:
         if again.name != "none" and not again.changes:
             return again
     return found
+
+
+def parts_of(text: str) -> list[Intent]:
+    """The questions in `text`, where it asks more than one thing and each of them alone is understood as one that only
+    looks something up; else none.
+    """
+    said = [
+        part.strip() for part in _BETWEEN.split(unicodedata.normalize("NFKC", text[:LIMIT])) if part.strip(" .!,。，")
+    ]
+    if not 2 <= len(said) <= _PARTS:
+        return []
+    found = [understand(part) for part in said]
+    asks = all(one.name in _LOOKED_UP and not one.get("text") for one in found)
+    return found if asks and len({(one.name, one.text) for one in found}) == len(found) else []
 
 
 def wanted_of(text: str) -> Wanted:

@@ -5,6 +5,7 @@ Short, since it is read on a phone; what could not be seen is always said. All f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.tickets.models import Line, Ticket
 
 _UNSEEN = 2
+_FULL_STOP = re.compile(r"[.。]$")
 _TITLE = 160
 _NAME = 120
 _TEXT = 400
@@ -63,16 +65,21 @@ def verdict_message(
         lines.append(say(lang, "verdict.similar", like))
     if diagnosis.verdict in (Verdict.INCONCLUSIVE, Verdict.LIKELY) and diagnosis.missing:
         lacked = [voiced(lang, code) for code in diagnosis.missing[:_UNSEEN]]
-        lines.append(say(lang, "verdict.lacked", Safe(apart.join(lacked))))
+        lines.append(say(lang, "verdict.lacked", _joined(lacked, apart)))
     if view["blind"]:
         left = len(view["blind"]) - _UNSEEN
         more = [say(lang, "jobs.more", left)] if left > 0 else []
-        lines.append(say(lang, "verdict.unseen", Safe(apart.join([*view["blind"][:_UNSEEN], *more]))))
+        lines.append(say(lang, "verdict.unseen", _joined([*view["blind"][:_UNSEEN], *more], apart)))
     number = ticket.id if ticket is not None else diagnosis.ticket
     if number is not None:
         lines.append(say(lang, "verdict.ticket", id=number))
     title = say(lang, "title.verdict", verdict, Safe(cause.title.get(lang)) if cause else diagnosis.target)
     return outgoing(lang, [f"{line}\n" for line in lines], title, picture)
+
+
+def _joined(sentences: Sequence[Safe], apart: str) -> Safe:
+    """Sentences as parts of one: without the full stops that they end with."""
+    return Safe(apart.join(_FULL_STOP.sub("", sentence) for sentence in sentences))
 
 
 def voiced(lang: Lang, code: str) -> Safe:
@@ -144,6 +151,7 @@ def ticket_name(ticket: Ticket, lang: Lang) -> Safe:
 def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
     """One ticket: state, who has it, what was found out, the last word of a person."""
     from whystall.knowledge_base.causes import load_causes
+    from whystall.knowledge_base.tickets.present import assigned_markdown
 
     known = words(lang)
     lines: list[str] = [ticket_name(ticket, lang)]
@@ -162,11 +170,11 @@ def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
     )
     assignment = ticket.assignment
     if assignment is not None and assignment.users:
-        comma = known["marks"]["comma"]
-        users = Safe(comma.join(name(user) for user in assignment.users))
-        lines.append(say(lang, "ticket.has", users=users, rule=name(assignment.rule)))
+        lines.append(say(lang, "ticket.has", assigned_markdown(assignment, lang)))
     else:
         lines.append(say(lang, "ticket.no_one"))
+    if ticket.human.description:
+        lines.append(say(lang, "ticket.reported", short(" ".join(ticket.human.description.split()), _TEXT)))
     diagnosis = ticket.diagnosis
     if diagnosis is not None:
         cause = load_causes().get(diagnosis.cause or "")

@@ -88,6 +88,11 @@ def history_markdown(events: Sequence[Event], lang: Lang, most: int = EVENTS) ->
     return _Says("md", lang).history(events, most)
 
 
+def assigned_markdown(given: Assignment, lang: Lang) -> Safe:
+    """Who has a ticket, and why they have it, in a line of Markdown."""
+    return _Says("md", lang).assigned(given)
+
+
 class _Says:
     """Puts parts of tickets into words of one language, escaped for one format."""
 
