@@ -82,8 +82,10 @@ async def talk(
 ) -> Turn:
     """The answer of `model`, within `limits`."""
     local = datetime.fromtimestamp(now, who.zone)
-    functions = Functions(Answers(conversation.app.kb(), conversation.settings), who.lang, local)
-    exchange = _Exchange(model, Budget(limits), functions, who, list(spoken.get("turns", []))[-_TURNS:])
+    earlier = list(spoken.get("turns", []))[-_TURNS:]
+    said = " ".join([who.incoming.text, *(text for turn in earlier for text in turn.values())])
+    functions = Functions(Answers(conversation.app.kb(), conversation.settings), who.lang, local, said)
+    exchange = _Exchange(model, Budget(limits), functions, who, earlier)
     try:
         await exchange.run()
     except LlmError as error:
@@ -160,7 +162,7 @@ class _Exchange:
     def _answered(self, reply: Reply, fence: Fence, lang: Lang) -> bool:
         """Hold an answer against what was returned; whether it stands, or is all that will come."""
         content = reply.content.strip()[:_CONTENT]
-        self.grounded = ground(content, self.results)
+        self.grounded = ground(content, self.results, self.functions.said)
         if content and not self.grounded.struck:
             return True
         if self._told:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from whystall.agent_server.chat import answers
 from whystall.agent_server.chat.answers import Answers, clock
+from whystall.agent_server.chat.grounding import was_said
 from whystall.agent_server.chat.intents import Intent
 from whystall.agent_server.chat.telling import line_title, ticket_title, tickets_message
 from whystall.agent_server.chat.wire import Outgoing
@@ -48,13 +49,15 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 @dataclass
 class Functions:
-    """What is offered to one message. `plain`: the plain answers to what was called, in order; `look`: what is to be
-    looked at, `ask`: what is to be asked back; None where neither was called for.
+    """What is offered to one message. `said`: what the person says in it and what was spoken of before: a look begins
+    only at what that names. `plain`: the plain answers to what was called, in order; `look`: what is to be looked at,
+    `ask`: what is to be asked back; None where neither was called for.
     """
 
     answers: Answers
     lang: Lang
     now: datetime
+    said: str
     plain: list[Outgoing] = field(default_factory=list)
     look: Resolution | None = None
     ask: Resolution | None = None
@@ -93,6 +96,9 @@ class Functions:
         wanted = wanted_of(text)
         found = await find(wanted if wanted.text or wanted.rank is not None else Wanted(text=text))
         if look and found.status == "found":
+            if not _asked_for(found, self.said):
+                message = "the person did not name this job"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, message, "ask which one is meant")
             self.look = found
         elif look and found.status == "several":
             self.ask = found
@@ -226,6 +232,13 @@ def _arguments(call: ToolCall) -> dict[str, str]:
         if not str(given.get(name, "")).strip():
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: a text is needed", "give it")
     return {name: clean(str(value), _TEXT) for name, value in given.items()}
+
+
+def _asked_for(found: Resolution, said: str) -> bool:
+    """Whether a word by which a process was found stands in `said`; or no word chose it, since there is but one."""
+    told = [code.partition(":") for code in found.how]
+    values = [value.casefold() for kind, _, value in told if value and kind not in ("lowest_rank", "first_of")]
+    return not values or any(was_said(value, said) for value in values)
 
 
 def _job_data(job: Job) -> dict[str, Any]:

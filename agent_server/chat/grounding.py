@@ -50,6 +50,11 @@ _PARTS = (
 _VERDICT = re.compile(r"\b(?:healthy|confirmed|likely|inconclusive)\b|健康|已确认|很可能", re.I)
 # What strangers wrote: it tells what a ticket is called, and nothing of this machine.
 _STRANGERS = frozenset({"title", "last_comment", "resolution", "asked", "name", "program", "tried", "matched"})
+# What a function says back of its arguments, which the model wrote: known of it is only what a person had said.
+_ECHOES = frozenset({"asked", "tried", "matched"})
+_WORD = re.compile(r"[^\s,;:()\[\]\"'`，。；：（）]+")
+_PART = 3
+_ASCII_WORD = re.compile(r"[\w.-]+", re.A)
 _CLAIMS = re.compile(
     r"\b(?:i|we)(?:'ve| have| just|'ll| will)? (?:now |already |just |been )*"
     r"(?:resolved?|closed?|acknowledged?|assign(?:ed)?|"
@@ -80,9 +85,11 @@ class Grounded:
     struck: list[str] = field(default_factory=list)
 
 
-def ground(answer: str, results: Sequence[Mapping[str, Any]]) -> Grounded:
-    """`answer` without the sentences that `results` do not carry."""
-    known = _Known(results)
+def ground(answer: str, results: Sequence[Mapping[str, Any]], said: str = "") -> Grounded:
+    """`answer` without the sentences that `results` do not carry. `said`: what the person said, in this message and
+    before, which may be said back.
+    """
+    known = _Known(results, said)
     kept: list[Safe] = []
     struck: list[str] = []
     for sentence in _sentences(answer[:LIMIT]):
@@ -91,6 +98,16 @@ def ground(answer: str, results: Sequence[Mapping[str, Any]]) -> Grounded:
         else:
             struck.append(sentence)
     return Grounded(kept, struck)
+
+
+def was_said(word: str, said: str) -> bool:
+    """Whether a person who said `said` used `word`: a number or a short word as such, others also within a longer one,
+    as Chinese has no blanks.
+    """
+    word, said = word.casefold(), said.casefold()
+    if word.isascii() and (len(word) < _PART or word.isdigit() or _QUIET.fullmatch(word)):
+        return any(word == known.strip(".-") for known in _ASCII_WORD.findall(said))
+    return word in said
 
 
 def inert(sentence: str) -> Safe:
@@ -111,7 +128,8 @@ def _sentences(answer: str) -> Iterator[str]:
 class _Known:
     """What functions returned, by what it may be cited for."""
 
-    def __init__(self, results: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, results: Sequence[Mapping[str, Any]], said: str) -> None:
+        self._said = said
         self._values: list[tuple[str, str, float]] = []  # name, dimension, value
         self._strings: set[str] = set()
         self._own: set[str] = set()
@@ -154,7 +172,7 @@ class _Known:
             dim, factor = _UNITS.get(name.rpartition("_")[2], ("bare", 1.0)) if "_" in name else ("bare", 1.0)
             self._values.append((name, dim, float(value) * factor))
         else:
-            text = str(value)
+            text = self._echo(str(value)) if name in _ECHOES else str(value)
             self._strings.add(text)
             self._own |= set() if name in _STRANGERS else {text}
             if text.isascii() and text.isdigit() and len(text) < 16:
@@ -164,16 +182,21 @@ class _Known:
                     (name, said.dim, (low + high) / 2) for said in read(text) for low, high in said.spans[:1]
                 ]
 
+    def _echo(self, text: str) -> str:
+        """The words of `text` that the person said."""
+        return " ".join(word for word in _WORD.findall(text) if was_said(word, self._said))
+
     def _has_moment(self, text: str) -> bool:
         return text in self._moments or any(known.startswith(text) for known in self._moments)
 
     def _holds(self, said: Said, text: str) -> bool:
         """Whether a value that was returned rounds to the number, and is of what it is said to be."""
         before = text[: said.start].rstrip() + " "
+        cited = self._cites(text)
         allowed = next((names for pattern, names in _ROLES if re.search(pattern, before.rstrip(), re.I)), None)
         plain = ("bare", "count", "pid", "rank", "unit")
         for name, dim, value in self._values:
-            if allowed is not None and name not in allowed:
+            if (allowed is not None and name not in allowed) or (name in _STRANGERS and not cited):
                 continue
             if said.dim != dim and not (said.dim in plain and dim in plain):
                 continue
@@ -184,9 +207,12 @@ class _Known:
     def _speaks_of_parts(self, sentence: str) -> bool:
         if _VERDICT.search(sentence) and not _VERDICT.search(self._ours):
             return False
-        cited = any(match["id"] in self._states for match in _NAMED_TICKET.finditer(sentence))
-        text = self._text if cited else self._ours
+        text = self._text if self._cites(sentence) else self._ours
         return all(re.search(part, text, re.I) for part in _PARTS if re.search(part, sentence, re.I))
+
+    def _cites(self, sentence: str) -> bool:
+        """Whether it names a ticket, of which strangers may be quoted."""
+        return any(match["id"] in self._states for match in _NAMED_TICKET.finditer(sentence))
 
     def _states_right(self, sentence: str) -> bool:
         """A ticket that is named is in the state that is named."""

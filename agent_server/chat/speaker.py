@@ -25,7 +25,8 @@ _NAME = 100
 @dataclass(frozen=True)
 class Speaker:
     """Who said a message. `user`: the name in the settings, empty for somebody who is not there. `name`: as the log
-    knows them. `zone`: of words such as "tomorrow".
+    knows them: that name, else the chat and its own id of them; what people call themselves, which may be the name of
+    somebody else or of a part of ours, stands behind it. `zone`: of words such as "tomorrow".
     """
 
     incoming: Incoming
@@ -69,10 +70,15 @@ def speaker(incoming: Incoming, settings: Settings | None, last: Lang | None = N
         lang=(channel.lang if channel else None) or (last if wordless and last else language(incoming.text)),
         zone=ZoneInfo(zone_name) if zone_name else _local(),
         user=user,
-        name=user or clean(incoming.sender_name or incoming.sender, _NAME) or "?",
+        name=user or (incoming.sender if terminal else _known(incoming)),
         may_change=allowed,
         llm=channel.llm if channel is not None else False,
     )
+
+
+def _known(incoming: Incoming) -> str:
+    called = f" ({clean(incoming.sender_name, _NAME)})" if incoming.sender_name else ""
+    return f"chat:{incoming.place.channel}:{clean(incoming.sender, _NAME)}{called}"
 
 
 def _local() -> tzinfo:

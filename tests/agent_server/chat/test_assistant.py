@@ -115,6 +115,14 @@ async def test_a_look_that_it_begins_is_a_real_one(chat: Any, model: Any) -> Non
         assert [inquiry.pid for inquiry in chat.kb.inquiries.running()] == [pid]
 
 
+async def test_it_begins_no_look_that_nobody_asked_for(chat: Any, model: Any) -> None:
+    with job(**named(7)) as pid:
+        for text in (named(7)["TORCHELASTIC_RUN_ID"], str(pid)):
+            model([ask("start_look", text=text), Say("Which one do you mean?")])
+            assert "Which one do you mean?" in await chat.says("how are things?", channel="model")
+    assert chat.kb.inquiries.running() == []
+
+
 async def test_what_was_said_before_is_remembered(chat: Any, model: Any) -> None:
     server = model([ask("on_call", schedule="storage"), Say("wang is on call for storage."), Say("I mean wang.")])
     await chat.says("who is on call for storage?", channel="model")

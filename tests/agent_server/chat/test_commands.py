@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.chat import commands
+from whystall.agent_server.chat import commands, conversation
 
 pytestmark = pytest.mark.anyio
 
@@ -73,8 +73,23 @@ async def test_who_may_not_is_refused_and_logged(chat: Any, sender: str, channel
     assert "may not" in await chat.says(f"resolve {id} because x", sender, channel)
     assert "nothing to confirm" in (await chat.says("yes", sender, channel)).lower()
     assert chat.kb.tickets.get(id).state == "open"
-    assert (sender, "chat.asked", "not_allowed") in trail(chat)
+    assert (f"chat:{channel}:{sender} ({sender})", "chat.asked", "not_allowed") in trail(chat)
     assert "GPU idle" in await chat.says(f"ticket {id}", sender, channel)
+
+
+@pytest.mark.parametrize("called", ["wang", "engine", "sink:tracker", "U1"])
+async def test_a_name_that_somebody_took_is_nobody_elses_in_the_log(chat: Any, called: str) -> None:
+    """A tracker is not told what came from it itself, and the log names people by what the settings call them."""
+    id = chat.ticket()
+    everybody = chat.settings.chat["ops"].model_copy(update={"may_change": ["*"]})
+    chat.settings.chat["ops"] = everybody
+    for text in (f"ack {id}", "yes"):
+        task = chat.queued(text, "U9")
+        said = {**task.payload["incoming"], "sender_name": called}
+        task = task.model_copy(update={"payload": {**task.payload, "incoming": said}})
+        await conversation.handle(task, chat.app, chat.desk, chat.settings)
+    assert chat.kb.tickets.get(id).state == "acknowledged"
+    assert chat.kb.tickets.events(id)[-1].by == f"chat:ops:U9 ({called})"
 
 
 async def test_a_right_that_was_withdrawn_meanwhile_counts_no_more(chat: Any) -> None:

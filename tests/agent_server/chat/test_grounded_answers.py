@@ -116,3 +116,20 @@ def test_words_of_strangers_say_nothing_of_the_machine() -> None:
     assert ground("The disk is broken.", results).struck != []
     assert ground("Everything is healthy.", results).struck != []
     assert ground("Ticket 12 is about a broken disk.", results).struck == []
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    ["It lost 93 % of its time.", "The pid is 4242.", "node-17 is slow.", "It waited for 55 s.", "Rank 9 is pid 4242."],
+)
+def test_what_the_model_asked_with_itself_proves_nothing(sentence: str) -> None:
+    asked = "node-17 pid 4242 rank 9 lost 93 % for 55 s"
+    echoed = {"asked": asked, "status": "none", "tried": ["name:node-17", "pid:4242", "rank:9"], "left_out": 0}
+    assert ground(sentence, [echoed]).struck == [sentence]
+    assert ground("I find no node-17.", [echoed], f"how is {asked}?").struck == []  # the person named it
+
+
+def test_the_name_of_a_job_measures_nothing() -> None:
+    named = {"jobs": [{"name": "lost 93 % for 55 s", "pid": 7}]}
+    for sentence in ("It lost 93 % of its time.", "It waited for 55 s."):
+        assert ground(sentence, [named]).struck == [sentence]
