@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.classify.wording import wording
 from whystall.knowledge_base.tokens import plain
-from whystall.tools.contract.text import path_pattern
 
 _VERSION = 2
 # Labels of an alert that change while it stays the same alert, or say how bad it is rather than what.
@@ -47,6 +47,14 @@ _COUNTED = re.compile(
     r"pid|tid|id|ticket|order|req|request|trace|session|batch|attempt|shard|part|rank|proc|process|build|pipeline))"
     r"[-_.#]?\d[\w.-]*$"
 )
+# What numbers a file that is written again and again: many digits. Few ones name a disk, a volume, the size of a model.
+_SERIAL, _OF_A_SERIES = re.compile(r"\d{4,}"), re.compile(r"(?<=[-_.])\d+(?=[-_.])")
+_VERSION_NUMBER = re.compile(r"\d+(?:\.\d+){2,}")
+_JOINING = frozenset({"to", "from", "and", "or", "by"})  # what stands between two numbers of one word
+_SIZE = re.compile(r"\d{1,3}b")  # of a model
+_SHORT = 3  # digits of a number that may name one of several, whatever that is
+_CLOSE = re.compile(r"\s*[#:=]?\s*")
+_OF_MANY = re.compile(r"\s*(?:[a-z]+s\b(?<!ss)(?<!is)(?<!has)(?<!was)|per\b|(?:out )?of\s+\d|/)")
 _FEW = 4.0  # stable words below which a text does not tell one fault from another ("training is slow")
 
 
@@ -62,7 +70,8 @@ def dedup_key(report: Report) -> str:
         words = list(stable(f"{report.title}\n{report.description}"))
         place = _places(report.labels)
         parts = [report.origin, *place, "", *words]
-        if not place and _weight(words) < _FEW:
+        wide = wording().sameness.wide
+        if _weight(words) < _FEW and all(one.partition("=")[0] in wide for one in place):
             parts += ["", report.created, *(f"{k}={v}" for k, v in sorted(report.labels.items()))]
     return f"{_VERSION}:{hashlib.sha256(chr(0).join(parts).encode('utf-8', 'replace')).hexdigest()}"
 
@@ -72,30 +81,57 @@ def stable(text: str) -> Iterator[str]:
     ``node 17`` and ``Xid 79``), measures, times, ids, suffixes of pods, numbers in the last parts of paths.
     """
     lower = plain(text)
-    before = ""  # the word that a number may belong to
+    before, ended = "", 0  # the word that a number may belong to, and where that ends
     for found in _tokens().finditer(lower):
         kind, token = found.lastgroup, found[0]
         if kind == "word":
-            before = _nameless(token)
-            if before not in _fillers():
-                yield before
+            word = _nameless(token)
+            if word not in _fillers():
+                yield word
+            if word not in _JOINING:
+                before, ended = word, found.end()
         elif kind == "cjk":
-            yield token
-            before = token
+            if token not in _fillers():
+                yield token
+            before, ended = token, found.end()
         elif kind == "number":
-            if _names(before, lower[found.end() : found.end() + 4].lstrip(), token):
+            close = _CLOSE.fullmatch(lower[ended : found.start()]) is not None
+            if _names(before, close, lower[found.end() : found.end() + 40], token):
                 yield token
         elif kind in ("path", "ip", "digits"):
-            yield path_pattern(token) if kind == "path" else _PORT.sub(r"\g<host>", _nameless(token))
+            yield _path(token) if kind == "path" else _PORT.sub(r"\g<host>", _nameless(token))
             before = ""
 
 
-def _names(before: str, after: str, token: str) -> bool:
-    """Whether the number `token` between these is the name of something; a measure is none."""
+def _names(before: str, close: bool, after: str, token: str) -> bool:
+    """Whether the number `token` between these is the name of something, or its version; a measure is none.
+
+    A short number that stands behind a noun names one of several (``fan 2``), unless the noun is what is measured or
+    counted anew each time, or something is counted by it (``3 workers``). `close`: it stands right behind `before`.
+    """
+    sameness = _namers()
+    if _VERSION_NUMBER.fullmatch(token) or before in sameness.programs or before.endswith(sameness.program_runs):
+        return token[-1].isdigit()
+    if _SIZE.fullmatch(token):
+        return True
     if not token.isdigit():
         return False
-    words, runs, naming = _namers()
-    return before in words or before.endswith(runs) or naming.match(after) is not None
+    if before in sameness.words or before.endswith(sameness.runs) or sameness.naming.match(after.lstrip()) is not None:
+        return True
+    if not close or len(token) > _SHORT or before in sameness.measured or before.endswith(sameness.measured_runs):
+        return False
+    return _COUNTED.match(f"{before}0") is None and _OF_MANY.match(after) is None
+
+
+def _path(path: str) -> str:
+    """`path` with what is counted in its last two parts left out; a device is called by its numbers."""
+    if path.startswith("/dev/"):
+        return path
+    *above, parent, leaf = ["", *path.split("/")]
+    kept = [_SERIAL.sub("*", _nameless(part)) for part in (parent, leaf)]
+    if "." in kept[1]:  # a file, and not a directory
+        kept[1] = _OF_A_SERIES.sub("*", kept[1])
+    return "/".join([*above, *kept])
 
 
 def _nameless(word: str) -> str:
@@ -142,7 +178,7 @@ def _value(name: str, value: str) -> str:
     if port is not None:
         return port["host"]
     if value.startswith("/"):
-        return path_pattern(value) if name not in ("mountpoint", "device") else value
+        return _path(value) if name not in ("mountpoint", "device") else value
     return _nameless(value)
 
 
@@ -157,10 +193,30 @@ def _tokens() -> re.Pattern[str]:
     )
 
 
+@dataclass(frozen=True)
+class _Namers:
+    words: frozenset[str]
+    runs: tuple[str, ...]
+    naming: re.Pattern[str]
+    programs: frozenset[str]
+    program_runs: tuple[str, ...]
+    measured: frozenset[str]
+    measured_runs: tuple[str, ...]
+
+
 @cache
-def _namers() -> tuple[frozenset[str], tuple[str, ...], re.Pattern[str]]:
-    named = wording().sameness.named
-    return frozenset(named.words), tuple(named.runs), re.compile(named.naming)
+def _namers() -> _Namers:
+    sameness = wording().sameness
+    named, programs, measured = sameness.named, sameness.versioned, sameness.measured
+    return _Namers(
+        words=frozenset(named.words),
+        runs=tuple(named.runs),
+        naming=re.compile(named.naming),
+        programs=frozenset(programs.words),
+        program_runs=tuple(programs.runs),
+        measured=frozenset(measured.words),
+        measured_runs=tuple(measured.runs),
+    )
 
 
 @cache

@@ -51,12 +51,22 @@ class Named(Model):
     naming: str
 
 
+class Before(Model):
+    """Words before a number that say what it is; `runs`: ends of a Chinese run of characters."""
+
+    words: list[str]
+    runs: list[str]
+
+
 class Sameness(Model):
     """What stays the same; see the file."""
 
     named: Named
+    versioned: Before
+    measured: Before
     measures: list[str]
     places: list[str]
+    wide: list[str]
     pods: list[str]
     fillers: list[str]
 

@@ -37,6 +37,11 @@ def alert(**labels: str) -> Report:
         ("磁盘使用率 95％，任务 8812 失败", "磁盘使用率 99%,任务 1 失败"),
         ("memory of the server is at 91.5% of 512 GiB", "memory of the server is at 97% of 1024 GiB"),
         ("connection to 10.0.3.17:9100 refused by exporter", "connection to 10.0.3.17:38211 refused by exporter"),
+        ("writes to /mnt/ckpt/run_20260301/step_12000 hang", "writes to /mnt/ckpt/run_20260305/step_18000 hang"),
+        ("etcd of m1 killed 3 workers within 10 minutes", "etcd of m1 killed 9 workers within 10 minutes"),
+        ("显卡温度过高 92 度，节点 a100-08", "显卡温度过高 95 度，节点 a100-08"),
+        ("Re: Hello, storage02 has disk errors. Thanks", "storage02 has disk errors"),
+        ("您好，交换机端口 eth3 抖动，请尽快处理，谢谢", "交换机端口 eth3 抖动"),
     ],
 )
 def test_the_same_told_with_other_figures(one: str, other: str) -> None:
@@ -54,6 +59,17 @@ def test_the_same_told_with_other_figures(one: str, other: str) -> None:
         ("slow reads from nvme0n1 since the morning", "slow reads from nvme1n1 since the morning"),
         ("ping to 10.0.3.17 is lost half of the time", "ping to 10.0.3.18 is lost half of the time"),
         ("/data/team-a/train is slow to list files", "/data/team-b/train is slow to list files"),
+        ("torch 2.1.0 import fails in image train", "torch 2.4.0 import fails in image train"),
+        ("upgrade CUDA 11.8 to 12.4 on node n7", "upgrade CUDA 12.4 to 12.6 on node n7"),
+        ("驱动版本 535 升级到 550，节点 n7", "驱动版本 550 升级到 560，节点 n7"),
+        ("partition 1 of the batch system rejects jobs", "partition 2 of the batch system rejects jobs"),
+        ("/dev/nvme0n1 on storage02 is slow to write", "/dev/nvme1n1 on storage02 is slow to write"),
+        ("the mount /mnt/nfs/vol1/a of c12 hangs", "the mount /mnt/nfs/vol2/a of c12 hangs"),
+        ("Ceph OSD 12 on stor-3 is down", "Ceph OSD 13 on stor-3 is down"),
+        ("fan 2 of chassis 4 failed overnight", "fan 3 of chassis 4 failed overnight"),
+        ("model 7b does not fit into memory any more", "model 13b does not fit into memory any more"),
+        ("光模块 3 告警，交换机 sw-1", "光模块 4 告警，交换机 sw-1"),
+        ("checkpoints of /mnt/ckpt/llama-7b take long", "checkpoints of /mnt/ckpt/llama-70b take long"),
     ],
 )
 def test_another_fault_is_another(one: str, other: str) -> None:
@@ -66,6 +82,7 @@ def test_words_that_say_little_are_never_merged_unless_they_say_where() -> None:
     assert dedup_key(order("训练很慢", early)) != dedup_key(order("训练很慢", late))
     assert dedup_key(order("training slow", early, host="n1")) == dedup_key(order("training slow", late, host="n1"))
     assert dedup_key(order("training slow", early, host="n1")) != dedup_key(order("training slow", late, host="n2"))
+    assert dedup_key(order("job failed", early, cluster="a")) != dedup_key(order("job failed", late, cluster="a"))
     assert dedup_key(order("training slow", early, 主机="n1")) == dedup_key(order("training slow", late, 主机="n1"))
 
 
