@@ -58,6 +58,8 @@ def take(
     except ToolError as error:  # a secret of ours cannot be read: nobody can be believed
         return _refusal(503, "not_set_up", error.message)
     if isinstance(said, Answered):
+        if said.proof:
+            kb.seen.first(f"chat:{vendor.name}:proof", said.proof, now)
         return Reply(200, said.body, said.content_type, said.why)
     try:
         code = _store(kb, vendor, said, now)

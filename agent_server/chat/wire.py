@@ -62,11 +62,14 @@ class Outgoing(_Model):
 
 @dataclass(frozen=True)
 class Answered:
-    """A callback that is answered and nothing else: a challenge, or what concerns nobody (`why`: a code)."""
+    """A callback that is answered and nothing else: a challenge, or what concerns nobody (`why`: a code). `proof`: as
+    `Incoming` has it, which is then used up.
+    """
 
     body: bytes = b"{}"
     content_type: str = "application/json"
     why: str = "ignored"
+    proof: str = ""
 
 
 class Refused(Exception):

@@ -20,6 +20,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -90,7 +91,10 @@ class DingTalk:
         given = checking.signature(headers, "sign")
         secret = self._settings.app_secret.read(f"chat.{self.name}.app_secret")
         checking.same(given, sign(secret, timestamp))
-        said = checking.json_object(body)
+        said = self._said(checking.json_object(body), f"{timestamp}:{given}")
+        return replace(said, proof=f"{timestamp}:{given}") if isinstance(said, Answered) else said
+
+    def _said(self, said: Mapping[str, Any], proof: str) -> Incoming | Answered:
         sender = checking.word(said, "senderStaffId") or checking.needed(said, "senderId")
         if said.get("senderId") and said.get("senderId") == said.get("chatbotUserId"):
             return Answered(why="own_message")
@@ -112,7 +116,7 @@ class DingTalk:
             sender_name=checking.word(said, "senderNick"),
             text=text,
             direct=direct,
-            proof=f"{timestamp}:{given}",
+            proof=proof,
         )
 
     def say(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> Saying:

@@ -102,6 +102,16 @@ def test_a_signature_that_does_not_cover_the_body_is_good_once(
     assert kb.seen.first("chat:dingtalk", "m2", NOW)  # the forgery used up no message's id
 
 
+def test_a_signature_of_what_was_ignored_is_used_up_too(
+    kb: KnowledgeBase, known: dict[str, Vendor], chats: ChatServer
+) -> None:
+    headers, body = chats.callback("dingtalk", "close all", id="m1")
+    silent = json.dumps({**json.loads(body), "msgId": "m0", "text": {"content": ""}}).encode()
+    assert [_take(kb, known["dingtalk"], (headers, silent)).code for _ in range(2)] == ["no_text", "no_text"]
+    assert _take(kb, known["dingtalk"], (headers, body)).code == "replayed"
+    assert _tasks(kb) == []
+
+
 def test_what_is_ignored_is_answered_and_stores_nothing(
     kb: KnowledgeBase, known: dict[str, Vendor], chats: ChatServer
 ) -> None:
