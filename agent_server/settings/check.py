@@ -33,6 +33,23 @@ class Checked:
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
+    def uses(self) -> list[tuple[str, str]]:
+        """What is on, as a code (``alerts``, ``trackers``, ``chats``, ``oncall``, ``calendars``, ``model``) and its
+        names; no names: it is off.
+        """
+        known = self.settings
+        if known is None:
+            return []
+        named = {
+            "alerts": ["POST /alerts/alertmanager"] if known.alerts.token else [],
+            "trackers": [f"{name} ({sink.kind})" for name, sink in known.sinks.items()],
+            "chats": [f"{name} ({chat.kind})" for name, chat in known.chat.items()],
+            "oncall": list(known.oncall.schedules),
+            "calendars": ["GET /oncall/NAME.ics"] if known.server.calendar_token and known.oncall.schedules else [],
+            "model": ["[llm]"] if known.llm else [],
+        }
+        return [(code, ", ".join(names)) for code, names in named.items()]
+
 
 def check(values: Given, now: datetime) -> Checked:
     """Look at all of it. `now` (with a time zone): from when on somebody should be on call."""
@@ -41,7 +58,11 @@ def check(values: Given, now: datetime) -> Checked:
     if settings is None:
         return Checked(None, faults)
     faults += [*_secrets(settings), *_names(settings), *_routes(settings)]
-    return Checked(settings, faults, [*_nobody(settings, now), *_idle(settings), *_people(settings), *_talk(settings)])
+    return Checked(
+        settings,
+        faults,
+        [*_off(settings), *_nobody(settings, now), *_idle(settings), *_people(settings), *_talk(settings)],
+    )
 
 
 def secrets_in(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Secret]]:
@@ -134,6 +155,12 @@ def _routes(settings: Settings) -> Iterator[str]:
         return
     for fault in unknown_names(routes, set(settings.sinks), set(settings.oncall.schedules), set(settings.chat)):
         yield f"{path}: {fault}"
+
+
+def _off(settings: Settings) -> Iterator[str]:
+    """Alerts that are routed and not let in."""
+    if settings.alerts.token is None and (settings.alerts.routes is not None or settings.alerts.forms):
+        yield "[alerts] token: there is none, so that no alert is let in; give {file = ...} or {env = ...}"
 
 
 def _nobody(settings: Settings, now: datetime) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.settings.sources import Given, given
@@ -53,17 +54,65 @@ def judged(values: Given) -> tuple[list[str], Settings | None]:
 
 def _said(values: Given, fault: ErrorDetails) -> str:
     place = _place(values.values, fault["loc"])
-    message = fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if fault["type"] == "extra_forbidden":
-        message = "there is no such setting"
-    elif fault["type"] == "missing":
-        message = "it is missing"
-    message = message[:1].lower() + message[1:]
+    message = _why(fault)
     names = tuple(str(part) for part in place)
     source = values.origin(names)
     if source in values.variables.values():
         return f"{source}: {message}"
     return f"{source}: {_told(place)}: {message}"
+
+
+def _why(fault: ErrorDetails) -> str:
+    """What is wrong, as one who writes the file would say it; pydantic's own words where there are no better ones."""
+    kind, context = fault["type"], fault.get("ctx", {})
+    if kind == "extra_forbidden":
+        return "there is no such setting" + _meant(str(fault["loc"][-1]))
+    if kind in _WRITE:
+        return _WRITE[kind]
+    if kind == "literal_error":
+        return f"give one of {str(context['expected']).replace(' or ', ', ')}"
+    if kind == "union_tag_invalid":
+        return f"kind: give one of {context['expected_tags']}"
+    if kind in ("greater_than_equal", "less_than_equal"):
+        bound = str(context["ge" if kind == "greater_than_equal" else "le"])
+        span = re.fullmatch(r"datetime\.timedelta\((?:days=(\d+))?(?:, )?(?:seconds=(\d+))?\)", bound)
+        told = f"{86_400 * int(span[1] or 0) + int(span[2] or 0)}s" if span is not None else bound
+        return f"give at {'least' if kind == 'greater_than_equal' else 'most'} {told}"
+    message = fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return message[:1].lower() + message[1:]
+
+
+_WRITE = {
+    "missing": "it is missing",
+    "union_tag_not_found": "kind: it is missing",
+    "list_type": 'write a list: ["..."]',
+    "tuple_type": 'write a list: ["..."]',
+    "dict_type": "write a table: {name = ...}",
+    "model_type": "write a table: {name = ...}",
+    "string_type": 'write it in quotes: "..."',
+    **dict.fromkeys(("float_parsing", "float_type"), "write a number"),
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "write a whole number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "write true or false"),
+    **dict.fromkeys(
+        ("datetime_parsing", "datetime_type", "datetime_from_date_parsing", "datetime_object_invalid"),
+        "write a time as 2026-01-05T09:00:00",
+    ),
+}
+
+
+def _meant(name: str) -> str:
+    """The setting of any section that is spelled nearly like `name`."""
+    import difflib
+
+    from whystall.agent_server.settings.section import Section
+
+    known, left = set(SECTIONS), [Section]
+    while left:
+        section = left.pop()
+        left += section.__subclasses__()
+        known |= {field.alias or key for key, field in section.model_fields.items()}
+    close = [] if name in known else difflib.get_close_matches(name, sorted(known), 1)
+    return f"; is {close[0]} meant?" if close else ""
 
 
 def _told(place: list[str | int]) -> str:

@@ -103,7 +103,7 @@ def _of_file(path: Path) -> dict[str, Any] | None:
     if raw is None:
         return None
     try:
-        values: dict[str, Any] = tomllib.loads(raw.decode("utf-8"))
+        values: dict[str, Any] = tomllib.loads(raw.decode("utf-8-sig"))
         return values
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
@@ -112,7 +112,22 @@ def _of_file(path: Path) -> dict[str, Any] | None:
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{path}: too many lists within lists", _CORRECT) from None
     except (tomllib.TOMLDecodeError, ValueError) as error:  # a number or date that Python does not take is a ValueError
         message = f"{path}: no TOML: {_lower(str(error))}"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "correct that line") from None
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, _hint(raw, str(error))) from None
+
+
+def _hint(raw: bytes, message: str) -> str:
+    """What is to be done about a line that is no TOML: the slips of keyboards and editors are named."""
+    found = re.search(r"\(at line (\d+), column \d+\)", message)
+    lines = raw.decode("utf-8-sig", "replace").splitlines()
+    line = lines[int(found[1]) - 1] if found is not None and int(found[1]) <= len(lines) else ""
+    bare = re.sub(r'"[^"]*"|#.*', "", line)
+    if odd := re.findall("[“”‘’„＝：，［］｛｝＂＇　\u00a0]", bare):
+        return f'that line holds {odd[0]!r}: write plain " = , [ ] {{ }}'
+    if re.search(r"[^\x00-\x7f]", bare):
+        return 'names of tables and settings are A to Z, digits, _ and -; how people are called stands in name = "..."'
+    if re.match(r"\s*[\w-]+\s*:", bare):
+        return "write NAME = VALUE, with = in place of :"
+    return "correct that line; text stands in quotes" if "value" in message or "\\n" in message else "correct that line"
 
 
 def _read(path: Path) -> bytes | None:

@@ -57,9 +57,47 @@ def edit(path: Path, old: str, new: str) -> None:
 
 def test_the_example_holds_together(run: Run, example: Path) -> None:
     status, out, _ = run("config", "check")
-    assert (status, out) == (0, f"settings of {example}\nnothing is wrong\n")
+    assert (status, out) == (
+        0,
+        f"settings of {example}\non: alerts (POST /alerts/alertmanager)\non: trackers (tracker (gitlab))\n"
+        "on: chats (ops (dingtalk))\non: on-call schedules (training, platform)\n"
+        "on: calendars (GET /oncall/NAME.ics)\noff: language model\nnothing is wrong\n",
+    )
     status, out, _ = run("config", "check", "--lang", "zh")
-    assert (status, out) == (0, f"{example} 中的设置\n没有发现错误\n")
+    assert status == 0
+    assert out.endswith("未启用：语言模型\n没有发现错误\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("keep_days ＝ 30", "that line holds '＝'"),
+        ("lang = “en”", "that line holds '“'"),
+        ("keep_days: 30", "with = in place of :"),
+        ("[users.王伟]", 'stands in name = "..."'),
+        ('lang = "en', "text stands in quotes"),
+    ],
+)
+def test_slips_of_the_keyboard_are_named(run: Run, example: Path, line: str, hint: str) -> None:
+    example.write_bytes(b"\xef\xbb\xbf" + f"[server]\n{line}\n".encode())
+    status, _, err = run("config", "check")
+    assert status == 2
+    assert "at line 2," in err
+    assert hint in err
+
+
+def test_an_editor_may_mark_the_file_as_utf_8(run: Run, example: Path) -> None:
+    example.write_bytes(b"\xef\xbb\xbf" + example.read_bytes())
+    assert run("config", "check")[0] == 0
+
+
+def test_alerts_that_are_routed_and_not_let_in_are_warned_of(run: Run, example: Path) -> None:
+    text = example.read_text("utf-8")
+    example.write_text(text.replace('token = {env = "WHYSTALL_ALERTS"}', ""), "utf-8")
+    status, out, _ = run("config", "check")
+    assert status == 0
+    assert "to look at: [alerts] token" in out
+    assert "off: alerts" in out
 
 
 def test_the_example_says_who_is_on_call(run: Run, example: Path) -> None:
