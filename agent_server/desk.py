@@ -104,8 +104,8 @@ class Desk:
         at = _at(now)
         with self._kb.transaction():
             ticket = self._kb.tickets.get(ticket_id)
-            if ticket.assignment is None and self._settings is not None:
-                assignment = self._assignment(ticket, at)
+            assignment = self._assignment(ticket, at) if ticket.assignment is None else None
+            if assignment is not None:
                 ticket = self._kb.tickets.assign(ticket.id, assignment, by, told(at))
             self._tell(ticket, None)
         return ticket
@@ -392,8 +392,6 @@ class Desk:
             human=Human(title=report.title, description=report.description),
             analysis=Analysis(at=told(at), matches=found.matches, checks=found.checks),
         )
-        if self._settings is None:
-            return ticket
         assignment = self._assignment(ticket, at, report.receiver, report.schedule)
         return ticket.model_copy(update={"assignment": assignment})
 
@@ -418,10 +416,14 @@ class Desk:
             fields["classification"] = known.model_copy(update={"severity": told_of})
         return self._kb.tickets.seen_again(live.id, by, told(at), detail, **fields)
 
-    def _assignment(self, ticket: Ticket, at: datetime, receiver: str = "", schedule: str | None = None) -> Assignment:
+    def _assignment(
+        self, ticket: Ticket, at: datetime, receiver: str = "", schedule: str | None = None
+    ) -> Assignment | None:
+        """Who gets `ticket`; None: nobody was ever named who could."""
+        if self._settings is None or not self._settings.oncall.model_fields_set:
+            return None
         from whystall.agent_server.oncall.assign import Facts, assign
 
-        assert self._settings is not None  # noqa: S101 - callers look
         facts = Facts(
             category=ticket.category,
             component=ticket.component,

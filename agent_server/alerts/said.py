@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whystall.knowledge_base.journal.alerts import Status
+from whystall.knowledge_base.tickets.human import lines
 from whystall.knowledge_base.times import moment
 from whystall.tools.contract.text import clean
 
@@ -97,7 +98,7 @@ def _kept(
     kept: dict[str, str] = {}
     cut: set[str] = set()
     for name in names:
-        text = text_of(raw[name], longest)
+        text = _text(raw[name], longest) if what == "annotations" else text_of(raw[name], longest)
         if text is None:
             raise Unusable(f"{what}: a value is a list or an object")
         if not text:
@@ -113,6 +114,11 @@ def _kept(
     if total > len(names):
         cut.add(what)
     return kept, cut
+
+
+def _text(value: Any, limit: int) -> str | None:
+    """As `text_of`, with the lines that people wrote kept."""
+    return lines(value, limit) if isinstance(value, str) else text_of(value, limit)
 
 
 def text_of(value: Any, limit: int) -> str | None:

@@ -108,6 +108,13 @@ def test_without_settings_nobody_is_assigned_and_no_tracker_told(kb: KnowledgeBa
     assert kb.deliveries.of_ticket(ticket.id) == []
 
 
+def test_with_settings_that_name_nobody_nothing_is_said_of_whom(kb: KnowledgeBase) -> None:
+    desk = Desk(kb, Settings())
+    number = kb.remember(checkpoint(), ticket=True).ticket
+    assert number is not None
+    assert (desk.settle(number).revision, desk.file(report()).ticket.assignment) == (1, None)
+
+
 def test_a_report_names_its_own_trackers_and_category(kb: KnowledgeBase) -> None:
     given = {"category": Decision(value="network", by="rule:route")}
     ticket = Desk(kb, SETTINGS).file(report(sinks=[], given=given), now=NOW).ticket

@@ -56,6 +56,13 @@ def test_the_documented_body(firing: Make) -> None:
     assert (found.ends, found.sender_group, found.url) == (None, '{}:{alertname="X"}', "http://prometheus/graph")
 
 
+def test_the_lines_of_an_annotation_are_kept_and_those_of_a_label_are_not() -> None:
+    found = one({"labels": {"alertname": "X\ny"}, "annotations": {"description": "first\r\n\x1b[31msecond"}})
+    assert found.annotations["description"].splitlines()[0] == "first"
+    assert "\x1b" not in found.annotations["description"]
+    assert "\n" not in found.labels["alertname"]
+
+
 def test_what_is_missing_is_made_up_for() -> None:
     found = one({"labels": {"alertname": "X"}})
     assert (found.status, found.starts, found.ends, found.url) == ("firing", None, None, "")
