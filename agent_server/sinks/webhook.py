@@ -45,5 +45,5 @@ def notice(
         headers |= signed(secret, id, timestamp, content)
     if authorization:
         headers["Authorization"] = authorization
-    secrets = tuple(s for s in (secret, authorization) if s)
+    secrets = tuple(s for s in (secret, authorization, headers.get("webhook-signature", "")) if s)
     return Request("POST", settings.url, headers, content, secrets, repeatable=True)

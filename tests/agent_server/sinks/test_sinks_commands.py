@@ -11,6 +11,9 @@ from sink_scenes import ROUTING, TOKEN, Scene, scene
 from tracker_servers import reply
 
 from whystall.agent_server.doors import cli
+from whystall.agent_server.outbound.redact import shown
+from whystall.agent_server.sinks.settings import WebhookSink
+from whystall.agent_server.sinks.webhook import notice
 from whystall.agent_server.work.lock import worker_lock
 
 Said = tuple[int, str, str]
@@ -65,6 +68,14 @@ def test_a_dry_run_sends_nothing_and_tells_no_secret(whystall: Whystall, s: Scen
     assert [r.partition(" ")[0] for r in requests] == ["GET", "GET", "PUT", "POST"]
     assert "status::acknowledged" in requests[2]
     assert "nothing is to be sent" in whystall("deliver", "ring", "--dry-run")[1]
+
+
+def test_a_signature_is_not_shown_either(s: Scene) -> None:
+    """Whoever reads it over a shoulder could say the same once more."""
+    settings = WebhookSink(kind="webhook", url="https://hook.example/in")
+    request = notice(settings, "s3cret-of-ours", "", s.kb.tickets.get(s.ticket), [], "", "n0nce", 1_800_000_000.0)
+    assert f"webhook-signature: {request.headers['webhook-signature']}" not in shown(request)
+    assert "webhook-signature: ***" in shown(request)
 
 
 def test_what_is_wrong_is_shown_and_tried_again(whystall: Whystall, s: Scene) -> None:
