@@ -183,7 +183,9 @@ def _take(
     taken: dict[str, Taken] = {}
     with kb.transaction():
         for key, row, report, found in prepared:
-            filed = desk.file(report, by, now, found)
+            # of one that is counted in another's ticket, this is all that is told there
+            detail = f"{key.removeprefix('id:')}: {report.title}" if key.startswith("id:") else report.title
+            filed = desk.file(report, by, now, found, detail)
             told = found.classification
             taken[key] = Taken(
                 ticket=int(filed.ticket.id),

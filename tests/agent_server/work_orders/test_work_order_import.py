@@ -83,6 +83,8 @@ def test_a_backlog_is_filed_counted_and_scored(kb: KnowledgeBase) -> None:
     assert done.again >= 50
     assert kb.tickets.count() == done.new
     assert sum(t.occurrences for t in kb.tickets.list(limit=1000)) == 240
+    twice = next(t for t in kb.tickets.list(limit=1000) if t.occurrences > 1)
+    assert kb.tickets.events(twice.id)[-1].detail.startswith("W-")  # which one it was that is counted here
     assert done.score is not None
     assert done.score.right is not None
     assert done.score.right.value > 0.9
