@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from whystall.agent_server.settings.load import judged
+from whystall.agent_server.settings.proofs import weak
 from whystall.agent_server.settings.secret import Secret
 from whystall.agent_server.settings.sources import Given
 from whystall.tools.contract.errors import ToolError
@@ -58,11 +59,8 @@ def check(values: Given, now: datetime) -> Checked:
     if settings is None:
         return Checked(None, faults)
     faults += [*_secrets(settings), *_names(settings), *_routes(settings)]
-    return Checked(
-        settings,
-        faults,
-        [*_off(settings), *_nobody(settings, now), *_idle(settings), *_people(settings), *_talk(settings)],
-    )
+    warnings = [*_off(settings), *_nobody(settings, now), *_idle(settings), *_people(settings), *_talk(settings)]
+    return Checked(settings, faults, [*warnings, *weak(settings, secrets_in(settings))])
 
 
 def secrets_in(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Secret]]:

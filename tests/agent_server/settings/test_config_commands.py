@@ -192,6 +192,21 @@ def test_what_is_rarely_meant_is_warned_of(run: Run, example: Path, old: str, ne
     assert any(warning in line for line in json.loads(out)["warnings"]), out
 
 
+def test_secrets_that_let_in_too_much_are_warned_of(run: Run, example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not json.loads(run("config", "check", "--json")[1])["warnings"]
+    monkeypatch.setenv("WHYSTALL_ALERTS", "hunter2")
+    monkeypatch.setenv("GITLAB_WEBHOOK", "the-token-of-calendars")
+    monkeypatch.setenv("WHYSTALL_CALENDAR", "the-token-of-calendars")
+    edit(example, "[chat.ops]", '[chat.lark]\nkind = "feishu"\nmay_change = ["ou_1"]\n'
+         'verification_token = {env = "DINGTALK_SECRET"}\n\n[chat.ops]')  # fmt: skip
+    _, out, _ = run("config", "check", "--json")
+    warnings = json.loads(out)["warnings"]
+    assert "[alerts] token: it can be guessed" in " ".join(warnings)
+    assert any(" is the same as [server] calendar_token" in line for line in warnings)
+    assert any(line.startswith("[chat.lark] may_change: ") for line in warnings)
+    assert not any(value in out for value in ("hunter2", "the-token-of-calendars"))
+
+
 def test_a_schedule_that_nothing_goes_to_is_warned_of(run: Run, example: Path) -> None:
     example.write_text(
         '[users.ann]\n[oncall.schedules.s]\ntimezone = "UTC"\nlayers = [{users = ["ann"]}]\n', encoding="utf-8"
