@@ -63,6 +63,11 @@ _SLURM = re.compile(
 )
 _UID = re.compile(r"(?<![0-9a-f-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])", re.I | re.A)
 _CONTAINER = re.compile(r"(?<![\w-])(?:[a-z-]+://)?(?P<id>[0-9a-f]{12,64})(?![\w-])", re.I | re.A)
+_SAID_HOST = re.compile(
+    r"(?<![\w-])(?:node|host|machine|server|节点|主机|机器|服务器)\s*[:：]?\s*(?P<a>[a-z][\w.-]*\d[\w.-]*)"
+    r"|(?P<b>(?<![\w.-])[a-z][\w.-]*\d[\w-]*)\s*(?:这台|那台)?(?:节点|主机|机器|服务器)",
+    re.I | re.A,
+)
 _TOKEN = re.compile(r"[A-Za-z0-9_][\w./:@+-]*[A-Za-z0-9_]|[A-Za-z0-9_]", re.A)
 _ADDRESS = re.compile(r"^(?:[0-9.]+|\[?[0-9a-fA-F:]+\]?)(?::[0-9]+)?$")
 
@@ -71,8 +76,10 @@ _ADDRESS = re.compile(r"^(?:[0-9.]+|\[?[0-9a-fA-F:]+\]?)(?::[0-9]+)?$")
 class Asked:
     """What is looked for. `exact`: kind and id, in the order in which they are believed; `names`: what it may be called
     (`sure`: given as a name, not only found in a sentence); `rank`; `bare`: a number of which nobody says what it
-    counts; `elsewhere`: another host that the labels name. `alert`: labels say it, with `pod`, `namespace` and
-    `programs`, which are not believed to be of a process that says otherwise.
+    counts; `elsewhere`: another host that the labels name; `said_host`: what somebody calls a host and is not this one.
+
+    `alert`: labels say it, with `pod`, `namespace` and `programs`, which are not believed to be of a process that says
+    otherwise.
     """
 
     exact: tuple[tuple[str, str], ...]
@@ -81,6 +88,7 @@ class Asked:
     rank: int | None
     bare: int | None
     elsewhere: str | None
+    said_host: str | None = None
     alert: bool = False
     pod: str | None = None
     namespace: str | None = None
@@ -109,6 +117,7 @@ def asked(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ...] = ()
         rank=rank,
         bare=bare if not exact else None,
         elsewhere=_elsewhere(labels, host, addresses),
+        said_host=_said_host(text, host) if not labels else None,
         alert=bool(labels),
         pod=_label(labels, "pod"),
         namespace=labels.get("namespace"),
@@ -185,6 +194,12 @@ def telling(token: str) -> bool:
         return True
     parts = [part for part in token.lower().split("-") if part]
     return token.isascii() and any(part.isalpha() and len(part) > 2 and not plain_word(part) for part in parts)
+
+
+def _said_host(text: str, host: tuple[str, ...]) -> str | None:
+    """What somebody calls a host, where it is not this one."""
+    said = _SAID_HOST.search(text)
+    return _elsewhere({"host": said["a"] or said["b"]}, host, ()) if said is not None else None
 
 
 def _elsewhere(labels: Mapping[str, str], host: tuple[str, ...], addresses: tuple[str, ...]) -> str | None:

@@ -10,6 +10,7 @@ import difflib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from whystall.agent_server.jobs.asked import Asked, asked
 from whystall.agent_server.jobs.grouping import job_of, keys_of, names_of
@@ -31,6 +32,9 @@ def resolve(wanted: Wanted, inventory: Inventory) -> Resolution:
     """
     sought = asked(wanted, inventory.host, inventory.addresses)
     search = _Search(inventory)
+    said = sought.said_host
+    if said is not None and not any(_fit(said, process) for process in search.processes):
+        sought = replace(sought, elsewhere=said)
     tried = [f"elsewhere:{sought.elsewhere}"] if sought.elsewhere else []
     processes, how, missing = _by_id(sought, search)
     tried += missing

@@ -76,6 +76,8 @@ def test_ranks_launchers_and_workers_are_one_job() -> None:
         ("job llama-7b", 110, 0),
         ("rank 3 of llama-7b", 140, 3),
         ("llama-7b 的 rank 2", 130, 2),
+        ("why is llama-7b slow on host gpu-7", 110, 0),
+        ("节点 gpu-7 上的 llama-7b 为什么卡顿", 110, 0),
         ("LLAMA-7B", 110, 0),
         ("pid 120", 120, 1),
         ("进程 121", 121, 1),
@@ -129,6 +131,9 @@ def test_several_are_told_and_none_is_chosen(text: str, ids: set[str]) -> None:
         ("rank 9 of llama-7b", ["name:llama-7b", "rank:9"]),
         ("777", ["pid:777", "slurm_job:777"]),
         ("f" * 64, [f"container:{'f' * 64}"]),
+        ("why is llama-7b slow on node gpu-9", ["elsewhere:gpu-9"]),
+        ("pid 120 on host gpu-9 hangs", ["elsewhere:gpu-9"]),
+        ("gpu-9 节点上的 llama-7b 为什么卡顿", ["elsewhere:gpu-9"]),
     ],
 )
 def test_none_says_what_was_tried(wanted: str, tried: list[str]) -> None:
