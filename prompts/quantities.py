@@ -33,11 +33,11 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def duration(seconds: float) -> str:
-    """Seconds as ``1.23 s``, ``45 ms``, ``7.1 us``, ``12 min``."""
-    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
+    """Seconds as ``1.23 s``, ``45 ms``, ``7.1 us``, ``12 min``, ``11.3 h``."""
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
         if abs(seconds) < limit:
             return f"{_digits(seconds * factor)} {unit}"
-    return f"{_digits(seconds / 60)} min"
+    return f"{_digits(seconds / 3600)} h"
 
 
 def size(value: float) -> str:

@@ -314,7 +314,7 @@ def found_message(found: Resolution, lang: Lang) -> Outgoing:
     """What was found of a job that somebody only asks after."""
     title = say(lang, "title.jobs")
     if found.status == "several":
-        return question(found, lang)
+        return question(found, lang, waits=False)
     if found.job is None or found.pid is None:
         return not_found(found, lang)
     rank = say(lang, "jobs.rank", found.rank) if found.rank is not None else ""
@@ -325,9 +325,10 @@ def found_message(found: Resolution, lang: Lang) -> Outgoing:
     return outgoing(lang, [line, *missed_lines(found.missed, lang)], title)
 
 
-def question(found: Resolution, lang: Lang) -> Outgoing:
-    """Which of several jobs is meant."""
-    head = "jobs.close" if "close" in found.how else "jobs.several"
+def question(found: Resolution, lang: Lang, waits: bool = True) -> Outgoing:
+    """Which of several jobs is meant. `waits`: for an answer; else they are only listed."""
+    close = "close" in found.how
+    head = ("jobs.close" if close else "jobs.several") if waits else ("jobs.like" if close else "jobs.fitting")
     lines: list[str] = [say(lang, head)]
     lines += [job_line(job, lang, n) for n, job in enumerate(found.jobs, 1)]
     lines += [say(lang, "jobs.more", found.left_out)] if found.left_out else []

@@ -45,7 +45,10 @@ def verdict_message(
     from whystall.knowledge_base.causes import load_causes
     from whystall.knowledge_base.present import brief
 
-    view = brief(diagnosis, load_causes(), lang)
+    culprit = diagnosis.culprit
+    if culprit is not None:  # a path through the kernel fills a phone; the ticket has it
+        culprit = culprit.model_copy(update={"kernel_path": None})
+    view = brief(diagnosis.model_copy(update={"culprit": culprit}), load_causes(), lang)
     known = words(lang)
     cause, verdict = view["cause"], known["verdicts"][diagnosis.verdict.value]
     apart = known["marks"]["semicolon"]

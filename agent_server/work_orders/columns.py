@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import cache
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -116,8 +117,19 @@ def truth_of(row: Row, columns: Columns) -> str:
     label = plain(_cell(row, columns.category)).strip()
     if not label:
         return ""
-    meant = {plain(word).strip(): category for word, category in columns.classes.items()}.get(label, label)
+    given = {plain(word).strip(): category for word, category in columns.classes.items()}
+    meant = given.get(label) or _called().get(label, label)
     return meant if meant == UNKNOWN or meant in categories() else f"?{human.line(label, 60)}"
+
+
+@cache
+def _called() -> Mapping[str, str]:
+    """What our categories are called in both languages, to their names."""
+    from whystall.prompts.render import LANGS, words
+
+    return {
+        plain(str(word)): id for lang in LANGS for id, word in words(lang)["categories"].items() if id in categories()
+    }
 
 
 def created(text: str, now: datetime) -> str:

@@ -21,6 +21,7 @@ from whystall.tools.contract.kinds import KINDS
         (3.2, "s", "3.2 s"),
         (125, "s", "125 s"),
         (1200, "s", "20 min"),
+        (40_560, "s", "11.3 h"),
         (50 * 1024 * 1024, "bytes", "50 MiB"),
         (1023, "bytes", "1,023 B"),
         (1536, "bytes", "1.5 KiB"),

@@ -54,10 +54,11 @@ def jobs(
     if as_json:
         console.say_json(resolution)
     elif resolution.status == "none":
-        tried = ", ".join(resolution.tried) or "nothing"
-        raise ToolError(
-            ErrorCode.NO_SUCH_PROCESS, f"no job here fits {words[:200]!r}", f"tried {tried}; `whystall jobs`"
-        )
+        from whystall.agent_server.chat.telling import tried
+
+        looked = f"; looked for {tried(resolution.tried, 'en')}" if resolution.tried else ""
+        message = f"no job of this machine fits {words[:200]!r}{looked}"
+        raise ToolError(ErrorCode.NO_SUCH_PROCESS, message, "`whystall jobs` lists what runs")
     else:
         console.say(_plain(answers.found_message(resolution, lang)))
 

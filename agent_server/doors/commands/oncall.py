@@ -27,6 +27,7 @@ _Schedule = Annotated[
     typer.Option("--schedule", metavar="NAME", help="one schedule of the settings (all)"),
 ]
 _Which = Annotated[str, typer.Argument(metavar="[SCHEDULE]", help="name in the settings (the default one)")]
+_Some = Annotated[str, typer.Argument(metavar="[SCHEDULE]", help="name in the settings (all)")]
 _At = Annotated[Optional[str], typer.Option("--at", metavar="TIME", help=f"then, not now; {_WORDS}")]  # noqa: UP045
 _From = Annotated[Optional[str], typer.Option("--from", metavar="TIME", help=f"from then on, not from now; {_WORDS}")]  # noqa: UP045
 _Days = Annotated[int, typer.Option("--days", min=1, max=_MAX_DAYS, help="how many days")]
@@ -46,13 +47,19 @@ def add(app: typer.Typer) -> None:
     app.add_typer(group, name="oncall")
 
 
-def who_(schedule: _Schedule = None, at: _At = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
+def who_(
+    which: _Some = "",
+    schedule: _Schedule = None,
+    at: _At = None,
+    as_json: JsonOption = False,
+    lang: LangOption = "en",
+) -> None:
     """Say who is on call, and what decides it."""
     from whystall.agent_server.oncall.times import parse_time, zone_of
     from whystall.agent_server.oncall.who import who as on_call
 
     settings = _settings()
-    names = _schedules(settings.oncall, schedule)
+    names = _schedules(settings.oncall, schedule or which or None)
     zone = zone_of(settings.oncall, names)
     moment = parse_time(at, zone, "--at") if at else _now()
     with _kb() as kb:
@@ -207,9 +214,9 @@ def _settings() -> Settings:
 
 
 def _kb() -> KnowledgeBase:
-    from whystall.knowledge_base.store import KnowledgeBase, default_path
+    from whystall.knowledge_base.store import open_default
 
-    return KnowledgeBase(default_path())
+    return open_default()
 
 
 def _now() -> datetime:

@@ -139,9 +139,9 @@ def _batch(raw: bytes, form: str | None, settings: Settings, tree: Routes, now: 
             body = json.loads(raw)
         except (ValueError, RecursionError):
             body = raw  # said below what is wrong with it
-        if isinstance(body, dict) and "labels" in body:
+        if _of_alertmanager([body]):
             body = {"alerts": [body]}
-        elif isinstance(body, list) and all(isinstance(one, dict) and "labels" in one for one in body):
+        elif isinstance(body, list) and _of_alertmanager(body):
             body = {"alerts": body}
         elif not isinstance(body, bytes) and not (isinstance(body, dict) and "alerts" in body):
             form = payload.GENERIC
@@ -149,6 +149,12 @@ def _batch(raw: bytes, form: str | None, settings: Settings, tree: Routes, now: 
     if not batch.items:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "the body holds no alert", "give one that was posted")
     return batch
+
+
+def _of_alertmanager(alerts: list[Any]) -> bool:
+    """Whether these are alerts as Alertmanager writes them: their names are among their labels."""
+    labels = [one.get("labels") if isinstance(one, dict) else None for one in alerts]
+    return all(isinstance(one, dict) and "alertname" in one for one in labels)
 
 
 def _input(file: str) -> bytes:

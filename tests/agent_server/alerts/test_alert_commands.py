@@ -80,6 +80,14 @@ def test_the_way_of_an_alert_and_why_no_other(run: Run, routes: str) -> None:
     assert lines.count("now: it would be told") == 2
 
 
+def test_an_alert_of_another_sender_is_read_as_such_although_it_has_labels(run: Run, routes: str) -> None:
+    alert = {"title": "磁盘满", "severity": "critical", "labels": {"host": "n3"}}
+    for body in (alert, [alert]):
+        said = run("route", "test", "-", "--routes", routes, "--at", DAY, stdin=body)
+        assert said.startswith("alert 磁盘满 (firing)")
+        assert "receiver pager" in said
+
+
 def test_the_same_in_chinese_and_for_programs(run: Run, routes: str) -> None:
     said = run("route", "test", "-", "--routes", routes, "--at", NIGHT, "--lang", "zh", stdin=ALERT)
     assert "告警没有标签 team" in said

@@ -108,6 +108,8 @@ def test_the_example_says_who_is_on_call(run: Run, example: Path) -> None:
         "training: 王伟 (wang); turn of rotation training-week; until 2026-04-06 09:00+08:00\n"
         "times by the clocks of Asia/Shanghai\n",
     )
+    at = ("--at", "2026-03-30T09:00:00+02:00")
+    assert run("oncall", "who", "training", *at) == run("oncall", "who", "--schedule", "training", *at)
 
 
 @pytest.mark.parametrize(

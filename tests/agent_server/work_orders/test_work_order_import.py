@@ -207,7 +207,9 @@ def test_labels_may_be_words_of_their_own(kb: KnowledgeBase) -> None:
     data = (
         "title,类别\nno space left on device on host-1 again,存储\nXid 79 on the third card of host-2,硬件\n".encode()
     )
-    done = take(kb, data, Columns(category="类别", classes={"存储": "storage"}))
+    done = take(kb, data, Columns(category="类别"))  # what we call a category ourselves is one
+    assert done.foreign == {"硬件": 1}
+    done = take(kb, data.replace("存储".encode(), b"disks"), Columns(category="类别", classes={"disks": "storage"}))
     assert (done.labelled, done.foreign) == (2, {"硬件": 1})
     assert done.score is not None
     assert done.score.right is not None
