@@ -41,6 +41,11 @@ def default_path() -> Path:
     return home() / "knowledge.db"
 
 
+def open_default() -> KnowledgeBase:
+    """The knowledge base of this host and user, opened; `ToolError` (database) when it cannot be."""
+    return KnowledgeBase(default_path())
+
+
 class KnowledgeBase:
     """An open knowledge base. Writing is refused with `ToolError` (database) where `read_only` is true.
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from whystall.agent_server.app import App
 from whystall.knowledge_base.models import Incident, Match
+from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params
 
@@ -50,14 +50,13 @@ class Hits(BaseModel):
     hits: list[Hit]
 
 
-def similar(app: App, params: SimilarParams) -> Hits:
+def similar(base: KnowledgeBase, params: SimilarParams) -> Hits:
     """Past incidents with the same evidence as `params`, those that are known to be the same problem first.
 
     Raises `ToolError`: bad_argument when nothing is given, or what is given is unknown; not_found: the diagnosis.
     """
     from whystall.knowledge_base.evidence import evidence_from, evidence_of
 
-    base = app.kb()
     told = [name for name in ("kinds", "features", "symptom", "ran") if getattr(params, name) is not None]
     if params.diagnosis is not None:
         if told:
@@ -68,7 +67,7 @@ def similar(app: App, params: SimilarParams) -> Hits:
     else:
         features = [*(f"kind:{kind}" for kind in _kinds(params.kinds)), *_features(params.features)]
         evidence = evidence_from(features=features, symptom=params.symptom or "", ran=_listed("ran", params.ran))
-    return _hits(app, base.similar(evidence, params.limit))
+    return _hits(base, base.similar(evidence, params.limit))
 
 
 def _kinds(text: str | None) -> list[str]:
@@ -99,11 +98,10 @@ def _listed(name: str, text: str | None) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def search(app: App, query: str, limit: int) -> Hits:
+def search(base: KnowledgeBase, query: str, limit: int) -> Hits:
     """At most `limit` past incidents for `query`."""
-    return _hits(app, app.kb().search(query, limit=limit))
+    return _hits(base, base.search(query, limit=limit))
 
 
-def _hits(app: App, matches: Sequence[Match]) -> Hits:
-    base = app.kb()
+def _hits(base: KnowledgeBase, matches: Sequence[Match]) -> Hits:
     return Hits(hits=[Hit(match=match, incident=base.get_incident(match.incident)) for match in matches])

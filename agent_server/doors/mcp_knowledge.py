@@ -79,7 +79,7 @@ def knowledge_entries(app: App, lang: Lang) -> list[Entry]:
 
 def _search(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], _progress: Progress) -> Answer:
-        hits = search(app, given["query"], given.get("limit", 5))
+        hits = search(app.kb(), given["query"], given.get("limit", 5))
         return hits, words.hits_text(hits, lang, TEXT_LIMIT)
 
     text = "Finds past incidents by words, English or Chinese; says so when none resembles them."
@@ -88,7 +88,7 @@ def _search(app: App, lang: Lang) -> Entry:
 
 def _similar(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], _progress: Progress) -> Answer:
-        hits = similar(app, SimilarParams.model_validate(given))
+        hits = similar(app.kb(), SimilarParams.model_validate(given))
         return hits, words.hits_text(hits, lang, TEXT_LIMIT)
 
     text = "Finds past incidents with the same findings: which are known, why, and what to check next."

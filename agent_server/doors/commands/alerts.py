@@ -141,6 +141,6 @@ def _moment(text: str, name: str) -> float:
 
 
 def _kb() -> KnowledgeBase:
-    from whystall.knowledge_base.store import KnowledgeBase, default_path
+    from whystall.knowledge_base.store import open_default
 
-    return KnowledgeBase(default_path())
+    return open_default()

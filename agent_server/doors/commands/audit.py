@@ -26,9 +26,9 @@ def audit(
     lang: LangOption = "en",
 ) -> None:
     """List what was sent and changed, the newest last; secrets are never in it."""
-    from whystall.knowledge_base.store import KnowledgeBase, default_path
+    from whystall.knowledge_base.store import open_default
 
-    with KnowledgeBase(default_path()) as kb:
+    with open_default() as kb:
         entries = kb.audit.entries(after, limit, what, by)
     if as_json:
         console.say_json([wire.structured(entry) for entry in entries])

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from whystall.agent_server.app import App
 from whystall.agent_server.doors import console
 from whystall.agent_server.doors.commands.kb_cards import add_cards
 from whystall.agent_server.doors.commands.kb_eval import add_eval
@@ -14,6 +13,7 @@ from whystall.agent_server.doors.commands.kb_exchange import add_exchange
 from whystall.agent_server.doors.commands.kb_input import ByOption, read_incident, who
 from whystall.agent_server.doors.commands.kb_similar import add_similar
 from whystall.agent_server.doors.options import JsonOption, LangOption
+from whystall.knowledge_base.store import open_default
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 
@@ -41,7 +41,7 @@ def search(
 
     if not (words := " ".join(query).strip()):
         raise ToolError(ErrorCode.BAD_ARGUMENT, "nothing to search for", "give words of the symptom")
-    hits = lookup.search(App(), words, limit)
+    hits = lookup.search(open_default(), words, limit)
     if as_json:
         console.say_json(hits)
     else:
@@ -56,7 +56,7 @@ def show(
     lang: LangOption = "en",
 ) -> None:
     """Show one past incident."""
-    cards = App().kb().cards
+    cards = open_default().cards
     found = cards.get(incident)
     if as_json:
         console.say_json(found)
@@ -72,7 +72,7 @@ def add_incident(
     as_json: JsonOption = False,
 ) -> None:
     """Add an incident to the knowledge base."""
-    incident = App().kb().add_incident(read_incident(file), who(by))
+    incident = open_default().add_incident(read_incident(file), who(by))
     if as_json:
         console.say_json(incident)
     else:

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal, Optional
 
 import typer
 
-from whystall.agent_server.app import App
 from whystall.agent_server.doors import console
 from whystall.agent_server.doors.commands.kb_input import ByOption, read_document, who
 from whystall.agent_server.doors.options import JsonOption, LangOption
 from whystall.knowledge_base.models import Incident, Lang
 from whystall.knowledge_base.shelf import Cards
+from whystall.knowledge_base.store import open_default
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _TEXTS = ("title", "symptom", "root_cause", "fix")
@@ -48,7 +48,7 @@ def review(
     lang: LangOption = "en",
 ) -> None:
     """Read a card and accept, change or retire it; on a terminal it asks what to do."""
-    cards = App().kb().cards
+    cards = open_default().cards
     deeds = accept or retire or edit is not None or bool(set_)
     if accept and retire:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "accept and retire exclude each other", "give one of them")
@@ -83,7 +83,7 @@ def feedback(
     """Say whether a similar incident helped; the last word for each diagnosis counts."""
     from whystall.agent_server.doors.mcp_knowledge import Rated
 
-    record = App().kb().cards.feedback(incident, verdict, diagnosis=diagnosis, comment=comment)
+    record = open_default().cards.feedback(incident, verdict, diagnosis=diagnosis, comment=comment)
     rated = Rated(incident=incident, diagnosis=diagnosis, verdict=verdict, record=record)
     if as_json:
         console.say_json(rated)
@@ -95,7 +95,7 @@ def feedback(
 
 def stats(as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Count the cards by state and cause, how often they recur, and how well they match."""
-    counts = App().kb().cards.stats()
+    counts = open_default().cards.stats()
     if as_json:
         console.say_json(counts)
     else:

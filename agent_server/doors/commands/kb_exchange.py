@@ -10,11 +10,11 @@ from typing import Annotated, Optional
 
 import typer
 
-from whystall.agent_server.app import App
 from whystall.agent_server.doors import console, wire
 from whystall.agent_server.doors.commands.kb_input import ByOption, who
 from whystall.agent_server.doors.options import JsonOption, LangOption
 from whystall.knowledge_base.exchange import Imported
+from whystall.knowledge_base.store import open_default
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 
@@ -31,7 +31,7 @@ def export(
     ] = None,
 ) -> None:
     """Write every card as a line of JSON."""
-    cards = App().kb().cards
+    cards = open_default().cards
     if output is None:
         try:
             cards.export(lambda line: sys.stdout.write(wire.dumps(json.loads(line), indent=None) + "\n"))
@@ -58,7 +58,7 @@ def import_(
     lang: LangOption = "en",
 ) -> None:
     """Take in cards of another knowledge base: all, or none when a line is no card."""
-    cards = App().kb().cards
+    cards = open_default().cards
     if file == "-":
         done: Imported = cards.import_(sys.stdin.buffer, reviewed=reviewed, skip=skip, by=who(by))
     else:

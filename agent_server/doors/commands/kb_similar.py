@@ -6,10 +6,10 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from whystall.agent_server.app import App
 from whystall.agent_server.doors import console
 from whystall.agent_server.doors.lookup import SimilarParams
 from whystall.agent_server.doors.options import JsonOption, LangOption, checked, command
+from whystall.knowledge_base.store import open_default
 
 
 def add_similar(group: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def similar(
     from whystall.agent_server.doors import lookup
 
     params = checked(SimilarParams, given | ({} if diagnosis is None else {"diagnosis": diagnosis}))
-    hits = lookup.similar(App(), params)
+    hits = lookup.similar(open_default(), params)
     if as_json:
         console.say_json(hits)
     else:

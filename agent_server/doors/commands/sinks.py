@@ -255,8 +255,8 @@ def _failed(name: str, error: Any) -> ToolError:
 @contextmanager
 def _open() -> Iterator[tuple[KnowledgeBase, Settings]]:
     from whystall.agent_server.settings.load import load
-    from whystall.knowledge_base.store import KnowledgeBase, default_path
+    from whystall.knowledge_base.store import open_default
 
     settings = load()
-    with KnowledgeBase(default_path()) as kb:
+    with open_default() as kb:
         yield kb, settings

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional, TypeVar, get_arg
 
 import typer
 
-from whystall.agent_server.app import App
 from whystall.agent_server.doors import console, wire
 from whystall.agent_server.doors.commands.kb_input import ByOption, who
 from whystall.agent_server.doors.commands.tickets_classify import add_classify
 from whystall.agent_server.doors.commands.tickets_import import add_import
 from whystall.agent_server.doors.options import JsonOption, Lang, LangOption
+from whystall.knowledge_base.store import open_default
 from whystall.knowledge_base.tickets.models import ClosedAs, Origin, State
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
@@ -88,7 +88,7 @@ def list_tickets(
         component=component,
         assignee="" if assignee == "-" else assignee,
     )
-    tickets = App().kb().tickets
+    tickets = open_default().tickets
     if as_json:
         console.say_json([wire.structured(ticket) for ticket in tickets.list(wanted, limit)])
     else:
@@ -101,7 +101,7 @@ def list_tickets(
 
 def show(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Show one ticket: with its diagnosis, what people said of it, and its history."""
-    kb = App().kb()
+    kb = open_default()
     if as_json:
         console.say_json(kb.tickets.get(ticket))
     else:
@@ -112,7 +112,7 @@ def show(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> N
 
 def history(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """List what was done to a ticket, by whom and when."""
-    events = App().kb().tickets.events(ticket, limit=_ENOUGH)
+    events = open_default().tickets.events(ticket, limit=_ENOUGH)
     if as_json:
         console.say_json([wire.structured(event) for event in events])
     else:
@@ -123,7 +123,7 @@ def history(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -
 
 def acknowledge(ticket: _Id, by: ByOption = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Say that you work on a ticket; nobody else is asked then."""
-    kb = App().kb()
+    kb = open_default()
     _tell(kb, _desk(kb).acknowledge(ticket, who(by)), "acknowledged", as_json, lang)
 
 
@@ -135,7 +135,7 @@ def resolve(
     lang: LangOption = "en",
 ) -> None:
     """Say that the stall is over; what solved it goes onto the card of its fault, or a draft of one."""
-    kb = App().kb()
+    kb = open_default()
     _tell(kb, _desk(kb).resolve(ticket, because, who(by)), "resolved", as_json, lang)
 
 
@@ -154,7 +154,7 @@ def close(
     if of:
         link(ticket, of, "duplicate", by, as_json, lang)
         return
-    kb = App().kb()
+    kb = open_default()
     _tell(kb, _desk(kb).close(ticket, as_, who(by), because=because), "closed", as_json, lang)
 
 
@@ -162,7 +162,7 @@ def reopen(
     ticket: _Id, because: _Because = "", by: ByOption = None, as_json: JsonOption = False, lang: LangOption = "en"
 ) -> None:
     """Open a ticket again that is not over after all; a duplicate is none any more."""
-    kb = App().kb()
+    kb = open_default()
     _tell(kb, _desk(kb).reopen(ticket, who(by), because=because), "open", as_json, lang)
 
 
@@ -177,7 +177,7 @@ def comment(
     from whystall.knowledge_base.tickets import human
 
     said = human.required(_read(text), human.COMMENT, "comment", "say something")  # else a long one would be cut
-    kb = App().kb()
+    kb = open_default()
     _tell(kb, _desk(kb).comment(ticket, said, who(by)), "commented", as_json, lang)
 
 
@@ -196,7 +196,7 @@ def edit(
     if title is None and description is None:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "no change is given", "give --title or --description")
     text = None if description is None else _read(description)
-    kb = App().kb()
+    kb = open_default()
     _tell(kb, _desk(kb).edit(ticket, who(by), title=title, description=text), "edited", as_json, lang)
 
 
@@ -211,7 +211,7 @@ def link(
     lang: LangOption = "en",
 ) -> None:
     """Link two tickets; both show it."""
-    kb = App().kb()
+    kb = open_default()
     done = _desk(kb).link(ticket, other, as_, who(by))
     _tell(kb, done, "duplicate" if as_ == "duplicate" else "linked", as_json, lang, other)
 
@@ -220,7 +220,7 @@ def unlink(
     ticket: _Id, other: _Other, by: ByOption = None, as_json: JsonOption = False, lang: LangOption = "en"
 ) -> None:
     """Take back that two tickets are related. (A duplicate is reopened.)"""
-    kb = App().kb()
+    kb = open_default()
     _tell(kb, _desk(kb).unlink(ticket, other, who(by)), "unlinked", as_json, lang, other)
 
 
@@ -232,7 +232,7 @@ def assign(
     lang: LangOption = "en",
 ) -> None:
     """Give a ticket to somebody."""
-    kb = App().kb()
+    kb = open_default()
     named = _known(users)
     _tell(kb, _desk(kb).assign(ticket, named, who(by)), "assigned", as_json, lang, ", ".join(named))
 
@@ -245,7 +245,7 @@ def attach(
     lang: LangOption = "en",
 ) -> None:
     """Put a diagnosis into the ticket that it is about; it is counted in an older one of the same fault."""
-    kb = App().kb()
+    kb = open_default()
     before = kb.tickets.get(ticket)
     done = _desk(kb).attach(before.id, kb.get_diagnosis(diagnosis), who(by))
     if done.id == before.id:

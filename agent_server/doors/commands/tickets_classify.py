@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
-from whystall.agent_server.app import App
 from whystall.agent_server.doors import console
 from whystall.agent_server.doors.commands.kb_input import ByOption, who
 from whystall.agent_server.doors.options import JsonOption, Lang, LangOption
+from whystall.knowledge_base.store import open_default
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 
@@ -50,7 +50,7 @@ def classify(
     if llm == any((category, component, severity)):
         message = "give --category, --component or --severity, or --llm alone"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "see `whystall tickets classify --help`")
-    kb = App().kb()
+    kb = open_default()
     desk = Desk(kb)
     if llm:
         done = desk.chosen(ticket, _choice(kb.tickets.get(ticket), lang))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, Optional
 
 import typer
 
-from whystall.agent_server.app import App
 from whystall.agent_server.doors import console
 from whystall.agent_server.doors.commands.kb_input import ByOption, who
 from whystall.agent_server.doors.options import JsonOption, LangOption
+from whystall.knowledge_base.store import open_default
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _opened(file: str) -> Iterator[tuple[BinaryIO, int]]:
 @contextmanager
 def _base(dry_run: bool) -> Iterator[KnowledgeBase]:
     """The knowledge base; for a dry run a copy of it that goes away afterwards."""
-    kb = App().kb()
+    kb = open_default()
     if not dry_run:
         yield kb
         return
