@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 COMMENT_LIMIT = 4000
 """Characters of a comment that are taken over."""
+_NUMBER = re.compile(r"[0-9]{1,18}")  # what SQLite takes for one
 
 
 def apply(heard: Iterable[Heard], sink: str, settings: SinkSettings, kb: KnowledgeBase, desk: Desk, now: float) -> int:
@@ -40,7 +42,9 @@ def apply(heard: Iterable[Heard], sink: str, settings: SinkSettings, kb: Knowled
 
 def _apply(one: Heard, sink: str, settings: SinkSettings, kb: KnowledgeBase, desk: Desk, now: float) -> int:
     delivery = (
-        kb.deliveries.get(sink, one.ticket) if one.ticket.isdecimal() else kb.deliveries.of_remote(sink, one.remote)
+        kb.deliveries.get(sink, one.ticket)
+        if _NUMBER.fullmatch(one.ticket)
+        else kb.deliveries.of_remote(sink, one.remote)
     )
     if delivery is None:
         return 0

@@ -11,7 +11,19 @@ from typing import Any
 from urllib.parse import urlencode
 
 from whystall.agent_server.outbound.request import Method, Request, Response, as_json
-from whystall.agent_server.sinks.issue import Edit, Issue, Page, Said, Seen, malformed, next_page, rows, string, table
+from whystall.agent_server.sinks.issue import (
+    Edit,
+    Issue,
+    Page,
+    Said,
+    Seen,
+    entries,
+    malformed,
+    next_page,
+    rows,
+    string,
+    table,
+)
 from whystall.agent_server.sinks.settings import GitHubSink
 from whystall.agent_server.sinks.text import Markdown
 from whystall.knowledge_base.tickets.models import ClosedAs
@@ -147,7 +159,7 @@ def seen(issue: dict[str, Any], settings: GitHubSink) -> Seen:
     """An issue of the API or of a webhook."""
     labels = tuple(
         string(label.get("name"), 200) if isinstance(label, dict) else string(label, 200)
-        for label in (issue.get("labels") or [])
+        for label in entries(issue.get("labels"))
     )
     over = issue.get("state") == "closed"
     return Seen(

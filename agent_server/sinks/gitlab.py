@@ -11,7 +11,19 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from whystall.agent_server.outbound.request import Method, Request, Response, as_json
-from whystall.agent_server.sinks.issue import Edit, Issue, Page, Said, Seen, malformed, next_page, rows, string, table
+from whystall.agent_server.sinks.issue import (
+    Edit,
+    Issue,
+    Page,
+    Said,
+    Seen,
+    entries,
+    malformed,
+    next_page,
+    rows,
+    string,
+    table,
+)
 from whystall.agent_server.sinks.settings import GitLabSink
 from whystall.agent_server.sinks.text import Markdown
 
@@ -166,7 +178,7 @@ def seen(issue: dict[str, Any], settings: GitLabSink) -> Seen:
     """An issue of the API or of a webhook, which differ in a few names."""
     labels = tuple(
         string(label.get("title"), 300) if isinstance(label, dict) else string(label, 300)
-        for label in (issue.get("labels") or [])
+        for label in entries(issue.get("labels"))
     )
     over = issue.get("state") == "closed"
     people = issue.get("assignees")

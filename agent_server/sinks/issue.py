@@ -141,6 +141,7 @@ class Heard(BaseModel):
     text: str = ""
 
 
+_LARGEST = 10**18  # of a number that identifies something
 LIST_LIMIT = 64 << 20
 """Bytes of a page of a listing: fifty issues, of which each may be a megabyte at GitLab."""
 
@@ -163,16 +164,24 @@ def table(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def entries(value: Any) -> list[Any]:
+    """`value` where it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
 def rows(value: Any) -> list[dict[str, Any]]:
     """The objects in `value`, where it is a list."""
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    return [row for row in entries(value) if isinstance(row, dict)]
 
 
 def string(value: Any, limit: int = 2000) -> str:
-    """`value` where it is text or a whole number, as text of at most `limit` characters; else empty."""
+    """`value` where it is text or a whole number, as text of at most `limit` characters; else empty. Half of a pair of
+    surrogates, which JSON can hold and nothing can store, becomes a question mark.
+    """
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
-    return str(value)[:limit]
+    text = str(value)[:limit] if isinstance(value, str) or abs(value) < _LARGEST else ""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def point(text: str) -> datetime | None:

@@ -17,7 +17,19 @@ from typing import Any
 from urllib.parse import urlencode
 
 from whystall.agent_server.outbound.request import Method, Request, Response, as_json
-from whystall.agent_server.sinks.issue import Edit, Issue, Page, Phase, Said, Seen, malformed, rows, string, table
+from whystall.agent_server.sinks.issue import (
+    Edit,
+    Issue,
+    Page,
+    Phase,
+    Said,
+    Seen,
+    entries,
+    malformed,
+    rows,
+    string,
+    table,
+)
 from whystall.agent_server.sinks.settings import JiraSink
 from whystall.agent_server.sinks.text import Wiki
 from whystall.knowledge_base.tickets.models import ClosedAs
@@ -219,7 +231,7 @@ def seen(issue: dict[str, Any], settings: JiraSink) -> Seen:
         title=string(fields.get("summary")),
         text=string(fields.get("description"), 200_000),
         phase=phase,
-        labels=tuple(label for label in fields.get("labels") or [] if isinstance(label, str)),
+        labels=tuple(label for label in entries(fields.get("labels")) if isinstance(label, str)),
         assignees=tuple(p for p in [person(fields.get("assignee"))] if p),
         created=string(fields.get("created"), 40),
         changed=string(fields.get("updated"), 40),

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,34 @@ async def test_news_of_other_projects_and_odd_bodies_concern_nobody(kind: Kind, 
             with contextlib.suppress(Refused):
                 assert hear(s, kind, body, f"o{n}") == 0
         assert s.kb.tickets.get(s.ticket).state == "open"
+
+
+def replaced(value: Any, by: Any) -> Iterator[Any]:
+    """`value` with one thing in it `by` something else, for each thing in it."""
+    yield by
+    if isinstance(value, dict):
+        yield from ({**value, key: other} for key, inner in value.items() for other in replaced(inner, by))
+    elif isinstance(value, list):
+        yield from ([other, *value[1:]] for other in replaced(value[0], by) if value)
+
+
+@pytest.mark.parametrize("kind", TRACKERS)
+async def test_no_shape_of_news_is_a_fault_of_ours(kind: Kind, tmp_path: Path) -> None:
+    with scene(kind, tmp_path, **_SECRETS[kind]) as s:
+        s.file()
+        await s.run()
+        for event in (state_event(s, kind, True), comment_event(s, kind, "x")):
+            for odd in (7, 1.5, True, None, "\ud800", [[7]], {"a": [7]}):
+                for n, said in enumerate(replaced(event, odd)):
+                    with contextlib.suppress(Refused):
+                        hear(s, kind, said, f"{odd!a}{n}")
+
+
+async def test_a_number_of_a_ticket_that_is_none_concerns_nobody(tmp_path: Path) -> None:
+    with scene("webhook", tmp_path, **_SECRETS["webhook"]) as s:
+        s.file()
+        for n, ticket in enumerate(("9" * 20, "\uff11", "\u00b2", "-1", "0")):
+            assert hear(s, "webhook", {"ticket": ticket, "action": "acknowledge"}, f"o{n}") == 0
 
 
 async def test_pagerduty_says_who_works_on_it(tmp_path: Path) -> None:
