@@ -149,7 +149,9 @@ class Diagnosing:
         run = _Run(params, self._registry, progress, driver, lang)
         try:
             found = await self._found(run, source)
-            diagnosis = remember(self._kb, found.model_copy(update={"id": run.transcript.id}), desk, then)
+            found = found.model_copy(update={"id": run.transcript.id})
+            # Not abandoned: what was observed is kept, however long the file is in use.
+            diagnosis = await anyio.to_thread.run_sync(lambda: remember(self._kb, found, desk, then))
             run.transcript.end(diagnosis)
         finally:
             run.close()

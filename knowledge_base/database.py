@@ -10,7 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +30,8 @@ _APPLICATION_ID = 0x57485953  # "WHYS"
 _MAGIC = b"SQLite format 3\0"
 # A large import or another diagnosis is waited for, rather than that what was observed is lost.
 _BUSY_S = 30.0
+# Whoever runs an event loop waits less: all else there waits with it, and it will come again.
+_LOOP_S = 2.0
 _CACHE_KIB = 16 * 1024
 _ELSEWHERE = "move the file away, or set WHYSTALL_HOME to another directory"
 
@@ -48,11 +52,13 @@ class Database:
         self._lock = threading.RLock()
         self._depth = 0  # of transactions within each other
         self._told: list[Callable[[], None]] = []
+        self._busy_ms = int(_BUSY_S * 1000)
         with self._errors():
             _check_header(path)
             if not path.exists():
                 # Diagnoses name files and commands of this host: nobody else needs to read them.
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._file = _identity(path)
             self.read_only = not (_writable(path) and _writable(path.parent))
             mode = "ro" if self.read_only else "rw"
             self._connection = sqlite3.connect(
@@ -72,7 +78,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[SqliteDatabase]:
         """The database for reading."""
-        with self._lock, self._errors():
+        with self._errors(), self._held():
             yield self._db
 
     @contextmanager
@@ -88,7 +94,7 @@ class Database:
                 f"{self.path} cannot be written",
                 "run as its owner, or set WHYSTALL_HOME to a directory you can write",
             )
-        with self._lock, self._errors():
+        with self._errors(), self._held():
             inner = self._depth > 0
             if inner and not self._connection.in_transaction:
                 raise sqlite3.OperationalError("the transaction was undone: the disk is full, or the file is at fault")
@@ -123,8 +129,12 @@ class Database:
             self._told.remove(tell)
 
     def version(self) -> int:
-        """A number that is another one once another process has stored something."""
+        """A number that is another one once another process has stored something. `ToolError` (database) where the file
+        is no longer at its path: what is open is nobody's any more.
+        """
         with self.read():
+            if _identity(self.path) != self._file:
+                raise _moved(self.path)
             return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def record(self, model: type[ModelT], body: str) -> ModelT:
@@ -164,10 +174,29 @@ class Database:
                 schema.apply(db)
 
     @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Within the block no other thread is at the file. For other threads and processes is waited so long in all."""
+        patience = _patience()
+        until = time.monotonic() + patience
+        if not self._lock.acquire(timeout=patience):
+            raise sqlite3.OperationalError("database is locked")
+        try:
+            if not self._depth:
+                left = max(0, int((until - time.monotonic()) * 10 + 0.5) * 100)
+                if left != self._busy_ms:
+                    self._connection.execute(f"PRAGMA busy_timeout = {left}")
+                    self._busy_ms = left
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
+            if "readonly" in str(error) and not self.read_only and _identity(self.path) != self._file:
+                raise _moved(self.path) from None
             raise _explained(self.path, error) from None
         except OSError as error:
             full = error.errno == errno.ENOSPC
@@ -180,6 +209,26 @@ class Database:
 
 def _writable(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _patience() -> float:
+    """Seconds that the caller may wait. Whoever runs an event loop has imported asyncio; nobody else need to."""
+    loops = sys.modules.get("asyncio")
+    return _BUSY_S if loops is None or loops._get_running_loop() is None else min(_LOOP_S, _BUSY_S)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at `path`; None: none is."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _moved(path: Path) -> ToolError:
+    message = f"{path} was moved, deleted or replaced while it was open"
+    return ToolError(ErrorCode.DATABASE, message, "put it back where it was, or start whystall again")
 
 
 def _check_header(path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -16,6 +17,7 @@ from whystall.agent_server.chat.wire import Outgoing, Picture, Place, Saying, Un
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.request import Request, Response, as_json
 from whystall.agent_server.outbound.retry import later
+from whystall.agent_server.sources import in_thread
 from whystall.knowledge_base.journal.messages import FARTHEST, Message
 from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ToolError
@@ -134,12 +136,12 @@ class Sender:
             now = self._clock()
             if channel.free(vendor.pace, now) > now:
                 break
-            message = self._kb.messages.take(now, LEASE_S, name)
+            message = await in_thread(partial(self._kb.messages.take, now, LEASE_S, name))
             if message is None:
                 break
             channel.spoken.append(now)
             await self._one(vendor, channel, message)
-        due = self._kb.messages.next_due(name)
+        due = await in_thread(lambda: self._kb.messages.next_due(name))
         return None if due is None else max(due, channel.free(vendor.pace, self._clock()))
 
     def strays(self) -> int:
@@ -170,10 +172,9 @@ class Sender:
         except ToolError as error:
             code, text, wait = error.code.value, error.message, later(message.attempts - 1, None)
         else:
-            with self._kb.transaction():
-                self._kb.messages.sent(message.n)
-                detail = {"key": message.key, "title": said.title, "requests": requests, "picture": picture is not None}
-                self._kb.audit.put("engine", "message.sent", _target(message), "ok", detail)
+            detail = {"key": message.key, "title": said.title, "requests": requests, "picture": picture is not None}
+            # Not abandoned, and the file is waited for: what is not marked is said again.
+            await anyio.to_thread.run_sync(lambda: self._sent(message, detail))
             return
         if wait is None or message.attempts >= ATTEMPTS:
             self._failed(message, code, text)
@@ -187,6 +188,11 @@ class Sender:
             return None
         pictures = self._pictures
         return await anyio.to_thread.run_sync(lambda: pictures.load(uri, said.title, self._clock()))
+
+    def _sent(self, message: Message, detail: Mapping[str, object]) -> None:
+        with self._kb.transaction():
+            self._kb.messages.sent(message.n)
+            self._kb.audit.put("engine", "message.sent", _target(message), "ok", detail)
 
     def _failed(self, message: Message, code: str, text: str) -> None:
         with self._kb.transaction():

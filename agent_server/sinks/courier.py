@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,6 +24,7 @@ from whystall.agent_server.sinks.issue import LIST_LIMIT, Memory
 from whystall.agent_server.sinks.pagerduty import dedup_key, event, rings
 from whystall.agent_server.sinks.settings import PagerDutySink, SinkSettings, WebhookSink
 from whystall.agent_server.sinks.webhook import notice
+from whystall.agent_server.sources import in_thread
 from whystall.knowledge_base.journal.deliveries import Delivery
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.models import Remote, Ticket
@@ -63,7 +65,7 @@ class Courier:
         if now < until <= now + _LONGEST_PAUSE_S:
             return until
         await self._all_of(sink)
-        waiting = self._kb.deliveries.next_due([sink])
+        waiting = await in_thread(lambda: self._kb.deliveries.next_due([sink]))
         return None if waiting is None else max(waiting, self._paused.get(sink, waiting))
 
     async def deliver(self, sink: str, ticket: str | None = None) -> int:
@@ -73,7 +75,9 @@ class Courier:
     async def _all_of(self, sink: str, ticket: str | None = None) -> int:
         made = 0
         while True:
-            delivery = self._kb.deliveries.take([sink], self._owner, self._clock(), LEASE_S, ticket)
+            delivery = await in_thread(
+                lambda: self._kb.deliveries.take([sink], self._owner, self._clock(), LEASE_S, ticket)
+            )
             if delivery is None:
                 return made
             made += 1
@@ -102,7 +106,8 @@ class Courier:
         except Undelivered as error:
             return self._failed(delivery, error)
         except anyio.get_cancelled_exc_class():
-            self._kb.deliveries.waits(*key, delivery.due)  # we are told to stop; whoever comes next need not wait
+            with suppress(ToolError):  # we are told to stop; whoever comes next need not wait
+                self._kb.deliveries.waits(*key, delivery.due)
             raise
         except Exception:
             # A mistake of ours: the delivery waits its turn again, and whoever runs us hears of it.

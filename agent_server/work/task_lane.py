@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import anyio
 from anyio.abc import TaskGroup
@@ -74,7 +75,8 @@ class TaskLane:
         try:
             await self._do(task)
         except anyio.get_cancelled_exc_class():
-            self._kb.tasks.give_back(task.id, self._owner)
+            with suppress(ToolError):  # a file in use: whoever works next takes it all the same
+                self._kb.tasks.give_back(task.id, self._owner)
             raise
         except ToolError as error:  # what became of it could not be stored
             _log.warning("task %s: %s", task.key, error)

@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from whystall.agent_server.work.lock import worker_lock
 from whystall.agent_server.work.pulse import Pulse
 from whystall.agent_server.work.task_lane import TaskLane
 from whystall.knowledge_base.journal.tasks import Task
+from whystall.tools.contract.errors import ToolError
 
 if TYPE_CHECKING:
     from whystall.knowledge_base.store import KnowledgeBase
@@ -73,7 +75,8 @@ class Worker:
             finally:
                 # Before the lock is given back: whoever comes next takes what we had. A thread that was abandoned may
                 # have taken something after its lane was cancelled.
-                self._kb.tasks.release(self._owner, time.time())
+                with suppress(ToolError):  # it takes them anyway
+                    self._kb.tasks.release(self._owner, time.time())
         return True
 
     def _begun(self) -> int:

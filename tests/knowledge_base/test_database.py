@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -294,3 +296,38 @@ def test_a_closed_store_may_be_closed_again(tmp_path: Path) -> None:
     kb.close()
     with pytest.raises(ToolError):
         kb.tickets.list()
+
+
+def test_nobody_waits_for_ever_and_an_event_loop_hardly_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = filled(tmp_path / "k.db", 1)
+    other = sqlite3.connect(path)
+
+    async def draft() -> None:
+        with pytest.raises(ToolError, match="in use"):
+            kb.tickets.draft(checkpoint(id="d9"))
+
+    with KnowledgeBase(path) as kb:
+        monkeypatch.setattr(database, "_LOOP_S", 0.05)  # _BUSY_S is longer than a test may take
+        other.execute("BEGIN EXCLUSIVE")
+        asyncio.run(draft())
+        other.rollback()
+        with kb.transaction(), ThreadPoolExecutor(1) as pool:  # another thread of ours
+            pool.submit(asyncio.run, draft()).result()
+        assert kb.tickets.draft(checkpoint(id="d9")).occurrences == 2
+    other.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_taken_away_is_told_as_that(tmp_path: Path, replaced: bool) -> None:
+    path = filled(tmp_path / "k.db", 1)
+    with KnowledgeBase(path) as kb:
+        kb.version()
+        if replaced:
+            shutil.copy(path, tmp_path / "other.db")
+            (tmp_path / "other.db").rename(path)
+        else:
+            path.unlink()
+        with pytest.raises(ToolError, match="moved, deleted or replaced"):
+            kb.version()
+        with pytest.raises(ToolError, match="moved, deleted or replaced"):
+            kb.tickets.draft(checkpoint(id="d9"))
