@@ -124,10 +124,13 @@ class Syncing:
         return done
 
     def _first(self, name: str) -> str:
-        """Since when there can be news: a day before the oldest ticket that the tracker has."""
+        """Since when there can be news: a day before the oldest ticket that the tracker has, by its clock or by ours,
+        whichever is earlier: ours may be wrong.
+        """
         there = self._kb.deliveries.of_sink(name, limit=1)
-        oldest = point(self._kb.tickets.get(there[0].ticket).created) if there else None
-        oldest = oldest or datetime.fromtimestamp(self._clock(), timezone.utc)
+        known = [self._kb.tickets.get(there[0].ticket).created, str(there[0].memory.get("stamp", ""))] if there else []
+        times = [at for at in map(point, known) if at is not None]
+        oldest = min(times, default=datetime.fromtimestamp(self._clock(), timezone.utc))
         return told(oldest - timedelta(days=1))
 
     def _put_off(self, name: str, settings: TrackerSettings, why: str, wait: float | None) -> None:

@@ -20,6 +20,7 @@ from whystall.agent_server.outbound.standard_webhooks import signed
 from whystall.agent_server.sinks.applying import apply
 from whystall.agent_server.sinks.inbound import BODY_LIMIT, receive
 from whystall.agent_server.sinks.syncing import Syncing
+from whystall.knowledge_base.classify.report import Report
 
 pytestmark = pytest.mark.anyio
 SECRET = "It's a Secret to Everybody"
@@ -315,6 +316,43 @@ async def test_a_program_may_answer(tmp_path: Path) -> None:
 async def sync(s: Scene) -> int:
     async with Client() as client:
         return await Syncing(s.kb, s.settings, Desk(s.kb, s.settings), client, lambda: s.now).sync("s")
+
+
+async def test_news_are_found_though_our_clock_is_years_ahead(tmp_path: Path) -> None:
+    with scene("gitlab", tmp_path) as s:
+        report = Report(origin="alert", title="training hangs at step 120", created="2090-01-01T00:00:00Z")
+        s.ticket = s.desk.file(report).ticket.id
+        await s.run()
+        s.vendor.act(1, "close", "bob")
+        assert await sync(s) == 1
+        assert s.kb.tickets.get(s.ticket).state == "resolved"
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_a_close_is_heard_though_we_changed_the_text_since(told: bool, tmp_path: Path) -> None:
+    """Webhooks come late, and a look for news finds what we wrote as the last change."""
+    events: list[dict[str, Any]] = []
+    with scene("gitlab", tmp_path, signing_token={"env": "SINK_HOOK"}) as s:
+        s.vendor._told = events.append
+        s.file()
+        await s.run()
+        s.vendor.act(1, "close", "bob")
+        s.desk.edit(s.ticket, "ann", description="it hangs at step 130 as well")
+        await s.run()
+        assert (hear(s, "gitlab", events[0], "1") if told else await sync(s)) == 1
+        assert s.kb.tickets.get(s.ticket).state == "resolved"
+
+
+async def test_news_that_overtake_each_other_end_as_it_was(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    with scene("gitlab", tmp_path, signing_token={"env": "SINK_HOOK"}) as s:
+        s.vendor._told = events.append
+        s.file()
+        await s.run()
+        s.vendor.act(1, "close", "bob")
+        s.vendor.act(1, "reopen", "bob")
+        assert [hear(s, "gitlab", event, str(n)) for n, event in enumerate(reversed(events))] == [0, 0]
+        assert s.kb.tickets.get(s.ticket).state == "open"
 
 
 @pytest.mark.parametrize("kind", TRACKERS)
