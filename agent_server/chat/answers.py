@@ -227,7 +227,7 @@ class Answers:
             return outgoing(lang, [say(lang, "ticket.there_is_none", name(id))])
         if ticket.diagnosis is not None:
             return telling.similar_message(ticket.diagnosis.matches, lang)
-        if ticket.analysis is not None and ticket.analysis.matches:
+        if ticket.analysis is not None:
             found = [match.model_copy(update={"fix": self._fix(match)}) for match in ticket.analysis.matches]
             return telling.similar_message(found, lang)
         said = f"{ticket.human.title} {ticket.human.description}".strip()

@@ -24,6 +24,7 @@ _FULL_STOP = re.compile(r"[.。]$")
 _TITLE = 160
 _NAME = 120
 _TEXT = 400
+_REPORTED = 200
 _SHOWN = 10
 
 
@@ -160,13 +161,15 @@ def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
     lines: list[str] = [ticket_name(ticket, lang)]
     closed = chat_words(lang)["closed_as"].get(ticket.closed_as or "")
     state = known["states"][ticket.state]
+    kind = [known["severities"][ticket.severity.value]]
+    if ticket.category not in ("unknown", "none"):
+        kind.append(known["categories"].get(ticket.category) or name(ticket.category))
     lines.append(
         say(
             lang,
             "ticket.state",
             state=Safe(f"{state} ({closed})") if closed else state,
-            severity=known["severities"][ticket.severity.value],
-            category=known["categories"].get(ticket.category, ticket.category),
+            kind=Safe(known["marks"]["comma"].join(kind)),
             created=ticket.created,
             times=ticket.occurrences,
         )
@@ -177,7 +180,7 @@ def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
     else:
         lines.append(say(lang, "ticket.no_one"))
     if ticket.human.description:
-        lines.append(say(lang, "ticket.reported", short(" ".join(ticket.human.description.split()), _TEXT)))
+        lines.append(say(lang, "ticket.reported", short(" ".join(ticket.human.description.split()), _REPORTED)))
     diagnosis = ticket.diagnosis
     if diagnosis is not None:
         cause = load_causes().get(diagnosis.cause or "")

@@ -57,7 +57,7 @@ def _line(group: Group, fires: int, lang: Lang) -> Safe:
         lang,
         "alerts.line",
         alert=name(short(group.labels.get("alertname") or group.receiver, _TEXT)),
-        labels=_all(labels[:_LABELS], lang),
+        labels=Safe(f" {_all(labels[:_LABELS], lang)}" if labels else ""),
         count=say(lang, "alerts.one") if fires == 1 else say(lang, "alerts.count", fires),
         ticket=ticket,
     )

@@ -188,8 +188,13 @@ def _names(text: str, alert: bool) -> tuple[list[str], int | None]:
     return list(dict.fromkeys(named)), numbers[0] if len(numbers) == 1 and not named and not alert else None
 
 
+_QUANTITY = re.compile(r"[0-9][0-9.]*(?:x|k|st|nd|rd|th|us|ms|s|min|h|d|[kmgt]i?b(?:/s)?|fps|hz)")
+
+
 def telling(token: str) -> bool:
-    """Whether `token` is no word that stands in sentences: it may be a name."""
+    """Whether `token` is no word that stands in sentences, and no quantity (``3x``, ``800ms``): it may be a name."""
+    if _QUANTITY.fullmatch(token.lower()):
+        return False
     if re.search(r"[0-9_./:@+]", token) and re.search(r"[A-Za-z]", token):
         return True
     parts = [part for part in token.lower().split("-") if part]

@@ -76,7 +76,7 @@ def _why(fault: ErrorDetails) -> str:
     if kind in ("greater_than_equal", "less_than_equal"):
         bound = str(context["ge" if kind == "greater_than_equal" else "le"])
         span = re.fullmatch(r"datetime\.timedelta\((?:days=(\d+))?(?:, )?(?:seconds=(\d+))?\)", bound)
-        told = f"{86_400 * int(span[1] or 0) + int(span[2] or 0)}s" if span is not None else bound
+        told = f"{86_400 * int(span[1] or 0) + int(span[2] or 0)}s" if span is not None else bound.removesuffix(".0")
         return f"give at {'least' if kind == 'greater_than_equal' else 'most'} {told}"
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     return message[:1].lower() + message[1:]

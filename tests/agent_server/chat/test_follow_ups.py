@@ -30,6 +30,15 @@ async def test_a_question_about_a_ticket_starts_no_look(chat: Any) -> None:
     assert chat.kb.inquiries.running() == []
 
 
+async def test_what_is_like_a_ticket_is_what_the_ticket_says_itself(chat: Any) -> None:
+    id = chat.ticket("the coffee machine is empty")
+    analysis = chat.kb.tickets.get(id).analysis
+    assert analysis is None or not analysis.matches
+    for text in (f"similar incidents to ticket {id}", f"和工单 {id} 类似的案例"):
+        assert (await chat.says(text)).splitlines()[0] in ("I know of no incident like that.", "没有这样的已知事件。")
+    assert "There is no ticket `77`" in await chat.says("similar incidents to ticket 77")
+
+
 async def test_tickets_are_told_by_severity_and_by_who_has_them(chat: Any) -> None:
     id = chat.ticket()
     other = "critical" if chat.kb.tickets.get(id).severity.value != "critical" else "minor"

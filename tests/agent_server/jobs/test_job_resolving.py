@@ -8,6 +8,7 @@ import pytest
 
 from whystall.agent_server.jobs import addresses
 from whystall.agent_server.jobs import find as finding
+from whystall.agent_server.jobs.asked import asked
 from whystall.agent_server.jobs.grouping import jobs
 from whystall.agent_server.jobs.models import Grouped, Identity, Inventory, Process, Resolution, Wanted
 from whystall.agent_server.jobs.resolve import resolve
@@ -301,3 +302,8 @@ async def test_the_rank_that_suffers_is_looked_at(monkeypatch: pytest.MonkeyPatc
     assert (closer.pid, closer.rank, closer.start_ticks, closer.how) == (130, 2, 7, ["name:llama-7b", "suffers"])
     asked = found("rank 1 of llama-7b")
     assert await finding.closer(asked) is asked
+
+
+def test_quantities_in_a_title_are_no_names() -> None:
+    title = "p95 of llama-13b is 3x the usual, 800ms, 40GiB, for the 2nd time in 10min"
+    assert set(asked(Wanted(text=title, labels={"alertname": "Slow"}), ()).names) == {"p95", "llama-13b"}
