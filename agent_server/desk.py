@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from whystall.agent_server.merging import looks_like, meant, merge, of_one_fault
 from whystall.knowledge_base.classify.classifier import reclassified
 from whystall.knowledge_base.classify.sameness import dedup_key
-from whystall.knowledge_base.faults import dedup_key as fault_of
-from whystall.knowledge_base.faults import same_fault
 from whystall.knowledge_base.tickets import human
 from whystall.knowledge_base.tickets.models import (
     LIVE,
@@ -118,59 +117,19 @@ class Desk:
         """
         at = _at(now)
         with self._kb.transaction():
-            before = self._meant(ticket_id, diagnosis)
+            before = meant(self._kb, ticket_id, diagnosis)
             ticket = self._kb.tickets.attach(before.id, diagnosis, by, told(at), **reclassified(before, diagnosis))
             detail = {"diagnosis": diagnosis.id, "verdict": diagnosis.verdict.value}
             self._audit(by, "ticket.diagnosed", ticket, detail)
             if ticket.fault is None or ticket.state not in LIVE:
                 return ticket  # what people have ended stays as they ended it
-            alike = [t for t in self._kb.tickets.of_fault(ticket.fault) if t.id != ticket.id]
-            same = [t for t in alike if t.diagnosis is not None and same_fault(t.diagnosis, diagnosis)]
-            if not same:
-                return self._looks_like(ticket, alike, at)
-            oldest, *others = sorted([*same, ticket], key=lambda t: int(t.id))
+            oldest, *others = of_one_fault(self._kb, ticket, diagnosis)
+            if not others:
+                return looks_like(self._kb, ticket, ENGINE, at)
             for other in others:
                 self._audit(by, "ticket.closed", other, {"as": "duplicate", "of": oldest.id})
-                self._merge(other.id, oldest.id, by, at, ["fault"])
+                merge(self._kb, other.id, oldest.id, by, at, ["fault"])
             return self._kb.tickets.get(oldest.id)
-
-    def _meant(self, ticket_id: str, diagnosis: Diagnosis) -> Ticket:
-        """The ticket that a diagnosis made for `ticket_id` goes onto: where that was called a duplicate meanwhile, its
-        original, unless something else was found out about that.
-        """
-        ticket = self._kb.tickets.get(ticket_id)
-        if ticket.closed_as != "duplicate":
-            return ticket
-        original = self._kb.tickets.original(ticket_id)
-        return original if original.state in LIVE and original.fault in (None, fault_of(diagnosis)) else ticket
-
-    def _looks_like(self, ticket: Ticket, alike: Sequence[Ticket], at: datetime) -> Ticket:
-        """`ticket`, linked to the latest of those that look the same and need not be."""
-        linked = {link.ticket for link in ticket.links}
-        other = next((t for t in reversed(alike) if t.id not in linked and len(t.links) < _LINKS), None)
-        if other is None:
-            return ticket
-        link = Link(kind="related", ticket=other.id, why=["fault"], by=ENGINE, at=told(at))
-        return self._kb.tickets.link(ticket.id, link)
-
-    def _merge(self, one: str, into: str, by: str, at: datetime, why: Sequence[str]) -> Ticket:
-        """Close `one` as a duplicate of `into`, and return that: whoever works on it, has it, or was told of it in a
-        tracker, has to do with that one now.
-        """
-        kb = self._kb
-        before = kb.tickets.get(one)
-        original = kb.tickets.duplicate(one, into, by, told(at), why)
-        if original.state not in LIVE:
-            return original
-        for delivery in kb.deliveries.of_ticket(one):
-            kb.deliveries.want(delivery.sink, original.id)
-        had = before.assignment
-        if had is not None and had.users and (original.assignment is None or not original.assignment.users):
-            original = kb.tickets.assign(original.id, had, ENGINE, told(at))
-        if before.state == "acknowledged" and original.state == "open":
-            said = [event.by for event in kb.tickets.events(one) if event.what == "acknowledged"]
-            original = kb.tickets.acknowledge(original.id, said[-1] if said else by, told(at))
-        return original
 
     def triaged(self, ticket_id: str, code: str, why: Sequence[str] = (), now: datetime | None = None) -> Ticket:
         """Why `ticket_id` has no diagnosis of its own (`Analysis.triage`); `why`: codes of what was looked for."""
@@ -271,7 +230,7 @@ class Desk:
                 ticket = self._kb.tickets.link(ticket_id, link)
             else:
                 pair = (ticket_id, other) if kind == "duplicate" else (other, ticket_id)
-                self._merge(*pair, _name(by), at, [])
+                merge(self._kb, *pair, _name(by), at, [])
                 ticket = self._kb.tickets.get(ticket_id)
             self._changed("linked", ticket, by, source, {"to": other, "kind": kind})
         return ticket

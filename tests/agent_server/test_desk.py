@@ -15,7 +15,7 @@ from whystall.agent_server.settings.model import Settings
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.models import Culprit, Diagnosis, Verdict
 from whystall.knowledge_base.store import KnowledgeBase
-from whystall.knowledge_base.tickets.models import Decision, Ticket
+from whystall.knowledge_base.tickets.models import Decision, Link, Ticket
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Severity
 
@@ -222,6 +222,17 @@ def test_a_younger_ticket_of_the_same_fault_is_merged_with_all_that_people_did(k
     assert (after.id, after.state, after.severity) == (older.id, "acknowledged", Severity.CRITICAL)
     assert kb.tickets.get(younger.id).closed_as == "duplicate"
     assert [d.sink for d in kb.deliveries.of_ticket(older.id)] == ["lab"]
+
+
+def test_a_ticket_with_room_for_no_more_duplicates_takes_none(kb: KnowledgeBase) -> None:
+    desk = Desk(kb, SETTINGS)
+    older = desk.file(report("step time of the vision model went up"), now=NOW).ticket
+    desk.attach(older.id, stored(kb, checkpoint(id="d1")), now=NOW)
+    full = [Link(kind="duplicated_by", ticket=str(n), at="2026-03-01T00:00:00Z") for n in range(1000, 1500)]
+    kb.tickets.change(older.id, "linked", "test", links=full)
+    other = desk.file(report("the speech model trains at half its speed"), now=NOW).ticket
+    after = desk.attach(other.id, stored(kb, checkpoint(id="d2")), now=NOW)
+    assert (after.id, after.state, after.diagnosed().id) == (other.id, "open", "d2")
 
 
 def test_what_people_ended_while_it_was_looked_at_stays_ended(kb: KnowledgeBase) -> None:

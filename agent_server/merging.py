@@ -1,0 +1,71 @@
+"""Tickets of one fault become one: which are, and what goes along. Call all of it in the transaction of the change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from whystall.knowledge_base.faults import dedup_key as fault_of
+from whystall.knowledge_base.faults import same_fault
+from whystall.knowledge_base.tickets import life
+from whystall.knowledge_base.tickets.models import LIVE, Link
+from whystall.knowledge_base.times import told
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from whystall.knowledge_base.models import Diagnosis
+    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.knowledge_base.tickets.models import Ticket
+
+_LINKS = 20  # of a ticket; further ones are not added by themselves
+
+
+def meant(kb: KnowledgeBase, id: str, diagnosis: Diagnosis) -> Ticket:
+    """The ticket that a diagnosis made for ticket `id` goes onto: where that was called a duplicate meanwhile, its
+    original, unless something else was found out about that.
+    """
+    ticket = kb.tickets.get(id)
+    if ticket.closed_as != "duplicate":
+        return ticket
+    original = kb.tickets.original(id)
+    return original if original.state in LIVE and original.fault in (None, fault_of(diagnosis)) else ticket
+
+
+def of_one_fault(kb: KnowledgeBase, ticket: Ticket, diagnosis: Diagnosis) -> list[Ticket]:
+    """`ticket`, which has `diagnosis` now, and the live ones that are shown to be of the same fault, the oldest first;
+    it alone where the oldest has room for no more duplicates.
+    """
+    alike = kb.tickets.of_fault(ticket.fault) if ticket.fault is not None else []
+    same = [t for t in alike if t.id != ticket.id and t.diagnosis is not None and same_fault(t.diagnosis, diagnosis)]
+    found = sorted([*same, ticket], key=lambda t: int(t.id))
+    return found if len(found[0].links) + len(found) <= life.LINKS else [ticket]
+
+
+def looks_like(kb: KnowledgeBase, ticket: Ticket, by: str, at: datetime) -> Ticket:
+    """`ticket`, linked to the latest live one that looks the same and need not be."""
+    linked = {ticket.id, *(link.ticket for link in ticket.links)}
+    alike = kb.tickets.of_fault(ticket.fault) if ticket.fault is not None else []
+    other = next((t for t in reversed(alike) if t.id not in linked and len(t.links) < _LINKS), None)
+    if other is None:
+        return ticket
+    return kb.tickets.link(ticket.id, Link(kind="related", ticket=other.id, why=["fault"], by=by, at=told(at)))
+
+
+def merge(kb: KnowledgeBase, one: str, into: str, by: str, at: datetime, why: Sequence[str]) -> Ticket:
+    """Close ticket `one` as a duplicate of `into`, and return that: who works on it, has it, or was told of it in a
+    tracker, has to do with that one now.
+    """
+    before = kb.tickets.get(one)
+    original = kb.tickets.duplicate(one, into, by, told(at), why)
+    if original.state not in LIVE:
+        return original
+    for delivery in kb.deliveries.of_ticket(one):
+        kb.deliveries.want(delivery.sink, original.id)
+    had = before.assignment
+    if had is not None and had.users and (original.assignment is None or not original.assignment.users):
+        original = kb.tickets.assign(original.id, had, by, told(at))
+    if before.state == "acknowledged" and original.state == "open":
+        said = [event.by for event in kb.tickets.events(one) if event.what == "acknowledged"]
+        original = kb.tickets.acknowledge(original.id, said[-1] if said else by, told(at))
+    return original
