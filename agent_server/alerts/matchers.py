@@ -66,8 +66,12 @@ class Matcher:
             self.pattern.learn(labels.get(self.name, "") for labels in many)
 
     def __str__(self) -> str:
-        name = self.name if _BARE.fullmatch(self.name) else _quote(self.name)
-        return f"{name}{self.op}{_quote(self.value)}"
+        return written(self.name, self.value, self.op)
+
+
+def written(name: str, value: str, op: Op = "=") -> str:
+    """A condition as it is written; by default what an alert with this label fulfils, however long that is."""
+    return f"{name if _BARE.fullmatch(name) else _quote(name)}{op}{_quote(value)}"
 
 
 Matchers = tuple[Matcher, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from whystall.agent_server.alerts.matchers import Matcher
+from whystall.agent_server.alerts.matchers import written
 from whystall.agent_server.alerts.related import things_of
 from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
 from whystall.knowledge_base.classify.severities import of_word
@@ -166,9 +166,7 @@ def named(summary: Summary) -> list[str]:
 
 
 def _pairs(labels: Mapping[str, str], besides: tuple[str, ...]) -> str:
-    return ", ".join(
-        str(Matcher(name, "=", value)) for name, value in sorted(labels.items())[:12] if name not in besides
-    )
+    return ", ".join(written(name, value) for name, value in sorted(labels.items())[:12] if name not in besides)
 
 
 def _words(lang: str) -> dict[str, Any]:

@@ -223,6 +223,13 @@ receivers: [{name: r}]
     assert len(house.tickets()) == 5
 
 
+@pytest.mark.parametrize("length", [1000, 1001, 1024, 5000])
+def test_no_label_is_too_long_for_its_ticket(house: Any, firing: Make, length: int) -> None:
+    house.post(firing(node="x" * length), firing(node="y"), firing(**{"z" * length: "v"}))
+    house.later(31)
+    assert [t.occurrences for t in house.tickets()] == [1]
+
+
 def test_truncation_is_told(house: Any, firing: Make) -> None:
     assert house.post(firing(), truncatedAlerts=17).truncated == 17
     house.later(31)
