@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+_EVERY_S = 60.0
 _CONNECTIONS = 512  # what comes beyond them is told to come again
 
 
@@ -31,10 +34,30 @@ def listen(host: str, port: int) -> socket.socket:
         raise ToolError(ErrorCode.IO_ERROR, message, "choose another --port (0: any)") from None
 
 
+class _Rarely(logging.Filter):
+    """Lets each warning of uvicorn's through once a minute: anybody can cause them, and fill a disk with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether `record` is logged."""
+        now = time.monotonic()
+        if record.levelno != logging.WARNING or now >= self._next.get(record.msg, 0.0):
+            self._next[record.msg] = now + _EVERY_S
+            return True
+        return False
+
+
+_RARELY = _Rarely()
+
+
 class HttpServer(uvicorn.Server):
     """uvicorn without its own signal handling, which would take the exit status from us."""
 
     def __init__(self, app: ASGIApp) -> None:
+        logging.getLogger("uvicorn.error").addFilter(_RARELY)
         super().__init__(
             uvicorn.Config(
                 app,

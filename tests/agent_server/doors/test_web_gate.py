@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from web_servers import serving
 
 from whystall.agent_server.chat.wire import Refused
-from whystall.agent_server.doors import web_patience
+from whystall.agent_server.doors import http_server, web_patience
 from whystall.agent_server.doors.web_app import health_route
 from whystall.agent_server.doors.web_gate import Denied, Gate, proven
 from whystall.agent_server.doors.web_refusals import Refusals
@@ -227,6 +227,16 @@ def test_slow_senders_keep_nobody_out(door: Door) -> None:
     finally:
         for connection in slow:
             connection.close()
+
+
+def test_a_flood_of_nonsense_fills_no_log(
+    door: Door, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server._RARELY, "_next", {})
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            assert door.raw(b"\xff\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert [record.name for record in caplog.records] == ["uvicorn.error"]
 
 
 def test_who_only_connects_makes_room(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
