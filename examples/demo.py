@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unicodedata
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -332,10 +333,16 @@ def show(rows: Sequence[Row]) -> bool:
         ("", "the simulator logged", "whystall said", ""),
         *((r.name, r.logged, r.diagnosed, mark(r.right)) for r in rows),
     ]
-    widths = [max(len(row[column]) for row in table) for column in range(3)]
+    widths = [max(cells(row[column]) for row in table) for column in range(3)]
     for row in table:
-        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip())
+        padded = [cell + " " * (width - cells(cell)) for cell, width in zip(row, widths, strict=False)]
+        print("  ".join([*padded, row[3]]).rstrip())
     return all(row.right is not False for row in rows)
+
+
+def cells(text: str) -> int:
+    """How many cells of a terminal `text` takes: Chinese characters take two."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def mark(right: bool | None) -> str:

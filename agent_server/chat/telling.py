@@ -143,8 +143,14 @@ def ticket_title(ticket: Ticket, lang: Lang) -> str:
         return short(ticket.human.title, _TITLE)
     if ticket.diagnosis is not None:
         cause = load_causes().get(ticket.diagnosis.cause or "")
-        return cause.title.get(lang) if cause else short(ticket.diagnosis.target, _TITLE)
+        return cause.title.get(lang) if cause else _stall(ticket.diagnosis.target, lang)
     return ticket.component
+
+
+def _stall(target: str, lang: Lang) -> str:
+    """What a stall of `target` is called whose cause is not known."""
+    known = words(lang)
+    return short(f"{known['labels']['no_cause']}{known['marks']['colon']}{target}", _TITLE)
 
 
 def ticket_name(ticket: Ticket, lang: Lang) -> Safe:
@@ -235,7 +241,9 @@ def line_title(line: Line, lang: Lang) -> str:
     from whystall.knowledge_base.causes import load_causes
 
     cause = load_causes().get(line.cause)
-    return short(line.title or (cause.title.get(lang) if cause else "") or line.target or line.component, _TITLE)
+    if line.title or cause:
+        return short(line.title or cause.title.get(lang), _TITLE)
+    return _stall(line.target, lang) if line.target else line.component
 
 
 # --- past incidents -------------------------------------------------------------------------------------------------

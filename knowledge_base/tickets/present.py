@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.matched import command
 from whystall.knowledge_base.models import Cause, Lang
 from whystall.knowledge_base.tickets.models import Assignment, Decision, Event, Line, Ticket
@@ -117,7 +118,9 @@ class _Says:
             self._name(line.assignee or "-"),
         ]
         if line.verdict:
-            more = [self._name(line.verdict), self._name(line.cause) if line.cause else self._own["no_cause"]]
+            cause = load_causes().get(line.cause)
+            more = [Safe(self._words["verdicts"].get(line.verdict) or self._name(line.verdict))]
+            more.append(Safe(cause.title.get(self._lang)) if cause else self._own["no_cause"])
             more.append(self._name(line.target))
         else:
             more = [self._name("/".join(known) or "-")]
