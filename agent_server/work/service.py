@@ -91,7 +91,7 @@ class Service:
         return lanes
 
     def _steps(self, client: Client) -> dict[str, Step]:
-        from whystall.agent_server.work import escalating, forgetting
+        from whystall.agent_server.work import escalating, forgetting, set_back
 
         also: list[Callable[[float], int]] = []
         steps = self._sending(client)
@@ -104,6 +104,7 @@ class Service:
             also.append(groups.forget)
         if self.settings.oncall.schedules:
             steps["escalations"] = every(escalating.EVERY_S, escalating.Escalating(self.kb, self.settings).step)
+        steps["clock"] = every(set_back.EVERY_S, set_back.SetBack(self.kb).step)
         days = self.settings.server.keep_days
         steps["forgetting"] = every(forgetting.EVERY_S, forgetting.Forgetting(self.kb, days, also).step)
         return steps

@@ -238,6 +238,13 @@ class Deliveries:
                 [owner_before],
             ).rowcount
 
+    def set_back(self, by: float, now: float) -> int:
+        """The clock was set back by so many seconds, to `now`: so is what is put off. How many that were."""
+        with self._file.write() as db:
+            return db.execute(
+                "UPDATE deliveries SET due = due - ? WHERE parked = 0 AND told < wanted AND due > ?", [by, now]
+            ).rowcount
+
     # --- news of a tracker ----------------------------------------------------------------------------------------
 
     def cursor(self, sink: str) -> dict[str, Any]:

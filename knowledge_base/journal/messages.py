@@ -118,6 +118,13 @@ class Messages:
                 "UPDATE messages SET state = 'queued', due = ?, lease = 0 WHERE state = 'sending'", [now]
             ).rowcount
 
+    def set_back(self, by: float, now: float) -> int:
+        """The clock was set back by so many seconds, to `now`: so is what is put off. How many that were."""
+        with self._file.write() as db:
+            return db.execute(
+                "UPDATE messages SET due = due - ? WHERE state = 'queued' AND due > ?", [by, now]
+            ).rowcount
+
     def waiting(self) -> Sequence[str]:
         """The channels for which messages wait."""
         with self._file.read() as db:

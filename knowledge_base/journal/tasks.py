@@ -18,6 +18,8 @@ from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.times import now as stamp
 
 _NOT_BUSY = "coalesce(json_extract(payload, '$.conversation'), '') NOT IN (SELECT value FROM json_each(?))"
+FARTHEST_S = 7200.0
+"""No task is put off for longer."""
 TaskState = Literal["queued", "running", "done", "failed"]
 
 
@@ -85,12 +87,20 @@ class Tasks:
             ).rowcount
 
     def release_all(self, now: float) -> int:
-        """Give back everything that anybody had taken: whoever calls this is the only one who takes. How much."""
+        """Give back everything that anybody had taken: whoever calls this is the only one who takes. How much. What is
+        put off for longer than anything was put off before the clock was set back, and is due.
+        """
         with self._file.write() as db:
             return db.execute(
-                "UPDATE tasks SET state = 'queued', due = min(due, ?), owner = '', lease = 0 WHERE state = 'running'",
-                [now],
+                "UPDATE tasks SET state = 'queued', due = min(due, ?), owner = '', lease = 0 WHERE state = 'running'"
+                " OR (state = 'queued' AND due > ?)",
+                [now, now + FARTHEST_S],
             ).rowcount
+
+    def set_back(self, by: float, now: float) -> int:
+        """The clock was set back by so many seconds, to `now`: so is what is put off. How many that were."""
+        with self._file.write() as db:
+            return db.execute("UPDATE tasks SET due = due - ? WHERE state = 'queued' AND due > ?", [by, now]).rowcount
 
     def give_back(self, id: int, owner: str) -> None:
         """Task `id` was not ended by `owner`, who was told to stop: that it was begun does not count."""
@@ -159,9 +169,7 @@ class Tasks:
     def forget(self, before: str) -> int:
         """Forget tasks that were ended before that time (RFC 3339), and with them their keys; how many."""
         with self._file.write() as db:
-            return db.execute(
-                "DELETE FROM tasks WHERE state IN ('done', 'failed') AND updated < ?", [before]
-            ).rowcount
+            return db.execute("DELETE FROM tasks WHERE state IN ('done', 'failed') AND updated < ?", [before]).rowcount
 
     def _end(self, id: int, state: TaskState, result: str) -> None:
         with self._file.write() as db:
