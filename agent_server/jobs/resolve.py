@@ -39,7 +39,7 @@ def resolve(wanted: Wanted, inventory: Inventory) -> Resolution:
     processes, how, missing = _by_id(sought, search)
     tried += missing
     if how:
-        if sought.alert and (why := _doubt(sought, processes, how, missing)) is not None:
+        if sought.alert and (why := _doubt(sought, processes, how, missing, inventory.host)) is not None:
             return search.nothing([*tried, *how, *why])
         return search.settle(processes, how, tried, sought.rank)
     if sought.bare is not None:
@@ -204,7 +204,9 @@ def _by_number(number: int, search: _Search, tried: Sequence[str], rank: int | N
 # --- what an alert says, who cannot be asked --------------------------------------------------------------------------
 
 
-def _doubt(sought: Asked, found: Sequence[Process], how: Sequence[str], missing: Sequence[str]) -> Sequence[str] | None:
+def _doubt(
+    sought: Asked, found: Sequence[Process], how: Sequence[str], missing: Sequence[str], host: Sequence[str]
+) -> Sequence[str] | None:
     """Codes of why `found`, which have ids of an alert, are not what it means; None: they may be.
 
     A number of a process is that of another one elsewhere and later: it counts only where nothing else that the alert
@@ -215,21 +217,22 @@ def _doubt(sought: Asked, found: Sequence[Process], how: Sequence[str], missing:
         m.partition(":")[0] in ("container", "pod_uid", "slurm_job") for m in missing
     ):
         return []
-    if kinds.isdisjoint({"container", "pod_uid"}) and not any(_in_pod(sought, process) for process in found):
+    if kinds.isdisjoint({"container", "pod_uid"}) and not any(_in_pod(sought, process, host) for process in found):
         return [f"pod:{sought.pod}"]
     if kinds == {"pid"} and sought.programs and not any(_fit(name, p) for name in sought.programs for p in found):
         return [f"name:{name}" for name in sought.programs]
     return None
 
 
-def _in_pod(sought: Asked, process: Process) -> bool:
+def _in_pod(sought: Asked, process: Process, host: Sequence[str]) -> bool:
     """Whether `process` may be of the pod that is sought, as far as it says."""
     if sought.pod is None:
         return True
     said = process.identity
-    if said.pod_name is None and process.pod_uid is None:
+    name = None if said.pod_name in host else said.pod_name  # in the network of the host, a pod is called as it is
+    if name is None and process.pod_uid is None:
         return False
-    if said.pod_name not in (None, sought.pod):
+    if name not in (None, sought.pod):
         return False
     return None in (said.namespace, sought.namespace) or said.namespace == sought.namespace
 
@@ -240,7 +243,7 @@ def _of_alert(sought: Asked, names: Sequence[str], search: _Search, tried: Seque
     """
     scored: list[tuple[int, list[Process], list[str]]] = []
     for members in search.members():
-        kept = [process for process in members if _in_pod(sought, process)]
+        kept = [process for process in members if _in_pod(sought, process, search.inventory.host)]
         hits = [name for name in names if any(_bears(name, p, name in sought.sure) for p in kept)]
         if hits:
             fitting = [p for p in kept if any(_bears(name, p, name in sought.sure) for name in hits)]

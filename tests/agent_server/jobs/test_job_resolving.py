@@ -228,6 +228,11 @@ def test_what_an_alert_says_in_full_is_found(labels: dict[str, str], pid: int) -
     assert resolve(Wanted(labels=labels), here).pid == pid
 
 
+def test_a_pod_in_the_network_of_the_host_is_called_as_the_host_is() -> None:
+    here = Inventory([process(7, pod_uid=UID, pod_name="gpu-7")], host=("gpu-7",))
+    assert resolve(Wanted(labels={"pod": "train-0", "pid": "7", "node": "gpu-7"}), here).pid == 7
+
+
 def test_our_own_addresses_are_read() -> None:
     assert "127.0.0.1" in addresses.own()
 
