@@ -102,7 +102,8 @@ class Recording:
         return dict(self._tables)
 
     def save(self, directory: Path) -> None:
-        """Write to `directory`, which must not exist or be empty.
+        """Write to `directory`, which must not exist or be empty. A new one is its owner's alone, as it tells of the
+        processes of others; one that is there keeps its mode.
 
         Raises `ToolError`: bad_argument when something is there, disk_full or io_error when it cannot be written;
         nothing is left behind then.
@@ -112,11 +113,12 @@ class Recording:
         partial = directory.with_name(f".whystall-{secrets.token_hex(4)}.partial")
         made = [path for path in directory.parents if not path.exists()]
         try:
-            partial.mkdir(parents=True)
+            partial.mkdir(mode=0o700, parents=True)
             for name, frame in self._tables.items():
                 frame.write_parquet(partial / f"{name}.parquet", compression="zstd")
             (partial / _MANIFEST).write_bytes(self.manifest.model_dump_json(indent=1).encode())
             if directory.exists():
+                partial.chmod(stat.S_IMODE(directory.stat().st_mode))
                 directory.rmdir()
             partial.rename(directory)
         except (OSError, pl.exceptions.PolarsError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,16 @@ def saved(tmp_path: Path) -> Path:
 
 def open_(place: Path) -> Recording:
     return Recording.open(place, COLLECTORS)
+
+
+def test_a_recording_is_its_owners_alone(tmp_path: Path) -> None:
+    recording = checkpoints(Scene().thread(user=60, blocked=30)).build()
+    recording.save(tmp_path / "new")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o750)
+    recording.save(tmp_path / "there")
+    assert stat.S_IMODE((tmp_path / "there").stat().st_mode) == 0o750
 
 
 def test_what_was_saved_is_read_back(tmp_path: Path) -> None:
