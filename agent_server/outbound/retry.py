@@ -13,8 +13,10 @@ from email.utils import parsedate_to_datetime
 _FIRST_S, _LONGEST_S = 0.5, 8.0
 # From a queue: patient with a server that is down for a night, and back within a quarter of an hour once it is up.
 _FIRST_LATER_S, _LONGEST_LATER_S = 5.0, 900.0
-LONGEST_ASKED_S = 86_400.0
-"""Who asks for longer than a day means harm, or has a clock that is wrong."""
+LONGEST_ASKED_S = 3600.0
+"""No limit of a tracker or chat lasts longer than an hour (GitHub's: an hour); who asks for more is asked once an hour,
+and is heard an hour after it is back.
+"""
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _RANDOM = random.SystemRandom()
@@ -31,7 +33,7 @@ def pause(attempt: int, asked: float | None) -> float:
 
 def later(attempt: int, asked: float | None) -> float:
     """Seconds until something in a queue is tried again after `attempt` (0: the first) failed: what the server `asked`
-    for, at most a day and never less than its turn would be; else 5 s, doubled each time, up to 15 minutes, scattered.
+    for, at most an hour and never less than its turn would be; else 5 s, doubled each time, up to 15 minutes, scattered.
     """
     grown = min(_LONGEST_LATER_S, _FIRST_LATER_S * 2.0 ** min(attempt, 10)) * _RANDOM.uniform(0.75, 1.25)
     return grown if asked is None else max(min(asked, LONGEST_ASKED_S), min(grown, _FIRST_LATER_S))

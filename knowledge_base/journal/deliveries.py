@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from whystall.knowledge_base.database import Database
 from whystall.tools.contract.text import clean
 
-FARTHEST_S = 2 * 86_400.0
+FARTHEST_S = 7200.0
 """Nothing is put off for longer; what seems to be was put off before the clock was set back, and is due."""
 _ERROR = 500
 _COLUMNS = "sink, ticket, wanted, told, remote, url, underway, attempts, due, parked, error, owner, lease, memory"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whystall.agent_server.outbound.retry import asked_wait, pause
+from whystall.agent_server.outbound.retry import LONGEST_ASKED_S, asked_wait, later, pause
 
 _USED_UP = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-remaining-tokens": "0"}
 
@@ -47,3 +47,11 @@ def test_pauses_grow_are_scattered_and_end_somewhere() -> None:
         assert len(pauses) > 1
         assert all(0.75 * middle <= seconds <= 1.25 * middle for seconds in pauses)
     assert pause(3, 0.0) == 0.0
+
+
+def test_a_queue_is_patient_and_believes_no_absurd_wait() -> None:
+    assert 3.75 <= later(0, None) <= 6.25
+    assert later(5000, None) <= 1.25 * 900
+    assert later(0, 0.0) >= 3.75  # who asks for nothing is not asked without end
+    assert later(0, 1800.0) == 1800.0
+    assert later(0, 1e12) == later(50, 86_400.0) == LONGEST_ASKED_S == 3600.0
