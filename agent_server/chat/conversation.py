@@ -105,7 +105,8 @@ class Conversation:
         if not parts:
             return await self.looked_up(intent, who, now, spoken)
         turns = [await self.looked_up(part, who, now, spoken) for part in parts]
-        return Turn(lambda: together([turn.act() for turn in turns]))
+        look = next((turn.look for turn in turns if turn.look is not None), None)
+        return Turn(lambda: together([turn.act() for turn in turns]), look)
 
     async def looked_up(self, intent: Intent, who: Speaker, now: float, spoken: dict[str, Any]) -> Turn:
         """The answer to what changes nothing, by the rules alone."""

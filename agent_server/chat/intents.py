@@ -31,7 +31,7 @@ _BETWEEN = re.compile(
     re.I,
 )
 _PARTS = 3
-_LOOKED_UP = frozenset({"on_call", "ticket", "tickets", "similar", "alerts", "silences", "jobs"})
+_LOOKED_UP = frozenset({"why", "on_call", "ticket", "tickets", "similar", "alerts", "silences", "jobs"})
 _CJK = re.compile(r"[\u3400-\u9fff]")
 _WORD = re.compile(r"(?<![\w./-])[A-Za-z]{5,20}(?![\w./-])", re.ASCII)
 # What may be corrected: words that decide what is meant, none of them of a command that changes something.
@@ -88,6 +88,7 @@ def parts_of(text: str) -> list[Intent]:
         return []
     found = [understand(part) for part in said]
     asks = all(one.name in _LOOKED_UP and not one.get("text") for one in found)
+    asks = asks and sum(one.name == "why" for one in found) < 2  # else it is one symptom, told in two parts
     return found if asks and len({(one.name, one.text) for one in found}) == len(found) else []
 
 

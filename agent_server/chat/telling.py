@@ -167,15 +167,15 @@ def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
     lines: list[str] = [ticket_name(ticket, lang)]
     closed = chat_words(lang)["closed_as"].get(ticket.closed_as or "")
     state = known["states"][ticket.state]
-    kind = [known["severities"][ticket.severity.value]]
+    sort = [known["severities"][ticket.severity.value]]
     if ticket.category not in ("unknown", "none"):
-        kind.append(known["categories"].get(ticket.category) or name(ticket.category))
+        sort.append(known["categories"].get(ticket.category) or name(ticket.category))
     lines.append(
         say(
             lang,
             "ticket.state",
             state=Safe(f"{state} ({closed})") if closed else state,
-            kind=Safe(known["marks"]["comma"].join(kind)),
+            kind=Safe(known["marks"]["comma"].join(sort)),
             created=ticket.created,
             times=ticket.occurrences,
         )
@@ -241,8 +241,10 @@ def line_title(line: Line, lang: Lang) -> str:
     from whystall.knowledge_base.causes import load_causes
 
     cause = load_causes().get(line.cause)
-    if line.title or cause:
-        return short(line.title or cause.title.get(lang), _TITLE)
+    if line.title:
+        return short(line.title, _TITLE)
+    if cause is not None:
+        return cause.title.get(lang)
     return _stall(line.target, lang) if line.target else line.component
 
 

@@ -52,6 +52,10 @@ async def test_two_questions_are_both_answered(chat: Any) -> None:
     told = await chat.says(f"who is on call for storage and show ticket {id}")
     assert "王伟" in told
     assert f"ticket {id} (" in told
+    told = await chat.says("why is pid 1 so slow and who is on call for storage?")
+    assert "pid 1" in told
+    assert "王伟" in told
+    assert len(chat.kb.inquiries.running()) == 1
     told = await chat.says(f"storage 谁值班，再看下工单{id}")
     assert "王伟" in told
     assert f"工单 {id}（" in told
