@@ -21,7 +21,7 @@ from whystall.knowledge_base.tickets.models import Check, Line, Ticket, Verifica
 from whystall.knowledge_base.tickets.present import lines_text
 from whystall.prompts import mcp
 from whystall.prompts.escape import Safe, markdown, markdown_code, placed, plain_code, short
-from whystall.prompts.render import LANGS, fill, render
+from whystall.prompts.render import LANGS, fill, render, voice
 from whystall.tools.contract.result import Artifact, CollectorCoverage, Model, Status, ToolResult
 from whystall.tools.contract.text import clean
 
@@ -409,3 +409,11 @@ def test_who_runs_without_being_held_up_is_sent_to_the_profile(lang: Lang) -> No
     assert idle is not None
     calm = idle.model_copy(update={"user_pct": 20.0})
     assert "cpu_profile" not in diagnosis_text(checkpoint(**busy, victim=calm), load_causes(), lang)
+
+
+def test_what_happened_once_is_said_so() -> None:
+    said = voice("txt", "en").finding(finding("rank.not_entered", waiting=1))
+    assert "1 rank waits" in said
+    said = voice("txt", "en").finding(finding("offcpu.blocked", count=1, max_ms=8020))
+    assert "once, longest 8.02 s" in said
+    assert "2 times" in voice("txt", "en").finding(finding("offcpu.blocked", count=2, max_ms=1))
