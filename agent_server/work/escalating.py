@@ -16,8 +16,8 @@ from whystall.prompts.escape import markdown, short
 from whystall.prompts.render import fill, words
 
 EVERY_S = 15.0
-_ORIGINS: tuple[Origin, ...] = ("alert", "diagnosis", "person")
-"""A backlog that was imported is nobody's emergency."""
+_ORIGINS: tuple[Origin, ...] = ("alert", "person")
+"""A backlog that was imported is nobody's emergency, and who asked for a diagnosis is awake and reads it."""
 _MOST = 10_000
 _TITLE = 120  # characters
 

@@ -64,6 +64,12 @@ def who(kb: KnowledgeBase, id: str) -> tuple[list[str], int]:
     return assignment.users, assignment.level
 
 
+@pytest.mark.parametrize("origin", ["work_order", "diagnosis"])
+def test_what_nobody_is_called_for_at_night(kb: KnowledgeBase, settings: Settings, origin: str) -> None:
+    opened(kb, settings, origin=origin)
+    assert Escalating(kb, settings).escalate(BEGAN + timedelta(days=1)) == 0
+
+
 def test_a_ticket_goes_on_step_by_step_and_each_is_told_once(kb: KnowledgeBase, settings: Settings) -> None:
     ticket = opened(kb, settings, title="@all **stalls**")
     escalating = Escalating(kb, settings)
