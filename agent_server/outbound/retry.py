@@ -33,7 +33,8 @@ def pause(attempt: int, asked: float | None) -> float:
 
 def later(attempt: int, asked: float | None) -> float:
     """Seconds until something in a queue is tried again after `attempt` (0: the first) failed: what the server `asked`
-    for, at most an hour and never less than its turn would be; else 5 s, doubled each time, up to 15 minutes, scattered.
+    for, at most an hour and never less than its turn would be; else 5 s, doubled each time, up to 15 minutes, and
+    scattered.
     """
     grown = min(_LONGEST_LATER_S, _FIRST_LATER_S * 2.0 ** min(attempt, 10)) * _RANDOM.uniform(0.75, 1.25)
     return grown if asked is None else max(min(asked, LONGEST_ASKED_S), min(grown, _FIRST_LATER_S))
