@@ -22,9 +22,7 @@ JUDGED = (
 
 
 def test_an_alert_leads_to_one_issue_with_the_diagnosis_although_the_server_is_killed() -> None:
-    done = subprocess.run(
-        [sys.executable, str(DEMO), "--duration", "8"], capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, str(DEMO), "--duration", "8"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     table = done.stdout.rpartition("== compared with what the program logged")[2]
     for name in JUDGED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,14 @@ def test_alerts_are_stored_once_however_often_they_come(doors: Doors) -> None:
     again = doors.alert(firing(job="b"), firing(job="a"), firing(job="c"))
     assert (again.status_code, again.json()["new"], again.json()["repeated"]) == (200, 1, 2)
     assert doors.count("alerts") == 3
+
+
+def test_many_senders_at_once_wait_for_their_turn(doors: Doors) -> None:
+    """Not every sender asks again when it is told to."""
+    with ThreadPoolExecutor(40) as pool:
+        answers = list(pool.map(lambda number: doors.alert(firing(job=f"job-{number}")), range(120)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert doors.count("alerts") == 120
 
 
 def test_alerts_of_others_have_a_form_of_their_own(doors: Doors) -> None:
