@@ -45,7 +45,7 @@ def test_jobs_finds_lists_and_asks(capsys: pytest.CaptureFixture[str]) -> None:
         assert str(one) in listed
         assert str(other) in listed
         assert whystall("jobs", name.rpartition("-")[0], "--lang", "zh") == 0
-        assert "是哪一个" in capsys.readouterr().out
+        assert "有多个相符" in capsys.readouterr().out
         assert whystall("jobs", "--json", "pid", str(one)) == 0
         found = json.loads(capsys.readouterr().out)
         assert (found["status"], found["pid"], found["rank"]) == ("found", one, 0)
@@ -57,7 +57,7 @@ def test_a_job_that_is_not_here_is_an_error(capsys: pytest.CaptureFixture[str]) 
     assert whystall("jobs", "unheard-of-7b") == 1
     said = capsys.readouterr()
     assert said.err.startswith("error: no_such_process: ")
-    assert "name:unheard-of-7b" in said.err
+    assert "name `unheard-of-7b`" in said.err
 
 
 def test_chat_reads_lines_and_a_fault_ends_only_its_answer(

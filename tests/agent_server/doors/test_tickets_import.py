@@ -69,7 +69,7 @@ def test_a_file_of_another_encoding_is_imported_and_scored(whystall: Whystall, o
 
 
 @pytest.mark.parametrize(
-    ("lang", "words"), [("en", "4 work orders: 3 new tickets"), ("zh", "4 个工单：新建 3 个故障单")]
+    ("lang", "words"), [("en", "Work orders: 4; new tickets: 3"), ("zh", "4 个工单：新建 3 个故障单")]
 )
 def test_it_says_what_became_of_it(whystall: Whystall, orders: str, lang: str, words: str) -> None:
     status, out, err = whystall(orders, "--category", "类别", "--lang", lang)
@@ -85,7 +85,7 @@ def test_standard_input_and_a_dry_run(whystall: Whystall, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "stdin", Input())
     status, out, _ = whystall("-", "--dry-run")
     assert status == 0
-    assert "1 new" in out
+    assert "new tickets: 1" in out
     assert "nothing was stored" in out
     with KnowledgeBase(tmp_path / "knowledge.db") as kb:
         assert kb.tickets.count() == 0
