@@ -16,9 +16,9 @@ from whystall.knowledge_base.store import KnowledgeBase
 Said = tuple[int, str, str]
 Whystall = Callable[..., Said]
 CSV = """编号,标题,描述,优先级,主机,类别
-1,训练卡住,"每次存 checkpoint 训练都要停 20 秒, 写 NAS",P1,node-3,存储
+1,训练卡住,"每次存 checkpoint 训练都要停 20 秒, 写 NAS",P1,node-3,三楼那组
 2,显存不够,CUDA out of memory on card 3,低,node-4,accelerator
-3,训练卡住,"每次存 checkpoint 训练都要停 35 秒, 写 NAS",高,node-3,存储
+3,训练卡住,"每次存 checkpoint 训练都要停 35 秒, 写 NAS",高,node-3,三楼那组
 4,帮忙看看,,低,node-9,
 """
 
@@ -56,7 +56,7 @@ def orders(tmp_path: Path) -> str:
 
 
 def test_a_file_of_another_encoding_is_imported_and_scored(whystall: Whystall, orders: str, tmp_path: Path) -> None:
-    status, out, _ = whystall(orders, "--category", "类别", "--class", "存储=storage", "--by", "ann", "--json")
+    status, out, _ = whystall(orders, "--category", "类别", "--class", "三楼那组=storage", "--by", "ann", "--json")
     told = json.loads(out)
     assert status == 0
     assert (told["rows"], told["new"], told["again"], told["encoding"]) == (4, 3, 1, "gb18030")
@@ -75,7 +75,7 @@ def test_it_says_what_became_of_it(whystall: Whystall, orders: str, lang: str, w
     status, out, err = whystall(orders, "--category", "类别", "--lang", lang)
     assert (status, err) == (0, "")
     assert words in out
-    assert "存储" in out  # a label that means nothing here is named
+    assert "三楼那组" in out  # a label that means nothing here is named
 
 
 def test_standard_input_and_a_dry_run(whystall: Whystall, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
