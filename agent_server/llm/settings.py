@@ -6,8 +6,6 @@ Every field of `LlmSettings` is the variable ``WHYSTALL_LLM_`` and its name in c
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from whystall.agent_server.addresses import is_loopback
 from whystall.agent_server.llm.environment import PREFIX, variables, written
 from whystall.agent_server.settings.paths import beside
-from whystall.agent_server.settings.secret import Secret
+from whystall.agent_server.settings.secret import Secret, read_private
 from whystall.agent_server.settings.sources import config_path
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -248,19 +246,7 @@ def _normal_url(text: str) -> str:
 def _read_key(path: Path) -> str:
     """The key in the file `path`; `ToolError` (no_model) when there is none, or others may read it."""
     variable = f"{PREFIX}API_KEY_FILE"
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise ToolError(ErrorCode.NO_MODEL, f"{variable}: {path} is no regular file", "give a file")
-            if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                message = f"{variable}: others may read {path} (mode {stat.S_IMODE(status.st_mode):04o})"
-                raise ToolError(ErrorCode.NO_MODEL, message, f"chmod 600 {path}")
-            raw = file.read(_KEY_LIMIT + 2)
-    except OSError as error:
-        message = f"{variable}: cannot read {path}: {error.strerror}"
-        raise ToolError(ErrorCode.NO_MODEL, message, "give a file that you can read") from None
+    raw = read_private(variable, path, _KEY_LIMIT + 2, ErrorCode.NO_MODEL)
     try:
         return _usable_key(raw.decode("ascii", "replace").strip())
     except ValueError as error:

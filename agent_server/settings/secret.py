@@ -54,22 +54,30 @@ class Secret(BaseModel):
 
 
 def _of_file(name: str, path: Path) -> str:
+    raw = read_private(name, path, _LIMIT + 1)
+    if len(raw) > _LIMIT:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: {path} is too long for a secret", "it holds nothing else")
+    return raw.decode("utf-8", "replace").strip()
+
+
+def read_private(name: str, path: Path, limit: int, code: ErrorCode = ErrorCode.BAD_ARGUMENT) -> bytes:
+    """The first `limit` bytes of the regular file `path`, which nobody but its owner may read.
+
+    `name`: of the setting, for errors: `ToolError` of `code` where there is no such file, or others may read it.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: {path} is no regular file", "give a file")
+                raise ToolError(code, f"{name}: {path} is no regular file", "give a file")
             if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 message = f"{name}: others may read {path} (mode {stat.S_IMODE(status.st_mode):04o})"
-                raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"chmod 600 {path}")
-            raw = file.read(_LIMIT + 1)
+                raise ToolError(code, message, f"chmod 600 {path}")
+            return file.read(limit)
     except OSError as error:
         message = f"{name}: cannot read {path}: {error.strerror}"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give a file that you can read") from None
-    if len(raw) > _LIMIT:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: {path} is too long for a secret", "it holds nothing else")
-    return raw.decode("utf-8", "replace").strip()
+        raise ToolError(code, message, "give a file that you can read") from None
 
 
 def _printable(name: str, value: str) -> str:
