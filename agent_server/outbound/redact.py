@@ -17,10 +17,12 @@ _BODY_LIMIT = 200_000
 
 def concealed(text: str, secrets: Iterable[str]) -> str:
     """`text` with stars for every secret in it and every longer part of one, also as a URL writes it."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        for form in {secret, quote(secret, safe="")}:
-            text = text.replace(form, "***") if form else text
-            text = hidden(text, form)
+    forms = {form for secret in secrets for form in (secret, quote(secret, safe="")) if form}
+    ordered = sorted(forms, key=lambda form: (-len(form), form))
+    for form in ordered:  # whole ones first: what stays of a secret when its parts are struck would tell some of it
+        text = text.replace(form, "***")
+    for form in ordered:
+        text = hidden(text, form)
     return text
 
 

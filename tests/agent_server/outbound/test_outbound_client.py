@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import socket
+from urllib.parse import quote
 
 import pytest
 from byte_servers import bytes_server, http
@@ -168,3 +169,9 @@ def test_a_dry_run_shows_all_but_the_secrets() -> None:
     assert secret not in repr(request).replace(str(request.headers), "").replace(str(request.body), "")
     assert shown(Request("GET", "https://x.test/\x1b[2J")) == "GET https://x.test/\\x1b[2J"
     assert concealed("nothing", ("",)) == "nothing"
+
+
+@pytest.mark.parametrize("secret", ["n+uTbRThYtJBrfpMFTA4NHOCp3hFV42/Jhnl12rWhAg=", "a/b+c=d/e+f=g/h+i=j/k+l=m/n"])
+def test_a_secret_that_addresses_write_otherwise_is_struck_as_one(secret: str) -> None:
+    for text in (f"key {secret}.", f"key {quote(secret, safe='')}."):
+        assert concealed(text, (secret, f"v1,{secret}")) == "key ***."
