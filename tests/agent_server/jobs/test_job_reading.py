@@ -127,8 +127,8 @@ def test_nothing_but_the_listed_variables_leaves_the_reader() -> None:
 @pytest.mark.parametrize(
     ("arguments", "program", "words"),
     [
-        (["/usr/bin/python3", "-u", "/work/train.py", "--model", "llama-7b"], "train.py",
-         ("/usr/bin/python3", "/work/train.py", "llama-7b")),
+        (["/usr/bin/python3", "-u", "/home/ann/train.py", "--model", "llama-7b"], "train.py",
+         ("/usr/bin/python3", "/home/ann/train.py", "llama-7b")),
         (["python", "-m", "torch.distributed.run", "--nproc", "8", "train.py"], "torch.distributed.run",
          ("python", "torch.distributed.run", "8", "train.py")),
         (["python", "-X", "dev", "-W", "error", "x.py"], "x.py", ("python", "dev", "error", "x.py")),
