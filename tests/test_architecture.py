@@ -24,6 +24,7 @@ _TOOLS = [
     "tools.recording",
     "tools.files",
     "tools.contract",
+    "tools.hybrid_io",
 ]
 _ABOVE = ["agent_server", "knowledge_base", *_TOOLS, "bpf"]
 # These share a storey: they may not import each other.

@@ -193,6 +193,31 @@ PROC = {
             "memory_limit_hits": _I,
         }
     ),
+    # Memory of the target's cgroups in full (of version 1: memory.stat's total_*), -1 where it is not told. Absent in
+    # recordings before page_cache. psi_*: microseconds, this cgroup's own.
+    "memory": _schema(
+        {
+            "at_ns": _I,
+            "cgroup": _S,
+            "version": _I,
+            "usage_bytes": _I,
+            "limit_bytes": _I,
+            "high_bytes": _I,
+            "anon_bytes": _I,
+            "file_bytes": _I,
+            "active_file_bytes": _I,
+            "inactive_file_bytes": _I,
+            "dirty_bytes": _I,
+            "writeback_bytes": _I,
+            "refaults_file": _I,
+            "scanned": _I,
+            "reclaimed": _I,
+            "limit_hits": _I,
+            "oom_kills": _I,
+            "psi_some_us": _I,
+            "psi_full_us": _I,
+        }
+    ),
     # Where each CPU sits; -1 where the kernel does not say. Read once. Absent in recordings of version 0.1.
     "cpus": _schema({"cpu": _I, "node": _I, "core": _I, "package": _I, "online": _B}),
     # On which CPUs a target thread may run (a list like 0-3,8), when first seen and whenever it has changed. Absent in
@@ -200,11 +225,127 @@ PROC = {
     "affinity": _schema({"at_ns": _I, **_WHO, "cpus": _S}),
 }
 
+# The page cache as its own tracepoints tell it. Pages are base pages: a folio of order n counts 2^n. `file` is a key
+# into `files`, -1: not known whose. `pid` 0: on behalf of nobody (writeback, kswapd).
+PAGE_CACHE = {
+    # Per file and process. accessed: pages that read(2) and the like asked for; mapped: pages that faults mapped or
+    # asked for; added: read into, or written anew into, the cache by this process (readahead included); dirtied:
+    # pages this process made dirty. refaulted: of the added ones, evicted by reclaim before, within this window.
+    # `again`: of the accessed and mapped ones, touched before within this window. Two processes may share a page.
+    "use": _schema(
+        {
+            "file": _I,
+            "pid": _I,
+            "comm": _S,
+            "accessed": _I,
+            "mapped": _I,
+            "again": _I,
+            "added": _I,
+            "refaulted": _I,
+            "dirtied": _I,
+            "direct_bytes": _I,
+            "read_bytes": _I,
+            "write_bytes": _I,
+        }
+    ),
+    # Per file: what left the cache, and how. reclaimed: by kswapd or by somebody's direct or cgroup reclaim; dropped:
+    # truncated, deleted, invalidated or advised away. Of the reclaimed and dropped ones `one_pass` were touched at most
+    # once since they were added, as far as they were added within the window (`judged`). `touched_once`: pages that
+    # were added in this window, are still there at its end, and were touched at most once. tracked: pages whose
+    # touches were followed; the rest (untracked) only counted.
+    "evictions": _schema(
+        {
+            "file": _I,
+            "reclaimed": _I,
+            "dropped": _I,
+            "judged": _I,
+            "one_pass": _I,
+            "touched_once": _I,
+            "tracked": _I,
+            "untracked": _I,
+            "written_back": _I,
+        }
+    ),
+    # Time threads lost to memory. what: direct_reclaim, cgroup_reclaim, throttled_reclaim (mm_vmscan_throttled),
+    # dirty_throttle (balance_dirty_pages), file_lock (the inode's lock of `file`, while reading or writing it).
+    # pages: reclaimed, or dirtied since the last pause. `longest_at_ns`: when the longest began.
+    "stalls": _schema(
+        {
+            **_WHO,
+            "what": _S,
+            "file": _I,
+            "count": _I,
+            "total_ns": _I,
+            "max_ns": _I,
+            "pages": _I,
+            "longest_at_ns": _I,
+            "in_flight": _B,
+        }
+    ),
+    # Sizes of read and write calls on regular files: low <= bytes < high (powers of two); direct: O_DIRECT.
+    "sizes": _schema(
+        {
+            "file": _I,
+            "pid": _I,
+            "operation": _S,
+            "direct": _B,
+            "low_bytes": _I,
+            "high_bytes": _I,
+            "count": _I,
+            "bytes": _I,
+        }
+    ),
+    "files": FILES,
+}
+
+# What is in the cache of the files a target has open, by cachestat(2), at the start and at the end; bytes.
+# -1 where the kernel has no cachestat (before 6.5), and then only `cached_bytes`, by mincore(2), where it can be mapped
+RESIDENCY = {
+    "open_files": _schema(
+        {
+            "at_ns": _I,
+            "pid": _I,
+            "file": _I,
+            "size_bytes": _I,
+            "cached_bytes": _I,
+            "dirty_bytes": _I,
+            "writeback_bytes": _I,
+            "evicted_bytes": _I,
+            "recently_evicted_bytes": _I,
+        }
+    ),
+    "files": FILES,
+}
+
+# Buffered beside direct I/O on one file system, measured by ourselves: medians of interleaved trials on a temporary
+# file of our own. way: buffered, direct. cpu_ns: user and system time that one trial cost the whole process.
+CALIBRATION = {
+    "trials": _schema(
+        {
+            "directory": _S,
+            "dev": _S,
+            "fstype": _S,
+            "operation": _S,
+            "way": _S,
+            "request_bytes": _I,
+            "bytes": _I,
+            "wall_ns": _I,
+            "cpu_ns": _I,
+            "trial": _I,
+        }
+    ),
+    # why there are none, or fewer: a code and a detail
+    "refusals": _schema({"directory": _S, "code": _S, "detail": _S}),
+}
+
 COLLECTORS: dict[str, dict[str, pl.Schema]] = {
     "syscalls": SYSCALLS,
     "switches": SWITCHES,
     "block": BLOCK,
     "proc": PROC,
+    "page_cache": PAGE_CACHE,
+    "residency": RESIDENCY,
+    "calibration": CALIBRATION,
     "ftrace": sched.TABLES,
     "profile": profile.TABLES,
     # the ranks of one job, and of an earlier run of it

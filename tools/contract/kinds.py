@@ -21,6 +21,8 @@ class Mechanism(str, Enum):
     COLLECTIVES = "collectives"  # how long each rank stayed in operations that all leave together
     WORK = "work"  # what each rank did between them: its operators, kernels and gaps
     SAMPLES = "samples"  # what was on a CPU, or on a device, at regular instants
+    PAGES = "pages"  # the page cache: what is added, touched and evicted, and who waits for that
+    TRIAL = "trial"  # what we tried ourselves, on that very file system
     DEVICE = "device"  # what the accelerator did by its own clock, as its profiler recorded it
 
 
@@ -89,6 +91,19 @@ _TRANSFER = {
     "bytes": "bytes",
 }
 _WAITED = {"window_pct": "pct", "total_ms": "ms", "max_ms": "ms", "count": "count"}
+_CACHE = {
+    "accessed_bytes": "bytes",
+    "added_bytes": "bytes",
+    "evicted_bytes": "bytes",
+    "dirtied_bytes": "bytes",
+    "hit_pct": "pct",
+    "one_pass_pct": "pct",
+    "refault_pct": "pct",
+    "of_added_pct": "pct",
+    "rate": "bytes/s",
+    "judged_pct": "pct",
+}
+_CACHE_WORDS = ("operations", "example", "files", "reason")
 # `example`: the full path of the slowest file of a series.
 _FILE_WORDS = ("example", "operations", "in_flight", "direct", "filesystem", "kernel_path")
 
@@ -179,6 +194,78 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
         "file.slow_write": _kind(Mechanism.CALLS, "file", _FILE, _FILE_WORDS, share="window_pct"),
         "file.slow_sync": _kind(Mechanism.CALLS, "file", _FILE, _FILE_WORDS, share="window_pct"),
         "file.slow_metadata": _kind(Mechanism.CALLS, "file", _FILE, _FILE_WORDS, share="window_pct"),
+        # The page cache. Shares are of the pages the finding is about; `one_pass_pct`: of those added in the window
+        # and judged, touched at most once; `refault_pct`: of those added, evicted by reclaim within the window before;
+        # `of_added_pct`: of all that was added to the cache on this host. `operations`: read, write, mapped.
+        "cache.streaming": _kind(Mechanism.PAGES, "file", _CACHE, _CACHE_WORDS),
+        "cache.thrash": _kind(Mechanism.PAGES, "file", _CACHE, _CACHE_WORDS),
+        # what one process does with the cache as a whole: normal unless one of the above
+        "cache.use": _kind(Mechanism.PAGES, "process", _CACHE, _CACHE_WORDS),
+        # a memory cgroup whose limit is what evicts, while the host has memory left
+        "cache.limit_small": _kind(
+            Mechanism.COUNTERS,
+            "cgroup",
+            {
+                "limit_bytes": "bytes",
+                "usage_bytes": "bytes",
+                "anon_bytes": "bytes",
+                "file_bytes": "bytes",
+                "refault_rate": "1/s",
+                "reclaim_rate": "1/s",
+                "refault_pct": "pct",
+                "limit_hit_rate": "1/s",
+                "psi_some_pct": "pct",
+                "host_available_bytes": "bytes",
+            },
+        ),
+        # time that a thread lost; `what`: direct_reclaim, cgroup_reclaim, throttled_reclaim
+        "memory.reclaim_stall": _kind(
+            Mechanism.PAGES, "thread", {**_WAITED, "pages": "count"}, ("what", "in_flight"), share="window_pct"
+        ),
+        "writeback.throttled": _kind(
+            Mechanism.PAGES,
+            "thread",
+            {**_WAITED, "dirtied_bytes": "bytes", "dirty_bytes": "bytes", "dirty_limit_bytes": "bytes"},
+            ("example", "in_flight"),
+            share="window_pct",
+        ),
+        # many writers (or readers and a writer) of one file wait for its lock
+        "file.lock_contention": _kind(
+            Mechanism.PAGES, "file", {**_WAITED, "threads": "count"}, ("operations", "in_flight"), share="window_pct"
+        ),
+        # CPU time of the kernel's reclaim thread, and of everything that works on the page cache (sampled)
+        "memory.kswapd": _kind(Mechanism.COUNTERS, "host", {"cpu_pct": "pct", "scan_rate": "1/s", "steal_rate": "1/s"}),
+        "cache.cpu": _kind(
+            Mechanism.SAMPLES,
+            "process",
+            {
+                "cpu_pct": "pct",
+                "reclaim_pct": "pct",
+                "copy_pct": "pct",
+                "low_pct": "pct",
+                "high_pct": "pct",
+                "samples": "count",
+            },
+        ),
+        # What a file should be read or written with. `advice`: buffered, direct, dontneed, readahead; `reason`: a code.
+        # ratio and cpu_ratio: the other way's throughput and CPU time over today's, as tried here; 0 is never said.
+        "io.advice": _kind(
+            Mechanism.TRIAL,
+            "file",
+            {
+                "request_bytes": "bytes",
+                "bytes": "bytes",
+                "count": "count",
+                "reread_pct": "pct",
+                "one_pass_pct": "pct",
+                "crossover_bytes": "bytes",
+                "ratio": "ratio",
+                "cpu_ratio": "ratio",
+                "low_ratio": "ratio",
+                "high_ratio": "ratio",
+            },
+            ("advice", "reason", "operation", "example", "filesystem"),
+        ),
         # system calls as a whole
         "syscall.cpu_time": _kind(
             Mechanism.CALLS,

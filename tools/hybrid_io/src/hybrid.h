@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hybrid I/O: per request buffered or direct, by size and memory pressure.
+ *
+ * One policy (policy.c), one engine (engine.c, counters.c), used in two ways: by Python through ctypes
+ * (libwhystall_hybrid.so, hybrid_file.py) and by unmodified programs through LD_PRELOAD
+ * (libwhystall_hybrid_preload.so, shim.c). tools/hybrid_io/layout.py mirrors every struct of this file; a test
+ * compares their sizes through hy_sizes().
+ *
+ * Conventions: as system calls, -1 and errno, or the number of bytes, which may be short. Nothing here allocates on a
+ * path that a small request takes, raises signals, prints, or leaves errno changed on success. Safe for threads.
+ */
+#ifndef WHYSTALL_HYBRID_H
+#define WHYSTALL_HYBRID_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#define HY_API __attribute__((visibility("default")))
+#define HY_ABI 1
+
+enum hy_way { HY_BUFFERED, HY_DIRECT, HY_WAYS };
+
+enum hy_op { HY_READ, HY_WRITE, HY_OPS };
+
+/* Why a request went the way it did. The names for people are in layout.py, in this order. */
+enum hy_reason {
+	/* buffered */
+	HY_SMALL,		/* below the size at which direct is worth its price */
+	HY_RESIDENT,		/* a read whose pages are in the cache: copied from there */
+	HY_REREAD,		/* read before and it fits below the limit: kept in the cache */
+	HY_EDGE,		/* the unaligned head or tail of a request whose middle went direct */
+	HY_UNSUPPORTED,		/* the file system, or the kind of file, cannot do direct I/O */
+	HY_APPEND,		/* O_APPEND: only the kernel knows where it will be written */
+	HY_SHARED,		/* the file position is shared with another process (fork) */
+	HY_MAPPED,		/* this process has the file mapped */
+	HY_REFUSED,		/* the kernel refused this direct request (EINVAL); done buffered instead */
+	HY_OFF,			/* the engine is switched off, or does not know this descriptor */
+	/* direct */
+	HY_CALLER,		/* the caller opened it with O_DIRECT */
+	HY_SIZE,		/* at or above the threshold */
+	HY_PRESSURE,		/* the cache is at its limit: smaller requests go direct too */
+	HY_REASONS
+};
+
+/* What may be chosen; hy_policy_default() fills in the defaults. All sizes in bytes. */
+struct hy_policy {
+	uint32_t abi;			/* HY_ABI */
+	uint32_t mode;			/* enum hy_mode */
+	uint64_t read_direct_bytes;	/* at or above: direct */
+	uint64_t write_direct_bytes;
+	uint64_t pressure_direct_bytes;	/* under pressure: at or above this, direct */
+	double limit_share;		/* of min(cgroup limit, memory): what the cache may hold; 0.80 */
+	double direct_share;		/* of that limit: from here on direct; 0.95 */
+	uint64_t limit_bytes;		/* the limit itself, instead of a share of anything; 0: by share */
+	uint64_t refresh_ns;		/* how old the pressure known may be */
+	uint64_t refresh_bytes;		/* or how much may have been written and read since */
+	uint32_t keep_reread;		/* 1: what is read again, and fits, stays buffered */
+	uint32_t pad;
+};
+
+/* HY_AUTO: by the policy. The other two are for measuring: everything that can be goes one way. */
+enum hy_mode { HY_AUTO, HY_ALWAYS_BUFFERED, HY_ALWAYS_DIRECT };
+
+/* Pure: what the policy would do with one request, and why. No system call, no state. */
+struct hy_request {
+	uint32_t op;			/* enum hy_op */
+	uint32_t flags;			/* HY_F_* */
+	uint64_t bytes;
+	uint64_t file_bytes;		/* size of the file */
+	uint64_t reread_bytes;		/* of this request: how much was read before by this process */
+};
+#define HY_F_CALLER_DIRECT	1u	/* opened with O_DIRECT */
+#define HY_F_UNSUPPORTED	2u
+#define HY_F_APPEND		4u
+#define HY_F_SHARED		8u
+#define HY_F_MAPPED		16u
+
+struct hy_pressure {
+	uint64_t limit_bytes;		/* limit_share x min(cgroup limit, memory) */
+	uint64_t cgroup_limit_bytes;	/* UINT64_MAX: none */
+	uint64_t memory_bytes;
+	uint64_t cached_bytes;		/* file pages of the cgroup (of the host, where it has no limit) */
+	uint64_t own_bytes;		/* of these, put there through this engine, as far as known */
+	uint64_t read_at_ns;
+	uint32_t cgroup_version;	/* 0: no memory cgroup found, the host's numbers */
+	uint32_t pad;
+};
+
+struct hy_choice { uint32_t way, reason; };
+
+HY_API void hy_policy_default(struct hy_policy *policy);
+HY_API struct hy_choice hy_choose(const struct hy_policy *policy, const struct hy_request *request,
+				  const struct hy_pressure *pressure);
+
+/* Counters of one process: requests and bytes by operation and reason. Written with atomics into a file mapped shared,
+ * where one was given, so that what was counted outlives a process that is killed. */
+struct hy_count { uint64_t requests, bytes; };
+struct hy_counters {
+	uint64_t magic, abi, pid, start_ns;
+	char program[64];
+	struct hy_count by[HY_OPS][HY_REASONS];
+	uint64_t files;			/* files that the engine looked after */
+	uint64_t dropped_bytes;		/* cached pages given back (posix_fadvise DONTNEED) to stay under the limit */
+	uint64_t pressure_reads;	/* how often the pressure was looked at */
+	uint64_t bounced_bytes;		/* copied through an aligned buffer, since the caller's was not */
+	uint64_t fallbacks;		/* direct requests that the kernel refused */
+	uint64_t errors;		/* errors handed to the caller */
+	uint64_t stdio_files;		/* files opened through C stdio, whose own buffered calls pass us by */
+	uint64_t spare[8];
+};
+
+/* One file. `path` as open(2); `flags` may hold O_DIRECT: then every request that can be is direct. */
+struct hy_file;
+HY_API struct hy_file *hy_open(const char *path, int flags, mode_t mode, const struct hy_policy *policy);
+/* Takes a descriptor that somebody else opened and will close; it stays theirs. */
+HY_API struct hy_file *hy_adopt(int fd, const struct hy_policy *policy);
+HY_API int hy_close(struct hy_file *file);	/* the first error that was still to be told; frees in any case */
+HY_API int hy_fileno(const struct hy_file *file);
+/* Positions: -1 offset uses and moves the file's own position (that of the descriptor). */
+HY_API ssize_t hy_read(struct hy_file *file, void *data, size_t bytes, off_t offset);
+HY_API ssize_t hy_write(struct hy_file *file, const void *data, size_t bytes, off_t offset);
+HY_API ssize_t hy_readv(struct hy_file *file, const struct iovec *vectors, int count, off_t offset);
+HY_API ssize_t hy_writev(struct hy_file *file, const struct iovec *vectors, int count, off_t offset);
+HY_API off_t hy_seek(struct hy_file *file, off_t offset, int whence);
+HY_API int hy_truncate(struct hy_file *file, off_t bytes);
+HY_API int hy_sync(struct hy_file *file, int data_only);
+/* Events that change what is safe. */
+HY_API void hy_mark(struct hy_file *file, uint32_t flags);	/* HY_F_SHARED, HY_F_MAPPED */
+
+/* Per file: what the engine knows. */
+struct hy_status {
+	uint64_t direct_align, memory_align;	/* bytes; 0: direct I/O is not possible */
+	uint64_t cached_bytes;			/* resident pages of the file (cachestat(2), else an estimate) */
+	uint64_t own_bytes;			/* put there through this engine, not yet given back */
+	uint32_t flags;				/* HY_F_* */
+	uint32_t unsupported_errno;		/* why direct I/O is not possible */
+	struct hy_count by[HY_OPS][HY_REASONS];
+};
+HY_API int hy_status(const struct hy_file *file, struct hy_status *status);
+
+/* This process. */
+HY_API void hy_pressure_now(struct hy_pressure *pressure);	/* reads it afresh */
+HY_API struct hy_counters *hy_counters(void);
+HY_API int hy_counters_share(const char *path);	/* from now on in this file, mapped shared */
+HY_API void hy_sizes(uint32_t *sizes, uint32_t count);	/* of: policy, request, pressure, choice, counters, status */
+
+#endif
