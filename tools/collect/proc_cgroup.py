@@ -13,7 +13,7 @@ from typing import NamedTuple
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.contract.text import clean_path
 
-_NO_LIMIT_V1 = 1 << 62
+NO_LIMIT_V1 = 1 << 62
 _ROOT_LEVEL = 64
 """At most so many top-level cgroups are read when there is no target."""
 
@@ -104,16 +104,16 @@ def read_limits(place: Place) -> Limits | None:
 
 def _cpu(place: Place) -> dict[str, int]:
     base = place.cpu or b""
-    stat = _keyed(base + b"/cpu.stat")
+    stat = read_keyed(base + b"/cpu.stat")
     if not stat and not os.path.isdir(base):
         return {}
     if place.version == 1:
         throttled = stat.get("throttled_time", parse.UNKNOWN)
-        quota, period = _number(base + b"/cpu.cfs_quota_us"), _number(base + b"/cpu.cfs_period_us")
+        quota, period = read_number(base + b"/cpu.cfs_quota_us"), read_number(base + b"/cpu.cfs_period_us")
     else:
         throttled = stat.get("throttled_usec", parse.UNKNOWN)
         throttled = throttled * 1000 if throttled >= 0 else throttled
-        words = _read(base + b"/cpu.max").split()
+        words = read_file(base + b"/cpu.max").split()
         quota = int(words[0]) if words and words[0].isdigit() else parse.UNKNOWN
         period = int(words[1]) if len(words) > 1 and words[1].isdigit() else parse.UNKNOWN
     return {
@@ -128,18 +128,19 @@ def _cpu(place: Place) -> dict[str, int]:
 def _memory(place: Place) -> dict[str, int]:
     base = place.memory or b""
     if place.version == 1:
-        usage, hits = _number(base + b"/memory.usage_in_bytes"), _number(base + b"/memory.failcnt")
-        limit = _keyed(base + b"/memory.stat").get("hierarchical_memory_limit", parse.UNKNOWN)
-        limit = parse.UNKNOWN if limit >= _NO_LIMIT_V1 else limit
+        usage, hits = read_number(base + b"/memory.usage_in_bytes"), read_number(base + b"/memory.failcnt")
+        limit = read_keyed(base + b"/memory.stat").get("hierarchical_memory_limit", parse.UNKNOWN)
+        limit = parse.UNKNOWN if limit >= NO_LIMIT_V1 else limit
     else:
-        usage, limit = _number(base + b"/memory.current"), _number(base + b"/memory.max")
-        hits = _keyed(base + b"/memory.events").get("max", parse.UNKNOWN)
+        usage, limit = read_number(base + b"/memory.current"), read_number(base + b"/memory.max")
+        hits = read_keyed(base + b"/memory.events").get("max", parse.UNKNOWN)
     if usage < 0 and not os.path.isdir(base):
         return {}
     return {"memory_bytes": usage, "memory_limit_bytes": limit, "memory_limit_hits": hits}
 
 
-def _read(path: bytes) -> bytes:
+def read_file(path: bytes) -> bytes:
+    """A cgroup's file; empty when it is gone, or a controller has no such file."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -147,12 +148,14 @@ def _read(path: bytes) -> bytes:
         return b""  # gone, or a controller without this file: shown as -1
 
 
-def _keyed(path: bytes) -> dict[str, int]:
-    return parse.keyed(_read(path))
+def read_keyed(path: bytes) -> dict[str, int]:
+    """The pairs of a flat-keyed file; none as in `read_file`."""
+    return parse.keyed(read_file(path))
 
 
-def _number(path: bytes) -> int:
-    text = _read(path).strip()
+def read_number(path: bytes) -> int:
+    """The number in a file; -1 where there is none, as for the word ``max``."""
+    text = read_file(path).strip()
     return int(text) if text.lstrip(b"-").isdigit() else parse.UNKNOWN
 
 

@@ -61,6 +61,10 @@ class Files:
             self.rows.append((key, path, dev, inode, fstype, True, deleted))
         return OpenFile(key, info.position, bool(info.flags & os.O_DIRECT))
 
+    def remote(self, key: int) -> bool:
+        """Whether touching the file of this row may wait for a server."""
+        return str(self.rows[key][4]).startswith(_REMOTE)
+
     def _mount(self, pid: int, mount_id: int) -> parse.Mount | None:
         if pid not in self._mounts:
             try:

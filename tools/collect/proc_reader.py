@@ -19,6 +19,7 @@ from whystall.tools.collect import proc_counters as counters
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.ftrace.cpus import format_cpus
 from whystall.tools.collect.proc_cgroup import Hierarchies, Place, read_limits
+from whystall.tools.collect.proc_memory import read_memory
 from whystall.tools.collect.proc_topology import cpu_rows
 from whystall.tools.collect.tables import PROC
 from whystall.tools.contract.text import clean_path
@@ -194,6 +195,9 @@ class ProcReader:
             limits = read_limits(place)
             if limits is not None:
                 self._rows["cgroups"].append((self._clock(), place.name, place.version, *limits))
+            memory = read_memory(place)
+            if memory is not None:
+                self._rows["memory"].append((self._clock(), place.name, place.version, *memory))
 
     def _sample_processes(self) -> None:
         for name in os.listdir(self._proc):

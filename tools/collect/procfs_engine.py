@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from whystall.tools.collect.proc_block import BlockTotals
 from whystall.tools.collect.proc_reader import DEFAULT_PERIOD_NS, ProcReader, whole_disks
+from whystall.tools.collect.proc_residency import OpenFiles
 from whystall.tools.collect.proc_sampler import ThreadSampler
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.collector import Capture, Options
@@ -25,11 +26,12 @@ class ProcfsEngine:
     """Implements `Engine` by reading /proc.
 
     `proc` is counted exactly. `syscalls` and `switches` are sampled: the target's threads 50 times a second, or,
-    without a target, threads in uninterruptible sleep 10 times a second. `block` has totals only.
+    without a target, threads in uninterruptible sleep 10 times a second. `block` has totals only. `residency` is looked
+    at twice, at the start and at the end, and of a target only.
     """
 
     name = "procfs"
-    serves = frozenset({"proc", "syscalls", "switches", "block"})
+    serves = frozenset({"proc", "syscalls", "switches", "block", "residency"})
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.period_s = DEFAULT_PERIOD_NS / 1e9
@@ -40,6 +42,7 @@ class ProcfsEngine:
         self._reader: ProcReader | None = None
         self._sampler: ThreadSampler | None = None
         self._block: BlockTotals | None = None
+        self._open_files: OpenFiles | None = None
         self._proven = False
         self._next_scan = self._next_block = self._next_children = 0
         self._started = 0
@@ -57,6 +60,9 @@ class ProcfsEngine:
             if "block" in wanted:
                 self._block = BlockTotals(whole_disks())
                 self._block.sample()
+            if "residency" in wanted:
+                self._open_files = OpenFiles(clock=self._clock)
+                self._open_files.look(self._pids)
             if "syscalls" in wanted or "switches" in wanted:
                 everywhere = not self._pids
                 self._sampler = ThreadSampler(
@@ -117,6 +123,11 @@ class ProcfsEngine:
             self._scan(self._sampler, self._clock())
         if self._reader is not None:
             captures["proc"] = self._reader.finish()
+        if self._open_files is not None:
+            if self._target.follow:
+                self._pids = sorted({*self._pids, *children_of(self._pids)})
+            self._open_files.look(self._pids)
+            captures["residency"] = self._open_files.finish()
         if self._block is not None:
             self._block.sample()
             captures["block"] = self._block_capture(self._block)
@@ -128,7 +139,7 @@ class ProcfsEngine:
 
     def close(self) -> None:
         """Forget everything; nothing is attached anywhere."""
-        self._reader, self._sampler, self._block = None, None, None
+        self._reader, self._sampler, self._block, self._open_files = None, None, None, None
 
     def _sampled(self, sampler: ThreadSampler) -> dict[str, Capture]:
         period_ms = (self._clock() - self._started) / 1e6 / max(1, self._scans - 1)
