@@ -49,8 +49,14 @@ _NORMAL = (
 _ALWAYS = ("window_pct", "seq", "before_ms", "after_ms")
 _LONG = 200
 _CODES = ("reason", "mostly")
-# Attributes of stack samples that may be codes, and the group of their words; an event may be named by the host.
-_SAMPLED = {"event": "profile_events", "frame_kind": "frame_kinds", "direction": "directions", "what": "what_recurs"}
+# Attributes in phrases that may be codes, and the group of their words; an event may be named by the host.
+_SAMPLED = {
+    "event": "profile_events",
+    "frame_kind": "frame_kinds",
+    "direction": "directions",
+    "what": "what_recurs",
+    "reason": "cache_reasons",
+}
 _BLANK = re.compile(r"{(\w+)}")
 # Numbers of ranks: 0-3, 8
 _NUMBERS = re.compile(r"[\d, -]{1,200}")
@@ -216,7 +222,7 @@ class Voice:
                 # some attributes are codes, the others are names from the host
                 known = self._words["reasons"].get(value) if name in _CODES else None
                 if name == "what":
-                    known = self._words["ranks"]["differences"].get(value)
+                    known = self._words["ranks"]["differences"].get(value) or self._words["stall_kinds"].get(value)
                 elif name == "code":
                     known = self.place(value)
                 elif _NUMBERS.fullmatch(value):
