@@ -317,8 +317,11 @@ RESIDENCY = {
     "files": FILES,
 }
 
-# Buffered beside direct I/O on one file system, measured by ourselves: medians of interleaved trials on a temporary
-# file of our own. way: buffered, direct. cpu_ns: user and system time that one trial cost the whole process.
+# Buffered beside direct I/O on one file system, tried by ourselves: one row per trial, interleaved, on a temporary file
+# of our own. way, of reads: buffered (its pages dropped before), warm (the same at once again), direct, uncached,
+# readahead; of writes: buffered (until the last call returned), synced (the same with fdatasync), direct (with
+# fdatasync). `trial` numbers the rounds: rows of one round and size are compared. cpu_ns: user and system time of the
+# process that tried, which did nothing else.
 CALIBRATION = {
     "trials": _schema(
         {

@@ -99,6 +99,7 @@ BLIND_SPOTS = frozenset(
         "rank_process_unknown",  # which process the slow rank is, or since when, is not told; detail: the rank
         "rank_not_looked_at",  # the slow rank's process is here and could not be looked at; detail: why
         "looked_later",  # the host was looked at after the traces had been made
+        "not_calibrated",  # direct I/O could not be tried beside buffered; detail: why (a code of `calibration`), where
         "not_stored",  # no room for the diagnosis, and so no ticket; detail: where
         "profile_outside",  # parts of a profile lie outside of the trace's time; detail: how many
         "samples_untimed",  # samples without an instant, of which no place in time is known; detail: how many

@@ -63,7 +63,7 @@ def _frame(frame: pl.DataFrame, key: bytes) -> pl.DataFrame:
     for name in frame.columns:
         if frame.schema[name] != pl.String:
             continue
-        if name == "path" or name == "cgroup":
+        if name in ("path", "cgroup", "directory"):
             columns.append(_mapped(frame[name], lambda text: _path(text, key)))
         elif name in _NAMES:
             columns.append(_mapped(frame[name], lambda text: _hash(text, key)))
