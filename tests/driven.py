@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import anyio
 import model_server
 import pytest
+import warm_command
 from model_http import Answer, Policy, Request
 from model_policies import POLICIES
 
@@ -21,7 +21,6 @@ from whystall.agent_server.app import App, DiagnoseParams
 from whystall.agent_server.doors import words
 from whystall.knowledge_base.models import Diagnosis, Lang
 
-WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 SYMPTOM = "training stalls every few steps"
 TIMEOUT_S = 120.0
 LANGS: tuple[Lang, ...] = ("en", "zh")
@@ -67,7 +66,7 @@ class Home:
         """A command to its end."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("WHYSTALL_LLM_")}
         env = {**inherited, "WHYSTALL_HOME": str(self.path), "COLUMNS": "200", **environment}
-        return subprocess.run([WHYSTALL, *arguments], env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
+        return warm_command.run(*arguments, env=env, timeout=TIMEOUT_S)
 
     def json(self, *arguments: str, **environment: str) -> Any:
         """What a command prints as JSON; it must succeed."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_command
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 
 
 @pytest.fixture(scope="session")
@@ -33,14 +32,7 @@ def whystall(env: dict[str, str]) -> Run:
     """Run the installed command to its end."""
 
     def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [WHYSTALL, *words],
-            env={**env, **options.pop("env", {})},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            **options,
-        )
+        return warm_command.run(*words, env={**env, **options.pop("env", {})}, **options)
 
     return run
 
