@@ -1,0 +1,258 @@
+"""What the hybrid I/O benchmark stands on: a memory cgroup, files of known state, programs and their accounts."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common import PYTHON, ROOT, SOURCES, Metrics, mortal
+
+MIB = 1 << 20
+_FIO_JOB = Path(__file__).resolve().parent / "fio" / "one_pass.fio"
+_V1 = Path("/sys/fs/cgroup/memory")
+_V2 = Path("/sys/fs/cgroup")
+
+
+class Unmeasurable(RuntimeError):
+    """Something the benchmark needs is not to be had; one line for the report."""
+
+
+@contextmanager
+def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
+    """A memory cgroup of its own with this limit, version 1 or 2; what is in it when it ends is killed."""
+    name = f"whystall-bench-{os.getpid()}"
+    if (_V1 / "memory.limit_in_bytes").exists():
+        group, limit = _V1 / name, "memory.limit_in_bytes"
+    elif "memory" in _text(_V2 / "cgroup.subtree_control").split():
+        group, limit = _V2 / name, "memory.max"
+    else:
+        raise Unmeasurable("no memory cgroup can be made: neither version 1 nor version 2's controller is on")
+    try:
+        group.mkdir()
+    except OSError as error:
+        raise Unmeasurable(f"no memory cgroup can be made: {error.strerror}") from error
+    try:
+        (group / limit).write_text(str(limit_bytes))
+        yield group
+    finally:
+        for _ in range(100):
+            for pid in _text(group / "cgroup.procs").split():
+                with suppress(OSError):
+                    os.kill(int(pid), 9)
+            try:
+                group.rmdir()  # the pages still charged go to the parent
+                break
+            except OSError:
+                time.sleep(0.05)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def in_cgroup(group: Path | None, command: Sequence[str]) -> list[str]:
+    """The command, mortal and within `group` from its first page on."""
+    if group is None:
+        return mortal(command)
+    enter = 'echo $$ > "$0" && exec "$@"'
+    return mortal(["/bin/sh", "-c", enter, str(group / "cgroup.procs"), *command])
+
+
+def forget(*paths: Path) -> None:
+    """Nothing of these files is cached any more, and nothing of them is dirty."""
+    for path in paths:
+        if path.exists():
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
+
+
+def make_file(path: Path, size: int) -> None:
+    """Written, on the disk, and not cached: by direct writes of what does not compress away."""
+    buffer = mmap.mmap(-1, 8 * MIB)
+    buffer.write(os.urandom(MIB) * 8)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with memoryview(buffer) as view:
+            for at in range(0, size, 8 * MIB):
+                os.write(fd, view[: min(8 * MIB, size - at)])
+                if at % (256 * MIB) == 0:
+                    os.fsync(fd)
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+    forget(path)
+
+
+def resident(path: Path) -> int:
+    """Bytes of the file that are in the page cache, by mincore(2)."""
+    size = path.stat().st_size
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        at = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        pages = (size + mmap.PAGESIZE - 1) // mmap.PAGESIZE
+        present = (ctypes.c_ubyte * pages)()
+        if libc.mincore(at, size, present):
+            raise OSError(ctypes.get_errno(), "mincore")
+        libc.munmap(at, size)
+    finally:
+        os.close(fd)
+    return sum(page & 1 for page in present) * mmap.PAGESIZE
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """CPU seconds of kernel threads since boot: what buffered I/O has done for it by others."""
+
+    workers_s: float
+    kswapd_s: float
+
+    @classmethod
+    def now(cls) -> Kernel:
+        """All workers of the kernel are counted, whoever gave them work: read it beside an idle machine's."""
+        workers = kswapd = 0.0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                text = stat.read_text()
+                name = text[text.index("(") + 1 : text.rindex(")")]
+                if name.startswith("kworker"):
+                    workers += int((stat.parent / "schedstat").read_text().split()[0]) / 1e9
+                elif name.startswith("kswapd"):
+                    kswapd += int((stat.parent / "schedstat").read_text().split()[0]) / 1e9
+            except (OSError, ValueError):
+                continue  # it ended
+        return cls(workers, kswapd)
+
+    def since(self, before: Kernel) -> Kernel:
+        """What was added."""
+        return Kernel(self.workers_s - before.workers_s, self.kswapd_s - before.kswapd_s)
+
+
+def build(source: str, directory: Path) -> Path:
+    """A C workload, compiled."""
+    program = directory / Path(source).stem
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["cc", *flags, "-o", str(program), str(SOURCES / source)], check=True)
+    return program
+
+
+def steps_of(output: str) -> list[Metrics]:
+    """The lines of a workload."""
+    return [{key: value for key, value in json.loads(line).items() if key != "step"} for line in output.splitlines()]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to do the same I/O: how the steps are run."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    def run(self, steps: Iterable[str], group: Path | None) -> list[Metrics]:
+        """The steps in one process within `group`; one account for each."""
+        done = subprocess.run(
+            in_cgroup(group, [*self.command, *steps]),
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **self.environment},
+        )
+        if done.returncode:
+            raise Unmeasurable(f"{self.name}: {(done.stderr.strip() or 'no word').splitlines()[-1]}")
+        return steps_of(done.stdout)
+
+
+BUFFERED, DIRECT, PRELOADED, PLAIN, OBJECT = "BIO", "DIO", "hybrid-run", "open()", "hybrid_open()"
+
+
+def ways(program: Path) -> dict[str, Way]:
+    """BIO and DIO as plain programs, the former beneath ``hybrid-run``, and the Python object beside plain ``open``."""
+    python = (PYTHON, "-m", "benchmarks.hybrid_io_load")
+    return {
+        BUFFERED: Way(BUFFERED, (str(program), "steps", "buffered"), {}),
+        DIRECT: Way(DIRECT, (str(program), "steps", "direct"), {}),
+        PRELOADED: Way(PRELOADED, (str(program), "steps", "buffered"), preload()),
+        PLAIN: Way(PLAIN, (*python, "plain"), {}),
+        OBJECT: Way(OBJECT, (*python, "hybrid"), {}),
+    }
+
+
+def preload() -> dict[str, str]:
+    """The environment in which ``hybrid-run`` starts a program."""
+    return {}
+
+
+class Neighbour:
+    """The process that re-reads its hot set, in the same cgroup."""
+
+    def __init__(self, program: Path, group: Path | None, path: Path, size: int, record: int, rate: int) -> None:
+        words = [str(program), "hot", str(path), str(size), str(record), str(rate)]
+        self._process = subprocess.Popen(
+            in_cgroup(group, words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        if self._line() != "ready":
+            raise Unmeasurable("the neighbour did not start")
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def seen(self) -> Metrics:
+        """What it saw since it was asked before."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        latency, account = (steps_of(self._line())[0] for _ in range(2))
+        return {**latency, **account}
+
+    def __enter__(self) -> Neighbour:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def have_fio() -> bool:
+    """Whether the reference is installed."""
+    return shutil.which("fio") is not None
+
+
+def fio(group: Path | None, path: Path, op: str, size: int, block: int, direct: bool) -> Metrics:
+    """The same by fio: wall and CPU time in ns."""
+    with tempfile.TemporaryDirectory(prefix="whystall-fio-") as scratch:  # where it keeps its state
+        done = subprocess.run(
+            in_cgroup(group, ["fio", "--output-format=json", f"--section={op}", str(_FIO_JOB)]),
+            capture_output=True,
+            text=True,
+            cwd=scratch,
+            env={**os.environ, "FILE": str(path), "BYTES": str(size), "BLOCK": str(block), "DIRECT": str(int(direct))},
+        )
+    if done.returncode:
+        raise Unmeasurable(f"fio: {(done.stderr.strip() or done.stdout.strip() or 'no word').splitlines()[-1]}")
+    job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
+    wall_ns = job[op]["runtime"] * 1e6
+    cpu_ns = job["job_runtime"] * 1e6 * (job["usr_cpu"] + job["sys_cpu"]) / 100
+    return {"wall_ns": wall_ns, "cpu_ns": cpu_ns}
