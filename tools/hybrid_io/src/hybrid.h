@@ -19,7 +19,9 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#ifndef HY_API	/* the preloaded library keeps its engine to itself */
 #define HY_API __attribute__((visibility("default")))
+#endif
 #define HY_ABI 1
 
 enum hy_way { HY_BUFFERED, HY_DIRECT, HY_WAYS };
@@ -80,11 +82,13 @@ struct hy_request {
 #define HY_F_MAPPED		16u
 
 struct hy_pressure {
-	uint64_t limit_bytes;		/* limit_share x min(cgroup limit, memory) */
-	uint64_t cgroup_limit_bytes;	/* UINT64_MAX: none */
+	uint64_t limit_bytes;		/* limit_share x (min(cgroup limit, memory) - other), or what the policy says */
+	uint64_t cgroup_limit_bytes;	/* the smallest of the cgroup and its ancestors; UINT64_MAX: none */
 	uint64_t memory_bytes;
 	uint64_t cached_bytes;		/* file pages of the cgroup (of the host, where it has no limit) */
-	uint64_t own_bytes;		/* of these, put there through this engine, as far as known */
+	uint64_t active_bytes;		/* of these, used more than once lately (the kernel's active list) */
+	uint64_t other_bytes;		/* what is no file page and cannot make room: anonymous, kernel, shmem */
+	uint64_t own_bytes;		/* of the cached, put there by this process through this engine, as far as known */
 	uint64_t read_at_ns;
 	uint32_t cgroup_version;	/* 0: no memory cgroup found, the host's numbers */
 	uint32_t pad;
@@ -96,8 +100,12 @@ HY_API void hy_policy_default(struct hy_policy *policy);
 HY_API struct hy_choice hy_choose(const struct hy_policy *policy, const struct hy_request *request,
 				  const struct hy_pressure *pressure);
 
-/* Counters of one process: requests and bytes by operation and reason. Written with atomics into a file mapped shared,
- * where one was given, so that what was counted outlives a process that is killed. */
+/*
+ * Counters of one process: requests and bytes by operation and reason. Written with atomics into a file mapped shared,
+ * where one was given, so that what was counted outlives a process that is killed.
+ * Every request that moved bytes, met the end of the file or failed counts once, under the reason of its main part
+ * (HY_EDGE counts none); bytes count under the reason of the part that moved them.
+ */
 struct hy_count { uint64_t requests, bytes; };
 struct hy_counters {
 	uint64_t magic, abi, pid, start_ns;
@@ -120,7 +128,11 @@ HY_API struct hy_file *hy_open(const char *path, int flags, mode_t mode, const s
 HY_API struct hy_file *hy_adopt(int fd, const struct hy_policy *policy);
 HY_API int hy_close(struct hy_file *file);	/* the first error that was still to be told; frees in any case */
 HY_API int hy_fileno(const struct hy_file *file);
-/* Positions: -1 offset uses and moves the file's own position (that of the descriptor). */
+/*
+ * Positions: offset HY_POSITION (-1) uses and moves the file's own position (that of the descriptor); other negative
+ * offsets are EINVAL. As in the kernel, one request moves at most 0x7ffff000 bytes, and a larger one is cut to that.
+ */
+#define HY_POSITION ((off_t)-1)
 HY_API ssize_t hy_read(struct hy_file *file, void *data, size_t bytes, off_t offset);
 HY_API ssize_t hy_write(struct hy_file *file, const void *data, size_t bytes, off_t offset);
 HY_API ssize_t hy_readv(struct hy_file *file, const struct iovec *vectors, int count, off_t offset);

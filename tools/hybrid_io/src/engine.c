@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One request: cut into an unaligned head, what can go direct, and an unaligned tail.
+ *
+ * Both ways are coherent, by the kernel: a direct read writes dirty pages of its range back first, a direct write drops
+ * the range's pages before and after. What is not promised is what an mmap of the same range sees while a direct write
+ * to it is under way; see hybrid_file.py for what that means.
+ */
+#include <limits.h>
+
+#include "internal.h"
+
+#define PIECE (1ull << 20)	/* the grain in which a partly resident range is told apart */
+#define SLICE 64		/* vectors handed to the kernel at once */
+
+struct request {
+	struct hy_file *file;
+	enum hy_op op;
+	struct hy_cursor at;
+	uint64_t offset, done;	/* of the file; of the request */
+	int failed;		/* errno of the part that stopped it */
+	struct hy_tally tally;
+};
+
+/* As the kernel would do it by itself: the whole request, on the caller's descriptor. */
+static ssize_t plain(struct hy_file *file, enum hy_op op, const struct iovec *vectors, int count, off_t offset,
+		     enum hy_reason reason)
+{
+	bool positioned = offset == HY_POSITION, read = op == HY_READ, locked;
+	int fd = file->fd;
+	ssize_t got;
+
+	if (positioned) {
+		locked = !pthread_mutex_lock(&file->position);
+		if (count == 1)
+			got = read ? k_read(fd, vectors->iov_base, vectors->iov_len) :
+				     k_write(fd, vectors->iov_base, vectors->iov_len);
+		else
+			got = read ? k_readv(fd, vectors, count) : k_writev(fd, vectors, count);
+		if (locked)
+			pthread_mutex_unlock(&file->position);
+	} else if (count == 1) {
+		got = read ? k_pread(fd, vectors->iov_base, vectors->iov_len, offset) :
+			     k_pwrite(fd, vectors->iov_base, vectors->iov_len, offset);
+	} else {
+		got = read ? k_preadv(fd, vectors, count, offset) : k_pwritev(fd, vectors, count, offset);
+	}
+	hy_count(file->by, op, reason, got > 0 ? (uint64_t)got : 0);
+	if (got < 0)
+		hy_count_error();
+	return got;
+}
+
+static void moved(struct request *request, uint64_t bytes, enum hy_reason reason)
+{
+	hy_cursor_move(&request->at, bytes);
+	request->offset += bytes;
+	request->done += bytes;
+	request->tally.bytes[reason] += bytes;
+}
+
+/* The next `bytes` through the page cache. False: it ended early, at the end of the file or with an error. */
+static bool buffered(struct request *request, uint64_t bytes, enum hy_reason reason)
+{
+	int fd = request->file->fd, count;
+	struct iovec slice[SLICE];
+
+	while (bytes) {
+		size_t part = hy_cursor_slice(&request->at, bytes, slice, SLICE, &count);
+		ssize_t got = request->op == HY_READ ? k_preadv(fd, slice, count, (off_t)request->offset) :
+						       k_pwritev(fd, slice, count, (off_t)request->offset);
+
+		if (got < 0)
+			request->failed = errno;
+		if (got > 0)
+			moved(request, (uint64_t)got, reason);
+		if (got < (ssize_t)part)
+			return false;
+		bytes -= part;
+	}
+	return true;
+}
+
+/* One transfer of the direct descriptor, at most `bytes`; how many were asked for in *part. */
+static ssize_t transfer(struct request *request, int fd, uint64_t bytes, uint64_t *part)
+{
+	struct hy_file *file = request->file;
+	bool read = request->op == HY_READ;
+	uint64_t align = file->direct_align, run;
+	ssize_t got;
+	void *bounce;
+
+	hy_cursor_move(&request->at, 0);	/* past empty vectors */
+	run = hy_cursor_run(&request->at);
+	if ((uint64_t)hy_cursor_here(&request->at) % file->memory_align == 0 && run >= align) {
+		char *here = hy_cursor_here(&request->at);
+
+		*part = hy_down(run < bytes ? run : bytes, align);
+		return read ? k_pread(fd, here, *part, (off_t)request->offset) :
+			      k_pwrite(fd, here, *part, (off_t)request->offset);
+	}
+	*part = bytes < HY_BOUNCE_BYTES ? bytes : HY_BOUNCE_BYTES;
+	if (hy_up(run, align) < *part)
+		*part = hy_up(run, align);	/* the next vector may be aligned */
+	if (!hy_cursor_reachable(request->at, *part, read)) {
+		errno = EFAULT;
+		return -1;
+	}
+	bounce = hy_bounce_get();
+	if (!bounce) {
+		errno = ENOMEM;
+		return -1;
+	}
+	if (read) {
+		got = k_pread(fd, bounce, *part, (off_t)request->offset);
+		if (got > 0)
+			hy_cursor_copy(request->at, bounce, (size_t)got, true);
+	} else {
+		hy_cursor_copy(request->at, bounce, *part, false);
+		got = k_pwrite(fd, bounce, *part, (off_t)request->offset);
+	}
+	if (got > 0)
+		request->tally.bounced += (uint64_t)got;
+	int failed = errno;
+
+	hy_bounce_put(bounce);
+	errno = failed;
+	return got;
+}
+
+/*
+ * The next `bytes`, a multiple of the alignment at an aligned offset. What the kernel refuses to do direct is done
+ * buffered, which also answers as POSIX asks where direct I/O does not: as much as there is room for (ENOSPC), as much
+ * as can be reached (EFAULT).
+ */
+static bool direct(struct request *request, uint64_t bytes, enum hy_reason reason)
+{
+	struct hy_file *file = request->file;
+	int fd = hy_direct_get(file);
+
+	while (bytes) {
+		uint64_t part = 0;
+		ssize_t got;
+
+		if (fd < 0)
+			return buffered(request, bytes, file->flags & HY_F_UNSUPPORTED ? HY_UNSUPPORTED : HY_REFUSED);
+		got = transfer(request, fd, bytes, &part);
+		if (got < 0) {
+			switch (errno) {
+			case EINVAL:
+				hy_direct_refused(file);
+				/* fall through */
+			case EFAULT:
+			case ENOMEM:
+			case ENOSPC:
+			case EDQUOT:
+			case EOPNOTSUPP:
+			case EBADF:	/* closed behind our back at this very moment */
+				request->tally.refused++;
+				return buffered(request, bytes, HY_REFUSED);
+			}
+			request->failed = errno;
+			return false;
+		}
+		if (got)
+			hy_direct_worked(file);
+		moved(request, (uint64_t)got, reason);
+		if ((uint64_t)got < part) {
+			/* A read ends at the end of the file; a write that is short at an aligned place may go on. */
+			if (!got || request->op == HY_READ || request->offset % file->direct_align)
+				return false;
+		}
+		bytes -= (uint64_t)got;
+	}
+	return true;
+}
+
+/* A range to be read direct: what of it is in the cache already is copied from there. */
+static bool read_range(struct request *request, uint64_t bytes, enum hy_reason reason)
+{
+	struct hy_file *file = request->file;
+	int64_t resident;
+
+	if (reason == HY_CALLER || file->policy.mode == HY_ALWAYS_DIRECT)
+		return direct(request, bytes, reason);
+	resident = hy_resident(file->fd, request->offset, bytes);
+	if (resident < 0 || (uint64_t)resident >= bytes)
+		return buffered(request, bytes, HY_RESIDENT);
+	if (!resident)
+		return direct(request, bytes, reason);
+	while (bytes) {
+		uint64_t run = 0;
+		bool here = false;
+
+		while (run < bytes) {
+			uint64_t part = bytes - run < PIECE ? bytes - run : PIECE;
+			bool in = hy_resident(file->fd, request->offset + run, part) >= (int64_t)part;
+
+			if (run && in != here)
+				break;
+			here = in;
+			run += part;
+		}
+		if (!(here ? buffered(request, run, HY_RESIDENT) : direct(request, run, reason)))
+			return false;
+		bytes -= run;
+	}
+	return true;
+}
+
+/* Under which reason the request counts: where most of it went, an edge excepted. */
+static enum hy_reason main_part(const struct hy_tally *tally, enum hy_reason chosen)
+{
+	enum hy_reason most = chosen;
+
+	for (int i = 0; i < HY_REASONS; i++)
+		if (i != HY_EDGE && tally->bytes[i] > tally->bytes[most])
+			most = (enum hy_reason)i;
+	return most;
+}
+
+static ssize_t cut(struct hy_file *file, enum hy_op op, const struct iovec *vectors, int count, uint64_t bytes,
+		   uint64_t offset, uint64_t file_bytes, enum hy_reason reason)
+{
+	struct request request = { .file = file, .op = op, .at = { vectors, count, 0 }, .offset = offset };
+	uint64_t align = file->direct_align, end = offset + bytes, first = hy_up(offset, align), last;
+	int before = errno;
+	bool on = true;
+
+	/* A read to the end of the file asks for whole blocks beyond it, where the caller has room for them. */
+	if (op == HY_READ && file_bytes < end) {
+		end = hy_up(file_bytes, align) <= end ? hy_up(file_bytes, align) : file_bytes;
+	}
+	last = hy_down(end, align);
+	if (first > offset)
+		on = buffered(&request, first - offset, HY_EDGE);
+	if (on && last > first)
+		on = op == HY_READ ? read_range(&request, last - first, reason) : direct(&request, last - first, reason);
+	if (on && end > last)
+		buffered(&request, end - last, HY_EDGE);
+
+	hy_count_tally(file->by, op, main_part(&request.tally, reason), &request.tally);
+	hy_pressure_moved(request.done);
+	if (request.done || !request.failed) {
+		errno = before;
+		return (ssize_t)request.done;
+	}
+	hy_count_error();
+	errno = request.failed;
+	return -1;
+}
+
+/* A request that may go direct. */
+static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *vectors, int count, uint64_t bytes,
+		     off_t offset)
+{
+	bool positioned = offset == HY_POSITION, locked = false;
+	int flags = k_getfl(file->fd), before = errno;
+	struct hy_request request = { .op = op, .bytes = bytes };
+	struct hy_pressure pressure;
+	struct hy_choice choice;
+	struct stat about;
+	off_t at = offset;
+	ssize_t got;
+
+	if (flags < 0 || k_fstat(file->fd, &about) || about.st_dev != file->dev || about.st_ino != file->ino) {
+		errno = before;
+		return plain(file, op, vectors, count, offset, HY_OFF);
+	}
+	if (flags & O_DIRECT)	/* the caller's own description: nothing to add */
+		return plain(file, op, vectors, count, offset, HY_CALLER);
+	request.flags = __atomic_load_n(&file->flags, __ATOMIC_ACQUIRE) & ~HY_F_APPEND;
+	if (flags & O_APPEND)
+		request.flags |= HY_F_APPEND;
+	if (!positioned)
+		request.flags &= ~HY_F_SHARED;
+	request.file_bytes = (uint64_t)about.st_size;
+
+	if (positioned) {
+		locked = !pthread_mutex_lock(&file->position);
+		at = locked ? k_lseek(file->fd, 0, SEEK_CUR) : -1;
+		if (at < 0)
+			request.flags |= HY_F_SHARED;	/* of a handler that came upon its own thread */
+	}
+	if (at < 0 || at > INT64_MAX - (off_t)bytes) {
+		at = 0;
+		request.flags |= HY_F_SHARED;	/* the kernel knows what to answer */
+	}
+	if (op == HY_READ) {
+		uint64_t left = about.st_size > at ? (uint64_t)(about.st_size - at) : 0;
+
+		if (left < bytes)
+			request.bytes = left;
+	}
+	hy_pressure_get(&file->policy, &pressure);
+	choice = hy_choose(&file->policy, &request, &pressure);
+	if (choice.way == HY_DIRECT && hy_down((uint64_t)at + request.bytes, file->direct_align) <=
+				       hy_up((uint64_t)at, file->direct_align))
+		choice = (struct hy_choice){ HY_BUFFERED, HY_SMALL };	/* not one whole block in it */
+	if (choice.way == HY_DIRECT) {
+		got = cut(file, op, vectors, count, bytes, (uint64_t)at, request.file_bytes, choice.reason);
+		if (positioned && got > 0)
+			k_lseek(file->fd, at + got, SEEK_SET);
+		if (locked)
+			pthread_mutex_unlock(&file->position);
+		return got;
+	}
+	if (locked)
+		pthread_mutex_unlock(&file->position);
+	hy_pressure_moved(request.bytes);
+	return plain(file, op, vectors, count, offset, choice.reason);
+}
+
+static ssize_t one(struct hy_file *file, enum hy_op op, void *data, size_t bytes, off_t offset)
+{
+	struct iovec vector = { data, bytes < HY_MOST ? bytes : HY_MOST };
+	enum hy_reason reason;
+
+	if (offset < 0 && offset != HY_POSITION) {
+		hy_count_error();
+		errno = EINVAL;
+		return -1;
+	}
+	if (vector.iov_len < file->least) {
+		reason = file->policy.mode == HY_ALWAYS_BUFFERED ? HY_OFF : HY_SMALL;
+		return plain(file, op, &vector, 1, offset, reason);
+	}
+	return large(file, op, &vector, 1, vector.iov_len, offset);
+}
+
+ssize_t hy_read(struct hy_file *file, void *data, size_t bytes, off_t offset)
+{
+	return one(file, HY_READ, data, bytes, offset);
+}
+
+ssize_t hy_write(struct hy_file *file, const void *data, size_t bytes, off_t offset)
+{
+	return one(file, HY_WRITE, (void *)data, bytes, offset);
+}
+
+static ssize_t many(struct hy_file *file, enum hy_op op, const struct iovec *vectors, int count, off_t offset)
+{
+	size_t total = 0;
+
+	if (offset < 0 && offset != HY_POSITION) {
+		hy_count_error();
+		errno = EINVAL;
+		return -1;
+	}
+	/* What the kernel would refuse, or cut, it shall: too many, lengths that overflow, more than one request's most. */
+	for (int i = 0; count <= IOV_MAX && i < count; i++) {
+		if (vectors[i].iov_len > HY_MOST || total > HY_MOST) {
+			total = 0;
+			break;
+		}
+		total += vectors[i].iov_len;
+	}
+	if (total < file->least || total > HY_MOST)
+		return plain(file, op, vectors, count, offset, HY_SMALL);
+	return large(file, op, vectors, count, total, offset);
+}
+
+ssize_t hy_readv(struct hy_file *file, const struct iovec *vectors, int count, off_t offset)
+{
+	return many(file, HY_READ, vectors, count, offset);
+}
+
+ssize_t hy_writev(struct hy_file *file, const struct iovec *vectors, int count, off_t offset)
+{
+	return many(file, HY_WRITE, vectors, count, offset);
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of the engine share. Nothing here is exported. */
+#ifndef WHYSTALL_HYBRID_INTERNAL_H
+#define WHYSTALL_HYBRID_INTERNAL_H
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "hybrid.h"
+#include "kernel.h"
+
+#define HY_MOST 0x7ffff000u	/* the kernel's own bound of one request, MAX_RW_COUNT */
+
+static inline uint64_t hy_down(uint64_t value, uint64_t align)
+{
+	return value & ~(align - 1);
+}
+
+static inline uint64_t hy_up(uint64_t value, uint64_t align)
+{
+	return hy_down(value + align - 1, align);
+}
+
+static inline enum hy_way hy_way_of(enum hy_reason reason)
+{
+	return reason >= HY_CALLER ? HY_DIRECT : HY_BUFFERED;
+}
+
+/* policy.c */
+bool hy_policy_ok(const struct hy_policy *policy);
+bool hy_under_pressure(const struct hy_policy *policy, const struct hy_pressure *pressure);
+
+/* A descriptor of ours in a process that may close, or replace, any: known again by its inode. */
+struct hy_own_fd {
+	int fd;			/* -1: none */
+	dev_t dev;
+	ino_t ino;
+};
+
+int hy_own_fd_take(struct hy_own_fd *own, int fd);	/* moves it out of the way; takes over fd in any case */
+bool hy_own_fd_valid(const struct hy_own_fd *own);
+void hy_own_fd_close(struct hy_own_fd *own);
+
+/* counters.c */
+struct hy_tally {			/* of one request */
+	uint64_t bytes[HY_REASONS];
+	uint64_t bounced;
+	uint32_t refused;
+};
+
+void hy_count(struct hy_count (*file)[HY_REASONS], enum hy_op op, enum hy_reason reason, uint64_t bytes);
+void hy_count_tally(struct hy_count (*file)[HY_REASONS], enum hy_op op, enum hy_reason reason, const struct hy_tally *tally);
+void hy_count_error(void);
+void hy_counters_forked(void);
+
+static inline void hy_add(uint64_t *counter, uint64_t value)
+{
+	__atomic_fetch_add(counter, value, __ATOMIC_RELAXED);
+}
+
+/* pressure.c: what is known, refreshed where the policy calls it too old. */
+void hy_pressure_get(const struct hy_policy *policy, struct hy_pressure *pressure);
+void hy_pressure_moved(uint64_t bytes);			/* so much was read or written since */
+void hy_pressure_forked(void);
+uint64_t hy_now_ns(void);
+
+/* bounce.c: aligned memory for callers whose own is not. */
+#define HY_BOUNCE_BYTES ((size_t)2 << 20)
+void *hy_bounce_get(void);				/* NULL: no memory */
+void hy_bounce_put(void *memory);
+bool hy_reachable(const void *data, size_t bytes, bool write);	/* touching it cannot fault fatally */
+
+/* residency.c */
+int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes);	/* bytes in the cache; -1: not known */
+
+/* A place in a row of buffers. */
+struct hy_cursor {
+	const struct iovec *vector;
+	int count;
+	size_t skip;			/* of the first */
+};
+
+void hy_cursor_move(struct hy_cursor *cursor, size_t bytes);
+size_t hy_cursor_slice(const struct hy_cursor *cursor, size_t bytes, struct iovec *slice, int most, int *count);
+void hy_cursor_copy(struct hy_cursor cursor, void *memory, size_t bytes, bool from_memory);
+bool hy_cursor_reachable(struct hy_cursor cursor, size_t bytes, bool write);
+
+static inline char *hy_cursor_here(const struct hy_cursor *cursor)
+{
+	return (char *)cursor->vector->iov_base + cursor->skip;
+}
+
+static inline size_t hy_cursor_run(const struct hy_cursor *cursor)
+{
+	return cursor->vector->iov_len - cursor->skip;
+}
+
+/* file.c */
+struct hy_file;
+void hy_file_locks(struct hy_file *file);
+
+/* direct.c */
+struct hy_file {
+	int fd;				/* the caller's description, buffered */
+	bool adopted;			/* fd is somebody else's */
+	uint32_t flags;			/* HY_F_*, atomic */
+	int open_flags;
+	dev_t dev;
+	ino_t ino;
+	struct hy_policy policy;
+	size_t least;			/* smaller requests are buffered whatever else holds */
+	pthread_mutex_t position;	/* held while the position is in use */
+
+	pthread_mutex_t opening;
+	struct hy_own_fd direct;
+	uint32_t direct_users;		/* requests under way on it */
+	uint64_t direct_align, memory_align;
+	uint32_t unsupported_errno;
+	uint32_t refused;		/* in a row */
+
+	int pending_errno;		/* of writing back on our own account: told at sync or close */
+	struct hy_count by[HY_OPS][HY_REASONS];
+	struct hy_file *next, **link;	/* all files of the process */
+};
+
+int hy_direct_get(struct hy_file *file);	/* the direct descriptor, or -1 where there can be none */
+void hy_direct_refused(struct hy_file *file);
+void hy_direct_worked(struct hy_file *file);
+void hy_direct_close(struct hy_file *file);
+void hy_direct_learn(struct hy_file *file, const struct stat *about);	/* alignment, at open */
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which pages of a file are in the page cache: cachestat(2), or before Linux 6.5 a mapping that is never touched. */
+#include "internal.h"
+
+static int64_t by_mapping(int fd, uint64_t offset, uint64_t bytes)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), from = hy_down(offset, page), total = 0;
+	uint64_t length = hy_up(offset + bytes, page) - from;
+	unsigned char resident[512];
+	char *map;
+
+	/* Nothing is read in: only mincore looks at it. It tells owners and writers of the file only (since 5.2). */
+	map = k_mmap(length, PROT_NONE, MAP_SHARED, fd, (off_t)from);
+	if (map == MAP_FAILED)
+		return -1;
+	for (uint64_t at = 0; at < length; at += sizeof(resident) * page) {
+		uint64_t part = length - at < sizeof(resident) * page ? length - at : sizeof(resident) * page;
+
+		if (syscall(SYS_mincore, map + at, part, resident)) {
+			k_munmap(map, length);
+			return -1;
+		}
+		for (uint64_t i = 0; i < part / page; i++)
+			total += resident[i] & 1;
+	}
+	k_munmap(map, length);
+	return (int64_t)(total * page);
+}
+
+/* Bytes of whole pages, among those that the range touches; -1 where it cannot be known. */
+int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes)
+{
+	static int absent;	/* 1: a kernel without cachestat */
+	struct k_cachestat_range range = { offset, bytes };
+	int before = errno;
+	struct k_cachestat stat;
+	int64_t found = -1;
+
+	if (!bytes)
+		return 0;	/* to the kernel, no bytes mean all of them */
+	if (!__atomic_load_n(&absent, __ATOMIC_RELAXED)) {
+		if (!k_cachestat(fd, &range, &stat))
+			return (int64_t)(stat.cached * (uint64_t)sysconf(_SC_PAGESIZE));
+		if (errno == ENOSYS || errno == EPERM)	/* EPERM: of an old seccomp filter */
+			__atomic_store_n(&absent, 1, __ATOMIC_RELAXED);
+	}
+	if (__atomic_load_n(&absent, __ATOMIC_RELAXED))
+		found = by_mapping(fd, offset, bytes);
+	errno = before;
+	return found;
+}
