@@ -16,6 +16,7 @@ from whystall.tools.host import (
     host_bound,
     host_snapshot,
     offcputime,
+    page_cache,
     syscall_time,
 )
 from whystall.tools.profiles import cpu_profile, flame_graph, flamegraph_diff, heat_map
@@ -29,7 +30,9 @@ ENGINES: Sequence[Callable[[], Engine]] = (EbpfEngine, FtraceBpfEngine, TracefsE
 def registry() -> Registry:
     """The registry with every tool in it."""
     tools = Registry()
-    for module in (host_snapshot, fileslower, syscall_time, biolatency, offcputime, ftrace_capture, host_bound):
+    for module in (
+        *(host_snapshot, fileslower, syscall_time, biolatency, offcputime, page_cache, ftrace_capture, host_bound),
+    ):
         tools.add(module.TOOL)
     for ranks in (slow_node_check, compare_runs):
         tools.add(ranks.TOOL)

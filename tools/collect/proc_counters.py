@@ -9,7 +9,7 @@
 ``blocked``               tasks blocked for I/O at that instant
 ``context_switches``, ``forks``   since boot
 ``load1`` ``load5`` ``load15``    load averages
-``mem_<name>_bytes``      total free available cached dirty writeback anon shmem swap_total swap_free
+``mem_<name>_bytes``      total free available cached dirty writeback anon shmem swap_total swap_free; page: of a page
 ``vm_<name>``             /proc/vmstat, pages or events since boot; counters split by zone are summed
 ``psi_<resource>_<kind>_us``      total stall time, resource cpu io memory irq, kind some full
 ========================  =====================================================================================
@@ -41,6 +41,7 @@ VMSTAT = (
     "pgscan_direct",
     "pgsteal_kswapd",
     "pgsteal_direct",
+    "pgsteal_file",
     "allocstall",
     "workingset_refault_file",
     "workingset_refault_anon",

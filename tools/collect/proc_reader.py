@@ -8,6 +8,7 @@ kernel's default since 5.14).
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -175,6 +176,7 @@ class ProcReader:
                 continue  # since 6.1 and only with CONFIG_IRQ_TIME_ACCOUNTING
             if raw := self._host_file(name):
                 found |= counters.pressure_counters(resource, parse.pressure(raw))
+        found["mem_page_bytes"] = float(mmap.PAGESIZE)
         now = self._clock()
         self._rows["host"] += [(now, name, value) for name, value in found.items()]
 

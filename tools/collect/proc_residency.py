@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import polars as pl
 
@@ -24,9 +24,7 @@ Ask = Callable[[int, int], Residency]
 class OpenFiles:
     """Looks at the open files of processes. `ask` gives the residency of a descriptor and a size."""
 
-    def __init__(
-        self, root: str = "/proc", clock: Callable[[], int] = time.monotonic_ns, ask: Ask = residency
-    ) -> None:
+    def __init__(self, root: str = "/proc", clock: Callable[[], int] = time.monotonic_ns, ask: Ask = residency) -> None:
         self._root = root
         self._clock = clock
         self._ask = ask
@@ -61,7 +59,7 @@ class OpenFiles:
 
     def finish(self) -> Capture:
         """Everything seen."""
-        content = {"open_files": self._rows, "files": self._files.rows}
+        content: dict[str, Sequence[tuple[object, ...]]] = {"open_files": self._rows, "files": self._files.rows}
         not_seen = []
         if self._denied:
             not_seen.append(("not_permitted", f"cached pages of {len(self._denied)} files"))

@@ -35,8 +35,11 @@ class _Range(ctypes.Structure):
     _fields_ = [("off", ctypes.c_uint64), ("len", ctypes.c_uint64)]
 
 
+_COUNTS = ("cache", "dirty", "writeback", "evicted", "recently_evicted")
+
+
 class _Stat(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted")]
+    _fields_ = [(name, ctypes.c_uint64) for name in _COUNTS]
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -56,7 +59,7 @@ def cachestat(descriptor: int) -> Residency:
     if _libc.syscall(ctypes.c_long(_CACHESTAT), *arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return Residency(*(getattr(found, name) * PAGE for name, _ in _Stat._fields_))
+    return Residency(*(getattr(found, name) * PAGE for name in _COUNTS))
 
 
 def mincore(descriptor: int, size: int) -> Residency:
