@@ -15,6 +15,8 @@ from whystall.knowledge_base.tokens import concepts, known_concepts
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import KINDS
 
+_PATTERNS = ("primary", "required", "less", "supporting", "against", "refuted", "same_file", "culprits", "signs")
+
 
 @cache
 def load_causes() -> dict[str, Cause]:
@@ -40,6 +42,9 @@ def read_causes(directory: Path) -> dict[str, Cause]:
         if len(set(names)) != len(names):
             raise data_fault(file, "remedies: an id is used twice")
         found[cause.id] = cause
+    for cause in found.values():
+        if unknown := sorted(set(cause.rivals) - found.keys()):
+            raise data_fault(directory / f"{cause.id}.yaml", f"rivals: unknown cause {unknown[0]!r}")
     return found
 
 
@@ -100,7 +105,7 @@ def ranked_remedies(cause: Cause) -> list[Remedy]:
 
 
 def _check_patterns(cause: Cause, file: Path) -> None:
-    for group in ("primary", "required", "less", "supporting", "against", "refuted"):
+    for group in _PATTERNS:
         for index, pattern in enumerate(getattr(cause, group)):
             where = f"{group}.{index}"
             spec = KINDS.get(pattern.kind)

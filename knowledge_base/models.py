@@ -77,6 +77,13 @@ class Cause(Model):
     `examined_by`: tools that can tell. `symptoms`: the cause is considered only where the symptom names
     every concept of one of these lists (see ``glossary.yaml``); empty: always. `specificity` breaks ties
     between causes that explain the same time: the more specific one is named.
+
+    `same_file`, where not empty: a primary finding that names a file counts only if one of these is about that file
+    (its series): reads are slow because of evictions only where that file's pages were evicted. `culprits`, where not
+    empty: at least one must match too, and says who does it, where that is another process or another file than what
+    the victim waits in; it is named in the diagnosis. `signs`, where not empty: after the first look a closer one is
+    taken for this cause only if one of these was found, whatever polarity it says. `rivals`: causes that stay open
+    beside this one where they are supported, although they rest on the same evidence and are less specific.
     """
 
     id: str
@@ -92,6 +99,10 @@ class Cause(Model):
     refuted: list[Pattern] = Field(default_factory=list)
     examined_by: list[str] = Field(min_length=1)
     symptoms: list[list[str]] = Field(default_factory=list)
+    same_file: list[Pattern] = Field(default_factory=list)
+    culprits: list[Pattern] = Field(default_factory=list)
+    signs: list[Pattern] = Field(default_factory=list)
+    rivals: list[str] = Field(default_factory=list)
     specificity: int = Field(default=1, ge=1, le=5)
     remedies: list[Remedy] = Field(min_length=1)
     verify: Words
@@ -269,11 +280,24 @@ class Assessment(Model):
     model_config = ConfigDict(extra="forbid", populate_by_name=True, serialize_by_alias=True)
 
 
+class Actor(Model):
+    """Who does it to the victim: a process and what it works on, ``*`` for a series. `rate`: bytes per second, None
+    where not measured. `cgroup`: where it runs.
+    """
+
+    pid: int | None = None
+    comm: str | None = None
+    path: str | None = None
+    cgroup: str | None = None
+    rate: float | None = None
+
+
 class Culprit(Model):
     """Who, where, how long. Latencies in ms, `period_s` in seconds; what was not measured is None. `path`
     is a full path; `series` its numbered series (``chk_*.bin``) when several files of one are meant, `path`
     then the slowest. `code`: the line of the program that waited, ``save (train.py:212)``. `rank`: of a job, `name`
-    what of its work (an operator, a group), `per_step_ms` what it costs every step.
+    what of its work (an operator, a group), `per_step_ms` what it costs every step. `actors`: who causes it, the worst
+    first, where that is not what the victim waits in.
     """
 
     pid: int | None = None
@@ -296,6 +320,7 @@ class Culprit(Model):
     host: str | None = None
     name: str | None = None
     per_step_ms: float | None = None
+    actors: list[Actor] = Field(default_factory=list)
 
 
 class Step(Model):

@@ -13,6 +13,7 @@ from whystall.knowledge_base.causes import ranked_remedies
 from whystall.knowledge_base.headlines import headline
 from whystall.knowledge_base.matched import shown
 from whystall.knowledge_base.models import (
+    Actor,
     Assessment,
     Cause,
     CauseState,
@@ -211,6 +212,7 @@ class _View:
             "busy": self._busy(d),
             "where": self._where(d.culprit) if d.culprit else "",
             "how_long": self._how_long(d.culprit) if d.culprit else "",
+            "actors": [self._actor(actor) for actor in d.culprit.actors] if d.culprit else [],
             "evidence": evidence,
             "evidence_left": left,
             "chain": [Safe(_tag(by_id[i]) + self._say.lead(by_id[i])) for i in d.chain if i in by_id],
@@ -299,6 +301,14 @@ class _View:
         if culprit.kernel_path:
             path = self._format.name(short(culprit.kernel_path, self._format.name_limit))
             parts.append(self.fill(self._labels["through"], path))
+        return Safe(self._marks["comma"].join(parts))
+
+    def _actor(self, actor: Actor) -> Safe:
+        """Who does it to the victim, with what, and how much of it."""
+        who = self._format.name(actor.comm or "?")
+        parts = [Safe(f"{who} (pid {actor.pid})") if actor.pid is not None else who]
+        parts += [self._format.name(short(actor.path, 4 * self._format.name_limit))] if actor.path else []
+        parts += [Safe(quantity(actor.rate, "bytes/s"))] if actor.rate is not None else []
         return Safe(self._marks["comma"].join(parts))
 
     def _how_long(self, culprit: Culprit) -> Safe:

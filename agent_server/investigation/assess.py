@@ -10,6 +10,7 @@ from whystall.knowledge_base.causes import matches
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Pattern, Victim
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import Mechanism
+from whystall.tools.contract.text import path_pattern
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,12 @@ def _reaches(victim: Victim | None, links: Sequence[Link]) -> list[_Reach]:
 
 
 def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: list[str]) -> Assessment | None:
-    primary = [f for f in findings if any(matches(p, f, reach.victim) for p in cause.primary)]
+    primary = _primary(cause, findings, reach.victim)
     if not primary or _ids(cause.against, findings, reach.victim):
         return None
     required = _ids(cause.required, findings, reach.victim)
-    if cause.required and not required:
+    culprits = _ids(cause.culprits, findings, reach.victim)
+    if (cause.required and not required) or (cause.culprits and not culprits):
         return None
     elsewhere = _elsewhere(cause, findings, reach.victim)
     share = _together(primary) - elsewhere
@@ -94,7 +96,7 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
     if elsewhere and share < STALL_PCT:
         return None
     primary.sort(key=lambda f: -f.window_pct)
-    supporting = required + _ids(cause.supporting, findings, reach.victim)
+    supporting = required + culprits + _ids(cause.supporting, findings, reach.victim)
     ids = [f.id for f in primary] + ([reach.via] if reach.via else []) + supporting
     return Assessment(
         cause=cause.id,
@@ -103,6 +105,19 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
         window_pct=share,
         by=by,
     ).model_copy(update={"for_": list(dict.fromkeys(ids))})
+
+
+def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> list[Finding]:
+    """What the cause may explain: of findings about files, those about a file that `same_file` speaks of."""
+    found = [f for f in findings if any(matches(p, f, victim) for p in cause.primary)]
+    if not cause.same_file:
+        return found
+    files = {
+        path_pattern(f.subject.path)
+        for f in findings
+        if f.subject.path is not None and any(matches(p, f, victim) for p in cause.same_file)
+    }
+    return [f for f in found if f.subject.path is None or path_pattern(f.subject.path) in files]
 
 
 def _together(primary: Sequence[Finding]) -> float:

@@ -62,7 +62,7 @@ def state_data(case: Case, able: Sequence[Tool[Any, Any]], lang: Lang = "en") ->
         "further_open": [a.cause for a in shown[_CAUSES:]],
         "excluded": [{"id": a.cause, "by": a.against} if a.against else {"id": a.cause} for a in hidden],
         "verdict_so_far": {"verdict": found.verdict.value, "cause": found.cause, "missing": found.missing},
-        "suggested": next_tools(case.causes, assessments, named, list(case.tried)),
+        "suggested": next_tools(case.causes, assessments, named, list(case.tried), case.signs()),
     }
 
 

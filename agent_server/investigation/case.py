@@ -15,13 +15,15 @@ from whystall.agent_server.investigation.telling import Telling
 from whystall.agent_server.investigation.transcript import Transcript
 from whystall.agent_server.investigation.verdict import Conclusion, conclude, culprit
 from whystall.agent_server.investigation.victim import choose_feeder, choose_victim
-from whystall.knowledge_base.causes import asked_for
-from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Reasoning, Step, Verdict, Victim
+from whystall.knowledge_base.causes import asked_for, matches
+from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Pattern, Reasoning, Step, Verdict, Victim
 from whystall.tools.contract.errors import ToolError
-from whystall.tools.contract.findings import Finding, Severity
+from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import Status, ToolResult
 
+ADVISE = "hybrid_io_advise"
+"""The tool that judges trials of direct I/O."""
 # A wait for a colleague that takes this share of the window is worth asking who ends it.
 _WAIT_PCT = 10.0
 
@@ -88,9 +90,27 @@ class Case:
             self.transcript.look_failed(asked, wanted, error)
             raise
         self._options = wanted
+        return self._kept(asked, duration, why, found)
+
+    async def calibrate(self) -> None:
+        """Try direct I/O beside buffered on the file systems of the last look, which writes a temporary file there, and
+        judge that look by it: no other window, and nothing where none was looked at that saw the page cache.
+        """
+        if not self.observer.live or ADVISE not in self.tools:
+            return
+        wanted = {**self._options, ADVISE: {"calibrate": True}}
+        self.telling.look(len(self.steps) + 1, [ADVISE], "tried_here", 1.0)
+        if found := await self.observer.calibrated(self.tools[ADVISE], wanted):
+            self._options = wanted
+            self._kept([ADVISE], 0.0, "tried_here", found)
+
+    def _kept(
+        self, asked: Sequence[str], duration: float, why: str, found: Sequence[ToolResult[Any]]
+    ) -> list[ToolResult[Any]]:
+        """`found` numbered, as a step of this case."""
         self.tried.update(asked)
         results = [self._numbered(r) for r in found]
-        self.transcript.look(asked, duration, why, wanted, results)
+        self.transcript.look(asked, duration, why, self._options, results)
         self.results.update({r.tool: r for r in results})
         if results:
             self.steps.append(
@@ -152,6 +172,18 @@ class Case:
         victim = self.victim()
         return assess(self.causes, self.findings, victim, self._saw(), self._links(victim))
 
+    def signs(self) -> list[str] | None:
+        """Causes that want a sign in the first look before a closer one, and have it; None where that was not taken."""
+        if FIRST_LOOK not in self.results:
+            return None
+        victim, findings = self.victim(), self.findings
+
+        def seen(sign: Pattern) -> bool:
+            either = [sign.model_copy(update={"polarity": polarity}) for polarity in Polarity]
+            return any(matches(pattern, f, victim) for pattern in either for f in findings)
+
+        return [id for id, cause in self.causes.items() if any(seen(sign) for sign in cause.signs)]
+
     def _saw(self) -> list[str]:
         """Tools that ran and whose collectors were proven alive: only those can rule anything out."""
         return [
@@ -206,7 +238,7 @@ class Case:
             cause=conclusion.cause,
             severity=Severity.INFO if conclusion.verdict is Verdict.HEALTHY else conclusion.severity,
             victim=victim,
-            culprit=culprit(conclusion, findings),
+            culprit=culprit(conclusion, findings, self.causes, victim),
             explained_pct=conclusion.explained_pct,
             chain=conclusion.chain,
             assessments=assessments,

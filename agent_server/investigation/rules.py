@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Verdict
@@ -28,7 +28,7 @@ async def finish(case: Case) -> None:
     wakers where the victim waits for a colleague. Where all that was done, nothing happens.
     """
     await first_look(case)
-    chosen = next_tools(case.causes, case.assess(), case.tools, list(case.tried))
+    chosen = next_tools(case.causes, case.assess(), case.tools, list(case.tried), case.signs())
     if chosen:
         spent = _first_seconds(case) if len(case.steps) <= 1 else 0.0
         await case.look(chosen, case.duration - spent, "separates_causes")
@@ -46,18 +46,19 @@ def next_tools(
     assessments: Sequence[Assessment],
     tools: Mapping[str, Tool[Any, Any]],
     ran: Sequence[str],
+    signs: Collection[str] | None = None,
 ) -> list[str]:
     """The tools that can still tell causes apart, the best separation per cost first; empty when nothing is open.
 
     A tool's worth is the number of open causes it speaks for or against, over its cost. One window runs all of them at
     the price of the dearest, and a cause needs a second mechanism to be confirmed, so all that are useful are named. A
-    tool that decides none of `causes` is not run only because it could corroborate one: its window may be dear.
+    tool that decides none of the open causes is not run only because it could corroborate one: its window may be dear.
+    `signs`: of the causes that want a sign before a closer look, those of which one was seen; None: nobody has looked.
     """
     worth: dict[str, float] = {}
-    deciding = {name for cause in causes.values() for name in cause.examined_by}
-    for assessment in assessments:
-        if not _open(assessment):
-            continue
+    wanted = [a for a in assessments if _open(a) and (signs is None or not causes[a.cause].signs or a.cause in signs)]
+    deciding = {name for assessment in wanted for name in causes[assessment.cause].examined_by}
+    for assessment in wanted:
         for name, tool in tools.items():
             if name in deciding and name not in ran and tells(tool, causes[assessment.cause]):
                 worth[name] = worth.get(name, 0.0) + 1 / tool.cost

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whystall.knowledge_base.causes import about, matches
-from whystall.knowledge_base.models import Assessment, Cause, CauseState, Culprit, Verdict, Victim
+from whystall.knowledge_base.models import Actor, Assessment, Cause, CauseState, Culprit, Verdict, Victim
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.kinds import Mechanism
 from whystall.tools.contract.result import BlindSpot
@@ -33,6 +33,10 @@ _IDLE_PCT = 50.0
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 # As much time spent waiting for other threads of the job, and it cannot be called healthy: they may be the slow ones.
 _WAITS_PCT = 25.0
+# So many are named that do it to the victim.
+_ACTORS = 3
+# What was sampled says where time went, and what was tried what could be done: neither holds anybody up.
+_NO_EVIDENCE = (Mechanism.SAMPLES, Mechanism.TRIAL)
 # What forbids `confirmed`, and says so by the same code.
 _WEAKENS = ("sampled", "events_lost", "no_engine", "not_permitted", "other_time")
 
@@ -105,9 +109,14 @@ def conclude(
     )
 
 
-def culprit(conclusion: Conclusion, findings: Sequence[Finding]) -> Culprit | None:
+def culprit(
+    conclusion: Conclusion,
+    findings: Sequence[Finding],
+    causes: Mapping[str, Cause] | None = None,
+    victim: Victim | None = None,
+) -> Culprit | None:
     """Who, where and how long, put together from the findings of the causal chain; each fact from the first that has
-    it.
+    it. With `causes`: and who does it to `victim`, where the cause says how to tell.
     """
     by_id = {f.id: f for f in findings}
     chain = [by_id[i] for i in conclusion.chain]
@@ -149,7 +158,27 @@ def culprit(conclusion: Conclusion, findings: Sequence[Finding]) -> Culprit | No
             (f.attributes["name"] for f in same if f.spec.mechanism is Mechanism.WORK and "name" in f.attributes), None
         ),
         per_step_ms=next((f.metrics["lost_ms"] for f in same if "lost_ms" in f.metrics), None),
+        actors=_actors((causes or {}).get(conclusion.cause or ""), chain, victim),
     )
+
+
+def _actors(cause: Cause | None, chain: Sequence[Finding], victim: Victim | None) -> list[Actor]:
+    """Who does it, the worst first; each process and file once."""
+    if cause is None:
+        return []
+    found = [f for f in chain if any(matches(p, f, victim) for p in cause.culprits)]
+    found.sort(key=lambda f: (-f.severity.rank, -f.metrics.get("rate", 0.0)))
+    actors = [
+        Actor(
+            pid=f.subject.pid,
+            comm=f.subject.comm,
+            path=f.subject.path,
+            cgroup=f.subject.cgroup,
+            rate=f.metrics.get("rate"),
+        )
+        for f in found
+    ]
+    return actors[:_ACTORS]
 
 
 def _leader(causes: Mapping[str, Cause], assessments: Sequence[Assessment], nearly: float) -> Assessment | None:
@@ -177,7 +206,10 @@ def _rivals(
         and a.window_pct >= STALL_PCT
         and a.explained_pct >= _RIVAL * leader.explained_pct
         and (by_id[a.for_[0]].kind in _READY) is ready
-        and not (set(a.for_) & mine and causes[a.cause].specificity < causes[leader.cause].specificity)
+        and (
+            a.cause in causes[leader.cause].rivals
+            or not (set(a.for_) & mine and causes[a.cause].specificity < causes[leader.cause].specificity)
+        )
     ]
 
 
@@ -241,12 +273,12 @@ def _independent_pair(evidence: Sequence[Finding]) -> Finding | None:
     is no such finding: it says where time went, which does not hold anybody up.
     """
     first = evidence[0]
-    if first.spec.mechanism is Mechanism.SAMPLES:
+    if first.spec.mechanism in _NO_EVIDENCE:
         return None
     for other in evidence[1:]:
         if (
             other.polarity is Polarity.ABNORMAL
-            and other.spec.mechanism not in (first.spec.mechanism, Mechanism.SAMPLES)
+            and other.spec.mechanism not in (first.spec.mechanism, *_NO_EVIDENCE)
             and _agree(first, other)
             and other.interval.overlaps(first.interval)
         ):
@@ -276,6 +308,10 @@ def _agree(first: Finding, other: Finding) -> bool:
 
 
 def _calls(finding: Finding) -> set[str]:
-    """The system calls that a finding is about, none where it names none."""
+    """The system calls that a finding is about, none where it names none: the page cache knows reads and writes, by
+    whatever call.
+    """
+    if finding.spec.mechanism in (Mechanism.PAGES, Mechanism.TRIAL):
+        return set()
     words = finding.attributes
     return {call for call in (words.get("syscall", ""), *words.get("operations", "").split("+")) if call}
