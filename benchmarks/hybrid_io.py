@@ -2,11 +2,11 @@
 
     python -m benchmarks.hybrid_io [--quick] [--rounds N] [--only CASE ...] [--host-pressure] [--place DIR] [--out FILE]
 
-Cases: ``sizes`` (a cold file read once and one written, 4 KiB to 16 MiB), ``streams`` (several GB beside the
-neighbour), ``mixed`` (a training job of many phases), ``requests`` (what one request costs). ``--quick`` takes less
-than three minutes, all of it about a quarter of an hour. ``--host-pressure`` adds ``kswapd``: it fills the memory of
-the host with clean cache, which is given back afterwards: not beside others' work. Root, 8 GB of disk and a memory
-cgroup are needed; fio joins where it is installed.
+Cases: ``mixed`` (a training job of many phases), ``streams`` (several GB read once and a checkpoint beside the
+neighbour), ``small`` (the same in blocks of 128 KiB), ``sizes`` (a cold file read once and one written, 4 KiB to
+16 MiB), ``requests`` (what one request costs). ``--quick`` takes less than three minutes, all of it about a quarter of
+an hour. ``--host-pressure`` adds ``kswapd``: it fills the memory of the host with clean cache, which is given back
+afterwards: not beside others' work. Root, 8 GB of disk and a memory cgroup are needed; fio joins where it is installed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.hybrid_io_cases import QUICK, Sizes
 from benchmarks.hybrid_io_setup import BUFFERED, DIRECT, MIB, OBJECT, PLAIN, PRELOADED, Unmeasurable, Way, build, ways
 
 TITLE = "Hybrid I/O: "
-_CASES = ("sizes", "streams", "mixed", "requests")
+_CASES = ("mixed", "streams", "small", "sizes", "requests")
 # Of each hybrid way: what the same program does buffered. Direct there is one of, which Python has no form of.
 _BASE = {PRELOADED: BUFFERED, OBJECT: PLAIN}
 _SHOWN = {"wall": "wall", "cpu": "CPU time"}
@@ -121,10 +121,14 @@ def _read_ahead(place: Path) -> str:
     return "unknown"
 
 
-def streams_report(all_ways: dict[str, Way], program: Path, place: Path, rounds: int, sizes: Sizes) -> Report:
-    """The one-pass reader and the checkpoint, and what they do to the neighbour."""
-    samples = cases.streams(all_ways, program, place, rounds, sizes)
-    report = Report(f"{TITLE}one pass over {_size(sizes.read)}, then a checkpoint, beside a neighbour's hot set")
+def streams_report(
+    all_ways: dict[str, Way], program: Path, place: Path, rounds: int, sizes: Sizes, block: int = cases.BIG
+) -> Report:
+    """The one-pass reader and the checkpoint in blocks of `block`, and what they do to the neighbour."""
+    samples = cases.streams(all_ways, program, place, rounds, sizes, block)
+    report = Report(
+        f"{TITLE}one pass and a checkpoint in blocks of {_size(block)} beside a neighbour that re-reads a hot set"
+    )
     metrics = (
         ("mb_s", "throughput", "MB/s", 0, False),
         ("cpu_s", "CPU time of the process", "s", 2, True),
@@ -161,7 +165,7 @@ def streams_report(all_ways: dict[str, Way], program: Path, place: Path, rounds:
             report.notes.append(_of_fio(samples, name))
     report.notes += [
         f"cgroup of {_size(sizes.limit)}, hot set of {_size(sizes.hot)} read at random, 4 KiB at a time, 4000 per s; "
-        f"the stream in blocks of 4 MiB, checkpoint {_size(sizes.write)}; each way in a fresh cgroup",
+        f"{_size(sizes.read)} read once, then a checkpoint of {_size(sizes.write)}; each way in a fresh cgroup",
         "a hit: preadv2 with RWF_NOWAIT gave the whole record; from the disk: read_bytes of /proc/PID/io",
         "memory of a cgroup is reclaimed by the process that needs it: its CPU time shows it; kswapd has no part",
     ]
@@ -303,6 +307,7 @@ def main(words: Sequence[str]) -> int:
         runs: dict[str, tuple[int, Callable[[int], Report]]] = {
             "mixed": (5, lambda count: mixed_report(all_ways, program, place, count, sizes)),
             "streams": (4, lambda count: streams_report(all_ways, program, place, count, sizes)),
+            "small": (2, lambda count: streams_report(all_ways, program, place, count, sizes, cases.SMALL)),
             "sizes": (3, lambda count: sizes_report(all_ways, place, count, sizes)),
             "requests": (3, lambda count: requests_report(all_ways, place, count, sizes)),
             "kswapd": (3, lambda count: kswapd_report(all_ways, place, count, sizes)),

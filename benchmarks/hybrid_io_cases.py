@@ -35,6 +35,7 @@ _RECORD = 4 * KIB
 _RATE = 4000  # reads per second of the neighbour: a loader's look-ups
 _SETTLE_S = 0.2
 BIG = 4 * MIB  # what a loader reads a shard by, and torch.save writes a tensor by
+SMALL = 128 * KIB  # what Python's buffered files, cp and tar read by
 FIO = {"fio BIO": False, "fio DIO": True}
 
 
@@ -128,7 +129,7 @@ def _per_mib(path: Path, size: int, run: Condition) -> Metrics:
     }
 
 
-def streams(ways: Mapping[str, Way], program: Path, place: Path, count: int, sizes: Sizes) -> Samples:
+def streams(ways: Mapping[str, Way], program: Path, place: Path, count: int, sizes: Sizes, block: int = BIG) -> Samples:
     """A one-pass read and a checkpoint beside a neighbour in the same cgroup, each way in a fresh one.
 
     Metrics by ``read_`` and ``write_``: ``mb_s``, ``cpu_s``, ``workers_s``; of the neighbour meanwhile ``hit`` (share
@@ -163,10 +164,10 @@ def streams(ways: Mapping[str, Way], program: Path, place: Path, count: int, siz
         return metrics
 
     def by_way(way: Way) -> Condition:
-        return lambda: sample(lambda op, path, size, group: way.run([f"{op}:{path}:{size}:{BIG}"], group)[0])
+        return lambda: sample(lambda op, path, size, group: way.run([f"{op}:{path}:{size}:{block}"], group)[0])
 
     def by_fio(direct: bool) -> Condition:
-        return lambda: sample(lambda op, path, size, group: fio(group, path, op, size, BIG, direct))
+        return lambda: sample(lambda op, path, size, group: fio(group, path, op, size, block, direct))
 
     conditions = {name: by_way(way) for name, way in ways.items()}
     if have_fio():
