@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of the LD_PRELOAD shim share. Only what is marked SHIM_API is seen from outside.
+ *
+ * The shim never takes a request away from the kernel where it is in doubt: then the call goes to the next library
+ * unchanged. It keeps no positions and no sizes of its own, so that what passes it by (C stdio, mmap, sendfile, other
+ * processes, raw system calls) cannot make it wrong.
+ */
+#ifndef WHYSTALL_HYBRID_SHIM_H
+#define WHYSTALL_HYBRID_SHIM_H
+
+/* Both names of every call are defined here (open and open64): the headers must not rename or inline any. */
+#undef _FILE_OFFSET_BITS
+#undef _FORTIFY_SOURCE
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "hybrid.h"
+#include "kernel.h"
+
+#define SHIM_API __attribute__((visibility("default")))
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+/* Where the C library of the build is too old to declare them. */
+int close_range(unsigned int first, unsigned int last, int flags);
+void closefrom(int first);
+int execveat(int directory, const char *path, char *const argv[], char *const envp[], int flags);
+
+/*
+ * The next definition of a name, found when the shim starts. Those of the first list may be called before that, by
+ * constructors of other libraries and from signal handlers: until then the system call itself stands in.
+ */
+#define SHIM_NEXT(X)                                                                                                  \
+	X(read) X(write) X(pread) X(pwrite) X(readv) X(writev) X(preadv) X(pwritev) X(preadv2) X(pwritev2)            \
+	X(close) X(mmap) X(dup) X(dup2) X(dup3) X(fcntl) X(fsync) X(fdatasync) X(ftruncate) X(open) X(openat)         \
+	X(sendfile) X(copy_file_range) X(splice) X(recvmsg) X(sendmsg) X(close_range)                                 \
+	X(fopen) X(fdopen) X(freopen) X(fclose) X(fread) X(fwrite) X(tmpfile) X(popen) X(system) X(lockf)             \
+	X(mkostemps) X(closefrom) X(_exit) X(_Exit) X(execve) X(execvpe) X(fexecve) X(execveat)                       \
+	X(posix_spawn) X(posix_spawnp) X(posix_spawn_file_actions_adddup2)
+
+struct shim_next {
+#define X(name) __typeof__(name) *name;
+	SHIM_NEXT(X)
+#undef X
+};
+extern struct shim_next shim_next;
+
+/* Where no system call can stand in. */
+void shim_resolve(void);
+#define SHIM_CALL(name) (likely(shim_next.name) ? shim_next.name : (shim_resolve(), shim_next.name))
+
+struct shim {
+	uint64_t large;			/* smaller requests are none of ours, whatever the policy */
+	struct hy_policy policy;
+	int pid;			/* of the process whose tables these are */
+	bool off;			/* switched off: by the environment, or since a filter of system calls came */
+	bool keep;			/* programs that are started with an environment of their own get the shim, too */
+	bool pending;			/* it has no file to count in as yet */
+	const char *library;		/* what LD_PRELOAD names */
+	char folder[256];		/* where the counters go, "" for nowhere */
+};
+extern struct shim shim;
+
+/* Nesting of this thread: in the shim, what a signal handler or a library beneath us does passes through. */
+struct shim_thread { uint32_t inside, stripe; };
+extern __thread struct shim_thread shim_thread __attribute__((tls_model("initial-exec")));
+
+/* A child of vfork (or of a clone that we did not see) works on our memory with descriptors of its own. */
+static inline bool shim_mine(void)
+{
+	return likely(!shim.off) && syscall(SYS_getpid) == shim.pid;
+}
+
+/* shim_count.c: what the shim itself counts, behind struct hy_counters in the same file (tools/hybrid_io/report.py). */
+#define SHIM_PAGE 4096			/* where it begins there */
+#define SHIM_STRIPES 16			/* threads count apart, so that they do not wait for each other's cache lines */
+#define SHIM_MAGIC 0x3130304d49485359ull
+struct shim_stripe {
+	struct hy_count by[HY_OPS][HY_REASONS];
+	uint64_t pad[4];
+};
+_Static_assert(sizeof(struct shim_stripe) % 64 == 0, "a stripe fills cache lines");
+struct shim_counters {
+	uint64_t magic;
+	uint64_t known;			/* programs that came to their end, and could tell the next two */
+	uint64_t passed[HY_OPS];	/* bytes of the kernel's account (rchar, wchar) that the shim did not see */
+	uint64_t copied_bytes;		/* sendfile, copy_file_range, splice: through the cache, inside of the kernel */
+	uint64_t stdio_files;		/* opened through C stdio, or given to it */
+	uint64_t stdio_requests;	/* large requests of C stdio that were looked after */
+	uint64_t execs;			/* programs started */
+	uint64_t uncovered;		/* of these without the shim: static, setuid, of another C library, own environment */
+	uint64_t pad[7];
+	struct shim_stripe stripes[SHIM_STRIPES];
+};
+extern struct shim_counters *shim_counters;
+
+void shim_count_start(void);
+void shim_count_share(void);
+void shim_count_forked(void);
+void shim_count_final(void);		/* what is known only at the end; may be called more than once */
+uint32_t shim_stripe(void);
+
+static inline void shim_count(enum hy_op op, enum hy_reason reason, ssize_t bytes)
+{
+	uint32_t stripe = shim_thread.stripe;
+	struct hy_count *count;
+
+	if (unlikely(!stripe))
+		stripe = shim_stripe();
+	count = &shim_counters->stripes[stripe % SHIM_STRIPES].by[op][reason];
+	__atomic_fetch_add(&count->requests, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&count->bytes, (uint64_t)bytes, __ATOMIC_RELAXED);
+}
+
+/* shim_table.c: what is known of descriptors. It may be out of date, and is checked before it matters. */
+#define SHIM_DESCRIPTORS 65536
+#define SHIM_CLASS 3u
+enum shim_class { SHIM_UNKNOWN, SHIM_FILE, SHIM_OTHER, SHIM_DIRECT };	/* SHIM_DIRECT: a file with O_DIRECT */
+#define SHIM_OWN 4u			/* opened by this program, and no other process has its position */
+extern uint8_t shim_descriptors[SHIM_DESCRIPTORS];
+extern int shim_highest;
+
+/* Files that are left alone, by inode. */
+#define SHIM_MAPPED 1u
+#define SHIM_LOCKED 2u			/* POSIX locks end when any descriptor of the file is closed: we must have none */
+
+struct shim_box { struct hy_file *file; dev_t dev; ino_t ino; int fd; uint32_t users; bool used, retired; };
+
+enum shim_class shim_learn(int fd);	/* looks at the descriptor, and remembers */
+void shim_opened(int fd);		/* by this program */
+int shim_forget(int fd);		/* before it is closed; -1 and errno: an error that close() has to tell */
+void shim_forget_range(unsigned int first, unsigned int last);
+void shim_copied(int from, int to);	/* before `to` is replaced (or made) by dup */
+void shim_share_position(int fd);
+void shim_share_all(bool inheritable_only);
+bool shim_is_ours(int fd);		/* a descriptor the engine opened, and the program cannot know */
+bool shim_make_room(void);		/* gives descriptors of ours back; false: there are none */
+void shim_leave_alone(const struct stat *about, uint32_t why);
+struct shim_box *shim_take(int fd, const struct stat *about, bool adopt, uint32_t *why);
+void shim_put(struct shim_box *box);
+void shim_table_forked(void);
+void shim_stop(void);			/* for good */
+extern int shim_boxes;			/* 0: none was ever used */
+
+extern uint16_t shim_box_of[SHIM_DESCRIPTORS];	/* the number of its box plus one */
+
+static inline bool shim_has_box(int fd)
+{
+	return (unsigned int)fd < SHIM_DESCRIPTORS && __atomic_load_n(&shim_box_of[fd], __ATOMIC_RELAXED);
+}
+
+static inline enum shim_class shim_class(int fd)
+{
+	enum shim_class known;
+
+	if (unlikely((unsigned int)fd >= SHIM_DESCRIPTORS))
+		return SHIM_OTHER;
+	known = __atomic_load_n(&shim_descriptors[fd], __ATOMIC_RELAXED) & SHIM_CLASS;
+	return likely(known) ? known : shim_learn(fd);
+}
+
+/* shim_large.c: the requests that are the engine's. */
+struct shim_request {
+	int fd;
+	enum hy_op op;
+	const struct iovec *vectors;
+	int count;
+	size_t bytes;
+	off_t offset;			/* HY_POSITION: where the descriptor is */
+};
+/* False: not ours, and nothing was done; the reason to count it under is in *why. */
+bool shim_large(const struct shim_request *request, ssize_t *result, enum hy_reason *why);
+
+int shim_sync(int fd, bool data_only, int (*next)(int fd));
+int shim_truncate(int fd, off_t bytes);
+
+/* While the engine works: no signal handler may find its locks taken or its position half moved. */
+void shim_enter(sigset_t *before);
+void shim_leave(const sigset_t *before);
+
+void shim_overrun(void) __attribute__((noreturn));	/* of a buffer, as libc ends a program for it */
+
+/* shim_process.c */
+void shim_started(void);
+
+#endif

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the shim counts, in private memory or behind the engine's counters in a file mapped shared. */
+#include <string.h>
+
+#include "shim.h"
+
+#define ACCOUNT 512		/* /proc/self/io is shorter */
+
+static struct shim_counters own = { .magic = SHIM_MAGIC };
+struct shim_counters *shim_counters = &own;
+
+static uint64_t before[HY_OPS];	/* the kernel's account when the program began */
+static bool before_known;
+static uint32_t threads;
+
+/* Threads in turn; 1 and up. */
+uint32_t shim_stripe(void)
+{
+	shim_thread.stripe = 1 + __atomic_fetch_add(&threads, 1, __ATOMIC_RELAXED) % SHIM_STRIPES;
+	return shim_thread.stripe;
+}
+
+static uint64_t number_after(const char *text, const char *name)
+{
+	const char *at = strstr(text, name);
+	uint64_t number = 0;
+
+	if (at)
+		for (at += strlen(name); *at >= '0' && *at <= '9'; at++)
+			number = number * 10 + (uint64_t)(*at - '0');
+	return number;
+}
+
+/* Bytes that system calls of this process read and wrote, whoever made them and whatever they went to. */
+static bool account(uint64_t moved[HY_OPS])
+{
+	char text[ACCOUNT];
+	int fd = k_open("/proc/self/io", O_RDONLY | O_CLOEXEC, 0);
+	ssize_t got = fd < 0 ? -1 : k_read(fd, text, sizeof(text) - 1);
+
+	if (fd >= 0)
+		k_close(fd);
+	if (got <= 0)
+		return false;
+	text[got] = '\0';
+	moved[HY_READ] = number_after(text, "rchar: ");
+	moved[HY_WRITE] = number_after(text, "wchar: ");
+	return true;
+}
+
+void shim_count_start(void)
+{
+	shim.pending = shim.folder[0] != '\0';
+	before_known = account(before);
+}
+
+static char *put_number(char *at, uint64_t number)
+{
+	char digits[24];
+	int count = 0;
+
+	do
+		digits[count++] = (char)('0' + number % 10);
+	while (number /= 10);
+	while (count)
+		*at++ = digits[--count];
+	return at;
+}
+
+static struct shim_counters *map_shared(const char *path)
+{
+	struct shim_counters *shared = MAP_FAILED;
+	struct stat about;
+	int fd = k_open(path, O_RDWR | O_CLOEXEC, 0);
+
+	if (fd < 0)
+		return MAP_FAILED;
+	if (!k_fstat(fd, &about) && (about.st_size >= (off_t)(SHIM_PAGE + sizeof(*shared)) ||
+				     !k_ftruncate(fd, SHIM_PAGE + sizeof(*shared))))
+		shared = k_mmap(sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, SHIM_PAGE);
+	k_close(fd);
+	return shared;
+}
+
+/* A file for this program, FOLDER/PID-NANOSECONDS, made with its first large request: most programs make none. */
+void shim_count_share(void)
+{
+	char path[sizeof(shim.folder) + 64], *at = path + strlen(shim.folder);
+	struct shim_counters *shared;
+	int saved = errno;
+
+	shim.pending = false;
+	memcpy(path, shim.folder, strlen(shim.folder));
+	*at++ = '/';
+	at = put_number(at, (uint64_t)shim.pid);
+	*at++ = '-';
+	*put_number(at, hy_counters()->start_ns) = '\0';
+	if (!hy_counters_share(path)) {
+		shared = map_shared(path);
+		if (shared != MAP_FAILED) {
+			memcpy(shared, shim_counters, sizeof(*shared));
+			__atomic_store_n(&shim_counters, shared, __ATOMIC_RELEASE);
+		}
+	}
+	errno = saved;
+}
+
+void shim_count_forked(void)
+{
+	memset(&own, 0, sizeof(own));
+	own.magic = SHIM_MAGIC;
+	shim_counters = &own;
+	shim.pending = shim.folder[0] != '\0';
+	memset(before, 0, sizeof(before));	/* the kernel begins anew, too */
+}
+
+static uint64_t taken(uint64_t *counter)
+{
+	return __atomic_exchange_n(counter, 0, __ATOMIC_RELAXED);
+}
+
+static void add(uint64_t *to, uint64_t value)
+{
+	if (value)
+		__atomic_fetch_add(to, value, __ATOMIC_RELAXED);
+}
+
+/* What a program without a file of its own counted goes to the one file of all such, FOLDER/rest. */
+static void fold(void)
+{
+	char path[sizeof(shim.folder) + 8];
+	struct shim_counters *rest;
+
+	strcpy(path, shim.folder);
+	strcat(path, "/rest");
+	rest = map_shared(path);
+	if (rest == MAP_FAILED)
+		return;
+	for (int stripe = 0; stripe < SHIM_STRIPES; stripe++) {
+		for (int op = 0; op < HY_OPS; op++) {
+			for (int reason = 0; reason < HY_REASONS; reason++) {
+				struct hy_count *from = &own.stripes[stripe].by[op][reason];
+				struct hy_count *to = &rest->stripes[stripe].by[op][reason];
+				uint64_t bytes = taken(&from->bytes);
+
+				add(&to->requests, taken(&from->requests));
+				add(&to->bytes, bytes);
+				before[op] += bytes;	/* told */
+			}
+		}
+	}
+	for (int op = 0; op < HY_OPS; op++) {
+		before[op] += own.passed[op];
+		add(&rest->passed[op], taken(&own.passed[op]));
+	}
+	add(&rest->copied_bytes, taken(&own.copied_bytes));
+	add(&rest->stdio_files, taken(&own.stdio_files));
+	add(&rest->stdio_requests, taken(&own.stdio_requests));
+	add(&rest->execs, taken(&own.execs));
+	add(&rest->uncovered, taken(&own.uncovered));
+	add(&rest->known, taken(&own.known));
+	k_munmap(rest, sizeof(*rest));
+}
+
+void shim_count_final(void)
+{
+	struct shim_counters *counters = shim_counters;
+	const struct hy_counters *engine = hy_counters();
+	uint64_t now[HY_OPS];
+
+	if (before_known && account(now)) {
+		for (int op = 0; op < HY_OPS; op++) {
+			uint64_t seen = before[op];
+
+			for (int reason = 0; reason < HY_REASONS; reason++) {
+				seen += engine->by[op][reason].bytes;
+				for (int stripe = 0; stripe < SHIM_STRIPES; stripe++)
+					seen += counters->stripes[stripe].by[op][reason].bytes;
+			}
+			counters->passed[op] = now[op] > seen ? now[op] - seen : 0;
+		}
+		counters->known = 1;
+	}
+	if (shim.pending && counters == &own)
+		fold();
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A large request on a regular file, given to the engine.
+ *
+ * Positions. Two threads that read() one description get different ranges, since the kernel holds f_pos_lock for the
+ * length of a call. A direct request is several calls. So its range is claimed first: lseek(fd, bytes, SEEK_CUR) moves
+ * the position past it in one step, under that same lock; the range is then ours, and read or written at its offset;
+ * what was not moved is given back by a step backwards. Steps add up in whatever order they come, so that no lock of
+ * ours is needed and small requests, lseek() and other names of the description need not know of it. What this cannot
+ * do is to take back a range of which another process has seen the end, so that positions other processes share are
+ * left to the kernel.
+ *
+ * Signals are held back meanwhile, as the kernel does for the length of a call on a file; those that a fault of the
+ * program's own memory raises are not.
+ */
+#include <string.h>
+
+#include "shim.h"
+
+#include <pthread.h>
+
+#define MOST 0x7ffff000u	/* the kernel cuts longer requests */
+
+void shim_enter(sigset_t *before)
+{
+	/* libc's own call leaves out the signals by which it cancels threads and changes user ids. */
+	uint64_t all = ~(uint64_t)0;
+
+	all &= ~(1ull << (SIGSEGV - 1) | 1ull << (SIGBUS - 1) | 1ull << (SIGILL - 1) | 1ull << (SIGFPE - 1) |
+		 1ull << (SIGTRAP - 1) | 1ull << (SIGSYS - 1));
+	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, before, sizeof(all));
+	shim_thread.inside++;
+}
+
+void shim_leave(const sigset_t *before)
+{
+	shim_thread.inside--;
+	syscall(SYS_rt_sigprocmask, SIG_SETMASK, before, NULL, sizeof(uint64_t));
+}
+
+static ssize_t move(struct hy_file *file, const struct shim_request *request, size_t bytes, off_t offset)
+{
+	const struct iovec *vectors = request->vectors;
+
+	if (request->count == 1)
+		return request->op == HY_READ ? hy_read(file, vectors->iov_base, bytes, offset)
+					      : hy_write(file, vectors->iov_base, bytes, offset);
+	return request->op == HY_READ ? hy_readv(file, vectors, request->count, offset)
+				      : hy_writev(file, vectors, request->count, offset);
+}
+
+static bool at_position(struct hy_file *file, const struct shim_request *request, off_t size, ssize_t *result)
+{
+	int fd = request->fd, failed;
+	size_t bytes = request->bytes < MOST ? request->bytes : MOST;
+	off_t start, end;
+	ssize_t got;
+
+	if (request->op == HY_READ) {
+		/* Beyond the end there is nothing to claim: no other thread may find the position there. */
+		start = k_lseek(fd, 0, SEEK_CUR);
+		if (start < 0 || start >= size)
+			return false;
+		if ((off_t)bytes > size - start) {
+			bytes = (size_t)(size - start);
+			if (bytes < shim.large || request->count != 1)
+				return false;
+		}
+	}
+	end = k_lseek(fd, (off_t)bytes, SEEK_CUR);
+	if (end < 0)
+		return false;
+	start = end - (off_t)bytes;
+	if (request->op == HY_READ && end > size) {	/* another thread was faster */
+		k_lseek(fd, -(off_t)bytes, SEEK_CUR);
+		return false;
+	}
+	got = move(file, request, bytes, start);
+	failed = errno;
+	if (got < (ssize_t)bytes)
+		k_lseek(fd, (got > 0 ? got : 0) - (off_t)bytes, SEEK_CUR);
+	errno = failed;
+	*result = got;
+	return true;
+}
+
+static bool guarded(const struct shim_request *request, ssize_t *result, enum hy_reason *why)
+{
+	struct stat about;
+	struct shim_box *box;
+	uint32_t alone = 0;
+	int flags;
+	bool done = true;
+
+	if (shim.pending)
+		shim_count_share();
+	*why = HY_OFF;
+	if (k_fstat(request->fd, &about) || (flags = k_getfl(request->fd)) < 0)
+		return false;
+	if (!S_ISREG(about.st_mode) || flags & O_PATH) {
+		*why = HY_UNSUPPORTED;
+		return false;
+	}
+	if ((flags & O_ACCMODE) == (request->op == HY_READ ? O_WRONLY : O_RDONLY))
+		return false;	/* EBADF */
+	if (flags & O_DIRECT)
+		*why = HY_CALLER;
+	else if (request->op == HY_WRITE && flags & O_APPEND)
+		*why = HY_APPEND;
+	else if (request->offset == HY_POSITION && !(shim_descriptors[request->fd] & SHIM_OWN))
+		*why = HY_SHARED;
+	else
+		*why = HY_REASONS;
+	if (*why != HY_REASONS)
+		return false;
+	box = shim_take(request->fd, &about, true, &alone);
+	if (!box) {
+		*why = alone & SHIM_MAPPED ? HY_MAPPED : HY_OFF;
+		return false;
+	}
+	if (request->offset == HY_POSITION)
+		done = at_position(box->file, request, about.st_size, result);
+	else
+		*result = move(box->file, request, request->bytes, request->offset);
+	if (!done)
+		*why = HY_SMALL;	/* met the end of the file */
+	flags = errno;
+	shim_put(box);
+	errno = flags;
+	return done;
+}
+
+bool shim_large(const struct shim_request *request, ssize_t *result, enum hy_reason *why)
+{
+	sigset_t before;
+	int saved = errno, failed;
+	bool done;
+
+	*why = HY_OFF;
+	if ((unsigned int)request->fd >= SHIM_DESCRIPTORS || shim_thread.inside || !shim_mine())
+		return false;
+	pthread_testcancel();	/* these calls are cancellation points; below this line nothing is */
+	shim_enter(&before);
+	done = guarded(request, result, why);
+	failed = errno;
+	shim_leave(&before);
+	errno = done && *result < 0 ? failed : saved;
+	return done;
+}
+
+/* The box of a descriptor that has one, for calls that move no data. Nothing is locked until shim_put(). */
+static struct shim_box *held(int fd)
+{
+	struct shim_box *box = NULL;
+	struct stat about;
+	sigset_t before;
+	uint32_t alone;
+	int saved = errno;
+
+	if (!shim_has_box(fd) || shim_thread.inside || !shim_mine())
+		return NULL;
+	shim_enter(&before);
+	if (!k_fstat(fd, &about))
+		box = shim_take(fd, &about, false, &alone);
+	shim_leave(&before);
+	errno = saved;
+	return box;
+}
+
+static void let_go(struct shim_box *box)
+{
+	int saved = errno;
+	sigset_t before;
+
+	shim_enter(&before);
+	shim_put(box);
+	shim_leave(&before);
+	errno = saved;
+}
+
+int shim_sync(int fd, bool data_only, int (*next)(int fd))
+{
+	struct shim_box *box = held(fd);
+	int done;
+
+	if (!box)
+		return next ? next(fd) : data_only ? k_fdatasync(fd) : k_fsync(fd);
+	done = hy_sync(box->file, data_only);
+	let_go(box);
+	return done;
+}
+
+int shim_truncate(int fd, off_t bytes)
+{
+	struct shim_box *box = held(fd);
+	int done;
+
+	if (!box)
+		return shim_next.ftruncate ? shim_next.ftruncate(fd, bytes) : k_ftruncate(fd, bytes);
+	done = hy_truncate(box->file, bytes);
+	let_go(box);
+	return done;
+}
