@@ -15,6 +15,7 @@ from whystall.prompts.render import FORMATS, fill, words
 from whystall.tools.contract.result import ToolResult
 
 if TYPE_CHECKING:
+    from whystall.tools.host.page_cache_data import Data as PageCache
     from whystall.tools.ranks.slow_node_data import AccusedRow, Data, EvidenceRow, NextCall
 
 _TEXT = FORMATS["txt"]
@@ -111,6 +112,14 @@ def _name(text: str) -> Safe:
     return _TEXT.name(short(text, _LONG))
 
 
+def _page_cache(data: PageCache, lang: Lang) -> list[Safe]:
+    said = words(lang)
+    found = [said["page_cache"]["verdicts"][code] for code in data.verdicts]
+    if not found:
+        return []
+    return [Safe(said["labels"]["verdict"] + said["marks"]["colon"] + said["marks"]["semicolon"].join(found))]
+
+
 _HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {
     "slow_node_check": _slow_node,
     "compare_runs": compared,
@@ -118,4 +127,5 @@ _HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {
     "flame_graph": flame_graphed,
     "flamegraph_diff": differed,
     "heat_map": heat_mapped,
+    "page_cache": _page_cache,
 }

@@ -56,6 +56,9 @@ _SAMPLED = {
     "direction": "directions",
     "what": "what_recurs",
     "reason": "cache_reasons",
+    "operations": "cache_operations",
+    "advice": "io_ways",
+    "operation": "io_operations",
 }
 _BLANK = re.compile(r"{(\w+)}")
 # Numbers of ranks: 0-3, 8
@@ -177,7 +180,7 @@ class Voice:
     def _metrics(self, finding: Any) -> list[Safe]:
         units, values = finding.spec.metrics, finding.metrics
         abnormal = finding.polarity.value == "abnormal"
-        wanted = _NORMAL if not abnormal else _FILE if finding.kind.startswith("file.") else units
+        wanted = _NORMAL if not abnormal else _FILE if finding.kind.startswith("file.slow") else units
         return [
             self.metric(n, values[n], units[n], finding.kind)
             for n in wanted

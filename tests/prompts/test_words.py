@@ -17,7 +17,7 @@ from whystall.prompts.render import LANGS, voice, words
 from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
-from whystall.tools.host import host_bound_remedies, host_bound_story
+from whystall.tools.host import host_bound_remedies, host_bound_story, page_cache_data, page_cache_files
 from whystall.tools.ranks import slow_node_data, verdict
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +72,17 @@ def test_every_reason_and_remedy_of_host_bound_has_words(lang: str) -> None:
     said = words(lang)
     assert said["reasons"].keys() == {*host_bound_story.CODES, "sync"}
     assert said["remedies"].keys() == set(host_bound_remedies.CODES)
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_every_code_of_the_page_cache_has_words(lang: str) -> None:
+    said = words(lang)
+    assert said["page_cache"]["verdicts"].keys() == set(get_args(page_cache_data.Verdict))
+    source = (ROOT / "tools/host/page_cache_files.py").read_text("utf-8")
+    told = set(re.findall(r'return "(\w+)"', source)) | set(re.findall(r'"(too_large\w*)"', source))
+    assert "others_refault" in told
+    assert told <= said["cache_reasons"].keys()
+    assert said["stall_kinds"].keys() == set(page_cache_files.RECLAIMS)
 
 
 @pytest.mark.parametrize("lang", LANGS)

@@ -32,6 +32,9 @@ _DRIVES_PCT = 20.0
 # A few readahead windows: less is noise of the host.
 _STREAM_BYTES = 32 << 20
 _RECLAIM_BYTES = 4 << 20
+# Read back, it keeps a fast disk busy for a noticeable time; and it is the rule, not the exception.
+_MUCH_BYTES = 256 << 20
+_MOST_PCT = 50.0
 # Of a stream, this share given back by itself leaves others their room.
 _GIVES_BACK_PCT = 80.0
 # What was lost before it was counted makes pages look less used than they were.
@@ -120,15 +123,21 @@ def _harm(use: Use, suffer: list[Use], candidates: list[Use], m: Measures) -> tu
         return "no_harm", None
     waits = [100 * s.total_ns / max(m.window_ns, 1) for s in m.stalls if _stalled_by(use, s, m)]
     worst = max(waits, default=0.0)
+    kswapd = (m.host.kswapd_cpu_pct or 0.0) if _short(m) else 0.0
     if suffer:
-        share = max(v.refault_pct or 0.0 for v in suffer)
-        return "others_refault", max(severity(worst), severity(share / 2), key=lambda s: s.rank)
+        grave = max([severity(worst), severity(kswapd / 2), *(grade(v, m) for v in suffer)], key=lambda g: g.rank)
+        return "others_refault", grave
     if worst >= STALL_PCT:
         return "stalls", severity(worst)
-    kswapd = m.host.kswapd_cpu_pct or 0.0
-    if _short(m) and kswapd >= KSWAPD_PCT and use.reclaimed * m.page >= _RECLAIM_BYTES:
+    if kswapd >= KSWAPD_PCT and use.reclaimed * m.page >= _RECLAIM_BYTES:
         return "kswapd", severity(kswapd / 2)
     return "no_harm", None
+
+
+def grade(use: Use, m: Measures) -> Severity:
+    """How bad it is to have read so much back: what it cost in time is not known from pages alone."""
+    much = use.back * m.page >= _MUCH_BYTES and (use.refault_pct or 0.0) >= _MOST_PCT
+    return Severity.MAJOR if much else Severity.MINOR
 
 
 def _stalled_by(use: Use, stall: Stall, m: Measures) -> bool:
@@ -169,17 +178,19 @@ def file_findings(judged: Judged, m: Measures, mine: Callable[[int], bool], *, s
             found.append(_finding("cache.streaming", stream.use, m, stream.bad, stream.harm))
     found = found[: 2 * _FINDINGS]
     for use, why in judged.thrash[:_FINDINGS]:
-        found.append(_finding("cache.thrash", use, m, severity((use.refault_pct or 0.0) / 2), why))
+        found.append(_finding("cache.thrash", use, m, grade(use, m), why))
     return found
 
 
 def use_findings(judged: Judged, m: Measures, mine: Callable[[int], bool]) -> list[Finding]:
-    """Per process that is asked about, what it does with the cache as a whole; abnormal where one of its files is."""
-    bad = {s.use.pid for s in judged.accused} | {u.pid for u, _ in judged.thrash} | {u.pid for u in judged.victims}
+    """Per process that is asked about, how it fares as a whole: abnormal where others push out what it uses; nothing of
+    one that is accused itself."""
+    accused = {s.use.pid for s in judged.accused} | {u.pid for u, _ in judged.thrash}
+    victims = {u.pid: u for u in judged.victims}
     found = []
     for use in by_process(m):
-        if use.pid > 0 and mine(use.pid) and (use.touched or use.added or use.dirtied):
-            hurt = Severity.MINOR if use.pid in bad else None
+        if use.pid > 0 and mine(use.pid) and use.pid not in accused and (use.touched or use.added or use.dirtied):
+            hurt = grade(use, m) if use.pid in victims else None
             found.append(_finding("cache.use", use, m, hurt, ""))
     return found[:_FINDINGS]
 

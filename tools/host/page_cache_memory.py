@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.host.grading import severity
-from whystall.tools.host.page_cache_files import KSWAPD_PCT, RECLAIMS, STALL_PCT, Judged
+from whystall.tools.host.page_cache_files import KSWAPD_PCT, RECLAIMS, STALL_PCT, Judged, grade
 from whystall.tools.host.page_cache_measures import Cgroup, Measures
 from whystall.tools.recording.target import Target
 
@@ -40,7 +40,7 @@ def _limit(c: Cgroup, m: Measures, judged: Judged, target: Target, *, sure: bool
     bad = None
     if full and hit and _host_has_room(m) and (inside or not streams):
         if inside:
-            bad = severity(max(worst, psi, max(u.refault_pct or 0.0 for u in inside) / 2))
+            bad = max([severity(max(worst, psi)), *(grade(u, m) for u in inside)], key=lambda g: g.rank)
         elif worst >= STALL_PCT or psi >= _PSI_PCT:
             bad = severity(max(worst, psi))
     suffers = bool(inside) or worst >= STALL_PCT or psi >= _PSI_PCT or bool(streams)
