@@ -104,6 +104,7 @@ BLIND_SPOTS = frozenset(
         "profile_outside",  # parts of a profile lie outside of the trace's time; detail: how many
         "samples_untimed",  # samples without an instant, of which no place in time is known; detail: how many
         "cache_untracked",  # pages whose touches were not followed, only counted; detail: how many of how many
+        "less_told",  # what would have told more is not in the recording; detail: which collector
         "residency_cut",  # open files that were not asked for their cached pages; detail: how many
         "samples_outside",  # samples far from all others in time, left out; detail: how many
         "python_frames",  # Python processes whose frames could not be walked; detail: why, and which

@@ -12,7 +12,14 @@ from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.host.page_cache_cpu import SAMPLES, cpu_findings, cpu_rows
 from whystall.tools.host.page_cache_data import Data, FileRow, ProcessRow, StallRow, Verdict
-from whystall.tools.host.page_cache_files import RECLAIMS, by_process, file_findings, judge_files, use_findings
+from whystall.tools.host.page_cache_files import (
+    PUSHED_OUT,
+    RECLAIMS,
+    by_process,
+    file_findings,
+    judge_files,
+    use_findings,
+)
 from whystall.tools.host.page_cache_measures import CACHE, RESIDENCY, Measures, Stall, Use, measure
 from whystall.tools.host.page_cache_memory import memory_findings
 from whystall.tools.host.page_cache_stalls import LOCK, THROTTLE, stall_findings
@@ -92,7 +99,11 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 def _verdicts(
     found: list[Finding], m: Measures, mine: Callable[[int], bool], *, sure: bool, seen: int
 ) -> list[Verdict]:
-    bad = [_VERDICTS[f.kind] for f in found if f.polarity is Polarity.ABNORMAL and f.kind in _VERDICTS]
+    bad = [
+        _VERDICTS[f.kind]
+        for f in found
+        if f.polarity is Polarity.ABNORMAL and f.kind in _VERDICTS and f.attributes.get("reason") != PUSHED_OUT
+    ]
     if bad:
         return list(dict.fromkeys(bad))
     if not sure:
@@ -104,7 +115,7 @@ def _verdicts(
 
 
 def _not_seen(recording: Recording, m: Measures) -> list[tuple[str, str]]:
-    spots = [("no_engine", name) for name in ("proc", RESIDENCY) if not recording.has(name)]
+    spots = [("less_told", name) for name in ("proc", RESIDENCY) if not recording.has(name)]
     if m.untracked:
         spots.append(("cache_untracked", f"{m.untracked} of {m.untracked + m.followed} pages"))
     return spots

@@ -40,6 +40,7 @@ _GIVES_BACK_PCT = 80.0
 # What was lost before it was counted makes pages look less used than they were.
 _LOST = 0.01
 _FINDINGS = 5
+PUSHED_OUT = "pushed_out"
 RECLAIMS = ("direct_reclaim", "cgroup_reclaim", "throttled_reclaim")
 
 
@@ -170,14 +171,16 @@ def _thrashes(use: Use, again: list[Use], m: Measures) -> str:
 
 
 def file_findings(judged: Judged, m: Measures, mine: Callable[[int], bool], *, sure: bool) -> list[Finding]:
-    """Findings about streams and sets that do not fit: all that do harm, whoever makes them, and of the processes that
-    are asked about (`mine`) those that do none. `sure`: everything was seen, so that normal may be said."""
+    """Findings about streams, sets that do not fit, and sets that would fit but are pushed out: all that do or suffer
+    harm, whoever they are, and of the processes that are asked about (`mine`) the streams that do none. `sure`:
+    everything was seen, so that normal may be said."""
     found = []
     for stream in sorted(judged.streams, key=lambda s: (s.bad is None, -s.use.added)):
         if stream.bad is not None or (sure and mine(stream.use.pid)):
             found.append(_finding("cache.streaming", stream.use, m, stream.bad, stream.harm))
     found = found[: 2 * _FINDINGS]
-    for use, why in judged.thrash[:_FINDINGS]:
+    returns = [*judged.thrash, *((victim, PUSHED_OUT) for victim in judged.victims)]
+    for use, why in returns[: 2 * _FINDINGS]:
         found.append(_finding("cache.thrash", use, m, grade(use, m), why))
     return found
 

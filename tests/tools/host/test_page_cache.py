@@ -40,7 +40,9 @@ def test_a_stream_that_pushes_out_a_neighbour_is_named_with_its_file() -> None:
     assert found.metrics["of_added_pct"] == pytest.approx(100 * 4000 / 4100)
     assert found.metrics["added_bytes"] == 4000 << 20
     assert found.metrics["hit_pct"] == 0
-    assert "cache.thrash" not in abnormal(judged)  # the neighbour's set would fit, were it not for the stream
+    victim = abnormal(judged)["cache.thrash"]  # the neighbour's set would fit, were it not for the stream
+    assert (victim.subject.path, victim.subject.pid, victim.attributes["reason"]) == (HOT, OTHER, "pushed_out")
+    assert victim.metrics["refault_pct"] == 100
 
 
 def test_the_neighbour_that_streams_is_named_to_the_one_who_suffers() -> None:
@@ -48,7 +50,7 @@ def test_the_neighbour_that_streams_is_named_to_the_one_who_suffers() -> None:
     judged = cache.judged()
     found = abnormal(judged)
     assert found["cache.streaming"].subject.pid == OTHER
-    assert "cache.thrash" not in found
+    assert found["cache.thrash"].attributes["reason"] == "pushed_out"
     assert found["cache.use"].subject.pid == PID
 
 
@@ -279,22 +281,22 @@ def test_a_recording_made_before_memory_was_read_is_judged_without_it() -> None:
     judged = page_cache.judge(older, page_cache.Params(pid=PID))
     assert judged.data.verdicts == ["streaming"]
     assert judged.data.cgroups == []
-    assert ("no_engine", "residency") in judged.not_seen
+    assert ("less_told", "residency") in judged.not_seen
 
 
 def test_without_counters_the_pages_still_tell() -> None:
     recording = rereading(streaming(), back=100).build(without=["proc", "residency", "samples"])
     judged = page_cache.judge(recording, page_cache.Params(pid=PID))
     assert judged.data.host.kswapd_cpu_pct is None
-    assert ("no_engine", "proc") in judged.not_seen
+    assert ("less_told", "proc") in judged.not_seen
 
 
 def test_the_whole_host_names_everybody() -> None:
     cache = rereading(streaming(pid=OTHER).short(3200), pid=PID, back=100)
     recording = cache.build(target=Target(everything=True))
     judged = page_cache.judge(recording, page_cache.Params())
-    named = {f.subject.pid: f.kind for f in judged.findings if f.subject.pid}
-    assert named == {PID: "cache.use", OTHER: "cache.streaming"}
+    named = {(f.subject.pid, f.kind) for f in judged.findings if f.subject.pid}
+    assert named == {(PID, "cache.thrash"), (PID, "cache.use"), (OTHER, "cache.streaming")}
     assert all(row.in_target for row in judged.data.processes)
 
 
