@@ -15,7 +15,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "src"
 OBJECTS = Path(__file__).resolve().parent / "objects"
-ENGINE = ("policy.c", "counters.c", "pressure.c", "residency.c", "bounce.c", "direct.c", "file.c", "engine.c")
+ENGINE = ("policy.c", "counters.c", "pressure.c", "residency.c", "history.c", "passing.c", "bounce.c", "direct.c", "file.c", "engine.c")
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "libwhystall_hybrid.so": ENGINE,
     "libwhystall_hybrid_preload.so": (*ENGINE, "shim*.c"),

@@ -100,7 +100,12 @@ int hy_direct_get(struct hy_file *file)
 	}
 	if (fd < 0 && !(file->flags & HY_F_UNSUPPORTED)) {
 		snprintf(path, sizeof(path), "/proc/self/fd/%d", file->fd);
-		fd = hy_own_fd_take(&file->direct, k_open(path, (file->open_flags & keep) | O_DIRECT | O_CLOEXEC, 0));
+		fd = k_open(path, (file->open_flags & keep) | O_DIRECT | O_CLOEXEC, 0);
+		/*
+		 * Closing any descriptor of a file ends the process's POSIX locks on it, and moving one closes one: so
+		 * only in programs that may count on numbers, where the shim keeps us from locked files.
+		 */
+		fd = hy_own_fd_take(&file->direct, fd, file->adopted ? HY_FD_LEAST : 3);
 		if (fd < 0) {
 			/* refused (EINVAL), not allowed any more (EACCES), no /proc (ENOENT), too many open (EMFILE) */
 			if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != EINTR)

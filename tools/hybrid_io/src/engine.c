@@ -46,7 +46,9 @@ static ssize_t plain(struct hy_file *file, enum hy_op op, const struct iovec *ve
 		got = read ? k_preadv(fd, vectors, count, offset) : k_pwritev(fd, vectors, count, offset);
 	}
 	hy_count(file->by, op, reason, got > 0 ? (uint64_t)got : 0);
-	if (got < 0)
+	if (got > 0)
+		hy_passing(file, op, offset, (uint64_t)got);
+	else if (got < 0)
 		hy_count_error();
 	return got;
 }
@@ -183,7 +185,7 @@ static bool read_range(struct request *request, uint64_t bytes, enum hy_reason r
 
 	if (reason == HY_CALLER || file->policy.mode == HY_ALWAYS_DIRECT)
 		return direct(request, bytes, reason);
-	resident = hy_resident(file->fd, request->offset, bytes);
+	resident = hy_resident(file->fd, request->offset, bytes, NULL);
 	if (resident < 0 || (uint64_t)resident >= bytes)
 		return buffered(request, bytes, HY_RESIDENT);
 	if (!resident)
@@ -194,7 +196,7 @@ static bool read_range(struct request *request, uint64_t bytes, enum hy_reason r
 
 		while (run < bytes) {
 			uint64_t part = bytes - run < PIECE ? bytes - run : PIECE;
-			bool in = hy_resident(file->fd, request->offset + run, part) >= (int64_t)part;
+			bool in = hy_resident(file->fd, request->offset + run, part, NULL) >= (int64_t)part;
 
 			if (run && in != here)
 				break;
@@ -241,6 +243,8 @@ static ssize_t cut(struct hy_file *file, enum hy_op op, const struct iovec *vect
 
 	hy_count_tally(file->by, op, main_part(&request.tally, reason), &request.tally);
 	hy_pressure_moved(request.done);
+	if (op == HY_READ)
+		hy_history_note(file->inode, HY_NOTE_READ, offset, request.done, file_bytes);
 	if (request.done || !request.failed) {
 		errno = before;
 		return (ssize_t)request.done;
@@ -291,6 +295,9 @@ static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *ve
 
 		if (left < bytes)
 			request.bytes = left;
+		request.rest_bytes = left;
+		if (left)
+			request.reread_bytes = hy_history_reread(file->inode, (uint64_t)at, request.bytes);
 	}
 	hy_pressure_get(&file->policy, &pressure);
 	choice = hy_choose(&file->policy, &request, &pressure);
@@ -299,16 +306,20 @@ static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *ve
 		choice = (struct hy_choice){ HY_BUFFERED, HY_SMALL };	/* not one whole block in it */
 	if (choice.way == HY_DIRECT) {
 		got = cut(file, op, vectors, count, bytes, (uint64_t)at, request.file_bytes, choice.reason);
-		if (positioned && got > 0)
+		if (positioned && got > 0) {
 			k_lseek(file->fd, at + got, SEEK_SET);
+			hy_passing_seek(file, (uint64_t)(at + got));
+		}
 		if (locked)
 			pthread_mutex_unlock(&file->position);
 		return got;
 	}
 	if (locked)
 		pthread_mutex_unlock(&file->position);
-	hy_pressure_moved(request.bytes);
-	return plain(file, op, vectors, count, offset, choice.reason);
+	got = plain(file, op, vectors, count, offset, choice.reason);
+	if (got > 0 && (choice.reason == HY_REREAD || choice.reason == HY_ROOM))
+		hy_history_note(file->inode, HY_NOTE_KEPT, (uint64_t)at, (uint64_t)got, request.file_bytes);
+	return got;
 }
 
 static ssize_t one(struct hy_file *file, enum hy_op op, void *data, size_t bytes, off_t offset)

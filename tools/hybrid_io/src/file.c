@@ -14,35 +14,7 @@ static void each_is_shared(void)
 		__atomic_fetch_or(&file->flags, HY_F_SHARED, __ATOMIC_RELAXED);
 }
 
-/* Parent and child share positions from here on. */
-static void before_fork(void)
-{
-	pthread_mutex_lock(&files_lock);
-	each_is_shared();
-}
-
-static void in_parent(void)
-{
-	pthread_mutex_unlock(&files_lock);
-}
-
-static void in_child(void)
-{
-	pthread_mutex_init(&files_lock, NULL);
-	for (struct hy_file *file = files; file; file = file->next) {
-		/* threads that held these are not here */
-		hy_file_locks(file);
-	}
-	hy_counters_forked();
-	hy_pressure_forked();
-}
-
-__attribute__((constructor)) static void start(void)
-{
-	pthread_atfork(before_fork, in_parent, in_child);
-}
-
-void hy_file_locks(struct hy_file *file)
+static void locks(struct hy_file *file)
 {
 	pthread_mutexattr_t kind;
 
@@ -52,6 +24,37 @@ void hy_file_locks(struct hy_file *file)
 	pthread_mutex_init(&file->position, &kind);
 	pthread_mutex_init(&file->opening, &kind);
 	pthread_mutexattr_destroy(&kind);
+}
+
+/* Parent and child share positions from here on. The order is that in which the engine takes these locks. */
+static void before_fork(void)
+{
+	pthread_mutex_lock(&files_lock);
+	hy_pressure_before_fork();
+	hy_history_lock();
+	each_is_shared();
+}
+
+static void in_parent(void)
+{
+	hy_history_unlock();
+	hy_pressure_forked(false);
+	pthread_mutex_unlock(&files_lock);
+}
+
+static void in_child(void)
+{
+	for (struct hy_file *file = files; file; file = file->next)
+		locks(file);	/* threads that held these are not here */
+	hy_counters_forked();
+	hy_history_unlock();
+	hy_pressure_forked(true);
+	pthread_mutex_unlock(&files_lock);
+}
+
+__attribute__((constructor)) static void start(void)
+{
+	pthread_atfork(before_fork, in_parent, in_child);
 }
 
 static struct hy_file *look_after(int fd, int flags, bool adopted, bool direct, const struct hy_policy *policy)
@@ -70,8 +73,10 @@ static struct hy_file *look_after(int fd, int flags, bool adopted, bool direct, 
 	file->dev = about.st_dev;
 	file->ino = about.st_ino;
 	file->policy = *policy;
-	hy_file_locks(file);
+	locks(file);
 	hy_direct_learn(file, &about);
+	file->inode = hy_history_attach(&about);
+	hy_passing_start(file, adopted ? (uint64_t)k_lseek(fd, 0, SEEK_CUR) : 0);
 	if (!file->direct_align)
 		file->flags |= HY_F_UNSUPPORTED;
 	if (flags & O_APPEND)
@@ -142,13 +147,15 @@ struct hy_file *hy_adopt(int fd, const struct hy_policy *policy)
 
 int hy_close(struct hy_file *file)
 {
-	int failed = file->pending_errno;
+	int failed = 0;
 
+	hy_passing_close(file);
 	pthread_mutex_lock(&files_lock);
 	*file->link = file->next;
 	if (file->next)
 		file->next->link = file->link;
 	pthread_mutex_unlock(&files_lock);
+	hy_history_detach(file->inode);
 	hy_direct_close(file);
 	if (!file->adopted && k_close(file->fd) && !failed)
 		failed = errno;
@@ -162,6 +169,19 @@ int hy_close(struct hy_file *file)
 	return -1;
 }
 
+/* Visits the other files until one says that it is enough; false where somebody else is at the list. */
+bool hy_file_each_other(struct hy_file *mine, bool (*visit)(struct hy_file *file))
+{
+	bool enough = false;
+
+	if (pthread_mutex_trylock(&files_lock))
+		return false;
+	for (struct hy_file *file = files; file && !enough; file = file->next)
+		enough = file != mine && visit(file);
+	pthread_mutex_unlock(&files_lock);
+	return enough;
+}
+
 int hy_fileno(const struct hy_file *file)
 {
 	return file->fd;
@@ -172,6 +192,8 @@ off_t hy_seek(struct hy_file *file, off_t offset, int whence)
 	bool locked = !pthread_mutex_lock(&file->position);
 	off_t at = k_lseek(file->fd, offset, whence);
 
+	if (at >= 0)
+		hy_passing_seek(file, (uint64_t)at);
 	if (locked)
 		pthread_mutex_unlock(&file->position);
 	return at;
@@ -184,13 +206,8 @@ int hy_truncate(struct hy_file *file, off_t bytes)
 
 int hy_sync(struct hy_file *file, int data_only)
 {
-	int failed = __atomic_exchange_n(&file->pending_errno, 0, __ATOMIC_RELAXED);
 	int done = data_only ? k_fdatasync(file->fd) : k_fsync(file->fd);
 
-	if (!done && failed) {
-		errno = failed;
-		done = -1;
-	}
 	if (done)
 		hy_count_error();
 	return done;
@@ -203,7 +220,7 @@ void hy_mark(struct hy_file *file, uint32_t flags)
 
 int hy_status(const struct hy_file *file, struct hy_status *status)
 {
-	int64_t resident = hy_resident(file->fd, 0, INT64_MAX);
+	int64_t resident = hy_resident(file->fd, 0, INT64_MAX, NULL);
 
 	memset(status, 0, sizeof(*status));
 	status->flags = __atomic_load_n(&file->flags, __ATOMIC_ACQUIRE);
@@ -212,6 +229,7 @@ int hy_status(const struct hy_file *file, struct hy_status *status)
 		status->direct_align = file->direct_align;
 		status->memory_align = file->memory_align;
 	}
+	status->own_bytes = hy_history_own(file->inode);
 	status->cached_bytes = resident > 0 ? (uint64_t)resident : 0;
 	for (int op = 0; op < HY_OPS; op++) {
 		for (int reason = 0; reason < HY_REASONS; reason++) {

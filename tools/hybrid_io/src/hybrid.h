@@ -34,6 +34,7 @@ enum hy_reason {
 	HY_SMALL,		/* below the size at which direct is worth its price */
 	HY_RESIDENT,		/* a read whose pages are in the cache: copied from there */
 	HY_REREAD,		/* read before and it fits below the limit: kept in the cache */
+	HY_ROOM,		/* a read of a file that is small beside the room left: kept from the first time on */
 	HY_EDGE,		/* the unaligned head or tail of a request whose middle went direct */
 	HY_UNSUPPORTED,		/* the file system, or the kind of file, cannot do direct I/O */
 	HY_APPEND,		/* O_APPEND: only the kernel knows where it will be written */
@@ -62,6 +63,7 @@ struct hy_policy {
 	uint64_t refresh_bytes;		/* or how much may have been written and read since */
 	uint32_t keep_reread;		/* 1: what is read again, and fits, stays buffered */
 	uint32_t pad;
+	uint64_t keep_file_bytes;	/* files up to this that fit in half of the room left are read buffered; 0: none */
 };
 
 /* HY_AUTO: by the policy. The other two are for measuring: everything that can be goes one way. */
@@ -74,6 +76,7 @@ struct hy_request {
 	uint64_t bytes;
 	uint64_t file_bytes;		/* size of the file */
 	uint64_t reread_bytes;		/* of this request: how much was read before by this process */
+	uint64_t rest_bytes;		/* of the file: from the start of this request to its end */
 };
 #define HY_F_CALLER_DIRECT	1u	/* opened with O_DIRECT */
 #define HY_F_UNSUPPORTED	2u
@@ -88,7 +91,7 @@ struct hy_pressure {
 	uint64_t cached_bytes;		/* file pages of the cgroup (of the host, where it has no limit) */
 	uint64_t active_bytes;		/* of these, used more than once lately (the kernel's active list) */
 	uint64_t other_bytes;		/* what is no file page and cannot make room: anonymous, kernel, shmem */
-	uint64_t own_bytes;		/* of the cached, put there by this process through this engine, as far as known */
+	uint64_t own_bytes;		/* kept in the cache by this engine, and not used again yet (so not active) */
 	uint64_t read_at_ns;
 	uint32_t cgroup_version;	/* 0: no memory cgroup found, the host's numbers */
 	uint32_t pad;
@@ -147,7 +150,7 @@ HY_API void hy_mark(struct hy_file *file, uint32_t flags);	/* HY_F_SHARED, HY_F_
 struct hy_status {
 	uint64_t direct_align, memory_align;	/* bytes; 0: direct I/O is not possible */
 	uint64_t cached_bytes;			/* resident pages of the file (cachestat(2), else an estimate) */
-	uint64_t own_bytes;			/* put there through this engine, not yet given back */
+	uint64_t own_bytes;			/* put there through this engine by this process, not yet given back */
 	uint32_t flags;				/* HY_F_* */
 	uint32_t unsupported_errno;		/* why direct I/O is not possible */
 	struct hy_count by[HY_OPS][HY_REASONS];

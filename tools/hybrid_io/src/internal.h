@@ -26,6 +26,8 @@ static inline enum hy_way hy_way_of(enum hy_reason reason)
 	return reason >= HY_CALLER ? HY_DIRECT : HY_BUFFERED;
 }
 
+struct hy_file;
+
 /* policy.c */
 bool hy_policy_ok(const struct hy_policy *policy);
 bool hy_under_pressure(const struct hy_policy *policy, const struct hy_pressure *pressure);
@@ -37,7 +39,8 @@ struct hy_own_fd {
 	ino_t ino;
 };
 
-int hy_own_fd_take(struct hy_own_fd *own, int fd);	/* moves it out of the way; takes over fd in any case */
+#define HY_FD_LEAST 500
+int hy_own_fd_take(struct hy_own_fd *own, int fd, int least);	/* takes over fd in any case */
 bool hy_own_fd_valid(const struct hy_own_fd *own);
 void hy_own_fd_close(struct hy_own_fd *own);
 
@@ -61,7 +64,8 @@ static inline void hy_add(uint64_t *counter, uint64_t value)
 /* pressure.c: what is known, refreshed where the policy calls it too old. */
 void hy_pressure_get(const struct hy_policy *policy, struct hy_pressure *pressure);
 void hy_pressure_moved(uint64_t bytes);			/* so much was read or written since */
-void hy_pressure_forked(void);
+void hy_pressure_forked(bool child);
+void hy_pressure_before_fork(void);
 uint64_t hy_now_ns(void);
 
 /* bounce.c: aligned memory for callers whose own is not. */
@@ -70,8 +74,44 @@ void *hy_bounce_get(void);				/* NULL: no memory */
 void hy_bounce_put(void *memory);
 bool hy_reachable(const void *data, size_t bytes, bool write);	/* touching it cannot fault fatally */
 
+/* history.c: what this process did with a file, across close and open. NULL inodes are allowed everywhere. */
+struct hy_inode;
+enum hy_note {
+	HY_NOTE_READ,		/* read, and not put into the cache by that */
+	HY_NOTE_KEPT,		/* read into the cache, to stay there */
+	HY_NOTE_ONCE,		/* read into the cache in passing */
+	HY_NOTE_STREAM,		/* the same of a file too large to stay: even if it was read before */
+	HY_NOTE_WRITTEN,	/* written into the cache in passing */
+};
+struct hy_inode *hy_history_attach(const struct stat *about);
+void hy_history_detach(struct hy_inode *inode);
+uint64_t hy_history_reread(struct hy_inode *inode, uint64_t offset, uint64_t bytes);
+void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset, uint64_t bytes, uint64_t file_bytes);
+bool hy_history_droppable(struct hy_inode *inode, uint64_t most, uint64_t *offset, uint64_t *bytes);
+void hy_history_again(struct hy_inode *inode, uint64_t offset, uint64_t bytes);
+uint64_t hy_history_own(struct hy_inode *inode);
+uint64_t hy_history_kept(void);
+void hy_history_expire(void);
+void hy_history_lock(void);				/* around fork */
+void hy_history_unlock(void);
+
+/* passing.c: small requests that stream through the cache, and what they leave there. */
+struct hy_run {
+	uint64_t small;		/* bytes moved at the position since it was last known */
+	uint64_t known;		/* the position then */
+	uint64_t start, end;	/* of requests with offsets of their own that follow each other */
+};
+struct hy_inflow {		/* what the thread had the device read, to tell own pages from those that were there */
+	int64_t thread;
+	uint64_t seen, credit;
+};
+void hy_passing_start(struct hy_file *file, uint64_t position);
+void hy_passing_seek(struct hy_file *file, uint64_t position);
+void hy_passing(struct hy_file *file, enum hy_op op, off_t offset, uint64_t bytes);
+void hy_passing_close(struct hy_file *file);
+
 /* residency.c */
-int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes);	/* bytes in the cache; -1: not known */
+int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes, uint64_t *unclean);	/* -1: not known */
 
 /* A place in a row of buffers. */
 struct hy_cursor {
@@ -96,8 +136,7 @@ static inline size_t hy_cursor_run(const struct hy_cursor *cursor)
 }
 
 /* file.c */
-struct hy_file;
-void hy_file_locks(struct hy_file *file);
+bool hy_file_each_other(struct hy_file *mine, bool (*visit)(struct hy_file *file));
 
 /* direct.c */
 struct hy_file {
@@ -118,7 +157,9 @@ struct hy_file {
 	uint32_t unsupported_errno;
 	uint32_t refused;		/* in a row */
 
-	int pending_errno;		/* of writing back on our own account: told at sync or close */
+	struct hy_inode *inode;		/* NULL: not remembered */
+	struct hy_run runs[HY_OPS];
+	struct hy_inflow inflow;
 	struct hy_count by[HY_OPS][HY_REASONS];
 	struct hy_file *next, **link;	/* all files of the process */
 };

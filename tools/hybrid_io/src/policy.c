@@ -25,6 +25,7 @@ void hy_policy_default(struct hy_policy *policy)
 		.refresh_ns = 20 * 1000 * 1000,
 		.refresh_bytes = 16 * MIB,
 		.keep_reread = 1,
+		.keep_file_bytes = 64 * MIB,
 	};
 }
 
@@ -41,15 +42,29 @@ bool hy_under_pressure(const struct hy_policy *policy, const struct hy_pressure 
 }
 
 /*
- * Whether this and the rest of the file could stay in the cache. Most caches are full, of pages that were used once:
- * those may be pushed out. What was used more than once, and what this process itself keeps, may not.
+ * Whether a file that is read again could stay in the cache. Most caches are full, of pages that were used once: those
+ * may be pushed out. What was used more than once, and what this process keeps already, may not.
  */
 static bool fits(const struct hy_request *request, const struct hy_policy *policy, const struct hy_pressure *pressure)
 {
 	double room = policy->direct_share * (double)pressure->limit_bytes;
-	uint64_t kept = pressure->active_bytes > pressure->own_bytes ? pressure->active_bytes : pressure->own_bytes;
+	double used = (double)pressure->active_bytes + (double)pressure->own_bytes;
 
-	return (double)request->file_bytes <= room && (double)kept + (double)request->bytes <= room;
+	if (used > (double)pressure->cached_bytes)
+		used = (double)pressure->cached_bytes;
+	return (double)request->file_bytes <= room && used + (double)request->bytes <= room;
+}
+
+/*
+ * Whether a file is so small beside the room left that nobody loses by keeping it: reading it twice from the device
+ * would cost more than the copies, and whether it will be read again is not known the first time.
+ */
+static bool small_file(const struct hy_request *request, const struct hy_policy *policy,
+		       const struct hy_pressure *pressure)
+{
+	double room = policy->direct_share * (double)pressure->limit_bytes - (double)pressure->cached_bytes;
+
+	return request->file_bytes <= policy->keep_file_bytes && 2 * (double)request->rest_bytes <= room;
 }
 
 static struct hy_choice choice(enum hy_reason reason)
@@ -83,6 +98,8 @@ struct hy_choice hy_choose(const struct hy_policy *policy, const struct hy_reque
 	if (read && policy->keep_reread && request->reread_bytes * 2 > request->bytes &&
 	    fits(request, policy, pressure))
 		return choice(HY_REREAD);
+	if (read && small_file(request, policy, pressure))
+		return choice(HY_ROOM);
 	if (request->bytes >= threshold)
 		return choice(HY_SIZE);
 	if (hy_under_pressure(policy, pressure))

@@ -39,20 +39,22 @@ static struct {
 	.meminfo.fd = -1,
 };
 
-/* Out of the way of programs that count on low numbers. */
-int hy_own_fd_take(struct hy_own_fd *own, int fd)
+/* Out of the way of programs that count on low numbers: to `least` or above, as far as the limit allows. */
+int hy_own_fd_take(struct hy_own_fd *own, int fd, int least)
 {
 	struct stat about;
-	int high;
+	int high = fd;
 
 	if (fd < 0)
 		return -1;
-	high = k_dup_above(fd, 500);
-	if (high < 0)
-		high = k_dup_above(fd, 3);
-	k_close(fd);
-	if (high < 0)
-		return -1;
+	if (fd < least) {
+		high = k_dup_above(fd, least);
+		if (high < 0)
+			high = k_dup_above(fd, 3);
+		k_close(fd);
+		if (high < 0)
+			return -1;
+	}
 	if (k_fstat(high, &about)) {
 		k_close(high);
 		return -1;
@@ -257,7 +259,7 @@ static void open_in(struct hy_own_fd *own, const char *directory, const char *na
 
 	own->fd = -1;
 	if ((size_t)snprintf(path, sizeof(path), "%s/%s", directory, name) < sizeof(path))
-		hy_own_fd_take(own, k_open(path, O_RDONLY | O_CLOEXEC, 0));
+		hy_own_fd_take(own, k_open(path, O_RDONLY | O_CLOEXEC, 0), HY_FD_LEAST);
 }
 
 static void watch(const char *directory, uint64_t limit)
@@ -366,7 +368,7 @@ static void look(const struct hy_policy *policy, struct hy_pressure *pressure)
 
 	*pressure = (struct hy_pressure){ .cgroup_limit_bytes = UINT64_MAX, .read_at_ns = now };
 	if (!hy_own_fd_valid(&state.meminfo))
-		hy_own_fd_take(&state.meminfo, k_open("/proc/meminfo", O_RDONLY | O_CLOEXEC, 0));
+		hy_own_fd_take(&state.meminfo, k_open("/proc/meminfo", O_RDONLY | O_CLOEXEC, 0), HY_FD_LEAST);
 	if (read_text(&state.meminfo, state.text, sizeof(state.text))) {
 		number_of(state.text, "MemTotal:", &total);
 		number_of(state.text, "MemFree:", &free_kib);
@@ -382,6 +384,7 @@ static void look(const struct hy_policy *policy, struct hy_pressure *pressure)
 
 	if (!state.found_ns || now - state.found_ns > MOVED_NS) {
 		find_levels(pressure->memory_bytes);
+		hy_history_expire();
 		state.found_ns = now;
 	}
 	for (uint32_t i = 0; i < state.levels; i++) {
@@ -412,6 +415,7 @@ static void look_and_tell(const struct hy_policy *policy, struct hy_pressure *pr
 	int before = errno;
 
 	look(policy, pressure);
+	pressure->own_bytes = hy_history_kept();
 	pthread_mutex_lock(&state.known_lock);
 	state.known = *pressure;
 	pthread_mutex_unlock(&state.known_lock);
@@ -438,6 +442,7 @@ void hy_pressure_get(const struct hy_policy *policy, struct hy_pressure *pressur
 		*pressure = state.known;
 		pthread_mutex_unlock(&state.known_lock);
 	}
+	pressure->own_bytes = hy_history_kept();
 	/* shares are the policy's of this file, the numbers everybody's */
 	limit_to(policy, pressure, pressure->cgroup_limit_bytes < pressure->memory_bytes ?
 		 pressure->cgroup_limit_bytes : pressure->memory_bytes);
@@ -459,11 +464,19 @@ void hy_pressure_moved(uint64_t bytes)
 	__atomic_fetch_add(&state.moved, bytes, __ATOMIC_RELAXED);
 }
 
-/* In a child: locks may have been held by threads that are not here. What is open stays. */
-void hy_pressure_forked(void)
+/* Around fork, so that no other thread is in the middle of it. What is open stays open in the child. */
+void hy_pressure_before_fork(void)
 {
-	pthread_mutex_init(&state.lock, NULL);
-	pthread_mutex_init(&state.known_lock, NULL);
-	state.found_ns = 0;
-	state.known.read_at_ns = 0;
+	pthread_mutex_lock(&state.lock);
+	pthread_mutex_lock(&state.known_lock);
+}
+
+void hy_pressure_forked(bool child)
+{
+	if (child) {
+		state.found_ns = 0;
+		state.known.read_at_ns = 0;
+	}
+	pthread_mutex_unlock(&state.known_lock);
+	pthread_mutex_unlock(&state.lock);
 }

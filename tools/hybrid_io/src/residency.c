@@ -27,8 +27,11 @@ static int64_t by_mapping(int fd, uint64_t offset, uint64_t bytes)
 	return (int64_t)(total * page);
 }
 
-/* Bytes of whole pages, among those that the range touches; -1 where it cannot be known. */
-int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes)
+/*
+ * Bytes of whole pages, among those that the range touches; -1 where it cannot be known. In *unclean, where wanted, those
+ * that are dirty or being written back; 0 where that cannot be known.
+ */
+int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes, uint64_t *unclean)
 {
 	static int absent;	/* 1: a kernel without cachestat */
 	struct k_cachestat_range range = { offset, bytes };
@@ -36,11 +39,18 @@ int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes)
 	struct k_cachestat stat;
 	int64_t found = -1;
 
+	if (unclean)
+		*unclean = 0;
 	if (!bytes)
 		return 0;	/* to the kernel, no bytes mean all of them */
 	if (!__atomic_load_n(&absent, __ATOMIC_RELAXED)) {
-		if (!k_cachestat(fd, &range, &stat))
-			return (int64_t)(stat.cached * (uint64_t)sysconf(_SC_PAGESIZE));
+		if (!k_cachestat(fd, &range, &stat)) {
+			uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+			if (unclean)
+				*unclean = (stat.dirty + stat.writeback) * page;
+			return (int64_t)(stat.cached * page);
+		}
 		if (errno == ENOSYS || errno == EPERM)	/* EPERM: of an old seccomp filter */
 			__atomic_store_n(&absent, 1, __ATOMIC_RELAXED);
 	}

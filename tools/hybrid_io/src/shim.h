@@ -93,8 +93,8 @@ static inline bool shim_mine(void)
 #define SHIM_STRIPES 16			/* threads count apart, so that they do not wait for each other's cache lines */
 #define SHIM_MAGIC 0x3130304d49485359ull
 struct shim_stripe {
+	/* 2 x 14 counts of 16 bytes: 7 cache lines */
 	struct hy_count by[HY_OPS][HY_REASONS];
-	uint64_t pad[4];
 };
 _Static_assert(sizeof(struct shim_stripe) % 64 == 0, "a stripe fills cache lines");
 struct shim_counters {
