@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from whystall.agent_server.calibrating import JOINED, Calibration
 from whystall.agent_server.diagnosing import DiagnoseParams, Diagnosing, Driver
 from whystall.agent_server.engines import Engine
 from whystall.agent_server.pages import judged
@@ -162,9 +163,13 @@ class App:
         target = resolve(params)
         if profile is not None:
             check_profile_place(profile)
-        needs = [need for need in tool.needs(params) if need.collector != "profile"]  # no engine observes one
+        asked = Calibration.asked(params)  # what is wrong with it is said before a window is spent
+        needs = [need for need in tool.needs(params) if need.collector not in JOINED]
+        seconds = params.duration if needs else 0.0
         async with self._window:
-            recording = await observe(needs, target, params.duration, ENGINES, choice=engine, progress=progress)
+            recording = await observe(needs, target, seconds, ENGINES, choice=engine, progress=progress)
+            if asked is not None:
+                recording = await asked.joined(recording, progress)
         join = joining(profile)
         return await join(recording) if join else recording
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from whystall.agent_server.desk import Desk
     from whystall.agent_server.investigation.budget import Limits
+    from whystall.agent_server.investigation.case import Case
     from whystall.agent_server.investigation.observer import Observer
     from whystall.agent_server.investigation.telling import Telling
     from whystall.agent_server.investigation.transcript import Transcript
@@ -56,6 +57,9 @@ class DiagnoseParams(TargetParams):
         str | None, Field(min_length=1, max_length=4096, description="accelerator profile of the same time: its path")
     ] = None
     llm: Annotated[bool, Field(description="let the language model of WHYSTALL_LLM_* drive; the rules finish")] = False
+    calibrate: Annotated[
+        bool, Field(description="also try direct I/O beside buffered: writes a temporary file, 256 MiB in all")
+    ] = False
     engine: Annotated[Engine, Field(description="how to observe")] = "auto"
 
 
@@ -270,12 +274,13 @@ class Diagnosing:
             duration=case.duration,
             live=observer.live,
             profiled=observer.profiled,
+            calibrate=run.params.calibrate,
             numbered=numbered,
         )
         if run.driver is None:
             run.transcript.case(opened_as)
             await drive(case, None)
-            return case.diagnosis()
+            return await self._tried(case, run)
         nonce, limits = secrets.token_hex(8), run.driver.limits
         about = {
             "able": [tool.name for tool in observer.able(list(tools.values()))],
@@ -287,6 +292,17 @@ class Diagnosing:
         model = Overheard(run.driver.model, run.transcript)
         memory = KnownIncidents(self._kb, run.lang)
         await drive(case, model, limits, memory=memory, lang=run.lang, nonce=nonce)
+        return await self._tried(case, run)
+
+    async def _tried(self, case: Case, run: _Run) -> Diagnosis:
+        """The diagnosis of a case that has come to its end, with what trials of direct I/O say, if they are wanted."""
+        from whystall.agent_server.investigation.case import ADVISE
+        from whystall.agent_server.investigation.ranks import with_blind_spot
+
+        if run.params.calibrate:
+            await case.calibrate()
+            if ADVISE not in case.results:
+                return with_blind_spot(case.diagnosis(), "not_calibrated", "nothing was looked for in the page cache")
         return case.diagnosis()
 
     async def _target(self, params: DiagnoseParams, progress: Progress | None) -> Target:
@@ -314,6 +330,9 @@ def _check_given(params: DiagnoseParams, source: Path | None) -> None:
         if named or params.profile:
             message = f"traces name the job: {', '.join([*named, *(['profile'] if params.profile else [])])} cannot"
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out; the slow rank's process is found by itself")
+    elif source is not None and params.calibrate:
+        message = "calibrate tries the disk of this host, which need not be that of a recording"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out; record and diagnose on the host in question")
     elif source is not None and named:
         message = f"{named[0]} chooses nothing in a recording, which is of what was recorded"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"leave it out, or record again with --{named[0]}")

@@ -137,6 +137,10 @@ class _Looks:
             raise ToolError(look.code, look.message, look.remedy)
         return [_result(raw, self._tools, where) for raw in look.results]
 
+    async def calibrated(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
+        """The last look, where there was one for it: what could not be tried then was no look."""
+        return await self.look([tool], 0.0, options) if self._left else []
+
     def finished(self) -> None:
         """Nothing more is asked; raises `Differs` when more was looked at then."""
         if self._left:
@@ -214,6 +218,8 @@ async def _case(told: Told, opened: CaseOpened, tools: Mapping[str, Tool[Any, An
         memory = _Forgotten() if how.remembers else None
         await drive(case, answers, how.limits, memory=memory, lang=how.lang, nonce=opened.nonce)
         answers.finished()
+    if opened.calibrate:
+        await case.calibrate()
     looks.finished()
     return case.diagnosis()
 

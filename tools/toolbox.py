@@ -15,6 +15,7 @@ from whystall.tools.host import (
     ftrace_capture,
     host_bound,
     host_snapshot,
+    hybrid_io_advise,
     offcputime,
     page_cache,
     syscall_time,
@@ -32,6 +33,7 @@ def registry() -> Registry:
     tools = Registry()
     for module in (
         *(host_snapshot, fileslower, syscall_time, biolatency, offcputime, page_cache, ftrace_capture, host_bound),
+        hybrid_io_advise,
     ):
         tools.add(module.TOOL)
     for ranks in (slow_node_check, compare_runs):

@@ -19,8 +19,8 @@ Answer = tuple[BaseModel, str]
 _COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile", "jobs"})
 _COMMON |= {"hz", "event", "rank", "step"}
 # A cluster runs what it is sent, and what it sends back is loaded as code; a model costs money, and is sent what was
-# observed: no client may ask for one.
-_OPERATORS = frozenset({"scheduler", "llm"})
+# observed: no client may ask for one. Nor may one have files written on the job's disk.
+_OPERATORS = frozenset({"scheduler", "llm", "calibrate", "directory"})
 CORE = "core"
 """The set of those tools that observe nothing or choose for themselves what to observe."""
 

@@ -30,7 +30,7 @@ _QUERY_LIMIT = 500
 # Whom and what to judge, and with how much memory: not the model's to choose. Nor is any name or path: only numbers and
 # switches are offered.
 _NOT_OFFERED = frozenset(
-    {*TargetParams.model_fields, "profile", "tid", "rank", "step", "buffer_mb", "only_target", "hz"}
+    {*TargetParams.model_fields, "profile", "tid", "rank", "step", "buffer_mb", "only_target", "hz", "calibrate"}
 )
 _PLAIN = ("number", "integer", "boolean")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from whystall.agent_server.calibrating import Calibration
 from whystall.tools.contract.params import LiveParams, Params, parse_params
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
@@ -30,6 +31,10 @@ class Observer(Protocol):
 
     async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
         """Results of `tools`, in order; a tool that cannot be served at all is left out."""
+
+    async def calibrated(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
+        """The result of `tool` on what was looked at last, once direct I/O was tried beside buffered where its files
+        are; none where nothing was looked at, or it did not see the page cache."""
 
 
 Join = Callable[[Recording], Awaitable[Recording]]
@@ -68,6 +73,18 @@ class LiveObserver:
             self.recording = await self._join(self.recording)
         return [judge(tool, self.recording, p) for tool, p in able]
 
+    async def calibrated(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
+        """Try it, and judge the last window with what came out: that window, of which the other findings are."""
+        if self.recording is None or not self._holds(self.recording, tool, options):
+            return []
+        self.recording = await Calibration(None).joined(self.recording, self._progress)
+        return [judge(tool, self.recording, _params(tool, _ANY_S, options))]
+
+    @staticmethod
+    def _holds(recording: Recording, tool: Tool[Any, Any], options: Options) -> bool:
+        needs = tool.needs(_params(tool, _ANY_S, options))
+        return all(need.optional or recording.has(need.collector) for need in needs)
+
     def _served(self, needs: Sequence[Need]) -> bool:
         return all(can_serve(need.collector, ENGINES, self._engine) for need in needs)
 
@@ -95,6 +112,10 @@ class RecordedObserver:
             if self._holds(tool.needs(params)):
                 results.append(judge(tool, self._recording, params))
         return results
+
+    async def calibrated(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
+        """Nothing: where a recording was made may be another disk than this host's."""
+        return []
 
     def _holds(self, needs: Sequence[Need]) -> bool:
         return all(need.optional or self._recording.has(need.collector) for need in needs)

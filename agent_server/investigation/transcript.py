@@ -63,7 +63,8 @@ class Blind(Record):
 
 
 class CaseOpened(Record):
-    """A case of a host begins. `duration` in seconds; `able`: the tools that its observer can serve; `model`: None for
+    """A case of a host begins. `duration` in seconds; `able`: the tools that its observer can serve; `calibrate`:
+    direct I/O is tried at its end; `model`: None for
     the rules alone; `settings`: what bounds the model's driver, as it names them; `nonce`: of the fences around text of
     the host; `similar`: the past incidents that its briefing names.
     """
@@ -73,6 +74,7 @@ class CaseOpened(Record):
     duration: float
     live: bool
     profiled: bool
+    calibrate: bool = False
     numbered: int = 0
     able: list[str] = Field(default_factory=list)
     model: str | None = None

@@ -20,7 +20,7 @@ import anyio
 import polars as pl
 
 from whystall.tools.collect import proc_parse as parse
-from whystall.tools.collect.calibration_child import MIB, ROUNDS, Plan
+from whystall.tools.collect.calibration_child import MIB, READ_ROUNDS, Plan
 from whystall.tools.collect.proc_cgroup import Hierarchies, read_limits
 from whystall.tools.collect.tables import CALIBRATION
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -63,9 +63,9 @@ class Place(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why nothing, or no more, was tried: a code and a detail."""
+    """Why nothing, or no more, was tried at a place: a code and a detail."""
 
-    directory: str
+    place: Place
     code: str
     detail: str = ""
 
@@ -113,7 +113,8 @@ def observed(recording: Recording) -> Asked:
         if found is not None:
             places.append((found, operations))
         else:
-            refusals.append(Refusal(rows["path"][0], "not_reachable", f"{rows['fstype'][0]} {dev}"))
+            nowhere = Place(os.path.dirname(rows["path"][0]), dev, rows["fstype"][0])
+            refusals.append(Refusal(nowhere, "not_reachable", "gone, or seen from another mount namespace only"))
     return Asked(places, refusals)
 
 
@@ -163,10 +164,10 @@ async def calibrate(asked: Asked, progress: Progress | None = None, seconds: flo
             continue
         plan = Plan(place.directory, list(operations), seconds, WRITTEN // len(asked.places))
         trials, why, proof = await _run(plan)
-        rows += [{**trial, "directory": clean_path(place.directory), **_system(place)} for trial in trials]
-        refusals += [Refusal(place.directory, *why)] if why else []
+        rows += [{**trial, **_said(place)} for trial in trials]
+        refusals += [Refusal(place, *why)] if why else []
         proven.append(bool(trials) and proof.get("cold") is not False and proof.get("direct") is not False)
-    said = [{**r._asdict(), "directory": clean_path(r.directory), "detail": clean(r.detail)} for r in refusals]
+    said = [{**_said(r.place), "code": r.code, "detail": clean(r.detail)} for r in refusals]
     return Capture(
         tables={
             "trials": pl.DataFrame(rows, schema=CALIBRATION["trials"], orient="row"),
@@ -186,7 +187,7 @@ def joined(recording: Recording, capture: Capture) -> Recording:
     manifest = recording.manifest.model_copy(deep=True)
     manifest.collectors[NAME] = CollectorManifest(
         engine=NAME,
-        options={"rounds": ROUNDS, "written_bytes": WRITTEN},
+        options={"rounds": READ_ROUNDS, "written_bytes": WRITTEN},
         hooks=capture.hooks,
         seen=capture.seen,
         kept=capture.kept,
@@ -201,19 +202,19 @@ def joined(recording: Recording, capture: Capture) -> Recording:
 def refused(place: Place) -> Refusal | None:
     """Why nothing should be tried at `place`, as far as can be told without trying."""
     if place.fstype in _IN_MEMORY:
-        return Refusal(place.directory, "in_memory", place.fstype)
+        return Refusal(place, "in_memory", place.fstype)
     if place.fstype.partition(".")[0] in ("fuse", "fuseblk"):
         # what a server of files does with direct requests is its own: it may well read them from the page cache
-        return Refusal(place.directory, "fuse", place.fstype)
+        return Refusal(place, "fuse", place.fstype)
     try:
         free = os.statvfs(place.directory)
     except OSError as error:
-        return Refusal(place.directory, "no_directory", error.strerror or "")
+        return Refusal(place, "no_directory", error.strerror or "")
     if free.f_bavail * free.f_frsize < _ROOM:
-        return Refusal(place.directory, "no_room", f"{free.f_bavail * free.f_frsize >> 20} MiB free")
+        return Refusal(place, "no_room", f"{free.f_bavail * free.f_frsize >> 20} MiB free")
     limit = _own_limit()
     if 0 <= limit < _LEAST_LIMIT:
-        return Refusal(place.directory, "cgroup_small", f"{limit >> 20} MiB")
+        return Refusal(place, "cgroup_small", f"{limit >> 20} MiB")
     return None
 
 
@@ -230,8 +231,8 @@ def _own_limit() -> int:
     return min((limit for limit in limits if limit > 0), default=-1)
 
 
-def _system(place: Place) -> dict[str, str]:
-    return {"dev": place.dev, "fstype": clean(place.fstype)}
+def _said(place: Place) -> dict[str, str]:
+    return {"directory": clean_path(place.directory), "dev": clean(place.dev), "fstype": clean(place.fstype)}
 
 
 async def _run(plan: Plan) -> tuple[list[dict[str, Any]], tuple[str, str] | None, dict[str, bool | None]]:

@@ -338,7 +338,7 @@ CALIBRATION = {
         }
     ),
     # why there are none, or fewer: a code and a detail
-    "refusals": _schema({"directory": _S, "code": _S, "detail": _S}),
+    "refusals": _schema({"directory": _S, "dev": _S, "fstype": _S, "code": _S, "detail": _S}),
 }
 
 COLLECTORS: dict[str, dict[str, pl.Schema]] = {

@@ -1,0 +1,37 @@
+"""Trials of direct I/O beside buffered, where they were asked for: once a window is over, into what it recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from whystall.tools.collect import calibration
+from whystall.tools.recording.store import Recording
+from whystall.tools.recording.window import Progress
+
+if TYPE_CHECKING:
+    from whystall.tools.contract.params import Params
+
+JOINED = frozenset({"profile", calibration.NAME})
+"""Collectors that no engine of a window serves: they join a recording afterwards."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What is to be tried: what `named` says, or, where that is None, where the files are that a recording knows."""
+
+    named: calibration.Asked | None
+
+    @classmethod
+    def asked(cls, params: Params) -> Calibration | None:
+        """What `params` ask for; None for nothing. `ToolError` (bad_argument) where nothing can be tried there."""
+        if not getattr(params, "calibrate", False):
+            return None
+        directory, operation = getattr(params, "directory", None), getattr(params, "operation", None)
+        operations = [operation] if operation else ["read", "write"]
+        return cls(calibration.named(directory, operations) if directory else None)
+
+    async def joined(self, recording: Recording, progress: Progress | None) -> Recording:
+        """A copy of `recording` that holds the trials too; they take some seconds, and their file is gone then."""
+        asked = self.named or calibration.observed(recording)
+        return calibration.joined(recording, await calibration.calibrate(asked, progress))
