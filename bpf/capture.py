@@ -10,11 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from whystall.bpf import layout as lay
 from whystall.bpf.python_code import PythonSeen
 from whystall.bpf.samples import Samples
+
+if TYPE_CHECKING:  # it needs `FileKey` from here
+    from whystall.bpf.capture_pages import Pages
 
 _Name = bytes  # where a member is called ``bytes``
 
@@ -248,6 +251,8 @@ class Capture(NamedTuple):
     stacks: dict[int, Stack]
     samples: Samples
     python: PythonSeen
+    pages: Pages | None
+    """Of the page cache, if that was wanted."""
     lost: dict[str, list[int]]
     """Losses by reason (layout.LOSSES, ``reader_full``, ``stacks_full``, ``recursion``), per CPU where the kernel
     counts so, else one number. Only reasons that happened."""
@@ -257,7 +262,8 @@ class Capture(NamedTuple):
     whoever had the CPU; ``idle_ticks``: of these nobody; ``untold``: switches back to a traced thread that the
     kernel did not tell, found by the scheduler's own account; ``python_walks``: Python stacks that were read,
     ``python_skipped``: switches without one since they had cost enough, ``python_broken``: walks that ended early,
-    ``python_ns``: what they cost."""
+    ``python_ns``: what they cost; ``pages``: events of the page cache; ``self_added``, ``self_read``: pages that the
+    tracer itself put into the cache, and reads of it that the kernel told."""
     hooks: tuple[str, ...]
     variants: dict[str, str]
 

@@ -27,7 +27,9 @@ NO_ARG = 0xFF
     ROW_VECTOR,
     ROW_CLOSES,
     ROW_FUTEX,
-) = (1 << bit for bit in range(8))
+    ROW_READS,
+    ROW_WRITES,
+) = (1 << bit for bit in range(10))
 
 OFF_CLASSES = ("D", "S", "R", "other")
 BLOCK_OPS = ("read", "write", "sync_write", "flush", "discard", "other")
@@ -60,6 +62,10 @@ COUNTERS = (
     "block_maps_full",
     "targets_full",
     "stack_walk_failed",
+    "page_uses_full",
+    "page_files_full",
+    "stalls_full",
+    "sizes_full",
     "compat_skipped",
     "self_calls",
     "self_switches",
@@ -69,6 +75,9 @@ COUNTERS = (
     "seen_idle_ticks",
     "seen_self_ticks",
     "seen_samples",
+    "seen_pages",
+    "self_added",
+    "self_read",
     "python_walks",
     "python_skipped",
     "python_broken",
@@ -92,15 +101,15 @@ class SyscallRow(ct.Structure):
 
 class Config(ct.Structure):
     _fields_ = [
-        *_fields(_u64, "call_min_ns switch_min_ns block_min_ns wakeup_bytes"),
+        *_fields(_u64, "call_min_ns switch_min_ns block_min_ns wakeup_bytes tick_ns"),
         ("preempt_distance", _s64),
-        *_fields(_u32, "target self_tgid thread_size"),
+        *_fields(_u32, "target self_tgid thread_size page_shift chunks_of_others"),
         *_fields(
             _u8,
             "follow syscalls switches user_stacks wakers task_storage pt_regs_helper switch_has_state"
-            " block_one_arg current_btf loop_helper all_cpus samples python",
+            " block_one_arg current_btf loop_helper all_cpus samples python pages_told",
         ),
-        ("pad", _u8 * 6),
+        ("pad", _u8 * 5),
     ]
 
 
@@ -108,7 +117,7 @@ class Live(ct.Structure):
     _fields_ = [
         *_fields(_u64, "window_start window_end more_targets walk_stage"),
         ("clock_offset", _s64),
-        ("clock_read", _u64),
+        *_fields(_u64, "clock_read other_chunks"),
     ]
 
 
@@ -168,6 +177,52 @@ class BlockSlotC(ct.Structure):
 
 class BlockTotalC(ct.Structure):
     _fields_ = _fields(_u64, "count bytes queue_ns device_ns queue_max_ns device_max_ns")
+
+
+CHUNK_SHIFT, CHUNK_WORDS = 9, 8
+PAGE_FILE_NO_DISK = 1
+STALLS = ("direct_reclaim", "cgroup_reclaim", "throttled_reclaim", "dirty_throttle", "file_lock")
+"""Names of ``enum stall``."""
+
+
+class ChunkKey(ct.Structure):
+    _fields_ = [("file", FileKeyC), ("chunk", _u64)]
+
+
+class PageChunk(ct.Structure):
+    _fields_ = _fields(_u64 * CHUNK_WORDS, "touched added once more evicted")
+
+
+class UseKey(ct.Structure):
+    _fields_ = [("file", FileKeyC), *_fields(_u32, "tgid pad")]
+
+
+class PageUseC(ct.Structure):
+    _fields_ = [
+        *_fields(_u64, "accessed mapped again added refaulted dirtied tracked untracked"),
+        *_fields(_u64, "direct_bytes read_bytes write_bytes"),
+        ("comm", _comm),
+    ]
+
+
+class PageFileC(ct.Structure):
+    _fields_ = _fields(_u64, "reclaimed dropped judged one_pass written_back flags")
+
+
+class StallKey(ct.Structure):
+    _fields_ = [("file", FileKeyC), *_fields(_u32, "tgid tid what pad")]
+
+
+class StallTotalC(ct.Structure):
+    _fields_ = _fields(_u64, "count total_ns max_ns longest_at pages in_flight")
+
+
+class SizeKey(ct.Structure):
+    _fields_ = [("file", FileKeyC), ("tgid", _u32), *_fields(_u8, "write direct log pad")]
+
+
+class SizeTotalC(ct.Structure):
+    _fields_ = _fields(_u64, "count bytes")
 
 
 class CallRecord(ct.Structure):
@@ -346,6 +401,15 @@ MIRRORS: dict[str, type[ct.Structure]] = {
     "request_state": RequestState,
     "block_slot": BlockSlotC,
     "block_total": BlockTotalC,
+    "chunk_key": ChunkKey,
+    "page_chunk": PageChunk,
+    "use_key": UseKey,
+    "page_use": PageUseC,
+    "page_file": PageFileC,
+    "stall_key": StallKey,
+    "stall_total": StallTotalC,
+    "size_key": SizeKey,
+    "size_total": SizeTotalC,
     "call_record": CallRecord,
     "path_record": PathRecord,
     "file_record": FileRecordC,

@@ -19,7 +19,7 @@ from types import TracebackType
 
 from whystall.bpf import capture as cap
 from whystall.bpf import layout as lay
-from whystall.bpf import syscalls
+from whystall.bpf import page_session, syscalls
 from whystall.bpf.build import object_path
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import KernelTypes, Link, Map, Object, Program, Ring
@@ -57,6 +57,8 @@ class SessionConfig:
     wakers: bool = False
     block: bool = False
     block_min_ns: int = 10_000_000
+    page_cache: bool = False
+    """Follow the page cache, of the whole host whatever the targets: who evicts a target's pages is often another."""
     sample_ns: int = 0
     """Look who has each CPU, and where, every so many nanoseconds; 0: do not."""
     python: bool = False
@@ -67,7 +69,7 @@ class SessionConfig:
     """Memory for records in this process; what comes later is counted as lost (``reader_full``)."""
     variants: Mapping[str, bool] = field(default_factory=dict)
     """Force an older kernel's way (False) for: task_storage, pt_regs_helper, current_btf, loop_helper,
-    plain_loads, switch_has_state."""
+    plain_loads, switch_has_state, atomics, or do without an event of the page cache (``category:name``)."""
 
 
 @lru_cache(maxsize=1)
@@ -99,6 +101,7 @@ class Session:
         self.config = config
         self.hooks: tuple[str, ...] = ()
         self.variants: dict[str, bool] = {}
+        self._pages: page_session.KernelPages | None = None
         self._object: Object | None = None
         self._ring: Ring | None = None
         self._links: list[Link] = []
@@ -142,6 +145,7 @@ class Session:
     def _load(self) -> Object:
         forced = self.config.variants
         self.variants = {name: here and forced.get(name, True) for name, here in kernel_variants().items()}
+        self._pages = page_session.kernel_pages(forced) if self.config.page_cache else None
         path = object_path(os.uname().machine, "host" if self.variants["plain_loads"] else "host_old")
         try:
             data = path.read_bytes()
@@ -196,8 +200,8 @@ class Session:
         names = ["on_exit", "on_enter"] if config.syscalls else []
         if self._walks:
             names.append("on_switch")
-            if not self.variants["task_storage"]:
-                names.append("on_thread_exit")
+        if not self.variants["task_storage"] and (self._walks or self._pages is not None):
+            names.append("on_thread_exit")
         if config.switches and self.variants["fault_hook"]:
             names.append("on_fault")
         if config.wakers and config.switches:
@@ -210,13 +214,25 @@ class Session:
             names.extend(_BLOCK_HOOKS)
             if self.variants["block_merge_hook"]:
                 names.append("on_merge")
+        if self._pages is not None:
+            names.extend(self._pages.programs())
         return names
 
+    def _iterators(self) -> list[str]:
+        """Programs that look at every thread at the end (and ``walk`` at the start)."""
+        return ["walk"] * self._walks + ["walk_stalls"] * (self._pages is not None)
+
     def _choose(self, made: Object) -> None:
-        wanted = {*self._wanted(), "walk"} if self._walks else {*self._wanted()}
+        wanted = {*self._wanted(), *self._iterators()}
         for name in made.program_names():
             made.program(name).set_autoload(name in wanted)
         made.map("state_storage").set_autocreate(self.variants["task_storage"])
+        if self._pages is None:
+            page_session.leave_out(made)
+        elif self.variants["task_storage"]:
+            made.map("page_hash").set_max_entries(1)
+        else:
+            made.map("page_storage").set_autocreate(False)
         # an unused map still exists, since programs name it, but costs nothing
         unused = {"state_hash"} if self.variants["task_storage"] else set()
         unused |= {"call_totals", "file_slots"} if not self.config.syscalls else set()
@@ -249,6 +265,7 @@ class Session:
             wakers=config.wakers,
             samples=config.sample_ns > 0,
             python=config.python,
+            **(page_session.constants(self._pages, bool(targets)) if self._pages is not None else {}),
             **{name: value for name, value in self.variants.items() if name in _CONSTANT_VARIANTS},
         )
 
@@ -354,8 +371,8 @@ class Session:
             end = time.monotonic_ns()
             self._live.window_end = end
             self._live.walk_stage = 1
-            if self._walks:
-                made.program("walk").run_iterator()
+            for iterator in self._iterators():
+                made.program(iterator).run_iterator()
                 self.poll()
             return self._capture(made, end, missed)
         finally:
@@ -399,6 +416,7 @@ class Session:
             stacks=self._stacks,
             samples=self._samples.samples(),
             python=self._python.seen if self._python is not None else PythonSeen(),
+            pages=page_session.read_pages(made, self._pages) if self._pages is not None else None,
             lost=lost,
             seen=seen,
             hooks=self.hooks,

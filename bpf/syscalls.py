@@ -14,18 +14,23 @@ from whystall.bpf import layout as lay
 # One line per kind: names | flags and argument numbers (0..5).
 # file: a file operation (seen even without targets), meta: on names and attributes, bytes: returns bytes,
 # pos: uses the file's own position, vec: size counts iovecs and the argument before points to them.
+# reads, writes: the content of `fd`.
 # The offset of msync is an address; user space finds the file behind it.
 _ROWS = """
-read write | file bytes pos fd=0 size=2
-readv writev | file bytes pos vec fd=0 size=2
-pread64 pwrite64 | file bytes fd=0 size=2 offset=3
-preadv pwritev preadv2 pwritev2 | file bytes vec fd=0 size=2 offset=3
+read | file bytes pos reads fd=0 size=2
+write | file bytes pos writes fd=0 size=2
+readv | file bytes pos vec reads fd=0 size=2
+writev | file bytes pos vec writes fd=0 size=2
+pread64 | file bytes reads fd=0 size=2 offset=3
+pwrite64 | file bytes writes fd=0 size=2 offset=3
+preadv preadv2 | file bytes vec reads fd=0 size=2 offset=3
+pwritev pwritev2 | file bytes vec writes fd=0 size=2 offset=3
 fsync fdatasync | file fd=0
 sync_file_range | file fd=0 offset=1 size=2
 msync | file offset=0 size=1
 sync | file
 syncfs | file fd=0
-sendfile | file bytes fd=1 fd2=0 size=3
+sendfile | file bytes reads fd=1 fd2=0 size=3
 copy_file_range splice | file bytes fd=0 fd2=2 size=4
 readahead | file fd=0 offset=1 size=2
 fallocate | file meta fd=0 offset=2 size=3
@@ -64,6 +69,8 @@ _FLAGS = {
     "vec": lay.ROW_VECTOR,
     "closes": lay.ROW_CLOSES,
     "futex": lay.ROW_FUTEX,
+    "reads": lay.ROW_READS,
+    "writes": lay.ROW_WRITES,
 }
 _ARGUMENTS = ("fd", "fd2", "path", "dir", "path2", "dir2", "size", "offset")
 

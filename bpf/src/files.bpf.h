@@ -139,11 +139,12 @@ static long climb_step(__u32 i, struct climb *climb)
 }
 
 /*
- * Tells the path of (mnt, dentry) unless this window told it; mnt 0: within the file system only.
+ * Tells the path of (mnt, dentry) unless this window told it; mnt 0: within the file system only. The inode is the
+ * dentry's, or, where another holds the content (overlayfs), `inode_address`.
  * A global function, verified once (5.6). The running length lives in the buffer, where the verifier
  * knows nothing of it: else it follows every mix of names and mounts.
  */
-__noinline int tell_file(__u64 mnt_address, __u64 dentry_address, __u32 user)
+__noinline int tell_file_as(__u64 mnt_address, __u64 dentry_address, __u32 user, __u64 inode_address)
 {
 	struct vfsmount *mnt = (struct vfsmount *)mnt_address;
 	struct dentry *dentry = (struct dentry *)dentry_address;
@@ -158,7 +159,7 @@ __noinline int tell_file(__u64 mnt_address, __u64 dentry_address, __u32 user)
 
 	if (!buffer || !dentry)
 		return 0;
-	inode = BPF_CORE_READ(dentry, d_inode);
+	inode = inode_address ? (struct inode *)inode_address : BPF_CORE_READ(dentry, d_inode);
 	if (!inode)
 		return 0;
 	inode_key(inode, &key);
@@ -195,6 +196,11 @@ __noinline int tell_file(__u64 mnt_address, __u64 dentry_address, __u32 user)
 		count(KEPT_RECORDS);
 	}
 	return 0;
+}
+
+static __always_inline void tell_file(__u64 mnt_address, __u64 dentry_address, __u32 user)
+{
+	tell_file_as(mnt_address, dentry_address, user, 0);
 }
 
 static __always_inline void tell_open_file(struct file *file, __u32 user)

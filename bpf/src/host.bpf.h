@@ -21,9 +21,9 @@ static __always_inline const volatile struct syscall_row *row_of(__s32 nr)
  * Buffers too big for the stack. A buffer belongs to one kind of context that
  * cannot interrupt itself on a CPU: hooks that run with preemption off, the
  * wake-up hook (also from interrupts), the walk (preemptible by the others),
- * the sampling timer's interrupt.
+ * the sampling timer's interrupt, the page cache's hooks (which no other of these interrupts but the last).
  */
-enum scratch_user { SCRATCH_HOOK, SCRATCH_WAKE, SCRATCH_WALK, SCRATCH_SAMPLE, SCRATCH_USERS };
+enum scratch_user { SCRATCH_HOOK, SCRATCH_WAKE, SCRATCH_WALK, SCRATCH_SAMPLE, SCRATCH_PAGES, SCRATCH_USERS };
 
 /* Files a call names beside its main one. */
 enum told { TOLD_FILE2, TOLD_DIR, TOLD_DIR2, TOLD };

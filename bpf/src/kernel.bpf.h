@@ -41,15 +41,24 @@ typedef __u32 __wsum;
 #define CORE __attribute__((preserve_access_index))
 
 struct file_system_type { const char *name; } CORE;
-struct super_block { __u32 s_dev; struct file_system_type *s_type; } CORE;
+struct block_device { __u32 bd_dev; } CORE;
+struct super_block {
+	__u32 s_dev;
+	struct file_system_type *s_type;
+	unsigned long s_magic;
+	struct block_device *s_bdev;
+} CORE;
+struct rw_semaphore { void *nothing_of_it_is_read; };
 struct hlist_node { struct hlist_node *next; } CORE;
 struct hlist_head { struct hlist_node *first; } CORE;
 struct inode {
 	__u16 i_mode;
 	struct super_block *i_sb;
 	unsigned long i_ino;
+	__u32 i_rdev;
 	__u32 i_generation;
 	long long i_size;
+	struct rw_semaphore i_rwsem;
 	struct hlist_head i_dentry;
 } CORE;
 struct qstr { __u32 len; const unsigned char *name; } CORE;
@@ -68,8 +77,10 @@ struct mount {
 	struct vfsmount mnt;
 } CORE;
 struct path { struct vfsmount *mnt; struct dentry *dentry; } CORE;
+struct address_space { struct inode *host; } CORE;
 struct file {
 	struct inode *f_inode;
+	struct address_space *f_mapping;
 	unsigned int f_flags;
 	struct path f_path;
 	long long f_pos;
@@ -77,7 +88,6 @@ struct file {
 struct fdtable { unsigned int max_fds; struct file **fd; } CORE;
 struct files_struct { struct fdtable *fdt; } CORE;
 struct fs_struct { struct path pwd; } CORE;
-struct address_space { struct inode *host; } CORE;
 struct sched_info { unsigned long pcount; unsigned long long run_delay, last_arrival, last_queued; } CORE;
 struct rq { __u64 clock; } CORE;
 struct cfs_rq { struct rq *rq; } CORE;
@@ -101,6 +111,8 @@ struct thread_struct { unsigned long fsbase; } CORE;
 struct thread_struct { struct { unsigned long tp_value; } uw; } CORE;
 #endif
 
+struct task_io_accounting { __u64 syscr; } CORE;
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
@@ -116,6 +128,8 @@ struct task_struct {
 	struct fs_struct *fs;
 	struct files_struct *files;
 	struct pid *thread_pid;
+	struct task_struct *group_leader;
+	struct task_io_accounting ioac;
 	struct thread_struct thread;
 } CORE;
 
@@ -138,6 +152,28 @@ struct request {
 /* request_queue.disk is there since 5.15 (d152c682f03c); request.rq_disk went in 5.17 (f3fa33acca9f). */
 struct request___before_5_17 { struct gendisk *rq_disk; } CORE;
 
+/* Its first word are the flags: their type became a structure in 6.18 (53fbef56e07d), their place is the same. */
+struct folio {
+	struct address_space *mapping;
+	unsigned long index;
+	unsigned long _flags_1;		/* the order of a large folio in its lowest byte since 6.6 (ebc1baf5c9b4) */
+} CORE;
+struct folio___before_6_6 { unsigned char _folio_order; } CORE;	/* since 6.1 (c3a15bff46cb) */
+/* Before 5.16 the page cache tells of pages; of a compound one the second holds the order, until 6.1. */
+struct page { struct address_space *mapping; unsigned long index; unsigned long compound_head; } CORE;
+struct page___before_6_2 { unsigned char compound_order; } CORE;
+enum pageflags { PG_head = 16 };
+
+struct bvec_iter { unsigned int bi_size; } CORE;
+struct bio_vec { struct page *bv_page; } CORE;
+/* bi_bdev is there since 5.12 (309dca309fc3) */
+struct bio {
+	struct block_device *bi_bdev;
+	unsigned int bi_opf;
+	struct bvec_iter bi_iter;
+	struct bio_vec *bi_io_vec;
+} CORE;
+
 struct seq_file { void *private; } CORE;
 struct bpf_iter_meta { struct seq_file *seq; } CORE;
 struct bpf_iter__task { struct bpf_iter_meta *meta; struct task_struct *task; } CORE;
@@ -145,6 +181,7 @@ struct bpf_iter__task { struct bpf_iter_meta *meta; struct task_struct *task; } 
 enum req_flag_bits { __REQ_SYNC = 11 };
 
 #define PF_IO_WORKER 0x10
+#define PF_MEMALLOC 0x800	/* this task reclaims memory right now */
 #define PF_USER_WORKER 0x4000	/* since 6.4, 54e6842d0775 */
 #define PF_KTHREAD 0x200000
 

@@ -26,6 +26,8 @@ enum row_flag {
 	ROW_VECTOR = 1 << 5,	/* the size argument counts iovecs, the one before points to them */
 	ROW_CLOSES = 1 << 6,	/* the fd is gone when the call returns */
 	ROW_FUTEX = 1 << 7,
+	ROW_READS = 1 << 8,	/* reads from what `fd` is */
+	ROW_WRITES = 1 << 9,	/* writes to it */
 };
 
 struct syscall_row {
@@ -42,10 +44,13 @@ struct config {
 	__u64 switch_min_ns;
 	__u64 block_min_ns;
 	__u64 wakeup_bytes;	/* wake the reader when the ring holds this much */
+	__u64 tick_ns;		/* of the kernel's own clock tick, in which it counts its pauses */
 	__s64 preempt_distance;	/* from a CPU's run queue to where its preemption count lies; 0: not known */
 	__u32 target;		/* the first target tgid; 0: everyone */
 	__u32 self_tgid;	/* the tracer: counted apart, never reported */
 	__u32 thread_size;	/* bytes of a kernel stack, for the register fallback */
+	__u32 page_shift;	/* log2 of the bytes of a page */
+	__u32 chunks_of_others;	/* with targets: so many chunks of pages at most for what others touch */
 	__u8 follow;
 	__u8 syscalls;
 	__u8 switches;
@@ -60,7 +65,8 @@ struct config {
 	__u8 all_cpus;
 	__u8 samples;
 	__u8 python;		/* walk the interpreter's frames too */
-	__u8 pad[6];
+	__u8 pages_told;	/* variant: the kernel tells which pages a read gets */
+	__u8 pad[5];
 };
 
 /* Written while the programs run. */
@@ -71,6 +77,7 @@ struct live {
 	__u64 walk_stage;	/* 0 seed, 1 finish */
 	__s64 clock_offset;	/* CLOCK_MONOTONIC less the scheduler's clock; 0: not known */
 	__u64 clock_read;	/* when that was measured */
+	__u64 other_chunks;	/* chunks of pages that others than targets took */
 };
 
 /* Per CPU; summed by user space. */
@@ -86,6 +93,10 @@ enum counter {
 	LOST_BLOCK_MAPS,	/* map block_slots or block_totals was full */
 	LOST_TARGETS,		/* map targets was full: a child was not followed */
 	LOST_STACK_WALK,	/* the kernel could not give a stack */
+	LOST_PAGE_USES,		/* map page_uses was full: whose pages is not known */
+	LOST_PAGE_FILES,	/* map page_files was full: of which file pages left is not known */
+	LOST_STALLS,		/* map stall_totals was full */
+	LOST_SIZES,		/* a map of sizes was full */
 	SKIPPED_COMPAT,		/* 32-bit system calls: numbers mean something else */
 	SEEN_SELF_CALLS,
 	SEEN_SELF_SWITCHES,
@@ -95,6 +106,9 @@ enum counter {
 	SEEN_IDLE_TICKS,	/* of these: nobody had it */
 	SEEN_SELF_TICKS,	/* of these: the tracer had it */
 	SEEN_SAMPLES,		/* of these: a traced thread had it */
+	SEEN_PAGES,		/* events of the page cache, of whomever but the tracer */
+	SEEN_SELF_ADDED,	/* pages that the tracer itself put into the cache */
+	SEEN_SELF_READ,		/* reads of its own that were told */
 	PYTHON_WALKS,		/* Python stacks that were read */
 	PYTHON_SKIPPED,		/* switches without one, since they had cost enough */
 	PYTHON_BROKEN,		/* of the walks: ended where memory could not be read, or was no frame */
@@ -195,6 +209,77 @@ struct block_slot {
 
 struct block_total {
 	__u64 count, bytes, queue_ns, device_ns, queue_max_ns, device_max_ns;
+};
+
+/*
+ * Pages of a file are followed in chunks, a bit per page. Since when: `touched` and `evicted` (by reclaim) in this
+ * window; `once` and `more` since it was added, for those that were `added` in this window and are still there.
+ */
+#define CHUNK_SHIFT 9
+#define CHUNK_WORDS 8
+
+struct chunk_key {
+	struct file_key file;
+	__u64 chunk;
+};
+
+struct page_chunk {
+	__u64 touched[CHUNK_WORDS], added[CHUNK_WORDS], once[CHUNK_WORDS], more[CHUNK_WORDS], evicted[CHUNK_WORDS];
+};
+
+struct use_key {
+	struct file_key file;
+	__u32 tgid, pad;
+};
+
+/* Pages, of a folio of order n 2^n; bytes of calls, `direct` is a part of both others. */
+struct page_use {
+	__u64 accessed, mapped, again;
+	__u64 added, refaulted, dirtied;
+	__u64 tracked, untracked;	/* of the added ones */
+	__u64 direct_bytes, read_bytes, write_bytes;
+	char comm[COMM_BYTES];
+};
+
+struct page_file {
+	__u64 reclaimed, dropped, judged, one_pass;
+	__u64 written_back;
+	__u64 flags;
+};
+
+enum page_file_flag {
+	PAGE_FILE_NO_DISK = 1 << 0,	/* its file system has not one disk: written_back is not known */
+};
+
+enum stall {
+	STALL_DIRECT_RECLAIM,
+	STALL_CGROUP_RECLAIM,
+	STALL_THROTTLED_RECLAIM,	/* within one of these */
+	STALL_DIRTY_THROTTLE,
+	STALL_FILE_LOCK,
+	STALLS,
+};
+
+struct stall_key {
+	struct file_key file;
+	__u32 tgid, tid;
+	__u32 what, pad;
+};
+
+struct stall_total {
+	__u64 count, total_ns, max_ns, longest_at, pages;
+	__u64 in_flight;
+};
+
+/* log: bytes of a call are 2^log or more, and less than twice that */
+struct size_key {
+	struct file_key file;
+	__u32 tgid;
+	__u8 write, direct, log, pad;
+};
+
+struct size_total {
+	__u64 count, bytes;
 };
 
 /* Ring buffer records: the first member says which. */

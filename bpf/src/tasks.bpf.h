@@ -3,6 +3,7 @@
 #ifndef WHYSTALL_TASKS_H
 #define WHYSTALL_TASKS_H
 
+#include "page_state.bpf.h"
 #include "walk.bpf.h"
 
 /* (parent, child) */
@@ -24,8 +25,10 @@ int on_thread_exit(__u64 *ctx)
 	struct task_struct *task = (struct task_struct *)ctx[0];
 	__u32 tid = task->pid;
 
-	if (!config.task_storage)
+	if (!config.task_storage) {
 		bpf_map_delete_elem(&state_hash, &tid);
+		bpf_map_delete_elem(&page_hash, &tid);
+	}
 	return 0;
 }
 

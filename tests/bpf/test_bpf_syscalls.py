@@ -40,7 +40,7 @@ def test_the_image_carries_the_rows() -> None:
     image = (layout.SyscallRow * layout.SYSCALL_ROWS).from_buffer_copy(syscalls.rows_image("x86_64"))
     fsync, pwritev2, renameat2 = image[74], image[328], image[316]
     assert (fsync.flags, fsync.fd, fsync.size) == (layout.ROW_FILE_OP, 0, layout.NO_ARG)
-    assert pwritev2.flags == layout.ROW_FILE_OP | layout.ROW_BYTES | layout.ROW_VECTOR
+    assert pwritev2.flags == layout.ROW_FILE_OP | layout.ROW_BYTES | layout.ROW_VECTOR | layout.ROW_WRITES
     assert (pwritev2.fd, pwritev2.size, pwritev2.offset) == (0, 2, 3)
     assert (renameat2.dir, renameat2.path, renameat2.dir2, renameat2.path2) == (0, 1, 2, 3)
     assert image[layout.SYSCALL_ROWS - 1].flags == 0

@@ -58,6 +58,14 @@ class Files:
         major, minor = device(key.dev)
         return self._add(key, path, f"{major}:{minor}", key.ino, fstype, complete, deleted)
 
+    def block_device(self, dev: int, name: str) -> int:
+        """Number of the block device `dev` itself, whose pages hold what is read past any file system, and metadata."""
+        path = f"/dev/{name}"
+        if path not in self._index:
+            major, minor = device(dev)
+            self._add(path, path, f"{major}:{minor}", 0, "", True, False)
+        return self._index[path]
+
     def mapped(self, pid: int, address: int) -> tuple[int, int]:
         """Number of the file mapped at `address` of process `pid` and the position in it (-1: unknown)."""
         found = self._mapped(pid, address)

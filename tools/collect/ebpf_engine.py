@@ -1,4 +1,5 @@
-"""The ``ebpf`` engine: one BPF session fills ``syscalls``, ``switches``, ``block`` and ``samples`` at once."""
+"""The ``ebpf`` engine: one BPF session fills ``syscalls``, ``switches``, ``block``, ``samples`` and
+``page_cache`` at once."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from whystall.bpf.layout import STACK_KERNEL
 from whystall.bpf.session import MAX_TARGETS, Session, SessionConfig
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
+from whystall.tools.collect.ebpf_page_cache import cause_page_events, page_capture, whole_paths
 from whystall.tools.collect.ebpf_samples import DEFAULT_NS, Processes, SampleCalls, Ticking, sample_capture
 from whystall.tools.collect.proc_maps import mapped_file
 from whystall.tools.collect.py_spy import Beside, PySpy, installed
@@ -36,6 +38,10 @@ _LOSSES = {
     "off_totals_full": "switches",
     "requests_full": "block",
     "block_maps_full": "block",
+    "page_uses_full": "page_cache",
+    "page_files_full": "page_cache",
+    "stalls_full": "page_cache",
+    "sizes_full": "page_cache",
 }
 # Rings: a whole host tells more than one job.
 _RING_TARGET, _RING_HOST = 1 << 21, 1 << 23
@@ -45,7 +51,7 @@ class EbpfEngine:
     """See the module; one instance serves one window."""
 
     name = "ebpf"
-    serves = frozenset({"syscalls", "switches", "block", "samples"})
+    serves = frozenset({"syscalls", "switches", "block", "samples", "page_cache"})
     period_s = 0.5
 
     def __init__(self) -> None:
@@ -88,6 +94,7 @@ class EbpfEngine:
             wakers=bool((switches or {}).get("wakers", 0)),
             block=block is not None,
             block_min_ns=(block or {}).get("min_ns", 50_000_000),
+            page_cache="page_cache" in self._wanted,
             sample_ns=sample_ns,
             python=any(options.get("python", 0) for options in self._wanted.values()),
             ring_bytes=_RING_HOST if target.everything else _RING_TARGET,
@@ -102,6 +109,8 @@ class EbpfEngine:
         self._disks_before = _completed()
         self._ticking = Ticking(sample_ns) if samples is not None else None
         _cause_events()
+        if "page_cache" in self._wanted:
+            cause_page_events(self._session)
 
     def fileno(self) -> int | None:
         """The ring buffer's epoll descriptor."""
@@ -144,6 +153,7 @@ class EbpfEngine:
 
     def _captures(self, seen: Seen, beside: list[Beside], disk_requests: int) -> dict[str, Capture]:
         own = os.getpid()
+        seen = seen._replace(files=whole_paths(seen.files))
         calls = SampleCalls(seen, self._processes)
         files = Files(seen, mapped_file)
         stacks = Stacks(
@@ -165,6 +175,9 @@ class EbpfEngine:
         if self._ticking is not None:
             options = self._wanted["samples"]
             captures["samples"] = sample_capture(seen, calls, options, _lost(seen, "samples"), self._ticking, beside)
+        if seen.pages is not None:
+            lost = _lost(seen, "page_cache")
+            captures["page_cache"] = page_capture(seen.pages, seen, Files(seen, mapped_file), disk_name, lost)
         for name in ("syscalls", "switches"):
             if name in captures:
                 named = stacks.table()

@@ -1,0 +1,162 @@
+"""What a session saw of the page cache, read from the maps of ``src/pagecache.bpf.h`` and its neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from whystall.bpf import layout as lay
+from whystall.bpf.capture import FileKey
+
+
+class PageUse(NamedTuple):
+    """What one process did with one file. Pages; -1: not known on this kernel."""
+
+    file: FileKey | None
+    """None: of several files that did not fit. Inode 0: of the block device ``dev`` itself."""
+    tgid: int
+    """0: kernel threads."""
+    comm: bytes
+    accessed: int
+    mapped: int
+    again: int
+    added: int
+    refaulted: int
+    dirtied: int
+    tracked: int
+    untracked: int
+    direct_bytes: int
+    read_bytes: int
+    write_bytes: int
+
+
+class PageFile(NamedTuple):
+    """What left the cache of one file, and of what came within the window and is still there, what was used once at
+    most (``touched_once``). Pages; -1: not known."""
+
+    file: FileKey
+    reclaimed: int
+    dropped: int
+    judged: int
+    one_pass: int
+    touched_once: int
+    written_back: int
+
+
+@dataclass(frozen=True)
+class Stall:
+    """All stalls of one kind of one thread, on one file where that is known."""
+
+    file: FileKey | None
+    tgid: int
+    tid: int
+    what: str
+    count: int
+    total_ns: int
+    max_ns: int
+    longest_at: int
+    pages: int
+    in_flight: bool
+
+
+@dataclass(frozen=True)
+class SizeSlot:
+    """Reads or writes of one process on one file that moved 2^log bytes or more, and less than twice that."""
+
+    file: FileKey
+    tgid: int
+    write: bool
+    direct: bool
+    log: int
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The page cache in one window."""
+
+    uses: list[PageUse]
+    files: list[PageFile]
+    stalls: list[Stall]
+    sizes: list[SizeSlot]
+    absent: list[str]
+    reads_told: bool
+
+
+Items = list[tuple[bytes, bytes]]
+
+
+def _key(ino: int, dev: int, gen: int) -> FileKey | None:
+    return FileKey(dev, ino, gen) if dev else None
+
+
+def touched_once(items: Items) -> dict[FileKey, int]:
+    """From map page_chunks: pages that came within the window, are still there, and were used once at most."""
+    key, words = lay.unpacker(lay.ChunkKey), 8 * lay.CHUNK_WORDS
+    added, more = lay.PageChunk.added.offset, lay.PageChunk.more.offset
+    counts: dict[FileKey, int] = {}
+    for k, v in items:
+        there = int.from_bytes(v[added : added + words], "little")
+        there &= ~int.from_bytes(v[more : more + words], "little")
+        ino, dev, gen, _ = key.unpack(k)
+        file = FileKey(dev, ino, gen)
+        counts[file] = counts.get(file, 0) + bin(there).count("1")
+    return counts
+
+
+def uses(items: Items, maps_told: bool) -> list[PageUse]:
+    """Rows of the maps page_uses; `maps_told`: whether the kernel tells what faults map."""
+    key, value = lay.unpacker(lay.UseKey), lay.unpacker(lay.PageUseC)
+    rows = []
+    for k, v in items:
+        ino, dev, gen, tgid, _ = key.unpack(k)
+        (
+            accessed, mapped, again, added, refaulted, dirtied, tracked, untracked, direct, read, written, comm,
+        ) = value.unpack(v)  # fmt: skip
+        rows.append(
+            PageUse(
+                _key(ino, dev, gen), tgid, comm.split(b"\0", 1)[0], accessed, mapped if maps_told else -1,
+                again, added, refaulted, dirtied, tracked, untracked, direct, read, written,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def files(items: Items, once: dict[FileKey, int], writes_told: bool) -> list[PageFile]:
+    """Rows of map page_files and what `touched_once` found; `writes_told`: whether the kernel tells of bios."""
+    key, value = lay.unpacker(lay.FileKeyC), lay.unpacker(lay.PageFileC)
+    rows = []
+    for k, v in items:
+        ino, dev, gen = key.unpack(k)
+        reclaimed, dropped, judged, one_pass, written, flags = value.unpack(v)
+        file = FileKey(dev, ino, gen)
+        if not writes_told or flags & lay.PAGE_FILE_NO_DISK or not ino:
+            written = -1
+        rows.append(PageFile(file, reclaimed, dropped, judged, one_pass, once.pop(file, 0), written))
+    left = (PageFile(file, 0, 0, 0, 0, count, 0 if writes_told else -1) for file, count in once.items())
+    return rows + list(left)
+
+
+def stalls(items: Items) -> list[Stall]:
+    """Rows of map stall_totals."""
+    key, value = lay.unpacker(lay.StallKey), lay.unpacker(lay.StallTotalC)
+    rows = []
+    for k, v in items:
+        ino, dev, gen, tgid, tid, what, _ = key.unpack(k)
+        count, total, longest, at, pages, open_ = value.unpack(v)
+        rows.append(
+            Stall(_key(ino, dev, gen), tgid, tid, lay.STALLS[what], count, total, longest, at, pages, bool(open_))
+        )
+    return rows
+
+
+def sizes(items: Items) -> list[SizeSlot]:
+    """Rows of the maps size_totals."""
+    key, value = lay.unpacker(lay.SizeKey), lay.unpacker(lay.SizeTotalC)
+    rows = []
+    for k, v in items:
+        ino, dev, gen, tgid, write, direct, log, _ = key.unpack(k)
+        count, size = value.unpack(v)
+        rows.append(SizeSlot(FileKey(dev, ino, gen), tgid, bool(write), bool(direct), log, count, size))
+    return rows

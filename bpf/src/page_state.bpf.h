@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* What is remembered of a thread that uses the page cache: where it reads, and what it waits for. */
+#ifndef WHYSTALL_PAGE_STATE_H
+#define WHYSTALL_PAGE_STATE_H
+
+#include "task_state.bpf.h"
+#include "regs.bpf.h"
+
+struct page_state {
+	/* the pages first..last of the last read or fault; a read's batch in work begins at index */
+	__u64 inode, calls;
+	__u64 asked, index, first, last;
+	__u64 fault;
+	/* since when, or 0 */
+	__u64 reclaim_start, lock_start;
+	__u64 pause_end;	/* of the last pause for dirty pages */
+	__u64 lock;
+	struct file_key lock_file, pause_file;
+	__u32 reclaim_what, pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct page_state);
+} page_storage SEC(".maps");
+
+HASH_MAP(page_hash, __u32, struct page_state, 16384);
+
+static const struct page_state new_page_state = {};
+
+static __always_inline struct page_state *page_state_of(struct task_struct *task, __u32 tid)
+{
+	if (config.task_storage)
+		return bpf_task_storage_get(&page_storage, task, 0, 0);
+	return bpf_map_lookup_elem(&page_hash, &tid);
+}
+
+static __always_inline struct page_state *make_page_state(struct task_struct *task, __u32 tid)
+{
+	struct page_state *state;
+
+	if (config.task_storage) {
+		state = bpf_task_storage_get(&page_storage, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	} else {
+		state = bpf_map_lookup_elem(&page_hash, &tid);
+		if (!state) {
+			bpf_map_update_elem(&page_hash, &tid, &new_page_state, BPF_NOEXIST);
+			state = bpf_map_lookup_elem(&page_hash, &tid);
+		}
+	}
+	if (!state)
+		count(LOST_STATE);
+	return state;
+}
+
+/* How many reads the thread has ended (CONFIG_TASK_XACCT): tells one call from the next. */
+static __always_inline __u64 read_calls(struct task_struct *task)
+{
+	if (bpf_core_field_exists(task->ioac.syscr))
+		return BPF_CORE_READ(task, ioac.syscr);
+	return 0;
+}
+
+#endif
