@@ -9,7 +9,7 @@ from typing import NamedTuple
 from whystall.tools.collect import proc_parse as parse
 
 # A stat of a file here may wait for a server that does not answer.
-_REMOTE = ("nfs", "cifs", "smb", "fuse", "lustre", "ceph", "9p", "afs", "gpfs", "beegfs", "ocfs2", "gfs2", "virtiofs")
+REMOTE = ("nfs", "cifs", "smb", "fuse", "lustre", "ceph", "9p", "afs", "gpfs", "beegfs", "ocfs2", "gfs2", "virtiofs")
 _NOT_FILES = ("proc", "sysfs", "cgroup", "cgroup2", "devpts", "tracefs", "debugfs")
 
 
@@ -46,7 +46,7 @@ class Files:
         inode = info.inode
         if info.flags & os.O_DIRECTORY or fstype in _NOT_FILES:
             return None
-        if not fstype.startswith(_REMOTE):
+        if not fstype.startswith(REMOTE):
             try:
                 found = os.stat(f"{base}/fd/{fd}")
             except OSError:
@@ -61,9 +61,9 @@ class Files:
             self.rows.append((key, path, dev, inode, fstype, True, deleted))
         return OpenFile(key, info.position, bool(info.flags & os.O_DIRECT))
 
-    def remote(self, key: int) -> bool:
-        """Whether touching the file of this row may wait for a server."""
-        return str(self.rows[key][4]).startswith(_REMOTE)
+    def fstype(self, key: int) -> str:
+        """The file system of the file of this row; empty where not known."""
+        return str(self.rows[key][4])
 
     def _mount(self, pid: int, mount_id: int) -> parse.Mount | None:
         if pid not in self._mounts:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import polars as pl
 
-from whystall.tools.collect.proc_files import Files, OpenFile
+from whystall.tools.collect.proc_files import REMOTE, Files, OpenFile
 from whystall.tools.collect.residency import Residency, residency
 from whystall.tools.collect.tables import RESIDENCY
 from whystall.tools.recording.collector import Capture
@@ -18,11 +18,11 @@ _MOST_FILES = 1024
 _MOST_DESCRIPTORS = 8192
 # Of one look. cachestat walks a file's cached pages: about 1 ms per GiB of small folios.
 _BUDGET_NS = 250_000_000
-Ask = Callable[[int, int], Residency]
+Ask = Callable[[int, int, str], Residency]
 
 
 class OpenFiles:
-    """Looks at the open files of processes. `ask` gives the residency of a descriptor and a size."""
+    """Looks at the open files of processes. `ask` gives the residency of a descriptor, by size and file system."""
 
     def __init__(self, root: str = "/proc", clock: Callable[[], int] = time.monotonic_ns, ask: Ask = residency) -> None:
         self._root = root
@@ -80,7 +80,9 @@ class OpenFiles:
         try:
             with open(__file__, "rb") as file:
                 os.pread(file.fileno(), 1, 0)
-                return self._ask(file.fileno(), os.fstat(file.fileno()).st_size).cached > 0
+                kind = self._files.resolve(os.getpid(), file.fileno())
+                fstype = self._files.fstype(kind.key) if kind is not None else ""
+                return self._ask(file.fileno(), os.fstat(file.fileno()).st_size, fstype).cached > 0
         except OSError:
             return False
 
@@ -94,7 +96,8 @@ class OpenFiles:
         return found[:_MOST_DESCRIPTORS]
 
     def _measure(self, pid: int, fd: int, file: OpenFile) -> tuple[int, Residency] | None:
-        if self._files.remote(file.key):
+        fstype = self._files.fstype(file.key)
+        if fstype.startswith(REMOTE):
             return None
         try:
             # our own description: theirs is neither read nor moved
@@ -105,7 +108,7 @@ class OpenFiles:
             return None
         try:
             size = os.fstat(descriptor).st_size
-            return size, self._ask(descriptor, size)
+            return size, self._ask(descriptor, size, fstype)
         except OSError as error:
             if error.errno in (errno.EPERM, errno.EACCES):
                 self._denied.add(file.key)
