@@ -88,8 +88,8 @@ def mincore(descriptor: int, size: int) -> Residency:
 
 
 def residency(descriptor: int, size: int, fstype: str = "") -> Residency:
-    """`cachestat`, or `mincore` where the kernel has none, and on overlayfs: its files have no pages of their own, those
-    of the layer below are what is mapped, but not what cachestat counts."""
+    """`cachestat`, or `mincore` where the kernel has none, and on overlayfs: its files have no pages of their own,
+    those of the layer below are what is mapped, but not what cachestat counts."""
     if fstype != "overlay":
         try:
             return cachestat(descriptor)
