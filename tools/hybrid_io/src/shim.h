@@ -99,6 +99,7 @@ struct shim_stripe {
 _Static_assert(sizeof(struct shim_stripe) % 64 == 0, "a stripe fills cache lines");
 struct shim_counters {
 	uint64_t magic;
+	uint32_t reasons, stripe_bytes;	/* for who reads it */
 	uint64_t known;			/* programs that came to their end, and could tell the next two */
 	uint64_t passed[HY_OPS];	/* bytes of the kernel's account (rchar, wchar) that the shim did not see */
 	uint64_t copied_bytes;		/* sendfile, copy_file_range, splice: through the cache, inside of the kernel */
@@ -106,7 +107,6 @@ struct shim_counters {
 	uint64_t stdio_requests;	/* large requests of C stdio that were looked after */
 	uint64_t execs;			/* programs started */
 	uint64_t uncovered;		/* of these without the shim: static, setuid, of another C library, own environment */
-	uint64_t pad[7];
 	struct shim_stripe stripes[SHIM_STRIPES];
 };
 extern struct shim_counters *shim_counters;

@@ -4,9 +4,13 @@
 
 #include "shim.h"
 
+#include <sys/resource.h>
+
 #define ACCOUNT 512		/* /proc/self/io is shorter */
 
-static struct shim_counters own = { .magic = SHIM_MAGIC };
+#define EMPTY { .magic = SHIM_MAGIC, .reasons = HY_REASONS, .stripe_bytes = sizeof(struct shim_stripe) }
+
+static struct shim_counters own = EMPTY;
 struct shim_counters *shim_counters = &own;
 
 static uint64_t before[HY_OPS];	/* the kernel's account when the program began */
@@ -31,10 +35,17 @@ static uint64_t number_after(const char *text, const char *name)
 	return number;
 }
 
-/* Bytes that system calls of this process read and wrote, whoever made them and whatever they went to. */
+/*
+ * Bytes that system calls of this process read and wrote, whoever made them and whatever they went to. False where that
+ * is not to be had; also where it waited for a child, whose bytes the kernel adds to those of its parent.
+ */
 static bool account(uint64_t moved[HY_OPS])
 {
 	char text[ACCOUNT];
+	struct rusage children;
+
+	if (syscall(SYS_getrusage, RUSAGE_CHILDREN, &children) || children.ru_maxrss)
+		return false;
 	int fd = k_open("/proc/self/io", O_RDONLY | O_CLOEXEC, 0);
 	ssize_t got = fd < 0 ? -1 : k_read(fd, text, sizeof(text) - 1);
 
@@ -107,8 +118,7 @@ void shim_count_share(void)
 
 void shim_count_forked(void)
 {
-	memset(&own, 0, sizeof(own));
-	own.magic = SHIM_MAGIC;
+	own = (struct shim_counters)EMPTY;
 	shim_counters = &own;
 	shim.pending = shim.folder[0] != '\0';
 	memset(before, 0, sizeof(before));	/* the kernel begins anew, too */
@@ -136,6 +146,9 @@ static void fold(void)
 	rest = map_shared(path);
 	if (rest == MAP_FAILED)
 		return;
+	rest->magic = own.magic;
+	rest->reasons = own.reasons;
+	rest->stripe_bytes = own.stripe_bytes;
 	for (int stripe = 0; stripe < SHIM_STRIPES; stripe++) {
 		for (int op = 0; op < HY_OPS; op++) {
 			for (int reason = 0; reason < HY_REASONS; reason++) {
@@ -149,10 +162,8 @@ static void fold(void)
 			}
 		}
 	}
-	for (int op = 0; op < HY_OPS; op++) {
-		before[op] += own.passed[op];
-		add(&rest->passed[op], taken(&own.passed[op]));
-	}
+	add(&rest->passed[HY_READ], taken(&own.passed[HY_READ]));
+	add(&rest->passed[HY_WRITE], taken(&own.passed[HY_WRITE]));
 	add(&rest->copied_bytes, taken(&own.copied_bytes));
 	add(&rest->stdio_files, taken(&own.stdio_files));
 	add(&rest->stdio_requests, taken(&own.stdio_requests));
@@ -168,6 +179,7 @@ void shim_count_final(void)
 	const struct hy_counters *engine = hy_counters();
 	uint64_t now[HY_OPS];
 
+	counters->known = 0;
 	if (before_known && account(now)) {
 		for (int op = 0; op < HY_OPS; op++) {
 			uint64_t seen = before[op];
@@ -178,6 +190,8 @@ void shim_count_final(void)
 					seen += counters->stripes[stripe].by[op][reason].bytes;
 			}
 			counters->passed[op] = now[op] > seen ? now[op] - seen : 0;
+			if (shim.pending)
+				before[op] += counters->passed[op];	/* told: it may not be the end yet */
 		}
 		counters->known = 1;
 	}
