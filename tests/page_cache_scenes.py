@@ -44,14 +44,14 @@ class Cache:
         direct: float = 0,
         known: bool = True,
     ) -> Cache:
-        """What a process did with a file; without `known`, on a kernel that does not tell what is asked for."""
-        asked = {"accessed": accessed, "mapped": mapped, "again": again}
+        """What a process did with a file; without `known`, on a kernel that does not tell what mappings touch."""
+        asked = {"accessed": accessed, "again": again} | ({"mapped": mapped} if known else {})
         self._add(
             "use",
             file=self.file(path),
             pid=pid,
             comm=comm or (COMM if pid == PID else OTHER_COMM),
-            **{name: int(size * PAGES) if known else -1 for name, size in asked.items()},
+            **{"mapped": -1} | {name: int(size * PAGES) for name, size in asked.items()},
             added=int(added * PAGES),
             refaulted=int(refaulted * PAGES),
             dirtied=int(dirtied * PAGES),
@@ -74,15 +74,17 @@ class Cache:
         known: bool = True,
     ) -> Cache:
         """What became of a file's pages; `once`: still there and touched once."""
-        sizes = {"judged": reclaimed + dropped, "one_pass": one_pass, "touched_once": once, "tracked": tracked}
+        sizes = {"one_pass": one_pass, "touched_once": once}
         self._add(
             "evictions",
             file=self.file(path),
             reclaimed=int(reclaimed * PAGES),
             dropped=int(dropped * PAGES),
             **{name: int(size * PAGES) if known else -1 for name, size in sizes.items()},
+            judged=int((reclaimed + dropped) * PAGES),
+            tracked=int(tracked * PAGES),
             untracked=int(untracked * PAGES),
-            written_back=0,
+            written_back=-1,
         )
         return self
 

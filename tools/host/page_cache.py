@@ -15,6 +15,7 @@ from whystall.tools.host.page_cache_data import Data, FileRow, ProcessRow, Stall
 from whystall.tools.host.page_cache_files import (
     PUSHED_OUT,
     RECLAIMS,
+    THROTTLED,
     by_process,
     file_findings,
     judge_files,
@@ -63,7 +64,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     judged = judge_files(m, entry.lost, entry.seen)
 
     def mine(pid: int) -> bool:
-        return target.everything or pid in m.members
+        return pid > 0 and (target.everything or pid in m.members)
 
     cpu = cpu_rows(recording)
     found = [
@@ -110,7 +111,7 @@ def _verdicts(
         return ["cannot_tell"]
     if not seen:
         return ["idle"]
-    blind = any(not use.known and use.added for use in m.uses if mine(use.pid))
+    blind = any(use.added and not (use.known and use.once_known) for use in m.uses if mine(use.pid))
     return ["cannot_tell" if blind else "healthy"]
 
 
@@ -170,7 +171,7 @@ def _processes(m: Measures, mine: Callable[[int], bool]) -> list[ProcessRow]:
                 hit_pct=use.hit_pct,
                 refault_pct=use.refault_pct,
                 of_added_pct=m.of_added_pct(use.added),
-                reclaim_ms=sum(spent.get(what, 0) for what in RECLAIMS) / 1e6,
+                reclaim_ms=sum(spent.get(what, 0) for what in RECLAIMS if what != THROTTLED) / 1e6,
                 throttled_ms=spent.get(THROTTLE, 0) / 1e6,
                 lock_ms=spent.get(LOCK, 0) / 1e6,
                 cgroup=m.place.get(use.pid, ""),

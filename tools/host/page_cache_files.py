@@ -41,7 +41,9 @@ _GIVES_BACK_PCT = 80.0
 _LOST = 0.01
 _FINDINGS = 5
 PUSHED_OUT = "pushed_out"
-RECLAIMS = ("direct_reclaim", "cgroup_reclaim", "throttled_reclaim")
+# lies within one of the others, which is the time that was lost
+THROTTLED = "throttled_reclaim"
+RECLAIMS = ("direct_reclaim", "cgroup_reclaim", THROTTLED)
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,9 @@ def by_process(m: Measures) -> list[Use]:
     for use in m.uses:
         sums = found.setdefault(use.pid, Use(use.pid, use.comm))
         sums.files |= use.files
-        sums.known &= use.known
+        for name in ("known", "mapped_known", "once_known"):
+            setattr(sums, name, getattr(sums, name) and getattr(use, name))
+        sums.faulted = use.faulted
         for name in (
             *("accessed", "mapped", "again", "added", "refaulted", "dirtied", "direct_bytes", "reclaimed", "dropped"),
             *("judged", "one_pass", "touched_once", "tracked", "untracked", "recent"),

@@ -28,9 +28,12 @@ UNKNOWN_FILE = "[file]"
 
 @dataclass
 class Use:
-    """What a process did with a series of files, and what became of those files' pages. `known`: whether the kernel
-    tells what is asked for; without it `accessed`, `mapped`, `again` and the touches are nothing. `recent`: of the
-    added pages, those that must have been evicted shortly before the window by the kernel's own account."""
+    """What a process did with a series of files, and what became of those files' pages.
+
+    What kernels do not tell (see `tables.PAGE_CACHE`): without `known`, what was asked for; without `mapped_known`,
+    what mappings touched (before 6.12); without `once_known`, how often pages were used. `faulted`: it had page faults that
+    read from storage, or that is not known. `recent`: of the added pages, those that must have been evicted shortly
+    before the window by the kernel's own account."""
 
     pid: int
     comm: str
@@ -39,6 +42,9 @@ class Use:
     filesystem: str = ""
     files: set[int] = field(default_factory=set)
     known: bool = True
+    mapped_known: bool = True
+    once_known: bool = True
+    faulted: bool = True
     accessed: int = 0
     mapped: int = 0
     again: int = 0
@@ -64,13 +70,16 @@ class Use:
     @property
     def distinct(self) -> int | None:
         """Different pages it touched; None where not known."""
-        return max(0, self.touched - self.again) if self.known else None
+        return max(0, self.touched - self.again) if self.known and self.mapped_known else None
 
     @property
     def hit_pct(self) -> float | None:
         """Of the pages touched, those that were in the cache. None where it wrote too: what writing brought in cannot
-        be told from what reading did. Readahead may bring in more than is asked for."""
+        be told from what reading did; and where what mappings touch is not told, but they may have brought in pages.
+        Readahead may bring in more than is asked for."""
         if not self.known or not self.touched or (self.dirtied and self.added):
+            return None
+        if not self.mapped_known and self.faulted and self.added:
             return None
         return 100 * (1 - min(self.added, self.touched) / self.touched)
 
@@ -78,12 +87,12 @@ class Use:
     def judged_pct(self) -> float | None:
         """Of what was added to these files, the share whose touches were followed."""
         followed = self.tracked + self.untracked
-        return 100 * self.tracked / followed if self.known and followed else None
+        return 100 * self.tracked / followed if self.once_known and followed else None
 
     @property
     def one_pass_pct(self) -> float | None:
         """Of what was added and followed, the share that was touched at most once: until it left, or so far."""
-        if not self.known or not self.tracked:
+        if not self.once_known or not self.tracked:
             return None
         return min(100.0, 100 * (self.one_pass + self.touched_once) / self.tracked)
 
@@ -194,7 +203,7 @@ def measure(recording: Recording) -> Measures:
     return Measures(
         window_ns=recording.manifest.window_ns,
         page=page,
-        uses=_uses(uses, evictions, files, _residency(recording), page),
+        uses=_uses(uses, evictions, files, _residency(recording), _faults(processes), page),
         stalls=_stalls(recording.table(f"{CACHE}.stalls"), files),
         cgroups=cgroups,
         host=host,
@@ -243,7 +252,12 @@ class _Counters:
 
 
 def _uses(
-    uses: pl.DataFrame, evictions: pl.DataFrame, files: dict[int, _Row], cached: dict[tuple[str, int], _Row], page: int
+    uses: pl.DataFrame,
+    evictions: pl.DataFrame,
+    files: dict[int, _Row],
+    cached: dict[tuple[str, int], _Row],
+    faults: dict[int, int],
+    page: int,
 ) -> list[Use]:
     """Per process and series, those that brought most in first."""
     left = {r["file"]: r for r in evictions.iter_rows(named=True)}
@@ -258,14 +272,14 @@ def _uses(
         first_seen = row["file"] not in use.files
         use.files.add(row["file"])
         paths.setdefault(key, set()).add(path)
-        if row["accessed"] < 0:
-            use.known = False
+        use.known &= row["accessed"] >= 0
+        use.mapped_known &= row["mapped"] >= 0
+        use.faulted = faults.get(row["pid"], 1) > 0
         for name in ("accessed", "mapped", "again", "added", "refaulted", "dirtied", "direct_bytes"):
             setattr(use, name, getattr(use, name) + max(0, row[name]))
         gone = left.get(row["file"])
         if gone and first_seen:
-            if gone["tracked"] < 0:
-                use.known = False
+            use.once_known &= min(gone["one_pass"], gone["touched_once"], gone["tracked"]) >= 0
             for name in ("reclaimed", "dropped", "judged", "one_pass", "touched_once", "tracked", "untracked"):
                 setattr(use, name, getattr(use, name) + max(0, gone[name]))
         resident = cached.get((file["dev"], file["ino"])) if file else None
@@ -277,6 +291,14 @@ def _uses(
     for key, use in found.items():
         use.path, use.example = path_series(paths[key]), most[key][1]
     return sorted(found.values(), key=lambda u: (-max(u.added, u.touched, u.dirtied), u.pid, u.path))
+
+
+def _faults(processes: pl.DataFrame) -> dict[int, int]:
+    """Page faults that read from storage, per process that was counted twice."""
+    counts: dict[int, list[int]] = {}
+    for row in processes.iter_rows(named=True):
+        counts.setdefault(row["pid"], []).append(row["major_faults"])
+    return {pid: max(faults) - min(faults) for pid, faults in counts.items() if len(faults) > 1}
 
 
 def _residency(recording: Recording) -> dict[tuple[str, int], _Row]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.host.grading import severity
-from whystall.tools.host.page_cache_files import RECLAIMS, STALL_PCT
+from whystall.tools.host.page_cache_files import RECLAIMS, STALL_PCT, THROTTLED
 from whystall.tools.host.page_cache_measures import Measures, Stall
 from whystall.tools.recording.target import Target
 
@@ -35,7 +35,9 @@ def stall_findings(m: Measures, target: Target, mine: Callable[[int], bool], *, 
 
 
 def _reclaim(stalls: list[Stall], m: Measures) -> list[Finding]:
-    """Per thread and what it waited in."""
+    """Per thread and what it waited in; being throttled is a part of a reclaim that is told as a whole."""
+    told = {s.tid for s in stalls if s.what != THROTTLED}
+    stalls = [s for s in stalls if s.what != THROTTLED or s.tid not in told]
     groups = _grouped(stalls, lambda s: (s.pid, s.tid, s.what))
     found = []
     for group in groups[:_FINDINGS]:

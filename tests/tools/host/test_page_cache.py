@@ -216,6 +216,14 @@ def test_writers_of_one_file_wait_for_its_lock() -> None:
     assert found.attributes["operations"] == "write"
 
 
+def test_time_throttled_within_reclaim_is_told_once() -> None:
+    cache = Cache().stall("cgroup_reclaim", 900).stall("throttled_reclaim", 600)
+    judged = cache.stall("throttled_reclaim", 500, tid=PID + 1).judged()
+    found = [(f.subject.tid, f.attributes["what"]) for f in judged.findings if f.kind == "memory.reclaim_stall"]
+    assert found == [(PID, "cgroup_reclaim"), (PID + 1, "throttled_reclaim")]
+    assert judged.data.processes[0].reclaim_ms == 900
+
+
 def test_one_wait_that_is_still_on_counts() -> None:
     judged = Cache().stall("dirty_throttle", 1500, "/out/x", count=1, still=True).judged()
     found = abnormal(judged)["writeback.throttled"]
@@ -255,14 +263,26 @@ def test_a_collector_that_was_not_proven_says_nothing_normal() -> None:
     assert not [f for f in judged.findings if f.spec.mechanism.value == "pages"]
 
 
-def test_a_kernel_that_does_not_tell_what_is_asked_for_accuses_nobody_of_streaming() -> None:
-    cache = Cache().use(added=4000, known=False).gone(reclaimed=3200, untracked=4000, known=False).short(3200)
-    judged = rereading(cache, back=100).judged()
+def test_a_kernel_that_does_not_tell_how_often_pages_are_used_accuses_nobody() -> None:
+    """Before 6.12: what is asked for is known by calls, what mappings touch is not, and nor is who streams."""
+    cache = Cache().use(accessed=4000, added=4000, known=False).gone(reclaimed=3200, tracked=4000, known=False)
+    judged = rereading(cache.short(3200), back=100).judged()
     assert judged.data.verdicts == ["cannot_tell"]
-    assert (judged.data.files[0].hit_pct, judged.data.files[0].accessed_bytes) == (None, None)
-    assert "cache.streaming" not in {f.kind for f in judged.findings}
-    use = next(f for f in judged.findings if f.kind == "cache.use")
-    assert "accessed_bytes" not in use.metrics
+    row = judged.data.files[0]
+    assert (row.hit_pct, row.one_pass_pct, row.judged_pct, row.refault_pct) == (0, None, None, 0)
+    assert not {"cache.streaming", "cache.thrash"} & {f.kind for f in judged.findings}
+
+
+def test_a_hit_ratio_is_not_told_where_faults_that_are_not_seen_may_have_read() -> None:
+    cache = Cache().use(accessed=100, added=100, known=False)
+    for at_ns, faults in ((0, 5), (10**10, 9)):
+        cache.scene._add(
+            "proc.processes",
+            **{"at_ns": at_ns, "pid": PID, "ppid": 1, "comm": "train", "start_ticks": 7, "major_faults": faults},
+            **dict.fromkeys(("user_ns", "system_ns", "block_io_ns", "minor_faults", "rss_bytes"), 0),
+            **{"read_bytes": 0, "write_bytes": 0, "threads": 1, "cgroup": "/job"},
+        )
+    assert cache.judged().data.files[0].hit_pct is None
 
 
 def test_what_was_followed_in_part_is_told_of_that_part_only() -> None:
