@@ -157,7 +157,7 @@ def test_an_idle_accelerator_is_traced_to_its_host(
 def test_a_trace_and_a_profile_alone_name_the_cause_but_never_health(
     scene: Callable[[], Scene], cause: str | None
 ) -> None:
-    others = ["proc", "syscalls", "switches", "block"]
+    others = ["proc", "syscalls", "switches", "block", "page_cache"]
     found = investigate(scene(), "GPU idle", without=others)
     assert [step.tools for step in found.steps] == [["host_bound"]]
     assert (found.verdict, found.cause) == (Verdict.LIKELY if cause else Verdict.INCONCLUSIVE, cause), found.missing
