@@ -15,7 +15,18 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "src"
 OBJECTS = Path(__file__).resolve().parent / "objects"
-ENGINE = ("policy.c", "counters.c", "pressure.c", "residency.c", "history.c", "passing.c", "bounce.c", "direct.c", "file.c", "engine.c")
+ENGINE = (
+    "policy.c",
+    "counters.c",
+    "pressure.c",
+    "residency.c",
+    "history.c",
+    "passing.c",
+    "bounce.c",
+    "direct.c",
+    "file.c",
+    "engine.c",
+)
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "libwhystall_hybrid.so": ENGINE,
     "libwhystall_hybrid_preload.so": (*ENGINE, "shim*.c"),
@@ -85,7 +96,7 @@ def build(name: str, force: bool = False, flags: tuple[str, ...] = (), to: Path 
     os.close(handle)
     try:
         _run([command, *_FLAGS, *OPTIONS[name], *flags, "-o", fresh, *map(str, files), "-ldl"])
-        os.chmod(fresh, 0o755)
+        os.chmod(fresh, 0o644)
         os.replace(fresh, made)
     finally:
         Path(fresh).unlink(missing_ok=True)

@@ -1,0 +1,65 @@
+"""Where the bytes of an object lie: read-only or writable buffers of any kind, and new ``bytes`` to be filled."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_SIMPLE, _WRITABLE = 0, 1  # PyBUF_*: both ask for one contiguous block of bytes
+_size = ctypes.c_ssize_t
+
+# Not ctypes.pythonapi itself: the types of its functions are everybody's.
+_python = ctypes.PyDLL(None)
+
+
+class _View(ctypes.Structure):
+    """``Py_buffer``, whose layout is part of CPython's stable ABI."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", _size),
+        ("itemsize", _size),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(_size)),
+        ("strides", ctypes.POINTER(_size)),
+        ("suboffsets", ctypes.POINTER(_size)),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+_get = _python.PyObject_GetBuffer
+_get.argtypes, _get.restype = (ctypes.py_object, ctypes.POINTER(_View), ctypes.c_int), ctypes.c_int
+_release = _python.PyBuffer_Release
+_release.argtypes, _release.restype = (ctypes.POINTER(_View),), None
+_new_bytes = _python.PyBytes_FromStringAndSize
+_new_bytes.argtypes, _new_bytes.restype = (ctypes.c_void_p, _size), ctypes.py_object
+_address = _python.PyBytes_AsString
+_address.argtypes, _address.restype = (ctypes.py_object,), ctypes.c_void_p
+
+
+@contextmanager
+def block_of(data: object, writable: bool = False) -> Iterator[tuple[int, int]]:
+    """Address and length of the bytes of `data`, which stays locked meanwhile (it cannot be resized).
+
+    Raises ``TypeError`` for what has no buffer, ``BufferError`` or ``ValueError`` where it is not contiguous or, if
+    `writable`, read-only.
+    """
+    view = _View()
+    _get(data, ctypes.byref(view), _WRITABLE if writable else _SIMPLE)
+    try:
+        yield view.buf or 0, view.len
+    finally:
+        _release(ctypes.byref(view))
+
+
+def new_bytes(size: int) -> tuple[bytes, int]:
+    """New ``bytes`` with arbitrary contents, and their address: to be filled before anybody else sees them.
+
+    `size` is at least 1: the empty ``bytes`` are shared.
+    """
+    made: bytes = _new_bytes(None, size)
+    return made, _address(made)

@@ -1,0 +1,90 @@
+"""What is told of a file and of the process: the engine's counters, by name."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from whystall.tools.hybrid_io import layout
+
+_By = dict[str, dict[str, dict[str, int]]]
+
+
+class FileStatus(NamedTuple):
+    """One file; sizes are bytes."""
+
+    engine: str
+    """``hybrid``, or ``plain`` where the engine is missing."""
+    direct: bool
+    """Whether direct I/O is possible at all."""
+    note: str
+    """Why it is not, else empty."""
+    direct_align: int
+    """What offsets and sizes of direct requests are multiples of; 0 where it is not possible."""
+    memory_align: int
+    """The same of memory; what lies otherwise is copied once."""
+    cached_bytes: int
+    """Resident pages of the file, whoever put them there."""
+    own_bytes: int
+    """Of these, put there by this process through the engine and not given back, as far as known."""
+    flags: tuple[str, ...]
+    """What is special about it, of `layout.FLAGS`."""
+    requests: _By
+    """Requests and bytes by operation and reason (`layout.REASONS`). Each request counts once, under the reason of its
+    main part; bytes count under the reason of the part that moved them."""
+
+
+class Counters(NamedTuple):
+    """This process since it began; a child of fork begins anew."""
+
+    requests: _By
+    """As in `FileStatus`."""
+    files: int
+    dropped_bytes: int
+    """Cached pages given back to stay under the limit."""
+    pressure_reads: int
+    bounced_bytes: int
+    """Copied through an aligned buffer, since the caller's memory was not aligned."""
+    fallbacks: int
+    """Direct requests that the kernel refused."""
+    errors: int
+    """Handed to the caller."""
+
+    def bytes_by_way(self) -> dict[str, int]:
+        """Bytes that went ``buffered`` and ``direct``, reads and writes together."""
+        total = {"buffered": 0, "direct": 0}
+        for by_reason in self.requests.values():
+            for reason, count in by_reason.items():
+                total["direct" if reason in layout.DIRECT else "buffered"] += count["bytes"]
+        return total
+
+
+def status_of(now: layout.Status) -> FileStatus:
+    """A status as the engine gives it."""
+    flags = tuple(name for bit, name in enumerate(layout.FLAGS) if now.flags >> bit & 1)
+    direct = "unsupported" not in flags
+    note = "" if direct else f"direct I/O is not possible here ({os.strerror(now.unsupported_errno)}): all is buffered"
+    return FileStatus(
+        engine="hybrid",
+        direct=direct,
+        note=note,
+        direct_align=now.direct_align,
+        memory_align=now.memory_align,
+        cached_bytes=now.cached_bytes,
+        own_bytes=now.own_bytes,
+        flags=flags,
+        requests=layout.counts(now.by),
+    )
+
+
+def counters_of(now: layout.Counters) -> Counters:
+    """Counters as the engine holds them."""
+    return Counters(
+        requests=layout.counts(now.by),
+        files=now.files,
+        dropped_bytes=now.dropped_bytes,
+        pressure_reads=now.pressure_reads,
+        bounced_bytes=now.bounced_bytes,
+        fallbacks=now.fallbacks,
+        errors=now.errors,
+    )
