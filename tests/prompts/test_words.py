@@ -79,7 +79,7 @@ def test_every_code_of_the_page_cache_has_words(lang: str) -> None:
     said = words(lang)
     assert said["page_cache"]["verdicts"].keys() == set(get_args(page_cache_data.Verdict))
     source = (ROOT / "tools/host/page_cache_files.py").read_text("utf-8")
-    told = set(re.findall(r'return "(\w+)"', source)) | set(re.findall(r'"(too_large\w*)"', source))
+    told = {"".join(found) for found in re.findall(r'Stream\(use, "(\w+)"|return "(\w+)"|"(too_large\w*)"', source)}
     assert "others_refault" in told
     assert told <= said["cache_reasons"].keys()
     assert said["stall_kinds"].keys() == set(page_cache_files.RECLAIMS)

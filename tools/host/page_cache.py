@@ -27,6 +27,7 @@ from whystall.tools.host.page_cache_stalls import LOCK, THROTTLE, stall_findings
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
+_MUCH_BYTES = 1 << 20
 _VERDICTS: dict[str, Verdict] = {
     "cache.streaming": "streaming",
     "cache.thrash": "thrash",
@@ -78,7 +79,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         found = [f for f in found if f.polarity is Polarity.ABNORMAL or f.spec.mechanism.value != "pages"]
     seen = sum(u.touched + u.added + u.dirtied for u in m.uses) + m.reclaimed + sum(s.count for s in m.stalls)
     processes = _processes(m, mine)
-    files = [_file(use, m) for use in m.uses if _worth(use)]
+    files = [_file(use, m) for use in m.uses if (mine(use.pid) and _worth(use)) or _much(use, m)]
     stalls = [_stall(stall, m) for stall in m.stalls if mine(stall.pid)]
     return Judgement(
         findings=found,
@@ -124,6 +125,11 @@ def _not_seen(recording: Recording, m: Measures) -> list[tuple[str, str]]:
 
 def _worth(use: Use) -> bool:
     return bool(use.touched or use.added or use.dirtied or use.direct_bytes)
+
+
+def _much(use: Use, m: Measures) -> bool:
+    """Worth telling of a stranger, and the reason why not every library that it maps is."""
+    return max(use.added, use.dirtied) * m.page >= _MUCH_BYTES or use.direct_bytes >= _MUCH_BYTES
 
 
 def _file(use: Use, m: Measures) -> FileRow:

@@ -40,6 +40,7 @@ _GIVES_BACK_PCT = 80.0
 # What was lost before it was counted makes pages look less used than they were.
 _LOST = 0.01
 _FINDINGS = 5
+_MOST = 2 * _FINDINGS
 PUSHED_OUT = "pushed_out"
 # lies within one of the others, which is the time that was lost
 THROTTLED = "throttled_reclaim"
@@ -48,11 +49,13 @@ RECLAIMS = ("direct_reclaim", "cgroup_reclaim", THROTTLED)
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream and what it does: `harm` is a code of `cache_reasons`; `bad`: how much, None for none."""
+    """A stream and what it does: `harm` is a code of `cache_reasons`; `bad`: how much, None for none; `hurt`: the
+    processes that suffer, itself included."""
 
     use: Use
     harm: str
     bad: Severity | None
+    hurt: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,9 @@ def judge_files(m: Measures, lost: int, seen: int) -> Judged:
     streams, victims = [], []
     for use in candidates:
         suffer = [v for v in m.uses if v not in candidates and _suffers(v, m) and _reached(use, v.pid, m)]
-        harm, bad = _harm(use, suffer, candidates, m)
-        streams.append(Stream(use, harm, bad))
-        victims += [v for v in suffer if bad is not None and v not in victims]
+        stream = _harm(use, suffer, candidates, m)
+        streams.append(stream)
+        victims += [v for v in suffer if stream.bad is not None and v not in victims]
     again = [u for u in m.uses if u not in candidates and _returns(u, m)]
     thrash = [(u, why) for u in again if (why := _thrashes(u, again, m))]
     return Judged(streams, thrash, [v for v in victims if v not in [u for u, _ in thrash]])
@@ -115,26 +118,30 @@ def _short(m: Measures) -> bool:
     return m.short is not None and m.short * m.page >= _RECLAIM_BYTES
 
 
-def _harm(use: Use, suffer: list[Use], candidates: list[Use], m: Measures) -> tuple[str, Severity | None]:
+def _harm(use: Use, suffer: list[Use], candidates: list[Use], m: Measures) -> Stream:
     if use.dropped * 100 >= _GIVES_BACK_PCT * max(use.added, 1):
-        return "gives_back", None
+        return Stream(use, "gives_back", None)
     if m.reclaimed * m.page < _RECLAIM_BYTES:
-        return "free_memory", None
+        return Stream(use, "free_memory", None)
     # workers of one job each read their part: together they drive reclaim or do not
     together = sum(c.added for c in candidates if c.comm == use.comm and _reached(use, c.pid, m))
     if 100 * together < _DRIVES_PCT * max(m.added, m.reclaimed, 1):
-        return "no_harm", None
-    waits = [100 * s.total_ns / max(m.window_ns, 1) for s in m.stalls if _stalled_by(use, s, m)]
-    worst = max(waits, default=0.0)
+        return Stream(use, "no_harm", None)
+    waits: dict[int, float] = {}
+    for stall in m.stalls:
+        pct = 100 * stall.total_ns / max(m.window_ns, 1)
+        if pct >= STALL_PCT and _stalled_by(use, stall, m):
+            waits[stall.pid] = max(pct, waits.get(stall.pid, 0.0))
+    worst = max(waits.values(), default=0.0)
     kswapd = (m.host.kswapd_cpu_pct or 0.0) if _short(m) else 0.0
     if suffer:
         grave = max([severity(worst), severity(kswapd / 2), *(grade(v, m) for v in suffer)], key=lambda g: g.rank)
-        return "others_refault", grave
-    if worst >= STALL_PCT:
-        return "stalls", severity(worst)
+        return Stream(use, "others_refault", grave, frozenset(waits) | {v.pid for v in suffer})
+    if waits:
+        return Stream(use, "stalls" if waits.keys() - {use.pid} else "own_stalls", severity(worst), frozenset(waits))
     if kswapd >= KSWAPD_PCT and use.reclaimed * m.page >= _RECLAIM_BYTES:
-        return "kswapd", severity(kswapd / 2)
-    return "no_harm", None
+        return Stream(use, "kswapd", severity(kswapd / 2), frozenset({use.pid}))
+    return Stream(use, "no_harm", None)
 
 
 def grade(use: Use, m: Measures) -> Severity:
@@ -173,16 +180,18 @@ def _thrashes(use: Use, again: list[Use], m: Measures) -> str:
 
 
 def file_findings(judged: Judged, m: Measures, mine: Callable[[int], bool], *, sure: bool) -> list[Finding]:
-    """Findings about streams, sets that do not fit, and sets that would fit but are pushed out: all that do or suffer
-    harm, whoever they are, and of the processes that are asked about (`mine`) the streams that do none. `sure`:
-    everything was seen, so that normal may be said."""
+    """Findings about streams, sets that do not fit, and sets that would fit but are pushed out: of the processes that
+    are asked about (`mine`), of whoever harms them and whom they harm. `sure`: everything was seen, so that normal may
+    be said."""
     found = []
     for stream in sorted(judged.streams, key=lambda s: (s.bad is None, -s.use.added)):
-        if stream.bad is not None or (sure and mine(stream.use.pid)):
+        concerns = mine(stream.use.pid) or any(mine(pid) for pid in stream.hurt)
+        if concerns and (sure or stream.bad is not None):
             found.append(_finding("cache.streaming", stream.use, m, stream.bad, stream.harm))
-    found = found[: 2 * _FINDINGS]
+    found = found[:_MOST]
     returns = [*judged.thrash, *((victim, PUSHED_OUT) for victim in judged.victims)]
-    for use, why in returns[: 2 * _FINDINGS]:
+    concerned = {pid for s in judged.accused for pid in s.hurt if mine(s.use.pid) or any(map(mine, s.hurt))}
+    for use, why in [(u, w) for u, w in returns if mine(u.pid) or (w == PUSHED_OUT and u.pid in concerned)][:_MOST]:
         found.append(_finding("cache.thrash", use, m, grade(use, m), why))
     return found
 
@@ -208,7 +217,7 @@ def by_process(m: Measures) -> list[Use]:
         sums.files |= use.files
         for name in ("known", "mapped_known", "once_known"):
             setattr(sums, name, getattr(sums, name) and getattr(use, name))
-        sums.faulted = use.faulted
+        sums.parts.append(use)
         for name in (
             *("accessed", "mapped", "again", "added", "refaulted", "dirtied", "direct_bytes", "reclaimed", "dropped"),
             *("judged", "one_pass", "touched_once", "tracked", "untracked", "recent"),
@@ -230,6 +239,8 @@ def _finding(kind: str, use: Use, m: Measures, bad: Severity | None, reason: str
         "rate": use.added * m.page * 1e9 / max(m.window_ns, 1),
         "judged_pct": use.judged_pct,
     }
+    if kind == "cache.use" and use.added * m.page < _RECLAIM_BYTES:
+        metrics["refault_pct"] = None  # a share of next to nothing
     # nothing was written, nothing evicted: not worth a word
     silent = {name for name in ("evicted_bytes", "dirtied_bytes", "rate", "accessed_bytes") if not metrics[name]}
     words = {"operations": use.operations, "reason": reason}

@@ -31,9 +31,9 @@ class Use:
     """What a process did with a series of files, and what became of those files' pages.
 
     What kernels do not tell (see `tables.PAGE_CACHE`): without `known`, what was asked for; without `mapped_known`,
-    what mappings touched (before 6.12); without `once_known`, how often pages were used. `faulted`: it had page faults that
-    read from storage, or that is not known. `recent`: of the added pages, those that must have been evicted shortly
-    before the window by the kernel's own account."""
+    what mappings touched (before 6.12); without `once_known`, how often pages were used. `faulted`: it had page faults
+    that read from storage, or that is not known. `recent`: of the added pages, those that must have been evicted
+    shortly before the window by the kernel's own account. `parts`: what a sum is made of."""
 
     pid: int
     comm: str
@@ -61,6 +61,7 @@ class Use:
     untracked: int = 0
     recent: int = 0
     cached_bytes: int | None = None
+    parts: list[Use] = field(default_factory=list)
 
     @property
     def touched(self) -> int:
@@ -76,7 +77,13 @@ class Use:
     def hit_pct(self) -> float | None:
         """Of the pages touched, those that were in the cache. None where it wrote too: what writing brought in cannot
         be told from what reading did; and where what mappings touch is not told, but they may have brought in pages.
-        Readahead may bring in more than is asked for."""
+        Readahead may bring in more than is asked for. Of a sum: of its parts of which it is known, if they are most."""
+        if self.parts:
+            known = [(part.touched, hit) for part in self.parts if (hit := part.hit_pct) is not None]
+            touched = sum(pages for pages, _ in known)
+            if not touched or 2 * touched < self.touched:
+                return None
+            return sum(pages * hit for pages, hit in known) / touched
         if not self.known or not self.touched or (self.dirtied and self.added):
             return None
         if not self.mapped_known and self.faulted and self.added:

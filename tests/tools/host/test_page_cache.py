@@ -15,6 +15,8 @@ from whystall.tools.host.page_cache_data import Data
 from whystall.tools.recording.judging import judge as envelope
 from whystall.tools.recording.target import Target
 
+EVERYBODY = Target(everything=True)
+
 
 def abnormal(judged: Judgement[Data]) -> dict[str, Finding]:
     """What is wrong, by kind; of several of one kind, the first."""
@@ -72,8 +74,16 @@ def test_reclaim_that_takes_only_what_the_stream_has_used_is_no_harm() -> None:
 def test_a_stream_that_makes_threads_reclaim_is_told_by_their_waits() -> None:
     judged = streaming().short(3200).stall("direct_reclaim", 500).judged()
     assert judged.data.verdicts == ["streaming", "reclaim_stalls"]
-    assert abnormal(judged)["cache.streaming"].attributes["reason"] == "stalls"
+    assert abnormal(judged)["cache.streaming"].attributes["reason"] == "own_stalls"
     assert abnormal(judged)["memory.reclaim_stall"].metrics["window_pct"] == pytest.approx(5)
+
+
+def test_a_stream_that_makes_others_wait_is_told_to_them_and_to_nobody_else() -> None:
+    cache = streaming(pid=OTHER).short(3200).stall("direct_reclaim", 500)
+    found = abnormal(cache.judged())["cache.streaming"]
+    assert (found.subject.pid, found.attributes["reason"]) == (OTHER, "stalls")
+    judged = streaming(pid=OTHER).short(3200).stall("direct_reclaim", 500, pid=OTHER).judged()
+    assert judged.data.verdicts == ["healthy"]
 
 
 def test_a_stream_that_keeps_kswapd_busy_costs_a_cpu() -> None:
@@ -92,7 +102,7 @@ def test_a_stream_in_one_cgroup_is_not_accused_of_what_happens_in_another() -> N
     """Its own cgroup's limit evicts its own pages; the neighbour's limit evicts the neighbour's."""
     cache = streaming().memory("/job", limit=1000, usage=999, hits=500).memory("/other", limit=200, usage=199, hits=500)
     rereading(cache, size=400, back=300).stall("cgroup_reclaim", 900, pid=OTHER)
-    judged = cache.judged()
+    judged = cache.judged(target=EVERYBODY)
     assert "cache.streaming" not in abnormal(judged)
     assert abnormal(judged)["cache.thrash"].subject.pid == OTHER
 
@@ -112,7 +122,7 @@ def test_many_shards_are_one_series_and_many_workers_one_stream() -> None:
             path = f"/data/shard-{worker}{shard}.tar"
             cache.use(path, pid=PID + worker, comm="loader", accessed=50, added=50)
             cache.gone(path, reclaimed=40, one_pass=40, once=10, tracked=50)
-    judged = rereading(cache, back=100).judged()
+    judged = rereading(cache, back=100).judged(target=EVERYBODY)
     streams = [f for f in judged.findings if f.kind == "cache.streaming"]
     assert len(streams) == 8
     assert all(f.polarity is Polarity.ABNORMAL for f in streams)
@@ -178,7 +188,7 @@ def test_a_limit_is_not_to_blame_where_the_host_is_short_itself() -> None:
 def test_a_limit_is_not_to_blame_for_a_stream() -> None:
     cache = streaming().memory("/job", limit=1000, usage=990, hits=900, psi_pct=30).stall("cgroup_reclaim", 900)
     judged = cache.judged()
-    assert abnormal(judged)["cache.streaming"].attributes["reason"] == "stalls"
+    assert abnormal(judged)["cache.streaming"].attributes["reason"] == "own_stalls"
     assert not [f for f in judged.findings if f.kind == "cache.limit_small"]
 
 
@@ -313,7 +323,7 @@ def test_without_counters_the_pages_still_tell() -> None:
 
 def test_the_whole_host_names_everybody() -> None:
     cache = rereading(streaming(pid=OTHER).short(3200), pid=PID, back=100)
-    recording = cache.build(target=Target(everything=True))
+    recording = cache.build(target=EVERYBODY)
     judged = page_cache.judge(recording, page_cache.Params())
     named = {(f.subject.pid, f.kind) for f in judged.findings if f.subject.pid}
     assert named == {(PID, "cache.thrash"), (PID, "cache.use"), (OTHER, "cache.streaming")}
