@@ -19,6 +19,7 @@ _COMMANDS = {
     "diagnose": "observe",
     "verify": "observe",
     "replay": "replay",
+    "hybrid-run": "hybrid",
     "ftrace": "ftrace",
     "stacks": "stacks",
     "serve": "serve",

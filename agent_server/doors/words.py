@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import Event, Line, Ticket
     from whystall.tools.contract.result import ToolResult
+    from whystall.tools.hybrid_io.run import Run
 
 _EVENTS = 100_000  # a flood is told as one line
 
@@ -114,6 +115,13 @@ def stacks_text(summary: StackConversion, lang: Lang) -> str:
     from whystall.prompts.render import render
 
     return render("stacks.txt", lang, c=summary)
+
+
+def hybrid_text(done: Run, lang: Lang) -> str:
+    """A run with hybrid I/O below it: which way requests went and why, by program and in all, and what passed it by."""
+    from whystall.prompts.render import render
+
+    return render("hybrid.txt", lang, r=done)
 
 
 def replay_text(done: Replay, lang: Lang) -> str:

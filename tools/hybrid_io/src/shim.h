@@ -93,14 +93,13 @@ static inline bool shim_mine(void)
 #define SHIM_STRIPES 16			/* threads count apart, so that they do not wait for each other's cache lines */
 #define SHIM_MAGIC 0x3130304d49485359ull
 struct shim_stripe {
-	/* 2 x 14 counts of 16 bytes: 7 cache lines */
 	struct hy_count by[HY_OPS][HY_REASONS];
-};
-_Static_assert(sizeof(struct shim_stripe) % 64 == 0, "a stripe fills cache lines");
+} __attribute__((aligned(64)));
 struct shim_counters {
 	uint64_t magic;
 	uint32_t reasons, stripe_bytes;	/* for who reads it */
-	uint64_t known;			/* programs that came to their end, and could tell the next two */
+	uint64_t known;			/* 1: it came to its end, and could tell `passed` */
+	uint64_t ended;			/* in the file of the rest: programs that counted there */
 	uint64_t passed[HY_OPS];	/* bytes of the kernel's account (rchar, wchar) that the shim did not see */
 	uint64_t copied_bytes;		/* sendfile, copy_file_range, splice: through the cache, inside of the kernel */
 	uint64_t stdio_files;		/* opened through C stdio, or given to it */

@@ -169,7 +169,7 @@ static void fold(void)
 	add(&rest->stdio_requests, taken(&own.stdio_requests));
 	add(&rest->execs, taken(&own.execs));
 	add(&rest->uncovered, taken(&own.uncovered));
-	add(&rest->known, taken(&own.known));
+	add(&rest->ended, 1);
 	k_munmap(rest, sizeof(*rest));
 }
 

@@ -1,0 +1,196 @@
+"""Run a program, and all that it starts, with hybrid I/O below it: the shim of LD_PRELOAD, and what it counted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whystall.tools.hybrid_io import build
+from whystall.tools.hybrid_io.layout import MODES, OPS
+from whystall.tools.hybrid_io.program_kind import kind_of_program
+from whystall.tools.hybrid_io.report import REST, Programs, read_folder
+
+LIBRARY = "libwhystall_hybrid_preload.so"
+
+NOT_FOUND, NOT_RUN = 127, 126
+"""Exit statuses of shells and env(1) for a program that is not there, and for one that cannot be run."""
+_PASSED_ON = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH")
+)
+_MILLION = 1_000_000
+
+
+class CannotRun(Exception):
+    """The program cannot be started; `status` is what a shell would end with."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Options:
+    """What of the policy differs from its defaults, sizes in bytes; None: as it is there.
+
+    `mode`: ``auto`` by the policy, ``buffered`` or ``direct`` for measuring. `read_direct`, `write_direct`: from this
+    size on, direct. `pressure_direct`: the same while the cache is at its limit. `limit_share`: of the memory there is,
+    what the cache may hold (0 < x <= 1). `limit_bytes`: that limit itself. `keep`: programs that are started with an
+    environment of their own get the shim as well.
+    """
+
+    mode: str = "auto"
+    read_direct: int | None = None
+    write_direct: int | None = None
+    pressure_direct: int | None = None
+    limit_share: float | None = None
+    limit_bytes: int | None = None
+    keep: bool = False
+
+    def text(self) -> str:
+        """As the shim reads it (src/shim.c)."""
+        numbers = {
+            "mode": MODES.index(self.mode),
+            "read_direct": self.read_direct,
+            "write_direct": self.write_direct,
+            "pressure_direct": self.pressure_direct,
+            "limit_ppm": None if self.limit_share is None else round(self.limit_share * _MILLION),
+            "limit": self.limit_bytes,
+            "keep": int(self.keep),
+        }
+        return ",".join(f"{name}={number}" for name, number in numbers.items() if number is not None)
+
+
+@dataclass
+class Run:
+    """A run that ended. `status`: the exit status, or 128 + `signal` where one ended it, as shells say it.
+
+    `programs`: those that made large requests, each; `others`: all other programs together; `total`: both together,
+    with what passed the shim by where the kernel told (None where not). `kind`: ``static``, ``setuid``, ``other_libc``
+    or ``other_machine`` where the program could not be given the shim, else empty.
+    """
+
+    command: list[str]
+    status: int
+    signal: int
+    seconds: float
+    kind: str
+    programs: list[Programs] = field(default_factory=list)
+    others: Programs = field(default_factory=Programs)
+    total: Programs = field(default_factory=Programs)
+
+
+def library() -> Path:
+    """The shim, built if need be; raises ``build.BuildError`` where it cannot be."""
+    path = build.library_path(LIBRARY)
+    if not path.exists():
+        build.build(LIBRARY)
+    return path
+
+
+def environment(shim: Path, options: Options, folder: Path, base: dict[str, str]) -> dict[str, str]:
+    """`base` with the shim before whatever else is preloaded."""
+    preload = " ".join([str(shim), *base.get("LD_PRELOAD", "").replace(":", " ").split()])
+    return {
+        **base,
+        "LD_PRELOAD": preload,
+        "WHYSTALL_HYBRID_POLICY": options.text(),
+        "WHYSTALL_HYBRID_COUNTERS": str(folder),
+    }
+
+
+def run(command: Sequence[str], options: Options, base: dict[str, str] | None = None) -> Run:
+    """Run `command` to its end; signals that are sent to us meanwhile are passed on to it.
+
+    Raises `CannotRun`, and ``build.BuildError`` where there is no shim and none can be built.
+    """
+    base = dict(os.environ) if base is None else base
+    path = _found(command[0], base)
+    kind = kind_of_program(path)
+    shim = library()
+    memory = Path("/dev/shm")  # noqa: S108  in a folder of our own, not on a disk that is being measured
+    where = memory if os.access(memory, os.W_OK | os.X_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="whystall-hybrid-", dir=where))
+    try:
+        (folder / REST).touch(mode=0o600)
+        before, began = _of_children(), time.monotonic()
+        # a loader that is not ours would refuse the program for the sake of the shim
+        variables = base if kind in ("other_libc", "other_machine") else environment(shim, options, folder, base)
+        status, signum = _run(path, command, variables)
+        seconds, after = time.monotonic() - began, _of_children()
+        programs, others = read_folder(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    total = Programs(programs=0)
+    for part in (*programs, others):
+        total.add(part)
+    if before is not None and after is not None:
+        moved = {operation: after[operation] - before[operation] for operation in OPS}
+        total.passed_bytes = {operation: max(0, moved[operation] - total.bytes(operation)) for operation in OPS}
+    return Run(list(command), status, signum, seconds, kind, programs, others, total)
+
+
+def _found(name: str, base: dict[str, str]) -> str:
+    path = shutil.which(name, path=base.get("PATH"))
+    if path is not None:
+        return path
+    if os.path.dirname(name) and os.path.exists(name):
+        raise CannotRun(f"{name} cannot be run", NOT_RUN)
+    raise CannotRun(f"there is no program {name}", NOT_FOUND)
+
+
+def _run(path: str, command: Sequence[str], variables: dict[str, str]) -> tuple[int, int]:
+    """Start it and wait; exit status and signal."""
+    waited = {*_PASSED_ON, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else, ignored, children would leave no status
+    try:
+        # Python ignores these two; a program expects them as the kernel gives them.
+        restored = (signal.SIGPIPE, signal.SIGXFSZ)
+        try:
+            pid = os.posix_spawn(path, list(command), variables, setsigmask=before, setsigdef=restored)
+        except OSError as error:
+            raise CannotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUN) from None
+        return _wait(pid, waited)
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _wait(pid: int, waited: Iterable[signal.Signals]) -> tuple[int, int]:
+    while True:
+        came = signal.sigwaitinfo(waited)
+        if came.si_signo == signal.SIGCHLD:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return (code, 0) if code >= 0 else (128 - code, -code)
+        elif came.si_code <= 0:  # from a process; a terminal sends to the whole group by itself
+            os.kill(pid, came.si_signo)
+
+
+def _of_children() -> dict[str, int] | None:
+    """Bytes that ended and waited-for children moved by system calls; None where the kernel does not tell.
+
+    The kernel adds them to the account of the whole process, beside those of threads that are no more.
+    """
+    try:
+        whole = _account("/proc/self/io")
+        for task in os.listdir("/proc/self/task"):
+            for operation, moved in _account(f"/proc/self/task/{task}/io").items():
+                whole[operation] -= moved
+    except OSError:
+        return None
+    return whole
+
+
+def _account(path: str) -> dict[str, int]:
+    with open(path, encoding="ascii") as file:
+        lines = dict(line.split(": ") for line in file.read().splitlines())
+    return {"read": int(lines["rchar"]), "write": int(lines["wchar"])}
