@@ -50,7 +50,7 @@ class Sizes:
     shards: int = 1536 * MIB
     checkpoint: int = 768 * MIB
     again: int = 64 * MIB  # a small data set, read in each epoch
-    job_limit: int = 640 * MIB
+    job_limit: int = 768 * MIB
     job_hot: int = 320 * MIB  # the neighbour's there: with what the job reads again it fits
     of_block: int = 256 * MIB  # the most that is moved to measure one block size
     blocks: tuple[int, ...] = tuple(size * KIB for size in (4, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384))

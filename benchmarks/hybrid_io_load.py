@@ -8,6 +8,7 @@ system call for each request. What an object of ours costs is the difference of 
 
 from __future__ import annotations
 
+import io
 import json
 import mmap
 import os
@@ -42,10 +43,17 @@ def _plain(path: str, mode: str) -> Any:
     return open(path, mode, buffering=0)
 
 
-def _hybrid() -> Callable[[str, str], Any]:
+def _hybrid(path: str, mode: str) -> Any:
     from whystall.tools.hybrid_io.hybrid_file import hybrid_open
 
-    return hybrid_open
+    return hybrid_open(path, mode)
+
+
+def _sync(file: Any) -> None:
+    if isinstance(file, io.FileIO):
+        os.fsync(file.fileno())
+    else:
+        file.fsync()
 
 
 def _offsets(size: int, block: int, count: int) -> list[int]:
@@ -87,18 +95,18 @@ def _step(step: str, opener: Callable[[str, str], Any]) -> dict[str, Any]:
                 at += done
                 calls += 1
             if op != "read":
-                os.fsync(file.fileno())
+                _sync(file)
     end = _taken()
     return {"step": op, "calls": calls, **{name: end[name] - begin[name] for name in end}}
 
 
 def main(words: list[str]) -> int:
     """Exit status 2 for what is no way to open."""
-    openers = {"plain": lambda: _plain, "hybrid": _hybrid}
+    openers: dict[str, Callable[[str, str], Any]] = {"plain": _plain, "hybrid": _hybrid}
     if len(words) < 2 or words[0] not in openers:
         print(__doc__, file=sys.stderr)
         return 2
-    opener = openers[words[0]]()
+    opener = openers[words[0]]
     for step in words[1:]:
         print(json.dumps(_step(step, opener)), flush=True)
     return 0

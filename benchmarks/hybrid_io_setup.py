@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import PYTHON, ROOT, SOURCES, Metrics, mortal
+from whystall.tools.hybrid_io import build as hybrid_build
+from whystall.tools.hybrid_io.run import Options, environment, library
 
 MIB = 1 << 20
 _FIO_JOB = Path(__file__).resolve().parent / "fio" / "one_pass.fio"
@@ -168,7 +170,6 @@ class Way:
 
     name: str
     command: tuple[str, ...]
-    environment: Mapping[str, str]
 
     def run(self, steps: Iterable[str], group: Path | None) -> list[Metrics]:
         """The steps in one process within `group`; one account for each."""
@@ -177,31 +178,39 @@ class Way:
             capture_output=True,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **self.environment},
         )
         if done.returncode:
             raise Unmeasurable(f"{self.name}: {(done.stderr.strip() or 'no word').splitlines()[-1]}")
         return steps_of(done.stdout)
 
 
-BUFFERED, DIRECT, PRELOADED, PLAIN, OBJECT = "BIO", "DIO", "hybrid-run", "open()", "hybrid_open()"
+BUFFERED, DIRECT, PRELOADED, UNALIGNED = "BIO", "DIO", "hybrid-run", "hybrid-run, malloc"
+PLAIN, OBJECT = "open()", "hybrid_open()"
 
 
 def ways(program: Path) -> dict[str, Way]:
-    """BIO and DIO as plain programs, the former beneath ``hybrid-run``, and the Python object beside plain ``open``."""
+    """BIO and DIO as plain programs, the former beneath ``hybrid-run``, and the Python object beside plain ``open``.
+
+    `UNALIGNED` has its data where malloc puts it, as most programs do, so that what goes direct is copied once more.
+    """
+    shim = ("env", *_preload(), str(program), "steps")
     python = (PYTHON, "-m", "benchmarks.hybrid_io_load")
     return {
-        BUFFERED: Way(BUFFERED, (str(program), "steps", "buffered"), {}),
-        DIRECT: Way(DIRECT, (str(program), "steps", "direct"), {}),
-        PRELOADED: Way(PRELOADED, (str(program), "steps", "buffered"), preload()),
-        PLAIN: Way(PLAIN, (*python, "plain"), {}),
-        OBJECT: Way(OBJECT, (*python, "hybrid"), {}),
+        BUFFERED: Way(BUFFERED, (str(program), "steps", "buffered")),
+        DIRECT: Way(DIRECT, (str(program), "steps", "direct")),
+        PRELOADED: Way(PRELOADED, (*shim, "buffered")),
+        UNALIGNED: Way(UNALIGNED, (*shim, "unaligned")),
+        PLAIN: Way(PLAIN, (*python, "plain")),
+        OBJECT: Way(OBJECT, (*python, "hybrid")),
     }
 
 
-def preload() -> dict[str, str]:
-    """The environment in which ``hybrid-run`` starts a program."""
-    return {}
+def _preload() -> list[str]:
+    """What ``hybrid-run`` puts into the environment; the command itself would fill the cgroup with its own pages."""
+    for name in hybrid_build.LIBRARIES:
+        hybrid_build.build(name)
+    nowhere = Path(os.devnull)  # its counters stay in the process
+    return [f"{name}={value}" for name, value in environment(library(), Options(), nowhere, {}).items()]
 
 
 class Neighbour:

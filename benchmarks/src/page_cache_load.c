@@ -2,7 +2,8 @@
 /*
  * What AI jobs do to the page cache, as a plain program: nothing in it knows of hybrid I/O, which is preloaded.
  *
- *   page_cache_load steps buffered|direct STEP...    one process does the steps in order, one JSON line for each
+ *   page_cache_load steps buffered|direct|unaligned STEP...  one process does the steps in order, a JSON line for each;
+ *                                        unaligned: buffered, into memory as malloc(3) gives it
  *       read:FILE:BYTES:BLOCK            open, read(2) from the start in blocks, close
  *       write:FILE:BYTES:BLOCK           open (created, truncated), write(2) in blocks, fsync, close
  *       over:FILE:BYTES:BLOCK            the same onto the blocks of a file that is there
@@ -12,7 +13,7 @@
  *       second, through the cache. Reads the set twice, says "ready"; answers each line of standard input with what it
  *       saw since the one before, two lines of JSON; ends with the input. A read is a hit when RWF_NOWAIT gave all of it.
  *
- * All sizes are multiples of 4096 and the buffer is aligned, so that the same requests can go direct.
+ * All sizes are multiples of 4096 and the buffer, else, is aligned, so that the same requests can go direct.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -92,13 +93,13 @@ static void tell(const char *step, struct taken a, long long calls)
 	fflush(stdout);
 }
 
-static void *buffer_of(size_t bytes)
+static void *buffer_of(size_t bytes, bool aligned)
 {
 	void *buffer = NULL;
 
-	must(!posix_memalign(&buffer, PAGE, bytes), "memory");
-	memset(buffer, 0x5a, bytes);	/* its page faults belong to no step */
-	return buffer;
+	must(!posix_memalign(&buffer, PAGE, bytes + PAGE), "memory");
+	memset(buffer, 0x5a, bytes + PAGE);	/* its page faults belong to no step */
+	return (char *)buffer + (aligned ? 0 : 16);
 }
 
 static uint64_t next_random(uint64_t *state)
@@ -123,7 +124,7 @@ static long long sequential(int fd, bool write_it, char *buffer, long long bytes
 	return calls;
 }
 
-static void one_step(const char *step, bool direct)
+static void one_step(const char *step, bool direct, bool aligned)
 {
 	char op[16], path[1024];
 	long long bytes, block, count = 0, first = 0, calls = 0;
@@ -135,7 +136,7 @@ static void one_step(const char *step, bool direct)
 	int fd;
 
 	must(got >= 4 && block > 0 && bytes >= block, step);
-	buffer = buffer_of(block > first ? block : first);
+	buffer = buffer_of(block > first ? block : first, aligned);
 	begin = take();
 	fd = open(path, (write_it ? O_WRONLY | O_CREAT | (over ? 0 : O_TRUNC) : O_RDONLY) | (direct ? O_DIRECT : 0), 0600);
 	must(fd >= 0, path);
@@ -155,7 +156,7 @@ static void one_step(const char *step, bool direct)
 	must(!write_it || !fsync(fd), "fsync");
 	must(!close(fd), "close");
 	tell(op, begin, calls);
-	free(buffer);
+	free(aligned ? buffer : buffer - 16);
 }
 
 static int by_size(const void *a, const void *b)
@@ -174,7 +175,7 @@ static void hot(const char *path, long long bytes, long long record, long long r
 {
 	static uint32_t latency[LATENCIES];
 	int fd = open(path, O_RDONLY);
-	char *buffer = buffer_of(1 << 20);
+	char *buffer = buffer_of(1 << 20, true);
 	uint64_t state = 2463534242ULL;
 	long long calls = 0, hits = 0;
 	struct taken begin;
@@ -234,7 +235,7 @@ int main(int count, char **words)
 
 	if (!strcmp(what, "steps") && count > 3) {
 		for (int i = 3; i < count; i++)
-			one_step(words[i], !strcmp(words[2], "direct"));
+			one_step(words[i], !strcmp(words[2], "direct"), strcmp(words[2], "unaligned"));
 	} else if (!strcmp(what, "hot") && count == 6) {
 		hot(words[2], atoll(words[3]), atoll(words[4]), atoll(words[5]));
 	} else {
