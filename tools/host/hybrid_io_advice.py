@@ -132,7 +132,8 @@ def _kept(seen: Observed) -> Advice | None:
     if seen.reread_pct is None:
         return Advice("buffered", "reread_unknown")
     if seen.reread_pct >= REREAD_PCT:
-        thrashes = seen.operation == "read" and (seen.refaulted_pct or 0.0) >= THRASH_PCT
+        missed = seen.cached_pct is not None and seen.cached_pct < 50
+        thrashes = seen.operation == "read" and missed and (seen.refaulted_pct or 0.0) >= THRASH_PCT
         return Advice("buffered", "evicted_before_reread" if thrashes else touched)
     if seen.cached_pct is not None and seen.cached_pct >= CACHED_PCT and seen.operation == "read":
         return Advice("buffered", "cached")

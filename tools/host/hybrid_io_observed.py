@@ -107,8 +107,9 @@ def _main(sizes: dict[int, int]) -> int:
 
 
 def _reread_pct(operation: Operation, uses: list[Use]) -> float | None:
-    """Of the pages that anybody read of these files, those read before; of what was written, what was read back."""
-    if not uses or not all(use.known for use in uses):
+    """Of the pages that anybody read of these files, those read before; of what was written, what was read back. None
+    where it is not told, as of mappings before Linux 6.12: somebody may use them so."""
+    if not uses or not _told(uses):
         return None
     touched, again = sum(use.touched for use in uses), sum(use.again for use in uses)
     if operation == "write":
@@ -119,9 +120,13 @@ def _reread_pct(operation: Operation, uses: list[Use]) -> float | None:
 def _cached_pct(uses: list[Use]) -> float | None:
     """Of the pages that were read of these files, those that nobody had to bring in."""
     touched, added = sum(use.touched for use in uses), sum(use.added for use in uses)
-    if not touched or not all(use.known for use in uses):
+    if not touched or not _told(uses):
         return None
     return 100 * (1 - min(added, touched) / touched)
+
+
+def _told(uses: list[Use]) -> bool:
+    return all(use.known and use.mapped_known for use in uses)
 
 
 class _Cache:
