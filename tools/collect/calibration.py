@@ -82,7 +82,7 @@ def named(directory: str, operations: Sequence[str]) -> Asked:
     """Trials of `operations` in `directory`; `ToolError` (bad_argument) where it is no directory."""
     try:
         path = os.path.realpath(directory, strict=True)
-        if not os.path.isdir(path):
+        if not directory or not os.path.isdir(path):
             raise NotADirectoryError(0, "Not a directory")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no such path"
@@ -144,7 +144,7 @@ def _beside(row: dict[str, Any]) -> Place | None:
         except (OSError, ValueError):
             continue  # gone, hidden, or of another mount namespace
         if place.dev == row["dev"] or place.fstype == row["fstype"] in _OTHER_NUMBERS:
-            return place
+            return place._replace(dev=row["dev"])  # as the recording knows it
     return None
 
 

@@ -1,0 +1,229 @@
+"""Where a calibration is made, where it is refused, and that it leaves nothing. The trials are in tests/live."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import polars as pl
+import pytest
+from page_cache_scenes import Cache
+from recordings import PID
+
+from whystall.tools.collect import calibration, calibration_child
+from whystall.tools.collect.calibration import Asked, Place, Refusal, calibrate, joined, named, observed, refused
+from whystall.tools.collect.calibration_child import Refused, Unnamed, refusal
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.recording.redact import redact
+from whystall.tools.recording.store import Recording
+
+MIB = 1 << 20
+
+
+def sized(cache: Cache, path: str, mib: int, *, operation: str = "read", pid: int = PID) -> Cache:
+    row = {"file": cache.file(path), "pid": pid, "operation": operation, "direct": False}
+    size = {"low_bytes": MIB, "high_bytes": 2 * MIB, "count": mib, "bytes": mib * MIB}
+    cache.scene._add("page_cache.sizes", **row, **size)
+    return cache.use(path, pid=pid)
+
+
+def elsewhere(cache: Cache, path: str, dev: str, fstype: str = "xfs") -> Cache:
+    """`path` is on another file system."""
+    number = cache.file(path)
+    for row in cache.scene.tables["page_cache.files"]:
+        if row["file"] == number:
+            row |= {"dev": dev, "fstype": fstype}
+    return cache
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> dict[str, Place]:
+    """The directories that can be reached, with their file systems."""
+    known = {
+        "/data": Place("/data", "7:0", "ext4"),
+        "/scratch": Place("/scratch", "8:1", "xfs"),
+        "/archive": Place("/archive", "9:1", "xfs"),
+    }
+
+    def place_of(directory: str) -> Place:
+        if directory not in known:
+            raise FileNotFoundError(errno.ENOENT, "gone", directory)
+        return known[directory]
+
+    monkeypatch.setattr(calibration, "place_of", place_of)
+    return known
+
+
+def recorded(cache: Cache) -> Recording:
+    return cache.build(without=("calibration",))
+
+
+def test_it_is_tried_beside_the_files_that_most_was_moved_of(places: dict[str, Place]) -> None:
+    cache = Cache()
+    sized(cache, "/data/a.bin", 10)
+    sized(cache, "/data/b.bin", 10, operation="write")
+    elsewhere(sized(cache, "/scratch/c.bin", 900), "/scratch/c.bin", "8:1")
+    elsewhere(sized(cache, "/archive/d.bin", 5), "/archive/d.bin", "9:1")
+    asked = observed(recorded(cache))
+    assert list(asked.places) == [(places["/scratch"], ["read"]), (places["/data"], ["read", "write"])]
+    assert list(asked.refusals) == []
+
+
+def test_a_directory_of_the_same_name_on_another_disk_is_not_taken(places: dict[str, Place]) -> None:
+    """The process was in another mount namespace, or something was mounted over it since."""
+    places["/data"] = Place("/data", "99:9", "ext4")
+    asked = observed(recorded(sized(Cache(), "/data/a.bin", 10)))
+    assert list(asked.places) == []
+    assert [(r.code, r.place.dev) for r in asked.refusals] == [("not_reachable", "7:0")]
+
+
+def test_what_a_process_sees_is_reached_through_it(places: dict[str, Place]) -> None:
+    del places["/data"]
+    places[f"/proc/{PID}/root/data"] = Place(f"/proc/{PID}/root/data", "7:0", "ext4")
+    asked = observed(recorded(sized(Cache(), "/data/a.bin", 10)))
+    assert [place.directory for place, _ in asked.places] == [f"/proc/{PID}/root/data"]
+
+
+def test_file_systems_whose_numbers_differ_are_known_by_their_type(places: dict[str, Place]) -> None:
+    """stat(2) on btrfs and overlayfs gives another device than the kernel's own for the same file."""
+    places["/data"] = Place("/data", "0:99", "btrfs")
+    cache = elsewhere(sized(Cache(), "/data/a.bin", 10), "/data/a.bin", "0:42", "btrfs")
+    assert [place.dev for place, _ in observed(recorded(cache)).places] == ["0:42"]  # as the recording's files have it
+
+
+def test_nothing_read_or_written_is_nothing_to_try(places: dict[str, Place]) -> None:
+    assert observed(recorded(Cache())) == Asked([], [])
+
+
+@pytest.mark.parametrize("path", ["/no/such/place", "/dev/null", "a\0b", ""])
+def test_what_is_no_directory_is_refused_before_anything_else(path: str) -> None:
+    with pytest.raises(ToolError) as error:
+        named(path, ["read"])
+    assert error.value.code is ErrorCode.BAD_ARGUMENT
+
+
+def test_a_link_leads_to_what_it_names(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    ((place, operations),) = named(str(tmp_path / "link"), ["write"]).places
+    assert place.directory == str(tmp_path / "real")
+    assert operations == ["write"]
+    status = os.stat(tmp_path)
+    assert place.dev == f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+
+
+@pytest.mark.parametrize(
+    ("fstype", "code"),
+    [("tmpfs", "in_memory"), ("ramfs", "in_memory"), ("fuse", "fuse"), ("fuse.sshfs", "fuse"), ("fuseblk", "fuse")],
+)
+def test_where_it_would_say_nothing_it_is_not_tried(tmp_path: Path, fstype: str, code: str) -> None:
+    place = Place(str(tmp_path), "0:9", fstype)
+    why = refused(place)
+    assert why is not None
+    assert (why.place, why.code, why.detail) == (place, code, fstype)
+
+
+def test_a_disk_with_little_room_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*real[:4], 100, *real[5:])))
+    why = refused(Place(str(tmp_path), "8:1", "ext4"))
+    assert why is not None
+    assert why.code == "no_room"
+
+
+def test_a_memory_cgroup_that_would_evict_the_trials_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "_own_limit", lambda: 64 * MIB)
+    monkeypatch.setattr(calibration, "_ROOM", 0)
+    why = refused(Place(str(tmp_path), "8:1", "ext4"))
+    assert why is not None
+    assert (why.code, why.detail) == ("cgroup_small", "64 MiB")
+
+
+def test_what_is_refused_is_told_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "_run", None)
+    place = Place(str(tmp_path), "0:9", "tmpfs")
+    capture = anyio.run(lambda: calibrate(Asked([(place, ["read"])], [Refusal(place, "not_reachable", "x\x1b[0m")])))
+    assert capture.seen == 0
+    assert capture.tables["refusals"]["code"].to_list() == ["not_reachable", "in_memory"]
+    assert "\x1b" not in capture.tables["refusals"]["detail"][0]
+    assert [code for code, _ in capture.not_seen] == ["not_calibrated", "not_calibrated"]
+    recording = joined(recorded(Cache()), capture)
+    assert recording.has("calibration")
+    assert recording.table("calibration.trials").is_empty()
+    hidden = redact(recording).table("calibration.refusals")
+    assert str(tmp_path) not in hidden["directory"].to_list()
+
+
+def test_a_recording_with_trials_is_stored_and_read(tmp_path: Path) -> None:
+    from whystall.agent_server.sources import open_source
+
+    capture = anyio.run(lambda: calibrate(Asked([])))
+    row = {"directory": "/d", "dev": "8:1", "fstype": "ext4", "operation": "read", "way": "direct"}
+    numbers = {"request_bytes": 4096, "bytes": 4096, "wall_ns": 5, "cpu_ns": 3, "trial": 0}
+    schema = capture.tables["trials"].schema
+    capture.tables["trials"] = pl.DataFrame([row | numbers], schema=schema, orient="row")
+    joined(recorded(Cache()), capture).save(tmp_path / "rec")
+    assert open_source(tmp_path / "rec").table("calibration.trials").row(0, named=True) == row | numbers
+
+
+# --- the file -------------------------------------------------------------------------------------------------
+
+
+def test_the_file_has_no_name_and_is_gone_when_closed(tmp_path: Path) -> None:
+    with suppress(Refused), Unnamed(str(tmp_path)) as file:  # where temporary files are, direct I/O may not be had
+        os.pwrite(file.fd, b"x" * 8192, 0)
+        assert list(tmp_path.iterdir()) == []
+        assert os.fstat(file.fd).st_nlink == 0
+        assert os.fstat(file.direct).st_ino == os.fstat(file.fd).st_ino
+        kept = file.fd
+        file.__exit__()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(kept)
+        file.fd, file.direct = os.dup(1), os.dup(1)  # to be closed once more
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_unnamed_files_the_name_goes_while_it_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = os.open
+
+    def old_kernel(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EISDIR, "Is a directory", path)
+        return plain(path, flags, mode)
+
+    monkeypatch.setattr(calibration_child.os, "open", old_kernel)
+    descriptor = calibration_child._create(str(tmp_path))
+    try:
+        assert list(tmp_path.iterdir()) == []
+        assert (os.fstat(descriptor).st_nlink, os.fstat(descriptor).st_size) == (0, 0)
+        assert os.fstat(descriptor).st_mode & 0o777 == 0o600
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EACCES, "not_permitted"),
+        (errno.EROFS, "read_only"),
+        (errno.ENOSPC, "no_room"),
+        (errno.EDQUOT, "no_room"),
+        (errno.EFBIG, "no_room"),
+        (errno.ENOENT, "no_directory"),
+        (errno.EIO, "io_error"),
+        (errno.ESTALE, "io_error"),
+    ],
+)
+def test_every_failure_has_a_code(number: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refusal(OSError(number, os.strerror(number))).code == code
+
+    def fails(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(calibration_child.os, "open", fails)
+    with pytest.raises(Refused) as why:
+        Unnamed(str(tmp_path))
+    assert (why.value.code, why.value.detail) == (code, os.strerror(number))
