@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_command
 from ranks_table import VARIANTS, score
 from running import Running
 
-WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 RANKS = 4
 SEED = 1
 
@@ -44,9 +42,8 @@ class Jobs:
 
     def run(self, tool: str, *arguments: str) -> dict[str, Any]:
         """``whystall run TOOL ... --json``."""
-        command = [WHYSTALL, "run", tool, *arguments, "--json"]
         environment = {**os.environ, "WHYSTALL_HOME": str(self.home)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = warm_command.run("run", tool, *arguments, "--json", env=environment)
         # 0 nothing found, 1 abnormal findings; an error prints no result
         assert done.stdout, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import ranks_work
 import torch
+import torch._dynamo  # what an optimizer loads when the first is made: a second of CPU, of every rank of every job
 import torch.distributed as dist
 from cgroups import Cgroup
 from ranks_net import INTERFACE, Network
