@@ -26,7 +26,9 @@ from whystall.agent_server.investigation.verdict import STALL_PCT
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 
 SYNC = "sync_checkpoint_write"
-WINDOW_S = 12.0
+WINDOW_S = 8.0
+STEPS = ("--step-ms", 40)
+"""Short steps: a checkpoint a second, of which the window sees as many as an engineer would wait for."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +61,7 @@ def diagnose(program: Running, **options: Any) -> Diagnosis:
 
 
 def test_the_checkpoint_that_stalls_is_named_with_its_latency_and_period(slow_disk: SlowDisk) -> None:
-    with Running(SIMULATOR, "--directory", slow_disk.path, wrap=slow_disk.command) as program:
+    with Running(SIMULATOR, "--directory", slow_disk.path, *STEPS, wrap=slow_disk.command) as program:
         program.until("checkpoint")
         found = diagnose(program, ticket=True, symptom="training stalls every few steps")
         program.stop()
@@ -98,7 +100,7 @@ def assert_nothing_of_its_own(found: Diagnosis, program: Running) -> None:
 
 
 def test_a_slow_write_in_the_background_stalls_nobody(slow_disk: SlowDisk) -> None:
-    with Running(SIMULATOR, "--directory", slow_disk.path, "--background", wrap=slow_disk.command) as program:
+    with Running(SIMULATOR, "--directory", slow_disk.path, *STEPS, "--background", wrap=slow_disk.command) as program:
         program.until("checkpoint")
         found = diagnose(program, ticket=True)
         program.stop()
@@ -108,7 +110,7 @@ def test_a_slow_write_in_the_background_stalls_nobody(slow_disk: SlowDisk) -> No
 
 
 def test_drawing_random_bytes_is_kernel_cpu_time_and_not_the_disk(fast_directory: Path) -> None:
-    with Running(SIMULATOR, "--directory", fast_directory, "--random-in-line") as program:
+    with Running(SIMULATOR, "--directory", fast_directory, *STEPS, "--random-in-line") as program:
         program.until("checkpoint")
         found = diagnose(program)
         program.stop()
@@ -150,7 +152,7 @@ def test_an_undisturbed_loop_is_healthy(fast_directory: Path) -> None:
 
 
 def test_the_procfs_engine_names_the_file_but_never_confirms(slow_disk: SlowDisk) -> None:
-    with Running(SIMULATOR, "--directory", slow_disk.path, wrap=slow_disk.command) as program:
+    with Running(SIMULATOR, "--directory", slow_disk.path, *STEPS, wrap=slow_disk.command) as program:
         program.until("checkpoint")
         found = diagnose(program, engine="procfs")
     assert (found.verdict, found.cause) == (Verdict.LIKELY, SYNC), found.model_dump_json(indent=1)
@@ -183,10 +185,10 @@ def test_a_recording_judged_without_privilege_gives_the_same_findings(slow_disk:
     place = Path(tempfile.mkdtemp(prefix="whystall-test-"))
     place.chmod(0o755)
     try:
-        with Running(SIMULATOR, "--directory", slow_disk.path, wrap=slow_disk.command) as program:
+        with Running(SIMULATOR, "--directory", slow_disk.path, *STEPS, wrap=slow_disk.command) as program:
             program.until("checkpoint")
             with App().closing() as app:
-                anyio.run(lambda: app.record(RecordParams(pid=program.pid, duration=8), place / "rec"))
+                anyio.run(lambda: app.record(RecordParams(pid=program.pid, duration=6), place / "rec"))
         with App().closing() as app:
             here = anyio.run(lambda: app.diagnose(DiagnoseParams(), source=place / "rec"))
         for path in (place / "rec").rglob("*"):

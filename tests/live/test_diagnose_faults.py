@@ -19,7 +19,7 @@ from slow_disk import SlowDisk
 from whystall.agent_server.app import App, DiagnoseParams
 from whystall.knowledge_base.models import Culprit, Diagnosis, Verdict
 
-WINDOW_S = 9.0
+WINDOW_S = 6.0
 MIB = 1 << 20
 
 
@@ -55,9 +55,10 @@ def assert_confirmed(found: Diagnosis, cause: str) -> Culprit:
 
 
 def test_direct_writes_without_a_sync_are_a_checkpoint_too() -> None:
+    options = ["--step-ms", 20, "--direct", "--no-fsync"]
     with (
         SlowDisk(write_mib_s=60) as disk,
-        Running(SIMULATOR, "--directory", disk.path, "--direct", "--no-fsync", wrap=disk.command) as program,
+        Running(SIMULATOR, "--directory", disk.path, *options, wrap=disk.command) as program,
     ):
         program.until("checkpoint")
         culprit = assert_confirmed(diagnose(program), "sync_checkpoint_write")
@@ -165,7 +166,7 @@ def test_waiting_for_input_is_neither_health_nor_a_fault(memory: Path, fault: st
 def test_an_idle_pool_beside_a_busy_loop_is_healthy(memory: Path) -> None:
     with Running("trainer.py", "--pool", 64, "--directory", memory) as program:
         program.until("step")
-        found = diagnose(program, duration=6)
+        found = diagnose(program)
     assert found.cause in (None, "cpu_contention"), found.model_dump_json(indent=1)
     assert found.verdict is Verdict.HEALTHY or found.cause == "cpu_contention"
 
@@ -196,4 +197,4 @@ def test_more_threads_than_processors_is_contention(memory: Path) -> None:
     busy = 4 * (os.cpu_count() or 1)
     with Running("trainer.py", "--busy", busy, "--directory", memory) as program:
         program.until("step")
-        assert_confirmed(diagnose(program, duration=6), "cpu_contention")
+        assert_confirmed(diagnose(program), "cpu_contention")

@@ -15,7 +15,8 @@ from whystall.agent_server.app import App
 from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.result import ToolResult
 
-SECONDS = 20.0
+SECONDS = 11.0
+HALF = ("--step-ms", 50, "--size-mib", 25)  # of step and checkpoint: as many periods in half of the time
 
 
 def mapped(pid: int, **more: Any) -> ToolResult[Any]:
@@ -26,7 +27,7 @@ def mapped(pid: int, **more: Any) -> ToolResult[Any]:
 def test_the_checkpoint_stall_has_its_true_period_and_place() -> None:
     with (
         SlowDisk(write_mib_s=60) as disk,
-        Running(SIMULATOR, "--directory", disk.path, wrap=disk.command) as program,
+        Running(SIMULATOR, "--directory", disk.path, *HALF, wrap=disk.command) as program,
     ):
         program.until("checkpoint")
         for _ in range(3):  # others on this machine may make the program itself uneven: then once more
@@ -54,7 +55,7 @@ def test_the_checkpoint_stall_has_its_true_period_and_place() -> None:
 def test_a_background_writer_stalls_nobody() -> None:
     with (
         SlowDisk(write_mib_s=60) as disk,
-        Running(SIMULATOR, "--directory", disk.path, "--background", wrap=disk.command) as program,
+        Running(SIMULATOR, "--directory", disk.path, *HALF, "--background", wrap=disk.command) as program,
     ):
         program.until("checkpoint")
         result = mapped(program.pid)
