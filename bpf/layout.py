@@ -107,9 +107,10 @@ class Config(ct.Structure):
         *_fields(
             _u8,
             "follow syscalls switches user_stacks wakers task_storage pt_regs_helper switch_has_state"
-            " block_one_arg current_btf loop_helper all_cpus samples python pages_told",
+            " block_one_arg current_btf loop_helper all_cpus samples python pages_told"
+            " maps_folios",
         ),
-        ("pad", _u8 * 5),
+        ("pad", _u8 * 4),
     ]
 
 

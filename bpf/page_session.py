@@ -7,6 +7,7 @@ is absent is told with the rest.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import time
 from collections.abc import Mapping
@@ -127,7 +128,13 @@ def constants(kernel: KernelPages, targets: bool) -> dict[str, int]:
         "page_shift": resource.getpagesize().bit_length() - 1,
         "chunks_of_others": CHUNKS // 2 if targets else CHUNKS,
         "pages_told": kernel.reads_told,
+        "maps_folios": _release() >= (6, 18),  # "mm/filemap: map entire large folio faultaround"; no type tells it
     }
+
+
+def _release() -> tuple[int, ...]:
+    """The kernel's version, its first two numbers."""
+    return tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
 
 
 def leave_out(made: Object) -> None:

@@ -51,9 +51,14 @@ struct super_block {
 struct rw_semaphore { void *nothing_of_it_is_read; };
 struct hlist_node { struct hlist_node *next; } CORE;
 struct hlist_head { struct hlist_node *first; } CORE;
+struct inode;
+struct xarray { void *xa_head; } CORE;
+struct xa_node { unsigned char shift; void *slots[64]; } CORE;
+struct address_space { struct inode *host; struct xarray i_pages; } CORE;
 struct inode {
 	__u16 i_mode;
 	struct super_block *i_sb;
+	struct address_space *i_mapping;
 	unsigned long i_ino;
 	__u32 i_rdev;
 	__u32 i_generation;
@@ -77,7 +82,6 @@ struct mount {
 	struct vfsmount mnt;
 } CORE;
 struct path { struct vfsmount *mnt; struct dentry *dentry; } CORE;
-struct address_space { struct inode *host; } CORE;
 struct file {
 	struct inode *f_inode;
 	struct address_space *f_mapping;

@@ -114,12 +114,15 @@ static __always_inline int page_call(__u64 *ctx, bool plain)
 	__sync_fetch_and_add(&use->read_bytes, returned);
 	if (config.pages_told || size.direct)
 		return 0;
-	if (row->flags & ROW_POSITION)
-		position = BPF_CORE_READ(file, f_pos) - returned;
-	else if (row->offset != NO_ARG)
+	if (row->offset != NO_ARG)
 		position = regs_arg(regs, row->offset);
-	else
-		return 0;
+	else	/* of sendfile too, unless it is told one to go on from */
+		position = BPF_CORE_READ(file, f_pos) - returned;
+	if (!(row->flags & ROW_POSITION) && row->offset == NO_ARG && regs_arg(regs, 2)) {
+		if (bpf_probe_read_user(&position, sizeof(position), (void *)regs_arg(regs, 2)))
+			return 0;
+		position -= returned;
+	}
 	read_pages(&actor, use, &key, inode, position, returned, plain);
 	return 0;
 }

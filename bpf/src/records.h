@@ -66,7 +66,8 @@ struct config {
 	__u8 samples;
 	__u8 python;		/* walk the interpreter's frames too */
 	__u8 pages_told;	/* variant: the kernel tells which pages a read gets */
-	__u8 pad[5];
+	__u8 maps_folios;	/* variant: a fault maps all of a large folio, whatever range it tells */
+	__u8 pad[4];
 };
 
 /* Written while the programs run. */

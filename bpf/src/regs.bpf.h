@@ -80,8 +80,11 @@ static __always_inline struct task_struct *current_task(void)
 	return (struct task_struct *)bpf_get_current_task();
 }
 
-/* Without current_btf that is a mere number to the verifier. */
-#define OF_TASK(task, member) (config.current_btf ? (task)->member : BPF_CORE_READ(task, member))
+/* Without current_btf that is a mere number to the verifier. (A member of our own struct would be relocated too.) */
+#define OF_TASK(task, member) ({						\
+	struct task_struct *task_ = (task);					\
+	config.current_btf ? task_->member : BPF_CORE_READ(task_, member);	\
+})
 
 /* System call numbers of 32-bit programs mean other calls. */
 static __always_inline bool task_is_compat(struct task_struct *task)
