@@ -44,6 +44,8 @@ _FILE = 16 * MIB
 _READAHEAD = 256 << 10
 """Up to this size, reads are tried with readahead announced: larger ones keep a device busy by themselves."""
 _DONTCACHE = 0x80  # RWF_DONTCACHE of linux/fs.h
+_QUIET_S = 0.5
+"""What readahead may still be under way after a read: the largest windows are some MiB."""
 _TRIAL_SHARE = 0.04
 """Of the time in all, what one trial may take: then every size is tried twice at least, however slow the disk."""
 
@@ -242,9 +244,16 @@ class Unnamed:
             raise Refused("no_direct", os.strerror(error.errno or 0)) from error
 
     def drop(self) -> None:
-        """Drop all of its pages from the cache, also those that are dirty."""
+        """Drop all of its pages from the cache, also those that are dirty, and those that readahead still brings in:
+        they would be found there by the next trial, or keep the disk busy while it runs.
+        """
         os.fdatasync(self.fd)
-        os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        until = time.monotonic() + _QUIET_S
+        while True:
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if not self.resident() or time.monotonic() > until:
+                return
+            time.sleep(0.0005)
 
     def resident(self) -> int:
         """Bytes of it in the page cache; 0 also where the kernel does not tell."""
