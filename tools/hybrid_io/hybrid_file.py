@@ -113,9 +113,10 @@ class HybridFile(io.RawIOBase):
         self._append = bool(flags & os.O_APPEND)
         self._regular = True
         self._busy: list[int] = []  # the threads that are in the engine with this file
-        handle = _retried(lambda: engine.hy_open(os.fsencode(path), flags, 0o666, ctypes.byref(policy)) or -1)
-        if handle < 0:
-            self._fail()
+        encoded = os.fsencode(path)
+        while not (handle := engine.hy_open(encoded, flags, 0o666, ctypes.byref(policy))):
+            if ctypes.get_errno() != errno.EINTR:
+                self._fail()
         self._handle = handle
         _open_files.add(self)
         kind = os.fstat(self.fileno()).st_mode
@@ -196,15 +197,18 @@ class HybridFile(io.RawIOBase):
 
     def preadinto(self, buffer: WriteableBuffer, offset: int) -> int:
         """Fill `buffer` from `offset`; -1 is the position."""
-        self._may(self._readable, "reading")
+        if not self._readable:
+            self._not("reading")
         with block_of(buffer, writable=True) as (address, size):
             return self._all(self._engine.hy_read, address, size, offset)
 
     def _read(self, size: int, offset: int) -> bytes:
-        self._may(self._readable, "reading")
+        if not self._readable:
+            self._not("reading")
         if size >= _LARGE and self._regular:
             size = min(size, max(self._rest(offset), 1))
         if not size:
+            self._check()
             return b""
         made, address = new_bytes(size)
         got = self._all(self._engine.hy_read, address, size, offset)
@@ -228,7 +232,8 @@ class HybridFile(io.RawIOBase):
         return self._write(data, _checked(offset))
 
     def _write(self, data: ReadableBuffer, offset: int) -> int:
-        self._may(self._writable, "writing")
+        if not self._writable:
+            self._not("writing")
         with block_of(data) as (address, size):
             return self._all(self._engine.hy_write, address, size, offset)
 
@@ -244,7 +249,8 @@ class HybridFile(io.RawIOBase):
 
     def truncate(self, size: int | None = None, /) -> int:
         """Cut or extend the file, to the position unless told; its size then. The position stays."""
-        self._may(self._writable, "writing")
+        if not self._writable:
+            self._not("writing")
         size = self.tell() if size is None else size
         self._call(self._engine.hy_truncate, size)
         return size
@@ -287,20 +293,21 @@ class HybridFile(io.RawIOBase):
         if self._handle is None:
             raise ValueError("I/O operation on closed file")
 
-    def _may(self, allowed: bool, what: str) -> None:
+    def _not(self, what: str) -> NoReturn:
         self._check()
-        if not allowed:
-            raise io.UnsupportedOperation(f"File not open for {what}")
+        raise io.UnsupportedOperation(f"File not open for {what}")
 
     def _call(self, function: Callable[..., int], *arguments: object) -> int:
-        """One call, again if a signal came first. Raises ``OSError``."""
+        """One call of the engine. Raises ``OSError``."""
         me = threading.get_ident()
         self._busy.append(me)  # first this, then the handle: `close` does it the other way round
         try:
             handle = self._handle
             if handle is None:
                 raise ValueError("I/O operation on closed file")
-            result = _retried(lambda: function(handle, *arguments))
+            # again if a signal came first, as PEP 475: its handler has run by then
+            while (result := function(handle, *arguments)) < 0 and ctypes.get_errno() == errno.EINTR:
+                pass
         finally:
             self._busy.remove(me)
         if result < 0:
@@ -336,14 +343,6 @@ def _checked(offset: int) -> int:
     if offset < 0:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     return offset
-
-
-def _retried(call: Callable[[], int]) -> int:
-    """As PEP 475: again after EINTR; handlers of signals have run by then."""
-    while True:
-        result = call()
-        if result >= 0 or ctypes.get_errno() != errno.EINTR:
-            return result
 
 
 def _after_fork() -> None:

@@ -8,7 +8,8 @@ ABI = 1
 OPS = ("read", "write")
 MODES = ("auto", "buffered", "direct")
 BUFFERED = (
-    *("small", "resident", "reread", "room", "edge", "unsupported", "append", "shared", "mapped", "refused", "off"),
+    *("small", "resident", "reread", "room", "passing", "edge"),
+    *("unsupported", "append", "shared", "mapped", "refused", "off"),
 )
 DIRECT = ("caller", "size", "pressure")
 REASONS = (*BUFFERED, *DIRECT)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 _SIMPLE, _WRITABLE = 0, 1  # PyBUF_*: both ask for one contiguous block of bytes
 _size = ctypes.c_ssize_t
@@ -41,19 +39,26 @@ _address = _python.PyBytes_AsString
 _address.argtypes, _address.restype = (ctypes.py_object,), ctypes.c_void_p
 
 
-@contextmanager
-def block_of(data: object, writable: bool = False) -> Iterator[tuple[int, int]]:
+class block_of:  # noqa: N801 - used like a function; a class costs half of what a generator does
     """Address and length of the bytes of `data`, which stays locked meanwhile (it cannot be resized).
 
     Raises ``TypeError`` for what has no buffer, ``BufferError`` or ``ValueError`` where it is not contiguous or, if
     `writable`, read-only.
     """
-    view = _View()
-    _get(data, ctypes.byref(view), _WRITABLE if writable else _SIMPLE)
-    try:
-        yield view.buf or 0, view.len
-    finally:
-        _release(ctypes.byref(view))
+
+    __slots__ = ("_data", "_view", "_writable")
+
+    def __init__(self, data: object, writable: bool = False) -> None:
+        self._data = data
+        self._writable = writable
+
+    def __enter__(self) -> tuple[int, int]:
+        self._view = view = _View()
+        _get(self._data, view, _WRITABLE if self._writable else _SIMPLE)
+        return view.buf or 0, view.len
+
+    def __exit__(self, *_: object) -> None:
+        _release(self._view)
 
 
 def new_bytes(size: int) -> tuple[bytes, int]:

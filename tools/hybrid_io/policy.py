@@ -70,7 +70,7 @@ def policy_of(wanted: Policy | Mapping[str, object] | str | None) -> Policy:
 
 
 class Pressure(NamedTuple):
-    """How full the page cache is, in bytes: of the cgroup with the least room left, or, where none is limited, the host."""
+    """How full the page cache is, in bytes: of the cgroup with the least room left; without limits, of the host."""
 
     limit_bytes: int
     """What it may hold."""

@@ -23,28 +23,33 @@ struct request {
 };
 
 /* As the kernel would do it by itself: the whole request, on the caller's descriptor. */
-static ssize_t plain(struct hy_file *file, enum hy_op op, const struct iovec *vectors, int count, off_t offset,
-		     enum hy_reason reason)
+static ssize_t by_kernel(struct hy_file *file, enum hy_op op, const struct iovec *vectors, int count, off_t offset)
 {
 	bool positioned = offset == HY_POSITION, read = op == HY_READ, locked;
 	int fd = file->fd;
 	ssize_t got;
 
-	if (positioned) {
-		locked = !pthread_mutex_lock(&file->position);
-		if (count == 1)
-			got = read ? k_read(fd, vectors->iov_base, vectors->iov_len) :
-				     k_write(fd, vectors->iov_base, vectors->iov_len);
-		else
-			got = read ? k_readv(fd, vectors, count) : k_writev(fd, vectors, count);
-		if (locked)
-			pthread_mutex_unlock(&file->position);
-	} else if (count == 1) {
-		got = read ? k_pread(fd, vectors->iov_base, vectors->iov_len, offset) :
-			     k_pwrite(fd, vectors->iov_base, vectors->iov_len, offset);
-	} else {
-		got = read ? k_preadv(fd, vectors, count, offset) : k_pwritev(fd, vectors, count, offset);
-	}
+	if (!positioned && count == 1)
+		return read ? k_pread(fd, vectors->iov_base, vectors->iov_len, offset) :
+			      k_pwrite(fd, vectors->iov_base, vectors->iov_len, offset);
+	if (!positioned)
+		return read ? k_preadv(fd, vectors, count, offset) : k_pwritev(fd, vectors, count, offset);
+	locked = !pthread_mutex_lock(&file->position);
+	if (count == 1)
+		got = read ? k_read(fd, vectors->iov_base, vectors->iov_len) :
+			     k_write(fd, vectors->iov_base, vectors->iov_len);
+	else
+		got = read ? k_readv(fd, vectors, count) : k_writev(fd, vectors, count);
+	if (locked)
+		pthread_mutex_unlock(&file->position);
+	return got;
+}
+
+static ssize_t plain(struct hy_file *file, enum hy_op op, const struct iovec *vectors, int count, off_t offset,
+		     enum hy_reason reason)
+{
+	ssize_t got = by_kernel(file, op, vectors, count, offset);
+
 	hy_count(file->by, op, reason, got > 0 ? (uint64_t)got : 0);
 	if (got > 0)
 		hy_passing(file, op, offset, (uint64_t)got);
@@ -221,6 +226,39 @@ static enum hy_reason main_part(const struct hy_tally *tally, enum hy_reason cho
 	return most;
 }
 
+/* Whether the memory for the blocks of a request, the first of which lies at `first`, needs no copy. */
+static bool aligned(const struct hy_file *file, const struct iovec *vectors, int count, uint64_t offset)
+{
+	struct hy_cursor at = { vectors, count, 0 };
+
+	hy_cursor_move(&at, hy_up(offset, file->direct_align) - offset);
+	return !at.count || (uint64_t)hy_cursor_here(&at) % file->memory_align == 0;
+}
+
+/* A large read that stays in the cache, or only passes through it. */
+static ssize_t through_cache(struct hy_file *file, const struct iovec *vectors, int count, off_t offset, uint64_t at,
+			     uint64_t file_bytes, enum hy_reason reason)
+{
+	ssize_t got = by_kernel(file, HY_READ, vectors, count, offset);
+
+	if (got <= 0) {
+		hy_count(file->by, HY_READ, reason, 0);
+		if (got)
+			hy_count_error();
+		return got;
+	}
+	if (reason == HY_PASSING) {
+		__atomic_store_n(&file->streams, true, __ATOMIC_RELAXED);
+		if (!hy_passing_stream(file, at, (uint64_t)got, file_bytes))
+			reason = HY_RESIDENT;
+	} else {
+		hy_pressure_moved((uint64_t)got);
+		hy_history_note(file->inode, HY_NOTE_KEPT, at, (uint64_t)got, file_bytes);
+	}
+	hy_count(file->by, HY_READ, reason, (uint64_t)got);
+	return got;
+}
+
 static ssize_t cut(struct hy_file *file, enum hy_op op, const struct iovec *vectors, int count, uint64_t bytes,
 		   uint64_t offset, uint64_t file_bytes, enum hy_reason reason)
 {
@@ -304,6 +342,9 @@ static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *ve
 	if (choice.way == HY_DIRECT && hy_down((uint64_t)at + request.bytes, file->direct_align) <=
 				       hy_up((uint64_t)at, file->direct_align))
 		choice = (struct hy_choice){ HY_BUFFERED, HY_SMALL };	/* not one whole block in it */
+	if (choice.way == HY_DIRECT && op == HY_READ && choice.reason != HY_CALLER && file->policy.mode == HY_AUTO &&
+	    !aligned(file, vectors, count, (uint64_t)at))
+		choice = (struct hy_choice){ HY_BUFFERED, HY_PASSING };
 	if (choice.way == HY_DIRECT) {
 		got = cut(file, op, vectors, count, bytes, (uint64_t)at, request.file_bytes, choice.reason);
 		if (positioned && got > 0) {
@@ -316,10 +357,9 @@ static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *ve
 	}
 	if (locked)
 		pthread_mutex_unlock(&file->position);
-	got = plain(file, op, vectors, count, offset, choice.reason);
-	if (got > 0 && (choice.reason == HY_REREAD || choice.reason == HY_ROOM))
-		hy_history_note(file->inode, HY_NOTE_KEPT, (uint64_t)at, (uint64_t)got, request.file_bytes);
-	return got;
+	if (choice.reason == HY_REREAD || choice.reason == HY_ROOM || choice.reason == HY_PASSING)
+		return through_cache(file, vectors, count, offset, (uint64_t)at, request.file_bytes, choice.reason);
+	return plain(file, op, vectors, count, offset, choice.reason);
 }
 
 static ssize_t one(struct hy_file *file, enum hy_op op, void *data, size_t bytes, off_t offset)

@@ -286,6 +286,19 @@ uint64_t hy_history_own(struct hy_inode *inode)
 	return own;
 }
 
+/* Of this file: what may be given back. */
+uint64_t hy_history_once(struct hy_inode *inode)
+{
+	uint64_t once;
+
+	if (!inode)
+		return 0;
+	pthread_mutex_lock(&all.lock);
+	once = (uint64_t)inode->set[ONCE] << inode->shift;
+	pthread_mutex_unlock(&all.lock);
+	return once;
+}
+
 /* What this process put into the cache to stay there, and has not used since. */
 uint64_t hy_history_kept(void)
 {

@@ -35,6 +35,7 @@ enum hy_reason {
 	HY_RESIDENT,		/* a read whose pages are in the cache: copied from there */
 	HY_REREAD,		/* read before and it fits below the limit: kept in the cache */
 	HY_ROOM,		/* a read of a file that is small beside the room left: kept from the first time on */
+	HY_PASSING,		/* a read into unaligned memory: through the cache, which gives it back behind */
 	HY_EDGE,		/* the unaligned head or tail of a request whose middle went direct */
 	HY_UNSUPPORTED,		/* the file system, or the kind of file, cannot do direct I/O */
 	HY_APPEND,		/* O_APPEND: only the kernel knows where it will be written */

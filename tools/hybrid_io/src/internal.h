@@ -90,6 +90,7 @@ void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset,
 bool hy_history_droppable(struct hy_inode *inode, uint64_t most, uint64_t *offset, uint64_t *bytes);
 void hy_history_again(struct hy_inode *inode, uint64_t offset, uint64_t bytes);
 uint64_t hy_history_own(struct hy_inode *inode);
+uint64_t hy_history_once(struct hy_inode *inode);
 uint64_t hy_history_kept(void);
 void hy_history_expire(void);
 void hy_history_lock(void);				/* around fork */
@@ -101,13 +102,10 @@ struct hy_run {
 	uint64_t known;		/* the position then */
 	uint64_t start, end;	/* of requests with offsets of their own that follow each other */
 };
-struct hy_inflow {		/* what the thread had the device read, to tell own pages from those that were there */
-	int64_t thread;
-	uint64_t seen, credit;
-};
 void hy_passing_start(struct hy_file *file, uint64_t position);
 void hy_passing_seek(struct hy_file *file, uint64_t position);
 void hy_passing(struct hy_file *file, enum hy_op op, off_t offset, uint64_t bytes);
+bool hy_passing_stream(struct hy_file *file, uint64_t offset, uint64_t bytes, uint64_t file_bytes);
 void hy_passing_close(struct hy_file *file);
 
 /* residency.c */
@@ -159,7 +157,8 @@ struct hy_file {
 
 	struct hy_inode *inode;		/* NULL: not remembered */
 	struct hy_run runs[HY_OPS];
-	struct hy_inflow inflow;
+	bool streams;			/* has large reads that pass through the cache */
+	uint64_t inflow;		/* bytes the device was read for this file, beyond what has passed */
 	struct hy_count by[HY_OPS][HY_REASONS];
 	struct hy_file *next, **link;	/* all files of the process */
 };
