@@ -15,6 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := agent_server bpf knowledge_base prompts tools
 BPF_SOURCES := $(wildcard bpf/*.c bpf/*.h bpf/*/*.c bpf/*/*.h bpf/build.py)
+HYBRID_SOURCES := $(wildcard tools/hybrid_io/src/* tools/hybrid_io/build.py)
 
 demo: build
 	@$(BIN)/python examples/demo.py
@@ -35,7 +36,7 @@ test: build .setup/test-packages .setup/torch
 
 setup: .setup/venv
 
-build: setup .setup/bpf
+build: setup .setup/bpf .setup/hybrid
 
 lint: setup
 	$(BIN)/ruff check
@@ -55,6 +56,7 @@ clean:
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .ruff_cache .pytest_cache
 	find $(PACKAGES) -name '*.bpf.o' -delete
+	rm -rf tools/hybrid_io/objects
 
 # Without root this leaves no stamp, says in one line what is missing, and lets the rest go on.
 .setup/packages: .ci/install-packages
@@ -80,3 +82,8 @@ clean:
 	@if command -v clang >/dev/null; \
 	then $(BIN)/python -m whystall.bpf.build && touch $@; \
 	else echo "whystall: no clang, so no BPF objects are built; going on without" >&2; fi
+
+.setup/hybrid: $(HYBRID_SOURCES) .setup/venv
+	@if command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null; \
+	then $(BIN)/python -m whystall.tools.hybrid_io.build && touch $@; \
+	else echo "whystall: no C compiler, so hybrid I/O is not built; going on without" >&2; fi

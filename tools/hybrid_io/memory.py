@@ -39,7 +39,7 @@ _address = _python.PyBytes_AsString
 _address.argtypes, _address.restype = (ctypes.py_object,), ctypes.c_void_p
 
 
-class block_of:  # noqa: N801 - used like a function; a class costs half of what a generator does
+class block_of:  # a function to its users; a class costs half of what a generator does
     """Address and length of the bytes of `data`, which stays locked meanwhile (it cannot be resized).
 
     Raises ``TypeError`` for what has no buffer, ``BufferError`` or ``ValueError`` where it is not contiguous or, if
