@@ -27,7 +27,7 @@ from whystall.tools.recording.window import Progress, observe
 from whystall.tools.toolbox import ENGINES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from whystall.agent_server.desk import Desk
     from whystall.agent_server.investigation.budget import Limits
@@ -73,13 +73,14 @@ class Driver:
 
 @dataclass
 class _Run:
-    """One diagnosis while it is made. `driver`: None for the rules."""
+    """One diagnosis while it is made. `driver`: None for the rules. `wanted`: tools that look in any case."""
 
     params: DiagnoseParams
     registry: Registry
     progress: Progress | None
     driver: Driver | None
     lang: Lang
+    wanted: frozenset[str] = frozenset()
 
     @cached_property
     def transcript(self) -> Transcript:
@@ -137,9 +138,10 @@ class Diagnosing:
         driver: Driver | None = None,
         lang: Lang = "en",
         then: Callable[[Diagnosis], None] | None = None,
+        wanted: Collection[str] = (),
     ) -> Diagnosis:
         """Find out why the target stalls; match past incidents; draft a ticket when asked and not healthy. What `then`
-        stores of the diagnosis is stored in the same transaction.
+        stores of the diagnosis is stored in the same transaction. `wanted`: tools that look whatever is seen first.
 
         A profile joins each look that traces the scheduler, and what a recording holds of that. The ranks of a job are
         judged first where their traces are given; then the process of the slow one, where it is on this host. `driver`:
@@ -150,7 +152,7 @@ class Diagnosing:
 
         _check_given(params, source)
         desk = self._desk() if params.ticket else None  # what is wrong with the settings is said before it takes time
-        run = _Run(params, self._registry, progress, driver, lang)
+        run = _Run(params, self._registry, progress, driver, lang, frozenset(wanted))
         try:
             found = await self._found(run, source)
             found = found.model_copy(update={"id": run.transcript.id})
@@ -232,6 +234,7 @@ class Diagnosing:
         """Run the ticket's tools again, on `target` or the process it was about, and store before beside after. A
         ticket about the ranks of a job wants the `traces` of a later run.
         """
+        from whystall.knowledge_base.signatures import evidence
         from whystall.knowledge_base.verify import compare
 
         stored = self._kb.tickets.get(ticket)
@@ -247,7 +250,10 @@ class Diagnosing:
             duration=max(seconds, 1.0),
             symptom=before.symptom,  # it says which causes are worth examining
         )
-        after = await self.diagnose(params, source=source, progress=progress)
+        # What the ticket rests on is looked at again also where the first look shows no sign of it any more.
+        kinds = {finding.kind for finding in evidence(before)}
+        wanted = [tool.name for tool in self._registry.all() if not tool.kinds.isdisjoint(kinds)]
+        after = await self.diagnose(params, source=source, progress=progress, wanted=_ran(before, wanted))
         return self._kb.tickets.verified(ticket, compare(before, after))
 
     async def _investigate(self, observer: Observer, run: _Run, target: str, numbered: int = 0) -> Diagnosis:
@@ -266,6 +272,7 @@ class Diagnosing:
             symptom=run.params.symptom,
             target=target,
             numbered=numbered,
+            wanted=run.wanted,
             transcript=run.transcript,
             telling=run.telling,
         )
@@ -275,6 +282,7 @@ class Diagnosing:
             live=observer.live,
             profiled=observer.profiled,
             calibrate=run.params.calibrate,
+            wanted=sorted(run.wanted),
             numbered=numbered,
         )
         if run.driver is None:
@@ -338,6 +346,12 @@ def _check_given(params: DiagnoseParams, source: Path | None) -> None:
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"leave it out, or record again with --{named[0]}")
     elif params.scheduler or params.jobs:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "scheduler and jobs read traces", "give them together with traces")
+
+
+def _ran(diagnosis: Diagnosis, tools: list[str]) -> list[str]:
+    """Those of `tools` that looked."""
+    ran = {name for step in diagnosis.steps for name in step.tools}
+    return [name for name in tools if name in ran]
 
 
 def _same_process(diagnosis: Diagnosis) -> TargetParams:

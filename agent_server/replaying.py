@@ -209,6 +209,7 @@ async def _case(told: Told, opened: CaseOpened, tools: Mapping[str, Tool[Any, An
         symptom=told.header.symptom,
         target=opened.target,
         numbered=opened.numbered,
+        wanted=opened.wanted,
     )
     if opened.model is None:
         await drive(case, None)

@@ -15,7 +15,10 @@ from whystall.knowledge_base.tokens import concepts, known_concepts
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import KINDS
 
-_PATTERNS = ("primary", "required", "less", "supporting", "against", "refuted", "same_file", "culprits", "signs")
+_PATTERNS = (
+    *("primary", "required", "less", "supporting", "against", "refuted", "same_file", "culprits", "signs"),
+    *("estimates", "measured"),
+)
 
 
 @cache
@@ -77,6 +80,11 @@ def matches(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
             for name, words in pattern.attributes.items()
         )
     )
+
+
+def measured(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
+    """As `matches`, whatever polarity `finding` has: whether it was measured at all."""
+    return matches(pattern.model_copy(update={"polarity": finding.polarity}), finding, victim)
 
 
 def about(finding: Finding, victim: Victim) -> bool:

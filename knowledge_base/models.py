@@ -79,11 +79,13 @@ class Cause(Model):
     between causes that explain the same time: the more specific one is named.
 
     `same_file`, where not empty: a primary finding that names a file counts only if one of these is about that file
-    (its series): reads are slow because of evictions only where that file's pages were evicted. `culprits`, where not
-    empty: at least one must match too, and says who does it, where that is another process or another file than what
-    the victim waits in; it is named in the diagnosis. `signs`, where not empty: after the first look a closer one is
-    taken for this cause only if one of these was found, whatever polarity it says. `rivals`: causes that stay open
-    beside this one where they are supported, although they rest on the same evidence and are less specific.
+    (its series), if any was found: reads are slow because of evictions only where that file's pages were evicted.
+    `culprits`, where not empty: at least one must match too, and says who does it, where that is another process or
+    another file than what the victim waits in; it is named in the diagnosis. `signs`, where not empty: after the
+    first look a closer one is taken for this cause only if one of these was found, whatever polarity it says.
+    `estimates`: primary findings that count only as long as nothing in `measured` was found, whatever polarity it
+    says: time in the kernel may be reclaim, until reclaim itself was timed. `rivals`: causes that stay open beside
+    this one where they are supported, although they rest on the same evidence and are less specific.
     """
 
     id: str
@@ -102,6 +104,8 @@ class Cause(Model):
     same_file: list[Pattern] = Field(default_factory=list)
     culprits: list[Pattern] = Field(default_factory=list)
     signs: list[Pattern] = Field(default_factory=list)
+    estimates: list[Pattern] = Field(default_factory=list)
+    measured: list[Pattern] = Field(default_factory=list)
     rivals: list[str] = Field(default_factory=list)
     specificity: int = Field(default=1, ge=1, le=5)
     remedies: list[Remedy] = Field(min_length=1)

@@ -213,6 +213,7 @@ class _View:
             "where": self._where(d.culprit) if d.culprit else "",
             "how_long": self._how_long(d.culprit) if d.culprit else "",
             "actors": [self._actor(actor) for actor in d.culprit.actors] if d.culprit else [],
+            "gains": [self.finding(f) for f in d.findings if _gain(f)],
             "evidence": evidence,
             "evidence_left": left,
             "chain": [Safe(_tag(by_id[i]) + self._say.lead(by_id[i])) for i in d.chain if i in by_id],
@@ -336,6 +337,11 @@ def _remedies(cause: Cause, d: Diagnosis) -> list[Remedy]:
     first = d.reasoning.remedies if d.reasoning else []
     ranked = ranked_remedies(cause)
     return sorted(ranked, key=lambda r: first.index(r.id) if r.id in first else len(first))
+
+
+def _gain(finding: Finding) -> bool:
+    """Whether it says what a change would bring, as it was tried here."""
+    return finding.kind == "io.advice" and finding.polarity is Polarity.ABNORMAL and "ratio" in finding.metrics
 
 
 def _by_state(assessments: Sequence[Assessment]) -> Callable[[CauseState], list[Assessment]]:

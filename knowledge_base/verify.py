@@ -11,6 +11,11 @@ from whystall.tools.contract.findings import Finding, Polarity, Subject
 _SOLVED = 0.5
 # What makes an absence prove nothing.
 _BLIND = ("events_lost", "cut_short", "target_exited", "not_proven", "sampled", "not_permitted", "no_engine")
+# What says that a kind was looked for where nothing of it is left to be found: whoever says these saw the page cache.
+_PROOF = {
+    "cache.streaming": ("cache.use", "memory.reclaim_stall"),
+    "cache.thrash": ("cache.use", "memory.reclaim_stall"),
+}
 # A recurring stall that did not recur is no proof unless the look was as long as this many of its periods.
 _PERIODS = 2.0
 _PREFERRED = ("p50_ms", "max_ms", "util_pct", "psi_some_pct", "rate")
@@ -91,7 +96,8 @@ def _missing(wanted: list[Finding], checks: list[Check], after: Diagnosis) -> li
     # A tool that measured a kind and found nothing wrong says so with a normal finding; no finding at all is silence.
     measured = {f.kind for f in after.findings}
     even = any(f.kind == "rank.even" and f.polarity is Polarity.NORMAL for f in after.findings)
-    if any(finding.kind not in measured and not (even and _of_ranks(finding)) for finding in wanted):
+    unseen = [f for f in wanted if measured.isdisjoint((f.kind, *_PROOF.get(f.kind, ())))]
+    if any(not (even and _of_ranks(finding)) for finding in unseen):
         missing.append("not_measured")
     window = max((coverage.window_s for coverage in after.coverage), default=0.0)
     if window < _PERIODS * max((f.metrics.get("period_s", 0.0) for f in wanted), default=0.0):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from whystall.agent_server.investigation.verdict import STALL_PCT
-from whystall.knowledge_base.causes import matches
+from whystall.knowledge_base.causes import matches, measured
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Pattern, Victim
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import Mechanism
@@ -108,8 +108,12 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
 
 
 def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> list[Finding]:
-    """What the cause may explain: of findings about files, those about a file that `same_file` speaks of."""
+    """What the cause may explain: no estimates of what was measured, and of findings about files those about a file
+    that `same_file` speaks of.
+    """
     found = [f for f in findings if any(matches(p, f, victim) for p in cause.primary)]
+    if any(measured(p, f, victim) for p in cause.measured for f in findings):
+        found = [f for f in found if not any(matches(p, f, victim) for p in cause.estimates)]
     if not cause.same_file:
         return found
     files = {
@@ -117,7 +121,7 @@ def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -
         for f in findings
         if f.subject.path is not None and any(matches(p, f, victim) for p in cause.same_file)
     }
-    return [f for f in found if f.subject.path is None or path_pattern(f.subject.path) in files]
+    return [f for f in found if not files or f.subject.path is None or path_pattern(f.subject.path) in files]
 
 
 def _together(primary: Sequence[Finding]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,10 +15,10 @@ from whystall.agent_server.investigation.telling import Telling
 from whystall.agent_server.investigation.transcript import Transcript
 from whystall.agent_server.investigation.verdict import Conclusion, conclude, culprit
 from whystall.agent_server.investigation.victim import choose_feeder, choose_victim
-from whystall.knowledge_base.causes import asked_for, matches
-from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Pattern, Reasoning, Step, Verdict, Victim
+from whystall.knowledge_base.causes import asked_for, measured
+from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Reasoning, Step, Verdict, Victim
 from whystall.tools.contract.errors import ToolError
-from whystall.tools.contract.findings import Finding, Polarity, Severity
+from whystall.tools.contract.findings import Finding, Severity
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import Status, ToolResult
 
@@ -46,11 +46,13 @@ class Case:
         symptom: str = "",
         target: str = "",
         numbered: int = 0,
+        wanted: Collection[str] = (),
         transcript: Transcript | None = None,
         telling: Telling | None = None,
     ) -> None:
         """`symptom` says which causes are worth examining; who gives a profile asks for all. `numbered`: findings that
-        bear numbers already, where this is a part of a larger case. `telling` is told of every step.
+        bear numbers already, where this is a part of a larger case. `wanted`: tools that are to look whatever the first
+        look says. `telling` is told of every step.
         """
         hosts = of_hosts(causes)
         self.causes = hosts if observer.profiled else asked_for(hosts, symptom)
@@ -62,6 +64,7 @@ class Case:
         self.results: dict[str, ToolResult[Any]] = {}
         self.steps: list[Step] = []
         self.tried: set[str] = set()
+        self.wanted = frozenset(wanted)
         self.transcript = transcript or Transcript()
         self.telling = telling or Telling()
         self.reasoning: Reasoning | None = None
@@ -178,11 +181,11 @@ class Case:
             return None
         victim, findings = self.victim(), self.findings
 
-        def seen(sign: Pattern) -> bool:
-            either = [sign.model_copy(update={"polarity": polarity}) for polarity in Polarity]
-            return any(matches(pattern, f, victim) for pattern in either for f in findings)
-
-        return [id for id, cause in self.causes.items() if any(seen(sign) for sign in cause.signs)]
+        return [
+            id
+            for id, cause in self.causes.items()
+            if any(measured(sign, finding, victim) for sign in cause.signs for finding in findings)
+        ]
 
     def _saw(self) -> list[str]:
         """Tools that ran and whose collectors were proven alive: only those can rule anything out."""

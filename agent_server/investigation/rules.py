@@ -24,11 +24,13 @@ async def first_look(case: Case) -> None:
 async def finish(case: Case) -> None:
     """Look until the causes of `case` are decided or nothing is left that could tell; from wherever it stands.
 
-    A new case takes a first look, then, in one window, the tools that tell its open causes apart, and once more with
-    wakers where the victim waits for a colleague. Where all that was done, nothing happens.
+    A new case takes a first look, then, in one window, the tools that tell its open causes apart and those that are
+    wanted anyhow, and once more with wakers where the victim waits for a colleague. Where all that was done, nothing
+    happens.
     """
     await first_look(case)
     chosen = next_tools(case.causes, case.assess(), case.tools, list(case.tried), case.signs())
+    chosen += sorted(case.wanted.intersection(case.tools) - case.tried - {*chosen})
     if chosen:
         spent = _first_seconds(case) if len(case.steps) <= 1 else 0.0
         await case.look(chosen, case.duration - spent, "separates_causes")

@@ -64,9 +64,9 @@ class Blind(Record):
 
 class CaseOpened(Record):
     """A case of a host begins. `duration` in seconds; `able`: the tools that its observer can serve; `calibrate`:
-    direct I/O is tried at its end; `model`: None for
-    the rules alone; `settings`: what bounds the model's driver, as it names them; `nonce`: of the fences around text of
-    the host; `similar`: the past incidents that its briefing names.
+    direct I/O is tried at its end; `wanted`: tools that look in any case; `model`: None for the rules alone;
+    `settings`: what bounds the model's driver, as it names them; `nonce`: of the fences around text of the host;
+    `similar`: the past incidents that its briefing names.
     """
 
     type: Literal["case"] = "case"
@@ -75,6 +75,7 @@ class CaseOpened(Record):
     live: bool
     profiled: bool
     calibrate: bool = False
+    wanted: list[str] = Field(default_factory=list)
     numbered: int = 0
     able: list[str] = Field(default_factory=list)
     model: str | None = None
