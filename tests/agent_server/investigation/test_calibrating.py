@@ -1,4 +1,4 @@
-"""diagnose --calibrate: what was tried is told, is no evidence of anything, and is tried only where it was asked for."""
+"""diagnose --calibrate: what was tried is told, is no evidence of anything, and only where it was asked for."""
 
 from __future__ import annotations
 
