@@ -41,8 +41,9 @@ class Options:
 
     `mode`: ``auto`` by the policy, ``buffered`` or ``direct`` for measuring. `read_direct`, `write_direct`: from this
     size on, direct. `pressure_direct`: the same while the cache is at its limit. `limit_share`: of the memory there is,
-    what the cache may hold (0 < x <= 1). `limit_bytes`: that limit itself. `keep`: programs that are started with an
-    environment of their own get the shim as well.
+    what the cache may hold (0 < x <= 1). `limit_bytes`: that limit itself. `keep_file`: files up to this size
+    stay in the cache where they fit. `follow`: programs that are started with an environment of their own get the shim
+    as well.
     """
 
     mode: str = "auto"
@@ -51,7 +52,8 @@ class Options:
     pressure_direct: int | None = None
     limit_share: float | None = None
     limit_bytes: int | None = None
-    keep: bool = False
+    keep_file: int | None = None
+    follow: bool = False
 
     def text(self) -> str:
         """As the shim reads it (src/shim.c)."""
@@ -62,7 +64,8 @@ class Options:
             "pressure_direct": self.pressure_direct,
             "limit_ppm": None if self.limit_share is None else round(self.limit_share * _MILLION),
             "limit": self.limit_bytes,
-            "keep": int(self.keep),
+            "keep_file": self.keep_file,
+            "follow": int(self.follow),
         }
         return ",".join(f"{name}={number}" for name, number in numbers.items() if number is not None)
 

@@ -54,8 +54,12 @@ def hybrid_run(
         Optional[str],  # noqa: UP045
         typer.Option("--limit", metavar="SIZE", help="what the cache may hold, instead of a share"),
     ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="also below programs that get an environment of their own")
+    keep_file: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--keep-file", metavar="SIZE", help="smaller files stay in the cache if they fit (default 64m)"),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="also below programs that are given an environment of their own")
     ] = False,
     output: Annotated[
         Optional[Path],  # noqa: UP045
@@ -82,7 +86,8 @@ def hybrid_run(
         pressure_direct=_size("--pressure-direct", pressure_direct),
         limit_share=limit_share,
         limit_bytes=_size("--limit", limit),
-        keep=keep,
+        keep_file=_size("--keep-file", keep_file),
+        follow=follow,
     )
     if output is not None and not output.parent.is_dir():
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--output: there is no directory {output.parent}", "name another file")

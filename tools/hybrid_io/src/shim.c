@@ -35,6 +35,7 @@ static void options(const char *text)
 		{ "write_direct", &shim.policy.write_direct_bytes, NULL },
 		{ "pressure_direct", &shim.policy.pressure_direct_bytes, NULL },
 		{ "limit", &shim.policy.limit_bytes, NULL },
+		{ "keep_file", &shim.policy.keep_file_bytes, NULL },
 		{ "limit_ppm", NULL, &shim.policy.limit_share },
 		{ "direct_ppm", NULL, &shim.policy.direct_share },
 	};
@@ -56,8 +57,8 @@ static void options(const char *text)
 		}
 		if (value && name == 4 && !strncmp(text, "mode", 4))
 			shim.policy.mode = (uint32_t)number;
-		if (value && name == 4 && !strncmp(text, "keep", 4))
-			shim.keep = number;
+		if (value && name == 6 && !strncmp(text, "follow", 6))
+			shim.follow = number;
 		text += strcspn(text, ",");
 		text += *text == ',';
 	}
@@ -78,17 +79,32 @@ static uint64_t smallest(const struct hy_policy *policy)
 	return least ? least : 1;
 }
 
+/* A variable of ours, kept as it stands in the environment: the program may clear that. */
+static const char *setting(int number, const char *name)
+{
+	size_t length = strlen(name);
+
+	for (char **at = environ; at && *at; at++) {
+		if (strncmp(*at, name, length) || strlen(*at) >= sizeof(shim.settings[0]))
+			continue;
+		strcpy(shim.settings[number], *at);
+		return shim.settings[number] + length;
+	}
+	return "";
+}
+
 __attribute__((constructor)) static void start(void)
 {
-	const char *folder = getenv("WHYSTALL_HYBRID_COUNTERS"), *policy = getenv("WHYSTALL_HYBRID_POLICY");
+	const char *folder = setting(0, "WHYSTALL_HYBRID_COUNTERS=");
+	const char *policy = setting(1, "WHYSTALL_HYBRID_POLICY=");
 	int saved = errno;
 	Dl_info about;
 
 	shim_resolve();
 	hy_policy_default(&shim.policy);
-	options(policy ? policy : "");
+	options(policy);
 	shim.library = dladdr(&shim, &about) && about.dli_fname ? about.dli_fname : "";
-	if (folder && strlen(folder) < sizeof(shim.folder) - 40)
+	if (strlen(folder) < sizeof(shim.folder) - 40)
 		strcpy(shim.folder, folder);
 	shim.pid = (int)syscall(SYS_getpid);
 	shim_count_start();

@@ -71,10 +71,11 @@ struct shim {
 	struct hy_policy policy;
 	int pid;			/* of the process whose tables these are */
 	bool off;			/* switched off: by the environment, or since a filter of system calls came */
-	bool keep;			/* programs that are started with an environment of their own get the shim, too */
+	bool follow;			/* programs that are started with an environment of their own get the shim, too */
 	bool pending;			/* it has no file to count in as yet */
 	const char *library;		/* what LD_PRELOAD names */
 	char folder[256];		/* where the counters go, "" for nowhere */
+	char settings[2][512];		/* our variables, as they were at the start; "" for none */
 };
 extern struct shim shim;
 

@@ -5,7 +5,7 @@
  * A child of fork has the same positions as its parent, so that from then on both leave requests at a position to the
  * kernel. A program that is started inherits what is not closed at exec. Its environment is the caller's business and
  * stays as it is, so that a program that is started with one of its own runs without the shim (counted; the option
- * "keep" passes the shim on all the same). Only where LD_PRELOAD would do harm is it left out: another C library cannot
+ * "follow" passes the shim on all the same). Only where LD_PRELOAD would do harm is it left out: another C library cannot
  * load what was made for this one, and of another architecture the loader complains on standard error.
  *
  * Between vfork and exec all of this runs in the child on the parent's memory: it allocates nothing, and what it writes
@@ -121,6 +121,17 @@ static char *const *variable(char *const *environment, const char *name)
 	return NULL;
 }
 
+/* Whether there is one of the name that `setting` (NAME=value) has. */
+static bool has(char *const *environment, const char *setting)
+{
+	size_t length = strcspn(setting, "=") + 1;
+
+	for (; environment && *environment; environment++)
+		if (!strncmp(*environment, setting, length))
+			return true;
+	return false;
+}
+
 struct start {
 	char *const *environment;	/* what the program is to get */
 	char preload[ROOM];
@@ -142,7 +153,7 @@ static const char *ours_in(const char *value)
 
 /*
  * What `path` is to be started with: the caller's environment, or `row` (which has room for all of it and four more)
- * where LD_PRELOAD has to go or, with "keep", to come.
+ * where LD_PRELOAD has to go or, with "follow", to come.
  */
 static void prepare(struct start *start, const char *path, bool search, char *const *environment, char **row)
 {
@@ -150,7 +161,6 @@ static void prepare(struct start *start, const char *path, bool search, char *co
 	const char *ours = at ? ours_in(*at + sizeof(PRELOAD)) : NULL;
 	enum kind kind = kind_of_command(path, search);
 	size_t count = variables(environment), length = strlen(shim.library);
-	static const char *const settings[] = { "WHYSTALL_HYBRID_COUNTERS", "WHYSTALL_HYBRID_POLICY" };
 
 	start->environment = environment;
 	if (kind == FOREIGN && ours && strlen(*at) < ROOM) {
@@ -158,7 +168,7 @@ static void prepare(struct start *start, const char *path, bool search, char *co
 
 		memcpy(start->preload, *at, before);
 		strcpy(start->preload + before, ours + length + strspn(ours + length, ": "));
-	} else if (kind == COVERED && !ours && shim.keep && length + (at ? strlen(*at) : 0) + 16 < ROOM) {
+	} else if (kind == COVERED && !ours && shim.follow && length + (at ? strlen(*at) : 0) + 16 < ROOM) {
 		strcpy(start->preload, PRELOAD "=");
 		strcat(start->preload, shim.library);
 		if (at && (*at)[sizeof(PRELOAD)]) {
@@ -172,12 +182,9 @@ static void prepare(struct start *start, const char *path, bool search, char *co
 	if (row && count < MOST_VARIABLES) {
 		memcpy(row, environment, count * sizeof(*row));
 		row[at ? (size_t)(at - environment) : count++] = start->preload;
-		for (int i = 0; kind == COVERED && i < 2; i++) {
-			char *const *mine = variable(environ, settings[i]);
-
-			if (mine && !variable(environment, settings[i]))
-				row[count++] = *mine;
-		}
+		for (int i = 0; kind == COVERED && i < 2; i++)
+			if (*shim.settings[i] && !has(environment, shim.settings[i]))
+				row[count++] = shim.settings[i];
 		row[count] = NULL;
 		start->environment = row;
 	}
