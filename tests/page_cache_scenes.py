@@ -158,10 +158,12 @@ class Cache:
             )
         return self
 
-    def resident(self, path: str, *, size: float, cached: float, recent: float, pid: int = PID) -> Cache:
-        """Of an open file, at the start of the window and at its end."""
+    def resident(
+        self, path: str, *, size: float, cached: float, recent: float, pid: int = PID, opened: bool = False
+    ) -> Cache:
+        """Of an open file, at the start of the window (unless it was `opened` in it) and at its end."""
         file, mib = self.file(path), PAGES * 4096
-        for at_ns in (0, self.scene.window_ns):
+        for at_ns in (0, self.scene.window_ns)[opened:]:
             self.scene._add(
                 "residency.open_files",
                 at_ns=at_ns,

@@ -291,7 +291,8 @@ def _uses(
                 setattr(use, name, getattr(use, name) + max(0, gone[name]))
         resident = cached.get((file["dev"], file["ino"])) if file else None
         if resident and first_seen:
-            use.cached_bytes = (use.cached_bytes or 0) + resident["end"]
+            if resident["end"] is not None:
+                use.cached_bytes = (use.cached_bytes or 0) + resident["end"]
             use.recent += min(row["added"], max(0, row["added"] - resident["fresh"] // page))
         size = max(row["added"], row["accessed"], row["dirtied"], row["direct_bytes"] // page)
         most[key] = max(most.get(key, (-1, "")), (size, path))
@@ -316,16 +317,16 @@ def _residency(recording: Recording) -> dict[tuple[str, int], _Row]:
     if rows is None or files is None or rows.is_empty():
         return {}
     places = {r["file"]: (r["dev"], r["ino"]) for r in files.iter_rows(named=True)}
-    first, last = rows["at_ns"].min(), rows["at_ns"].max()
+    half = recording.manifest.window_ns // 2  # looked at twice, at the start and at the end; a file may be open at one
     found: dict[tuple[str, int], _Row] = {}
     for row in rows.sort("at_ns").iter_rows(named=True):
         place = places.get(row["file"])
         if place is None or row["cached_bytes"] < 0:
             continue
-        known = found.setdefault(place, {"end": 0, "fresh": 1 << 62})
-        if row["at_ns"] == first and row["recently_evicted_bytes"] >= 0:
+        known = found.setdefault(place, {"end": None, "fresh": 1 << 62})
+        if row["at_ns"] <= half and row["recently_evicted_bytes"] >= 0:
             known["fresh"] = max(0, row["size_bytes"] - row["cached_bytes"] - row["recently_evicted_bytes"])
-        if row["at_ns"] == last:
+        if row["at_ns"] > half:
             known["end"] = row["cached_bytes"]
     return found
 
@@ -353,10 +354,11 @@ def _cgroups(recording: Recording) -> list[Cgroup]:
     found = []
     for (path, version), rows in series.items():
         first, last = rows[0], rows[-1]
-        span_s = max(last["at_ns"] - first["at_ns"], 1) / 1e9
+        span_s = (last["at_ns"] - first["at_ns"]) / 1e9
 
         def grown(name: str, first: _Row = first, last: _Row = last) -> int | None:
-            return max(0, last[name] - first[name]) if first[name] >= 0 and last[name] >= 0 else None
+            known = first["at_ns"] < last["at_ns"] and first[name] >= 0 and last[name] >= 0
+            return max(0, last[name] - first[name]) if known else None
 
         def rate(name: str, span_s: float = span_s, grown: Any = grown) -> float | None:
             count = grown(name)

@@ -236,7 +236,7 @@ def _describe(assignment: _Assignment, name: str, capture: Capture) -> Collector
     )
 
 
-_POINTS = ("start_ns", "end_ns", "issue_ns", "at_ns", "woken_ns", "prev_arrived_ns")
+_POINTS = ("start_ns", "end_ns", "issue_ns", "at_ns", "woken_ns", "prev_arrived_ns", "longest_at_ns")
 
 
 def _relative(frame: pl.DataFrame, start_ns: int, window_ns: int) -> pl.DataFrame:

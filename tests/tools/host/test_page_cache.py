@@ -160,6 +160,14 @@ def test_a_loop_longer_than_the_window_is_known_by_what_the_kernel_remembers() -
     assert "cache.streaming" not in found
 
 
+def test_what_was_evicted_by_the_end_says_nothing_of_the_start() -> None:
+    cache = Cache().use(accessed=1000, added=1000).gone(once=1000, tracked=1000)
+    cache.resident(DATA, size=1000, cached=1000, recent=0, opened=True)
+    judged = cache.judged()
+    assert not abnormal(judged)
+    assert judged.data.files[0].cached_bytes == 1000 << 20
+
+
 def test_a_first_read_of_a_file_that_was_never_cached_is_no_thrash() -> None:
     cache = streaming(mib=1000).memory("/job", limit=700, usage=690, hits=700)
     cache.resident(DATA, size=1000, cached=0, recent=0)
