@@ -98,7 +98,7 @@ int hy_direct_get(struct hy_file *file)
 		if (!(flags >= 0 && (flags & O_DIRECT) && hy_own_fd_valid(&file->direct)))
 			file->direct.fd = fd = -1;	/* not ours any more: leave it to whom it belongs */
 	}
-	if (fd < 0 && !(file->flags & HY_F_UNSUPPORTED)) {
+	if (fd < 0 && !(hy_flags(file) & HY_F_UNSUPPORTED)) {
 		snprintf(path, sizeof(path), "/proc/self/fd/%d", file->fd);
 		fd = k_open(path, (file->open_flags & keep) | O_DIRECT | O_CLOEXEC, 0);
 		/*

@@ -150,7 +150,7 @@ static bool direct(struct request *request, uint64_t bytes, enum hy_reason reaso
 		ssize_t got;
 
 		if (fd < 0)
-			return buffered(request, bytes, file->flags & HY_F_UNSUPPORTED ? HY_UNSUPPORTED : HY_REFUSED);
+			return buffered(request, bytes, hy_flags(file) & HY_F_UNSUPPORTED ? HY_UNSUPPORTED : HY_REFUSED);
 		got = transfer(request, fd, bytes, &part);
 		if (got < 0) {
 			switch (errno) {
@@ -311,7 +311,7 @@ static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *ve
 	}
 	if (flags & O_DIRECT)	/* the caller's own description: nothing to add */
 		return plain(file, op, vectors, count, offset, HY_CALLER);
-	request.flags = __atomic_load_n(&file->flags, __ATOMIC_ACQUIRE) & ~HY_F_APPEND;
+	request.flags = hy_flags(file) & ~HY_F_APPEND;
 	if (flags & O_APPEND)
 		request.flags |= HY_F_APPEND;
 	if (!positioned)

@@ -223,7 +223,7 @@ int hy_status(const struct hy_file *file, struct hy_status *status)
 	int64_t resident = hy_resident(file->fd, 0, INT64_MAX, NULL);
 
 	memset(status, 0, sizeof(*status));
-	status->flags = __atomic_load_n(&file->flags, __ATOMIC_ACQUIRE);
+	status->flags = hy_flags(file);
 	status->unsupported_errno = __atomic_load_n(&file->unsupported_errno, __ATOMIC_RELAXED);
 	if (!(status->flags & HY_F_UNSUPPORTED)) {
 		status->direct_align = file->direct_align;

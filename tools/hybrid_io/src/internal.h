@@ -133,10 +133,6 @@ static inline size_t hy_cursor_run(const struct hy_cursor *cursor)
 	return cursor->vector->iov_len - cursor->skip;
 }
 
-/* file.c */
-bool hy_file_each_other(struct hy_file *mine, bool (*visit)(struct hy_file *file));
-
-/* direct.c */
 struct hy_file {
 	int fd;				/* the caller's description, buffered */
 	bool adopted;			/* fd is somebody else's */
@@ -150,7 +146,6 @@ struct hy_file {
 
 	pthread_mutex_t opening;
 	struct hy_own_fd direct;
-	uint32_t direct_users;		/* requests under way on it */
 	uint64_t direct_align, memory_align;
 	uint32_t unsupported_errno;
 	uint32_t refused;		/* in a row */
@@ -163,6 +158,15 @@ struct hy_file {
 	struct hy_file *next, **link;	/* all files of the process */
 };
 
+static inline uint32_t hy_flags(const struct hy_file *file)
+{
+	return __atomic_load_n(&file->flags, __ATOMIC_ACQUIRE);
+}
+
+/* file.c */
+bool hy_file_each_other(struct hy_file *mine, bool (*visit)(struct hy_file *file));
+
+/* direct.c */
 int hy_direct_get(struct hy_file *file);	/* the direct descriptor, or -1 where there can be none */
 void hy_direct_refused(struct hy_file *file);
 void hy_direct_worked(struct hy_file *file);
