@@ -16,7 +16,8 @@ class Policy(NamedTuple):
 
     ``mode`` is ``auto``, or ``buffered`` or ``direct`` for everything that can go that way (for measuring).
     From ``read_direct_bytes`` and ``write_direct_bytes`` on a request goes direct (measured by benchmarks/hybrid_io.py;
-    autoIO, FAST'24, and Lustre 2.17 go direct from 2 to 8 MiB on); once the page cache holds ``direct_share`` of its limit, from ``pressure_direct_bytes`` on.
+    autoIO, FAST'24, and Lustre 2.17 do from 2 to 8 MiB on); once the page cache holds ``direct_share`` of its limit,
+    from ``pressure_direct_bytes`` on.
     The limit is ``limit_share`` of min(cgroup limit, memory) less what is no page cache, or ``limit_bytes``.
     What is read again and fits stays buffered (``keep_reread``), and so do files of up to ``keep_file_bytes`` that fit
     in half of the room that is left, the first time already.
