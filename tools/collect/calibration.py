@@ -92,18 +92,22 @@ def named(directory: str, operations: Sequence[str]) -> Asked:
 
 
 def observed(recording: Recording) -> Asked:
-    """Trials on the file systems that the recording's files were read from and written to most, with what was done."""
+    """Trials on the file systems that the recording's files were read from and written to most, with what was done: those
+    of the target first, then those of anybody.
+    """
     sizes, files = recording.table("page_cache.sizes"), recording.table("page_cache.files")
     used = recording.table("page_cache.use").select("file", "pid").unique(subset="file")
     moved = (
         sizes.filter(pl.col("file") >= 0)
+        .with_columns(mine=pl.col("bytes") * pl.col("pid").is_in(recording.manifest.target.pids))
         .group_by("file", "operation")
-        .agg(pl.col("bytes").sum())
+        .agg(pl.col("bytes").sum(), pl.col("mine").sum())
         .join(files, on="file")
         .join(used, on="file", how="left")
-        .sort("bytes", descending=True)
+        .sort("mine", "bytes", descending=True)
     )
-    totals = moved.group_by("dev").agg(pl.col("bytes").sum()).sort("bytes", "dev", descending=[True, False])
+    totals = moved.group_by("dev").agg(pl.col("bytes").sum(), pl.col("mine").sum())
+    totals = totals.sort("mine", "bytes", "dev", descending=[True, True, False])
     places: list[tuple[Place, Sequence[str]]] = []
     refusals: list[Refusal] = []
     for dev in totals["dev"].head(_PLACES):

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import polars as pl
 import pytest
-from page_cache_scenes import Cache
+from page_cache_scenes import OTHER, Cache
 from recordings import PID
 
 from whystall.tools.collect import calibration, calibration_child
@@ -70,6 +70,12 @@ def test_it_is_tried_beside_the_files_that_most_was_moved_of(places: dict[str, P
     asked = observed(recorded(cache))
     assert list(asked.places) == [(places["/scratch"], ["read"]), (places["/data"], ["read", "write"])]
     assert list(asked.refusals) == []
+
+
+def test_the_targets_own_files_come_first(places: dict[str, Place]) -> None:
+    cache = sized(Cache(), "/data/a.bin", 10)
+    elsewhere(sized(cache, "/scratch/c.bin", 900, pid=OTHER), "/scratch/c.bin", "8:1")
+    assert [place for place, _ in observed(recorded(cache)).places] == [places["/data"], places["/scratch"]]
 
 
 def test_a_directory_of_the_same_name_on_another_disk_is_not_taken(places: dict[str, Place]) -> None:
