@@ -15,9 +15,7 @@ from benchmarks.hybrid_io_setup import (
     BUFFERED,
     DIRECT,
     MIB,
-    OBJECT,
-    PLAIN,
-    PRELOADED,
+    UNALIGNED,
     Kernel,
     Neighbour,
     Unmeasurable,
@@ -55,18 +53,19 @@ class Sizes:
     of_block: int = 256 * MIB  # the most that is moved to measure one block size
     blocks: tuple[int, ...] = tuple(size * KIB for size in (4, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384))
     fio_blocks: tuple[int, ...] = tuple(size * KIB for size in (4, 64, 1024, 4096, 16384))
+    unaligned: int = 1024 * KIB  # from here on what malloc gives is measured, too
     calls: int = 200_000
 
 
 QUICK = Sizes(
-    read=1536 * MIB,
-    write=768 * MIB,
+    read=1024 * MIB,
+    write=512 * MIB,
     shards=768 * MIB,
-    checkpoint=384 * MIB,
-    of_block=64 * MIB,
-    blocks=tuple(size * KIB for size in (4, 64, 256, 1024, 2048, 4096, 16384)),
+    checkpoint=256 * MIB,
+    of_block=96 * MIB,  # more than what the policy keeps of a small file
+    blocks=tuple(size * KIB for size in (4, 64, 256, 512, 1024, 4096, 16384)),
     fio_blocks=(64 * KIB, 4 * MIB),
-    calls=100_000,
+    calls=50_000,
 )
 
 Condition = Callable[[], Metrics]
@@ -97,10 +96,11 @@ def block_sizes(ways: Mapping[str, Way], place: Path, count: int, sizes: Sizes) 
             for block in sizes.blocks:
                 size = min(sizes.of_block, max(16 * MIB, block * 512))
 
+                chosen = {name: way for name, way in ways.items() if name != UNALIGNED or block >= sizes.unaligned}
                 run = partial(_per_mib, path, size)
                 step = f"{op}:{path}:{size}:{block}"
                 conditions: dict[str, Condition] = {
-                    name: partial(run, partial(_only, way, step, group)) for name, way in ways.items()
+                    name: partial(run, partial(_only, way, step, group)) for name, way in chosen.items()
                 }
                 if block in sizes.fio_blocks and have_fio():
                     conditions |= {
@@ -170,7 +170,7 @@ def streams(ways: Mapping[str, Way], program: Path, place: Path, count: int, siz
         return lambda: sample(lambda op, path, size, group: fio(group, path, op, size, block, direct))
 
     conditions = {name: by_way(way) for name, way in ways.items()}
-    if have_fio():
+    if have_fio() and block == BIG:
         conditions |= {name: by_fio(direct) for name, direct in FIO.items()}
     samples = rounds(conditions, count)
     _remove((source, out, hot))
@@ -268,7 +268,7 @@ def requests(ways: Mapping[str, Way], place: Path, count: int, sizes: Sizes) -> 
             (account,) = way.run([step], None)
             return {"cpu": account["cpu_ns"] / account["calls"]}
 
-        chosen = {name: way for name, way in ways.items() if name != DIRECT}
+        chosen = {name: way for name, way in ways.items() if name not in (DIRECT, UNALIGNED)}
         found[kind] = rounds({name: partial(sample, way) for name, way in chosen.items()}, count)
     _remove((path,))
     return found
@@ -334,7 +334,3 @@ def _scanned() -> int:
 def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
-
-
-HYBRID = (PRELOADED, OBJECT)
-PYTHON_WAYS = (PLAIN, OBJECT)
