@@ -92,8 +92,8 @@ def named(directory: str, operations: Sequence[str]) -> Asked:
 
 
 def observed(recording: Recording) -> Asked:
-    """Trials on the file systems that the recording's files were read from and written to most, with what was done: those
-    of the target first, then those of anybody.
+    """Trials on the file systems whose files were read and written most in the recording, with what was done: those of
+    the target first, then those of anybody.
     """
     sizes, files = recording.table("page_cache.sizes"), recording.table("page_cache.files")
     used = recording.table("page_cache.use").select("file", "pid").unique(subset="file")
