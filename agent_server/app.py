@@ -46,6 +46,7 @@ _RECORD_NEEDS = [
     Need("switches", {"min_ns": 1_000_000, "wakers": 1, "python": 1}),
     Need("block", {"min_ns": 10_000_000}),
 ]
+_CACHE_NEEDS = [Need("page_cache"), Need("residency")]
 _TRACE_NEED = Need("ftrace", {"irq": 1, "softirq": 1})
 
 
@@ -56,6 +57,7 @@ class RecordParams(TargetParams):
     trace: Annotated[bool, Field(description="also every event of the scheduler, for host_bound")] = False
     samples: Annotated[bool, Field(description="also stacks of what runs, for cpu_profile and heat_map")] = False
     hz: Annotated[int | None, Field(ge=1, le=999, description="with samples: how often per second")] = None
+    cache: Annotated[bool, Field(description="also the page cache, for page_cache and hybrid_io_advise")] = False
     engine: Engine = "auto"
 
     @model_validator(mode="after")
@@ -69,7 +71,8 @@ class RecordParams(TargetParams):
         """What every tool can judge, and what is taken only when it is asked for."""
         rate = {"period_ns": 1_000_000_000 // self.hz} if self.hz else {}
         samples = [Need("samples", {**rate, "python": 1})] if self.samples else []
-        return [*_RECORD_NEEDS, *([_TRACE_NEED] if self.trace else []), *samples]
+        cache = _CACHE_NEEDS if self.cache else []
+        return [*_RECORD_NEEDS, *([_TRACE_NEED] if self.trace else []), *samples, *cache]
 
 
 class GatherParams(RankParams):

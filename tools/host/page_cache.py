@@ -84,7 +84,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     return Judgement(
         findings=found,
         data=Data(
-            verdicts=_verdicts(found, m, mine, sure=sure, seen=seen),
+            verdicts=_verdicts(found, m, mine, sure=sure),
             host=m.host,
             files=files[: params.top],
             processes=processes[: params.top],
@@ -98,9 +98,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     )
 
 
-def _verdicts(
-    found: list[Finding], m: Measures, mine: Callable[[int], bool], *, sure: bool, seen: int
-) -> list[Verdict]:
+def _verdicts(found: list[Finding], m: Measures, mine: Callable[[int], bool], *, sure: bool) -> list[Verdict]:
     bad = [
         _VERDICTS[f.kind]
         for f in found
@@ -110,7 +108,7 @@ def _verdicts(
         return list(dict.fromkeys(bad))
     if not sure:
         return ["cannot_tell"]
-    if not seen:
+    if not any(_worth(use) for use in m.uses if mine(use.pid)) and not any(mine(s.pid) for s in m.stalls):
         return ["idle"]
     blind = any(use.added and not (use.known and use.once_known) for use in m.uses if mine(use.pid))
     return ["cannot_tell" if blind else "healthy"]

@@ -25,7 +25,7 @@ from whystall.tools.recording.manifest import SCHEMA_VERSION, Manifest
 _MANIFEST = "manifest.json"
 _MANIFEST_LIMIT = 4 << 20
 # What `whystall record` takes only when asked to.
-_ON_REQUEST = {"ftrace": " --trace", "samples": " --samples"}
+_ON_REQUEST = {"ftrace": " --trace", "samples": " --samples", "page_cache": " --cache"}
 Schemas = Mapping[str, Mapping[str, pl.Schema]]
 
 

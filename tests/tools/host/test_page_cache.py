@@ -82,8 +82,8 @@ def test_a_stream_that_makes_others_wait_is_told_to_them_and_to_nobody_else() ->
     cache = streaming(pid=OTHER).short(3200).stall("direct_reclaim", 500)
     found = abnormal(cache.judged())["cache.streaming"]
     assert (found.subject.pid, found.attributes["reason"]) == (OTHER, "stalls")
-    judged = streaming(pid=OTHER).short(3200).stall("direct_reclaim", 500, pid=OTHER).judged()
-    assert judged.data.verdicts == ["healthy"]
+    cache = streaming(pid=OTHER).short(3200).stall("direct_reclaim", 500, pid=OTHER)
+    assert rereading(cache, pid=PID).judged().data.verdicts == ["healthy"]
 
 
 def test_a_stream_that_keeps_kswapd_busy_costs_a_cpu() -> None:
@@ -263,6 +263,12 @@ def test_an_idle_host_has_no_data() -> None:
     recording = Cache().build()
     assert page_cache.judge(recording, page_cache.Params(pid=PID)).data.verdicts == ["idle"]
     assert envelope(page_cache.TOOL, recording, page_cache.Params(pid=PID)).status is Status.NO_DATA
+
+
+def test_a_target_that_does_not_use_the_cache_is_idle_whatever_others_do() -> None:
+    judged = rereading(Cache()).judged()
+    assert judged.data.verdicts == ["idle"]
+    assert judged.seen > 0
 
 
 def test_lost_events_make_nobody_a_stream() -> None:
