@@ -145,6 +145,8 @@ static const enum hy_reason small_reason[] = {
 		got = (next);                                                                                         \
 		if (likely(got >= 0))                                                                                 \
 			shim_count(operation, reason, got);                                                           \
+		if (reason == HY_SMALL && got > 0)                                                                    \
+			shim_passed(fd, operation, where, got);                                                       \
 		return got;                                                                                           \
 	} while (0)
 

@@ -188,6 +188,37 @@ struct shim_request {
 /* False: not ours, and nothing was done; the reason to count it under is in *why. */
 bool shim_large(const struct shim_request *request, ssize_t *result, enum hy_reason *why);
 
+/*
+ * Small requests that stream through the cache are told to the engine once in so many bytes, so that it can give back
+ * what they leave there. Counts are not exact with several threads: then the engine finds no stream, and leaves it.
+ */
+#define SHIM_LOOK (8u << 20)
+struct shim_stream { uint64_t moved[HY_OPS], start, end; };
+extern struct shim_stream shim_streams[SHIM_DESCRIPTORS];
+void shim_look(int fd, enum hy_op op, off_t offset, uint64_t bytes);
+
+static inline void shim_passed(int fd, enum hy_op op, off_t offset, ssize_t bytes)
+{
+	struct shim_stream *stream = &shim_streams[fd];
+	uint64_t before;
+
+	if (offset == HY_POSITION) {
+		before = __atomic_load_n(&stream->moved[op], __ATOMIC_RELAXED) + (uint64_t)bytes;
+		__atomic_store_n(&stream->moved[op], before, __ATOMIC_RELAXED);
+		if (unlikely(before >= SHIM_LOOK))
+			shim_look(fd, op, HY_POSITION, before);
+		return;
+	}
+	before = __atomic_load_n(&stream->start, __ATOMIC_RELAXED);
+	if (__atomic_load_n(&stream->end, __ATOMIC_RELAXED) != (uint64_t)offset) {
+		before = (uint64_t)offset;
+		__atomic_store_n(&stream->start, before, __ATOMIC_RELAXED);
+	}
+	__atomic_store_n(&stream->end, (uint64_t)offset + (uint64_t)bytes, __ATOMIC_RELAXED);
+	if (unlikely((uint64_t)offset + (uint64_t)bytes - before >= SHIM_LOOK))
+		shim_look(fd, op, (off_t)before, (uint64_t)offset + (uint64_t)bytes - before);
+}
+
 int shim_sync(int fd, bool data_only, int (*next)(int fd));
 int shim_truncate(int fd, off_t bytes);
 

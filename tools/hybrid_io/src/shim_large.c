@@ -16,8 +16,7 @@
 #include <string.h>
 
 #include "shim.h"
-
-#include <pthread.h>
+#include "internal.h"
 
 #define MOST 0x7ffff000u	/* the kernel cuts longer requests */
 
@@ -146,6 +145,35 @@ bool shim_large(const struct shim_request *request, ssize_t *result, enum hy_rea
 	shim_leave(&before);
 	errno = done && *result < 0 ? failed : saved;
 	return done;
+}
+
+void shim_look(int fd, enum hy_op op, off_t offset, uint64_t bytes)
+{
+	struct shim_box *box;
+	struct stat about;
+	sigset_t before;
+	uint32_t alone;
+	int saved = errno, flags;
+
+	shim_streams[fd].moved[op] = 0;
+	shim_streams[fd].start = shim_streams[fd].end;
+	if (shim_thread.inside || shim.policy.mode == HY_ALWAYS_BUFFERED || !shim_mine())
+		return;
+	if (offset == HY_POSITION && !(shim_descriptors[fd] & SHIM_OWN))
+		return;
+	shim_enter(&before);
+	flags = k_getfl(fd);
+	if (flags >= 0 && !(flags & (O_DIRECT | O_PATH)) && !k_fstat(fd, &about) && S_ISREG(about.st_mode)) {
+		if (shim.pending)
+			shim_count_share();
+		box = shim_take(fd, &about, true, &alone);
+		if (box) {
+			hy_passing(box->file, op, offset, bytes);
+			shim_put(box);
+		}
+	}
+	shim_leave(&before);
+	errno = saved;
 }
 
 /* The box of a descriptor that has one, for calls that move no data. Nothing is locked until shim_put(). */

@@ -26,6 +26,7 @@ int shim_highest = -1;
 
 static struct shim_box boxes[BOXES];
 uint16_t shim_box_of[SHIM_DESCRIPTORS];
+struct shim_stream shim_streams[SHIM_DESCRIPTORS];
 int shim_boxes;					/* none from this one on were ever used */
 static struct { dev_t dev; ino_t ino; uint32_t why; } inodes[INODES];
 static uint32_t inodes_used;
@@ -202,6 +203,7 @@ int shim_forget(int fd)
 	if ((unsigned int)fd >= SHIM_DESCRIPTORS)
 		return 0;
 	__atomic_store_n(&shim_descriptors[fd], 0, __ATOMIC_RELAXED);
+	shim_streams[fd] = (struct shim_stream){ { 0, 0 }, 0, 0 };
 	if (likely(!shim_has_box(fd)) || shim_thread.inside)
 		return 0;
 	shim_enter(&before);
