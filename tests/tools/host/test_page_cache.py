@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
+import polars as pl
 import pytest
 from page_cache_scenes import DATA, HOT, OTHER, Cache, rereading, streaming
 from recordings import PID
 
 from whystall.prompts.render import voice
+from whystall.tools.collect.tables import PAGE_CACHE, PROC, RESIDENCY
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.contract.result import Status
@@ -394,3 +398,32 @@ def test_what_is_found_can_be_said(lang: str) -> None:
         said = voice("txt", lang).finding(finding)
         assert "{" not in said
         assert "None" not in said
+
+
+def test_whatever_a_strangers_recording_holds_is_judged_or_left_alone() -> None:
+    """Numbers that contradict each other, of processes and files that are nowhere else: no claim, but no crash."""
+    values = random.Random(7)
+    numbers = (-1, 0, 1, 3, 4096, 10**6, 2**40, 2**62)
+    tables = ("use", "evictions", "stalls", "sizes", "files")
+    for _ in range(150):
+        cache = Cache()
+        for name in tables:
+            for _ in range(values.randrange(4)):
+                made = {column: _any(dtype, values, numbers) for column, dtype in PAGE_CACHE[name].items()}
+                cache.scene._add(f"page_cache.{name}", **made)
+        for table, schema in (("proc.memory", PROC["memory"]), ("residency.open_files", RESIDENCY["open_files"])):
+            for _ in range(values.randrange(3)):
+                cache.scene._add(table, **{c: _any(dtype, values, numbers) for c, dtype in schema.items()})
+        sampled(cache, {("filemap_read", "shrink_node"): 1})
+        cache.scene._add("samples.samples", at_ns=1, span_ns=0, thread=0, stack=99, event=0, weight=1e9)
+        cache.scene._add("samples.stacks", stack=2, parent=77, frame=55)
+        target = values.choice((EVERYBODY, None))
+        judged = cache.judged(target=target) if target else cache.judged()
+        for finding in judged.findings:
+            assert voice("txt", "en").finding(finding)
+
+
+def _any(dtype: pl.DataType, values: random.Random, numbers: tuple[int, ...]) -> object:
+    if dtype == pl.String:
+        return values.choice(("", "/job", "/data/a1.bin", "file_lock", "cgroup_reclaim", "dirty_throttle"))
+    return values.random() < 0.5 if dtype == pl.Boolean else values.choice(numbers)
