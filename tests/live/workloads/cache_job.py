@@ -129,17 +129,15 @@ def main() -> None:
     parser.add_argument("--stream-mib", type=int, default=128, help="per step, where the job streams itself")
     parser.add_argument("--stream-pause-ms", type=float, default=0, help="of the child, after every request")
     parser.add_argument("--compute-ms", type=float, default=100, help="per step")
+    parser.add_argument("--fixed-names", action="store_true", help="directories have the same names in every run")
     parser.add_argument("--filled", action="store_true", help="write the stream's files, instead of sparse ones")
     parser.add_argument("--steps", type=int, default=10**6)
     work = Workload(parser)
     options = work.options
     with contextlib.ExitStack() as stack:
-        directory = Path(tempfile.mkdtemp(prefix="whystall-cache-", dir=options.directory))
-        stack.callback(shutil.rmtree, directory)
-        shards = directory
+        directory = shards = place(options.directory, "job", stack, fixed=options.fixed_names)
         if options.stream_directory:
-            shards = Path(tempfile.mkdtemp(prefix="whystall-cache-", dir=options.stream_directory))
-            stack.callback(shutil.rmtree, shards)
+            shards = place(options.stream_directory, "data", stack, fixed=options.fixed_names)
         hot = Hot(directory / "embedding.bin", options.hot_mib, options.hot_request_kib * 1024)
         stream = Stream(shards, options)
         group = stack.enter_context(Cgroup("memory"))
@@ -157,6 +155,14 @@ def main() -> None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         work.emit("end", **counters(group))
+
+
+def place(parent: str, name: str, stack: contextlib.ExitStack, *, fixed: bool) -> Path:
+    """A directory of our own, gone at the end; `fixed`: with a name that the next run has too."""
+    path = Path(parent) / name if fixed else Path(tempfile.mkdtemp(prefix=f"whystall-{name}-", dir=parent))
+    path.mkdir(exist_ok=not fixed)
+    stack.callback(shutil.rmtree, path)
+    return path
 
 
 def run(work: Workload, hot: Hot, stream: Stream) -> None:

@@ -1,0 +1,168 @@
+"""Programs that suffer from the page cache, diagnosed while they do, cured, and looked at again; their own log is the
+truth.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cache_job import STREAMER
+from dirty_disk import dirty_disk
+from running import Running
+from slow_disk import SlowDisk
+
+from whystall.agent_server.app import App, DiagnoseParams
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.models import Culprit, Diagnosis, Verdict
+from whystall.knowledge_base.present import diagnosis_text
+from whystall.knowledge_base.tickets.drafting import ticket_markdown
+from whystall.tools.contract.findings import Polarity
+from whystall.tools.contract.params import TargetParams
+
+WHYSTALL = str(Path(sys.executable).parent / "whystall")
+WINDOW_S = 5.0
+POLLUTION = "cache_pollution"
+# A stream that a job of this size is beside: not so fast that a small machine has no CPU left for anything else.
+STREAM = ("--stream-pause-ms", 4)
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state directory of this test's own."""
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def shards() -> Iterator[Path]:
+    """Where the stream's files are: on a disk, and sparse."""
+    path = Path(tempfile.mkdtemp(prefix="whystall-test-", dir="/var/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[SlowDisk]:
+    """Where the hot file is: what is not cached comes at 60 MiB/s."""
+    with SlowDisk(write_mib_s=None, read_mib_s=60, size_mib=256) as made:
+        yield made
+
+
+def diagnose(program: Running, **options: Any) -> Diagnosis:
+    params = DiagnoseParams(**{"pid": program.start["pid"], "duration": WINDOW_S, **options})
+    with App().closing() as app:
+        return anyio.run(lambda: app.diagnose(params))
+
+
+def job(disk: SlowDisk, shards: Path, *options: object, hybrid: bool = False) -> Running:
+    """The job on the slow disk; `hybrid`: under hybrid I/O. It goes before other load, which is not what is told here."""
+    before = ["nice", "-n", "-15", *([WHYSTALL, "hybrid-run", "--"] if hybrid else [])]
+    places = ("--directory", disk.path, "--stream-directory", shards, "--fixed-names")
+    return Running("cache_job.py", *places, *options, wrap=lambda argv: disk.command([*before, *argv]))
+
+
+def step_ms(program: Running) -> float:
+    """The median step after the first ones, as the job says."""
+    return 1e3 * statistics.median(line["latency_s"] for line in program.of("step")[3:])
+
+
+def accused(found: Diagnosis, cause: str) -> Culprit:
+    """The culprit of a diagnosis that names `cause`; a machine that is busy with other things may take its share of
+    the time, and of the events.
+    """
+    assert found.cause == cause, found.model_dump_json(indent=1)
+    assert found.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
+    assert set(found.missing) <= {"events_lost", "low_explained_share"}, found.missing
+    assert found.culprit is not None
+    return found.culprit
+
+
+def test_a_stream_is_found_cured_by_hybrid_io_and_gone_when_looked_at_again(disk: SlowDisk, shards: Path) -> None:
+    with job(disk, shards) as program:
+        program.until("step", 3)
+        found = diagnose(program, ticket=True)
+        slow_ms, hot_ms = step_ms(program), 1e3 * statistics.median(s["hot_s"] for s in program.of("step")[3:])
+        hot, pid = program.start["hot"], program.start["pid"]
+    culprit = accused(found, POLLUTION)
+    assert (culprit.path, culprit.pid) == (hot, pid)
+    assert culprit.window_pct == pytest.approx(100 * hot_ms / slow_ms, rel=0.2)
+    (actor,) = culprit.actors
+    assert (actor.pid, actor.path) == (pid, f"{program.start['shards_in']}/shard_*.bin")
+    text = diagnosis_text(found, load_causes(), "en")
+    assert "shard_*.bin" in text
+    assert "hybrid-run" in text
+    with job(disk, shards, hybrid=True) as program:
+        program.until("step", 3)
+        after = TargetParams(pid=program.start["pid"])
+        with App().closing() as app:
+            ticket = anyio.run(lambda: app.verify(found.ticket or "", target=after, duration=WINDOW_S))
+            page = ticket_markdown(ticket, "en", load_causes())
+        cured_ms = step_ms(program)
+    assert cured_ms < slow_ms - hot_ms / 2
+    (verified,) = ticket.verifications
+    assert verified.solved is True, verified
+    checked = {check.kind: check for check in verified.checks}
+    assert {"file.slow_read", "cache.thrash", "cache.streaming"} <= checked.keys()
+    assert all(check.after is None or check.after <= check.before / 2 for check in checked.values())
+    assert "solved" in page
+
+
+def test_a_neighbour_that_streams_is_named_with_its_files(disk: SlowDisk, shards: Path) -> None:
+    with job(disk, shards, "--streamer", "other", *STREAM) as program:
+        program.until("step", 3)
+        found = diagnose(program)
+        hot, streamer = program.start["hot"], program.start["streamer_pid"]
+    culprit = accused(found, POLLUTION)
+    assert culprit.path == hot
+    (actor,) = culprit.actors
+    assert (actor.pid, actor.comm) == (streamer, STREAMER)
+    assert actor.path == f"{program.start['shards_in']}/shard_*.bin"
+
+
+def test_a_stream_beside_free_memory_is_no_fault(disk: SlowDisk, shards: Path) -> None:
+    with job(disk, shards, "--limit-mib", 0, "--shards", 4, "--stream-mib", 64) as program:
+        program.until("step", 3)
+        found = diagnose(program)
+    supported = {a.cause for a in found.assessments if a.state.value == "supported"}
+    assert not supported & {POLLUTION, "streaming_reclaim", "page_cache_thrash", "memory_reclaim", "cgroup_limit_small"}
+    bad = {f.kind for f in found.findings if f.polarity is Polarity.ABNORMAL}
+    assert not bad & {"cache.streaming", "cache.thrash", "memory.reclaim_stall", "cache.limit_small"}
+
+
+def test_what_does_not_fit_by_itself_is_no_streams_fault(disk: SlowDisk, shards: Path) -> None:
+    with job(disk, shards, "--streamer", "none", "--hot-mib", 48, "--limit-mib", 32) as program:
+        program.until("step")
+        found = diagnose(program)
+        hot = program.start["hot"]
+    assert accused(found, "page_cache_thrash").path == hot
+
+
+def test_a_throttled_writer_is_told_from_one_that_waits_for_its_disk() -> None:
+    with dirty_disk(write_mib_s=40, dirty_mib=16) as disk:
+        place = disk.path
+        with Running("checkpoint_writer.py", "--directory", disk.path) as program:
+            program.until("checkpoint")
+            throttled = diagnose(program)
+        with Running("checkpoint_writer.py", "--directory", disk.path, "--direct") as program:
+            program.until("checkpoint")
+            direct = diagnose(program)
+    assert Path(str(accused(throttled, "dirty_throttling").path)).parent == place
+    assert accused(direct, "sync_checkpoint_write").series == f"{place}/ckpt_*.bin"
+
+
+def test_writers_of_one_file_wait_for_its_lock() -> None:
+    with (
+        SlowDisk(write_mib_s=None, size_mib=256) as disk,
+        Running("shared_file_writers.py", "--directory", disk.path) as program,
+    ):
+        program.until("write", 8)
+        found = diagnose(program)
+    (path,) = program.start["paths"]
+    assert accused(found, "file_lock_contention").path == path
