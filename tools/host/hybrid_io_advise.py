@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import polars as pl
@@ -18,8 +19,11 @@ from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
 CALIBRATION = "calibration"
-_NO_HARM = frozenset({"no_pressure", "no_harm"})
 _FINDINGS = 10
+_NEVER = "1g"
+"""A size of requests that no program makes."""
+_UNDER_PRESSURE = 256 << 10
+"""Smaller requests hybrid-run sends direct under no circumstances, unless it is told to (its --pressure-direct)."""
 
 
 class Params(LiveParams):
@@ -260,27 +264,41 @@ def _finding(one: Observed, advice: Advice, recording: Recording) -> Finding:
 
 
 def _remedies(rows: list[Row]) -> list[Remedy]:
-    """One command per process that something is advised for, with the sizes from which on it should go direct."""
+    """One command per process that something is advised for."""
     found = []
-    for who in dict.fromkeys((row.pid, row.comm) for row in rows if row.change):
-        mine = [row for row in rows if (row.pid, row.comm) == who and row.change]
-        options = []
-        for operation in ("read", "write"):
-            sizes = [row.direct_bytes for row in mine if row.operation == operation and row.direct_bytes is not None]
-            if sizes:
-                options.append(f"--{operation}-direct {min(sizes)}")
-        ways = {row.advice for row in mine}
-        code = next((name for way, name in _CODES.items() if way in ways), None)
+    for pid, comm in dict.fromkeys((row.pid, row.comm) for row in rows if row.change):
+        mine = [row for row in rows if (row.pid, row.comm) == (pid, comm) and row.change]
+        code = next((code for code, asked in _CODES.items() if any(asked(row) for row in mine)), None)
         if code is None:
             continue
-        pid, comm = who
-        said = " ".join(["whystall hybrid-run", *options, "--", "COMMAND"])
-        named = f"{comm} ({pid})" if comm and pid else "COMMAND"
-        found.append(Remedy(code=code, who=named, command=said if code.startswith("hybrid") else ""))
+        said = " ".join(["whystall hybrid-run", *_options(mine), "--", "COMMAND"])
+        who = f"{comm} ({pid})" if comm and pid else "COMMAND"
+        found.append(Remedy(code=code, who=who, command=said if code.startswith("hybrid") else ""))
     return found
 
 
-_CODES = {"direct": "hybrid_direct", "dontneed": "hybrid_dontneed", "readahead": "more_readahead"}
+_CODES: dict[str, Callable[[Row], bool]] = {
+    "hybrid_direct": lambda row: row.advice == "direct",
+    "hybrid_dontneed": lambda row: row.advice == "dontneed" and row.reason != "mapped",
+    "mapped_dontneed": lambda row: row.advice == "dontneed",
+    "more_readahead": lambda row: row.advice == "readahead",
+}
+
+
+def _options(rows: list[Row]) -> list[str]:
+    """Those of hybrid-run that do what is advised for `rows`, of one process: from which sizes on to go direct, and
+    beyond all sizes where it should not.
+    """
+    options, never = [], False
+    for operation in ("read", "write"):
+        mine = [row for row in rows if row.operation == operation]
+        sizes = [row.direct_bytes for row in mine if row.direct_bytes is not None]
+        if sizes:
+            options.append(f"--{operation}-direct {min(sizes)}")
+        elif any(row.advice == "dontneed" and row.request_bytes >= _UNDER_PRESSURE for row in mine):
+            options.append(f"--{operation}-direct {_NEVER}")
+            never = True
+    return [*options, *([f"--pressure-direct {_NEVER}"] if never else [])]
 
 
 TOOL = Tool(

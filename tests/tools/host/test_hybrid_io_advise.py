@@ -354,6 +354,52 @@ def test_nothing_seen_is_no_answer() -> None:
     assert result.status is Status.NO_DATA
 
 
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        ([("read", "direct", 4 * MIB, 2 * MIB)], "--read-direct 2097152"),
+        ([("read", "direct", 4 * MIB, 2 * MIB), ("read", "direct", MIB, MIB)], "--read-direct 1048576"),
+        (
+            [("read", "direct", 4 * MIB, 2 * MIB), ("write", "direct", 4 * MIB, MIB)],
+            "--read-direct 2097152 --write-direct 1048576",
+        ),
+        # hybrid-run would send these direct by itself
+        ([("read", "dontneed", 4 * MIB, None)], "--read-direct 1g --pressure-direct 1g"),
+        ([("write", "dontneed", 256 * KIB, None)], "--write-direct 1g --pressure-direct 1g"),
+        (
+            [("read", "direct", 4 * MIB, 2 * MIB), ("write", "dontneed", 4 * MIB, None)],
+            "--read-direct 2097152 --write-direct 1g --pressure-direct 1g",
+        ),
+        # and these not
+        ([("read", "dontneed", 16 * KIB, None)], ""),
+    ],
+)
+def test_the_command_does_what_is_advised(rows: list[tuple[Any, ...]], options: str) -> None:
+    made = []
+    for operation, way, size, since in rows:
+        one = replace(STREAM, operation=operation, request_bytes=size, pid=7, comm="cp")
+        made.append(tool._row(one, Advice(way, "large", direct_bytes=since, change=True), 1))
+    (remedy,) = tool._remedies(made)
+    assert remedy.command == " ".join(["whystall hybrid-run", *([options] if options else []), "-- COMMAND"])
+    assert remedy.who == "cp (7)"
+
+
+def test_every_remedy_reads_in_both_languages() -> None:
+    for reason, way in (
+        ("large", "direct"),
+        ("small", "dontneed"),
+        ("mapped", "dontneed"),
+        ("faster_here", "readahead"),
+    ):
+        way_: Any = way
+        row = tool._row(replace(STREAM, pid=7, comm="cp"), Advice(way_, reason, change=True), 1)
+        (remedy,) = tool._remedies([row])
+        for lang in ("en", "zh"):
+            text = voice("txt", lang).remedy(remedy)
+            assert "cp (7)" in text
+            assert ("hybrid-run" in text) == remedy.code.startswith("hybrid")
+
+
 def test_small_forward_reads_that_wait_want_readahead() -> None:
     cache = sized(Cache().use(accessed=400, added=400).gone(once=400, tracked=400), size=16 * KIB, mib=400)
     file = cache.scene.file(DATA)
