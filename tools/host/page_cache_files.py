@@ -123,9 +123,7 @@ def _harm(use: Use, suffer: list[Use], candidates: list[Use], m: Measures) -> St
         return Stream(use, "gives_back", None)
     if m.reclaimed * m.page < _RECLAIM_BYTES:
         return Stream(use, "free_memory", None)
-    # workers of one job each read their part: together they drive reclaim or do not
-    together = sum(c.added for c in candidates if c.comm == use.comm and _reached(use, c.pid, m))
-    if 100 * together < _DRIVES_PCT * max(m.added, m.reclaimed, 1):
+    if not _drives(use, candidates, m):
         return Stream(use, "no_harm", None)
     waits: dict[int, float] = {}
     for stall in m.stalls:
@@ -142,6 +140,19 @@ def _harm(use: Use, suffer: list[Use], candidates: list[Use], m: Measures) -> St
     if kswapd >= KSWAPD_PCT and use.reclaimed * m.page >= _RECLAIM_BYTES:
         return Stream(use, "kswapd", severity(kswapd / 2), frozenset({use.pid}))
     return Stream(use, "no_harm", None)
+
+
+def _drives(use: Use, candidates: list[Use], m: Measures) -> bool:
+    """Whether it makes a good part of what its scope takes in, and so of what has to leave. Files that nobody used in
+    the window count as reclaimed there too: somebody's own memory may have grown, which evicts more than anybody reads.
+    """
+    inside = [u for u in m.uses if _reached(use, u.pid, m)]
+    mine = {file for u in inside for file in u.files}
+    used = {file for u in m.uses for file in u.files}
+    left = sum(pages for file, pages in m.evicted.items() if file in mine or file not in used)
+    # workers of one job each read their part: together they drive reclaim or do not
+    together = sum(c.added for c in candidates if c.comm == use.comm and _reached(use, c.pid, m))
+    return 100 * together >= _DRIVES_PCT * max(sum(u.added for u in inside), left, 1)
 
 
 def grade(use: Use, m: Measures) -> Severity:

@@ -150,8 +150,8 @@ class Stall:
 
 @dataclass(frozen=True)
 class Measures:
-    """What the window measured. `added`, `reclaimed`: pages of all files on this host; `short`: pages reclaimed because
-    the host, not a cgroup, was short of memory (None: not told)."""
+    """What the window measured. `added`, `reclaimed`: pages of all files on this host; `evicted`: of them, by file;
+    `short`: pages reclaimed because the host, not a cgroup, was short of memory (None: not told)."""
 
     window_ns: int
     page: int
@@ -164,6 +164,7 @@ class Measures:
     anon_bytes: int | None
     added: int
     reclaimed: int
+    evicted: dict[int, int]
     short: int | None
     members: frozenset[int]
     place: dict[int, str]
@@ -219,6 +220,7 @@ def measure(recording: Recording) -> Measures:
         anon_bytes=_whole(counters.last("mem_anon_bytes")),
         added=_sum(uses["added"]),
         reclaimed=_sum(evictions["reclaimed"]),
+        evicted={file: max(0, pages) for file, pages in evictions.select("file", "reclaimed").iter_rows()},
         short=short,
         members=members,
         place={r["pid"]: r["cgroup"] for r in processes.iter_rows(named=True)},

@@ -111,6 +111,14 @@ def test_a_stream_in_one_cgroup_is_not_accused_of_what_happens_in_another() -> N
     assert abnormal(judged)["cache.thrash"].subject.pid == OTHER
 
 
+def test_how_much_others_read_in_cgroups_of_their_own_excuses_nobody() -> None:
+    cache = streaming().memory("/job", limit=1000, usage=999, hits=500).stall("cgroup_reclaim", 900)
+    cache.use("/elsewhere/huge.bin", pid=OTHER, accessed=90_000, added=90_000)
+    cache.gone("/elsewhere/huge.bin", reclaimed=90_000, one_pass=90_000, tracked=90_000)
+    found = abnormal(cache.judged())["cache.streaming"]
+    assert (found.subject.pid, found.attributes["reason"]) == (PID, "own_stalls")
+
+
 def test_a_small_part_of_what_drives_reclaim_is_not_accused() -> None:
     """Somebody's own memory grows: that much more is evicted than the stream ever brought in."""
     cache = streaming(mib=100).short(9000)
