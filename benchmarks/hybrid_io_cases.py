@@ -53,6 +53,7 @@ class Sizes:
     of_block: int = 256 * MIB  # the most that is moved to measure one block size
     blocks: tuple[int, ...] = tuple(size * KIB for size in (4, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384))
     fio_blocks: tuple[int, ...] = tuple(size * KIB for size in (4, 64, 1024, 4096, 16384))
+    epochs: int = 5
     unaligned: int = 1024 * KIB  # from here on what malloc gives is measured, too
     calls: int = 200_000
 
@@ -65,6 +66,7 @@ QUICK = Sizes(
     of_block=96 * MIB,  # more than what the policy keeps of a small file
     blocks=tuple(size * KIB for size in (4, 64, 256, 512, 1024, 4096, 16384)),
     fio_blocks=(64 * KIB, 4 * MIB),
+    epochs=4,
     calls=50_000,
 )
 
@@ -247,6 +249,40 @@ def mixed(ways: Mapping[str, Way], program: Path, place: Path, count: int, sizes
     samples = rounds({name: partial(sample, way) for name, way in ways.items()}, count)
     _remove(everything)
     return samples
+
+
+def again(ways: Mapping[str, Way], place: Path, count: int, sizes: Sizes) -> dict[str, Samples]:
+    """What is read more than once in blocks of 4 MiB, where direct I/O costs most: by data set, nobody beside.
+
+    Metrics: ``wall`` and ``cpu`` in s, of all passes together.
+    """
+    limit = sizes.limit // 2
+    data, made = place / "data", place / "made"
+    fits, large = limit // 2, limit * 3 // 2
+    kinds = {
+        f"{_mib(fits)} read {sizes.epochs} times, limit {_mib(limit)}": [f"read:{data}:{fits}:{BIG}"] * sizes.epochs,
+        f"{_mib(large)} read {sizes.epochs} times, limit {_mib(limit)}": [f"read:{data}:{large}:{BIG}"] * sizes.epochs,
+        f"{_mib(fits)} written and read once": [f"write:{made}:{fits}:{BIG}", f"read:{made}:{fits}:{BIG}"],
+    }
+
+    def sample(way: Way, steps: list[str]) -> Metrics:
+        forget(data, made)
+        made.unlink(missing_ok=True)
+        with memory_cgroup(limit) as group:
+            accounts = way.run(steps, group)
+        return {what: sum(account[f"{what}_ns"] for account in accounts) / 1e9 for what in ("wall", "cpu")}
+
+    found = {}
+    for kind, steps in kinds.items():
+        if steps[0].startswith("read:"):
+            make_file(data, int(steps[0].split(":")[2]))
+        found[kind] = rounds({name: partial(sample, way, steps) for name, way in ways.items()}, count)
+    _remove((data, made))
+    return found
+
+
+def _mib(size: int) -> str:
+    return f"{size // MIB} MiB"
 
 
 def requests(ways: Mapping[str, Way], place: Path, count: int, sizes: Sizes) -> dict[str, Samples]:
