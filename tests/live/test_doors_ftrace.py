@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_command
 from switching import busy_switching
 
 from whystall.tools.collect.ftrace.tracefs import find
@@ -85,6 +86,8 @@ def _others(name: str) -> bool:
 
 def record(env: dict[str, str], *words: str, before: tuple[str, ...] = ()) -> Done:
     """Run the command to its end."""
+    if not before:
+        return warm_command.run("ftrace", "record", *words, env=env)
     command = [*before, WHYSTALL, "ftrace", "record", *words]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
 
@@ -179,9 +182,7 @@ def test_bpf_records_until_asked_to_stop(env: dict[str, str], tmp_path: Path) ->
     assert (summary["engine"], summary["cpus"], summary["stopped_by"]) == ("ebpf", [0], "asked")
     assert summary["events"] > 0
     assert "sched_switch: " in out.read_text()
-    judged = subprocess.run(
-        [WHYSTALL, "run", "ftrace_capture", "--from", str(out), "--json"], env=env, capture_output=True, text=True
-    )
+    judged = warm_command.run("run", "ftrace_capture", "--from", str(out), "--json", env=env)
     assert [cpu["cpu"] for cpu in json.loads(judged.stdout)["data"]["cpus"]] == [0]
 
 
@@ -341,8 +342,7 @@ def test_a_lock_that_is_held_is_not_broken(env: dict[str, str], tmp_path: Path) 
 
 def test_a_recording_may_hold_the_trace_too(env: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "recording"
-    command = [WHYSTALL, "record", "--duration", "1", "--trace", "--out", str(out), "--json"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    done = warm_command.run("record", "--duration", "1", "--trace", "--out", str(out), "--json", env=env)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["engines"]["ftrace"] in ("ebpf", "tracefs")
@@ -367,11 +367,9 @@ def test_a_signal_ends_a_window_on_tracefs(signum: int, env: dict[str, str]) -> 
 
 def test_a_window_whose_profile_never_came_is_not_lost(env: dict[str, str], tmp_path: Path) -> None:
     never = tmp_path / "never.json"
-    command = [WHYSTALL, "run", "host_bound", "--duration", "0.5", "--pid", str(os.getpid()), "--profile", str(never)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    words = ("--duration", "0.5", "--pid", str(os.getpid()), "--profile", str(never))
+    done = warm_command.run("run", "host_bound", *words, env=env)
     fails(done, "bad_trace", str(never), "--from ")
     kept = done.stderr.rpartition("--from ")[2].strip()
-    again = subprocess.run(
-        [WHYSTALL, "run", "host_bound", "--from", kept], env=env, capture_output=True, text=True, timeout=60
-    )
+    again = warm_command.run("run", "host_bound", "--from", kept, env=env)
     assert again.returncode == 0, again.stderr
