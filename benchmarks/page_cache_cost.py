@@ -1,0 +1,142 @@
+"""What using the page cache costs more while its pages are followed.
+
+One process reads, writes and maps a file of its own all the time; tracers come and go around it. Beside ours: the same
+events taken through tracefs, as trace-cmd and perf record take them, whose reader's work is not even counted. (The
+tools that count what enters and is found in the cache, cachestat of BCC and of libbpf-tools, need kprobes, and count
+calls instead of pages; they do not run here.)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks import kernel, ours
+from benchmarks.common import Condition, Metrics, Report, Row, Samples, Workload, interleave
+from whystall.bpf.session import Session, SessionConfig
+from whystall.tools.collect.ftrace.tracefs import Tracefs, find
+from whystall.tools.contract.errors import ToolError
+
+_MIB = 64
+# commands: how often, what is done once, pages each of that concerns
+_COMMANDS = {
+    "warm": (40_000, "cached 4 KiB pread", 1),
+    "big": (512, "cached 1 MiB pread", 256),
+    "cold": (512, "128 KiB pread, cold", 32),
+    "write": (16_384, "4 KiB pwrite that dirties a clean page", 1),
+    "fault": (16_384, "page touched in a new mapping", 1),
+    "getppid": (100_000, "getppid", 0),
+}
+_EVENTS = (
+    "filemap/mm_filemap_get_pages",
+    "filemap/mm_filemap_map_pages",
+    "filemap/mm_filemap_fault",
+    "filemap/mm_filemap_add_to_page_cache",
+    "filemap/mm_filemap_delete_from_page_cache",
+    "writeback/writeback_dirty_folio",
+)
+
+
+@contextmanager
+def _ours(target: int | None) -> Iterator[list[int]]:
+    """The collector alone, at work in this process."""
+    targets = None if target is None else frozenset({target})
+    with Session(SessionConfig(targets=targets, syscalls=False, switches=False, page_cache=True)):
+        yield []
+
+
+@contextmanager
+def _recording(tracefs: Tracefs) -> Iterator[list[int]]:
+    """The same events in a ring buffer of tracefs, which overwrites itself."""
+    instance = tracefs.root / "instances" / f"whystall-bench-{os.getpid()}"
+    instance.mkdir()
+    try:
+        for event in _EVENTS:
+            if tracefs.has_event(event):
+                (instance / "events" / event / "enable").write_text("1")
+        yield []
+    finally:
+        instance.rmdir()
+
+
+def _peer(conditions: dict[str, Condition], report: Report, undo: ExitStack) -> None:
+    try:
+        tracefs = find()
+    except ToolError as error:
+        report.notes.append(f"no peer: {error}")
+        return
+    undo.callback(tracefs.close)
+    conditions["tracefs"] = lambda: _recording(tracefs)
+
+
+def _measure(workload: Workload) -> Metrics:
+    return {name: workload.run(f"{name} {times}")[0] for name, (times, *_) in _COMMANDS.items()}
+
+
+def _rows(samples: Samples) -> list[Row]:
+    rows = []
+    for name, (_, what, pages) in _COMMANDS.items():
+        base = samples.spread("none", name)
+        rows.append(Row(f"{what}, nobody traces", "", base.text("ns")))
+        for who, whom in (("target", "this process"), ("host", "the whole host")):
+            added = samples.added(who, name, "none")
+            ratio = samples.ratio(who, name, "none")
+            text = added.text("ns", sign=True)
+            if pages > 1:
+                text += f", per page {added.median / pages:+.1f}"
+            peer, times = "", ""
+            if "tracefs" in samples.by_condition and pages:
+                other = samples.added("tracefs", name, "none")
+                peer = f"tracefs: {other.text('ns', sign=True)}"
+                times = f"{added.median / other.median:.2f}" if other.low > 0 else ""
+            rows.append(Row(f"{what}, page_cache on {whom}", f"{text}, x{ratio.median:.2f}", peer, times))
+    return rows
+
+
+def _by_program(workload: Workload, condition: Condition) -> list[str]:
+    notes = []
+    for name, (times, what, _) in _COMMANDS.items():
+        with kernel.run_statistics(), condition():
+            programs = ours.programs()
+            before = kernel.runs(programs)
+            workload.run(f"{name} {times}")
+            after = kernel.runs(programs)
+        used = [
+            f"{after[i].name} {(after[i].ns - before[i].ns) / (after[i].count - before[i].count):.0f}"
+            for i in sorted(after)
+            if after[i].count - before[i].count >= times // 40
+        ]
+        notes.append(f"{what}: ns per run by the kernel's count: {', '.join(used)}")
+    return notes
+
+
+def run(rounds: int) -> Report:
+    """Leaves nothing attached, whatever happens."""
+    report = Report("Cost of following the page cache")
+    with (
+        tempfile.TemporaryDirectory(prefix="whystall-bench-") as place,
+        ExitStack() as undo,
+        Workload("page_reads.c", str(Path(place, "file")), str(_MIB)) as workload,
+    ):
+        conditions: dict[str, Condition] = {
+            "none": ours.nothing,
+            "target": lambda: _ours(workload.pid),
+            "host": lambda: _ours(None),
+        }
+        _peer(conditions, report, undo)
+        samples = interleave(conditions, rounds, lambda _who, _tracers: _measure(workload))
+        report.rows += _rows(samples)
+        report.notes += _by_program(workload, conditions["host"])
+    report.notes.append(f"a file of {_MIB} MiB; a process outside of the target costs what one within does")
+    report.notes += samples.notes()
+    return report
+
+
+if __name__ == "__main__":
+    from benchmarks.run import main
+
+    sys.exit(main(["page_cache_cost"]))
