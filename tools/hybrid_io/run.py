@@ -98,11 +98,18 @@ def library() -> Path:
 
 
 def environment(shim: Path, options: Options, folder: Path, base: dict[str, str]) -> dict[str, str]:
-    """`base` with the shim before whatever else is preloaded."""
+    """`base` with the shim before whatever else is preloaded.
+
+    Programs with AddressSanitizer refuse to start with anything before its library, unless they are told not to look.
+    """
     preload = " ".join([str(shim), *base.get("LD_PRELOAD", "").replace(":", " ").split()])
+    asan = base.get("ASAN_OPTIONS", "")
+    if "verify_asan_link_order" not in asan:
+        asan = ":".join(filter(None, (asan, "verify_asan_link_order=0")))
     return {
         **base,
         "LD_PRELOAD": preload,
+        "ASAN_OPTIONS": asan,
         "WHYSTALL_HYBRID_POLICY": options.text(),
         "WHYSTALL_HYBRID_COUNTERS": str(folder),
     }

@@ -52,43 +52,59 @@ static enum kind kind_of_elf(const char *head, size_t got)
 	return PLAIN;		/* static */
 }
 
-static enum kind kind_of(const char *path, int depth)
+/*
+ * Of the program that `path` starts: of a script, its interpreter. `room` is what `path` may be replaced in. The stack
+ * may be small here: no deeper than this.
+ */
+static enum kind kind_of(char *path, size_t room)
 {
-	union { char text[SHIM_PAGE]; ElfW(Ehdr) header; } head;
+	union { char text[2048]; ElfW(Ehdr) header; } head;
 	struct stat about;
 	ssize_t got;
-	int fd = k_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+	size_t length;
 	char *name;
+	int fd;
 
-	if (fd < 0)
-		return COVERED;	/* not readable, or not there: exec will say */
-	got = k_fstat(fd, &about) || !S_ISREG(about.st_mode) ? -1 : k_read(fd, head.text, sizeof(head.text) - 1);
-	k_close(fd);
-	if (got < 4)
-		return COVERED;
-	if ((about.st_mode & S_ISUID && about.st_uid != getuid()) ||
-	    (about.st_mode & S_ISGID && about.st_gid != getgid()))
-		return PLAIN;	/* the loader ignores LD_PRELOAD there */
-	head.text[got] = '\0';
-	if (!memcmp(head.text, "#!", 2)) {
+	for (int depth = 0; depth < 4; depth++) {
+		fd = k_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+		if (fd < 0)
+			return COVERED;	/* not readable, or not there: exec will say */
+		got = k_fstat(fd, &about) || !S_ISREG(about.st_mode) ? -1 : k_read(fd, head.text, sizeof(head.text) - 1);
+		k_close(fd);
+		if (got < 4)
+			return COVERED;
+		if ((about.st_mode & S_ISUID && about.st_uid != getuid()) ||
+		    (about.st_mode & S_ISGID && about.st_gid != getgid()))
+			return PLAIN;	/* the loader ignores LD_PRELOAD there */
+		head.text[got] = '\0';
+		if (memcmp(head.text, "#!", 2)) {
+			if ((size_t)got < sizeof(head.header) || memcmp(head.text, ELFMAG, SELFMAG))
+				return COVERED;
+			return kind_of_elf(head.text, (size_t)got);
+		}
 		name = head.text + 2 + strspn(head.text + 2, " \t");
-		name[strcspn(name, " \t\r\n")] = '\0';
-		return depth < 4 && *name ? kind_of(name, depth + 1) : COVERED;
+		length = strcspn(name, " \t\r\n");
+		if (!length || length >= room)
+			return COVERED;
+		memcpy(path, name, length);
+		path[length] = '\0';
 	}
-	if ((size_t)got < sizeof(head.header) || memcmp(head.text, ELFMAG, SELFMAG))
-		return COVERED;
-	return kind_of_elf(head.text, (size_t)got);
+	return COVERED;
 }
 
 /* As the shell searches: the first that may be run. */
 static enum kind kind_of_command(const char *name, bool search)
 {
 	const char *folders = getenv("PATH");
-	char path[SHIM_PAGE];
+	char path[1024];
 	size_t length, tail = strlen(name);
 
-	if (!search || strchr(name, '/'))
-		return kind_of(name, 0);
+	if (tail >= sizeof(path))
+		return COVERED;
+	if (!search || strchr(name, '/')) {
+		memcpy(path, name, tail + 1);
+		return kind_of(path, sizeof(path));
+	}
 	for (folders = folders ? folders : "/bin:/usr/bin"; *folders; folders += length + (folders[length] == ':')) {
 		length = strcspn(folders, ":");
 		if (!length || length + tail + 2 > sizeof(path))
@@ -97,7 +113,7 @@ static enum kind kind_of_command(const char *name, bool search)
 		path[length] = '/';
 		memcpy(path + length + 1, name, tail + 1);
 		if (!syscall(SYS_faccessat, AT_FDCWD, path, X_OK))
-			return kind_of(path, 0);
+			return kind_of(path, sizeof(path));
 	}
 	return COVERED;
 }
