@@ -159,9 +159,18 @@ class Cache:
         return self
 
     def resident(
-        self, path: str, *, size: float, cached: float, recent: float, pid: int = PID, opened: bool = False
+        self,
+        path: str,
+        *,
+        size: float,
+        cached: float,
+        recent: float,
+        pid: int = PID,
+        opened: bool = False,
+        grows: float = 0,
     ) -> Cache:
-        """Of an open file, at the start of the window (unless it was `opened` in it) and at its end."""
+        """Of an open file, at the start of the window (unless it was `opened` in it) and at its end, when it has grown
+        by so much."""
         file, mib = self.file(path), PAGES * 4096
         for at_ns in (0, self.scene.window_ns)[opened:]:
             self.scene._add(
@@ -169,7 +178,7 @@ class Cache:
                 at_ns=at_ns,
                 pid=pid,
                 file=file,
-                size_bytes=int(size * mib),
+                size_bytes=int((size + (grows if at_ns else 0)) * mib),
                 cached_bytes=int(cached * mib),
                 dirty_bytes=0,
                 writeback_bytes=0,

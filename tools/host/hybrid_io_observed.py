@@ -13,7 +13,8 @@ from whystall.tools.host.file_operations import DURABLE, FILE_CLASS
 from whystall.tools.host.hybrid_io_advice import Observed
 from whystall.tools.host.io_trials import Operation
 from whystall.tools.host.page_cache_files import judge_files
-from whystall.tools.host.page_cache_measures import CACHE, Measures, Use, measure
+from whystall.tools.host.page_cache_measures import CACHE, Measures, measure
+from whystall.tools.host.page_cache_uses import Use
 from whystall.tools.recording.store import Recording
 
 LEAST_BYTES = 8 << 20

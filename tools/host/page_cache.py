@@ -21,9 +21,10 @@ from whystall.tools.host.page_cache_files import (
     judge_files,
     use_findings,
 )
-from whystall.tools.host.page_cache_measures import CACHE, RESIDENCY, Measures, Stall, Use, measure
+from whystall.tools.host.page_cache_measures import CACHE, Measures, Stall, measure
 from whystall.tools.host.page_cache_memory import memory_findings
 from whystall.tools.host.page_cache_stalls import LOCK, THROTTLE, stall_findings
+from whystall.tools.host.page_cache_uses import RESIDENCY, Use
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.host.grading import severity
-from whystall.tools.host.page_cache_measures import HOST, UNKNOWN_FILE, Measures, Stall, Use
+from whystall.tools.host.page_cache_measures import HOST, Measures, Stall
+from whystall.tools.host.page_cache_uses import UNKNOWN_FILE, Use
 
 STALL_PCT = 2.0
 KSWAPD_PCT = 5.0

@@ -180,6 +180,16 @@ def test_what_was_evicted_by_the_end_says_nothing_of_the_start() -> None:
     assert judged.data.files[0].cached_bytes == 1000 << 20
 
 
+@pytest.mark.parametrize("how", ["grown", "written", "given_back"])
+def test_what_came_in_for_other_reasons_had_not_been_evicted(how: str) -> None:
+    """A file that was in the cache whole, and of which more comes in than it had lacked."""
+    written, dropped = (500 if how == "written" else 0), (500 if how == "given_back" else 0)
+    cache = Cache().use(accessed=500 - written, added=500, dirtied=written)
+    cache.gone(dropped=dropped, one_pass=dropped, once=500 - dropped, tracked=500)
+    cache.resident(DATA, size=100, cached=100, recent=0, grows=500 if how == "grown" else 0)
+    assert not abnormal(cache.judged())
+
+
 def test_a_first_read_of_a_file_that_was_never_cached_is_no_thrash() -> None:
     cache = streaming(mib=1000).memory("/job", limit=700, usage=690, hits=700)
     cache.resident(DATA, size=1000, cached=0, recent=0)

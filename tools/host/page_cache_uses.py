@@ -1,0 +1,192 @@
+"""What each process did with which files in the page cache, in base pages.
+
+A *series* are the files of one process whose paths differ in numbers only (shards, checkpoints): they are told as one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from whystall.tools.contract.text import path_pattern, path_series
+from whystall.tools.recording.store import Recording
+
+RESIDENCY = "residency"
+UNKNOWN_FILE = "[file]"
+_Row = dict[str, Any]
+
+
+@dataclass
+class Use:
+    """What a process did with a series of files, and what became of those files' pages.
+
+    What kernels do not tell (see `tables.PAGE_CACHE`): without `known`, what was asked for; without `mapped_known`,
+    what mappings touched (before 6.12); without `once_known`, how often pages were used. `faulted`: it had page faults
+    that read from storage, or that is not known. `recent`: of the added pages, those that must have been evicted
+    shortly before the window by the kernel's own account. `parts`: what a sum is made of."""
+
+    pid: int
+    comm: str
+    path: str = ""
+    example: str = ""
+    filesystem: str = ""
+    files: set[int] = field(default_factory=set)
+    known: bool = True
+    mapped_known: bool = True
+    once_known: bool = True
+    faulted: bool = True
+    accessed: int = 0
+    mapped: int = 0
+    again: int = 0
+    added: int = 0
+    refaulted: int = 0
+    dirtied: int = 0
+    direct_bytes: int = 0
+    reclaimed: int = 0
+    dropped: int = 0
+    judged: int = 0
+    one_pass: int = 0
+    touched_once: int = 0
+    tracked: int = 0
+    untracked: int = 0
+    recent: int = 0
+    cached_bytes: int | None = None
+    parts: list[Use] = field(default_factory=list)
+
+    @property
+    def touched(self) -> int:
+        """Pages that it asked for and that its mappings touched."""
+        return self.accessed + self.mapped
+
+    @property
+    def distinct(self) -> int | None:
+        """Different pages it touched; None where not known."""
+        return max(0, self.touched - self.again) if self.known and self.mapped_known else None
+
+    @property
+    def hit_pct(self) -> float | None:
+        """Of the pages touched, those that were in the cache. None where it wrote too: what writing brought in cannot
+        be told from what reading did; and where what mappings touch is not told, but they may have brought in pages.
+        Readahead may bring in more than is asked for. Of a sum: of its parts of which it is known, if they are most."""
+        if self.parts:
+            known = [(part.touched, hit) for part in self.parts if (hit := part.hit_pct) is not None]
+            touched = sum(pages for pages, _ in known)
+            if not touched or 2 * touched < self.touched:
+                return None
+            return sum(pages * hit for pages, hit in known) / touched
+        if not self.known or not self.touched or (self.dirtied and self.added):
+            return None
+        if not self.mapped_known and self.faulted and self.added:
+            return None
+        return 100 * (1 - min(self.added, self.touched) / self.touched)
+
+    @property
+    def judged_pct(self) -> float | None:
+        """Of what was added to these files, the share whose touches were followed."""
+        followed = self.tracked + self.untracked
+        return 100 * self.tracked / followed if self.once_known and followed else None
+
+    @property
+    def one_pass_pct(self) -> float | None:
+        """Of what was added and followed, the share that was touched at most once: until it left, or so far."""
+        if not self.once_known or not self.tracked:
+            return None
+        return min(100.0, 100 * (self.one_pass + self.touched_once) / self.tracked)
+
+    @property
+    def back(self) -> int:
+        """Pages that surely had been evicted shortly before they were added: within the window, or before it."""
+        return min(self.added, max(self.refaulted, self.recent))
+
+    @property
+    def refault_pct(self) -> float | None:
+        """`back` in percent of what it added."""
+        return 100 * self.back / self.added if self.added else None
+
+    @property
+    def operations(self) -> str:
+        """read, write, mapped: by which it used the cache."""
+        parts = [("read", self.accessed), ("write", self.dirtied), ("mapped", self.mapped)]
+        return "+".join(name for name, pages in parts if pages > 0) or ("read" if self.added else "")
+
+
+def uses_of(
+    uses: pl.DataFrame,
+    evictions: pl.DataFrame,
+    files: dict[int, _Row],
+    cached: dict[tuple[str, int], _Row],
+    faults: dict[int, int],
+    page: int,
+) -> list[Use]:
+    """Per process and series, those that brought most in first."""
+    left = {r["file"]: r for r in evictions.iter_rows(named=True)}
+    found: dict[tuple[int, str], Use] = {}
+    most: dict[tuple[int, str], tuple[int, str]] = {}
+    paths: dict[tuple[int, str], set[str]] = {}
+    for row in uses.iter_rows(named=True):
+        file = files.get(row["file"])
+        path = file["path"] if file else UNKNOWN_FILE
+        key = (row["pid"], path_pattern(path))
+        use = found.setdefault(key, Use(row["pid"], row["comm"], filesystem=file["fstype"] if file else ""))
+        first_seen = row["file"] not in use.files
+        use.files.add(row["file"])
+        paths.setdefault(key, set()).add(path)
+        use.known &= row["accessed"] >= 0
+        use.mapped_known &= row["mapped"] >= 0
+        use.faulted = faults.get(row["pid"], 1) > 0
+        for name in ("accessed", "mapped", "again", "added", "refaulted", "dirtied", "direct_bytes"):
+            setattr(use, name, getattr(use, name) + max(0, row[name]))
+        gone = left.get(row["file"])
+        if gone and first_seen:
+            use.once_known &= min(gone["one_pass"], gone["touched_once"], gone["tracked"]) >= 0
+            for name in ("reclaimed", "dropped", "judged", "one_pass", "touched_once", "tracked", "untracked"):
+                setattr(use, name, getattr(use, name) + max(0, gone[name]))
+        resident = cached.get((file["dev"], file["ino"])) if file else None
+        if resident and first_seen:
+            if resident["end"] is not None:
+                use.cached_bytes = (use.cached_bytes or 0) + resident["end"]
+            # what was written anew, or dropped and read again, had not been evicted either
+            other = max(0, row["dirtied"]) + (max(0, gone["dropped"]) if gone else 0)
+            use.recent += max(0, row["added"] - other - resident["fresh"] // page)
+        size = max(row["added"], row["accessed"], row["dirtied"], row["direct_bytes"] // page)
+        most[key] = max(most.get(key, (-1, "")), (size, path))
+    for key, use in found.items():
+        use.path, use.example = path_series(paths[key]), most[key][1]
+    return sorted(found.values(), key=lambda u: (-max(u.added, u.touched, u.dirtied), u.pid, u.path))
+
+
+def faults_of(processes: pl.DataFrame) -> dict[int, int]:
+    """Page faults that read from storage, per process that was counted twice."""
+    counts: dict[int, list[int]] = {}
+    for row in processes.iter_rows(named=True):
+        counts.setdefault(row["pid"], []).append(row["major_faults"])
+    return {pid: max(faults) - min(faults) for pid, faults in counts.items() if len(faults) > 1}
+
+
+def residency_of(recording: Recording) -> dict[tuple[str, int], _Row]:
+    """By device and inode: bytes cached at the end (`end`), and bytes not cached at the start, or not there yet, of
+    which the kernel did not say that they had been evicted lately (`fresh`): whatever is read beyond those had been."""
+    tables = recording.tables()
+    rows, files = tables.get(f"{RESIDENCY}.open_files"), tables.get(f"{RESIDENCY}.files")
+    if rows is None or files is None or rows.is_empty():
+        return {}
+    places = {r["file"]: (r["dev"], r["ino"]) for r in files.iter_rows(named=True)}
+    half = recording.manifest.window_ns // 2  # looked at twice, at the start and at the end; a file may be open at one
+    found: dict[tuple[str, int], _Row] = {}
+    begun: dict[tuple[str, int], tuple[int, int]] = {}
+    for row in rows.sort("at_ns").iter_rows(named=True):
+        place = places.get(row["file"])
+        if place is None or row["cached_bytes"] < 0:
+            continue
+        known = found.setdefault(place, {"end": None, "fresh": 1 << 62})
+        if row["at_ns"] <= half and row["recently_evicted_bytes"] >= 0:
+            fresh = max(0, row["size_bytes"] - row["cached_bytes"] - row["recently_evicted_bytes"])
+            begun[place] = (row["size_bytes"], fresh)
+        if row["at_ns"] > half:
+            known["end"] = row["cached_bytes"]
+            if place in begun:  # else how far it has grown is not known
+                size, fresh = begun[place]
+                known["fresh"] = fresh + max(0, row["size_bytes"] - size)
+    return found
