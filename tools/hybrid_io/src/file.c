@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files: opened or adopted, closed, and everything about them that moves no data. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
@@ -59,12 +58,14 @@ __attribute__((constructor)) static void start(void)
 
 static struct hy_file *look_after(int fd, int flags, bool adopted, bool direct, const struct hy_policy *policy)
 {
-	struct hy_file *file = calloc(1, sizeof(*file));
+	struct hy_file *file = hy_memory(sizeof(*file));
 	struct stat about;
 	uint64_t least;
 
-	if (!file || k_fstat(fd, &about)) {
-		free(file);
+	if (!file)
+		return NULL;
+	if (k_fstat(fd, &about)) {
+		k_munmap(file, sizeof(*file));
 		return NULL;
 	}
 	file->fd = fd;
@@ -161,7 +162,7 @@ int hy_close(struct hy_file *file)
 		failed = errno;
 	pthread_mutex_destroy(&file->position);
 	pthread_mutex_destroy(&file->opening);
-	free(file);
+	k_munmap(file, sizeof(*file));
 	if (!failed)
 		return 0;
 	hy_count_error();

@@ -7,7 +7,6 @@
  * for chunks of 2 MiB and, in files beyond 8 GiB, correspondingly more. All of it is used to choose a way and to give
  * pages back, so that an error costs time and never data.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
@@ -114,7 +113,7 @@ static void forget(struct hy_inode *inode)
 	for (int kind = 0; kind < KINDS; kind++)
 		clear(inode, (enum kind)kind);
 	all.count--;
-	free(inode);
+	k_munmap(inode, sizeof(*inode));
 }
 
 struct hy_inode *hy_history_attach(const struct stat *about)
@@ -138,7 +137,7 @@ struct hy_inode *hy_history_attach(const struct stat *about)
 				forget(old);
 			old = newer;
 		}
-		inode = all.count < INODES ? calloc(1, sizeof(*inode)) : NULL;
+		inode = all.count < INODES ? hy_memory(sizeof(*inode)) : NULL;
 		if (!inode) {
 			pthread_mutex_unlock(&all.lock);
 			return NULL;

@@ -28,6 +28,14 @@ static inline enum hy_way hy_way_of(enum hy_reason reason)
 
 struct hy_file;
 
+/* Memory of zeros, in whole pages. malloc() is not for a request: it may come from a handler that interrupted malloc(). */
+static inline void *hy_memory(size_t bytes)
+{
+	void *memory = k_mmap(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return memory == MAP_FAILED ? NULL : memory;
+}
+
 /* policy.c */
 bool hy_policy_ok(const struct hy_policy *policy);
 bool hy_under_pressure(const struct hy_policy *policy, const struct hy_pressure *pressure);
