@@ -114,6 +114,8 @@ class HybridFile(io.RawIOBase):
         self._regular = True
         self._busy: list[int] = []  # the threads that are in the engine with this file
         encoded = os.fsencode(path)
+        if b"\0" in encoded:
+            raise ValueError("embedded null byte in the path")
         while not (handle := engine.hy_open(encoded, flags, 0o666, ctypes.byref(policy))):
             if ctypes.get_errno() != errno.EINTR:
                 self._fail()

@@ -40,6 +40,12 @@ static bool pretends(int fd)
 	case 0x858458f6:	/* ramfs */
 	case 0x958458f6:	/* hugetlbfs */
 	case 0x65735546:	/* FUSE */
+	case 0x00009fa0:	/* proc and the like: no pages at all */
+	case 0x62656572:	/* sysfs */
+	case 0x0027e0eb:	/* cgroup */
+	case 0x63677270:	/* cgroup2 */
+	case 0x64626720:	/* debugfs */
+	case 0x74726163:	/* tracefs */
 		return true;
 	}
 	return false;
