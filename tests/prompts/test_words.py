@@ -17,7 +17,15 @@ from whystall.prompts.render import LANGS, voice, words
 from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
-from whystall.tools.host import host_bound_remedies, host_bound_story, page_cache_data, page_cache_files
+from whystall.tools.host import (
+    host_bound_remedies,
+    host_bound_story,
+    hybrid_io_advice,
+    hybrid_io_advise,
+    io_trials,
+    page_cache_data,
+    page_cache_files,
+)
 from whystall.tools.ranks import slow_node_data, verdict
 
 ROOT = Path(__file__).parents[2]
@@ -68,10 +76,13 @@ def test_every_code_has_words(lang: str) -> None:
 
 
 @pytest.mark.parametrize("lang", LANGS)
-def test_every_reason_and_remedy_of_host_bound_has_words(lang: str) -> None:
+def test_every_reason_and_remedy_of_a_tool_has_words(lang: str) -> None:
     said = words(lang)
     assert said["reasons"].keys() == {*host_bound_story.CODES, "sync"}
-    assert said["remedies"].keys() == set(host_bound_remedies.CODES)
+    assert said["remedies"].keys() == {*host_bound_remedies.CODES, *hybrid_io_advise.CODES}
+    assert set(get_args(hybrid_io_advice.Reason)) <= said["cache_reasons"].keys()
+    assert said["io_ways"].keys() == set(get_args(hybrid_io_advice.Way))
+    assert said["io_operations"].keys() == set(get_args(io_trials.Operation))
 
 
 @pytest.mark.parametrize("lang", LANGS)

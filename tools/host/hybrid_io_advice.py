@@ -14,6 +14,30 @@ from typing import Literal
 from whystall.tools.host.io_trials import Compared, Operation, cpu_crossover, crossover, nearest
 
 Way = Literal["buffered", "direct", "dontneed", "readahead"]
+Reason = Literal[
+    "already_direct",
+    "cached",
+    "direct_slower_here",
+    "direct_unsupported",
+    "evicted_before_reread",
+    "faster_here",
+    "in_memory",
+    "large",
+    "less_cpu_here",
+    "mapped",
+    "no_crossover",
+    "no_harm",
+    "no_pressure",
+    "read_back",
+    "reread",
+    "reread_unknown",
+    "slower_here",
+    "small",
+    "small_and_cold",
+    "untried",
+    "write_not_waited",
+]
+"""Why a way is advised; ``..._here``: as tried on that file system. The sentences are in prompts/."""
 
 ALWAYS_DIRECT = 2 << 20
 NEVER_DIRECT = 32 << 10
@@ -83,7 +107,7 @@ class Advice:
     """
 
     way: Way
-    reason: str
+    reason: Reason
     tried: Compared | None = None
     crossover_bytes: int | None = None
     direct_bytes: int | None = None
@@ -128,7 +152,7 @@ def advise(seen: Observed, tried: Tried) -> Advice:
 
 def _kept(seen: Observed) -> Advice | None:
     """Whether the cache serves this data, or may: then it stays there."""
-    touched = "read_back" if seen.operation == "write" else "reread"
+    touched: Reason = "read_back" if seen.operation == "write" else "reread"
     if seen.reread_pct is None:
         return Advice("buffered", "reread_unknown")
     if seen.reread_pct >= REREAD_PCT:
@@ -182,7 +206,7 @@ def _one_pass(seen: Observed, tried: Tried, found: Compared | None) -> Advice:
     return Advice("dontneed", "no_crossover", change=True)
 
 
-def _unharmed(seen: Observed) -> str:
+def _unharmed(seen: Observed) -> Reason:
     return "no_harm" if seen.pressed else "no_pressure"
 
 

@@ -268,7 +268,7 @@ def _remedies(rows: list[Row]) -> list[Remedy]:
     found = []
     for pid, comm in dict.fromkeys((row.pid, row.comm) for row in rows if row.change):
         mine = [row for row in rows if (row.pid, row.comm) == (pid, comm) and row.change]
-        code = next((code for code, asked in _CODES.items() if any(asked(row) for row in mine)), None)
+        code = next((code for code, asked in CODES.items() if any(asked(row) for row in mine)), None)
         if code is None:
             continue
         said = " ".join(["whystall hybrid-run", *_options(mine), "--", "COMMAND"])
@@ -277,7 +277,7 @@ def _remedies(rows: list[Row]) -> list[Remedy]:
     return found
 
 
-_CODES: dict[str, Callable[[Row], bool]] = {
+CODES: dict[str, Callable[[Row], bool]] = {
     "hybrid_direct": lambda row: row.advice == "direct",
     "hybrid_dontneed": lambda row: row.advice == "dontneed" and row.reason != "mapped",
     "mapped_dontneed": lambda row: row.advice == "dontneed",
