@@ -343,16 +343,28 @@ static void forked(const char *path)
 
 /* A handler that writes to the very file its thread is writing to, as loggers of crashes do. */
 static volatile int interrupts;
+static char beside[4096];
 
 static void on_alarm(int signal)
 {
 	static char data[128 * 1024];
-	int saved = errno;
+	int saved = errno, fd;
 
 	(void)signal;
-	if (interrupts < 60)
-		write_record(shared, (uint64_t)RECORDS * 10 + (uint64_t)interrupts++, data);
+	if (interrupts < 120) {
+		write_record(shared, (uint64_t)RECORDS * 10 + (uint64_t)interrupts, data);
+		fd = open(beside, O_RDWR | O_CREAT | O_TRUNC, 0644);	/* one that nobody has seen before */
+		write_record(fd, 2, data);
+		close(fd);
+		interrupts++;
+	}
 	errno = saved;
+}
+
+static void *sleeps(void *nothing)
+{
+	pause();
+	return nothing;
 }
 
 static void handler(const char *path)
@@ -360,16 +372,31 @@ static void handler(const char *path)
 	struct itimerval every = { { 0, 500 }, { 0, 500 } }, never = { { 0, 0 }, { 0, 0 } };
 	static char data[128 * 1024];
 
+	sigset_t alarm;
+	pthread_t id;
+
 	shared = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+	snprintf(beside, sizeof(beside), "%s.beside", path);
+	sigemptyset(&alarm);
+	sigaddset(&alarm, SIGALRM);
+	pthread_sigmask(SIG_BLOCK, &alarm, NULL);
+	CHECK(!pthread_create(&id, NULL, sleeps, NULL));	/* from now on malloc takes its locks */
+	pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
 	signal(SIGALRM, on_alarm);
 	setitimer(ITIMER_REAL, &every, NULL);
+	while (interrupts < 60) {
+		void *some = malloc(3000), *more = malloc(5000);	/* locks that the handler may find taken */
+
+		free(some);
+		free(more);
+	}
 	for (uint64_t i = 0; i < RECORDS * 10; i++)
 		write_record(shared, i, data);
-	while (interrupts < 60)
-		free(malloc(1000));	/* the handler may come while a lock of malloc's is held */
+	while (interrupts < 120)
+		;
 	setitimer(ITIMER_REAL, &never, NULL);
 	close(shared);
-	check_records(path, RECORDS * 10 + 60);
+	check_records(path, RECORDS * 10 + 120);
 	printf("whole\n");
 }
 
