@@ -6,12 +6,13 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from cgroups import Cgroup
 from dirty_disk import dirty_disk
 from running import Running
 
@@ -56,11 +57,24 @@ def cold(path: Path, mib: int) -> Path:
     """A file of that size of which nothing is in the cache."""
     with path.open("wb") as file:
         for _ in range(mib):
-            file.write(os.urandom(MIB))
+            file.write(b"x" * MIB)
         file.flush()
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return path
+
+
+@contextmanager
+def limited(mib: int) -> Iterator[Cgroup]:
+    """A memory cgroup with that limit, which outlives the program in it."""
+    with Cgroup("memory") as group:
+        group.limit_memory(mib * MIB)
+        yield group
+
+
+def reader(group: Cgroup, *steps: object) -> Running:
+    """A program inside that uses files as `steps` say, when it is told to."""
+    return Running("cache_reader.py", *steps, "--linger-s", 0.3, wait=True, wrap=group.command)
 
 
 def look(program: Running, duration: float = 30, **arguments: Any) -> ToolResult[Any]:
@@ -91,7 +105,7 @@ def row(result: ToolResult[Any], pid: int, path: Path) -> Any:
 
 
 def test_every_way_of_using_a_file_is_counted_and_nobody_is_accused(disk: Path) -> None:
-    size = 24
+    size = 16
     files = {name: cold(disk / f"{name}.bin", size) for name in ("once", "thrice", "mapped", "direct")}
     steps = [
         f"read:{files['once']}:256",
@@ -100,9 +114,9 @@ def test_every_way_of_using_a_file_is_counted_and_nobody_is_accused(disk: Path) 
         f"direct:{files['direct']}:1024",
         f"write:{disk / 'written.bin'}:256:{size}",
     ]
-    with Running("cache_reader.py", *steps, "--limit-mib", 400, "--linger-s", 60, wait=True) as program:
-        result = look(program, duration=5)
-        program.stop()
+    with limited(400) as group, reader(group, *steps) as program:
+        result = look(program)
+        program.wait()
     acts = {line["path"]: line for way in ("read", "map", "direct", "write") for line in program.of(way)}
     assert len(acts) == len(steps)  # the window held them all
     once, thrice, mapped = (row(result, program.pid, files[name]) for name in ("once", "thrice", "mapped"))
@@ -110,8 +124,6 @@ def test_every_way_of_using_a_file_is_counted_and_nobody_is_accused(disk: Path) 
     for seen in (once, thrice, mapped):
         assert seen.added_bytes == pytest.approx(size * MIB, rel=CLOSE)
         assert seen.added_bytes == pytest.approx(acts[seen.path]["device_bytes"], rel=CLOSE)
-        left = seen.evicted_bytes + seen.dropped_bytes  # if the host is short of memory
-        assert seen.cached_bytes == pytest.approx(seen.added_bytes - left, abs=CLOSE * size * MIB), seen
     for seen in (once, thrice):
         assert seen.accessed_bytes == pytest.approx(acts[seen.path]["bytes"], rel=CLOSE)
     assert once.hit_pct == pytest.approx(0, abs=2)
@@ -122,10 +134,10 @@ def test_every_way_of_using_a_file_is_counted_and_nobody_is_accused(disk: Path) 
     assert written.dirtied_bytes == pytest.approx(size * MIB, rel=CLOSE)
     assert (mapped.operations, written.operations, direct.operations) == ("mapped", "write", "direct")
     assert not [f for f in result.findings if f.polarity is Polarity.ABNORMAL and f.kind.startswith("cache.")]
-    (limit,) = [c for c in result.data.cgroups if c.cgroup == program.start["cgroup"]]
+    (limit,) = [c for c in result.data.cgroups if c.cgroup == group.name]
     assert limit.limit_bytes == 400 * MIB
     small = told(result, "cache.limit_small", Polarity.NORMAL)
-    assert [f.subject.cgroup for f in small] == [program.start["cgroup"]]
+    assert [f.subject.cgroup for f in small] == [group.name]
 
 
 def test_a_stream_under_a_limit_is_named_and_so_is_whom_it_pushes_out(disk: Path) -> None:
@@ -133,7 +145,7 @@ def test_a_stream_under_a_limit_is_named_and_so_is_whom_it_pushes_out(disk: Path
     hot = cold(disk / "hot.bin", hot_mib)
     shards = [cold(disk / f"shard_{number}.bin", shard) for number in range(5)]
     steps = [f"read:{path}:1024" for path in shards]
-    with Running("cache_reader.py", *steps, "--limit-mib", limit, "--hot", hot, wait=True) as program:
+    with limited(limit) as group, reader(group, *steps, "--hot", hot) as program:
         program.until("hot", 3)
         result = look(program)
         program.wait()
@@ -158,9 +170,9 @@ def test_a_stream_under_a_limit_is_named_and_so_is_whom_it_pushes_out(disk: Path
 
 def test_a_stream_with_room_is_no_fault(disk: Path) -> None:
     stream = cold(disk / "roomy.bin", 128)
-    with Running("cache_reader.py", f"read:{stream}:1024", "--limit-mib", 500, "--linger-s", 60, wait=True) as program:
-        result = look(program, duration=3)
-        program.stop()
+    with limited(500) as group, reader(group, f"read:{stream}:1024") as program:
+        result = look(program)
+        program.wait()
     (found,) = told(result, "cache.streaming", Polarity.NORMAL)
     assert found.attributes["reason"] in ("free_memory", "no_harm")  # others of this host may reclaim
     assert found.metrics["added_bytes"] == pytest.approx(128 * MIB, rel=CLOSE)
@@ -170,10 +182,9 @@ def test_a_stream_with_room_is_no_fault(disk: Path) -> None:
 def test_a_set_larger_than_its_limit_thrashes_and_the_limit_is_named(disk: Path) -> None:
     limit, size = 96, 160
     data = cold(disk / "set.bin", size)
-    options = ("--limit-mib", limit, "--linger-s", 60)  # its cgroup goes when it ends
-    with Running("cache_reader.py", f"read:{data}:256:6", *options, wait=True) as program:
-        result = look(program, duration=4)
-        program.stop()
+    with limited(limit) as group, reader(group, f"read:{data}:256:6") as program:
+        result = look(program)
+        program.wait()
     (act,) = program.of("read")
     (found,) = told(result, "cache.thrash")
     assert (found.subject.path, found.subject.pid) == (str(data), program.pid)
@@ -182,7 +193,7 @@ def test_a_set_larger_than_its_limit_thrashes_and_the_limit_is_named(disk: Path)
     again = act["device_bytes"] - size * MIB  # the first time it was nowhere
     assert found.metrics["refault_pct"] == pytest.approx(100 * again / act["device_bytes"], abs=2)
     (small,) = told(result, "cache.limit_small")
-    assert small.subject.cgroup == program.start["cgroup"]
+    assert small.subject.cgroup == group.name
     assert small.metrics["limit_bytes"] == limit * MIB
     assert small.metrics["usage_bytes"] >= 0.9 * limit * MIB
     assert not told(result, "cache.streaming")
@@ -193,7 +204,7 @@ def test_writers_of_one_file_wait_for_its_lock_and_those_of_their_own_do_not(dis
     place = disk / "ranks"
     place.mkdir()
     with Running("shared_file_writers.py", "--directory", place, "--count", 150, wait=True) as program:
-        result = look(program, duration=3)
+        result = look(program, duration=2)
         program.stop()
     (found,) = told(result, "file.lock_contention")
     assert (found.subject.path, found.subject.pid) == (str(place / "checkpoint.bin"), program.pid)
@@ -202,7 +213,7 @@ def test_writers_of_one_file_wait_for_its_lock_and_those_of_their_own_do_not(dis
     assert found.metrics["max_ms"] <= 1.1 * longest * 1e3  # no wait is longer than the call it is a part of
     assert "lock_contention" in result.data.verdicts
     with Running("shared_file_writers.py", "--directory", place, "--own-files", wait=True) as program:
-        result = look(program, duration=2)
+        result = look(program, duration=1)
         program.stop()
     assert not told(result, "file.lock_contention")
     assert told(result, "file.lock_contention", Polarity.NORMAL)
@@ -217,7 +228,7 @@ def test_a_throttled_writer_is_named_with_its_file() -> None:
         checkpoints = path_pattern(str(slow.path / "ckpt_000.bin"))
         options = ("--size-mib", 24, "--steps-between", 1, "--step-ms", 20)
         program = stack.enter_context(Running("checkpoint_writer.py", "--directory", slow.path, *options, wait=True))
-        result = look(program, duration=5)
+        result = look(program, duration=3)
         program.stop()
     (found,) = told(result, "writeback.throttled")
     assert found.subject.tid == program.pid

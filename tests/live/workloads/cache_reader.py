@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
-"""Files used in one way after another, inside a memory cgroup, each way logged with what it moved.
+"""Files used in one way after another, each way logged with what it moved.
 
 Steps, as arguments: ``read:PATH:KIB[:TIMES]`` (requests of that size), ``map:PATH[:TIMES]``, ``direct:PATH:KIB``,
-``write:PATH:KIB:MIB``.  With ``--hot PATH`` a child in the same cgroup reads that file whole, again and again, until
-the steps are done.
+``write:PATH:KIB:MIB``.  With ``--hot PATH`` a child reads that file whole, again and again, until the steps are done.
 
-Lines: ``start`` (hot_pid, cgroup), one per step named after it (path, bytes asked for, device_bytes: what came from the
-device by the process's own accounting), ``hot`` by the child per turn, ``end``.  Needs root.
+Lines: ``start`` (hot_pid), one per step named after it (path, bytes asked for, device_bytes: what came from the device
+by the process's own accounting), ``hot`` by the child per turn, ``end``.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import mmap
 import os
@@ -20,7 +18,6 @@ import signal
 import time
 from pathlib import Path
 
-from cgroups import Cgroup
 from workload import Workload
 
 MIB = 1 << 20
@@ -94,33 +91,26 @@ def reread(work: Workload, path: str, kib: int, pause_s: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("steps", nargs="*")
-    parser.add_argument("--limit-mib", type=int, default=0, help="of the cgroup, this interpreter included; 0: none")
     parser.add_argument("--hot", help="what the child reads")
     parser.add_argument("--hot-kib", type=int, default=128)
     parser.add_argument("--hot-pause-ms", type=float, default=100)
-    parser.add_argument("--linger-s", type=float, default=0, help="stay, with the files of the steps open, after them")
+    parser.add_argument("--linger-s", type=float, default=0, help="stay so long after the last step")
     work = Workload(parser)
     options = work.options
-    with contextlib.ExitStack() as stack:
-        group = stack.enter_context(Cgroup("memory"))
-        if options.limit_mib:
-            group.limit_memory(options.limit_mib * MIB)
-        group.enroll(os.getpid())
-        child = os.fork() if options.hot else 0
-        if options.hot and child == 0:
-            reread(work, options.hot, options.hot_kib, options.hot_pause_ms / 1e3)
-        work.start(hot_pid=child, cgroup=group.name)
-        for step in options.steps:
-            way, path, *numbers = step.split(":")
-            with work.act(way, path=path) as facts:
-                before = device_bytes()
-                facts["bytes"] = WAYS[way](path, *map(int, numbers))
-                facts["device_bytes"] = device_bytes() - before
-            stack.callback(os.close, os.open(path, os.O_RDONLY))
-        work.pause(options.linger_s)
-        if child:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+    child = os.fork() if options.hot else 0
+    if options.hot and child == 0:
+        reread(work, options.hot, options.hot_kib, options.hot_pause_ms / 1e3)
+    work.start(hot_pid=child)
+    for step in options.steps:
+        way, path, *numbers = step.split(":")
+        with work.act(way, path=path) as facts:
+            before = device_bytes()
+            facts["bytes"] = WAYS[way](path, *map(int, numbers))
+            facts["device_bytes"] = device_bytes() - before
+    work.pause(options.linger_s)
+    if child:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     work.emit("end")
 
 
