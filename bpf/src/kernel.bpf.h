@@ -86,6 +86,7 @@ struct file {
 	struct inode *f_inode;
 	struct address_space *f_mapping;
 	unsigned int f_flags;
+	void *private_data;
 	struct path f_path;
 	long long f_pos;
 } CORE;

@@ -90,7 +90,7 @@ static __always_inline int page_call(__u64 *ctx, bool plain)
 	if (mode != S_IFREG && mode != S_IFBLK)
 		return 0;
 	file = found.file;
-	inode = BPF_CORE_READ(file, f_mapping, host);
+	inode = content_of(file);
 	if (!inode || !page_key(inode, &key))
 		return 0;
 	use = use_of(&key, inode, &actor);

@@ -77,6 +77,43 @@ static __always_inline bool page_key(struct inode *inode, struct file_key *key)
 	return true;
 }
 
+#define OVERLAYFS_MAGIC 0x794c7630
+
+/* The inode of a file that holds its content itself, as no file of overlayfs does; else 0. */
+static __always_inline struct inode *plain_content(struct file *file)
+{
+	struct inode *inode = BPF_CORE_READ(file, f_inode);
+
+	if (!inode || BPF_CORE_READ(file, f_mapping, host) != inode
+	    || (BPF_CORE_READ(inode, i_mode) & S_IFMT) != S_IFREG)
+		return 0;
+	return inode;
+}
+
+/*
+ * The inode whose pages are the content of an open file. One of overlayfs has it in another file, which it keeps in its
+ * private data: itself, or since 6.14 first in a structure of its own.
+ */
+static __always_inline struct inode *content_of(struct file *file)
+{
+	struct inode *inode = BPF_CORE_READ(file, f_mapping, host), *found;
+	struct file *real, *first = 0;
+
+	if (!inode || BPF_CORE_READ(inode, i_sb, s_magic) != OVERLAYFS_MAGIC)
+		return inode;
+	real = BPF_CORE_READ(file, private_data);
+	if (!real)
+		return inode;
+	found = plain_content(real);
+	if (found)
+		return found;
+	bpf_probe_read_kernel(&first, sizeof(first), real);
+	if (!first)
+		return inode;
+	found = plain_content(first);
+	return found ? found : inode;
+}
+
 /* The open file that the thread's system call works on, if its content is `inode`'s; else nothing. */
 static __always_inline struct file *file_of_call(struct task_struct *task, struct inode *inode)
 {
@@ -92,7 +129,7 @@ static __always_inline struct file *file_of_call(struct task_struct *task, struc
 	if (!row || row->fd == NO_ARG || !find_task_file(task, fd_arg(regs, row->fd), &found))
 		return 0;
 	file = found.file;
-	if (BPF_CORE_READ(file, f_mapping, host) != inode)
+	if (content_of(file) != inode)
 		return 0;
 	return file;
 }

@@ -143,7 +143,7 @@ static __always_inline void called_file(struct task_struct *task, struct file_ke
 	if (!row || row->fd == NO_ARG || !find_task_file(task, fd_arg(regs, row->fd), &found))
 		return;
 	file = found.file;
-	inode = BPF_CORE_READ(file, f_mapping, host);
+	inode = content_of(file);
 	if (inode && page_key(inode, key) && key->ino)
 		name_page_file((__u64)inode);
 }
@@ -210,8 +210,9 @@ int on_lock_wait(__u64 *ctx)
 	if (!row || row->fd == NO_ARG || !find_task_file(task, fd_arg(regs, row->fd), &found))
 		return 0;
 	file = found.file;
-	inode = BPF_CORE_READ(file, f_mapping, host);
-	if (!inode || ctx[0] != (__u64)inode + bpf_core_field_offset(struct inode, i_rwsem))
+	inode = content_of(file);
+	if (!inode || (ctx[0] != (__u64)inode + bpf_core_field_offset(struct inode, i_rwsem)
+		       && ctx[0] != (__u64)BPF_CORE_READ(file, f_inode) + bpf_core_field_offset(struct inode, i_rwsem)))
 		return 0;
 	state = make_page_state(task, bpf_get_current_pid_tgid());
 	if (!state)
