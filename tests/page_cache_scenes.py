@@ -71,6 +71,7 @@ class Cache:
         once: float = 0,
         tracked: float = 0,
         untracked: float = 0,
+        written: float = -1,
         known: bool = True,
     ) -> Cache:
         """What became of a file's pages; `once`: still there and touched once."""
@@ -84,7 +85,7 @@ class Cache:
             judged=int((reclaimed + dropped) * PAGES),
             tracked=int(tracked * PAGES),
             untracked=int(untracked * PAGES),
-            written_back=-1,
+            written_back=int(written * PAGES) if written >= 0 else -1,
         )
         return self
 

@@ -132,6 +132,7 @@ def test_every_way_of_using_a_file_is_counted_and_nobody_is_accused(disk: Path) 
     assert thrice.one_pass_pct == pytest.approx(0, abs=2)
     assert (direct.direct_bytes, direct.added_bytes) == (acts[str(files["direct"])]["bytes"], 0)
     assert written.dirtied_bytes == pytest.approx(size * MIB, rel=CLOSE)
+    assert written.written_back_bytes == pytest.approx(size * MIB, rel=CLOSE)  # it was synced
     assert (mapped.operations, written.operations, direct.operations) == ("mapped", "write", "direct")
     assert not [f for f in result.findings if f.polarity is Polarity.ABNORMAL and f.kind.startswith("cache.")]
     (limit,) = [c for c in result.data.cgroups if c.cgroup == group.name]

@@ -141,6 +141,7 @@ def _file(use: Use, m: Measures) -> FileRow:
         accessed_bytes=use.touched * m.page if use.known else None,
         added_bytes=use.added * m.page,
         dirtied_bytes=use.dirtied * m.page,
+        written_back_bytes=None if use.written_back is None else use.written_back * m.page,
         direct_bytes=use.direct_bytes,
         evicted_bytes=use.reclaimed * m.page,
         dropped_bytes=use.dropped * m.page,

@@ -28,7 +28,8 @@ class FileRow(Model):
     file, whoever used it. `hit_pct`: of what reads asked for and mappings touched, found in the cache; null where the
     same process also wrote it, or the kernel does not tell what is asked for. `one_pass_pct`: of what it brought in,
     used at most once, of the part that could be followed (`judged_pct`). `refault_pct`: of what it brought in, evicted
-    shortly before. `cached_bytes`: there at the end, where the file was open then.
+    shortly before. `written_back`: sent to the storage, by whomever. `cached_bytes`: there at the end, where the file
+    was open then.
     """
 
     pid: int
@@ -39,6 +40,7 @@ class FileRow(Model):
     accessed_bytes: int | None
     added_bytes: int
     dirtied_bytes: int
+    written_back_bytes: int | None
     direct_bytes: int
     evicted_bytes: int
     dropped_bytes: int

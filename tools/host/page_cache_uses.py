@@ -51,6 +51,7 @@ class Use:
     touched_once: int = 0
     tracked: int = 0
     untracked: int = 0
+    written_back: int | None = 0
     recent: int = 0
     cached_bytes: int | None = None
     parts: list[Use] = field(default_factory=list)
@@ -143,6 +144,8 @@ def uses_of(
             use.once_known &= min(gone["one_pass"], gone["touched_once"], gone["tracked"]) >= 0
             for name in ("reclaimed", "dropped", "judged", "one_pass", "touched_once", "tracked", "untracked"):
                 setattr(use, name, getattr(use, name) + max(0, gone[name]))
+            told = gone["written_back"] >= 0 and use.written_back is not None
+            use.written_back = (use.written_back or 0) + gone["written_back"] if told else None
         resident = cached.get((file["dev"], file["ino"])) if file else None
         if resident and first_seen:
             if resident["end"] is not None:

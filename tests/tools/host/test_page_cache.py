@@ -144,8 +144,10 @@ def test_many_shards_are_one_series_and_many_workers_one_stream() -> None:
 
 def test_a_written_stream_is_one_too() -> None:
     cache = Cache().use("/out/chk_1.bin", added=3000, dirtied=3000).short(2500)
-    cache.gone("/out/chk_1.bin", reclaimed=2000, one_pass=2000, once=1000, tracked=3000)
-    found = abnormal(rereading(cache, back=100).judged())["cache.streaming"]
+    cache.gone("/out/chk_1.bin", reclaimed=2000, one_pass=2000, once=1000, tracked=3000, written=2500)
+    judged = rereading(cache, back=100).judged()
+    assert [row.written_back_bytes for row in judged.data.files] == [2500 << 20, None]
+    found = abnormal(judged)["cache.streaming"]
     assert found.attributes["operations"] == "write"
     assert "hit_pct" not in found.metrics
 
