@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -28,7 +30,8 @@ SECTOR = 512
 # Long enough for any disk: how fast it is must not decide what a test sees.
 PATIENT_S = 60.0
 SUPPORTED = Path("/proc/filesystems").read_text().split()
-DISKS = [name for name in ("ext4", "xfs") if name in SUPPORTED and (name == "ext4" or shutil.which("mkfs.xfs"))]
+_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+DISKS = ["ext4", *(["xfs"] if "xfs" in SUPPORTED and shutil.which("mkfs.xfs", path=_PATH) else [])]
 
 
 @pytest.fixture
@@ -56,9 +59,6 @@ class Disks:
         self._undo.callback(subprocess.run, ["umount", str(place)], check=True)
         (_block(place) / "queue/read_ahead_kb").write_text("128")  # the kernel's default; some machines have others
         return place
-
-
-_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
 def used(place: Path) -> int:
@@ -108,6 +108,33 @@ def test_reads_are_what_they_are_called_by_the_disks_own_count(disk: Disks, fsty
     assert small.clear != "faster"  # page by page against readahead
     assert used(place) == room
     assert list(place.iterdir()) == ([place / "lost+found"] if fstype == "ext4" else [])
+
+
+def test_what_it_costs_is_what_a_program_pays_that_does_the_same(disk: Disks) -> None:
+    """CPU time of reads of 4 MiB, as this process pays for them, both ways in turn."""
+    place, size, request = disk.make("ext4", 512), 64 * MIB, 4 * MIB
+    (place / "data").write_bytes(os.urandom(size))
+    buffered, direct = (os.open(place / "data", os.O_RDONLY | flag) for flag in (0, os.O_DIRECT))
+    os.fsync(buffered)
+    memory = mmap.mmap(-1, request)
+    memory.write(bytes(request))
+    paid: dict[int, list[float]] = {buffered: [], direct: []}
+    for _ in range(5):
+        for descriptor, costs in paid.items():
+            os.posix_fadvise(buffered, 0, 0, os.POSIX_FADV_DONTNEED)
+            began = time.thread_time()
+            for at in range(0, size, request):
+                assert os.preadv(descriptor, [memory], at) == request
+            costs.append(time.thread_time() - began)
+    os.close(buffered)
+    os.close(direct)
+    own = statistics.median(paid[direct]) / statistics.median(paid[buffered])
+    (place / "data").unlink()
+    rows = compare(tried(place, ["read"]).tables["trials"])
+    (row,) = [row for row in rows if (row.way, row.request_bytes) == ("direct", request)]
+    assert row.cpu_ratio is not None
+    assert own / 4 < row.cpu_ratio < own * 4
+    assert (row.less_cpu and own < 1) or max(row.cpu_ratio, own) > 0.5  # where it is clear, both say so
 
 
 def test_writes_stay_within_their_bounds_and_are_gone(disk: Disks) -> None:
