@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,31 @@ def test_other_c_libraries_and_static_programs_run_as_ever(tmp_path: Path) -> No
         assert (done.total.started, done.total.uncovered) == (1, 1)
         ran += 1
     assert ran or not shutil.which("gcc")
+
+
+def test_what_a_killed_program_did_is_known(tmp_path: Path) -> None:
+    code = "import os; open('f', 'wb', 0).write(bytes(8 << 20)); os.kill(os.getpid(), 9)"
+    done = shimmed([sys.executable, "-c", code], tmp_path, LARGE)
+    assert done.status == -9
+    (program,) = done.programs
+    assert program.bytes("write") == 8 * MIB
+    assert program.passed_bytes is None  # told at the end of a program, which it did not come to
+
+
+def test_hybrid_open_in_a_program_with_the_shim(tmp_path: Path) -> None:
+    code = """
+        from whystall.tools.hybrid_io import hybrid_open
+        with hybrid_open("f", "wb") as f:
+            f.write(bytes(range(256)) * (4 << 12) + b"tail")
+        with hybrid_open("f", "rb") as f:
+            assert f.read(17) == bytes(range(17))
+            data = f.read()
+        with open("f", "rb", 0) as f:
+            assert f.read()[17:] == data
+        print(len(data))
+    """
+    done = shimmed([sys.executable, "-c", textwrap.dedent(code)], tmp_path)
+    assert (done.status, done.err, done.out) == (0, "", b"%d\n" % ((4 << 20) + 4 - 17))
 
 
 def test_what_is_preloaded_already_stays(tmp_path: Path) -> None:
