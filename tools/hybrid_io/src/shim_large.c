@@ -52,13 +52,14 @@ static bool at_position(struct hy_file *file, const struct shim_request *request
 {
 	int fd = request->fd, failed;
 	size_t bytes = request->bytes < MOST ? request->bytes : MOST;
-	off_t start, end;
+	off_t start = k_lseek(fd, 0, SEEK_CUR), end;
 	ssize_t got;
 
+	if (start < 0)
+		return false;
 	if (request->op == HY_READ) {
 		/* Beyond the end there is nothing to claim: no other thread may find the position there. */
-		start = k_lseek(fd, 0, SEEK_CUR);
-		if (start < 0 || start >= size)
+		if (start >= size)
 			return false;
 		if ((off_t)bytes > size - start) {
 			bytes = (size_t)(size - start);
@@ -69,11 +70,12 @@ static bool at_position(struct hy_file *file, const struct shim_request *request
 	end = k_lseek(fd, (off_t)bytes, SEEK_CUR);
 	if (end < 0)
 		return false;
-	start = end - (off_t)bytes;
-	if (request->op == HY_READ && end > size) {	/* another thread was faster */
+	/* Not where it should be: another thread was faster, or it is no file that has a position (noop_llseek). */
+	if (end < start + (off_t)bytes || (request->op == HY_READ && end > size)) {
 		k_lseek(fd, -(off_t)bytes, SEEK_CUR);
 		return false;
 	}
+	start = end - (off_t)bytes;
 	got = move(file, request, bytes, start);
 	failed = errno;
 	if (got < (ssize_t)bytes)
@@ -115,6 +117,11 @@ static bool guarded(const struct shim_request *request, ssize_t *result, enum hy
 	box = shim_take(request->fd, &about, true, &alone);
 	if (!box) {
 		*why = alone & SHIM_MAPPED ? HY_MAPPED : HY_OFF;
+		return false;
+	}
+	if (__atomic_load_n(&box->file->flags, __ATOMIC_RELAXED) & HY_F_UNSUPPORTED) {
+		*why = HY_UNSUPPORTED;	/* also what only looks like a file: /proc, /sys */
+		shim_put(box);
 		return false;
 	}
 	if (request->offset == HY_POSITION)

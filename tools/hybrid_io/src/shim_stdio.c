@@ -9,6 +9,7 @@
  */
 #include "shim.h"
 
+#include <pthread.h>
 #include <stdio_ext.h>
 #include <wchar.h>
 
@@ -163,13 +164,17 @@ static size_t take_over(FILE *stream, enum hy_op op, char *data, size_t bytes)
 static size_t large(FILE *stream, enum hy_op op, char *data, size_t bytes)
 {
 	size_t done;
+	int before;
 
+	/* A thread that is cancelled here would leave the stream locked. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
 	flockfile(stream);
 	done = take_over(stream, op, data, bytes);
 	if (done < bytes)
 		done += op == HY_READ ? SHIM_CALL(fread)(data + done, 1, bytes - done, stream) :
 					SHIM_CALL(fwrite)(data + done, 1, bytes - done, stream);
 	funlockfile(stream);
+	pthread_setcancelstate(before, NULL);
 	return done;
 }
 

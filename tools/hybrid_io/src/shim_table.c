@@ -193,6 +193,16 @@ void shim_put(struct shim_box *box)
 		hy_close(file);
 }
 
+static bool in_use(const struct shim_box *box, int fd)
+{
+	bool in;
+
+	lock();
+	in = box->used && box->retired && box->users && box->fd == fd;
+	unlock();
+	return in;
+}
+
 int shim_forget(int fd)
 {
 	struct hy_file *file = NULL;
@@ -212,6 +222,9 @@ int shim_forget(int fd)
 	if (box)
 		file = detach(box);
 	unlock();
+	/* A request of another thread is several system calls: the number must mean this file until it is done. */
+	while (box && !file && in_use(box, fd))
+		sched_yield();
 	if (file && hy_close(file))
 		error = errno;
 	shim_leave(&before);
@@ -272,7 +285,7 @@ bool shim_is_ours(int fd)
 		return false;
 	for (int i = 0; i < shim_boxes; i++)
 		if (direct_of(&boxes[i]) == fd)
-			return true;
+			return hy_own_fd_valid(&boxes[i].file->direct);
 	return false;
 }
 
