@@ -62,7 +62,7 @@ def diagnose(program: Running, **options: Any) -> Diagnosis:
 
 
 def job(disk: SlowDisk, shards: Path, *options: object, hybrid: bool = False) -> Running:
-    """The job on the slow disk; `hybrid`: under hybrid I/O. It goes before other load, which is not what is told here."""
+    """The job on the slow disk; `hybrid`: under hybrid I/O. It goes before other load, which is not the matter here."""
     before = ["nice", "-n", "-15", *([WHYSTALL, "hybrid-run", "--"] if hybrid else [])]
     places = ("--directory", disk.path, "--stream-directory", shards, "--fixed-names")
     return Running("cache_job.py", *places, *options, wrap=lambda argv: disk.command([*before, *argv]))
