@@ -192,6 +192,20 @@ def test_crooked_memory_passes_through_the_cache_and_leaves_nothing(folder: Path
     assert buffer == data
 
 
+def test_of_a_file_that_is_left_halfway_nothing_stays(folder: Path) -> None:
+    """What was read ahead of it goes, too, and holes are no different from data."""
+    path = folder / "file"
+    for make in (lambda: cold(path, 48 * MIB), lambda: os.truncate(path, 0) or os.truncate(path, 48 * MIB)):
+        make()
+        buffer = memory(2 * MIB, shift=1)
+        with opened(path) as file:
+            for _ in range(9):
+                file.readinto(buffer)
+            assert went(file, "read") == {"passing": 18 * MIB}
+        with opened(path) as file:
+            assert file.status().cached_bytes <= 2 * MIB  # the rest of a chunk
+
+
 def test_what_others_had_in_the_cache_stays(folder: Path) -> None:
     path = folder / "file"
     cold(path, 24 * MIB)

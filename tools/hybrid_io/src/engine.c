@@ -237,10 +237,13 @@ static bool aligned(const struct hy_file *file, const struct iovec *vectors, int
 
 /* A large read that stays in the cache, or only passes through it. */
 static ssize_t through_cache(struct hy_file *file, const struct iovec *vectors, int count, off_t offset, uint64_t at,
-			     uint64_t file_bytes, enum hy_reason reason)
+			     uint64_t bytes, uint64_t file_bytes, enum hy_reason reason)
 {
+	bool there = reason == HY_PASSING && hy_passing_before(file, at, bytes);
 	ssize_t got = by_kernel(file, HY_READ, vectors, count, offset);
 
+	if (there)
+		reason = HY_RESIDENT;
 	if (got <= 0) {
 		hy_count(file->by, HY_READ, reason, 0);
 		if (got)
@@ -248,12 +251,12 @@ static ssize_t through_cache(struct hy_file *file, const struct iovec *vectors, 
 		return got;
 	}
 	if (reason == HY_PASSING) {
-		__atomic_store_n(&file->streams, true, __ATOMIC_RELAXED);
-		if (!hy_passing_stream(file, at, (uint64_t)got, file_bytes))
-			reason = HY_RESIDENT;
+		hy_passing_stream(file, at, (uint64_t)got, file_bytes);
+	} else if (there) {
+		hy_history_note(file->inode, HY_NOTE_READ, at, (uint64_t)got, file_bytes, false);
 	} else {
 		hy_pressure_moved((uint64_t)got);
-		hy_history_note(file->inode, HY_NOTE_KEPT, at, (uint64_t)got, file_bytes);
+		hy_history_note(file->inode, HY_NOTE_KEPT, at, (uint64_t)got, file_bytes, true);
 	}
 	hy_count(file->by, HY_READ, reason, (uint64_t)got);
 	return got;
@@ -282,7 +285,7 @@ static ssize_t cut(struct hy_file *file, enum hy_op op, const struct iovec *vect
 	hy_count_tally(file->by, op, main_part(&request.tally, reason), &request.tally);
 	hy_pressure_moved(request.done);
 	if (op == HY_READ)
-		hy_history_note(file->inode, HY_NOTE_READ, offset, request.done, file_bytes);
+		hy_history_note(file->inode, HY_NOTE_READ, offset, request.done, file_bytes, false);
 	if (request.done || !request.failed) {
 		errno = before;
 		return (ssize_t)request.done;
@@ -358,7 +361,8 @@ static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *ve
 	if (locked)
 		pthread_mutex_unlock(&file->position);
 	if (choice.reason == HY_REREAD || choice.reason == HY_ROOM || choice.reason == HY_PASSING)
-		return through_cache(file, vectors, count, offset, (uint64_t)at, request.file_bytes, choice.reason);
+		return through_cache(file, vectors, count, offset, (uint64_t)at, request.bytes, request.file_bytes,
+				     choice.reason);
 	return plain(file, op, vectors, count, offset, choice.reason);
 }
 

@@ -77,7 +77,7 @@ static struct hy_file *look_after(int fd, int flags, bool adopted, bool direct, 
 	locks(file);
 	hy_direct_learn(file, &about);
 	file->inode = hy_history_attach(&about);
-	hy_passing_start(file, adopted ? (uint64_t)k_lseek(fd, 0, SEEK_CUR) : 0);
+	hy_passing_start(file, adopted ? (uint64_t)k_lseek(fd, 0, SEEK_CUR) : 0, (uint64_t)about.st_size);
 	if (!file->direct_align)
 		file->flags |= HY_F_UNSUPPORTED;
 	if (flags & O_APPEND)

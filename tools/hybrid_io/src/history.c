@@ -18,8 +18,12 @@
 #define SMALLEST_SHIFT 21
 #define EXPIRES_NS (600ull * 1000000000ull)	/* what nobody touched for so long is not counted as kept any more */
 
-/* HOT: kept, and read once more since: by then the kernel counts it as active. */
-enum kind { READ, KEPT, HOT, ONCE, KINDS };
+/*
+ * READ: read to its end. KEPT: in the cache, to stay there; HOT: and read once more since, so that by now the kernel
+ * counts it as active. ONCE: passed through the cache. KNOWN: looked at before a stream came near; FOREIGN: and it was in
+ * the cache already, so that it is not ours to give back.
+ */
+enum kind { READ, KEPT, HOT, ONCE, KNOWN, FOREIGN, KINDS };
 
 struct hy_inode {
 	dev_t dev;
@@ -84,7 +88,7 @@ static void fit(struct hy_inode *inode, uint64_t bytes)
 		for (int kind = 0; kind < KINDS; kind++)
 			for (uint64_t i = 0; i < CHUNKS / 2; i++)
 				put(inode, (enum kind)kind, i,
-				    (old[kind][2 * i / 64] >> 2 * i % 64 & 3) == 3);
+				    (old[kind][2 * i / 64] >> 2 * i % 64 & 3) >= (kind == FOREIGN ? 1 : 3));
 	}
 }
 
@@ -149,6 +153,10 @@ struct hy_inode *hy_history_attach(const struct stat *about)
 		*bucket = inode;
 		all.count++;
 	}
+	if (!inode->users) {	/* a while ago */
+		clear(inode, KNOWN);
+		clear(inode, FOREIGN);
+	}
 	link_newest(inode);
 	inode->changed = about->st_mtim;
 	inode->users++;
@@ -189,9 +197,11 @@ uint64_t hy_history_reread(struct hy_inode *inode, uint64_t offset, uint64_t byt
 
 /*
  * A range was moved. A chunk counts as read once its last byte is, so that the rest of the request, or the next one
- * within the chunk, is not taken for a second reading.
+ * within the chunk, is not taken for a second reading. `ours`: whether it was this process that had it read, where
+ * nobody looked before.
  */
-void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset, uint64_t bytes, uint64_t file_bytes)
+void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset, uint64_t bytes, uint64_t file_bytes,
+		     bool ours)
 {
 	uint64_t end = offset + bytes, first, last;
 
@@ -204,8 +214,11 @@ void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset,
 	if (end == file_bytes && end & (chunk(inode) - 1))
 		last++;
 	for (uint64_t i = first; i < last && i < CHUNKS; i++) {
-		bool before = get(inode, READ, i);
+		bool before = get(inode, READ, i), foreign = get(inode, KNOWN, i) ? get(inode, FOREIGN, i) : !ours;
 
+		/* passed: what comes after may be otherwise */
+		put(inode, KNOWN, i, false);
+		put(inode, FOREIGN, i, false);
 		if (note != HY_NOTE_WRITTEN)
 			put(inode, READ, i, true);
 		switch (note) {
@@ -215,9 +228,11 @@ void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset,
 			break;
 		case HY_NOTE_ONCE:
 			/* read again: somebody wants it */
-			put(inode, ONCE, i, !before && !get(inode, KEPT, i));
+			put(inode, ONCE, i, !foreign && !before && !get(inode, KEPT, i));
 			break;
 		case HY_NOTE_STREAM:
+			if (foreign)
+				break;
 			put(inode, KEPT, i, false);
 			put(inode, HOT, i, false);
 			/* fall through */
@@ -234,6 +249,59 @@ void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset,
 	}
 	inode->used_ns = hy_now_ns();
 	pthread_mutex_unlock(&all.lock);
+}
+
+/* Looks which chunks of a range are in the cache, those that are not known; before a stream comes there. */
+void hy_history_survey(struct hy_inode *inode, int fd, uint64_t from, uint64_t to)
+{
+	uint64_t at = from, size, start;
+	bool known;
+
+	while (inode && at < to) {
+		pthread_mutex_lock(&all.lock);
+		size = chunk(inode);
+		known = at >> inode->shift >= CHUNKS || get(inode, KNOWN, at >> inode->shift);
+		pthread_mutex_unlock(&all.lock);
+		start = hy_down(at, size);
+		at = start + size;
+		if (known)
+			continue;
+		int64_t resident = hy_resident(fd, start, size, NULL);
+
+		pthread_mutex_lock(&all.lock);
+		if (size == chunk(inode)) {
+			put(inode, KNOWN, start >> inode->shift, true);
+			/* an edge of it may be of a neighbouring request */
+			put(inode, FOREIGN, start >> inode->shift, resident < 0 || (uint64_t)resident * 4 > size);
+		}
+		pthread_mutex_unlock(&all.lock);
+	}
+}
+
+/* A stream ends here: what was read ahead of it may be given back, too. */
+void hy_history_ahead(struct hy_inode *inode, uint64_t from, uint64_t to)
+{
+	if (!inode)
+		return;
+	pthread_mutex_lock(&all.lock);
+	for (uint64_t i = from >> inode->shift; i < to >> inode->shift && i < CHUNKS; i++)
+		if (get(inode, KNOWN, i) && !get(inode, FOREIGN, i))
+			put(inode, ONCE, i, true);
+	pthread_mutex_unlock(&all.lock);
+}
+
+/* Whether all of a range was in the cache before the stream came. */
+bool hy_history_foreign(struct hy_inode *inode, uint64_t offset, uint64_t bytes)
+{
+	bool foreign = inode && bytes;
+
+	if (!foreign)
+		return false;
+	pthread_mutex_lock(&all.lock);
+	for (uint64_t i = offset >> inode->shift; foreign && i <= (offset + bytes - 1) >> inode->shift; i++)
+		foreign = i < CHUNKS && get(inode, FOREIGN, i);
+	pthread_mutex_unlock(&all.lock);
+	return foreign;
 }
 
 /*

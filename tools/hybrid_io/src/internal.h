@@ -94,7 +94,11 @@ enum hy_note {
 struct hy_inode *hy_history_attach(const struct stat *about);
 void hy_history_detach(struct hy_inode *inode);
 uint64_t hy_history_reread(struct hy_inode *inode, uint64_t offset, uint64_t bytes);
-void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset, uint64_t bytes, uint64_t file_bytes);
+void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset, uint64_t bytes, uint64_t file_bytes,
+		     bool ours);
+void hy_history_survey(struct hy_inode *inode, int fd, uint64_t from, uint64_t to);
+void hy_history_ahead(struct hy_inode *inode, uint64_t from, uint64_t to);
+bool hy_history_foreign(struct hy_inode *inode, uint64_t offset, uint64_t bytes);
 bool hy_history_droppable(struct hy_inode *inode, uint64_t most, uint64_t *offset, uint64_t *bytes);
 void hy_history_again(struct hy_inode *inode, uint64_t offset, uint64_t bytes);
 uint64_t hy_history_own(struct hy_inode *inode);
@@ -110,10 +114,11 @@ struct hy_run {
 	uint64_t known;		/* the position then */
 	uint64_t start, end;	/* of requests with offsets of their own that follow each other */
 };
-void hy_passing_start(struct hy_file *file, uint64_t position);
+void hy_passing_start(struct hy_file *file, uint64_t position, uint64_t file_bytes);
 void hy_passing_seek(struct hy_file *file, uint64_t position);
 void hy_passing(struct hy_file *file, enum hy_op op, off_t offset, uint64_t bytes);
-bool hy_passing_stream(struct hy_file *file, uint64_t offset, uint64_t bytes, uint64_t file_bytes);
+bool hy_passing_before(struct hy_file *file, uint64_t offset, uint64_t bytes);
+void hy_passing_stream(struct hy_file *file, uint64_t offset, uint64_t bytes, uint64_t file_bytes);
 void hy_passing_close(struct hy_file *file);
 
 /* residency.c */
@@ -161,6 +166,7 @@ struct hy_file {
 	struct hy_inode *inode;		/* NULL: not remembered */
 	struct hy_run runs[HY_OPS];
 	bool streams;			/* has large reads that pass through the cache */
+	uint64_t stream_end;		/* where the last of them ended */
 	uint64_t inflow;		/* bytes the device was read for this file, beyond what has passed */
 	struct hy_count by[HY_OPS][HY_REASONS];
 	struct hy_file *next, **link;	/* all files of the process */

@@ -7,8 +7,10 @@
  * the device waits; measured (virtio, 4 MiB requests) that is 1.7 times slower than reading through the cache, where
  * read-ahead keeps the device busy, and takes a quarter more CPU, giving the pages back included.
  *
- * What was in the cache before the stream came, somebody else may want: it is left there. That is told by what this
- * thread had the device read meanwhile (getrusage(2), ru_inblock): pages that were there already cost no reading.
+ * What was in the cache before the stream came, somebody else may want: it is left there. So the cache is looked at
+ * ahead of the stream, farther than read-ahead goes. Where a stream was noticed too late for that (after a seek), it is
+ * told by what this thread had the device read meanwhile (getrusage(2), ru_inblock): pages that were there already cost
+ * no reading.
  */
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -18,6 +20,7 @@
 #define LOOK (8ull << 20)	/* bytes between two looks; calls for less cost more than they give */
 #define GIVE_MOST (64ull << 20)	/* given back at one look: far more than came in, and still soon done */
 #define CLOSE_MOST (1ull << 30)
+#define AHEAD (16ull << 20)	/* farther than read-ahead goes: read_ahead_kb is 128 mostly, 8192 where it is raised */
 #define INFLOW_MOST (32ull << 20)	/* read-ahead runs ahead of the reader by at most that */
 #define LATER 16		/* runs that could not be dropped yet, being written */
 
@@ -43,10 +46,14 @@ static void store(uint64_t *value, uint64_t to)
 	__atomic_store_n(value, to, __ATOMIC_RELAXED);
 }
 
-void hy_passing_start(struct hy_file *file, uint64_t position)
+void hy_passing_start(struct hy_file *file, uint64_t position, uint64_t file_bytes)
 {
 	device_reads();
 	hy_passing_seek(file, position);
+	/* a file of others may have been read for a while */
+	if (!file->adopted && file->policy.mode == HY_AUTO && (file->open_flags & O_ACCMODE) != O_WRONLY &&
+	    file_bytes >= LOOK)
+		hy_history_survey(file->inode, file->fd, 0, file_bytes < AHEAD + LOOK ? file_bytes : AHEAD + LOOK);
 }
 
 void hy_passing_seek(struct hy_file *file, uint64_t position)
@@ -129,20 +136,28 @@ static bool give_back_other(struct hy_file *file)
 	return give_back(file, GIVE_MOST, 0) > 0;
 }
 
+static void survey(struct hy_file *file, uint64_t from, uint64_t to, uint64_t file_bytes)
+{
+	if (file->policy.mode == HY_AUTO)
+		hy_history_survey(file->inode, file->fd, from, to < file_bytes ? to : file_bytes);
+}
+
 static void passed(struct hy_file *file, enum hy_op op, uint64_t start, uint64_t end)
 {
 	struct hy_pressure pressure;
 	enum hy_note note = HY_NOTE_WRITTEN;
 	struct stat about;
+	bool ours = true;
 
 	if (k_fstat(file->fd, &about) || about.st_dev != file->dev || about.st_ino != file->ino)
 		return;
 	hy_pressure_moved(end - start);
 	hy_pressure_get(&file->policy, &pressure);
-	if (op == HY_READ && !brought_in(file, end - start))
-		note = HY_NOTE_READ;
-	else if (op == HY_READ)
+	if (op == HY_READ) {
+		ours = brought_in(file, end - start);
+		survey(file, end + AHEAD, end + AHEAD + LOOK, (uint64_t)about.st_size);
 		note = (uint64_t)about.st_size > pressure.limit_bytes ? HY_NOTE_STREAM : HY_NOTE_ONCE;
+	}
 	if (hy_under_pressure(&file->policy, &pressure)) {
 		/* what was written just now is only begun to be written back, and given back at the next look */
 		if (op == HY_WRITE)
@@ -150,21 +165,27 @@ static void passed(struct hy_file *file, enum hy_op op, uint64_t start, uint64_t
 		if (!give_back(file, GIVE_MOST, op == HY_WRITE ? LOOK : 0))
 			hy_file_each_other(file, give_back_other);
 	}
-	hy_history_note(file->inode, note, start, end - start, (uint64_t)about.st_size);
+	hy_history_note(file->inode, note, start, end - start, (uint64_t)about.st_size, ours);
 }
 
-/*
- * A large read that went through the cache only because of its memory. False: it was there already, and stays.
- */
-bool hy_passing_stream(struct hy_file *file, uint64_t offset, uint64_t bytes, uint64_t file_bytes)
+/* Before a large read through the cache: whether all of it was there before this stream came. */
+bool hy_passing_before(struct hy_file *file, uint64_t offset, uint64_t bytes)
 {
-	bool ours = brought_in(file, bytes);
+	uint64_t end = offset + bytes;
+	bool goes_on = __atomic_exchange_n(&file->stream_end, end, __ATOMIC_RELAXED) == offset;
 
+	hy_history_survey(file->inode, file->fd, goes_on ? offset + AHEAD : offset, end + AHEAD);
+	return hy_history_foreign(file->inode, offset, bytes);
+}
+
+/* After it. */
+void hy_passing_stream(struct hy_file *file, uint64_t offset, uint64_t bytes, uint64_t file_bytes)
+{
+	__atomic_store_n(&file->streams, true, __ATOMIC_RELAXED);
 	hy_pressure_moved(bytes);
-	hy_history_note(file->inode, ours ? HY_NOTE_STREAM : HY_NOTE_READ, offset, bytes, file_bytes);
+	hy_history_note(file->inode, HY_NOTE_STREAM, offset, bytes, file_bytes, true);
 	if (hy_history_once(file->inode) >= LOOK || offset + bytes >= file_bytes)
 		give_back(file, GIVE_MOST, 0);
-	return ours;
 }
 
 /* Bytes that went through the cache; with HY_POSITION, up to where the descriptor is now. */
@@ -209,6 +230,8 @@ void hy_passing_close(struct hy_file *file)
 	struct hy_pressure pressure;
 	int before = errno;
 
+	if (file->streams)
+		hy_history_ahead(file->inode, file->stream_end, file->stream_end + AHEAD);
 	if (file->policy.mode == HY_ALWAYS_BUFFERED || !hy_history_once(file->inode))
 		return;
 	hy_pressure_get(&file->policy, &pressure);
