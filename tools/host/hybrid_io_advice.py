@@ -24,7 +24,6 @@ Reason = Literal[
     "in_memory",
     "large",
     "less_cpu_here",
-    "mapped",
     "no_crossover",
     "no_harm",
     "no_pressure",
@@ -69,8 +68,7 @@ class Observed:
     for. `refaulted_pct`: of the added pages, evicted before. `pressed`: its pages were evicted to make room; `harms`:
     and somebody suffers from it, as `page_cache` judges. `waited`: the writer waits for the disk, since it syncs or is
     throttled. `sequential`: known to be read forward. `stalled_pct`: of the window, blocked in reads of it.
-    `direct_pct`: of the bytes, with O_DIRECT already. `mapped_pct`: of the touched pages, through mappings.
-    `cache_bytes`: what went into the page cache for it.
+    `direct_pct`: of the bytes, with O_DIRECT already. `cache_bytes`: what went into the page cache for it.
     """
 
     operation: Operation
@@ -93,7 +91,6 @@ class Observed:
     sequential: bool | None = None
     stalled_pct: float = 0.0
     direct_pct: float = 0.0
-    mapped_pct: float = 0.0
     cache_bytes: int = 0
 
 
@@ -139,8 +136,6 @@ def advise(seen: Observed, tried: Tried) -> Advice:
     found = _kept(seen) or _stalled(seen, tried)
     if found is not None:
         return found
-    if seen.mapped_pct >= 50:
-        return Advice("dontneed", "mapped", change=True) if seen.harms else Advice("buffered", _unharmed(seen))
     rows = tried.of(seen.operation, "direct")
     found = _one_pass(seen, tried, nearest(rows, seen.request_bytes))
     crossing = crossover(rows)

@@ -279,8 +279,7 @@ def _remedies(rows: list[Row]) -> list[Remedy]:
 
 CODES: dict[str, Callable[[Row], bool]] = {
     "hybrid_direct": lambda row: row.advice == "direct",
-    "hybrid_dontneed": lambda row: row.advice == "dontneed" and row.reason != "mapped",
-    "mapped_dontneed": lambda row: row.advice == "dontneed",
+    "hybrid_dontneed": lambda row: row.advice == "dontneed",
     "more_readahead": lambda row: row.advice == "readahead",
 }
 

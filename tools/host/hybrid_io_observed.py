@@ -23,6 +23,8 @@ _LEAST_PCT = 1.0
 _RECLAIM_BYTES = 4 << 20
 """Evicted of its pages: less is what a kernel trims by the way (see `page_cache_files`)."""
 _THROTTLED_PCT = 1.0
+_MAPPED_PCT = 1.0
+"""Of the touched pages: a header that was looked at through a mapping is no more."""
 _FORWARD_CALLS = 8
 _FORWARD = 0.95
 _OPERATIONS: tuple[Operation, ...] = ("read", "write")
@@ -88,7 +90,6 @@ def observed(recording: Recording) -> list[Observed]:
                 sequential=forward,
                 stalled_pct=stalled,
                 direct_pct=100 * one.direct / one.bytes,
-                mapped_pct=100 * mine.mapped / mine.touched if mine and mine.touched else 0.0,
                 cache_bytes=(max(mine.added, mine.dirtied) if operation == "write" else mine.added) * cache.page
                 if mine
                 else 0,
@@ -109,7 +110,9 @@ def _main(sizes: dict[int, int]) -> int:
 
 def _reread_pct(operation: Operation, uses: list[Use]) -> float | None:
     """Of the pages that anybody read of these files, those read before; of what was written, what was read back. None
-    where it is not told, as of mappings before Linux 6.12: somebody may use them so."""
+    where it is not told. What somebody has mapped is used without an event once it is there, and before Linux 6.12
+    nothing tells that it is mapped.
+    """
     if not uses or not _told(uses):
         return None
     touched, again = sum(use.touched for use in uses), sum(use.again for use in uses)
@@ -127,7 +130,8 @@ def _cached_pct(uses: list[Use]) -> float | None:
 
 
 def _told(uses: list[Use]) -> bool:
-    return all(use.known and use.mapped_known for use in uses)
+    mapped, touched = sum(use.mapped for use in uses), sum(use.touched for use in uses)
+    return all(use.known and use.mapped_known for use in uses) and 100 * mapped <= _MAPPED_PCT * touched
 
 
 class _Cache:

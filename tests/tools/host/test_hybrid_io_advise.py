@@ -128,9 +128,6 @@ def said(advice: Advice) -> tuple[str, str, bool, bool]:
         (replace(STREAM, direct_pct=100.0, reread_pct=None), Tried(), ("direct", "already_direct", False, False)),
         (replace(STREAM, direct_pct=100.0), SLOWER, ("direct", "already_direct", False, True)),
         (replace(STREAM, direct_pct=100.0, sequential=True), SLOWER, ("buffered", "direct_slower_here", True, True)),
-        # mappings cannot be direct
-        (replace(STREAM, mapped_pct=100.0), FASTER, ("dontneed", "mapped", True, False)),
-        (replace(STREAM, mapped_pct=100.0, harms=False), FASTER, ("buffered", "no_harm", False, False)),
     ],
 )
 def test_reads(seen: Observed, tried: Tried, expected: tuple[str, str, bool, bool]) -> None:
@@ -310,6 +307,13 @@ def test_a_kernel_that_does_not_tell_what_is_asked_for_leaves_it_unknown() -> No
     assert of(judged(cache, tried_rows()), DATA).attributes["reason"] == "reread_unknown"
 
 
+def test_what_somebody_has_mapped_may_be_used_again_without_a_trace() -> None:
+    cache = harmful()
+    cache.use(DATA, pid=6000, mapped=400)
+    found = of(judged(cache, tried_rows()), DATA)
+    assert (found.attributes["advice"], found.attributes["reason"]) == ("buffered", "reread_unknown")
+
+
 def test_somebody_else_who_reads_the_same_file_again_keeps_it_in_the_cache() -> None:
     cache = streaming().short(3200)
     cache.use(DATA, pid=OTHER, accessed=4000, again=4000)
@@ -388,7 +392,6 @@ def test_every_remedy_reads_in_both_languages() -> None:
     for reason, way in (
         ("large", "direct"),
         ("small", "dontneed"),
-        ("mapped", "dontneed"),
         ("faster_here", "readahead"),
     ):
         way_: Any = way
