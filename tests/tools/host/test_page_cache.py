@@ -142,6 +142,14 @@ def test_many_shards_are_one_series_and_many_workers_one_stream() -> None:
     assert {f.attributes["files"] for f in streams} == {"10"}
 
 
+@pytest.mark.parametrize(("evicted", "named"), [(300, False), (3000, True)])
+def test_what_is_mapped_may_be_used_without_a_sign_until_reclaim_takes_it(evicted: float, named: bool) -> None:
+    cache = Cache().use(mapped=4000, added=4000).short(3200)
+    cache.gone(reclaimed=evicted, one_pass=evicted, once=4000 - evicted, tracked=4000)
+    judged = rereading(cache, back=100).judged()
+    assert ("cache.streaming" in {f.kind for f in judged.findings}) is named
+
+
 def test_a_written_stream_is_one_too() -> None:
     cache = Cache().use("/out/chk_1.bin", added=3000, dirtied=3000).short(2500)
     cache.gone("/out/chk_1.bin", reclaimed=2000, one_pass=2000, once=1000, tracked=3000, written=2500)
