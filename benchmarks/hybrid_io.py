@@ -326,7 +326,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller, fewer rounds: about three minutes")
     parser.add_argument("--rounds", type=int, help="of each case (default: 9, quick 3 to 5)")
-    parser.add_argument("--only", nargs="+", choices=_CASES, default=_CASES, help="these cases (default: all)")
+    parser.add_argument("--only", nargs="+", choices=(*_CASES, "kswapd"), default=_CASES, help="these cases")
     parser.add_argument("--ways", nargs="+", help="these ways only")
     parser.add_argument("--host-pressure", action="store_true", help="fill the host's memory with clean cache, too")
     parser.add_argument("--place", type=Path, help="where files are made (default: the directory for temporary files)")

@@ -43,10 +43,12 @@ def _plain(path: str, mode: str) -> Any:
     return open(path, mode, buffering=0)
 
 
-def _hybrid(path: str, mode: str) -> Any:
+def _hybrid() -> Callable[[str, str], Any]:
+    from whystall.tools.hybrid_io import library
     from whystall.tools.hybrid_io.hybrid_file import hybrid_open
 
-    return hybrid_open(path, mode)
+    library.load()  # once in a process, and no part of a step
+    return hybrid_open
 
 
 def _sync(file: Any) -> None:
@@ -102,11 +104,10 @@ def _step(step: str, opener: Callable[[str, str], Any]) -> dict[str, Any]:
 
 def main(words: list[str]) -> int:
     """Exit status 2 for what is no way to open."""
-    openers: dict[str, Callable[[str, str], Any]] = {"plain": _plain, "hybrid": _hybrid}
-    if len(words) < 2 or words[0] not in openers:
+    if len(words) < 2 or words[0] not in ("plain", "hybrid"):
         print(__doc__, file=sys.stderr)
         return 2
-    opener = openers[words[0]]
+    opener = _hybrid() if words[0] == "hybrid" else _plain
     for step in words[1:]:
         print(json.dumps(_step(step, opener)), flush=True)
     return 0
