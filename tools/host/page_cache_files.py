@@ -94,10 +94,6 @@ def _streams(use: Use, m: Measures) -> bool:
     once, followed, back = use.one_pass_pct, use.judged_pct, use.refault_pct
     if once is None or followed is None or back is None or use.added * m.page < _STREAM_BYTES:
         return False
-    # What is used again through a mapping that is there causes no event: of mapped files only what reclaim took, since
-    # it too had not seen it used, was surely used once. (What came back would show as refaults.)
-    if use.mapped and 100 * use.reclaimed < _MOST_PCT * use.added:
-        return False
     # of pages that it touched, few may have been touched before: a second look at what is still there is use
     again = 100 * use.again / use.touched if use.touched else 0.0
     return (

@@ -91,9 +91,14 @@ class Use:
 
     @property
     def one_pass_pct(self) -> float | None:
-        """Of what was added and followed, the share that was touched at most once: until it left, or so far."""
+        """Of what was added and followed, the share that was touched at most once: until it left, or so far. What is
+        used again through a mapping that is there causes no event: of mapped files it is told of what reclaim took, if
+        that is most, since it too had not seen it used."""
         if not self.once_known or not self.tracked:
             return None
+        if self.mapped:
+            mostly = self.reclaimed > 0 and 2 * self.reclaimed >= self.added
+            return min(100.0, 100 * self.one_pass / max(self.judged, 1)) if mostly else None
         return min(100.0, 100 * (self.one_pass + self.touched_once) / self.tracked)
 
     @property
