@@ -14,7 +14,7 @@ from whystall.tools.hybrid_io.run import Options
 SOURCE = Path(__file__).parent / "programs" / "shim_program.c"
 SCENES = (
     *("threads", "readers", "forked", "handler", "locks"),
-    *("numbers", "mapped", "errors", "starts", "interrupted"),
+    *("numbers", "mapped", "errors", "starts", "interrupted", "filtered"),
 )
 
 

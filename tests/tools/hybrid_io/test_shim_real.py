@@ -201,6 +201,21 @@ def test_other_c_libraries_and_static_programs_run_as_ever(tmp_path: Path) -> No
     assert ran or not shutil.which("gcc")
 
 
+def test_a_program_with_a_sanitizer(tmp_path: Path) -> None:
+    source = tmp_path / "some.c"
+    source.write_text(
+        "#include <fcntl.h>\n#include <unistd.h>\nstatic char data[1 << 20];\n"
+        'int main(void) { int fd = open("f", O_RDWR | O_CREAT, 0600);\n'
+        "return write(fd, data, sizeof(data)) != sizeof(data) || pread(fd, data, sizeof(data), 0) != sizeof(data); }\n"
+    )
+    words = [compiler(), "-fsanitize=address", "-o", str(tmp_path / "some"), str(source)]
+    if subprocess.run(words, capture_output=True).returncode:
+        pytest.skip("no AddressSanitizer")
+    done = shimmed(["./some"], tmp_path)
+    assert (done.status, done.err) == (0, "")
+    assert done.total.bytes("write") == MIB
+
+
 def test_what_a_killed_program_did_is_known(tmp_path: Path) -> None:
     code = "import os; open('f', 'wb', 0).write(bytes(8 << 20)); os.kill(os.getpid(), 9)"
     done = shimmed([sys.executable, "-c", code], tmp_path, LARGE)

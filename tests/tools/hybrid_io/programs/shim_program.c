@@ -6,14 +6,18 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -608,12 +612,46 @@ static void interrupted(const char *path)
 	printf("well\n");
 }
 
+/* A filter of system calls, as sandboxes have: of those that a program without the shim needs, and no other. */
+static void filtered(const char *path)
+{
+	static char data[1 << 18];
+	static const int allowed[] = {
+		SYS_read, SYS_write, SYS_pread64, SYS_pwrite64, SYS_lseek, SYS_fsync, SYS_close, SYS_fstat,
+#ifdef SYS_newfstatat
+		SYS_newfstatat,
+#endif
+		SYS_exit_group,
+	};
+	struct sock_filter steps[2 * sizeof(allowed) / sizeof(allowed[0]) + 2];
+	struct sock_fprog filter = { 0, steps };
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+
+	fill(data, sizeof(data), 1);
+	CHECK(write(fd, data, sizeof(data)) == sizeof(data));
+	printf("filtered\n");
+	fflush(stdout);
+	steps[filter.len++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+	for (size_t i = 0; i < sizeof(allowed) / sizeof(allowed[0]); i++) {
+		steps[filter.len++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)allowed[i], 0, 1);
+		steps[filter.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	}
+	steps[filter.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL);
+	CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter));
+	CHECK(write(fd, data, sizeof(data)) == sizeof(data));
+	CHECK(pread(fd, data, sizeof(data), 0) == sizeof(data));
+	CHECK(!fsync(fd) && !close(fd));
+	_exit(0);
+}
+
 int main(int count, char **words)
 {
 	static const struct { const char *name; void (*run)(const char *path); } all[] = {
 		{ "fuzz", fuzz }, { "threads", threads }, { "readers", readers }, { "forked", forked },
 		{ "handler", handler }, { "locks", locks }, { "numbers", numbers }, { "mapped", mapped },
 		{ "errors", errors }, { "starts", starts }, { "interrupted", interrupted },
+		{ "filtered", filtered },
 	};
 
 	state = count > 3 ? strtoull(words[3], NULL, 10) * 0x9e3779b97f4a7c15ull + 1 : 88172645463325252ull;
