@@ -78,9 +78,9 @@ def test_what_is_known_of_each_file_is_what_the_program_did(disk: Path) -> None:
     once, thrice, direct = (cold(disk / f"{name}.bin", size) for name in ("once", "thrice", "direct"))
     written = disk / "written.bin"
     steps = [f"read:{once}:256", f"read:{thrice}:64:3", f"direct:{direct}:1024", f"write:{written}:256:{size}"]
-    with Running("cache_reader.py", *steps, "--limit-mib", 500, "--linger-s", 60, wait=True) as program:
-        result = advice(program, duration=4)
-        program.stop()
+    with Running("cache_reader.py", *steps, "--linger-s", 1, wait=True) as program:
+        result = advice(program, duration=30)  # or until it ends
+        program.wait()
     logged = {line["path"]: line["bytes"] for way in ("read", "direct", "write") for line in program.of(way)}
     rows = {path: row(result, path) for path in (once, thrice, direct)} | {written: row(result, written, "write")}
     for path, found in rows.items():
