@@ -20,7 +20,9 @@ def aside(path: Path) -> Iterator[Path]:
     Raises `ToolError`: disk_full, or io_error with the system's word for it; also where `path` is something whose place
     no file may take (a device, a pipe). What was at `path` stays until then.
     """
-    if path.exists() and not (path.is_file() or path.is_dir()):  # of a directory the system says so itself
+    if path.is_dir():  # before the work; and "." and "/" have no name to write beside
+        raise _told(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    if path.exists() and not path.is_file():
         raise ToolError(ErrorCode.IO_ERROR, f"{path} is no regular file", "choose a file to write to")
     beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
     try:

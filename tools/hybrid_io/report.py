@@ -96,6 +96,8 @@ def read_folder(folder: Path) -> tuple[list[Programs], Programs]:
     rest = Programs(programs=0)
     found: list[tuple[int, Programs]] = []
     for path in folder.iterdir():
+        if path.is_symlink():  # the shim's, where its path has blanks
+            continue
         data = path.read_bytes()
         if path.name == REST:
             rest = _rest(data) or rest

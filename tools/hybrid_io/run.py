@@ -129,6 +129,7 @@ def run(command: Sequence[str], options: Options, base: dict[str, str] | None = 
     folder = Path(tempfile.mkdtemp(prefix="whystall-hybrid-", dir=where))
     try:
         (folder / REST).touch(mode=0o600)
+        shim = _nameable(shim, folder)
         before, began = _of_children(), time.monotonic()
         # a loader that is not ours would refuse the program for the sake of the shim
         variables = base if kind in ("other_libc", "other_machine") else environment(shim, options, folder, base)
@@ -144,6 +145,17 @@ def run(command: Sequence[str], options: Options, base: dict[str, str] | None = 
         moved = {operation: after[operation] - before[operation] for operation in OPS}
         total.passed_bytes = {operation: max(0, moved[operation] - total.bytes(operation)) for operation in OPS}
     return Run(list(command), status, signum, seconds, kind, programs, others, total)
+
+
+def _nameable(shim: Path, folder: Path) -> Path:
+    """`shim` by a path that LD_PRELOAD can hold, where blanks and colons separate (ld.so(8)): else a link in `folder`,
+    which is gone after the run. What a program that outlives it starts then has no shim, and ld.so says so.
+    """
+    if not {" ", ":"} & set(str(shim)):
+        return shim
+    link = folder / LIBRARY
+    link.symlink_to(shim)
+    return link
 
 
 def _found(name: str, base: dict[str, str]) -> str:

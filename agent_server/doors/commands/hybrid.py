@@ -91,6 +91,8 @@ def hybrid_run(
     )
     if output is not None and not output.parent.is_dir():
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--output: there is no directory {output.parent}", "name another file")
+    if output is not None and output.is_dir():  # said before the program runs, not after it
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"--output: {output} is a directory", "name a file")
     try:
         done = run(command, options)
     except CannotRun as error:

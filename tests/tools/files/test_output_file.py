@@ -31,3 +31,12 @@ def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
         beside.write_text("after")
     assert path.read_text() == "after"
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("name", [".", "/", "..", "folder", "folder/"])
+def test_a_directory_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ToolError, match="Is a directory"), aside(Path(name)):
+        pytest.fail("it went to work")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
