@@ -284,7 +284,8 @@ static __always_inline bool goes_on(struct task_struct *task, struct inode *inod
 /*
  * (mapping, index, last): the pages up to `last` are read, and a batch of them from `index` on is there. One call tells
  * of each of its batches, every time up to its end, and asks for pages beyond the end of the file. Since 6.12
- * (45e49f1eb8cd). All is counted at a call's first batch; pages that it adds later are used by it (see on_page_add).
+ * ("filemap: add trace events for get_pages, map_pages, and fault"). All is counted at a call's first batch; pages that
+ * it adds later are used by it (see page_add).
  */
 SEC("tp_btf/mm_filemap_get_pages")
 int on_pages_read(__u64 *ctx)
@@ -652,7 +653,7 @@ static __always_inline int page_dirty(__u64 *ctx, bool plain)
 
 PAGE_PROGRAM(on_page_add, "tp_btf/mm_filemap_add_to_page_cache", page_add)
 PAGE_PROGRAM(on_page_delete, "tp_btf/mm_filemap_delete_from_page_cache", page_delete)
-/* Until 5.17 of a page (203a31516616). */
+/* Its older name, of a page. */
 PAGE_PROGRAM(on_page_dirty, "tp_btf/writeback_dirty_folio", page_dirty)
 PAGE_PROGRAM(on_page_dirty_old, "tp_btf/writeback_dirty_page", page_dirty)
 

@@ -170,7 +170,7 @@ static __always_inline int throttle(__u64 dirtied, __s64 pause)
 	return 0;
 }
 
-/* (wb, dtc, two rates, pages dirtied, period, pause, start); since 6.16 (d5386670ee51) */
+/* (wb, dtc, two rates, pages dirtied, period, pause, start); since 6.16 */
 SEC("tp_btf/balance_dirty_pages")
 int on_throttle(__u64 *ctx)
 {
