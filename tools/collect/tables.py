@@ -232,6 +232,9 @@ PAGE_CACHE = {
     # asked for; added: read into, or written anew into, the cache by this process (readahead included); dirtied:
     # pages this process made dirty. refaulted: of the added ones, evicted by reclaim before, within this window.
     # `again`: of the accessed and mapped ones, touched before within this window. Two processes may share a page.
+    # accessed, mapped: -1 where the kernel does not tell. What a process uses again through a mapping that stands
+    # makes no fault and is never seen; nor are huge mappings. read_bytes, write_bytes: moved by calls, direct_bytes
+    # of both through O_DIRECT. On the whole host, whatever the target; `file` -1 where there were too many.
     "use": _schema(
         {
             "file": _I,
@@ -251,8 +254,9 @@ PAGE_CACHE = {
     # Per file: what left the cache, and how. reclaimed: by kswapd or by somebody's direct or cgroup reclaim; dropped:
     # truncated, deleted, invalidated or advised away. Of the reclaimed and dropped ones `one_pass` were touched at most
     # once since they were added, as far as they were added within the window (`judged`). `touched_once`: pages that
-    # were added in this window, are still there at its end, and were touched at most once. tracked: pages whose
-    # touches were followed; the rest (untracked) only counted.
+    # were added in this window, are still there at its end, and were touched at most once. tracked: pages added in
+    # this window whose touches were followed; the rest of those (untracked) only counted. -1: not known; a write is
+    # a touch. written_back: pages that went to the disk.
     "evictions": _schema(
         {
             "file": _I,
@@ -266,8 +270,9 @@ PAGE_CACHE = {
             "written_back": _I,
         }
     ),
-    # Time threads lost to memory. what: direct_reclaim, cgroup_reclaim, throttled_reclaim (mm_vmscan_throttled),
-    # dirty_throttle (balance_dirty_pages), file_lock (the inode's lock of `file`, while reading or writing it).
+    # Time threads lost to memory. what: direct_reclaim, cgroup_reclaim, throttled_reclaim (mm_vmscan_throttled: a
+    # part of one of these), dirty_throttle (balance_dirty_pages: its pauses, in ticks), file_lock (the inode's lock of
+    # `file`, while reading or writing it; waits that were spinning are not told).
     # pages: reclaimed, or dirtied since the last pause. `longest_at_ns`: when the longest began.
     "stalls": _schema(
         {
@@ -282,7 +287,8 @@ PAGE_CACHE = {
             "in_flight": _B,
         }
     ),
-    # Sizes of read and write calls on regular files: low <= bytes < high (powers of two); direct: O_DIRECT.
+    # Sizes of read and write calls on regular files, by what they moved: low <= bytes < high (powers of two); direct:
+    # O_DIRECT.
     "sizes": _schema(
         {
             "file": _I,
