@@ -13,6 +13,7 @@ SHELL := /bin/sh
 
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS := $(shell echo $$(($$(nproc) + 1)))
 PACKAGES := agent_server bpf knowledge_base prompts tools
 BPF_SOURCES := $(wildcard bpf/*.c bpf/*.h bpf/*/*.c bpf/*/*.h bpf/build.py)
 HYBRID_SOURCES := $(wildcard tools/hybrid_io/src/* tools/hybrid_io/build.py)
@@ -27,12 +28,14 @@ demo-alert: build
 	@$(BIN)/python examples/alert_demo.py
 
 # Live tests watch a machine that others may be using: what failed is looked at once more, by itself, and both are shown.
-run_tests = $(BIN)/python -m pytest $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(1); }
+run_tests = $(BIN)/python -m pytest $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
 
-# Live tests go one by one: each would be the other's noise.
+# One worker more than processors: tests that wait leave room. Of the live tests those that others cannot disturb go two
+# at a time (tests/live/conftest.py), the rest one by one: each would be the other's noise.
 test: build .setup/test-packages .setup/torch
-	$(call run_tests,--numprocesses auto --dist loadfile --ignore tests/live)
-	$(call run_tests,tests/live)
+	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile --ignore tests/live)
+	$(call run_tests,tests/live -m beside --numprocesses 2 --dist loadgroup)
+	$(call run_tests,tests/live -m 'not beside')
 
 setup: .setup/venv
 

@@ -10,6 +10,36 @@ from pathlib import Path
 
 import pytest
 
+BESIDE = {
+    "tracefs": (
+        "test_doors_ftrace",
+        "test_ftrace_bpf",
+        "test_ftrace_capture",
+        "test_ftrace_engine",
+        "test_ftrace_in_process",
+        "test_ftrace_read",
+    ),
+    "bpf": (
+        "test_bpf_session",
+        "test_convert_disk_full",
+        "test_doors_live",
+        "test_recording_disk_full",
+    ),
+}
+"""Modules that two workers may run at the same time, one of each line: they judge by what a program logged of itself
+and by the kernel's own accounts, whatever else the machine does. Those of tracefs look at each other's instances.
+All others go one by one: each would be the other's noise.
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of `BESIDE`."""
+    lines = {module: line for line, modules in BESIDE.items() for module in modules}
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.stem in lines:
+            item.add_marker(pytest.mark.beside)
+            item.add_marker(pytest.mark.xdist_group(lines[item.path.stem]))
+
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
