@@ -44,6 +44,11 @@ EXPECTED = {
     "pipeline_stage_imbalance",
     "rank_moving_jitter",
     "collective_hang",
+    "cache_pollution",
+    "streaming_reclaim",
+    "cgroup_limit_small",
+    "dirty_throttling",
+    "file_lock_contention",
 }
 HOST_BOUND = {"core_neighbour", "forced_migrations", "softirq_steal", "host_bound_dispatch", "late_wakeups"}
 CJK = re.compile(r"[\u4e00-\u9fff]")
@@ -295,6 +300,8 @@ def good() -> dict[str, Any]:
         ({"title": {"en": "Only English"}}, "title.zh"),
         ({"colour": "red"}, "colour"),
         ({"id": "lock_weight"}, "id"),
+        ({"culprits": [{"kind": "cache.rustling"}]}, "culprits.0.kind"),
+        ({"rivals": ["moonlight"]}, "rivals: unknown cause 'moonlight'"),
         ({"symptoms": [["gpu", "moonlight"]]}, "symptoms.0: the glossary has no concept 'moonlight'"),
     ],
 )

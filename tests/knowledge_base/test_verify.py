@@ -99,3 +99,20 @@ def test_a_kind_without_a_share_is_compared_by_latency() -> None:
     now = finding("block.slow_io", words={"operation": "write"}, polarity="normal", count=5, p50_ms=2, max_ms=3)
     check = compare(before, after([now])).checks[0]
     assert (check.metric, check.before, check.after, check.improved) == ("p50_ms", 400, 2, True)
+
+
+def test_a_stream_that_is_gone_counts_only_where_the_page_cache_was_watched() -> None:
+    stream = finding("cache.streaming", subject={"tid": None}, rate=3e8, one_pass_pct=100)
+    before = checkpoint(cause="cache_pollution", findings=[stream], chain=[stream.id])
+    result = compare(before, after(MEASURED))
+    assert (result.solved, result.missing) == (None, ["not_measured"])
+    watched = finding("memory.reclaim_stall", polarity="normal", window_pct=0, count=0)
+    result = compare(before, after([*MEASURED, watched]))
+    (check,) = result.checks
+    assert (result.solved, check.kind, check.metric, check.before, check.after) == (
+        True,
+        "cache.streaming",
+        "rate",
+        3e8,
+        None,
+    )
