@@ -402,15 +402,17 @@ static ssize_t many(struct hy_file *file, enum hy_op op, const struct iovec *vec
 		errno = EINVAL;
 		return -1;
 	}
-	/* What the kernel would refuse, or cut, it shall: too many, lengths that overflow, more than one request's most. */
+	/* What the kernel would refuse it shall: too many, lengths that overflow. */
 	for (int i = 0; count <= IOV_MAX && i < count; i++) {
-		if (vectors[i].iov_len > HY_MOST || total > HY_MOST) {
+		if (vectors[i].iov_len > (size_t)SSIZE_MAX - total) {
 			total = 0;
 			break;
 		}
 		total += vectors[i].iov_len;
 	}
-	if (total < file->least || total > HY_MOST)
+	if (total > HY_MOST)
+		total = HY_MOST;
+	if (total < file->least)
 		return plain(file, op, vectors, count, offset, HY_SMALL);
 	return large(file, op, vectors, count, total, offset);
 }

@@ -221,8 +221,11 @@ void hy_mark(struct hy_file *file, uint32_t flags)
 
 int hy_status(const struct hy_file *file, struct hy_status *status)
 {
-	int64_t resident = hy_resident(file->fd, 0, INT64_MAX, NULL);
+	struct stat about;
+	int64_t resident = -1;
 
+	if (!k_fstat(file->fd, &about) && S_ISREG(about.st_mode))
+		resident = hy_resident(file->fd, 0, (uint64_t)about.st_size, NULL);
 	memset(status, 0, sizeof(*status));
 	status->flags = hy_flags(file);
 	status->unsupported_errno = __atomic_load_n(&file->unsupported_errno, __ATOMIC_RELAXED);

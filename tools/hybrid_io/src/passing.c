@@ -18,6 +18,7 @@
 #include "internal.h"
 
 #define LOOK (8ull << 20)	/* bytes between two looks; calls for less cost more than they give */
+#define UNDER_WAY_MOST (32ull << 20)
 #define GIVE_MOST (64ull << 20)	/* given back at one look: far more than came in, and still soon done */
 #define CLOSE_MOST (1ull << 30)
 #define AHEAD (16ull << 20)	/* farther than read-ahead goes: read_ahead_kb is 128 mostly, 8192 where it is raised */
@@ -142,6 +143,19 @@ static void survey(struct hy_file *file, uint64_t from, uint64_t to, uint64_t fi
 		hy_history_survey(file->inode, file->fd, from, to < file_bytes ? to : file_bytes);
 }
 
+/*
+ * Whether a writer is so far ahead of the device that it must wait: with less under way the device would idle (measured:
+ * 691 MB/s with 8 MiB, 924 with 32), with more the limit would be passed by that much.
+ */
+static bool waits(struct hy_file *file, const struct hy_pressure *pressure)
+{
+	uint64_t most = pressure->limit_bytes / 16;
+
+	if (most > UNDER_WAY_MOST)
+		most = UNDER_WAY_MOST;
+	return hy_history_once(file->inode) >= (most > LOOK ? most : LOOK);
+}
+
 static void passed(struct hy_file *file, enum hy_op op, uint64_t start, uint64_t end)
 {
 	struct hy_pressure pressure;
@@ -162,7 +176,7 @@ static void passed(struct hy_file *file, enum hy_op op, uint64_t start, uint64_t
 		/* what was written just now is only begun to be written back, and given back at the next look */
 		if (op == HY_WRITE)
 			k_sync_range(file->fd, (off_t)start, (off_t)(end - start), SYNC_FILE_RANGE_WRITE);
-		if (!give_back(file, GIVE_MOST, op == HY_WRITE ? LOOK : 0))
+		if (!give_back(file, GIVE_MOST, op == HY_WRITE && waits(file, &pressure) ? LOOK : 0))
 			hy_file_each_other(file, give_back_other);
 	}
 	hy_history_note(file->inode, note, start, end - start, (uint64_t)about.st_size, ours);
