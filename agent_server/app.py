@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from whystall.agent_server.calibrating import JOINED, Calibration
+from whystall.agent_server.calibrating import JOINED, Calibration, check_source
 from whystall.agent_server.diagnosing import DiagnoseParams, Diagnosing, Driver
 from whystall.agent_server.engines import Engine
 from whystall.agent_server.pages import judged
@@ -153,6 +153,7 @@ class App:
         elif tool.reads == "stacks" and (source is not None or not observes(tool)):
             recording = await in_thread(lambda: open_samples(tool, params, source))
         elif source is not None:
+            check_source(params)
             recording = await opened(source, profile)
         else:
             recording = await self._observed(tool, params, engine, profile, progress)

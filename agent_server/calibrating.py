@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from whystall.tools.collect import calibration
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.window import Progress
 
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 
 JOINED = frozenset({"profile", calibration.NAME})
 """Collectors that no engine of a window serves: they join a recording afterwards."""
+
+
+def check_source(params: Params) -> None:
+    """`ToolError` (bad_argument) where `params` ask for trials, and a recording is to be judged."""
+    if getattr(params, "calibrate", False):
+        message = "calibrate tries the disk of this host, which need not be that of a recording"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out, or observe on the host in question")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
+from whystall.agent_server.calibrating import check_source
 from whystall.agent_server.engines import Engine
 from whystall.agent_server.investigation.causes import CHECK
 from whystall.agent_server.pages import judged
@@ -339,8 +340,7 @@ def _check_given(params: DiagnoseParams, source: Path | None) -> None:
             message = f"traces name the job: {', '.join([*named, *(['profile'] if params.profile else [])])} cannot"
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out; the slow rank's process is found by itself")
     elif source is not None and params.calibrate:
-        message = "calibrate tries the disk of this host, which need not be that of a recording"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out; record and diagnose on the host in question")
+        check_source(params)
     elif source is not None and named:
         message = f"{named[0]} chooses nothing in a recording, which is of what was recorded"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"leave it out, or record again with --{named[0]}")

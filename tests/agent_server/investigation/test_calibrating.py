@@ -153,10 +153,16 @@ def test_a_disk_that_refuses_leaves_the_diagnosis_as_it_is(live: Any) -> None:
 
 def test_another_hosts_disk_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
-    with App().closing() as app, pytest.raises(ToolError) as refused:
-        anyio.run(lambda: app.diagnose(DiagnoseParams(calibrate=True), source=RECORDED / "checkpoint"))
-    assert refused.value.code is ErrorCode.BAD_ARGUMENT
-    assert "recording" in refused.value.message
+    made, given = RECORDED / "checkpoint", DiagnoseParams(calibrate=True)
+    with App().closing() as app:
+        for ask in (
+            lambda: app.diagnose(given, source=made),
+            lambda: app.run_tool(ADVISE, {"calibrate": True}, source=made),
+        ):
+            with pytest.raises(ToolError) as refused:
+                anyio.run(ask)
+            assert refused.value.code is ErrorCode.BAD_ARGUMENT
+            assert "recording" in refused.value.message
 
 
 def test_no_model_may_have_files_written() -> None:
