@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from whystall.tools.contract.result import ToolResult
     from whystall.tools.hybrid_io.run import Run
 
+_PROGRAMS = 12  # of one run, those that moved most
 _EVENTS = 100_000  # a flood is told as one line
 
 
@@ -121,7 +122,8 @@ def hybrid_text(done: Run, lang: Lang) -> str:
     """A run with hybrid I/O below it: which way requests went and why, by program and in all, and what passed it by."""
     from whystall.prompts.render import render
 
-    return render("hybrid.txt", lang, r=done)
+    most = sorted(done.programs, key=lambda program: -program.bytes("read") - program.bytes("write"))[:_PROGRAMS]
+    return render("hybrid.txt", lang, r=done, programs=most, left=len(done.programs) - len(most))
 
 
 def replay_text(done: Replay, lang: Lang) -> str:
