@@ -7,6 +7,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -79,12 +80,14 @@ def test_background_checkpoint_is_written_by_another_thread(tmp_path: Path) -> N
 
 
 def test_random_in_line_costs_the_step_kernel_cpu_time_before_the_write(tmp_path: Path) -> None:
+    began = time.process_time()
+    os.urandom(5 * 40 * MIB)
+    alone = time.process_time() - began  # of the CPU: others on this machine make the same last longer, and cost no more
     before = os.times().children_system
     log = simulate(tmp_path, "--random-in-line", "--no-fsync", "--every", 1, "--size-mib", 40, "--steps", 5)
     system = os.times().children_system - before
-    drawn = [line["random_s"] for line in log["step"]]
-    assert statistics.median(drawn) > 0.01
-    assert system > 0.3 * sum(drawn)
+    assert statistics.median(line["random_s"] for line in log["step"]) > 0.01
+    assert system > 0.5 * alone
     for line, checkpoint in zip(log["step"], log["checkpoint"], strict=True):
         assert checkpoint["start_mono_ns"] >= line["t_mono_ns"] + (line["compute_s"] + line["random_s"]) * 1e9 - 2000
 
