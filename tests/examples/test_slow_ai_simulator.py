@@ -82,7 +82,7 @@ def test_background_checkpoint_is_written_by_another_thread(tmp_path: Path) -> N
 def test_random_in_line_costs_the_step_kernel_cpu_time_before_the_write(tmp_path: Path) -> None:
     began = time.process_time()
     os.urandom(5 * 40 * MIB)
-    alone = time.process_time() - began  # of the CPU: others on this machine make the same last longer, and cost no more
+    alone = time.process_time() - began  # of the CPU: where others are busy, the same lasts longer and costs no more
     before = os.times().children_system
     log = simulate(tmp_path, "--random-in-line", "--no-fsync", "--every", 1, "--size-mib", 40, "--steps", 5)
     system = os.times().children_system - before
