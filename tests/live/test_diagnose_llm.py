@@ -18,7 +18,7 @@ from slow_disk import SlowDisk
 
 RIGHT = ("confirmed", "sync_checkpoint_write")
 SERVER = SIMULATOR.with_name("model_server.py")
-WINDOW_S = 6.0
+WINDOW_S = 4.5
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def program() -> Iterator[Running]:
     """A training loop that stalls on its checkpoints, from its first one on."""
     with (
         SlowDisk(write_mib_s=60) as disk,
-        Running(SIMULATOR, "--directory", disk.path, wrap=disk.command) as running,
+        Running(SIMULATOR, "--directory", disk.path, "--step-ms", 40, wrap=disk.command) as running,
     ):
         running.until("checkpoint")
         yield running
