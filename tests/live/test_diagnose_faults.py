@@ -189,7 +189,7 @@ def test_a_mild_quota_is_still_told_from_contention(memory: Path) -> None:
         group.limit_cpus(0.8)
         with Running(SIMULATOR, "--directory", memory, "--every", 10**5, wrap=group.command) as program:
             program.until("step")
-            found = diagnose(program)
+            found = diagnose(program, duration=9)
     assert found.cause == "cgroup_cpu_throttling", found.model_dump_json(indent=1)
 
 
