@@ -115,7 +115,8 @@ def sizes_report(all_ways: dict[str, Way], place: Path, rounds: int, sizes: Size
     report.notes += [_crossover(found, op, metric) for op in ("read", "write") for metric in _SHOWN]
     report.notes.append(
         f"{_size(sizes.of_block)} at most, at least 512 blocks or 16 MiB; cgroup of {_size(sizes.limit)}, nobody "
-        f"beside; read-ahead of this disk {_read_ahead(place)}"
+        f"beside; read-ahead of this disk {_read_ahead(place)}; ours with what a process pays once (the shim, its "
+        "cgroup found: 0.2 to 0.5 ms of CPU time, which shows where 16 MiB are moved in 10)"
     )
     return report
 
@@ -152,9 +153,9 @@ def streams_report(
     metrics = (
         ("mb_s", "throughput", "MB/s", 0, False),
         ("cpu_s", "CPU time of the process", "s", 2, True),
-        ("workers_s", "CPU time of the kernel's workers meanwhile", "s", 2, True),
+        ("both_s", "CPU time, with the kernel's workers'", "s", 2, True),
         ("p99_us", "the neighbour's p99", "us", 1, True),
-        ("max_us", "the neighbour's worst read", "us", 0, True),
+        ("p999_us", "the neighbour's p99.9", "us", 1, True),
     )
     for op in ("read", "write"):
         for way in _hybrids(samples):
@@ -164,7 +165,9 @@ def streams_report(
                 base = _BASE[way]
                 goal, met = "", None
                 ratio = samples.ratio(way, name, base) if min(samples.of(base, name)) > 0 else None
-                if metric in ("cpu_s", "p99_us") and ratio is not None:
+                if metric == "both_s" and ratio is not None:
+                    goal, met = "no worse than buffered, within the spread", _no_worse(samples, way, name, base)
+                elif metric == "p999_us" and ratio is not None:
                     goal, met = "better than buffered", _better(ratio)
                 elif not low_is_good:
                     goal, met = "no worse than buffered, within the spread", _faster(samples, way, name, base)
@@ -188,6 +191,7 @@ def streams_report(
         f"{_size(sizes.read)} read once, then a checkpoint of {_size(sizes.write)}; each way in a fresh cgroup",
         "a hit: preadv2 with RWF_NOWAIT gave the whole record; from the disk: read_bytes of /proc/PID/io",
         "memory of a cgroup is reclaimed by the process that needs it: its CPU time shows it; kswapd has no part",
+        "the kernel's workers write back what is dirty, for whoever: beside an idle machine it is for these",
     ]
     return report
 
@@ -226,24 +230,16 @@ def mixed_report(all_ways: dict[str, Way], program: Path, place: Path, rounds: i
             ("wall", "sum of all phases, wall", "s", 2),
             ("cpu", "sum of all phases, CPU time", "s", 2),
             ("p99_us", "the neighbour's p99 over the job", "us", 1),
+            ("p999_us", "the neighbour's p99.9 over the job", "us", 1),
         ):
             ours, peers = _beside(samples, way, metric, unit, digits)
             ratios = {name: samples.ratio(way, metric, name) for name in _peers(samples, way)}
             verdicts = {_better(ratio) for ratio in ratios.values()}
-            met = False if False in verdicts else (None if None in verdicts else True)
-            goal = "better than both" if metric != "p99_us" else "better than buffered"
-            if metric == "p99_us":
-                met = _better(ratios[_BASE[way]])
-            report.rows.append(
-                Row(
-                    f"**{shown}: {way}**",
-                    ours,
-                    peers,
-                    "; ".join(_ratio(ratio, name) for name, ratio in ratios.items()),
-                    goal,
-                    met,
-                )
-            )
+            goal, met = "better than both", False if False in verdicts else (None if None in verdicts else True)
+            if metric in ("p99_us", "p999_us"):  # direct I/O does the neighbour no harm, so that nothing can be better
+                goal, met = _NO_WORSE, _no_worse(samples, way, metric, _better_peer(samples, way, metric))
+            told = "; ".join(_ratio(ratio, name) for name, ratio in ratios.items())
+            report.rows.append(Row(f"**{shown}: {way}**", ours, peers, told, goal, met))
         for metric, shown, unit, scale in (
             ("hit", "the neighbour's hit ratio over the job", "%", 100.0),
             ("workers_s", "CPU time of the kernel's workers meanwhile", "s", 1.0),

@@ -59,8 +59,8 @@ class Sizes:
 
 
 QUICK = Sizes(
-    read=1024 * MIB,
-    write=512 * MIB,
+    read=1536 * MIB,
+    write=768 * MIB,
     shards=768 * MIB,
     checkpoint=256 * MIB,
     of_block=96 * MIB,  # more than what the policy keeps of a small file
@@ -134,9 +134,9 @@ def _per_mib(path: Path, size: int, run: Condition) -> Metrics:
 def streams(ways: Mapping[str, Way], program: Path, place: Path, count: int, sizes: Sizes, block: int = BIG) -> Samples:
     """A one-pass read and a checkpoint beside a neighbour in the same cgroup, each way in a fresh one.
 
-    Metrics by ``read_`` and ``write_``: ``mb_s``, ``cpu_s``, ``workers_s``; of the neighbour meanwhile ``hit`` (share
-    of its reads), ``p99_us``, ``max_us``, ``done`` (reads per s), ``disk_mib`` (what it read from the disk), ``kept``
-    (share of the hot set that is cached afterwards).
+    Metrics by ``read_`` and ``write_``: ``mb_s``, ``cpu_s``, ``workers_s``, ``both_s`` (the two); of the neighbour
+    meanwhile ``hit`` (share of its reads), ``p99_us``, ``p999_us``, ``max_us``, ``done`` (reads per s), ``disk_mib``
+    (what it read from the disk), ``kept`` (share of the hot set that is cached afterwards).
     """
     source, out, hot = place / "source", place / "out", place / "hot"
     make_file(source, sizes.read)
@@ -159,6 +159,7 @@ def streams(ways: Mapping[str, Way], program: Path, place: Path, count: int, siz
                     "mb_s": size / 1e6 / account["wall_ns"] * 1e9,
                     "cpu_s": account["cpu_ns"] / 1e9,
                     "workers_s": workers_s,
+                    "both_s": account["cpu_ns"] / 1e9 + workers_s,
                     **_of_neighbour(neighbour),
                     "kept": resident(hot) / sizes.hot,
                 }
@@ -184,6 +185,7 @@ def _of_neighbour(neighbour: Neighbour) -> Metrics:
     return {
         "hit": seen["hits"] / max(1, seen["calls"]),
         "p99_us": seen["p99_ns"] / 1e3,
+        "p999_us": seen["p999_ns"] / 1e3,
         "max_us": seen["max_ns"] / 1e3,
         "done": seen["calls"] / seen["wall_ns"] * 1e9,
         "disk_mib": seen["read_bytes"] / MIB,
