@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from whystall.tools.hybrid_io.report import REST, Programs, read_folder
+from whystall.tools.hybrid_io.report import REST, REST_BYTES, Programs, read_folder
 from whystall.tools.hybrid_io.run import Options, environment, library
 
 EAGER = Options(read_direct=4096, write_direct=4096, pressure_direct=4096, keep_file=1)
@@ -46,7 +46,7 @@ def shimmed(command: Sequence[str], folder: Path, options: Options = EAGER, **va
     """The same with the shim; its counters are read at the end."""
     counters = folder / "counters"
     counters.mkdir()
-    (counters / REST).touch()
+    (counters / REST).write_bytes(bytes(REST_BYTES))
     env = environment(library(), options, counters, {**os.environ, **variables})
     done = subprocess.run(command, capture_output=True, cwd=folder, env=env, timeout=120)
     programs, others = read_folder(counters)

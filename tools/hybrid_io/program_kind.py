@@ -35,6 +35,16 @@ def kind_of_program(path: str, depth: int = 0) -> str:
     return _kind_of_elf(head)
 
 
+def is_text(path: str) -> bool:
+    """Whether a file could be a script: shells look for a NUL in its first line, too."""
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(_HEAD)
+    except OSError:
+        return False
+    return b"\0" not in line and not line.startswith((b"\x7fELF", b"#!"))
+
+
 def _kind_of_elf(head: bytes) -> str:
     ident, _type, machine, _version, _entry, parts, *_rest, count, _size, _sections, _names = _ELF.unpack_from(head)
     if ident[4] != _CLASS_64 or machine != _own_machine():

@@ -21,6 +21,9 @@ _ENGINE_TAIL = struct.Struct("=7Q")
 _SHIM_HEAD = struct.Struct("=QII9Q")
 _STRIPES = 16
 _ALIGN = 64
+_FIRST = -(-_SHIM_HEAD.size // _ALIGN) * _ALIGN
+REST_BYTES = _PAGE + _FIRST + _STRIPES * (-(-16 * len(OPS) * len(REASONS) // _ALIGN) * _ALIGN)
+"""How long a file of counters is."""
 
 
 @dataclass
@@ -147,9 +150,8 @@ def _shim(data: bytes) -> Programs | None:
         uncovered=uncovered,
         passed_bytes=dict(zip(OPS, (read, written), strict=True)) if known else None,
     )
-    first = -(-_SHIM_HEAD.size // _ALIGN) * _ALIGN
     for number in range(_STRIPES):
-        _add_counts(program, data, _PAGE + first + number * stripe)
+        _add_counts(program, data, _PAGE + _FIRST + number * stripe)
     return program
 
 

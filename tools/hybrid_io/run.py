@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from whystall.tools.hybrid_io import build
+from whystall.tools.hybrid_io.counter_folder import counter_folder
 from whystall.tools.hybrid_io.layout import MODES, OPS
-from whystall.tools.hybrid_io.program_kind import kind_of_program
-from whystall.tools.hybrid_io.report import REST, Programs, read_folder
+from whystall.tools.hybrid_io.program_kind import is_text, kind_of_program
+from whystall.tools.hybrid_io.report import Programs, read_folder
 
 LIBRARY = "libwhystall_hybrid_preload.so"
 
@@ -76,7 +77,8 @@ class Run:
 
     `programs`: those that made large requests, each; `others`: all other programs together; `total`: both together,
     with what passed the shim by where the kernel told (None where not). `kind`: ``static``, ``setuid``, ``other_libc``
-    or ``other_machine`` where the program could not be given the shim, else empty.
+    or ``other_machine`` where the program could not be given the shim, else empty. `counted`: False where there was no
+    room for counters, neither in /dev/shm nor in the temporary directory; the program ran as it would have with them.
     """
 
     command: list[str]
@@ -87,6 +89,7 @@ class Run:
     programs: list[Programs] = field(default_factory=list)
     others: Programs = field(default_factory=Programs)
     total: Programs = field(default_factory=Programs)
+    counted: bool = True
 
 
 def library() -> Path:
@@ -97,7 +100,7 @@ def library() -> Path:
     return path
 
 
-def environment(shim: Path, options: Options, folder: Path, base: dict[str, str]) -> dict[str, str]:
+def environment(shim: Path, options: Options, folder: Path | None, base: dict[str, str]) -> dict[str, str]:
     """`base` with the shim before whatever else is preloaded.
 
     Programs with AddressSanitizer refuse to start with anything before its library, unless they are told not to look.
@@ -111,7 +114,7 @@ def environment(shim: Path, options: Options, folder: Path, base: dict[str, str]
         "LD_PRELOAD": preload,
         "ASAN_OPTIONS": asan,
         "WHYSTALL_HYBRID_POLICY": options.text(),
-        "WHYSTALL_HYBRID_COUNTERS": str(folder),
+        "WHYSTALL_HYBRID_COUNTERS": str(folder) if folder else "",
     }
 
 
@@ -124,35 +127,31 @@ def run(command: Sequence[str], options: Options, base: dict[str, str] | None = 
     path = _found(command[0], base)
     kind = kind_of_program(path)
     shim = library()
-    memory = Path("/dev/shm")  # noqa: S108  in a folder of our own, not on a disk that is being measured
-    where = memory if os.access(memory, os.W_OK | os.X_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="whystall-hybrid-", dir=where))
-    try:
-        (folder / REST).touch(mode=0o600)
+    with counter_folder() as folder:
         shim = _nameable(shim, folder)
         before, began = _of_children(), time.monotonic()
         # a loader that is not ours would refuse the program for the sake of the shim
         variables = base if kind in ("other_libc", "other_machine") else environment(shim, options, folder, base)
         status, signum = _run(path, command, variables)
         seconds, after = time.monotonic() - began, _of_children()
-        programs, others = read_folder(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        programs, others = read_folder(folder) if folder else ([], Programs(programs=0))
     total = Programs(programs=0)
     for part in (*programs, others):
         total.add(part)
-    if before is not None and after is not None:
+    if folder and before is not None and after is not None:
         moved = {operation: after[operation] - before[operation] for operation in OPS}
         total.passed_bytes = {operation: max(0, moved[operation] - total.bytes(operation)) for operation in OPS}
-    return Run(list(command), status, signum, seconds, kind, programs, others, total)
+    return Run(list(command), status, signum, seconds, kind, programs, others, total, counted=folder is not None)
 
 
-def _nameable(shim: Path, folder: Path) -> Path:
+def _nameable(shim: Path, folder: Path | None) -> Path:
     """`shim` by a path that LD_PRELOAD can hold, where blanks and colons separate (ld.so(8)): else a link in `folder`,
     which is gone after the run. What a program that outlives it starts then has no shim, and ld.so says so.
     """
-    if not {" ", ":"} & set(str(shim)):
+    if not {" ", ":", "$"} & set(str(shim)):  # $LIB and such would be put in place
         return shim
+    if folder is None:
+        raise CannotRun(f"{shim} is no path that LD_PRELOAD can hold, and there is no room for a link to it", NOT_RUN)
     link = folder / LIBRARY
     link.symlink_to(shim)
     return link
@@ -162,8 +161,9 @@ def _found(name: str, base: dict[str, str]) -> str:
     path = shutil.which(name, path=base.get("PATH"))
     if path is not None:
         return path
-    if os.path.dirname(name) and os.path.exists(name):
-        raise CannotRun(f"{name} cannot be run", NOT_RUN)
+    if os.path.dirname(name) and os.path.lexists(name):
+        why = "it is a directory" if os.path.isdir(name) else "it is not executable for this user"
+        raise CannotRun(f"{name} cannot be run: {why}", NOT_RUN)
     raise CannotRun(f"there is no program {name}", NOT_FOUND)
 
 
@@ -176,7 +176,14 @@ def _run(path: str, command: Sequence[str], variables: dict[str, str]) -> tuple[
         # Python ignores these two; a program expects them as the kernel gives them.
         restored = (signal.SIGPIPE, signal.SIGXFSZ)
         try:
-            pid = os.posix_spawn(path, list(command), variables, setsigmask=before, setsigdef=restored)
+            try:
+                pid = os.posix_spawn(path, list(command), variables, setsigmask=before, setsigdef=restored)
+            except OSError as error:
+                if error.errno != errno.ENOEXEC or not is_text(path):
+                    raise
+                # a script that names no interpreter: the shell's, as execvp(3), env(1) and shells have it
+                words = ["/bin/sh", path, *command[1:]]
+                pid = os.posix_spawn(words[0], words, variables, setsigmask=before, setsigdef=restored)
         except OSError as error:
             raise CannotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUN) from None
         return _wait(pid, waited)

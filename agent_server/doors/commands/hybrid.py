@@ -36,11 +36,11 @@ def hybrid_run(
     ] = "auto",
     read_direct: Annotated[
         Optional[str],  # noqa: UP045  typer reads this at run time, also on Python 3.10
-        typer.Option("--read-direct", metavar="SIZE", help="reads from this size on go direct (like 2m; default 2m)"),
+        typer.Option("--read-direct", metavar="SIZE", help="reads from this size on go direct (like 2m; default 1m)"),
     ] = None,
     write_direct: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--write-direct", metavar="SIZE", help="writes from this size on go direct (default 2m)"),
+        typer.Option("--write-direct", metavar="SIZE", help="writes from this size on go direct (default 512k)"),
     ] = None,
     pressure_direct: Annotated[
         Optional[str],  # noqa: UP045
@@ -133,6 +133,7 @@ def as_object(done: Run) -> dict[str, Any]:
         "signal": done.signal,
         "seconds": round(done.seconds, 6),
         "kind": done.kind,
+        "counted": done.counted,
         "programs": [_program(program) for program in done.programs],
         "others": _program(done.others),
         "total": _program(done.total),

@@ -45,6 +45,35 @@ __attribute__((constructor)) static void start(void)
 	errno = before;
 }
 
+/*
+ * Every block is there before it is mapped: a mapped hole that cannot be filled (a container's /dev/shm of 64 MiB, full)
+ * is SIGBUS, and growth beyond RLIMIT_FSIZE is SIGXFSZ. File systems without fallocate() get zeros.
+ */
+bool hy_counters_room(int fd, size_t bytes)
+{
+	static const char zeros[4096];
+	struct stat about;
+
+	if (k_fstat(fd, &about))
+		return false;
+	size_t at = (size_t)about.st_size;
+
+	if (at < bytes && k_largest_file() < bytes)
+		return false;
+	if (at >= bytes || !k_fallocate(fd, (off_t)at, (off_t)(bytes - at)))
+		return true;
+	if (errno != EOPNOTSUPP && errno != ENOSYS)
+		return false;
+	while (at < bytes) {
+		ssize_t got = k_pwrite(fd, zeros, bytes - at < sizeof(zeros) ? bytes - at : sizeof(zeros), (off_t)at);
+
+		if (got <= 0)
+			return false;
+		at += (size_t)got;
+	}
+	return true;
+}
+
 int hy_counters_share(const char *path)
 {
 	struct hy_counters *shared, *before = hy_counters();
@@ -52,7 +81,7 @@ int hy_counters_share(const char *path)
 
 	if (fd < 0)
 		return -1;
-	if (k_ftruncate(fd, sizeof(*shared)))
+	if (!hy_counters_room(fd, sizeof(*shared)))
 		shared = MAP_FAILED;
 	else
 		shared = k_mmap(sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

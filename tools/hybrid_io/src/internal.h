@@ -121,6 +121,9 @@ bool hy_passing_before(struct hy_file *file, uint64_t offset, uint64_t bytes);
 void hy_passing_stream(struct hy_file *file, uint64_t offset, uint64_t bytes, uint64_t file_bytes);
 void hy_passing_close(struct hy_file *file);
 
+/* counters.c: makes a file `bytes` long, with room for all of it; false: there is none */
+bool hy_counters_room(int fd, size_t bytes);
+
 /* residency.c */
 int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes, uint64_t *unclean);	/* -1: not known */
 

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -76,6 +77,24 @@ static inline off_t k_lseek(int fd, off_t offset, int whence)
 static inline int k_ftruncate(int fd, off_t bytes)
 {
 	return (int)syscall(SYS_ftruncate, fd, bytes);
+}
+
+static inline int k_fallocate(int fd, off_t offset, off_t bytes)
+{
+	return (int)syscall(SYS_fallocate, fd, 0, offset, bytes);
+}
+
+static inline int k_unlink(const char *path)
+{
+	return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+/* The most that this process may let a file grow to. */
+static inline uint64_t k_largest_file(void)
+{
+	struct { uint64_t now, most; } limit;	/* of the kernel, whatever libc's rlim_t is */
+
+	return syscall(SYS_prlimit64, 0, RLIMIT_FSIZE, NULL, &limit) ? UINT64_MAX : limit.now;
 }
 
 static inline int k_fsync(int fd)

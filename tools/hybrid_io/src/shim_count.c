@@ -2,6 +2,7 @@
 /* What the shim counts, in private memory or behind the engine's counters in a file mapped shared. */
 #include <string.h>
 
+#include "internal.h"
 #include "shim.h"
 
 #include <sys/resource.h>
@@ -78,22 +79,23 @@ static char *put_number(char *at, uint64_t number)
 	return at;
 }
 
-static struct shim_counters *map_shared(const char *path)
+static struct shim_counters *map_shared(const char *path, int flags)
 {
 	struct shim_counters *shared = MAP_FAILED;
-	struct stat about;
-	int fd = k_open(path, O_RDWR | O_CLOEXEC, 0);
+	int fd = k_open(path, O_RDWR | O_CLOEXEC | flags, 0600);
 
 	if (fd < 0)
 		return MAP_FAILED;
-	if (!k_fstat(fd, &about) && (about.st_size >= (off_t)(SHIM_PAGE + sizeof(*shared)) ||
-				     !k_ftruncate(fd, SHIM_PAGE + sizeof(*shared))))
+	if (hy_counters_room(fd, SHIM_PAGE + sizeof(*shared)))
 		shared = k_mmap(sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, SHIM_PAGE);
 	k_close(fd);
 	return shared;
 }
 
-/* A file for this program, FOLDER/PID-NANOSECONDS, made with its first large request: most programs make none. */
+/*
+ * A file for this program, FOLDER/PID-NANOSECONDS, made with its first large request: most programs make none. Without
+ * room for one it counts in its own memory, and with all others at its end.
+ */
 void shim_count_share(void)
 {
 	char path[sizeof(shim.folder) + 64], *at = path + strlen(shim.folder);
@@ -106,12 +108,14 @@ void shim_count_share(void)
 	at = put_number(at, (uint64_t)shim.pid);
 	*at++ = '-';
 	*put_number(at, hy_counters()->start_ns) = '\0';
-	if (!hy_counters_share(path)) {
-		shared = map_shared(path);
-		if (shared != MAP_FAILED) {
-			memcpy(shared, shim_counters, sizeof(*shared));
-			__atomic_store_n(&shim_counters, shared, __ATOMIC_RELEASE);
-		}
+	shared = map_shared(path, O_CREAT | O_EXCL);
+	if (shared != MAP_FAILED && !hy_counters_share(path)) {
+		memcpy(shared, shim_counters, sizeof(*shared));
+		__atomic_store_n(&shim_counters, shared, __ATOMIC_RELEASE);
+	} else {
+		if (shared != MAP_FAILED)
+			k_munmap(shared, sizeof(*shared));
+		k_unlink(path);
 	}
 	errno = saved;
 }
@@ -143,7 +147,7 @@ static void fold(void)
 
 	strcpy(path, shim.folder);
 	strcat(path, "/rest");
-	rest = map_shared(path);
+	rest = map_shared(path, 0);
 	if (rest == MAP_FAILED)
 		return;
 	rest->magic = own.magic;
@@ -160,6 +164,17 @@ static void fold(void)
 				add(&to->bytes, bytes);
 				before[op] += bytes;	/* told */
 			}
+		}
+	}
+	for (int op = 0; op < HY_OPS; op++) {	/* of the engine: of a program that got no file of its own */
+		for (int reason = 0; reason < HY_REASONS; reason++) {
+			struct hy_count *from = &hy_counters()->by[op][reason];
+			struct hy_count *to = &rest->stripes[0].by[op][reason];
+			uint64_t bytes = taken(&from->bytes);
+
+			add(&to->requests, taken(&from->requests));
+			add(&to->bytes, bytes);
+			before[op] += bytes;
 		}
 	}
 	add(&rest->passed[HY_READ], taken(&own.passed[HY_READ]));
@@ -190,11 +205,11 @@ void shim_count_final(void)
 					seen += counters->stripes[stripe].by[op][reason].bytes;
 			}
 			counters->passed[op] = now[op] > seen ? now[op] - seen : 0;
-			if (shim.pending)
+			if (counters == &own)
 				before[op] += counters->passed[op];	/* told: it may not be the end yet */
 		}
 		counters->known = 1;
 	}
-	if (shim.pending && counters == &own)
+	if (counters == &own && shim.folder[0])
 		fold();
 }

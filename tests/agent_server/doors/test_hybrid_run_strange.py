@@ -1,0 +1,150 @@
+"""``whystall hybrid-run`` where there is no room, no interpreter, no right, or nobody left to clean up."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from warm_command import COMMAND
+
+from whystall.tools.hybrid_io import build, counter_folder, run
+from whystall.tools.hybrid_io.policy import Policy
+from whystall.tools.hybrid_io.report import REST
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shim() -> None:
+    try:
+        run.library()
+    except build.BuildError as error:
+        pytest.skip(str(error))
+
+
+def copying(folder: Path) -> list[str]:
+    (folder / "data").write_bytes(os.urandom(8 * MIB))
+    return ["dd", "bs=4M", "status=none", f"if={folder}/data", "of=/dev/null"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="an own /dev/shm needs root")
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_full_dev_shm_kills_nobody(env: dict[str, str], tmp_path: Path, when: str) -> None:
+    """Containers have 64 MiB of it, which data loaders fill: a counter that cannot be backed must not be SIGBUS."""
+    fill = "dd if=/dev/zero of=/dev/shm/fill bs=4k status=none 2>/dev/null"
+    mount = "mount -t tmpfs -o size=128k tmpfs /dev/shm"
+    copy = " ".join(copying(tmp_path))
+    if when == "before":
+        script = f"{mount}; {fill}; exec {COMMAND} hybrid-run -- {copy}"
+    else:
+        script = f"{mount}; exec {COMMAND} hybrid-run -- sh -c '{fill}; {copy}; exit $?'"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"read 8(\.\d+)? MiB in", done.stderr), "and it is counted all the same"
+
+
+@pytest.mark.parametrize("kib", [4, 24])
+def test_a_limit_on_the_size_of_files_kills_nobody(env: dict[str, str], tmp_path: Path, kib: int) -> None:
+    """The counters' file must not grow beyond RLIMIT_FSIZE: that would be SIGXFSZ for the program."""
+    limit = (kib << 10, kib << 10)
+    done = subprocess.run(
+        [COMMAND, "hybrid-run", "--", *copying(tmp_path)],
+        env=env,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("not counted" in done.stderr) is (kib == 4)
+
+
+@pytest.mark.parametrize("text", ["echo from $0 $1; exit 5\n", ""])
+def test_a_script_without_an_interpreter_is_the_shells(whystall: Run, tmp_path: Path, text: str) -> None:
+    """As with env(1), nohup(1) and every shell."""
+    script = tmp_path / "script"
+    script.write_text(text)
+    script.chmod(0o755)
+    done = whystall("hybrid-run", "--quiet", "--", str(script), "one")
+    assert (done.returncode, done.stdout) == ((5, f"from {script} one\n") if text else (0, ""))
+
+
+@pytest.mark.parametrize(("mode", "why"), [(0o644, "not executable"), (None, "a directory")])
+def test_why_it_cannot_be_run(whystall: Run, tmp_path: Path, mode: int | None, why: str) -> None:
+    path = tmp_path / "thing"
+    if mode is None:
+        path.mkdir()
+    else:
+        path.write_text("#!/bin/sh\n")
+        path.chmod(mode)
+    done = whystall("hybrid-run", str(path))
+    assert done.returncode == 126
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_help_tells_the_defaults(whystall: Run) -> None:
+    text = " ".join(whystall("hybrid-run", "--help").stdout.split())
+    told = Policy()
+    for size in (told.read_direct_bytes, told.write_direct_bytes, told.pressure_direct_bytes, told.keep_file_bytes):
+        assert f"default {size >> 20}m)" in text or f"default {size >> 10}k)" in text
+    assert f"(default {told.limit_share:g})" in text
+
+
+@pytest.fixture
+def left_over() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=counter_folder.PREFIX, dir="/dev/shm"))
+    (folder / REST).touch()
+    (folder / "17-1").write_bytes(bytes(20))
+    old = time.time() - 3600
+    os.utime(folder, (old, old))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_what_a_killed_run_left_is_swept_by_the_next(whystall: Run, left_over: Path) -> None:
+    assert whystall("hybrid-run", "--quiet", "true").returncode == 0
+    assert not left_over.exists()
+
+
+def test_what_is_in_use_is_not_swept(whystall: Run, left_over: Path) -> None:
+    with open(left_over / REST, "rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert whystall("hybrid-run", "--quiet", "true").returncode == 0
+        assert (left_over / "17-1").exists()
+
+
+def test_a_link_with_such_a_name_is_not_followed(whystall: Run, tmp_path: Path) -> None:
+    (tmp_path / REST).touch()
+    link = Path(tempfile.mktemp(prefix=counter_folder.PREFIX, dir="/dev/shm"))
+    link.symlink_to(tmp_path)
+    try:
+        old = time.time() - 3600
+        os.utime(link, (old, old), follow_symlinks=False)
+        assert whystall("hybrid-run", "--quiet", "true").returncode == 0
+        assert (tmp_path / REST).exists()
+    finally:
+        link.unlink()
+
+
+def test_an_option_of_the_program_is_not_ours(whystall: Run) -> None:
+    done = whystall("hybrid-run", "--", "no-such-program", "--json")
+    assert done.returncode == 127
+    assert done.stdout == ""
+
+
+def test_an_argument_that_is_no_text(env: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "summary"
+    words = [b"hybrid-run", b"--json", b"-o", os.fsencode(out), b"--", b"true", b"\xff"]
+    done = subprocess.run([COMMAND, *words], env=env, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert out.read_text("ascii")
