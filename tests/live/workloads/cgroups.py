@@ -1,96 +1,12 @@
-"""Cgroups made for a test and removed after it: a CPU quota, a memory limit.
-
-Uses the v1 hierarchy of a controller where it is mounted, else v2.  Names carry the maker's process id.
-"""
+"""The examples' cgroups, where the programs of this folder find them: they start by themselves."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import os
-import signal
-import time
+import sys
 from pathlib import Path
-from types import TracebackType
 
-PERIOD_US = 100_000
-_counter = itertools.count()
+sys.path.append(str(Path(__file__).resolve().parents[3] / "examples"))
 
+from _cgroups import PERIOD_US, Cgroup
 
-class Cgroup:
-    """One cgroup of ``controller`` ("cpu" or "memory"); leaving the context ends its processes and it."""
-
-    def __init__(self, controller: str) -> None:
-        self.legacy, root = _hierarchy(controller)
-        if not self.legacy:
-            (root / "cgroup.subtree_control").write_text(f"+{controller}")
-        self.path = root / f"whystall-test-{os.getpid()}-{next(_counter)}"
-        self.path.mkdir()
-
-    @property
-    def name(self) -> str:
-        """The cgroup's path inside its hierarchy, as /proc/PID/cgroup shows it."""
-        return f"/{self.path.name}"
-
-    def enroll(self, pid: int) -> None:
-        """Move a process (all its threads, and children made later) here."""
-        (self.path / "cgroup.procs").write_text(str(pid))
-
-    def command(self, argv: list[str]) -> list[str]:
-        """The command line that runs ``argv`` inside from its first instruction."""
-        return ["/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(self.path / "cgroup.procs"), *argv]
-
-    def limit_cpus(self, cpus: float, period_us: int = PERIOD_US) -> None:
-        """Allow so many CPUs' worth of time in every period."""
-        quota = int(cpus * period_us)
-        if self.legacy:
-            (self.path / "cpu.cfs_period_us").write_text(str(period_us))
-            (self.path / "cpu.cfs_quota_us").write_text(str(quota))
-        else:
-            (self.path / "cpu.max").write_text(f"{quota} {period_us}")
-
-    def limit_memory(self, size: int) -> None:
-        """Allow so many bytes of memory, page cache included."""
-        (self.path / ("memory.limit_in_bytes" if self.legacy else "memory.max")).write_text(str(size))
-
-    def stat(self, file: str) -> dict[str, int]:
-        """A file of "key value" lines, such as cpu.stat or memory.stat."""
-        pairs = (line.split() for line in (self.path / file).read_text().splitlines())
-        return {key: int(value) for key, value in pairs}
-
-    def __enter__(self) -> Cgroup:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        deadline = time.monotonic() + 10
-        while True:
-            for pid in map(int, (self.path / "cgroup.procs").read_text().split()):
-                if pid == os.getpid():
-                    (self.path.parent / "cgroup.procs").write_text(str(pid))
-                else:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-            try:
-                self.path.rmdir()
-                return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(0.02)
-
-
-def _hierarchy(controller: str) -> tuple[bool, Path]:
-    """Whether the controller is a v1 one, and where it is mounted; raises RuntimeError if nowhere."""
-    unified = None
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        path, (kind, _, options) = Path(left.split()[4]), right.split()[:3]
-        if kind == "cgroup" and controller in options.split(","):
-            return True, path
-        if kind == "cgroup2" and controller in (path / "cgroup.controllers").read_text().split():
-            unified = path
-    if unified is None:
-        raise RuntimeError(f"no cgroup controller {controller!r} is mounted")
-    return False, unified
+__all__ = ["PERIOD_US", "Cgroup"]

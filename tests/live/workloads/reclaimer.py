@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from pathlib import Path
 
 from cgroups import Cgroup
 from workload import Workload
@@ -40,15 +39,7 @@ def main() -> None:
             with work.act("pass", number=number, bytes=options.file_mib * MIB):
                 for offset in range(0, options.file_mib * MIB, MIB):
                     os.pread(file.fileno(), MIB, offset)
-        work.emit("end", **counters(group))
-
-
-def counters(group: Cgroup) -> dict[str, int]:
-    """How often the limit was hit, and the file pages that had to be read again where the kernel says so."""
-    failures = Path(group.path / "memory.failcnt")
-    hit = int(failures.read_text()) if group.legacy else group.stat("memory.events")["max"]
-    refaults = group.stat("memory.stat").get("workingset_refault_file", -1)
-    return {"limit_hits": hit, "refaults": refaults}
+        work.emit("end", **group.counters())
 
 
 if __name__ == "__main__":

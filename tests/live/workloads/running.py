@@ -17,14 +17,15 @@ from types import TracebackType
 from typing import Any
 
 HERE = Path(__file__).parent
-SIMULATOR = HERE.parents[2] / "examples" / "slow_ai_simulator.py"
+EXAMPLES = HERE.parents[2] / "examples"
+SIMULATOR = EXAMPLES / "slow_ai_simulator.py"
 Event = dict[str, Any]
 
 
 class Running:
     """A program under observation; leaving the context stops it.
 
-    ``program`` is a file name beside this one, or a path.  ``wrap`` turns the command line into
+    ``program`` is a file name beside this one or among the examples, or a path.  ``wrap`` turns the command line into
     another, such as ``SlowDisk.command`` or ``Cgroup.command``.  With ``wait`` it stays before its
     work until ``go``.
     """
@@ -36,7 +37,7 @@ class Running:
         wait: bool = False,
         wrap: Callable[[list[str]], Sequence[str]] = list,
     ) -> None:
-        path = HERE / program if isinstance(program, str) else program
+        path = next(place / program for place in (HERE, EXAMPLES) if (place / program).exists())
         argv = [sys.executable, str(path), *map(str, arguments), *(["--wait"] if wait else [])]
         self.process = subprocess.Popen(wrap(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.events: list[Event] = []

@@ -24,9 +24,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cgroups import Cgroup
-from reclaimer import counters
-from workload import Workload
+from _cgroups import Cgroup
+from _workload import Workload
 
 MIB = 1 << 20
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
@@ -154,7 +153,7 @@ def main() -> None:
         if child:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        work.emit("end", **counters(group))
+        work.emit("end", **group.counters())
 
 
 def place(parent: str, name: str, stack: contextlib.ExitStack, *, fixed: bool) -> Path:
