@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from whystall.tools.collect import calibration
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.host.hybrid_io_advise import worth_trying
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.window import Progress
 
@@ -41,5 +42,5 @@ class Calibration:
 
     async def joined(self, recording: Recording, progress: Progress | None) -> Recording:
         """A copy of `recording` that holds the trials too; they take some seconds, and their file is gone then."""
-        asked = self.named or calibration.observed(recording)
+        asked = self.named or calibration.observed(recording, worth_trying(recording))
         return calibration.joined(recording, await calibration.calibrate(asked, progress))

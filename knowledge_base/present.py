@@ -110,12 +110,16 @@ def _tables(result: ToolResult[Any], budget: int) -> list[Safe]:
 
 def diagnosis_text(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang) -> str:
     """A diagnosis: verdict, who, where and how long, evidence, what was ruled out and by what, what could
-    not be seen, similar incidents, fixes, and how to verify.
+    not be seen, similar incidents, fixes, and how to verify. Where that is too long, less of what was ruled out.
     """
     view = _View("txt", lang)
     context = view.diagnosis(diagnosis, causes, _EVIDENCE)
-    text, end = (render(name, lang, **context) for name in ("diagnosis.txt", "diagnosis_end.txt"))
-    end = f"\n{end}"
+    end = "\n" + render("diagnosis_end.txt", lang, **context)
+    over = len(text := render("diagnosis.txt", lang, **context)) + len(end) - TEXT_LIMIT
+    if over > 0:
+        ruled: list[Safe] = context["ruled_out"]
+        kept, left = fit(ruled, sum(len(line) + 1 for line in ruled) - over - 100)
+        text = render("diagnosis.txt", lang, **{**context, "ruled_out": kept, "ruled_out_left": left})
     if len(text) + len(end) <= TEXT_LIMIT:
         return text + end
     lines = [Safe(line) for line in text.splitlines()]
@@ -218,6 +222,7 @@ class _View:
             "evidence_left": left,
             "chain": [Safe(_tag(by_id[i]) + self._say.lead(by_id[i])) for i in d.chain if i in by_id],
             "ruled_out": [self._ruled_out(a, causes, by_id, told) for a in state(CauseState.RULED_OUT)],
+            "ruled_out_left": 0,
             "rivals": [self._title(a.cause, causes) for a in state(CauseState.SUPPORTED) if a.cause != d.cause],
             "not_examined": [self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)],
             "blind": self.blind(d.coverage),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from making import checkpoint
 
@@ -75,6 +77,21 @@ def test_what_follows_a_long_text_is_there_however_long_it_is() -> None:
     text = diagnosis_text(found.model_copy(update={"coverage": [cover], "ticket": "7"}), CAUSES, "en")
     assert len(text) <= TEXT_LIMIT
     assert text.index("more left out") < text.index("12,345") < text.index(found.id) < text.index("Ticket: 7")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_what_was_ruled_out_leaves_room_for_what_to_do(lang: Lang) -> None:
+    """Many causes ruled out, at length, push neither the remedies nor how to verify out of the text."""
+    found = reasoned(story=[])
+    others = [
+        Assessment(cause=id, state=CauseState.RULED_OUT, by=["t" * 200] * 3) for id in CAUSES if id != found.cause
+    ]
+    text = diagnosis_text(found.model_copy(update={"assessments": [*found.assessments, *others]}), CAUSES, lang)
+    assert len(text) <= TEXT_LIMIT
+    chosen = CAUSES[found.cause or ""]
+    assert all(remedy.text.get(lang) in text for remedy in chosen.remedies[:1])
+    assert chosen.verify.get(lang) in text
+    assert re.search(r"\d+ more left out|另有 \d+ 条未列出", text)
 
 
 def test_a_finding_is_told_in_full_once_and_then_in_short() -> None:

@@ -24,6 +24,7 @@ from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Culprit, Diagnosis, Verdict
 from whystall.knowledge_base.present import diagnosis_text
 from whystall.knowledge_base.tickets.drafting import ticket_markdown
+from whystall.tools.collect.calibration import place_of
 from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.params import TargetParams
 
@@ -73,6 +74,16 @@ def step_ms(program: Running) -> float:
     return 1e3 * statistics.median(line["latency_s"] for line in program.of("step")[3:])
 
 
+def filesystem(directory: Path) -> str:
+    """Its type, as the kernel names it."""
+    return place_of(str(directory)).fstype
+
+
+def streamed(steps: list[dict[str, Any]]) -> float:
+    """Bytes per second that the job has streamed in `steps`, as it says."""
+    return float(sum(s["streamed_bytes"] for s in steps) / sum(s["latency_s"] for s in steps))
+
+
 def accused(found: Diagnosis, cause: str) -> Culprit:
     """The culprit of a diagnosis that names `cause`; a machine that is busy with other things may take its share of
     the time, and of the events.
@@ -87,7 +98,7 @@ def accused(found: Diagnosis, cause: str) -> Culprit:
 def test_a_stream_is_found_cured_by_hybrid_io_and_gone_when_looked_at_again(disk: SlowDisk, shards: Path) -> None:
     with job(disk, shards) as program:
         program.until("step", 3)
-        found = diagnose(program, ticket=True)
+        found = diagnose(program, ticket=True, calibrate=True)
         seen = program.of("step")[3:]
         slow_ms, hot_pct = step_ms(program), 100 * sum(s["hot_s"] for s in seen) / sum(s["latency_s"] for s in seen)
         hot, pid = program.start["hot"], program.start["pid"]
@@ -113,6 +124,13 @@ def test_a_stream_is_found_cured_by_hybrid_io_and_gone_when_looked_at_again(disk
     assert {"file.slow_read", "cache.thrash", "cache.streaming"} <= checked.keys()
     assert all(check.after is None or check.after <= check.before / 2 for check in checked.values())
     assert "solved" in page
+    gain = page.split("## What it would bring, as tried on this host")[1].split("\n## ")[0]
+    assert f"{program.start['shards_in']}/shard_*.bin" in gain
+    assert "tried here: " in gain  # and how many times the bytes and the CPU time, with bounds
+    (advice,) = [f for f in found.findings if f.kind == "io.advice" and f.polarity is Polarity.ABNORMAL]
+    assert (advice.subject.pid, advice.attributes["filesystem"]) == (pid, filesystem(shards))
+    assert 0 < advice.metrics["low_ratio"] <= advice.metrics["ratio"] <= advice.metrics["high_ratio"]
+    assert advice.metrics["spared_rate"] == pytest.approx(streamed(seen), rel=0.3)
 
 
 def test_a_neighbour_that_streams_is_named_with_its_files(disk: SlowDisk, shards: Path) -> None:

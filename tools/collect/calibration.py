@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ import anyio
 import polars as pl
 
 from whystall.tools.collect import proc_parse as parse
-from whystall.tools.collect.calibration_child import MIB, READ_ROUNDS, Plan
+from whystall.tools.collect.calibration_child import FILE, LEAST_FILE, MIB, READ_ROUNDS, Plan
 from whystall.tools.collect.proc_cgroup import Hierarchies, read_limits
 from whystall.tools.collect.tables import CALIBRATION
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -36,12 +37,14 @@ SECONDS = 8.0
 """What the trials on one file system may take; a fast disk needs one or two."""
 WRITTEN = 256 * MIB
 """What they may write in all; never more than 32 MiB of it are on the disk at once."""
-_ROOM = 256 * MIB
-"""Free bytes without which nothing is tried: ours are the last that may fill a disk."""
+_ROOM = 16
+"""Of what is free, one part in so many is a file of ours, and there are two: ours are the last that may fill a disk."""
 _LEAST_LIMIT = 128 * MIB
 """A memory cgroup of ours below this would evict the trials' own pages while they run."""
 _GRACE_S = 10.0
 _PLACES = 2
+_SPENT = frozenset({"stuck", "too_slow", "ended", "io_error"})
+"""Refusals that come late: time was spent there, though nothing came of it."""
 # What keeps its files in memory: there is nothing to go direct to. tmpfs takes O_DIRECT since Linux 6.6 (commit
 # e88e0d366f9c) and does the same with it as without.
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
@@ -72,7 +75,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """What to try, and where. `operations` by place: read, write."""
+    """What to try, and where, the place that matters most first. `operations` by place: read, write."""
 
     places: Sequence[tuple[Place, Sequence[str]]]
     refusals: Sequence[Refusal] = ()
@@ -91,12 +94,13 @@ def named(directory: str, operations: Sequence[str]) -> Asked:
     return Asked([(place_of(path), operations)])
 
 
-def observed(recording: Recording) -> Asked:
-    """Trials on the file systems whose files were read and written most in the recording, with what was done: those of
-    the target first, then those of anybody.
+def observed(recording: Recording, first: Sequence[int] = ()) -> Asked:
+    """Trials on the file systems whose files were read and written in the recording, with what was done: those of the
+    files `first` (as numbered there), then those that the target moved most of, then anybody.
     """
     sizes, files = recording.table("page_cache.sizes"), recording.table("page_cache.files")
     used = recording.table("page_cache.use").select("file", "pid").unique(subset="file")
+    turns = pl.DataFrame({"file": first, "turn": range(len(first))}, schema={"file": pl.Int64, "turn": pl.Int64})
     moved = (
         sizes.filter(pl.col("file") >= 0)
         .with_columns(mine=pl.col("bytes") * pl.col("pid").is_in(recording.manifest.target.pids))
@@ -104,13 +108,15 @@ def observed(recording: Recording) -> Asked:
         .agg(pl.col("bytes").sum(), pl.col("mine").sum())
         .join(files, on="file")
         .join(used, on="file", how="left")
-        .sort("mine", "bytes", descending=True)
+        .join(turns, on="file", how="left")
+        .with_columns(pl.col("turn").fill_null(len(first)))
+        .sort("turn", "mine", "bytes", descending=[False, True, True])
     )
-    totals = moved.group_by("dev").agg(pl.col("bytes").sum(), pl.col("mine").sum())
-    totals = totals.sort("mine", "bytes", "dev", descending=[True, True, False])
+    totals = moved.group_by("dev").agg(pl.col("turn").min(), pl.col("bytes").sum(), pl.col("mine").sum())
+    totals = totals.sort("turn", "mine", "bytes", "dev", descending=[False, True, True, False])
     places: list[tuple[Place, Sequence[str]]] = []
     refusals: list[Refusal] = []
-    for dev in totals["dev"].head(_PLACES):
+    for dev in totals["dev"].head(2 * _PLACES):
         rows = moved.filter(pl.col("dev") == dev)
         operations = sorted(set(rows["operation"].to_list()) & {"read", "write"})
         found = next((place for row in rows.head(16).iter_rows(named=True) if (place := _beside(row))), None)
@@ -153,21 +159,27 @@ def _beside(row: dict[str, Any]) -> Place | None:
 
 
 async def calibrate(asked: Asked, progress: Progress | None = None, seconds: float = SECONDS) -> Capture:
-    """Run the trials, at most `seconds` on each file system and `WRITTEN` bytes in all; what cannot be tried is told as
-    a refusal. Nothing is left of it, also when this is cancelled or killed.
+    """Run the trials on the first two places that let them, at most `seconds` on each and `WRITTEN` bytes in all; what
+    cannot be tried is told as a refusal. Nothing is left of it, also when this is cancelled or killed.
     """
     rows: list[dict[str, Any]] = []
     refusals = list(asked.refusals)
     proven: list[bool] = []
-    for number, (place, operations) in enumerate(asked.places):
+    done, most, file = 0, min(_PLACES, len(asked.places)), LEAST_FILE
+    for place, operations in asked.places:
+        if done == most:
+            break
         if progress is not None:
-            progress(number, len(asked.places), "calibrating")
+            progress(done, most, "calibrating")
         refusal = refused(place)
         if refusal is not None:
             refusals.append(refusal)
             continue
-        plan = Plan(place.directory, list(operations), seconds, WRITTEN // len(asked.places))
+        with suppress(OSError):  # gone since: whoever tries finds out
+            file = _file(_free(place))
+        plan = Plan(place.directory, list(operations), seconds, WRITTEN // most, file=max(file, LEAST_FILE))
         trials, why, proof = await _run(plan)
+        done += bool(trials) or (why is not None and why[0] in _SPENT)
         rows += [{**trial, **_said(place)} for trial in trials]
         refusals += [Refusal(place, *why)] if why else []
         proven.append(bool(trials) and proof.get("cold") is not False and proof.get("direct") is not False)
@@ -211,15 +223,26 @@ def refused(place: Place) -> Refusal | None:
         # what a server of files does with direct requests is its own: it may well read them from the page cache
         return Refusal(place, "fuse", place.fstype)
     try:
-        free = os.statvfs(place.directory)
+        free = _free(place)
     except OSError as error:
         return Refusal(place, "no_directory", error.strerror or "")
-    if free.f_bavail * free.f_frsize < _ROOM:
-        return Refusal(place, "no_room", f"{free.f_bavail * free.f_frsize >> 20} MiB free")
+    if _file(free) < LEAST_FILE:
+        return Refusal(place, "no_room", f"{free >> 20} MiB free")
     limit = _own_limit()
     if 0 <= limit < _LEAST_LIMIT:
         return Refusal(place, "cgroup_small", f"{limit >> 20} MiB")
     return None
+
+
+def _free(place: Place) -> int:
+    """Bytes that anybody may still take there; OSError where it is gone."""
+    told = os.statvfs(place.directory)
+    return told.f_bavail * told.f_frsize
+
+
+def _file(free: int) -> int:
+    """How large a file of ours may be where so many bytes are free: a power of two, or nothing."""
+    return 1 << (room.bit_length() - 1) if (room := min(FILE, free // _ROOM)) > 0 else 0
 
 
 def _own_limit() -> int:

@@ -7,7 +7,8 @@ be left behind where a disk never answers, and whatever ends it (a kill too) end
 The ways, each from the same buffer, sequentially, in requests of one size:
 
 * read: ``buffered`` (the file's pages dropped before), ``warm`` (the same pages at once again), ``direct`` (O_DIRECT),
-  ``uncached`` (RWF_DONTCACHE, Linux 6.14, commit 8026e49bff9b), ``readahead`` (announced by POSIX_FADV_WILLNEED).
+  ``uncached`` (RWF_DONTCACHE, Linux 6.14, commit 8026e49bff9b), ``readahead`` (announced by POSIX_FADV_WILLNEED),
+  ``dontneed`` (buffered, and every 8 MiB given back by POSIX_FADV_DONTNEED).
 * write, of a new file: ``buffered`` (until the last write returned), ``synced`` (the same, until fdatasync returned),
   ``direct`` (O_DIRECT, until fdatasync returned).
 """
@@ -40,7 +41,11 @@ _WRITE_ROUNDS = 8
 _LARGE = 4 * MIB
 _LARGE_ROUNDS = 5
 """Those from `_LARGE` on cost the most; five bound it from the least to the most, with 94 %."""
-_FILE = 16 * MIB
+FILE = 16 * MIB
+"""Of the file that is read; what is written is as much at most. A smaller one where there is little room."""
+LEAST_FILE = 2 * MIB
+_GIVE_BACK = 8 * MIB
+"""So much at a time is given back: single pages of large folios stay."""
 _READAHEAD = 256 << 10
 """Up to this size, reads are tried with readahead announced: larger ones keep a device busy by themselves."""
 _DONTCACHE = 0x80  # RWF_DONTCACHE of linux/fs.h
@@ -67,6 +72,10 @@ class Plan:
     seconds: float
     written: int
     sizes: list[int] = field(default_factory=lambda: list(SIZES))
+    file: int = FILE
+
+    def __post_init__(self) -> None:
+        self.sizes = [size for size in self.sizes if size <= self.file]
 
 
 def _rounds(operation: str, size: int) -> int:
@@ -79,7 +88,7 @@ def _region(operation: str, size: int) -> int:
     """Bytes that one trial moves: enough requests to time, and no more of a disk than it takes."""
     if operation == "write":
         return max(size, min(32 * size, 512 << 10))
-    return min(max(4 * size, MIB), _FILE)
+    return max(4 * size, MIB)
 
 
 class Trials:
@@ -99,7 +108,7 @@ class Trials:
 
     def run(self) -> Iterator[dict[str, Any]]:
         """Every trial as a row; interleaved, so that what changes meanwhile changes all ways alike."""
-        with unnamed(self._plan.directory) as old, unnamed(self._plan.directory) as new:
+        with Unnamed(self._plan.directory) as old, Unnamed(self._plan.directory) as new:
             if "read" in self._plan.operations:
                 self._fill(old)
                 self._prove(old)
@@ -139,38 +148,41 @@ class Trials:
 
     def _read_ways(self, size: int) -> list[str]:
         extra = ["uncached"] if self._uncached else []
-        return ["buffered", "direct", *extra, *(["readahead"] if size <= _READAHEAD else [])]
+        return ["buffered", "direct", "dontneed", *extra, *(["readahead"] if size <= _READAHEAD else [])]
 
     def _read(self, file: Unnamed, way: str, size: int, trial: int) -> list[tuple[str, int, int, int]]:
-        length = _region("read", size)
-        start = (trial * length) % (_FILE - length + 1) // _READAHEAD * _READAHEAD
+        length = min(_region("read", size), self._plan.file)
+        start = (trial * length) % (self._plan.file - length + 1) // _READAHEAD * _READAHEAD
         file.drop()
         descriptor, flags = (file.direct, 0) if way == "direct" else (file.fd, 0)
         if way == "uncached":
             flags = _DONTCACHE
-        with_hint = way == "readahead"
-        done = [(way, *self._timed(lambda: self._pass(descriptor, size, start, length, flags, file.fd, with_hint)))]
+        done = [(way, *self._timed(lambda: self._pass(descriptor, size, start, length, flags, way)))]
         if way == "buffered":
-            done.append(("warm", *self._timed(lambda: self._pass(file.fd, size, start, length, 0, file.fd, False))))
+            done.append(("warm", *self._timed(lambda: self._pass(file.fd, size, start, length, 0, "warm"))))
         file.drop()
         return done
 
-    def _pass(self, descriptor: int, size: int, start: int, length: int, flags: int, fd: int, hint: bool) -> int:
+    def _pass(self, descriptor: int, size: int, start: int, length: int, flags: int, way: str) -> int:
         """Read the region once; how many bytes came before the time was up, one request at least."""
-        if hint:
-            os.posix_fadvise(fd, start, length, os.POSIX_FADV_WILLNEED)
-        until, moved, into = self._until(), 0, [self._view[:size]]
+        if way == "readahead":
+            os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
+        until, moved, given, into = self._until(), 0, 0, [self._view[:size]]
         while moved < length:
             got = os.preadv(descriptor, into, start + moved, flags)
             if got != size:
                 raise Refused("short_read", f"{got} of {size}")
             moved += got
-            if time.monotonic() > until:
+            late = time.monotonic() > until
+            if way == "dontneed" and (moved - given >= _GIVE_BACK or moved >= length or late):
+                os.posix_fadvise(descriptor, start + given, moved - given, os.POSIX_FADV_DONTNEED)
+                given = moved
+            if late:
                 break
         return moved
 
     def _write(self, file: Unnamed, way: str, size: int) -> list[tuple[str, int, int, int]]:
-        length = _region("write", size)
+        length = min(_region("write", size), self._plan.file)
         if self._written + length > self._plan.written:
             return []
         os.ftruncate(file.fd, 0)
@@ -203,7 +215,7 @@ class Trials:
 
     def _fill(self, file: Unnamed) -> None:
         try:
-            for at in range(0, _FILE, MIB):
+            for at in range(0, self._plan.file, MIB):
                 if os.pwrite(file.fd, self._view[:MIB], at) != MIB:
                     raise Refused("no_room", "short write")
                 if time.monotonic() > self._end:
@@ -211,7 +223,7 @@ class Trials:
             os.fdatasync(file.fd)
         except OSError as error:
             raise refusal(error) from error
-        self._written += _FILE
+        self._written += self._plan.file
 
     def _prove(self, file: Unnamed) -> None:
         """That pages can be dropped, and that direct reads leave none: else neither way is what it is called."""
@@ -233,7 +245,8 @@ class Trials:
 
 
 class Unnamed:
-    """A file without a name, open twice: `fd` buffered, `direct` with O_DIRECT."""
+    """A file without a name that nobody else can open, twice: `fd` buffered, `direct` with O_DIRECT. `Refused` where
+    there can be none."""
 
     def __init__(self, directory: str) -> None:
         self.fd = _create(directory)
@@ -258,7 +271,7 @@ class Unnamed:
     def resident(self) -> int:
         """Bytes of it in the page cache; 0 also where the kernel does not tell."""
         try:
-            return residency(self.fd, _FILE).cached
+            return residency(self.fd, FILE).cached
         except OSError:
             return 0
 
@@ -268,11 +281,6 @@ class Unnamed:
     def __exit__(self, *_: object) -> None:
         os.close(self.direct)
         os.close(self.fd)
-
-
-def unnamed(directory: str) -> Unnamed:
-    """A new file in `directory` that nobody else can open; `Refused` where there can be none."""
-    return Unnamed(directory)
 
 
 def _create(directory: str) -> int:

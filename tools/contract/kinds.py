@@ -263,6 +263,7 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
                 "cpu_ratio": "ratio",
                 "low_ratio": "ratio",
                 "high_ratio": "ratio",
+                "spared_rate": "bytes/s",
             },
             ("advice", "reason", "operation", "example", "filesystem"),
         ),

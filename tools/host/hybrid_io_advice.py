@@ -68,7 +68,8 @@ class Observed:
     for. `refaulted_pct`: of the added pages, evicted before. `pressed`: its pages were evicted to make room; `harms`:
     and somebody suffers from it, as `page_cache` judges. `waited`: the writer waits for the disk, since it syncs or is
     throttled. `sequential`: known to be read forward. `stalled_pct`: of the window, blocked in reads of it.
-    `direct_pct`: of the bytes, with O_DIRECT already. `cache_bytes`: what went into the page cache for it.
+    `direct_pct`: of the bytes, with O_DIRECT already. `cache_bytes`: what went into the page cache for it. `numbers`:
+    of its files in the recording.
     """
 
     operation: Operation
@@ -92,6 +93,7 @@ class Observed:
     stalled_pct: float = 0.0
     direct_pct: float = 0.0
     cache_bytes: int = 0
+    numbers: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,13 @@ _NO_DIRECT = frozenset({"no_direct", "not_direct", "in_memory", "fuse"})
 
 def advise(seen: Observed, tried: Tried) -> Advice:
     """What to do. `buffered` is the answer wherever something is not known that a change would rest on."""
+    found = _advised(seen, tried)
+    if found.way == "dontneed":  # chosen for what direct I/O would cost; what it costs itself was tried too
+        return replace(found, tried=nearest(tried.of(seen.operation, "dontneed"), seen.request_bytes))
+    return found
+
+
+def _advised(seen: Observed, tried: Tried) -> Advice:
     if seen.filesystem in _IN_MEMORY:
         return Advice("buffered", "in_memory")
     if seen.direct_pct >= 50:

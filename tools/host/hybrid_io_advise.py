@@ -58,7 +58,7 @@ class Row(Model):
     """One process's reads or writes of one file or numbered series, and what is advised. `request_bytes`: half of the
     bytes moved in requests of this size or more. `direct_bytes`: where direct is
     advised, from which size on. `change`: it is not what is done today. `basis`: tried (the ratios say
-    what came out), or a rule. `spared_bytes_rate`: what would no longer go through the cache, by the second. Ratios and
+    what came out), or a rule. `spared_bytes_rate`: what would no longer stay in the cache, by the second. Ratios and
     bounds: see `trials`; None: not tried.
     """
 
@@ -176,6 +176,16 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     )
 
 
+def worth_trying(recording: Recording) -> list[int]:
+    """The files, as numbered in `recording`, that should be read or written otherwise as far as is known without
+    trials: where trials say most. By bytes, most first.
+    """
+    if not recording.has("page_cache"):
+        return []
+    changes = [one for one in observed(recording) if advise(one, Tried()).change]
+    return list(dict.fromkeys(number for one in changes for number in sorted(one.numbers)))
+
+
 def _trials(recording: Recording) -> tuple[list[Compared], pl.DataFrame]:
     if not recording.has(CALIBRATION):
         return [], pl.DataFrame(schema=dict.fromkeys(("directory", "dev", "fstype", "code", "detail"), pl.String))
@@ -208,7 +218,6 @@ def _given(params: Params, compared: list[Compared], refused: pl.DataFrame) -> O
 
 def _row(one: Observed, advice: Advice, window_ns: int) -> Row:
     tried = advice.tried
-    spares = advice.change and advice.way in ("direct", "dontneed") and one.cache_bytes > 0
     return Row(
         path=one.path or "",
         pid=one.pid,
@@ -222,7 +231,7 @@ def _row(one: Observed, advice: Advice, window_ns: int) -> Row:
         basis="tried" if tried else "rule",
         reread_pct=one.reread_pct,
         one_pass_pct=one.one_pass_pct,
-        spared_bytes_rate=one.cache_bytes * 1e9 / window_ns if spares else None,
+        spared_bytes_rate=_spared(one, advice, window_ns),
         crossover_bytes=advice.crossover_bytes,
         direct_bytes=advice.direct_bytes,
         ratio=tried.ratio if tried else None,
@@ -230,6 +239,12 @@ def _row(one: Observed, advice: Advice, window_ns: int) -> Row:
         high_ratio=tried.high_ratio if tried else None,
         cpu_ratio=tried.cpu_ratio if tried else None,
     )
+
+
+def _spared(one: Observed, advice: Advice, window_ns: int) -> float | None:
+    """Bytes per second that would not stay in the page cache, and take no room there."""
+    spares = advice.change and advice.way in ("direct", "dontneed") and one.cache_bytes > 0
+    return one.cache_bytes * 1e9 / window_ns if spares else None
 
 
 def _finding(one: Observed, advice: Advice, recording: Recording) -> Finding:
@@ -245,6 +260,7 @@ def _finding(one: Observed, advice: Advice, recording: Recording) -> Finding:
         "cpu_ratio": tried.cpu_ratio if tried else None,
         "low_ratio": tried.low_ratio if tried else None,
         "high_ratio": tried.high_ratio if tried else None,
+        "spared_rate": _spared(one, advice, max(recording.manifest.window_ns, 1)),
     }
     words = {
         "advice": advice.way,

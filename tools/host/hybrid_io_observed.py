@@ -43,8 +43,8 @@ class _Series:
 
 
 def observed(recording: Recording) -> list[Observed]:
-    """Those worth advice, by bytes, most first. Of the whole host, whatever the target is: who streams is often a
-    neighbour.
+    """Those worth advice, by bytes, most first: what the target does, and whoever streams to its harm, which is often a
+    neighbour; other people's I/O is none of its business.
     """
     files = recording.table(f"{CACHE}.files")
     rows = recording.table(f"{CACHE}.sizes").join(files, on="file", how="inner")
@@ -63,9 +63,9 @@ def observed(recording: Recording) -> list[Observed]:
     cache, calls = _Cache(recording), _Calls(recording)
     found = []
     for (pid, operation, pattern, dev, fstype), one in series.items():
-        if one.bytes < least or pid <= 0:
-            continue
         mine = cache.of(pid, pattern)
+        if one.bytes < least or pid <= 0 or not cache.concerns(pid, mine):
+            continue
         all_ = cache.sharing(one.files)
         stalled, forward = calls.reads(pid, one.paths)
         found.append(
@@ -93,6 +93,7 @@ def observed(recording: Recording) -> list[Observed]:
                 cache_bytes=(max(mine.added, mine.dirtied) if operation == "write" else mine.added) * cache.page
                 if mine
                 else 0,
+                numbers=frozenset(one.files),
             )
         )
     return sorted(found, key=lambda o: -o.bytes)
@@ -142,7 +143,8 @@ class _Cache:
         self._measures: Measures = measure(recording)
         self._uses = {(use.pid, path_pattern(use.path)): use for use in self._measures.uses}
         judged = judge_files(self._measures, entry.lost, entry.seen)
-        self._accused = [stream.use for stream in judged.accused]
+        self._accused = judged.accused
+        self._everybody = recording.manifest.target.everything
         self.page = self._measures.page
         self.throttled = {
             stall.pid
@@ -164,7 +166,13 @@ class _Cache:
 
     def harms(self, use: Use) -> bool:
         """Whether it streams, and somebody suffers from it."""
-        return any(use is accused for accused in self._accused)
+        return any(use is stream.use for stream in self._accused)
+
+    def concerns(self, pid: int, use: Use | None) -> bool:
+        """Whether it is the target, or does harm to it."""
+        members = self._measures.members
+        hurt = frozenset[int]().union(*(s.hurt for s in self._accused if s.use is use))
+        return self._everybody or pid in members or bool(hurt & members)
 
 
 class _Calls:

@@ -68,8 +68,57 @@ def test_it_is_tried_beside_the_files_that_most_was_moved_of(places: dict[str, P
     elsewhere(sized(cache, "/scratch/c.bin", 900), "/scratch/c.bin", "8:1")
     elsewhere(sized(cache, "/archive/d.bin", 5), "/archive/d.bin", "9:1")
     asked = observed(recorded(cache))
-    assert list(asked.places) == [(places["/scratch"], ["read"]), (places["/data"], ["read", "write"])]
+    expected = [(places["/scratch"], ["read"]), (places["/data"], ["read", "write"]), (places["/archive"], ["read"])]
+    assert list(asked.places) == expected
     assert list(asked.refusals) == []
+
+
+def test_what_is_to_be_changed_comes_before_what_most_was_moved_of(places: dict[str, Place]) -> None:
+    cache = sized(Cache(), "/data/hot.bin", 900)
+    for number in range(2):
+        path = f"/scratch/stream_{number}.bin"
+        elsewhere(sized(cache, path, 10, pid=OTHER), path, "8:1")
+    found = observed(recorded(cache), [cache.file("/scratch/stream_1.bin")])
+    assert [place for place, _ in found.places] == [places["/scratch"], places["/data"]]
+
+
+def test_where_one_place_refuses_the_next_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials are made on two file systems at most, and those without room, or in memory, are none of them."""
+    names = ["memory", "full", "one", "two", "three"]
+    asked = [(Place(str(tmp_path / name), name, "tmpfs" if name == "memory" else "ext4"), ["read"]) for name in names]
+    monkeypatch.setattr(calibration, "_free", lambda place: (3 if place.dev == "full" else 3000) * MIB)
+    plans = []
+
+    async def run(plan: calibration_child.Plan) -> tuple[list[dict[str, object]], None, dict[str, bool | None]]:
+        plans.append(plan)
+        row = {"operation": "read", "way": "direct", "request_bytes": MIB, "bytes": MIB, "wall_ns": 1, "cpu_ns": 1}
+        return [{**row, "trial": 0}], None, {}
+
+    monkeypatch.setattr(calibration, "_run", run)
+    capture = anyio.run(calibrate, Asked(asked))
+    assert [Path(plan.directory).name for plan in plans] == ["one", "two"]
+    assert sum(plan.written for plan in plans) <= calibration.WRITTEN
+    assert capture.tables["refusals"]["code"].to_list() == ["in_memory", "no_room"]
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "file_mib"), [(10_000, 16), (256, 16), (255, 8), (100, 4), (32, 2), (31, None), (0, None)]
+)
+def test_our_files_are_a_small_part_of_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_mib: int, file_mib: int | None
+) -> None:
+    monkeypatch.setattr(calibration, "_free", lambda _: free_mib * MIB)
+    monkeypatch.setattr(calibration, "_own_limit", lambda: -1)
+    plans = []
+
+    async def run(plan: calibration_child.Plan) -> tuple[list[dict[str, object]], None, dict[str, bool | None]]:
+        plans.append(plan)
+        return [], None, {}
+
+    monkeypatch.setattr(calibration, "_run", run)
+    anyio.run(calibrate, Asked([(Place(str(tmp_path), "8:1", "ext4"), ["read"])]))
+    assert [plan.file for plan in plans] == ([] if file_mib is None else [file_mib * MIB])
+    assert all(max(plan.sizes) <= plan.file for plan in plans)
 
 
 def test_the_targets_own_files_come_first(places: dict[str, Place]) -> None:
@@ -142,7 +191,6 @@ def test_a_disk_with_little_room_is_left_alone(tmp_path: Path, monkeypatch: pyte
 
 def test_a_memory_cgroup_that_would_evict_the_trials_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "_own_limit", lambda: 64 * MIB)
-    monkeypatch.setattr(calibration, "_ROOM", 0)
     why = refused(Place(str(tmp_path), "8:1", "ext4"))
     assert why is not None
     assert (why.code, why.detail) == ("cgroup_small", "64 MiB")

@@ -24,6 +24,7 @@ from whystall.tools.host.hybrid_io_advice import Advice, Observed, Tried, advise
 from whystall.tools.host.io_trials import Clear, Compared
 from whystall.tools.recording.judging import judge as envelope
 from whystall.tools.recording.store import Recording
+from whystall.tools.recording.target import Target
 
 KIB, MIB = 1 << 10, 1 << 20
 STREAM = Observed(
@@ -77,6 +78,7 @@ NOISE = Tried([compared(64 * KIB, 0.9, spread=3), compared(MIB, 1.1, spread=3), 
 CHEAPER = Tried([compared(64 * KIB, 0.9, spread=1.2), compared(MIB, 1.05, spread=1.2, cpu=0.3)])
 
 
+GIVEN_BACK = compared(64 * KIB, 0.95, way="dontneed")
 REREAD = ("buffered", "reread", False, False)
 
 
@@ -97,6 +99,10 @@ def said(advice: Advice) -> tuple[str, str, bool, bool]:
         (STREAM, SLOWER, ("dontneed", "slower_here", True, False)),
         (STREAM, NOISE, ("dontneed", "no_crossover", True, False)),
         (STREAM, CHEAPER, ("direct", "less_cpu_here", True, True)),
+        # what giving back costs was tried too
+        (STREAM, Tried([*SLOWER.compared, GIVEN_BACK]), ("dontneed", "slower_here", True, True)),
+        (STREAM, Tried([*NOISE.compared, GIVEN_BACK]), ("dontneed", "no_crossover", True, True)),
+        (replace(STREAM, request_bytes=16 * KIB), Tried([GIVEN_BACK]), ("dontneed", "small", True, False)),
         (replace(STREAM, request_bytes=64 * KIB), FASTER, ("dontneed", "slower_here", True, False)),
         (replace(STREAM, request_bytes=16 * KIB), FASTER, ("dontneed", "small", True, False)),
         (STREAM, Tried([], ["no_direct"]), ("dontneed", "direct_unsupported", True, False)),
@@ -250,13 +256,14 @@ def of(judgement: Judgement[tool.Data], path: str) -> Finding:
 
 
 def test_a_stream_that_harms_is_told_to_go_direct_and_its_neighbour_to_stay() -> None:
-    answer = judged(harmful())
+    answer = tool.judge(recorded(harmful(), target=Target(everything=True)), tool.Params())
     stream = of(answer, DATA)
     assert stream.polarity is Polarity.ABNORMAL
     assert (stream.attributes["advice"], stream.attributes["reason"]) == ("direct", "large")
     assert (stream.subject.type, stream.subject.pid, stream.subject.tid) == ("file", PID, None)
     assert not {"ratio", "cpu_ratio", "low_ratio", "high_ratio", "crossover_bytes"} & stream.metrics.keys()
     assert stream.metrics["request_bytes"] == 4 * MIB
+    assert stream.metrics["spared_rate"] == pytest.approx(4000 * MIB / 10)
     hot = of(answer, HOT)
     assert hot.polarity is Polarity.NORMAL
     assert (hot.attributes["advice"], hot.attributes["reason"]) == ("buffered", "reread")
@@ -269,6 +276,23 @@ def test_a_stream_that_harms_is_told_to_go_direct_and_its_neighbour_to_stay() ->
 
 def test_the_neighbour_that_harms_is_advised_too() -> None:
     assert of(judged(harmful(pid=OTHER)), DATA).subject.pid == OTHER
+
+
+def test_whoever_is_neither_asked_about_nor_harms_is_not_advised() -> None:
+    """Somebody else's job, on the same machine, may be as it likes."""
+    cache = sized(harmful(pid=OTHER), "/else/data.bin", pid=6000, size=4 * KIB, mib=9000, direct=True)
+    cache.use("/else/data.bin", pid=6000)
+    asked = {(f.subject.path, f.subject.pid) for f in judged(cache).findings}
+    assert asked == {(DATA, OTHER), (HOT, PID)}
+    other = sized(Cache(), pid=OTHER).use(DATA, pid=OTHER, accessed=4000, added=4000)
+    assert judged(other).data.rows == []
+    assert [row.pid for row in tool.judge(recorded(other, target=Target(everything=True)), tool.Params()).data.rows]
+
+
+def test_trials_say_most_where_something_should_change() -> None:
+    cache = harmful(pid=OTHER)
+    assert tool.worth_trying(recorded(cache)) == [cache.file(DATA)]
+    assert tool.worth_trying(Cache().build(without=("page_cache", "calibration"))) == []
 
 
 def test_what_was_tried_on_its_file_system_is_told_with_bounds() -> None:
