@@ -9,6 +9,7 @@ Results go to standard output; errors are one line on standard error: ``error: C
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 import sys
@@ -55,7 +56,7 @@ def _open_closed_streams() -> None:
             reads, end = os.pipe()
             os.close(reads)
         if end != number:
-            os.dup2(end, number)
+            os.dup2(end, number, inheritable=False)  # a program that we start finds it closed, as it was
             os.close(end)
         setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
@@ -134,7 +135,7 @@ def _fail(error: ToolError, words: Sequence[str]) -> int:
     from whystall.tools.contract.errors import ErrorCode
 
     console.note(f"error: {error.code.value}: {error.message}; {error.remedy}")
-    if "--json" in words:
+    if "--json" in itertools.takewhile(lambda word: word != "--", words):  # what follows is another program's
         console.say_json(wire.error_object(error))
     return 2 if error.code is ErrorCode.BAD_ARGUMENT else 1
 

@@ -15,8 +15,9 @@ _DEPTH = 4
 
 
 def kind_of_program(path: str, depth: int = 0) -> str:
-    """``static`` (no loader that would look), ``setuid`` (the loader does not listen), ``other_libc`` or
-    ``other_machine`` (it cannot load ours), or empty: it can, as far as can be told. A script is as its interpreter.
+    """``static`` (no loader that would look), ``setuid`` (or with capabilities: the loader does not listen),
+    ``other_libc`` or ``other_machine`` (it cannot load ours), or empty: it can, as far as can be told. A script is as
+    its interpreter.
     """
     try:
         with open(path, "rb") as file:
@@ -27,12 +28,21 @@ def kind_of_program(path: str, depth: int = 0) -> str:
     others = about.st_mode & stat.S_ISUID and about.st_uid != os.getuid()
     if others or (about.st_mode & stat.S_ISGID and about.st_gid != os.getgid()):
         return "setuid"
+    if os.getuid() and _has_capabilities(path):
+        return "setuid"
     if head.startswith(b"#!"):
         words = head[2:].split(b"\n")[0].split()
         return kind_of_program(os.fsdecode(words[0]), depth + 1) if words and depth < _DEPTH else ""
     if not head.startswith(b"\x7fELF") or len(head) < _ELF.size:
         return ""
     return _kind_of_elf(head)
+
+
+def _has_capabilities(path: str) -> bool:
+    try:
+        return bool(os.getxattr(path, "security.capability"))
+    except OSError:
+        return False
 
 
 def is_text(path: str) -> bool:
@@ -67,5 +77,8 @@ def _own_machine() -> int:
 
 
 def _own_libc_is_musl() -> bool:
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        return "/ld-musl" in maps.read()
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            return "/ld-musl" in maps.read()
+    except OSError:  # /proc is not mounted
+        return False

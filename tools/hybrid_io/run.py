@@ -26,6 +26,7 @@ _PASSED_ON = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH")
 )
 _MILLION = 1_000_000
+_MATTERS = 16 << 20  # bytes
 
 
 class CannotRun(Exception):
@@ -90,6 +91,20 @@ class Run:
     others: Programs = field(default_factory=Programs)
     total: Programs = field(default_factory=Programs)
     counted: bool = True
+
+    @property
+    def signal_name(self) -> str:
+        """Like ``SIGKILL``; empty where none ended it, or it has no name."""
+        try:
+            return signal.Signals(self.signal).name
+        except ValueError:
+            return ""
+
+    @property
+    def mostly_passed(self) -> bool:
+        """Whether more bytes passed the shim by than it saw, and enough to matter."""
+        passed = sum((self.total.passed_bytes or {}).values())
+        return passed > max(_MATTERS, self.total.bytes("read") + self.total.bytes("write"))
 
 
 def library() -> Path:
@@ -164,7 +179,7 @@ def _found(name: str, base: dict[str, str]) -> str:
     if os.path.dirname(name) and os.path.lexists(name):
         why = "it is a directory" if os.path.isdir(name) else "it is not executable for this user"
         raise CannotRun(f"{name} cannot be run: {why}", NOT_RUN)
-    raise CannotRun(f"there is no program {name}", NOT_FOUND)
+    raise CannotRun(f"there is no program {name}" if name else "its name is empty", NOT_FOUND)
 
 
 def _run(path: str, command: Sequence[str], variables: dict[str, str]) -> tuple[int, int]:

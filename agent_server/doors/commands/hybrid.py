@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
 
-from whystall.agent_server.doors import console
+from whystall.agent_server.doors import console, wire
 from whystall.agent_server.doors.options import JsonOption, LangOption
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -75,7 +76,7 @@ def hybrid_run(
     the number of the signal that ended it.
     """
     from whystall.tools.hybrid_io.build import BuildError
-    from whystall.tools.hybrid_io.run import CannotRun, Options, run
+    from whystall.tools.hybrid_io.run import NOT_FOUND, CannotRun, Options, run
 
     if limit_share is not None and not 0 < limit_share <= 1:
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--limit-share: {limit_share:g} is no share", "give 0 < X <= 1")
@@ -93,23 +94,33 @@ def hybrid_run(
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--output: there is no directory {output.parent}", "name another file")
     if output is not None and output.is_dir():  # said before the program runs, not after it
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--output: {output} is a directory", "name a file")
+    if output is not None and not os.access(output.parent, os.W_OK | os.X_OK):
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"--output: {output.parent} cannot be written", "name another file")
     try:
         done = run(command, options)
     except CannotRun as error:
-        console.note(f"error: not_found: {error}; name a program, or a path of one")
+        missing = error.status == NOT_FOUND
+        code = ErrorCode.NOT_FOUND if missing else ErrorCode.BAD_ARGUMENT
+        said = ToolError(code, str(error), "name a program, or the path of one")
+        console.note(f"error: {code.value}: {said.message}; {said.remedy}")
+        if as_json:
+            console.say_json(wire.error_object(said))
         return error.status
     except BuildError as error:
         remedy = "install a C compiler, or build elsewhere: python -m whystall.tools.hybrid_io.build"
         raise ToolError(ErrorCode.NO_ENGINE, f"the shim cannot be built: {error}", remedy) from None
     if not quiet:
-        _tell(done, output, as_json, lang)
+        try:
+            _tell(done, output, as_json, lang)
+        except ToolError as error:  # the program has run: its status is what counts
+            console.note(f"error: {error.code.value}: the summary is lost: {error.message}; {error.remedy}")
+        except OSError:
+            pass  # nobody listens on standard error any more
     return done.status
 
 
 def _tell(done: Run, output: Path | None, as_json: bool, lang: Literal["en", "zh"]) -> None:
     if as_json:
-        from whystall.agent_server.doors import wire
-
         text = wire.dumps(as_object(done)) + "\n"
     else:
         from whystall.agent_server.doors.words import hybrid_text

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import resource
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -140,6 +142,44 @@ def test_an_option_of_the_program_is_not_ours(whystall: Run) -> None:
     done = whystall("hybrid-run", "--", "no-such-program", "--json")
     assert done.returncode == 127
     assert done.stdout == ""
+
+
+def test_an_error_as_an_object(whystall: Run) -> None:
+    done = whystall("hybrid-run", "--json", "--", "/")
+    assert done.returncode == 126
+    assert json.loads(done.stdout)["error"]["code"] == "bad_argument"
+
+
+def test_standard_output_that_is_closed_stays_closed(env: dict[str, str]) -> None:
+    command = f"exec {COMMAND} hybrid-run --quiet -- sh -c 'echo said; exit 9' >&-"
+    done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True)
+    assert done.returncode == 9, "not SIGPIPE"
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="a mount of its own needs root")
+def test_a_summary_that_cannot_be_written_costs_no_status(env: dict[str, str], tmp_path: Path) -> None:
+    mount = f"mount -t tmpfs -o size=4k,nr_inodes=1 tmpfs {tmp_path}"
+    command = f"{mount}; exec {COMMAND} hybrid-run -o {tmp_path}/out -- sh -c 'exit 9'"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", command], env=env, capture_output=True, text=True)
+    assert done.returncode == 9
+    assert "the summary is lost" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="to be without /proc needs root")
+def test_without_proc_it_runs_all_the_same(env: dict[str, str], tmp_path: Path) -> None:
+    command = f"umount -l /proc; exec {COMMAND} hybrid-run --quiet -- {' '.join(copying(tmp_path))}"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", command], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_mostly_passes_by_is_told(whystall: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(bytes(32 * MIB))
+    passing = "import os, sys; os.sendfile(os.open(sys.argv[2], 1), os.open(sys.argv[1], 0), 0, 32 << 20)"
+    (tmp_path / "to").touch()
+    done = whystall("hybrid-run", "--", sys.executable, "-c", passing, f"{tmp_path}/data", f"{tmp_path}/to")
+    assert done.returncode == 0
+    assert "one program, without any large request" in done.stderr
+    assert "most of its I/O passed it by" in done.stderr
 
 
 def test_an_argument_that_is_no_text(env: dict[str, str], tmp_path: Path) -> None:

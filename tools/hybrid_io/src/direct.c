@@ -29,13 +29,9 @@ _Static_assert(sizeof(struct statx_now) == 256, "the kernel writes 256 bytes");
  * File systems that take O_DIRECT and then read or write through the page cache (tmpfs since 6.6), or hand it to a
  * process of their own that may do anything with it (FUSE). All others that do not tell their alignment are tried.
  */
-static bool pretends(int fd)
+static bool pretends(const struct statfs *about)
 {
-	struct statfs about;
-
-	if (syscall(SYS_fstatfs, fd, &about))
-		return true;
-	switch ((uint32_t)about.f_type) {
+	switch ((uint32_t)about->f_type) {
 	case 0x01021994:	/* tmpfs */
 	case 0x858458f6:	/* ramfs */
 	case 0x958458f6:	/* hugetlbfs */
@@ -51,11 +47,22 @@ static bool pretends(int fd)
 	return false;
 }
 
+/*
+ * File systems that make checksums of the data while it is written. From the page cache that is sound; from memory that
+ * another thread changes meanwhile, the checksum may be of other bytes than the device got, and reading them fails ever
+ * after (btrfs before 6.15; OpenZFS fails the write). So these are given memory that nobody else knows.
+ */
+static bool has_checksums(const struct statfs *about)
+{
+	return (uint32_t)about->f_type == 0x9123683e || (uint32_t)about->f_type == 0x2fc12fc1;
+}
+
 /* What direct I/O asks of offsets and of memory. 0 where there can be none. */
 void hy_direct_learn(struct hy_file *file, const struct stat *about)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct statx_now now;
+	struct statfs system;
 
 	file->direct.fd = -1;
 	file->direct_align = file->memory_align = 0;
@@ -64,14 +71,17 @@ void hy_direct_learn(struct hy_file *file, const struct stat *about)
 		return;
 	}
 	memset(&now, 0, sizeof(now));
+	if (syscall(SYS_fstatfs, file->fd, &system))
+		system.f_type = 0x9fa0;	/* not to be told: as of none that can */
+	file->copies = has_checksums(&system);
 	if (!syscall(SYS_statx, file->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &now) && (now.mask & STATX_DIOALIGN)) {
 		file->direct_align = now.dio_offset_align;
 		file->memory_align = now.dio_mem_align;
-	} else if (!pretends(file->fd)) {
+	} else if (!pretends(&system)) {
 		/* a logical block is at most a page; whether it works at all is seen at the first request */
 		file->direct_align = file->memory_align = page;
 	}
-	if (!file->direct_align || !file->memory_align) {
+	if (!file->direct_align || !file->memory_align || file->direct_align & (file->direct_align - 1)) {
 		file->direct_align = file->memory_align = 0;
 		file->unsupported_errno = EOPNOTSUPP;
 		return;
@@ -140,5 +150,9 @@ void hy_direct_worked(struct hy_file *file)
 
 void hy_direct_close(struct hy_file *file)
 {
-	hy_own_fd_close(&file->direct);
+	int flags = file->direct.fd < 0 ? -1 : k_getfl(file->direct.fd);
+
+	if (flags >= 0 && flags & O_DIRECT)	/* else it was closed, and the number is the program's by now */
+		hy_own_fd_close(&file->direct);
+	file->direct.fd = -1;
 }

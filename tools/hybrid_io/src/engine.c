@@ -7,17 +7,21 @@
  * to it is under way; see hybrid_file.py for what that means.
  */
 #include <limits.h>
+#include <sys/resource.h>
 
 #include "internal.h"
 
 #define PIECE (1ull << 20)	/* the grain in which a partly resident range is told apart */
 #define SLICE 64		/* vectors handed to the kernel at once */
+#define ROWS 256		/* the same, direct: each such call waits for the device */
+#define WORTH (256ull << 10)	/* less than this, with more to come, is copied together with what comes */
 
 struct request {
 	struct hy_file *file;
 	enum hy_op op;
 	struct hy_cursor at;
 	uint64_t offset, done;	/* of the file; of the request */
+	uint64_t file_bytes;	/* as it was at the start */
 	int failed;		/* errno of the part that stopped it */
 	struct hy_tally tally;
 };
@@ -88,27 +92,59 @@ static bool buffered(struct request *request, uint64_t bytes, enum hy_reason rea
 	return true;
 }
 
+/*
+ * What memory must be aligned to. Reads fill whole pages of it: before Linux 6.5 the device would go on writing to the old
+ * copy of a page that the program, having forked meanwhile, wrote something else to (open(2), NOTES).
+ */
+static uint64_t memory_align(const struct hy_file *file, enum hy_op op)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return op == HY_READ && file->memory_align < page ? page : file->memory_align;
+}
+
+/* Of the next `bytes`, what can go from or to the caller's own memory at once; in whole blocks. */
+static uint64_t in_place(const struct request *request, uint64_t bytes, struct iovec *slice, int *count)
+{
+	const struct hy_file *file = request->file;
+	uint64_t align = memory_align(file, request->op), total = 0;
+	struct hy_cursor at = request->at;
+
+	if (request->op == HY_WRITE && file->copies)
+		return 0;
+	for (*count = 0; *count < ROWS && total < bytes; ++*count) {
+		hy_cursor_move(&at, 0);	/* past empty vectors */
+		if (!at.count || (uint64_t)hy_cursor_here(&at) % align)
+			break;
+		uint64_t run = hy_cursor_run(&at), whole = hy_down(run < bytes - total ? run : bytes - total, file->direct_align);
+
+		if (!whole)
+			break;
+		slice[*count] = (struct iovec){ hy_cursor_here(&at), whole };
+		total += whole;
+		hy_cursor_move(&at, whole);
+		if (whole < run) {
+			++*count;
+			break;
+		}
+	}
+	return total;
+}
+
 /* One transfer of the direct descriptor, at most `bytes`; how many were asked for in *part. */
 static ssize_t transfer(struct request *request, int fd, uint64_t bytes, uint64_t *part)
 {
-	struct hy_file *file = request->file;
 	bool read = request->op == HY_READ;
-	uint64_t align = file->direct_align, run;
+	struct iovec slice[ROWS];
 	ssize_t got;
 	void *bounce;
+	int count = 0;
 
-	hy_cursor_move(&request->at, 0);	/* past empty vectors */
-	run = hy_cursor_run(&request->at);
-	if ((uint64_t)hy_cursor_here(&request->at) % file->memory_align == 0 && run >= align) {
-		char *here = hy_cursor_here(&request->at);
-
-		*part = hy_down(run < bytes ? run : bytes, align);
-		return read ? k_pread(fd, here, *part, (off_t)request->offset) :
-			      k_pwrite(fd, here, *part, (off_t)request->offset);
-	}
+	*part = in_place(request, bytes, slice, &count);
+	if (*part && (*part == bytes || *part >= WORTH))
+		return read ? k_preadv(fd, slice, count, (off_t)request->offset) :
+			      k_pwritev(fd, slice, count, (off_t)request->offset);
 	*part = bytes < HY_BOUNCE_BYTES ? bytes : HY_BOUNCE_BYTES;
-	if (hy_up(run, align) < *part)
-		*part = hy_up(run, align);	/* the next vector may be aligned */
 	if (!hy_cursor_reachable(request->at, *part, read)) {
 		errno = EFAULT;
 		return -1;
@@ -138,7 +174,8 @@ static ssize_t transfer(struct request *request, int fd, uint64_t bytes, uint64_
 /*
  * The next `bytes`, a multiple of the alignment at an aligned offset. What the kernel refuses to do direct is done
  * buffered, which also answers as POSIX asks where direct I/O does not: as much as there is room for (ENOSPC), as much
- * as can be reached (EFAULT).
+ * as can be reached (EFAULT). So is what a direct read could not have (EIO): of a failing disk the answer is the same; but
+ * the error may be that of writing back another part of the file, which a read is not to tell.
  */
 static bool direct(struct request *request, uint64_t bytes, enum hy_reason reason)
 {
@@ -163,8 +200,12 @@ static bool direct(struct request *request, uint64_t bytes, enum hy_reason reaso
 			case EDQUOT:
 			case EOPNOTSUPP:
 			case EBADF:	/* closed behind our back at this very moment */
+			refused:
 				request->tally.refused++;
 				return buffered(request, bytes, HY_REFUSED);
+			case EIO:
+				if (request->op == HY_READ)
+					goto refused;
 			}
 			request->failed = errno;
 			return false;
@@ -172,12 +213,14 @@ static bool direct(struct request *request, uint64_t bytes, enum hy_reason reaso
 		if (got)
 			hy_direct_worked(file);
 		moved(request, (uint64_t)got, reason);
-		if ((uint64_t)got < part) {
-			/* A read ends at the end of the file; a write that is short at an aligned place may go on. */
-			if (!got || request->op == HY_READ || request->offset % file->direct_align)
-				return false;
-		}
 		bytes -= (uint64_t)got;
+		if ((uint64_t)got < part) {
+			/* The end of the file; or else a short transfer, as network file systems have them. */
+			if (request->op == HY_READ && request->offset >= request->file_bytes)
+				return false;
+			if (!got || request->offset % file->direct_align)
+				return buffered(request, bytes, HY_REFUSED);
+		}
 	}
 	return true;
 }
@@ -232,7 +275,7 @@ static bool aligned(const struct hy_file *file, const struct iovec *vectors, int
 	struct hy_cursor at = { vectors, count, 0 };
 
 	hy_cursor_move(&at, hy_up(offset, file->direct_align) - offset);
-	return !at.count || (uint64_t)hy_cursor_here(&at) % file->memory_align == 0;
+	return !at.count || (uint64_t)hy_cursor_here(&at) % memory_align(file, HY_READ) == 0;
 }
 
 /* A large read that stays in the cache, or only passes through it. */
@@ -265,7 +308,8 @@ static ssize_t through_cache(struct hy_file *file, const struct iovec *vectors, 
 static ssize_t cut(struct hy_file *file, enum hy_op op, const struct iovec *vectors, int count, uint64_t bytes,
 		   uint64_t offset, uint64_t file_bytes, enum hy_reason reason)
 {
-	struct request request = { .file = file, .op = op, .at = { vectors, count, 0 }, .offset = offset };
+	struct request request = { .file = file, .op = op, .at = { vectors, count, 0 }, .offset = offset,
+				   .file_bytes = file_bytes };
 	uint64_t align = file->direct_align, end = offset + bytes, first = hy_up(offset, align), last;
 	int before = errno;
 	bool on = true;
@@ -293,6 +337,15 @@ static ssize_t cut(struct hy_file *file, enum hy_op op, const struct iovec *vect
 	hy_count_error();
 	errno = request.failed;
 	return -1;
+}
+
+/* A write that ends in RLIMIT_FSIZE: one short request, where several would raise SIGXFSZ with the second. */
+static bool beyond_limit(uint64_t offset, uint64_t bytes)
+{
+	struct rlimit limit;
+
+	return !syscall(SYS_prlimit64, 0, RLIMIT_FSIZE, NULL, &limit) && limit.rlim_cur != RLIM_INFINITY &&
+	       (offset >= limit.rlim_cur || bytes > limit.rlim_cur - offset);
 }
 
 /* A request that may go direct. */
@@ -342,6 +395,8 @@ static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *ve
 	}
 	hy_pressure_get(&file->policy, &pressure);
 	choice = hy_choose(&file->policy, &request, &pressure);
+	if (choice.way == HY_DIRECT && op == HY_WRITE && beyond_limit((uint64_t)at, bytes))
+		choice = (struct hy_choice){ HY_BUFFERED, HY_REFUSED };
 	if (choice.way == HY_DIRECT && hy_down((uint64_t)at + request.bytes, file->direct_align) <=
 				       hy_up((uint64_t)at, file->direct_align))
 		choice = (struct hy_choice){ HY_BUFFERED, HY_SMALL };	/* not one whole block in it */
@@ -376,7 +431,9 @@ static ssize_t one(struct hy_file *file, enum hy_op op, void *data, size_t bytes
 		errno = EINVAL;
 		return -1;
 	}
-	if (vector.iov_len < file->least) {
+	if (bytes > SSIZE_MAX)	/* the kernel's to judge */
+		vector.iov_len = bytes;
+	if (vector.iov_len < file->least || bytes > SSIZE_MAX) {
 		reason = file->policy.mode == HY_ALWAYS_BUFFERED ? HY_OFF : HY_SMALL;
 		return plain(file, op, &vector, 1, offset, reason);
 	}

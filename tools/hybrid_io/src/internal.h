@@ -163,6 +163,7 @@ struct hy_file {
 	pthread_mutex_t opening;
 	struct hy_own_fd direct;
 	uint64_t direct_align, memory_align;
+	bool copies;			/* written from memory of ours: the file system has checksums of what it writes */
 	uint32_t unsupported_errno;
 	uint32_t refused;		/* in a row */
 

@@ -13,6 +13,7 @@
  * Signals are held back meanwhile, as the kernel does for the length of a call on a file; those that a fault of the
  * program's own memory raises are not.
  */
+#include <limits.h>
 #include <string.h>
 
 #include "shim.h"
@@ -143,7 +144,8 @@ bool shim_large(const struct shim_request *request, ssize_t *result, enum hy_rea
 	bool done;
 
 	*why = HY_OFF;
-	if ((unsigned int)request->fd >= SHIM_DESCRIPTORS || shim_thread.inside || !shim_mine())
+	if ((unsigned int)request->fd >= SHIM_DESCRIPTORS || request->bytes > SSIZE_MAX || shim_thread.inside ||
+	    !shim_mine())
 		return false;
 	pthread_testcancel();	/* these calls are cancellation points; below this line nothing is */
 	shim_enter(&before);
@@ -183,56 +185,23 @@ void shim_look(int fd, enum hy_op op, off_t offset, uint64_t bytes)
 	errno = saved;
 }
 
-/* The box of a descriptor that has one, for calls that move no data. Nothing is locked until shim_put(). */
-static struct shim_box *held(int fd)
+/*
+ * Nothing of these is the engine's but the count of errors. So nothing is held while they last: a handler of signals may
+ * close the descriptor meanwhile, or never come back (siglongjmp).
+ */
+static int told(int fd, int done)
 {
-	struct shim_box *box = NULL;
-	struct stat about;
-	sigset_t before;
-	uint32_t alone;
-	int saved = errno;
-
-	if (!shim_has_box(fd) || shim_thread.inside || !shim_mine())
-		return NULL;
-	shim_enter(&before);
-	if (!k_fstat(fd, &about))
-		box = shim_take(fd, &about, false, &alone);
-	shim_leave(&before);
-	errno = saved;
-	return box;
-}
-
-static void let_go(struct shim_box *box)
-{
-	int saved = errno;
-	sigset_t before;
-
-	shim_enter(&before);
-	shim_put(box);
-	shim_leave(&before);
-	errno = saved;
+	if (done < 0 && shim_has_box(fd))
+		hy_count_error();
+	return done;
 }
 
 int shim_sync(int fd, bool data_only, int (*next)(int fd))
 {
-	struct shim_box *box = held(fd);
-	int done;
-
-	if (!box)
-		return next ? next(fd) : data_only ? k_fdatasync(fd) : k_fsync(fd);
-	done = hy_sync(box->file, data_only);
-	let_go(box);
-	return done;
+	return told(fd, next ? next(fd) : data_only ? k_fdatasync(fd) : k_fsync(fd));
 }
 
 int shim_truncate(int fd, off_t bytes)
 {
-	struct shim_box *box = held(fd);
-	int done;
-
-	if (!box)
-		return shim_next.ftruncate ? shim_next.ftruncate(fd, bytes) : k_ftruncate(fd, bytes);
-	done = hy_truncate(box->file, bytes);
-	let_go(box);
-	return done;
+	return told(fd, shim_next.ftruncate ? shim_next.ftruncate(fd, bytes) : k_ftruncate(fd, bytes));
 }

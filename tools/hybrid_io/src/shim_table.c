@@ -369,8 +369,11 @@ void shim_leave_alone(const struct stat *about, uint32_t why)
 	unlock();
 	if (fresh && why & SHIM_LOCKED) {
 		retire_some(about);
-		while (under_way(about))	/* closed when its last request ends, and that must be before the lock */
+		/* closed when its last request ends, and that must be before the lock */
+		while (under_way(about)) {
 			sched_yield();
+			retire_some(about);	/* which another thread was about to adopt */
+		}
 	}
 	shim_leave(&before);
 	errno = saved;
