@@ -24,7 +24,7 @@ class Cgroup:
         self.legacy, root = _hierarchy(controller)
         if not self.legacy:
             (root / "cgroup.subtree_control").write_text(f"+{controller}")
-        self.path = root / f"whystall-test-{os.getpid()}-{next(_counter)}"
+        self.path = root / f"whystall-{controller}-{os.getpid()}-{next(_counter)}"
         self.path.mkdir()
 
     @property

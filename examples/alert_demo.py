@@ -37,7 +37,7 @@ from typing import Any
 import demo
 from _command import Parser, between
 from chat_server import ChatServer
-from demo import DemoError, Row
+from demo import DemoError, Row, tell
 from tracker import PROJECT, Tracker
 from tracker_http import handler_of
 
@@ -176,11 +176,6 @@ def wait(true: Callable[[], object], what: str) -> None:
         if time.monotonic() > deadline:
             raise DemoError(f"never: {what}")
         time.sleep(0.05)
-
-
-def tell(text: str) -> None:
-    """A step of the story."""
-    print(f"\n== {text}", flush=True)
 
 
 def indented(text: str, lines: int = 40) -> str:

@@ -228,13 +228,7 @@ def simulator(scenario: Scenario, log: Path) -> Iterator[subprocess.Popen[bytes]
         argv = [sys.executable, str(HERE / "slow_ai_simulator.py"), *options]
         process = subprocess.Popen(wrap([*argv, "--directory", str(directory), "--log", str(log)]))
         stack.callback(stop, process)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not any(line["event"] == "checkpoint" for line in read_log(log)):
-            if process.poll() is not None:
-                raise DemoError(f"the simulator ended with status {process.returncode}")
-            if time.monotonic() > deadline:
-                raise DemoError(f"no checkpoint within {START_TIMEOUT_S:g} s")
-            time.sleep(0.05)
+        wait_for("checkpoint", process, log)
         print(f"simulator: pid {process.pid}, {' '.join(options) or 'synchronous checkpoints'}", flush=True)
         yield process
 
@@ -259,6 +253,18 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def wait_for(event: str, process: subprocess.Popen[bytes], log: Path, count: int = 1) -> list[Event]:
+    """Wait until a program has logged so many lines of a kind; returns these. Raises DemoError if it does not."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while len(found := [line for line in read_log(log) if line["event"] == event]) < count:
+        if process.poll() is not None:
+            raise DemoError(f"the program ended with status {process.returncode}")
+        if time.monotonic() > deadline:
+            raise DemoError(f"the program logged no {event!r} within {START_TIMEOUT_S:g} s")
+        time.sleep(0.05)
+    return found
 
 
 def read_log(path: Path) -> list[Event]:
@@ -327,10 +333,15 @@ def whystall(*arguments: str, environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def show(rows: Sequence[Row]) -> bool:
-    """Print the comparison; whether everything that can be judged is right."""
+def tell(text: str) -> None:
+    """A step of the story."""
+    print(f"\n== {text}", flush=True)
+
+
+def show(rows: Sequence[Row], program: str = "the simulator") -> bool:
+    """Print the comparison with what `program` logged; whether everything that can be judged is right."""
     table = [
-        ("", "the simulator logged", "whystall said", ""),
+        ("", f"{program} logged", "whystall said", ""),
         *((r.name, r.logged, r.diagnosed, mark(r.right)) for r in rows),
     ]
     widths = [max(cells(row[column]) for row in table) for column in range(3)]

@@ -114,6 +114,11 @@ class Throttle:
             line = f"{self._number} wbps={write_bps or 'max'} rbps={read_bps or 'max'}"
             (self.path / "io.max").write_text(line)
 
+    def follow(self, cgroup: Path) -> None:
+        """Set the limits for another cgroup too, where that is needed: see `SlowDisk.follow`."""
+        if not self._legacy and (cgroup / "io.max").exists():
+            (cgroup / "io.max").write_text((self.path / "io.max").read_text())
+
 
 class SlowDisk:
     """A mounted ext4 file system of ``size_mib`` MiB, limited for the processes enrolled.
@@ -166,6 +171,13 @@ class SlowDisk:
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command line that runs ``argv`` bound to the limit from its first instruction."""
         return ["/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(self._limited().procs), *argv]
+
+    def follow(self, cgroup: Path) -> None:
+        """Bind those too who have entered another cgroup, such as one that limits their memory.
+
+        On v2 they left this one with its limits; on v1 they are in both.
+        """
+        self._limited().follow(cgroup)
 
     def limit(self, *, write_mib_s: float | None, read_mib_s: float | None = None) -> None:
         """Change the limits (MiB per second, None for none) of what already runs."""

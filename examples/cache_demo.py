@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""Diagnose a job whose hot data is pushed out of the page cache, cure it by hybrid I/O, and look again.
+
+The job (cache_job.py) runs below a memory limit.  Every step reads the same file again, which fits; and on the way it
+reads files that nobody reads twice.  They push the hot file out, so that each step waits for the disk.
+
+``whystall diagnose --ticket --calibrate`` looks at it while it suffers.  Then the same job is started as
+``whystall hybrid-run -- JOB``, and ``whystall verify TICKET`` shows before beside after.  What was said is held against
+what the job itself logged.
+
+Needs root: a memory cgroup, and a disk that is slow on purpose.
+
+Exit status: 0 when all of it is right, 1 when it is not, 2 when the demo could not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import demo
+from _cgroups import Cgroup
+from _command import Parser, between
+from demo import DemoError, Diagnosis, Event, Row
+from slow_disk import SlowDisk, SlowDiskError, mounts
+
+HERE = Path(__file__).resolve().parent
+MIB = 1 << 20
+READ_MIB_S = 60.0
+LIMIT_MIB, HOT_MIB, STREAM_MIB = 80, 24, 128
+WARM_STEPS = 3
+"""Of each run; what they show is how the job starts."""
+CAUSE = "cache_pollution"
+WAITS, RETURNS = "file.slow_read", "cache.thrash"
+SYMPTOM = "every step is slow, although its data fits into memory"
+TOLERANCE = 0.30
+"""A look sees parts of steps where the log has whole ones."""
+NO_CACHE = {"tmpfs", "ramfs", "devtmpfs"}
+"""File systems that are memory themselves: nothing is read from them again."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the job logged: how it began, and the steps of a time."""
+
+    start: Event
+    steps: Sequence[Event]
+
+    @property
+    def step_s(self) -> float:
+        """The median step."""
+        return float(statistics.median(step["latency_s"] for step in self.steps))
+
+    @property
+    def waits_pct(self) -> float:
+        """Share of its time that the job spent reading the hot file."""
+        return 100 * self._sum("hot_s") / self._sum("latency_s")
+
+    @property
+    def device_mib_s(self) -> float:
+        """What of the hot file came from the disk, MiB/s."""
+        return self._sum("hot_device_bytes") / self._sum("latency_s") / MIB
+
+    def _sum(self, fact: str) -> float:
+        return float(sum(step[fact] for step in self.steps))
+
+
+def within(log: Sequence[Event], began: int, ended: int) -> Part:
+    """The steps that lie wholly within a span of CLOCK_MONOTONIC nanoseconds; raises DemoError if they are too few."""
+    (start,) = (line for line in log if line["event"] == "start")
+    steps = [line for line in log if line["event"] == "step"]
+    kept = [step for step in steps if began <= step["start_mono_ns"] and step["end_mono_ns"] <= ended]
+    if len(kept) < WARM_STEPS:
+        raise DemoError(f"{len(kept)} steps while it was watched; try a longer --duration")
+    return Part(start, kept)
+
+
+def judge(diagnosis: Diagnosis, verified: dict[str, Any], before: Part, after: Part) -> list[Row]:
+    """The hot file was pushed out by the job's own stream; it was no more when that went past the cache."""
+    start = before.start
+    culprit = diagnosis.get("culprit") or {}
+    actor = next(iter(culprit.get("actors") or []), {"comm": "nobody", "pid": None, "path": None})
+    checks = {check["kind"]: check for check in verified.get("checks", [])}
+    solved = verified.get("solved")
+    shards = f"{start['shards_in']}/shard_*.bin"
+    return [
+        demo.verdict_row(diagnosis, "what is read again is pushed out by what is not", CAUSE),
+        same(diagnosis, "hot file", start["hot"], culprit.get("path")),
+        same(diagnosis, "who streams", f"pid {start['pid']}", f"pid {actor['pid']}" if actor["pid"] else None),
+        same(diagnosis, "its files", shards, actor["path"]),
+        demo.ticket_row(diagnosis),
+        halved("waits for the hot file", "% of the time", checks.get(WAITS), 1.0, before.waits_pct, after.waits_pct),
+        halved("hot file from the disk", "MiB/s", checks.get(RETURNS), MIB, before.device_mib_s, after.device_mib_s),
+        Row(
+            "a step, before > after",
+            f"{before.step_s:.3f} > {after.step_s:.3f} s",
+            "cannot tell" if solved is None else "solved" if solved else "not solved",
+            solved is True and after.step_s < before.step_s * (1 - before.waits_pct / 200),
+        ),
+    ]
+
+
+def same(diagnosis: Diagnosis, name: str, logged: str, said: str | None) -> Row:
+    """What must be named as the job names it; less is no error where not everything could be seen."""
+    less = said is None and not demo.sees_everything(diagnosis)
+    return Row(name, logged, said or "none", None if less else said == logged)
+
+
+def halved(name: str, unit: str, check: dict[str, Any] | None, per: float, before: float, after: float) -> Row:
+    """A figure that was bad before, by both accounts the same, and is at most half of that afterwards, by both.
+
+    A check without a figure afterwards found nothing amiss any more.
+    """
+    logged = f"{before:.1f} > {after:.1f} {unit}"
+    if check is None or check["before"] is None:
+        return Row(name, logged, "none", False)
+    was, now = check["before"] / per, None if check["after"] is None else check["after"] / per
+    right = abs(was - before) <= TOLERANCE * before and after <= before / 2 and (now is None or now <= was / 2)
+    said = f"{was:.1f} {unit}, then no more" if now is None else f"{was:.1f} > {now:.1f} {unit}"
+    return Row(name, logged, said, right)
+
+
+def check_means() -> None:
+    """Raise DemoError where the job could not run: without root, or a memory cgroup."""
+    if os.geteuid() != 0:
+        raise DemoError("a memory cgroup and a slow disk need root; run as root")
+    try:
+        with Cgroup("memory") as group:
+            group.limit_memory(LIMIT_MIB * MIB)
+    except (OSError, RuntimeError) as error:
+        raise DemoError(f"no memory cgroup can be made: {error}; run on the host itself") from error
+
+
+def ordinary_disk(stack: contextlib.ExitStack) -> Path:
+    """A directory for the files that are streamed, removed with `stack`: where there is a page cache and direct I/O.
+
+    They are sparse: they go through the page cache as any other, and take no room.
+    """
+    for parent in dict.fromkeys((tempfile.gettempdir(), "/var/tmp", str(Path.home()))):
+        numbers = {mount.number: mount.kind for mount in mounts()}
+        with contextlib.suppress(OSError):
+            device = os.stat(parent).st_dev
+            if numbers.get(f"{os.major(device)}:{os.minor(device)}") in NO_CACHE:
+                continue
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whystall-demo-", dir=parent)))
+            if demo.takes_direct(directory):
+                return directory
+    raise DemoError("no disk with direct I/O to stream from; set TMPDIR to a directory on one")
+
+
+@contextlib.contextmanager
+def job(disk: SlowDisk, shards: Path, log: Path, before: Sequence[str] = ()) -> Iterator[Callable[[], list[Event]]]:
+    """The job, behind the words `before`, from its first steps on; stopped afterwards. Yields a reader of its log."""
+    places = ["--directory", str(disk.path), "--stream-directory", str(shards), "--fixed-names"]
+    sizes = ["--limit-mib", str(LIMIT_MIB), "--hot-mib", str(HOT_MIB), "--stream-mib", str(STREAM_MIB)]
+    argv = [sys.executable, str(HERE / "cache_job.py"), *places, *sizes]
+    with log.open("wb") as out:
+        process = subprocess.Popen(disk.command([*before, *argv]), stdout=out)
+    try:
+        (start,) = demo.wait_for("start", process, log)
+        disk.follow(Path(start["cgroup_path"]))
+        demo.wait_for("step", process, log, WARM_STEPS)
+        yield lambda: demo.read_log(log)
+    finally:
+        demo.stop(process)
+
+
+def told(*arguments: str, environment: dict[str, str]) -> str:
+    """Run a command of whystall as a step of the story; what it prints."""
+    demo.tell(f"whystall {shlex.join(arguments)}")
+    return demo.whystall(*arguments, environment=environment)
+
+
+def section(page: str, mark: str) -> str:
+    """Of a page in Markdown, its title and the section with `mark`."""
+    title, *sections = page.split("\n## ")
+    return "\n\n".join([title.splitlines()[0], "...", *(f"## {s}".rstrip() for s in sections if mark in s), "..."])
+
+
+def ticket(environment: dict[str, str]) -> dict[str, Any] | None:
+    """The ticket, None where none was drafted."""
+    tickets = json.loads(demo.whystall("tickets", "list", "--json", environment=environment))
+    return tickets[0] if tickets else None
+
+
+def run(options: Namespace) -> int:
+    """The whole of it; the exit status."""
+    check_means()
+    with contextlib.ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whystall-demo-")))
+        shards = ordinary_disk(stack)
+        disk = stack.enter_context(SlowDisk(write_mib_s=None, read_mib_s=READ_MIB_S, size_mib=256))
+        # A knowledge base of its own: the demo's ticket is no incident of this host.
+        environment = {**os.environ, "WHYSTALL_HOME": str(home)}
+        look = ["--duration", f"{options.duration:g}", "--lang", options.lang]
+        demo.tell(
+            f"a job below {LIMIT_MIB} MiB of memory: each step reads a file of {HOT_MIB} MiB again (on {disk.device}, "
+            f"{READ_MIB_S:g} MiB/s), and {STREAM_MIB} MiB that nobody reads twice"
+        )
+        with job(disk, shards, home / "before.jsonl") as log:
+            pid = log()[0]["pid"]
+            began = time.monotonic_ns()
+            words = ("diagnose", "--pid", str(pid), "--ticket", "--calibrate", "--symptom", SYMPTOM, *look)
+            print(told(*words, environment=environment), flush=True)
+            suffered, ended = log(), time.monotonic_ns()
+        drafted = ticket(environment)
+        if drafted is None:
+            demo.tell("no ticket: by this diagnosis the job is healthy")
+            return 1
+        diagnosis = {**drafted["diagnosis"], "ticket": drafted["id"]}
+        before = within(suffered, *demo.watched(diagnosis, began, ended))
+        demo.tell(f"the same job, as: whystall hybrid-run -- {Path(sys.executable).name} cache_job.py ...")
+        hybrid = [sys.executable, "-m", "whystall.agent_server.doors.cli", "hybrid-run", "--lang", options.lang, "--"]
+        with job(disk, shards, home / "after.jsonl", hybrid) as log:
+            pid, began = log()[0]["pid"], time.monotonic_ns()
+            page = told("verify", drafted["id"], "--pid", str(pid), *look, environment=environment)
+            after = within(log(), began, time.monotonic_ns())
+            verified = (ticket(environment) or drafted)["verifications"][-1]
+            print(section(page, verified["at"]), flush=True)
+            demo.tell("what hybrid-run says at the job's end")
+        demo.tell("compared with what the job itself logged")
+        return 0 if demo.show(judge(diagnosis, verified, before, after), "the job") else 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run it; returns the exit status."""
+    command = Parser(description=(__doc__ or "").split("\n\n")[0])
+    command.add_argument("--duration", type=between(float, 4, 60), default=8.0, help="of each look, s (default: 8)")
+    command.add_argument("--lang", choices=("en", "zh"), default="en")
+    options = command.parse_args(argv)
+    # Unwind like an exception, so that the job and the slow disk go too.
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
+    try:
+        return run(options)
+    except (DemoError, SlowDiskError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+if __name__ == "__main__":
+    sys.exit(main())
