@@ -16,6 +16,7 @@ import mmap
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from workload import Workload
@@ -66,7 +67,7 @@ def write(path: str, kib: int, mib: int) -> int:
     return mib * MIB
 
 
-WAYS = {
+WAYS: dict[str, Callable[..., int]] = {
     "read": read,
     "map": mapped,
     "direct": lambda path, kib: read(path, kib, 1, os.O_DIRECT),
