@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Pages that faults ask for or map, and what a folio is. */
+#ifndef WHYSTALL_PAGE_FAULTS_H
+#define WHYSTALL_PAGE_FAULTS_H
+
+#include "page_reads.bpf.h"
+
+#define XA_LEVELS 12
+
+struct pages {
+	struct inode *inode;
+	struct file_key file;
+	__u64 first, number;
+};
+
+/* The place and size of a folio, or before 5.16 a page; its mapping. */
+static __always_inline struct address_space *folio_place(void *object, __u64 *first, __u64 *number)
+{
+	const unsigned long head = 1UL << bpf_core_enum_value(enum pageflags, PG_head);
+	struct address_space *mapping;
+	unsigned long flags = 0;
+	__u32 order = 0;
+
+	bpf_probe_read_kernel(&flags, sizeof(flags), object);
+	if (bpf_core_type_exists(struct folio)) {
+		struct folio___before_6_6 *old = object;
+		struct folio *folio = object;
+
+		mapping = BPF_CORE_READ(folio, mapping);
+		*first = BPF_CORE_READ(folio, index);
+		if (flags & head && bpf_core_field_exists(old->_folio_order))
+			order = BPF_CORE_READ(old, _folio_order);
+		else if (flags & head && !bpf_core_field_exists(((struct page___before_6_2 *)0)->compound_order))
+			order = BPF_CORE_READ(folio, _flags_1) & 0xff;
+	} else {
+		struct page *page = object;
+
+		mapping = BPF_CORE_READ(page, mapping);
+		*first = BPF_CORE_READ(page, index);
+	}
+	if (flags & head && bpf_core_field_exists(((struct page___before_6_2 *)0)->compound_order)) {
+		struct page___before_6_2 *second = object + bpf_core_type_size(struct page);
+
+		order = BPF_CORE_READ(second, compound_order);
+	}
+	*number = 1UL << (order & 31);
+	return mapping;
+}
+
+/* What it is of. */
+static __always_inline bool pages_of(void *object, struct pages *pages)
+{
+	struct address_space *mapping = folio_place(object, &pages->first, &pages->number);
+
+	if (!mapping || (__u64)mapping & 3)	/* anonymous, or movable: not of a file */
+		return false;
+	pages->inode = BPF_CORE_READ(mapping, host);
+	return pages->inode && page_key(pages->inode, &pages->file);
+}
+
+struct lookup {
+	__u64 index, entry;
+};
+
+/* One level down (lib/xarray.c): a node is marked by 2, a slot that belongs to another's entry holds its number so. */
+static long look_down(__u32 i, struct lookup *lookup)
+{
+	struct xa_node *node = (struct xa_node *)(lookup->entry - 2);
+	__u64 at, entry = 0;
+	__u8 shift;
+
+	if ((lookup->entry & 3) != 2 || lookup->entry < 4096)
+		return 1;
+	shift = BPF_CORE_READ(node, shift);
+	at = lookup->index >> (shift & 63) & 63;
+	bpf_probe_read_kernel(&entry, sizeof(entry), (void *)node + bpf_core_field_offset(node->slots) + at * 8);
+	if ((entry & 3) == 2 && entry < 64 << 2)
+		bpf_probe_read_kernel(&entry, sizeof(entry),
+				      (void *)node + bpf_core_field_offset(node->slots) + (entry >> 2) * 8);
+	lookup->entry = entry;
+	return !shift;
+}
+
+/* How many pages of the folio at `index` lie before it, and << 16 after it; 0 also where none is. */
+__noinline __u64 folio_around(__u64 inode_address, __u64 index)
+{
+	struct inode *inode = (struct inode *)inode_address;
+	struct lookup lookup = { .index = index };
+	__u64 first = 0, number = 0;
+
+	lookup.entry = (__u64)BPF_CORE_READ(inode, i_mapping, i_pages.xa_head);
+	for (__u32 i = 0; i < XA_LEVELS; i++)
+		if (look_down(i, &lookup))
+			break;
+	if (!lookup.entry || lookup.entry & 3)	/* nothing, or the shadow of what was evicted */
+		return 0;
+	folio_place((void *)lookup.entry, &first, &number);
+	if (number < 2 || index < first || index - first >= number)
+		return 0;
+	return (index - first) | (first + number - 1 - index) << 16;
+}
+
+static __noinline int count_mapped(struct file_key *file, __u64 inode, struct actor *actor, __u64 first, __u64 last)
+{
+	struct page_use *use;
+
+	if (!file || !actor)
+		return 0;
+	use = use_of(file, (struct inode *)inode, actor);
+	if (!use)
+		return 0;
+	__sync_fetch_and_add(&use->mapped, last - first + 1);
+	__sync_fetch_and_add(&use->again, touch(file, first, last, actor->target, false));
+	return 0;
+}
+
+/*
+ * A fault maps the pages first..last: one that it asks for, or those `around` it that are there. One fault may tell
+ * of itself several times, before its page is there and after: of these only what is new counts.
+ */
+static __always_inline void mapped_pages(struct address_space *mapping, __u64 first, __u64 last, bool around)
+{
+	struct inode *inode = BPF_CORE_READ(mapping, host);
+	struct page_state *state;
+	struct file_key file;
+	struct actor actor;
+	__u64 most, before_first = 0, before_last = 0;
+	bool again = false;
+
+	find_actor(&actor);
+	if (actor.self || !inode || !page_key(inode, &file))
+		return;
+	count(SEEN_PAGES);
+	if (around && config.maps_folios) {
+		__u64 folio = folio_around((__u64)inode, first);
+
+		if (folio)
+			first -= folio & 0xffff;
+		folio = folio_around((__u64)inode, last);
+		if (folio)
+			last += folio >> 16;
+	}
+	most = last_page(inode);
+	if (last > most && most >= first)
+		last = most;
+	state = make_page_state(actor.task, actor.tid);
+	if (state) {
+		if (state->fault && state->inode == (__u64)inode && state->first <= last && state->last >= first) {
+			if (!around && !was_evicted(&file, first))
+				return;
+			again = around;
+			before_first = state->first;
+			before_last = state->last;
+		}
+		state->inode = (__u64)inode;
+		state->calls = read_calls(actor.task);
+		state->asked = last;
+		state->index = first;
+		state->first = first;
+		state->last = last;
+		state->fault = 1;
+	}
+	if (!again) {
+		count_mapped(&file, (__u64)inode, &actor, first, last);
+		return;
+	}
+	if (first < before_first)
+		count_mapped(&file, (__u64)inode, &actor, first, before_first - 1);
+	if (last > before_last)
+		count_mapped(&file, (__u64)inode, &actor, before_last + 1, last);
+}
+
+/* (mapping, index): a fault on a page that could not be mapped at once; most often it is not there. Since 6.12. */
+SEC("tp_btf/mm_filemap_fault")
+int on_page_fault(__u64 *ctx)
+{
+	struct address_space *mapping = (struct address_space *)ctx[0];
+
+	mapped_pages(mapping, ctx[1], ctx[1], false);
+	return 0;
+}
+
+/* (mapping, first, last): a fault mapped what is there of these pages; huge mappings (PMD) are not told. Since 6.12. */
+SEC("tp_btf/mm_filemap_map_pages")
+int on_pages_mapped(__u64 *ctx)
+{
+	struct address_space *mapping = (struct address_space *)ctx[0];
+
+	mapped_pages(mapping, ctx[1], ctx[2], true);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Pages that calls such as read(2) ask for. */
+#ifndef WHYSTALL_PAGE_READS_H
+#define WHYSTALL_PAGE_READS_H
+
+#include "page_uses.bpf.h"
+
+struct touching {
+	struct file_key file;
+	__u64 first, last;
+	__u64 again;
+	bool target;
+};
+
+static __always_inline long touch_chunk(__u32 i, struct touching *touching, bool plain)
+{
+	__u64 chunk = (touching->first >> CHUNK_SHIFT) + i, start = chunk << CHUNK_SHIFT;
+	__u32 first = touching->first > start ? touching->first - start : 0;
+	__u32 last = touching->last - start < CHUNK_PAGES ? touching->last - start : CHUNK_PAGES - 1;
+	__u64 done;
+
+	if (!have_chunk(&touching->file, chunk, touching->target))
+		return 0;
+	done = CHUNK_WORK(plain, touching->file.ino, (__u64)touching->file.dev << 32 | touching->file.gen, chunk,
+			  CHUNK_RANGE(first, last), CHUNK_TOUCH);
+	touching->again += done & 0xffff;
+	return 0;
+}
+
+static long touch_step(__u32 i, struct touching *touching)
+{
+	return touch_chunk(i, touching, false);
+}
+
+#ifdef NO_KERNEL_FUNCTIONS
+static long touch_step_plain(__u32 i, struct touching *touching)
+{
+	return touch_chunk(i, touching, true);
+}
+#else
+#define touch_step_plain touch_step
+#endif
+
+/* Pages that are used now; how many of them were before, in this window. */
+static __always_inline __u64 touch(struct file_key *file, __u64 first, __u64 last, bool target, bool plain)
+{
+	struct touching touching = { .file = *file, .first = first, .last = last, .target = target };
+	__u64 chunks = (last >> CHUNK_SHIFT) - (first >> CHUNK_SHIFT) + 1;
+
+	if (chunks == 1)
+		touch_chunk(0, &touching, plain);
+	else if (plain)
+		REPEAT(chunks, TOUCH_CHUNKS, touch_step_plain, &touching);
+	else
+		REPEAT(chunks, TOUCH_CHUNKS, touch_step, &touching);
+	return touching.again;
+}
+
+static __always_inline __u64 last_page(struct inode *inode)
+{
+	__s64 size = BPF_CORE_READ(inode, i_size);
+
+	return size > 0 ? (size - 1) >> config.page_shift : 0;
+}
+
+/*
+ * A read that goes on in the middle of the page where the last one ended does not use it anew, as in the kernel
+ * (pos_same_folio in filemap_read): else whoever reads in small steps would seem to read everything many times.
+ */
+static __always_inline bool goes_on(struct task_struct *task, struct inode *inode)
+{
+	struct file *file = file_of_call(task, inode);
+	const volatile struct syscall_row *row;
+	struct pt_regs *regs;
+	__u64 position;
+
+	if (!file)
+		return false;
+	regs = saved_regs(task);
+	row = row_of(regs_syscall(regs));
+	if (!row)
+		return false;
+	if (row->flags & ROW_POSITION)
+		position = BPF_CORE_READ(file, f_pos);
+	else if (row->offset != NO_ARG)
+		position = regs_arg(regs, row->offset);
+	else
+		return false;
+	return position & ((1UL << config.page_shift) - 1);
+}
+
+/*
+ * (mapping, index, last): the pages up to `last` are read, and a batch of them from `index` on is there. One call tells
+ * of each of its batches, every time up to its end, and asks for pages beyond the end of the file. Since 6.12
+ * ("filemap: add trace events for get_pages, map_pages, and fault"). All is counted at a call's first batch; pages that
+ * it adds later are used by it (see page_add).
+ */
+SEC("tp_btf/mm_filemap_get_pages")
+int on_pages_read(__u64 *ctx)
+{
+	struct address_space *mapping = (struct address_space *)ctx[0];
+	__u64 index = ctx[1], asked = ctx[2], first = index, last, calls;
+	struct inode *inode = BPF_CORE_READ(mapping, host);
+	struct page_state *state;
+	struct file_key file;
+	struct actor actor;
+	struct page_use *use;
+
+	find_actor(&actor);
+	if (actor.self) {
+		count(SEEN_SELF_READ);
+		return 0;
+	}
+	if (!inode || !page_key(inode, &file))
+		return 0;
+	count(SEEN_PAGES);
+	last = last_page(inode);
+	if (last > asked)
+		last = asked;
+	if (last < index)
+		last = index;
+	state = make_page_state(actor.task, actor.tid);
+	if (state) {
+		calls = read_calls(actor.task);
+		if (state->inode == (__u64)inode && !state->fault) {
+			if (state->calls == calls && state->asked == asked && index > state->index
+			    && index <= state->last + 1) {
+				state->index = index;
+				if (last <= state->last)
+					return 0;
+				first = state->last + 1;	/* the file has grown */
+			} else if (index == state->last && goes_on(actor.task, inode)) {
+				first = index + 1;
+			}
+		}
+		state->inode = (__u64)inode;
+		state->calls = calls;
+		state->asked = asked;
+		state->index = index;
+		state->first = first;
+		state->last = last;
+		state->fault = 0;
+	}
+	if (first > last)
+		return 0;
+	use = use_of(&file, inode, &actor);
+	if (!use)
+		return 0;
+	__sync_fetch_and_add(&use->accessed, last - first + 1);
+	__sync_fetch_and_add(&use->again, touch(&file, first, last, actor.target, false));
+	return 0;
+}
+
+#endif

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Who uses the pages of which file: the actor, the file's key and name, and where it is counted. */
+#ifndef WHYSTALL_PAGE_USES_H
+#define WHYSTALL_PAGE_USES_H
+
+#include "page_chunks.bpf.h"
+#include "page_state.bpf.h"
+#include "files.bpf.h"
+
+HASH_MAP(page_uses, struct use_key, struct page_use, 16384);
+/* With targets: what others do. When that is full, their files are no longer told apart. */
+HASH_MAP(page_uses_others, struct use_key, struct page_use, 8192);
+HASH_MAP(page_files, struct file_key, struct page_file, 16384);
+
+static const struct page_use new_use = {};
+static const struct page_file new_page_file = {};
+
+/* Who does it. Kernel threads work for others, of whom nothing is known here: 0. */
+struct actor {
+	struct task_struct *task;
+	__u32 tgid, tid;
+	bool self, target;
+};
+
+static __always_inline void find_actor(struct actor *actor)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+
+	actor->task = current_task();
+	actor->tgid = id >> 32;
+	actor->tid = id;
+	actor->self = config.self_tgid && actor->tgid == config.self_tgid;
+	actor->target = is_traced(actor->tgid);
+	if (OF_TASK(actor->task, flags) & PF_KTHREAD)
+		actor->tgid = 0;
+}
+
+/* File systems that are memory, or no storage at all (include/uapi/linux/magic.h). */
+static __always_inline bool is_unstored(__u32 magic)
+{
+	switch (magic) {
+	case 0x01021994:	/* tmpfs */
+	case 0x9fa0:		/* proc */
+	case 0x62656572:	/* sysfs */
+	case 0x27e0eb:		/* cgroup */
+	case 0x63677270:	/* cgroup2 */
+	case 0x64626720:	/* debugfs */
+	case 0x74726163:	/* tracefs */
+		return true;
+	}
+	return false;
+}
+
+/* Block devices have pages too, of inodes that are no files: their key is the device, with no inode. */
+static __always_inline bool page_key(struct inode *inode, struct file_key *key)
+{
+	struct super_block *sb = BPF_CORE_READ(inode, i_sb);
+
+	if (is_unstored(BPF_CORE_READ(sb, s_magic)))
+		return false;
+	if ((BPF_CORE_READ(inode, i_mode) & S_IFMT) == S_IFBLK) {
+		key->ino = 0;
+		key->gen = 0;
+		key->dev = BPF_CORE_READ(inode, i_rdev);
+		return key->dev;
+	}
+	key->ino = BPF_CORE_READ(inode, i_ino);
+	key->dev = BPF_CORE_READ(sb, s_dev);
+	key->gen = BPF_CORE_READ(inode, i_generation);
+	return true;
+}
+
+#define OVERLAYFS_MAGIC 0x794c7630
+
+/* The inode of a file that holds its content itself, as no file of overlayfs does; else 0. */
+static __always_inline struct inode *plain_content(struct file *file)
+{
+	struct inode *inode = BPF_CORE_READ(file, f_inode);
+
+	if (!inode || BPF_CORE_READ(file, f_mapping, host) != inode
+	    || (BPF_CORE_READ(inode, i_mode) & S_IFMT) != S_IFREG)
+		return 0;
+	return inode;
+}
+
+/*
+ * The inode whose pages are the content of an open file. One of overlayfs has it in another file, which it keeps in its
+ * private data: itself, or since 6.14 first in a structure of its own.
+ */
+static __always_inline struct inode *content_of(struct file *file)
+{
+	struct inode *inode = BPF_CORE_READ(file, f_mapping, host), *found;
+	struct file *real, *first = 0;
+
+	if (!inode || BPF_CORE_READ(inode, i_sb, s_magic) != OVERLAYFS_MAGIC)
+		return inode;
+	real = BPF_CORE_READ(file, private_data);
+	if (!real)
+		return inode;
+	found = plain_content(real);
+	if (found)
+		return found;
+	bpf_probe_read_kernel(&first, sizeof(first), real);
+	if (!first)
+		return inode;
+	found = plain_content(first);
+	return found ? found : inode;
+}
+
+/* The open file that the thread's system call works on, if its content is `inode`'s; else nothing. */
+static __always_inline struct file *file_of_call(struct task_struct *task, struct inode *inode)
+{
+	const volatile struct syscall_row *row;
+	struct found_file found = {};
+	struct pt_regs *regs;
+	struct file *file;
+
+	if (OF_TASK(task, flags) & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER) || task_is_compat(task))
+		return 0;
+	regs = saved_regs(task);
+	row = row_of(regs_syscall(regs));
+	if (!row || row->fd == NO_ARG || !find_task_file(task, fd_arg(regs, row->fd), &found))
+		return 0;
+	file = found.file;
+	if (content_of(file) != inode)
+		return 0;
+	return file;
+}
+
+/*
+ * Names the file of `inode`, if nobody did: by the descriptor that is being read, or by any of its names within its
+ * file system. A global function: verified once.
+ */
+__noinline int name_page_file(__u64 inode_address)
+{
+	struct inode *inode = (struct inode *)inode_address;
+	struct task_struct *task = current_task();
+	struct hlist_node *alias;
+	struct file *file = file_of_call(task, inode);
+
+	if (file) {
+		tell_file_as((__u64)BPF_CORE_READ(file, f_path.mnt), (__u64)BPF_CORE_READ(file, f_path.dentry),
+			     SCRATCH_PAGES, inode_address);
+		return 0;
+	}
+	alias = BPF_CORE_READ(inode, i_dentry.first);
+	if (alias)
+		tell_file_as(0, (__u64)alias - bpf_core_field_offset(struct dentry, d_u.d_alias), SCRATCH_PAGES, 0);
+	return 0;
+}
+
+static __always_inline struct page_use *add_use(void *map, struct use_key *key, struct task_struct *task)
+{
+	struct page_use *use;
+
+	bpf_map_update_elem(map, key, &new_use, BPF_NOEXIST);
+	use = bpf_map_lookup_elem(map, key);
+	if (use && key->tgid) {
+		struct task_struct *leader = BPF_CORE_READ(task, group_leader);
+
+		BPF_CORE_READ_INTO(&use->comm, leader, comm);
+	}
+	return use;
+}
+
+static __always_inline struct page_use *use_of(struct file_key *file, struct inode *inode, struct actor *actor)
+{
+	struct use_key key = { .file = *file, .tgid = actor->tgid };
+	bool other = config.target && !actor->target;
+	struct page_use *use;
+
+	use = other ? bpf_map_lookup_elem(&page_uses_others, &key) : bpf_map_lookup_elem(&page_uses, &key);
+	if (use)
+		return use;
+	if (other) {
+		use = add_use(&page_uses_others, &key, actor->task);
+		if (!use) {
+			__builtin_memset(&key.file, 0, sizeof(key.file));
+			use = bpf_map_lookup_elem(&page_uses, &key);
+			if (!use)
+				use = add_use(&page_uses, &key, actor->task);
+		}
+	} else {
+		use = add_use(&page_uses, &key, actor->task);
+	}
+	if (!use)
+		count(LOST_PAGE_USES);
+	else if (key.file.ino)
+		name_page_file((__u64)inode);
+	return use;
+}
+
+#endif
