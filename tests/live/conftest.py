@@ -58,6 +58,23 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         yield mounted
 
 
+@pytest.fixture(scope="module")
+def ext4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Path]]:
+    """Makes an ext4 of so many MiB on a loop device: where the tests run may be tmpfs, which has no page cache."""
+    with ExitStack() as undo:
+
+        def mounted(mib: int) -> Path:
+            image, place = tmp_path_factory.mktemp("image") / "disk.img", tmp_path_factory.mktemp("disk")
+            with image.open("wb") as file:
+                file.truncate(mib << 20)
+            subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", str(image)], check=True)
+            subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
+            undo.callback(subprocess.run, ["umount", str(place)], check=True)
+            return place
+
+        yield mounted
+
+
 @pytest.fixture
 def loop_device(tmp_path: Path) -> Iterator[str]:
     """A block device of 16 MiB in a file."""

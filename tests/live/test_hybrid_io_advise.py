@@ -5,8 +5,7 @@ follows from them; what is tried is tried on the file system where the files are
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +29,9 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An ext4 of our own."""
-    image, place = tmp_path_factory.mktemp("image") / "disk.img", tmp_path_factory.mktemp("disk")
-    with image.open("wb") as file:
-        file.truncate(1 << 30)
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
+def disk(ext4: Callable[[int], Path]) -> Path:
+    """A file system of our own."""
+    return ext4(1024)
 
 
 def cold(path: Path, mib: int) -> Path:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,17 +32,9 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 
 @pytest.fixture(scope="module")
-def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An ext4 of our own: where the tests run may be tmpfs, which has no page cache."""
-    image, place = tmp_path_factory.mktemp("image") / "disk.img", tmp_path_factory.mktemp("disk")
-    with image.open("wb") as file:
-        file.truncate(1 << 30)
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
+def mounted(ext4: Callable[[int], Path]) -> Path:
+    """A file system of our own."""
+    return ext4(1024)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +30,9 @@ OLDEST = {f"filemap:{name}": False for name in NEWER_EVENTS} | dict.fromkeys(
 
 
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An ext4 of our own: where the tests run may be tmpfs, which has no page cache."""
-    image = tmp_path_factory.mktemp("image") / "disk.img"
-    place = tmp_path_factory.mktemp("disk")
-    with image.open("wb") as file:
-        file.truncate(512 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
+def disk(ext4: Callable[[int], Path]) -> Path:
+    """A file system of our own."""
+    return ext4(512)
 
 
 class Seen:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,18 +28,28 @@ CLOCK_MONOTONIC_COARSE = 6  # uapi/linux/time.h
 
 
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An ext4 of our own, on a loop device."""
-    image = tmp_path_factory.mktemp("image") / "disk.img"
-    place = tmp_path_factory.mktemp("disk")
-    with image.open("wb") as file:
-        file.truncate(768 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
+def disk(ext4: Callable[[int], Path]) -> Path:
+    """A file system of our own."""
+    return ext4(768)
+
+
+@contextmanager
+def held_back(place: Path) -> Iterator[None]:
+    """The disk of `place` may have next to no dirty pages, so the kernel makes its writers pause. A loop device keeps
+    this after it is unmounted, for whoever has it next: it is as it was in the end.
+    """
+    number = place.stat().st_dev
+    backing = Path(f"/sys/class/bdi/{os.major(number)}:{os.minor(number)}")
+    if not (backing / "strict_limit").exists():
+        pytest.skip("the kernel cannot be asked to hold back writers of one disk (before 6.2)")
+    before = {name: (backing / name).read_text() for name in ("max_ratio", "strict_limit")}
+    for name in before:
+        (backing / name).write_text("1")
     try:
-        yield place
+        yield
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        for name, value in before.items():
+            (backing / name).write_text(value)
 
 
 @contextmanager
@@ -192,15 +201,8 @@ log(what="done", ns=time.monotonic_ns() - start); sys.stdin.readline()
 
 
 def test_a_writer_is_throttled_for_its_dirty_pages(disk: Path) -> None:
-    """The disk is allowed next to no dirty pages, so the kernel makes its writer pause."""
     path = disk / "throttled"
-    number = disk.stat().st_dev
-    bdi = Path(f"/sys/class/bdi/{os.major(number)}:{os.minor(number)}")
-    if not (bdi / "strict_limit").exists():
-        pytest.skip("the kernel cannot be asked to hold back writers of one disk (before 6.2)")
-    (bdi / "strict_limit").write_text("1")
-    (bdi / "max_ratio").write_text("1")
-    with child(THROTTLED, str(path), str(64 << 20)) as subject:
+    with held_back(disk), child(THROTTLED, str(path), str(64 << 20)) as subject:
         config = SessionConfig(targets=frozenset({subject.pid}), switches=False, page_cache=True)
         with Session(config) as session:
             subject.go()
@@ -229,13 +231,7 @@ while True: os.pwrite(fd, b"x" * (1 << 20), (time.monotonic_ns() & 127) << 20)
 
 def test_a_pause_that_outlasts_the_window_counts_up_to_its_end(disk: Path) -> None:
     path = disk / "endless"
-    number = disk.stat().st_dev
-    bdi = Path(f"/sys/class/bdi/{os.major(number)}:{os.minor(number)}")
-    if not (bdi / "strict_limit").exists():
-        pytest.skip("the kernel cannot be asked to hold back writers of one disk (before 6.2)")
-    (bdi / "strict_limit").write_text("1")
-    (bdi / "max_ratio").write_text("1")
-    with child(ENDLESS, str(path)) as subject:
+    with held_back(disk), child(ENDLESS, str(path)) as subject:
         config = SessionConfig(targets=frozenset({subject.pid}), syscalls=False, switches=False, page_cache=True)
         with Session(config) as session:
             subject.go()
