@@ -1,6 +1,7 @@
 # make demo    diagnose a training program that stalls, on this machine, in under a minute
 # make demo-llm  the same, driven by a language model (yours, or fixed rules behind the same protocol)
 # make demo-alert  an alert, from Alertmanager to a tracker, with the server killed on the way
+# make demo-cache  a job whose data is pushed out of the page cache: diagnosed, cured by hybrid I/O, looked at again (root)
 # make test    every test, the live ones included (as root they watch real kernels)
 # make lint types bench clean
 #
@@ -9,7 +10,7 @@
 
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: demo demo-llm demo-alert test setup build lint types bench clean
+.PHONY: demo demo-llm demo-alert demo-cache test setup build lint types bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,6 +27,9 @@ demo-llm: build
 
 demo-alert: build
 	@$(BIN)/python examples/alert_demo.py
+
+demo-cache: build
+	@$(BIN)/python examples/cache_demo.py
 
 # Live tests watch a machine that others may be using: what failed is looked at once more, by itself, and both are shown.
 run_tests = $(BIN)/python -m pytest $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
