@@ -6,16 +6,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from whystall.agent_server.calibrating import Calibration
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, parse_params
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
-from whystall.tools.recording.collector import Need
+from whystall.tools.recording.collector import Engine, Need
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
 from whystall.tools.recording.window import Progress, can_serve, observe
 from whystall.tools.toolbox import ENGINES
 
+_UNPRIVILEGED = tuple(make for make in ENGINES if make().name == "procfs")
+_REFUSED = frozenset(
+    {ErrorCode.NO_PRIVILEGE, ErrorCode.NO_LIBBPF, ErrorCode.NO_BTF, ErrorCode.NO_ENGINE, ErrorCode.PROBE_FAILED}
+)
 _ANY_S = 10.0  # seconds, where no window is opened
 
 
@@ -65,10 +70,15 @@ class LiveObserver:
         """Observe the union of what `tools` need, then judge with each; without those that no engine can serve here."""
         asked = [(tool, _params(tool, duration, options)) for tool in tools]
         able = [(tool, p) for tool, p in asked if self._served(tool.needs(p))] or asked
-        needs = [need for tool, p in able for need in tool.needs(p)]
-        self.recording = await observe(
-            needs, self._target, duration, ENGINES, choice=self._engine, progress=self._progress
-        )
+        try:
+            self.recording = await self._observed(able, duration)
+        except ToolError as error:
+            # An engine may say that it could, and find only when it starts that it may not: root's kernel, not ours.
+            without = [(tool, p) for tool, p in able if self._served(tool.needs(p), _UNPRIVILEGED)]
+            if error.code not in _REFUSED or self._engine == "ebpf" or len(without) in (0, len(able)):
+                raise
+            able = without
+            self.recording = await self._observed(able, duration)
         if self._join is not None and self.recording.has("ftrace"):
             self.recording = await self._join(self.recording)
         return [judge(tool, self.recording, p) for tool, p in able]
@@ -85,8 +95,12 @@ class LiveObserver:
         needs = tool.needs(_params(tool, _ANY_S, options))
         return all(need.optional or recording.has(need.collector) for need in needs)
 
-    def _served(self, needs: Sequence[Need]) -> bool:
-        return all(can_serve(need.collector, ENGINES, self._engine) for need in needs)
+    async def _observed(self, able: Sequence[tuple[Tool[Any, Any], Params]], duration: float) -> Recording:
+        needs = [need for tool, params in able for need in tool.needs(params)]
+        return await observe(needs, self._target, duration, ENGINES, choice=self._engine, progress=self._progress)
+
+    def _served(self, needs: Sequence[Need], engines: Sequence[Callable[[], Engine]] = ENGINES) -> bool:
+        return all(can_serve(need.collector, engines, self._engine) for need in needs)
 
 
 class RecordedObserver:
