@@ -47,7 +47,9 @@ _SPENT = frozenset({"stuck", "too_slow", "ended", "io_error"})
 """Refusals that come late: time was spent there, though nothing came of it."""
 # What keeps its files in memory: there is nothing to go direct to. tmpfs takes O_DIRECT since Linux 6.6 (commit
 # e88e0d366f9c) and does the same with it as without.
-_IN_MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
+_IN_MEMORY = frozenset(
+    {"tmpfs", "ramfs", "hugetlbfs", "devtmpfs", "proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs"}
+)
 # Their st_dev is not the number that the kernel's tracepoints know the file system by.
 _OTHER_NUMBERS = frozenset({"btrfs", "overlay", "zfs", "bcachefs"})
 # Isolated (no PYTHON* variables, nothing from the working directory), but with the modules that we have.
@@ -75,10 +77,13 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """What to try, and where, the place that matters most first. `operations` by place: read, write."""
+    """What to try, and where, the place that matters most first, on so many at `most`. `operations` by place: read,
+    write.
+    """
 
     places: Sequence[tuple[Place, Sequence[str]]]
     refusals: Sequence[Refusal] = ()
+    most: int = _PLACES
 
 
 def named(directory: str, operations: Sequence[str]) -> Asked:
@@ -96,7 +101,8 @@ def named(directory: str, operations: Sequence[str]) -> Asked:
 
 def observed(recording: Recording, first: Sequence[int] = ()) -> Asked:
     """Trials on the file systems whose files were read and written in the recording, with what was done: those of the
-    files `first` (as numbered there), then those that the target moved most of, then anybody.
+    files `first` (as numbered there), and only where they refuse, or there are none, those that the target moved most
+    of, then anybody.
     """
     sizes, files = recording.table("page_cache.sizes"), recording.table("page_cache.files")
     used = recording.table("page_cache.use").select("file", "pid").unique(subset="file")
@@ -112,6 +118,8 @@ def observed(recording: Recording, first: Sequence[int] = ()) -> Asked:
         .with_columns(pl.col("turn").fill_null(len(first)))
         .sort("turn", "mine", "bytes", descending=[False, True, True])
     )
+    if recording.manifest.target.pids:  # what others read and write elsewhere is none of its business
+        moved = moved.filter((pl.col("mine") > 0) | (pl.col("turn") < len(first)))
     totals = moved.group_by("dev").agg(pl.col("turn").min(), pl.col("bytes").sum(), pl.col("mine").sum())
     totals = totals.sort("turn", "mine", "bytes", "dev", descending=[False, True, True, False])
     places: list[tuple[Place, Sequence[str]]] = []
@@ -125,7 +133,8 @@ def observed(recording: Recording, first: Sequence[int] = ()) -> Asked:
         else:
             nowhere = Place(os.path.dirname(rows["path"][0]), dev, rows["fstype"][0])
             refusals.append(Refusal(nowhere, "not_reachable", "gone, or seen from another mount namespace only"))
-    return Asked(places, refusals)
+    matter = moved.filter(pl.col("turn") < len(first))["dev"].n_unique()
+    return Asked(places, refusals, min(matter or _PLACES, _PLACES))
 
 
 def place_of(directory: str) -> Place:
@@ -144,28 +153,28 @@ def place_of(directory: str) -> Place:
 
 def _beside(row: dict[str, Any]) -> Place | None:
     """The directory of a file, as it can be reached from here: by its path, or as a process that used it sees it."""
-    directory = os.path.dirname(row["path"])
-    if not directory.startswith("/"):
-        return None
-    pid = row["pid"] or 0
-    for candidate in (directory, f"/proc/{pid}/root{directory}") if pid > 0 else (directory,):
-        try:
-            place = place_of(candidate)
-        except (OSError, ValueError):
-            continue  # gone, hidden, or of another mount namespace
-        if place.dev == row["dev"] or place.fstype == row["fstype"] in _OTHER_NUMBERS:
-            return place._replace(dev=row["dev"])  # as the recording knows it
+    pid, directory, numbers = row["pid"] or 0, row["path"], _OTHER_NUMBERS
+    while directory.startswith("/") and directory != "/":
+        directory = os.path.dirname(directory)  # or further up on the same file system
+        for candidate in (directory, f"/proc/{pid}/root{directory}") if pid > 0 else (directory,):
+            try:
+                place = place_of(candidate)
+            except (OSError, ValueError):
+                continue  # gone, hidden, of another mount namespace, or no name that could be recorded as it is
+            if place.dev == row["dev"] or place.fstype == row["fstype"] in numbers:
+                return place._replace(dev=row["dev"])  # as the recording knows it
+        numbers = frozenset()
     return None
 
 
 async def calibrate(asked: Asked, progress: Progress | None = None, seconds: float = SECONDS) -> Capture:
-    """Run the trials on the first two places that let them, at most `seconds` on each and `WRITTEN` bytes in all; what
+    """Run the trials on the first places that let them, at most `seconds` on each and `WRITTEN` bytes in all; what
     cannot be tried is told as a refusal. Nothing is left of it, also when this is cancelled or killed.
     """
     rows: list[dict[str, Any]] = []
     refusals = list(asked.refusals)
     proven: list[bool] = []
-    done, most, file = 0, min(_PLACES, len(asked.places)), LEAST_FILE
+    done, most, file = 0, min(asked.most, len(asked.places)), LEAST_FILE
     for place, operations in asked.places:
         if done == most:
             break

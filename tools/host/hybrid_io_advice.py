@@ -19,6 +19,7 @@ Reason = Literal[
     "cached",
     "direct_slower_here",
     "direct_unsupported",
+    "dropped_before_reread",
     "evicted_before_reread",
     "faster_here",
     "in_memory",
@@ -125,7 +126,9 @@ class Tried:
         return [c for c in self.compared if c.operation == operation and c.way == way]
 
 
-_IN_MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
+_IN_MEMORY = frozenset(
+    {"tmpfs", "ramfs", "hugetlbfs", "devtmpfs", "proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs"}
+)
 _NO_DIRECT = frozenset({"no_direct", "not_direct", "in_memory", "fuse"})
 
 
@@ -161,8 +164,14 @@ def _kept(seen: Observed) -> Advice | None:
         return Advice("buffered", "reread_unknown")
     if seen.reread_pct >= REREAD_PCT:
         missed = seen.cached_pct is not None and seen.cached_pct < 50
-        thrashes = seen.operation == "read" and missed and (seen.refaulted_pct or 0.0) >= THRASH_PCT
-        return Advice("buffered", "evicted_before_reread" if thrashes else touched)
+        if seen.operation == "read" and missed and (seen.refaulted_pct or 0.0) >= THRASH_PCT:
+            return Advice("buffered", "evicted_before_reread")
+        # Had the cache served what was read again, as much would have been there, or come back after an eviction.
+        gone = seen.cached_pct is not None and seen.cached_pct < seen.reread_pct / 2
+        kept = seen.refaulted_pct is None or seen.refaulted_pct >= REREAD_PCT
+        return Advice(
+            "buffered", "dropped_before_reread" if seen.operation == "read" and gone and not kept else touched
+        )
     if seen.cached_pct is not None and seen.cached_pct >= CACHED_PCT and seen.operation == "read":
         return Advice("buffered", "cached")
     if seen.one_pass_pct is not None and seen.one_pass_pct < ONE_PASS_PCT:

@@ -80,6 +80,7 @@ def test_what_is_to_be_changed_comes_before_what_most_was_moved_of(places: dict[
         elsewhere(sized(cache, path, 10, pid=OTHER), path, "8:1")
     found = observed(recorded(cache), [cache.file("/scratch/stream_1.bin")])
     assert [place for place, _ in found.places] == [places["/scratch"], places["/data"]]
+    assert found.most == 1  # the other one only where that refuses
 
 
 def test_where_one_place_refuses_the_next_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +125,18 @@ def test_our_files_are_a_small_part_of_what_is_free(
 def test_the_targets_own_files_come_first(places: dict[str, Place]) -> None:
     cache = sized(Cache(), "/data/a.bin", 10)
     elsewhere(sized(cache, "/scratch/c.bin", 900, pid=OTHER), "/scratch/c.bin", "8:1")
-    assert [place for place, _ in observed(recorded(cache)).places] == [places["/data"], places["/scratch"]]
+    assert [place for place, _ in observed(recorded(cache)).places] == [places["/data"]], "and nobody else's"
+
+
+def test_where_its_directory_is_gone_or_has_no_plain_name_the_one_above_will_do(places: dict[str, Place]) -> None:
+    asked = observed(recorded(sized(Cache(), "/data/a\\x1bb\\x0ac/gone/a.bin", 10)))
+    assert [place for place, _ in asked.places] == [places["/data"]]
+
+
+def test_what_is_above_on_another_file_system_will_not(places: dict[str, Place]) -> None:
+    places["/data"] = Place("/data", "0:99", "btrfs")
+    cache = elsewhere(sized(Cache(), "/data/gone/a.bin", 10), "/data/gone/a.bin", "0:42", "btrfs")
+    assert observed(recorded(cache)).places == []
 
 
 def test_a_directory_of_the_same_name_on_another_disk_is_not_taken(places: dict[str, Place]) -> None:

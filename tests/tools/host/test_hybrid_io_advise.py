@@ -118,6 +118,14 @@ def said(advice: Advice) -> tuple[str, str, bool, bool]:
             ("buffered", "evicted_before_reread", False, False),
         ),
         (replace(STREAM, reread_pct=90.0, refaulted_pct=80.0, cached_pct=95.0), FASTER, REREAD),
+        (replace(STREAM, reread_pct=90.0, refaulted_pct=0.1, cached_pct=85.0), FASTER, REREAD),
+        # given back by the program itself: the cache does not serve it, and nobody evicted it
+        (
+            replace(STREAM, reread_pct=90.0, refaulted_pct=0.1),
+            FASTER,
+            ("buffered", "dropped_before_reread", False, False),
+        ),
+        (replace(STREAM, filesystem="proc"), FASTER, ("buffered", "in_memory", False, False)),
         # not known: no change
         (replace(STREAM, reread_pct=None), FASTER, ("buffered", "reread_unknown", False, False)),
         # nobody suffers
