@@ -29,16 +29,19 @@ from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.params import TargetParams
 
 WHYSTALL = str(Path(sys.executable).parent / "whystall")
-WINDOW_S = 5.0
+WINDOW_S = 4.0
 POLLUTION = "cache_pollution"
 # A stream that a job of this size is beside: not so fast that a small machine has no CPU left for anything else.
 STREAM = ("--stream-pause-ms", 4)
 
 
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state directory of this test's own."""
-    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path / "home"))
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """One whystall with a state directory of its own: its catalog is read once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WHYSTALL_HOME", str(tmp_path_factory.mktemp("home")))
+        with App().closing() as made:
+            yield made
 
 
 @pytest.fixture
@@ -56,10 +59,9 @@ def disk() -> Iterator[SlowDisk]:
         yield made
 
 
-def diagnose(program: Running, **options: Any) -> Diagnosis:
+def diagnose(app: App, program: Running, **options: Any) -> Diagnosis:
     params = DiagnoseParams(**{"pid": program.start["pid"], "duration": WINDOW_S, **options})
-    with App().closing() as app:
-        return anyio.run(lambda: app.diagnose(params))
+    return anyio.run(lambda: app.diagnose(params))
 
 
 def job(disk: SlowDisk, shards: Path, *options: object, hybrid: bool = False) -> Running:
@@ -95,10 +97,12 @@ def accused(found: Diagnosis, cause: str) -> Culprit:
     return found.culprit
 
 
-def test_a_stream_is_found_cured_by_hybrid_io_and_gone_when_looked_at_again(disk: SlowDisk, shards: Path) -> None:
+def test_a_stream_is_found_cured_by_hybrid_io_and_gone_when_looked_at_again(
+    app: App, disk: SlowDisk, shards: Path
+) -> None:
     with job(disk, shards) as program:
         program.until("step", 3)
-        found = diagnose(program, ticket=True, calibrate=True)
+        found = diagnose(app, program, ticket=True, calibrate=True)
         seen = program.of("step")[3:]
         slow_ms, hot_pct = step_ms(program), 100 * sum(s["hot_s"] for s in seen) / sum(s["latency_s"] for s in seen)
         hot, pid = program.start["hot"], program.start["pid"]
@@ -113,9 +117,8 @@ def test_a_stream_is_found_cured_by_hybrid_io_and_gone_when_looked_at_again(disk
     with job(disk, shards, hybrid=True) as program:
         program.until("step", 3)
         after = TargetParams(pid=program.start["pid"])
-        with App().closing() as app:
-            ticket = anyio.run(lambda: app.verify(found.ticket or "", target=after, duration=WINDOW_S))
-            page = ticket_markdown(ticket, "en", load_causes())
+        ticket = anyio.run(lambda: app.verify(found.ticket or "", target=after, duration=WINDOW_S))
+        page = ticket_markdown(ticket, "en", load_causes())
         cured_ms = step_ms(program)
     assert cured_ms < slow_ms * (1 - hot_pct / 200)
     (verified,) = ticket.verifications
@@ -133,10 +136,10 @@ def test_a_stream_is_found_cured_by_hybrid_io_and_gone_when_looked_at_again(disk
     assert advice.metrics["spared_rate"] == pytest.approx(streamed(seen), rel=0.3)
 
 
-def test_a_neighbour_that_streams_is_named_with_its_files(disk: SlowDisk, shards: Path) -> None:
+def test_a_neighbour_that_streams_is_named_with_its_files(app: App, disk: SlowDisk, shards: Path) -> None:
     with job(disk, shards, "--streamer", "other", *STREAM) as program:
         program.until("step", 3)
-        found = diagnose(program)
+        found = diagnose(app, program)
         hot, streamer = program.start["hot"], program.start["streamer_pid"]
     culprit = accused(found, POLLUTION)
     assert culprit.path == hot
@@ -145,43 +148,43 @@ def test_a_neighbour_that_streams_is_named_with_its_files(disk: SlowDisk, shards
     assert actor.path == f"{program.start['shards_in']}/shard_*.bin"
 
 
-def test_a_stream_beside_free_memory_is_no_fault(disk: SlowDisk, shards: Path) -> None:
+def test_a_stream_beside_free_memory_is_no_fault(app: App, disk: SlowDisk, shards: Path) -> None:
     with job(disk, shards, "--limit-mib", 0, "--shards", 4, "--stream-mib", 64) as program:
         program.until("step", 3)
-        found = diagnose(program)
+        found = diagnose(app, program)
     supported = {a.cause for a in found.assessments if a.state.value == "supported"}
     assert not supported & {POLLUTION, "streaming_reclaim", "page_cache_thrash", "memory_reclaim", "cgroup_limit_small"}
     bad = {f.kind for f in found.findings if f.polarity is Polarity.ABNORMAL}
     assert not bad & {"cache.streaming", "cache.thrash", "memory.reclaim_stall", "cache.limit_small"}
 
 
-def test_what_does_not_fit_by_itself_is_no_streams_fault(disk: SlowDisk, shards: Path) -> None:
+def test_what_does_not_fit_by_itself_is_no_streams_fault(app: App, disk: SlowDisk, shards: Path) -> None:
     with job(disk, shards, "--streamer", "none", "--hot-mib", 48, "--limit-mib", 32) as program:
         program.until("step")
-        found = diagnose(program)
+        found = diagnose(app, program)
         hot = program.start["hot"]
     assert accused(found, "page_cache_thrash").path == hot
 
 
-def test_a_throttled_writer_is_told_from_one_that_waits_for_its_disk() -> None:
+def test_a_throttled_writer_is_told_from_one_that_waits_for_its_disk(app: App) -> None:
     with dirty_disk(write_mib_s=40, dirty_mib=16) as disk:
         place = disk.path
         with Running("checkpoint_writer.py", "--directory", disk.path) as program:
             program.until("checkpoint")
-            throttled = diagnose(program)
+            throttled = diagnose(app, program)
         with Running("checkpoint_writer.py", "--directory", disk.path, "--direct") as program:
             program.until("checkpoint")
-            direct = diagnose(program)
+            direct = diagnose(app, program)
     assert Path(str(accused(throttled, "dirty_throttling").path)).parent == place
     assert accused(direct, "sync_checkpoint_write").series == f"{place}/ckpt_*.bin"
 
 
-def test_writers_of_one_file_wait_for_its_lock() -> None:
+def test_writers_of_one_file_wait_for_its_lock(app: App) -> None:
     with (
         SlowDisk(write_mib_s=None, size_mib=256) as disk,
         Running("shared_file_writers.py", "--directory", disk.path) as program,
     ):
         program.until("write", 8)
-        found = diagnose(program)
+        found = diagnose(app, program)
     (path,) = program.start["paths"]
     assert accused(found, "file_lock_contention").path == path
