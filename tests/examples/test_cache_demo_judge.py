@@ -121,6 +121,12 @@ def test_a_job_that_goes_on_suffering_is_not_solved_whatever_is_said() -> None:
     ]
 
 
+def test_what_verify_cannot_tell_is_no_error_if_it_says_why() -> None:
+    unsure = {**verified(solved=None), "missing": ["events_lost"]}
+    assert marks(diagnosis(), unsure)["a step"] is None
+    assert marks(diagnosis(), unsure, after=BEFORE)["a step"] is False
+
+
 def test_less_is_accepted_only_where_it_says_that_it_was_sampled() -> None:
     nothing = {"path": None, "actors": []}
     sampled = blind("sampled")
