@@ -42,7 +42,7 @@ class Policy(NamedTuple):
             raise ValueError(f"mode is {' or '.join(layout.MODES)}, not {self.mode!r}")
         for name in ("limit_share", "direct_share"):
             share = getattr(self, name)
-            if not 0 < share <= 1:
+            if not isinstance(share, (int, float)) or not 0 < share <= 1:
                 raise ValueError(f"{name} is above 0 and at most 1, not {share!r}")
         made = layout.Policy(abi=layout.ABI, mode=layout.MODES.index(self.mode), keep_reread=bool(self.keep_reread))
         made.limit_share, made.direct_share = self.limit_share, self.direct_share
@@ -64,9 +64,12 @@ def policy_of(wanted: Policy | Mapping[str, object] | str | None) -> Policy:
         return wanted
     if isinstance(wanted, str):
         return Policy(mode=wanted)
+    if not isinstance(wanted, Mapping):
+        raise ValueError(f"a policy is a Policy, a mode, or settings by name, not {wanted!r}")
     unknown = set(wanted) - set(Policy._fields)
     if unknown:
-        raise ValueError(f"no such setting of a policy: {', '.join(sorted(unknown))}")
+        names = ", ".join(sorted(map(str, unknown)))
+        raise ValueError(f"no such setting of a policy: {names}; there are {', '.join(Policy._fields)}")
     return Policy(**wanted)  # type: ignore[arg-type]  # checked where the struct is made
 
 

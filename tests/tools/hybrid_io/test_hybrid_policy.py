@@ -96,6 +96,7 @@ def test_a_request_goes_its_way(
         ({"limit_share": 0.0}, "limit_share is above 0 and at most 1, not 0.0"),
         ({"direct_share": 1.5}, "direct_share is above 0"),
         ({"limit_share": float("nan")}, "limit_share is above 0"),
+        ({"limit_share": "80%"}, "limit_share is above 0 and at most 1, not '80%'"),
         ({"read_direct_bytes": -1}, "read_direct_bytes is a number from 0"),
         ({"write_direct_bytes": 1.5}, "write_direct_bytes is a number from 0"),
         ({"refresh_ns": 1 << 70}, "refresh_ns is a number from 0"),
@@ -107,8 +108,10 @@ def test_a_bad_policy_is_refused_in_one_line(wrong: dict[str, Any], told: str) -
 
 
 def test_an_unknown_setting_is_named() -> None:
-    with pytest.raises(ValueError, match="no such setting of a policy: speed"):
+    with pytest.raises(ValueError, match="no such setting of a policy: speed; there are mode, read_direct_bytes, "):
         policy_of({"speed": 9})
+    with pytest.raises(ValueError, match="a policy is a Policy, a mode, or settings by name, not 3"):
+        policy_of(3)  # type: ignore[arg-type]
 
 
 def test_a_policy_may_be_told_in_many_ways() -> None:
