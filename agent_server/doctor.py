@@ -10,6 +10,7 @@ import sqlite3
 from itertools import islice
 from pathlib import Path
 
+from whystall.agent_server.doctor_hybrid import hybrid_io
 from whystall.agent_server.doctor_model import model
 from whystall.agent_server.doctor_settings import settings
 from whystall.agent_server.doctor_stacks import py_spy, python_frames, sampling
@@ -51,6 +52,7 @@ def examine() -> Health:
         sampling(),
         python_frames(),
         py_spy(),
+        hybrid_io(),
         _database(),
         model(),
         settings(),

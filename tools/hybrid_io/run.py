@@ -111,7 +111,11 @@ def library() -> Path:
     """The shim, built if need be; raises ``build.BuildError`` where it cannot be."""
     path = build.library_path(LIBRARY)
     if not path.exists():
-        build.build(LIBRARY)
+        try:
+            build.build(LIBRARY)
+        except OSError as error:  # somebody else's installation
+            why = f"{error.filename or path}: {error.strerror or error}"
+            raise build.BuildError(f"{why}; its owner can: python -m whystall.tools.hybrid_io.build") from None
     return path
 
 

@@ -107,7 +107,7 @@ def hybrid_run(
             console.say_json(wire.error_object(said))
         return error.status
     except BuildError as error:
-        remedy = "install a C compiler, or build elsewhere: python -m whystall.tools.hybrid_io.build"
+        remedy = "`whystall doctor` says what is missing"
         raise ToolError(ErrorCode.NO_ENGINE, f"the shim cannot be built: {error}", remedy) from None
     if not quiet:
         try:

@@ -125,3 +125,24 @@ def test_without_rights_nothing_can_be_sampled(env: dict[str, str]) -> None:
         assert checks["sampling"].state is State.LIMITED
         assert checks["sampling"].fix
     assert checks["python frames"].found
+
+
+def test_hybrid_io_that_is_not_built_is_said_with_what_builds_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from whystall.agent_server.doctor_hybrid import hybrid_io
+    from whystall.tools.hybrid_io import build, library
+
+    monkeypatch.setattr(build, "OBJECTS", tmp_path)
+    monkeypatch.setattr(library, "PATH", str(tmp_path / "libwhystall_hybrid.so"))
+    monkeypatch.setattr(library, "_loaded", None)
+    found = hybrid_io()
+    assert found.state is State.LIMITED
+    assert "libwhystall_hybrid_preload.so" in found.found
+    assert found.fix is not None
+    assert "whystall.tools.hybrid_io.build" in found.fix
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    fix = hybrid_io().fix
+    assert fix is not None
+    assert "C compiler is missing" in fix

@@ -188,3 +188,11 @@ def test_an_argument_that_is_no_text(env: dict[str, str], tmp_path: Path) -> Non
     done = subprocess.run([COMMAND, *words], env=env, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
     assert out.read_text("ascii")
+
+
+def test_a_shim_that_is_not_there_and_cannot_be_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An installation that belongs to somebody else: its folder cannot be written."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(build, "OBJECTS", tmp_path / "file" / "objects")
+    with pytest.raises(build.BuildError, match="its owner can: python -m"):
+        run.library()
