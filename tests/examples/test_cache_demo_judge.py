@@ -121,6 +121,13 @@ def test_a_job_that_goes_on_suffering_is_not_solved_whatever_is_said() -> None:
     ]
 
 
+def test_beside_other_load_likely_is_right_where_that_is_why() -> None:
+    busy = diagnosis(verdict="likely", missing=["low_explained_share"])
+    assert marks(busy, verified())["verdict"] is True
+    assert marks({**busy, "missing": ["low_explained_share", "one_method"]}, verified())["verdict"] is False
+    assert marks({**busy, "cause": "slow_file_read"}, verified())["verdict"] is False
+
+
 def test_what_verify_cannot_tell_is_no_error_if_it_says_why() -> None:
     unsure = {**verified(solved=None), "missing": ["events_lost"]}
     assert marks(diagnosis(), unsure)["a step"] is None
