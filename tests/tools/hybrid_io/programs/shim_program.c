@@ -8,7 +8,9 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <limits.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stddef.h>
@@ -645,13 +647,114 @@ static void filtered(const char *path)
 	_exit(0);
 }
 
+/* ---- requests as the kernel would judge them ---- */
+
+static void edges(const char *path)
+{
+	static char data[1 << 19] __attribute__((aligned(4096)));
+	struct rlimit limit = { 1 << 20, RLIM_INFINITY };
+	ssize_t (*volatile writes)(int, const void *, size_t) = write;	/* the compiler need not know */
+	ssize_t (*volatile reads)(int, void *, size_t) = read;
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+	off_t half;
+
+	fill(data, sizeof(data), 1);
+	CHECK(write(fd, data, sizeof(data)) == sizeof(data) && lseek(fd, 0, SEEK_SET) == 0);
+	/* lengths that no memory has */
+	printf("%zd", writes(fd, data, (size_t)-5));
+	printf(" %d", errno);
+	printf(" %zd", reads(fd, data, (size_t)-1));
+	printf(" %d %lld\n", errno, (long long)lseek(fd, 0, SEEK_CUR));
+	/* up to the largest size allowed: a short request, and no signal (SIGXFSZ would end the program) */
+	CHECK(!setrlimit(RLIMIT_FSIZE, &limit));
+	half = (1 << 20) - 100;
+	printf("%zd", pwrite(fd, data, sizeof(data), half));
+	printf(" %zd", pwrite(fd, data, sizeof(data), half - 4096));
+	CHECK(lseek(fd, half, SEEK_SET) == half);
+	printf(" %zd %lld\n", write(fd, data, sizeof(data)), (long long)lseek(fd, 0, SEEK_CUR));
+}
+
+/* Many vectors: whole pages, parts of pages, whole pages in memory that is not aligned, and all of these in one row. */
+static void rows(const char *path)
+{
+	enum { ROWS = 300 };
+	static char data[ROWS * 8192] __attribute__((aligned(4096))), back[sizeof(data)] __attribute__((aligned(4096)));
+	static const struct { size_t bytes, shift; } kinds[] = { { 4096, 0 }, { 1000, 0 }, { 4096, 16 }, { 0, 0 }, { 8192, 512 } };
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+
+	for (size_t kind = 0; kind <= sizeof(kinds) / sizeof(kinds[0]); kind++) {
+		struct iovec there[ROWS], here[ROWS];
+		char *next = data;
+		ssize_t total = 0;
+
+		for (size_t i = 0; i < ROWS; i++) {
+			size_t which = kind < sizeof(kinds) / sizeof(kinds[0]) ? kind : i % 5, bytes = kinds[which].bytes;
+
+			if (kind != 1 && !i)
+				next += kinds[which].shift;
+			if (next + bytes > data + sizeof(data))
+				bytes = 0;
+			there[i] = (struct iovec){ next, bytes };
+			here[i] = (struct iovec){ back + (next - data), bytes };
+			next += bytes;
+			total += (ssize_t)bytes;
+		}
+		for (off_t at = 0; at < 10000; at += 4999) {
+			fill(data, sizeof(data), kind * 100 + (uint64_t)at);
+			memset(back, 0, sizeof(back));
+			CHECK(pwritev(fd, there, ROWS, at) == total);
+			CHECK(preadv(fd, here, ROWS, at) == total);
+			for (int i = 0; i < ROWS; i++)
+				CHECK(!memcmp(here[i].iov_base, there[i].iov_base, there[i].iov_len));
+		}
+	}
+	printf("rows\n");
+}
+
+static sigjmp_buf out;
+
+static void jumps(int signal)
+{
+	(void)signal;
+	siglongjmp(out, 1);
+}
+
+/* A handler leaves fsync() for good, and nothing waits for it afterwards. */
+static void left(const char *path)
+{
+	static char data[1 << 18];
+	const struct itimerval soon = { { 0, 2000 }, { 0, 2000 } }, never = { { 0, 0 }, { 0, 0 } };
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+	volatile int seen = 0;
+
+	fill(data, sizeof(data), 1);
+	CHECK(signal(SIGALRM, jumps) != SIG_ERR);
+	while (seen < 5) {
+		CHECK(pwrite(fd, data, sizeof(data), 0) == sizeof(data));
+		if (sigsetjmp(out, 1)) {
+			setitimer(ITIMER_REAL, &never, NULL);
+			seen++;
+			continue;
+		}
+		setitimer(ITIMER_REAL, &soon, NULL);
+		for (;;) {
+			CHECK(pwrite(fd, data, 100, 0) == 100);
+			CHECK(!fsync(fd));
+		}
+	}
+	signal(SIGALRM, SIG_DFL);
+	alarm(20);
+	CHECK(!close(fd));	/* for ever, if it waited for those */
+	printf("closed\n");
+}
+
 int main(int count, char **words)
 {
 	static const struct { const char *name; void (*run)(const char *path); } all[] = {
 		{ "fuzz", fuzz }, { "threads", threads }, { "readers", readers }, { "forked", forked },
 		{ "handler", handler }, { "locks", locks }, { "numbers", numbers }, { "mapped", mapped },
 		{ "errors", errors }, { "starts", starts }, { "interrupted", interrupted },
-		{ "filtered", filtered },
+		{ "filtered", filtered }, { "edges", edges }, { "rows", rows }, { "left", left },
 	};
 
 	state = count > 3 ? strtoull(words[3], NULL, 10) * 0x9e3779b97f4a7c15ull + 1 : 88172645463325252ull;
