@@ -202,10 +202,10 @@ def _cgroups(recording: Recording) -> list[Cgroup]:
         shown = CgroupRow(
             cgroup=path,
             version=version,
-            # usage falls with every reclaim: the most seen is what counts beside a limit
+            # both fall, with every reclaim and with what is freed: the most seen is what counts beside a limit
             usage_bytes=_told(max(r["usage_bytes"] for r in rows)),
             limit_bytes=min(limits, default=None),
-            anon_bytes=_told(last["anon_bytes"]),
+            anon_bytes=_told(max(r["anon_bytes"] for r in rows)),
             file_bytes=_told(last["file_bytes"]),
             dirty_bytes=_told(max(r["dirty_bytes"] for r in rows)),
             limit_hit_rate=rate("limit_hits"),

@@ -159,6 +159,18 @@ def test_a_checkpoint_that_is_written_without_being_throttled_is_one_as_before()
     assert state(found, "dirty_throttling") is CauseState.RULED_OUT
 
 
+def test_a_writer_that_must_reclaim_first_is_no_checkpoint_that_waits_for_storage() -> None:
+    """It syncs nothing: its writes sleep since its cgroup is full, and its pages have to go first."""
+    stack = ("__schedule", "reclaim_throttle", "shrink_lruvec", "try_to_free_mem_cgroup_pages", "try_charge_memcg")
+    scene = Scene(window_s=10.0).thread(user=20, system=10, blocked=65)
+    for number in range(100):
+        scene.call(number / 10, 62, "write", CHECKPOINT, size=4 << 20, stack=stack)
+    cache = at_its_limit(Cache(scene=scene)).use(CHECKPOINT, added=4000, dirtied=4000)
+    found = investigate(cache.stall("cgroup_reclaim", 5900, count=1000))
+    assert found.cause == "cgroup_limit_small", found.verdict
+    assert "sync_checkpoint_write" not in supported(found)
+
+
 def test_writers_of_one_file_wait_for_each_other_and_not_for_a_disk() -> None:
     stack = ("__schedule", "rwsem_down_write_slowpath", "down_write", "ext4_buffered_write_iter", "vfs_write")
     scene = Scene(window_s=10.0).thread(user=35, system=15, blocked=45)
