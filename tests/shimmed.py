@@ -45,7 +45,7 @@ def plain(command: Sequence[str], folder: Path, **variables: str) -> Done:
 def shimmed(command: Sequence[str], folder: Path, options: Options = EAGER, **variables: str) -> Done:
     """The same with the shim; its counters are read at the end."""
     counters = folder / "counters"
-    counters.mkdir()
+    counters.mkdir(mode=0o700)
     (counters / REST).write_bytes(bytes(REST_BYTES))
     env = environment(library(), options, counters, {**os.environ, **variables})
     done = subprocess.run(command, capture_output=True, cwd=folder, env=env, timeout=120)

@@ -20,7 +20,7 @@ from warm_command import COMMAND
 
 from whystall.tools.hybrid_io import build, counter_folder, run
 from whystall.tools.hybrid_io.policy import Policy
-from whystall.tools.hybrid_io.report import REST
+from whystall.tools.hybrid_io.report import REST, REST_BYTES
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 MIB = 1 << 20
@@ -196,3 +196,18 @@ def test_a_shim_that_is_not_there_and_cannot_be_built(monkeypatch: pytest.Monkey
     monkeypatch.setattr(build, "OBJECTS", tmp_path / "file" / "objects")
     with pytest.raises(build.BuildError, match="its owner can: python -m"):
         run.library()
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o777], ids=["a link in it", "others may write there"])
+def test_a_folder_that_others_made_is_not_counted_in(tmp_path: Path, mode: int) -> None:
+    """A program may outlive its run, and find a folder of the same name with links in it."""
+    folder, victim = tmp_path / "folder", tmp_path / "victim"
+    victim.write_bytes(bytes(REST_BYTES))
+    folder.mkdir()
+    (folder / REST).symlink_to(victim) if mode == 0o700 else (folder / REST).hardlink_to(victim)
+    folder.chmod(mode)
+    variables = run.environment(run.library(), run.Options(), folder, dict(os.environ))
+    for command in (copying(tmp_path), ["sh", "-c", "echo"]):
+        assert subprocess.run(command, env=variables, capture_output=True).returncode == 0
+    assert victim.read_bytes() == bytes(REST_BYTES)
+    assert (len(list(folder.iterdir())) == 1) is (mode == 0o777)

@@ -79,10 +79,28 @@ static char *put_number(char *at, uint64_t number)
 	return at;
 }
 
-static struct shim_counters *map_shared(const char *path, int flags)
+/*
+ * A file in the folder, as long as that is ours alone: who outlives the run may find another user's folder of the same
+ * name, with links in it to files that he wants written.
+ */
+static int open_counters(const char *name, int flags)
+{
+	struct stat about;
+	int fd = -1, folder = k_open(shim.folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+
+	if (folder < 0)
+		return -1;
+	if (!k_fstat(folder, &about) && about.st_uid == (uid_t)syscall(SYS_geteuid) &&
+	    !(about.st_mode & (S_IWGRP | S_IWOTH)))
+		fd = (int)syscall(SYS_openat, folder, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
+	k_close(folder);
+	return fd;
+}
+
+static struct shim_counters *map_shared(const char *name, int flags)
 {
 	struct shim_counters *shared = MAP_FAILED;
-	int fd = k_open(path, O_RDWR | O_CLOEXEC | flags, 0600);
+	int fd = open_counters(name, flags);
 
 	if (fd < 0)
 		return MAP_FAILED;
@@ -98,24 +116,25 @@ static struct shim_counters *map_shared(const char *path, int flags)
  */
 void shim_count_share(void)
 {
-	char path[sizeof(shim.folder) + 64], *at = path + strlen(shim.folder);
+	char path[sizeof(shim.folder) + 64], *name = path + strlen(shim.folder) + 1, *at = name;
 	struct shim_counters *shared;
 	int saved = errno;
 
 	shim.pending = false;
 	memcpy(path, shim.folder, strlen(shim.folder));
-	*at++ = '/';
+	name[-1] = '/';
 	at = put_number(at, (uint64_t)shim.pid);
 	*at++ = '-';
 	*put_number(at, hy_counters()->start_ns) = '\0';
-	shared = map_shared(path, O_CREAT | O_EXCL);
+	shared = map_shared(name, O_CREAT | O_EXCL);
 	if (shared != MAP_FAILED && !hy_counters_share(path)) {
 		memcpy(shared, shim_counters, sizeof(*shared));
 		__atomic_store_n(&shim_counters, shared, __ATOMIC_RELEASE);
 	} else {
-		if (shared != MAP_FAILED)
+		if (shared != MAP_FAILED) {
 			k_munmap(shared, sizeof(*shared));
-		k_unlink(path);
+			k_unlink(path);
+		}
 	}
 	errno = saved;
 }
@@ -142,12 +161,8 @@ static void add(uint64_t *to, uint64_t value)
 /* What a program without a file of its own counted goes to the one file of all such, FOLDER/rest. */
 static void fold(void)
 {
-	char path[sizeof(shim.folder) + 8];
-	struct shim_counters *rest;
+	struct shim_counters *rest = map_shared("rest", 0);
 
-	strcpy(path, shim.folder);
-	strcat(path, "/rest");
-	rest = map_shared(path, 0);
 	if (rest == MAP_FAILED)
 		return;
 	rest->magic = own.magic;
