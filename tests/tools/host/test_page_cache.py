@@ -172,6 +172,15 @@ def test_a_set_larger_than_its_memory_thrashes(limit: float, reason: str) -> Non
     assert "cache.streaming" not in abnormal(judged)
 
 
+def test_memory_that_comes_and_goes_took_the_room_while_it_was_there() -> None:
+    """The window ends where it was just freed, as it is between two steps."""
+    cache = Cache().use(accessed=2000, added=1800, again=1600, refaulted=1800)
+    cache.gone(reclaimed=1800, one_pass=1800, tracked=1800).memory("/job", limit=1100, usage=1090, hits=700)
+    rows = cache.scene.tables["proc.memory"]
+    rows[len(rows) // 2]["anon_bytes"] = 800 << 20
+    assert abnormal(cache.judged())["cache.thrash"].attributes["reason"] == "too_large_cgroup"
+
+
 def test_a_loop_longer_than_the_window_is_known_by_what_the_kernel_remembers() -> None:
     """Within the window every page is read once; that all of it had been evicted lately is known from its start."""
     cache = Cache().use(accessed=1000, added=1000).gone(reclaimed=800, one_pass=800, once=200, tracked=1000)
