@@ -41,6 +41,8 @@ HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
 READ_MIB_S = 60.0
 LIMIT_MIB, HOT_MIB, STREAM_MIB = 80, 24, 128
+STEPS = 2000
+"""The job ends after so many, should nobody be left to stop it."""
 WARM_STEPS = 3
 """Of each run; what they show is how the job starts."""
 CAUSE = "cache_pollution"
@@ -190,7 +192,7 @@ def ordinary_disk(stack: contextlib.ExitStack) -> Path:
 def job(disk: SlowDisk, shards: Path, log: Path, before: Sequence[str] = ()) -> Iterator[Callable[[], list[Event]]]:
     """The job, behind the words `before`, from its first steps on; stopped afterwards. Yields a reader of its log."""
     places = ["--directory", str(disk.path), "--stream-directory", str(shards), "--fixed-names"]
-    sizes = ["--limit-mib", str(LIMIT_MIB), "--hot-mib", str(HOT_MIB), "--stream-mib", str(STREAM_MIB)]
+    sizes = [f"--limit-mib={LIMIT_MIB}", f"--hot-mib={HOT_MIB}", f"--stream-mib={STREAM_MIB}", f"--steps={STEPS}"]
     argv = [sys.executable, str(HERE / "cache_job.py"), *places, *sizes]
     with log.open("wb") as out:
         process = subprocess.Popen(disk.command([*before, *argv]), stdout=out)
