@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent / "programs" / "shim_program.c"
 SCENES = (
     *("threads", "readers", "forked", "handler", "locks"),
     *("numbers", "mapped", "errors", "starts", "interrupted", "filtered"),
-    *("edges", "rows", "left"),
+    *("edges", "rows", "left", "grows"),
 )
 
 

@@ -6,6 +6,7 @@
 #include <linux/stat.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/vfs.h>
 
 #include "internal.h"
@@ -98,6 +99,17 @@ static void give_up(struct hy_file *file, int why)
 }
 
 /*
+ * A program that has used up half of the descriptors it may have is left the rest: not every call that makes one could
+ * be told to wait until ours are given back (accept(2), for one). The number just made is the lowest that was free.
+ */
+static bool crowded(int fd)
+{
+	struct rlimit limit;
+
+	return !syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &limit) && (rlim_t)fd >= limit.rlim_cur / 2;
+}
+
+/*
  * Opened by whoever needs it first. It is looked at before each use: a program may close descriptors that are not its
  * own (closefrom), and another file may then have the number.
  */
@@ -117,6 +129,11 @@ int hy_direct_get(struct hy_file *file)
 	if (fd < 0 && !(hy_flags(file) & HY_F_UNSUPPORTED)) {
 		snprintf(path, sizeof(path), "/proc/self/fd/%d", file->fd);
 		fd = k_open(path, (file->open_flags & keep) | O_DIRECT | O_CLOEXEC, 0);
+		if (fd >= 0 && crowded(fd)) {
+			k_close(fd);
+			fd = -1;
+			errno = EMFILE;
+		}
 		/*
 		 * Closing any descriptor of a file ends the process's POSIX locks on it, and moving one closes one: so
 		 * only in programs that may count on numbers, where the shim keeps us from locked files.

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -459,6 +460,16 @@ static void numbers(const char *path)
 	for (seen = 0; (fd = open(path, O_RDWR)) >= 0; seen++)
 		CHECK(pread(fd, data, sizeof(data), 0) == sizeof(data));
 	printf("%d more, %d\n", seen, errno == EMFILE);
+	/* calls that the shim does not know find some left */
+	limit.rlim_max = limit.rlim_cur = 40;
+	closefrom(3);
+	for (int i = 0; i < 17; i++) {
+		fd = open(path, O_RDWR);
+		CHECK(pread(fd, data, sizeof(data), 0) == sizeof(data) && pwrite(fd, data, sizeof(data), 0) == sizeof(data));
+	}
+	for (seen = 0; epoll_create1(0) >= 0; seen++)
+		;
+	printf("%d others\n", seen >= 6);
 }
 
 static void mapped(const char *path)
@@ -711,6 +722,25 @@ static void rows(const char *path)
 	printf("rows\n");
 }
 
+/* A stream that met its end, and then the file grows. */
+static void grows(const char *path)
+{
+	static char data[1 << 19];
+	FILE *stream = fopen(path, "w+");
+	int fd;
+
+	fill(data, sizeof(data), 1);
+	CHECK(fwrite(data, 1, sizeof(data) / 2, stream) == sizeof(data) / 2);
+	rewind(stream);
+	CHECK(fread(data, 1, sizeof(data), stream) == sizeof(data) / 2 && feof(stream));
+	fd = open(path, O_WRONLY | O_APPEND);
+	CHECK(write(fd, data, sizeof(data)) == sizeof(data));
+	printf("%zu", fread(data, 1, sizeof(data), stream));
+	clearerr(stream);
+	printf(" %zu %d\n", fread(data, 1, sizeof(data), stream), feof(stream) != 0);
+	fclose(stream);
+}
+
 static sigjmp_buf out;
 
 static void jumps(int signal)
@@ -755,6 +785,7 @@ int main(int count, char **words)
 		{ "handler", handler }, { "locks", locks }, { "numbers", numbers }, { "mapped", mapped },
 		{ "errors", errors }, { "starts", starts }, { "interrupted", interrupted },
 		{ "filtered", filtered }, { "edges", edges }, { "rows", rows }, { "left", left },
+		{ "grows", grows },
 	};
 
 	state = count > 3 ? strtoull(words[3], NULL, 10) * 0x9e3779b97f4a7c15ull + 1 : 88172645463325252ull;
