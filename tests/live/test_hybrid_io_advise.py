@@ -124,9 +124,10 @@ def test_a_stream_beside_a_hot_file_is_advised_by_what_was_tried_there(disk: Pat
         assert [r.command for r in result.data.remedies if r.who.startswith(f"{stream.comm} (")] == [
             f"whystall hybrid-run --read-direct {stream.direct_bytes} -- COMMAND"
         ]
-    else:  # noise, or a disk that is slower so: then nothing is claimed
+    else:  # noise, or a disk that is slower so: then nothing is claimed of direct I/O, only what giving back costs
         assert stream.advice in ("dontneed", "buffered")
-        assert "ratio" not in found.metrics
+        given_back = {t.ratio for t in here if t.way == "dontneed"}
+        assert "ratio" not in found.metrics or (stream.advice == "dontneed" and stream.ratio in given_back)
     if stream.change:
         assert stream.spared_bytes_rate is None or stream.spared_bytes_rate > 0
 
