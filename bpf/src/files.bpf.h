@@ -18,7 +18,7 @@
 #define O_DIRECT_BIT 040000
 #endif
 
-HASH_MAP(files_seen, struct file_key, __u8, 16384);
+HASH_MAP(files_seen, struct file_key, __u8, 65536);
 
 struct found_file {
 	struct file *file;

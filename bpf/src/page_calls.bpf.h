@@ -6,7 +6,7 @@
 #include "stalls.bpf.h"
 
 HASH_MAP(size_totals, struct size_key, struct size_total, 16384);
-HASH_MAP(size_totals_others, struct size_key, struct size_total, 8192);
+HASH_MAP(size_totals_others, struct size_key, struct size_total, 65536);
 
 static const struct size_total new_size = {};
 

@@ -10,7 +10,7 @@
 HASH_MAP(page_uses, struct use_key, struct page_use, 16384);
 /* With targets: what others do. When that is full, their files are no longer told apart. */
 HASH_MAP(page_uses_others, struct use_key, struct page_use, 8192);
-HASH_MAP(page_files, struct file_key, struct page_file, 16384);
+HASH_MAP(page_files, struct file_key, struct page_file, 65536);
 
 static const struct page_use new_use = {};
 static const struct page_file new_page_file = {};
