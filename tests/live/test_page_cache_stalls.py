@@ -239,3 +239,26 @@ def test_a_pause_that_outlasts_the_window_counts_up_to_its_end(disk: Path) -> No
             capture = session.finish()
     (stall,) = stalls_of(capture, subject.pid, "dirty_throttle")
     assert stall.total_ns <= capture.window_end - capture.window_start
+
+
+MANY = """
+path, count = sys.argv[1], int(sys.argv[2])
+os.mkdir(path)
+for i in range(count):
+    fd = os.open(f"{path}/{i}", os.O_RDWR | os.O_CREAT, 0o600); os.ftruncate(fd, 4096); os.close(fd)
+go()
+for i in range(count):
+    fd = os.open(f"{path}/{i}", os.O_RDWR); os.pread(fd, 4096, 0)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED); os.close(fd)
+log(what="done"); sys.stdin.readline()
+"""
+
+
+def test_a_neighbour_with_many_files_costs_the_target_nothing(disk: Path) -> None:
+    """Somebody reads a tree of files: no map is full for it, so nothing of the target's is lost."""
+    config = SessionConfig(targets=frozenset({os.getpid()}), switches=False, page_cache=True)
+    with child(MANY, str(disk / "many"), "20000") as subject, Session(config) as session:
+        subject.go()
+        subject.until("done")
+        lost = session.finish().lost
+    assert not {"files_full", "page_files_full", "page_uses_full", "sizes_full"} & lost.keys(), lost
