@@ -126,8 +126,13 @@ static __always_inline bool python_interpreters(const struct python_process *pro
 	return value != 0;
 }
 
-/* Interpreters and their threads are lists, the newest first: also the one that another one runs code in. */
-static long python_search_step(__u32 i, struct python_search *search)
+/*
+ * The steps of loops below stay functions: the build for old kernels has plain loops, and inlined in those they are more
+ * than a verifier follows.
+ *
+ * Interpreters and their threads are lists, the newest first: also the one that another one runs code in.
+ */
+static __noinline long python_search_step(__u32 i, struct python_search *search)
 {
 	const struct python_process *process = search->process;
 	__u64 value = 0;
@@ -271,7 +276,7 @@ static __always_inline __u64 python_code_id(const struct python_process *process
 	return (hash >> FRAME_CODE_SHIFT) | 1;
 }
 
-static long python_frame(__u32 i, struct python_walk *walk)
+static __noinline long python_frame(__u32 i, struct python_walk *walk)
 {
 	const struct python_process *process = walk->process;
 	struct python_buffer *buffer = walk->buffer;
@@ -390,7 +395,7 @@ struct python_telling {
 	__u32 user, depth, told, pad;
 };
 
-static long python_tell_step(__u32 i, struct python_telling *telling)
+static __noinline long python_tell_step(__u32 i, struct python_telling *telling)
 {
 	__u64 at = i, id;
 

@@ -86,13 +86,13 @@ def streamed(steps: list[dict[str, Any]]) -> float:
     return float(sum(s["streamed_bytes"] for s in steps) / sum(s["latency_s"] for s in steps))
 
 
-def accused(found: Diagnosis, cause: str) -> Culprit:
+def accused(found: Diagnosis, cause: str, *missing: str) -> Culprit:
     """The culprit of a diagnosis that names `cause`; a machine that is busy with other things may take its share of
-    the time, and of the events.
+    the time, and of the events. `missing`: what else a higher verdict may lack here.
     """
     assert found.cause == cause, found.model_dump_json(indent=1)
     assert found.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
-    assert set(found.missing) <= {"events_lost", "low_explained_share"}, found.missing
+    assert set(found.missing) <= {"events_lost", "low_explained_share", *missing}, found.missing
     assert found.culprit is not None
     return found.culprit
 
@@ -187,4 +187,5 @@ def test_writers_of_one_file_wait_for_its_lock(app: App) -> None:
         program.until("write", 8)
         found = diagnose(app, program)
     (path,) = program.start["paths"]
-    assert accused(found, "file_lock_contention").path == path
+    # on an idle machine its own copying takes more than half as much as the waiting: kernel CPU time stays a rival
+    assert accused(found, "file_lock_contention", "rivals_open").path == path
