@@ -16,7 +16,6 @@ BESIDE = {
         "test_ftrace_bpf",
         "test_ftrace_capture",
         "test_ftrace_engine",
-        "test_ftrace_in_process",
         "test_ftrace_read",
     ),
     "bpf": (
