@@ -17,7 +17,7 @@ from whystall.agent_server.jobs.resolve import resolve
 # A hierarchy of v1, else the unified one.
 ROOTS = [Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")]
 UID = "7e57ab1e-8c56-4d0b-9a4b-1b2c3d4e5f60"
-ID = f"{os.getpid():08x}" * 8
+ID = f"c{os.getpid():07x}" * 8
 
 
 @contextmanager
