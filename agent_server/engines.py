@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal
 
-Engine = Literal["auto", "ebpf", "tracefs", "procfs"]
+Engine = Literal["auto", "ebpf", "bcc", "tracefs", "procfs"]
 """``auto`` takes the best that works; the others are those of `whystall.tools.toolbox`."""

@@ -323,6 +323,22 @@ RESIDENCY = {
     "files": FILES,
 }
 
+# Handlers of interrupts. kind: hardirq (`name`: the action's, as /proc/interrupts shows it) or softirq (NET_RX, BLOCK,
+# TIMER ...). What an interrupt took while it interrupted a softirq counts for both.
+INTERRUPTS = {
+    # cpu -1: all CPUs together, where the engine does not tell them apart; total_ns, max_ns -1: not told
+    "totals": _schema({"kind": _S, "name": _S, "cpu": _I, "count": _I, "total_ns": _I, "max_ns": _I}),
+    "latency": _schema({"kind": _S, "name": _S, "low_ns": _I, "high_ns": _I, "count": _I}),
+}
+
+# Time between becoming runnable (woken, or switched away while still runnable) and getting a CPU.
+RUN_QUEUE = {
+    # pid -1: everybody together, where the engine does not tell processes apart; the idle tasks are nobody
+    "latency": _schema({"pid": _I, "comm": _S, "low_ns": _I, "high_ns": _I, "count": _I}),
+    # max_ns -1: not told
+    "totals": _schema({**_WHO, "count": _I, "total_ns": _I, "max_ns": _I}),
+}
+
 # Buffered beside direct I/O on one file system, tried by ourselves: one row per trial, interleaved, on a temporary file
 # of our own. way, of reads: buffered (its pages dropped before), warm (the same at once again), direct, uncached,
 # readahead; of writes: buffered (until the last call returned), synced (the same with fdatasync), direct (with
@@ -351,6 +367,8 @@ COLLECTORS: dict[str, dict[str, pl.Schema]] = {
     "syscalls": SYSCALLS,
     "switches": SWITCHES,
     "block": BLOCK,
+    "interrupts": INTERRUPTS,
+    "run_queue": RUN_QUEUE,
     "proc": PROC,
     "page_cache": PAGE_CACHE,
     "residency": RESIDENCY,

@@ -36,7 +36,8 @@ class Subject(BaseModel):
     """What a finding is about. `type` is the primary subject; the other fields say who and where.
 
     `path` is a full path on the observed host, or a numbered series of paths with ``*`` (see `path_pattern`).
-    `rank`: of a distributed job; `host`: where it ran.
+    `rank`: of a distributed job; `host`: where it ran. `container` (its id) and `pod` (``namespace/name``; without a
+    namespace where only the name is known): where the process `pid` runs. A path is as that process sees it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,6 +51,8 @@ class Subject(BaseModel):
     cgroup: str | None = None
     rank: int | None = None
     host: str | None = None
+    container: str | None = None
+    pod: str | None = None
 
 
 class Interval(BaseModel):
