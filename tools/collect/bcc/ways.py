@@ -1,7 +1,8 @@
-"""What the ``bcc`` engine asks of a way to fill a collector: a stock tool of BCC, or a program of our own."""
+"""What the ``bcc`` engine asks of a way to fill collectors: a stock tool of BCC, or a program of our own."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from whystall.tools.recording.collector import Capture, Options
@@ -12,22 +13,22 @@ READY_S = 120.0
 
 
 class Way(Protocol):
-    """One way to fill one collector, for one window; a child process does the work.
+    """One way to fill collectors, for one window; child processes do the work.
 
-    The engine starts the chosen ways of all wanted collectors, waits for each of them to be `ready`, then tells all to
-    `begin`. A way whose child dies, hangs or prints what nobody understands raises `ToolError` from `ready`, `poll` or
-    `stop`, never returns an empty capture that looks like quiet; what it cannot tell is in the capture's `not_seen`.
+    The engine starts the chosen ways of all wanted collectors, waits for each to be `ready`, then tells all to `begin`.
+    A way whose child dies, hangs or prints what nobody understands raises `ToolError` from `ready`, `poll` or `stop`,
+    never returns an empty capture that looks like quiet; what it cannot tell is in the capture's `not_seen`.
     """
 
-    collector: str
     name: str
     """Shown to people, as in ``biolatency-bpfcc`` or ``own program``."""
+    serves: frozenset[str]
 
-    def unavailable(self, options: Options, target: Target) -> str | None:
-        """Why this way cannot serve these here, in a few words; None if it can. Cheap: starts nothing."""
+    def unavailable(self, collector: str) -> str | None:
+        """Why this way cannot fill `collector` here, in a few words; None if it can. Cheap: starts nothing."""
 
-    def start(self, options: Options, target: Target) -> None:
-        """Start the child and return at once; `ToolError` where it cannot be started."""
+    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+        """Start what fills the `wanted` collectors and return at once; `ToolError` where it cannot be started."""
 
     def ready(self, deadline: float) -> None:
         """Wait until everything is attached, at most until `deadline` (time.monotonic()); `ToolError` if it fails."""
@@ -37,13 +38,13 @@ class Way(Protocol):
         prove the hooks alive, where it can."""
 
     def fileno(self) -> int | None:
-        """A descriptor that becomes readable when the child has said something, or None."""
+        """A descriptor that becomes readable when there is something to take in, or None."""
 
     def poll(self) -> None:
-        """Take in what the child has said; never blocks."""
+        """Take in what was said; never blocks."""
 
-    def stop(self) -> Capture:
-        """Have the child end and take in the rest, in bounded time. `proven` only if an event of our own was seen, or
+    def stop(self) -> dict[str, Capture]:
+        """End it and take in the rest, in bounded time. A capture is `proven` only if an event of our own was seen, or
         the kernel's own count agrees."""
 
     def close(self) -> None:
