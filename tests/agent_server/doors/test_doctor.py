@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server import doctor, doctor_stacks
+from whystall.agent_server.doctor import examine as doctor
+from whystall.agent_server.doctor import stacks
 from whystall.agent_server.health import Health, State
 from whystall.bpf import python_find, python_offsets
 
@@ -102,13 +103,13 @@ def test_without_capabilities_only_the_procfs_engine_is_named(env: dict[str, str
 
 def test_it_says_which_pythons_can_be_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process is one of them; one of a version that is not known is named with the reason."""
-    seen = doctor_stacks.python_frames()
+    seen = stacks.python_frames()
     assert seen.state is State.OK
     assert f"3.{sys.version_info.minor} (" in seen.found
-    monkeypatch.setattr(doctor_stacks, "_pythons", lambda: [os.getpid()])
+    monkeypatch.setattr(stacks, "_pythons", lambda: [os.getpid()])
     monkeypatch.setattr(python_offsets, "_BY_MINOR", {})
     monkeypatch.setattr(python_find, "published", lambda _start: None)
-    unknown = doctor_stacks.python_frames()
+    unknown = stacks.python_frames()
     assert unknown.state is State.LIMITED
     assert f"pid {os.getpid()}: CPython 3.{sys.version_info.minor}" in unknown.found
     assert "py-spy" in unknown.fix
@@ -130,7 +131,7 @@ def test_without_rights_nothing_can_be_sampled(env: dict[str, str]) -> None:
 def test_hybrid_io_that_is_not_built_is_said_with_what_builds_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from whystall.agent_server.doctor_hybrid import hybrid_io
+    from whystall.agent_server.doctor.hybrid import hybrid_io
     from whystall.tools.hybrid_io import build, library
 
     monkeypatch.setattr(build, "OBJECTS", tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from whystall.agent_server.doctor_settings import settings
+from whystall.agent_server.doctor.settings import settings
 from whystall.agent_server.health import State
 from whystall.agent_server.settings.load import load
 from whystall.tools.contract.errors import ToolError

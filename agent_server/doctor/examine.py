@@ -10,10 +10,10 @@ import sqlite3
 from itertools import islice
 from pathlib import Path
 
-from whystall.agent_server.doctor_hybrid import hybrid_io
-from whystall.agent_server.doctor_model import model
-from whystall.agent_server.doctor_settings import settings
-from whystall.agent_server.doctor_stacks import py_spy, python_frames, sampling
+from whystall.agent_server.doctor.hybrid import hybrid_io
+from whystall.agent_server.doctor.model import model
+from whystall.agent_server.doctor.settings import settings
+from whystall.agent_server.doctor.stacks import py_spy, python_frames, sampling
 from whystall.agent_server.health import Check, Health, State
 from whystall.agent_server.stack_sources import observes
 from whystall.tools.contract.errors import ToolError
