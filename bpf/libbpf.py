@@ -17,17 +17,34 @@ from types import TracebackType
 from typing import Any
 
 from whystall.bpf.errors import BpfError
+from whystall.bpf.privileges import held, short_of_memlock
 
 _LOG_TAIL = 6000  # characters of log kept in an error
 _LOG_BUFFER = 16 << 20  # libbpf asks the verifier for at most this much, and prints it in one piece
 _PERMISSION = (errno.EPERM, errno.EACCES)
 _PRIVILEGE_REMEDY = "run as root, or with CAP_BPF and CAP_PERFMON"
 
+_KERNEL_TYPES = b"/sys/kernel/btf/vmlinux"
+
 _KINDS = {"typedef": 8, "enum": 6, "function": 12, "section": 15}
 
 _PrintFn = ct.CFUNCTYPE(ct.c_int, ct.c_int, ct.c_void_p, ct.c_void_p)
 _SampleFn = ct.CFUNCTYPE(ct.c_int, ct.c_void_p, ct.c_void_p, ct.c_size_t)
 _log = threading.local()
+
+
+class _OpenOptions(ct.Structure):
+    """``struct bpf_object_open_opts`` of libbpf 1.0, as far as it is used."""
+
+    _fields_ = [
+        ("size", ct.c_size_t),
+        ("object_name", ct.c_char_p),
+        ("relaxed_maps", ct.c_bool),
+        ("pin_root_path", ct.c_char_p),
+        ("unused", ct.c_uint32),
+        ("kconfig", ct.c_char_p),
+        ("btf_custom_path", ct.c_char_p),
+    ]
 
 
 def _signatures(lib: Any) -> None:
@@ -139,8 +156,18 @@ def _take_log() -> str:
 def _failed(code: str, what: str, number: int, remedy: str) -> BpfError:
     log = _take_log()
     if number in _PERMISSION and "BEGIN PROG LOAD LOG" not in log:
-        code, remedy = "no_privilege", _PRIVILEGE_REMEDY
+        code, remedy = "no_privilege", _privilege_remedy()
     return BpfError(code, f"{what}: {os.strerror(number) if number else 'unknown error'}", remedy, log)
+
+
+def _privilege_remedy() -> str:
+    limit, capabilities = short_of_memlock(), held()
+    if limit is None or not (capabilities >= {"CAP_BPF", "CAP_PERFMON"} or "CAP_SYS_ADMIN" in capabilities):
+        return _PRIVILEGE_REMEDY
+    return (
+        f"this kernel takes BPF memory for locked memory, of which {limit >> 10} KiB are allowed: raise that "
+        "(`ulimit -l unlimited`, LimitMEMLOCK=infinity in a unit), or add CAP_SYS_RESOURCE"
+    )
 
 
 class KernelTypes:
@@ -417,7 +444,7 @@ class Object:
         self._lib = library()
         _take_log()
         self.name = name
-        self._handle: int | None = self._lib.bpf_object__open_mem(data, len(data), None)
+        self._handle: int | None = self._lib.bpf_object__open_mem(data, len(data), _options())
         if not self._handle:
             raise _failed("load_failed", f"{name} is no BPF object", ct.get_errno(), "build it again: make build")
 
@@ -461,6 +488,18 @@ class Object:
         handle, self._handle = self._handle, None
         if handle:
             self._lib.bpf_object__close(handle)
+
+
+def _options() -> Any:
+    """How to open an object without CAP_SYS_ADMIN.
+
+    A type that this kernel lacks is looked for in its modules too, which takes that capability (BPF_BTF_GET_NEXT_ID),
+    and where it is refused libbpf 1.1 gives up the whole object (newer ones go on). With the kernel's types named as a
+    file it looks nowhere else (bpf_core_find_cands), at the price of reading them twice, about 6 ms.
+    """
+    if "CAP_SYS_ADMIN" in held():
+        return None
+    return ct.byref(_OpenOptions(size=ct.sizeof(_OpenOptions), btf_custom_path=_KERNEL_TYPES))
 
 
 def program_ids() -> frozenset[int]:

@@ -4,7 +4,8 @@ cachestat is a system call since Linux 6.5 (commit cf264e1329fb) and has the sam
 but alpha. It counts pages in the cache, dirty ones, ones under writeback, ones evicted, and of these the ones evicted
 so lately that the kernel would take them for a part of the working set if they were read again. On older kernels
 mincore tells cached pages only, and only of files that the caller owns or may write: of others it says that all is
-resident (Linux 5.2, commit 134fca9063ad). Newer kernels refuse cachestat for such files likewise.
+resident (Linux 5.2, commit 134fca9063ad); CAP_FOWNER makes anybody an owner. Newer kernels refuse cachestat for such
+files likewise.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import errno
 import mmap
 import os
 from typing import NamedTuple
+
+from whystall.bpf.privileges import held
 
 _CACHESTAT = 451
 _WINDOW = 1 << 30
@@ -62,11 +65,17 @@ def cachestat(descriptor: int) -> Residency:
     return Residency(*(getattr(found, name) * PAGE for name in _COUNTS))
 
 
+def _told_the_truth(descriptor: int) -> bool:
+    """Whether mincore would: what the kernel asks (can_do_mincore), in its order."""
+    if os.fstat(descriptor).st_uid == os.geteuid() or "CAP_FOWNER" in held():
+        return True
+    return os.access(f"/proc/self/fd/{descriptor}", os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
 def mincore(descriptor: int, size: int) -> Residency:
     """Cached bytes of the first `size` bytes, whole pages. OSError: EPERM where the kernel would not say the truth,
     ENODEV where the file system has no mappings."""
-    owner = os.fstat(descriptor).st_uid
-    if os.geteuid() not in (0, owner) and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK):
+    if not _told_the_truth(descriptor):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
     cached = 0
     vector = ctypes.create_string_buffer(_WINDOW // PAGE)

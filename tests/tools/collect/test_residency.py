@@ -80,7 +80,20 @@ def test_overlayfs_is_asked_what_it_maps(cold: int) -> None:
 
 def test_of_a_strangers_file_mincore_would_not_say_the_truth(cold: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    monkeypatch.setattr(asking, "held", lambda: frozenset({"CAP_DAC_READ_SEARCH"}))
+    with pytest.raises(PermissionError):
+        mincore(cold, SIZE)
+
+
+def test_uid_0_without_the_capability_is_a_stranger_too(cold: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that drops it."""
+    owned = os.fstat(cold)
+    monkeypatch.setattr(os, "geteuid", lambda: owned.st_uid + 1)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    monkeypatch.setattr(asking, "held", lambda: frozenset({"CAP_FOWNER"}))
+    assert mincore(cold, 0) == Residency(0)
+    monkeypatch.setattr(asking, "held", lambda: frozenset({"CAP_SYS_ADMIN"}))
     with pytest.raises(PermissionError):
         mincore(cold, SIZE)
 

@@ -56,7 +56,8 @@ class TracefsEngine:
         except ToolError as error:
             return error.message
         try:
-            writable = os.access(tracefs.root / "instances", os.W_OK)
+            # as whom we act, and not as whom we came: else a capability does not count
+            writable = os.access(tracefs.root / "instances", os.W_OK, effective_ids=True)
         finally:
             tracefs.close()
         return None if writable else "no permission to make a tracefs instance (root may)"
