@@ -17,7 +17,9 @@ from whystall.bpf.python_code import PythonSeen
 from whystall.bpf.samples import Samples
 
 if TYPE_CHECKING:  # it needs `FileKey` from here
+    from whystall.bpf.capture_interrupts import Interrupts
     from whystall.bpf.capture_pages import Pages
+    from whystall.bpf.capture_run_queue import RunQueue
 
 _Name = bytes  # where a member is called ``bytes``
 
@@ -253,6 +255,8 @@ class Capture(NamedTuple):
     python: PythonSeen
     pages: Pages | None
     """Of the page cache, if that was wanted."""
+    interrupts: Interrupts | None
+    run_queue: RunQueue | None
     lost: dict[str, list[int]]
     """Losses by reason (layout.LOSSES, ``reader_full``, ``stacks_full``, ``recursion``), per CPU where the kernel
     counts so, else one number. Only reasons that happened."""
@@ -263,7 +267,7 @@ class Capture(NamedTuple):
     kernel did not tell, found by the scheduler's own account; ``python_walks``: Python stacks that were read,
     ``python_skipped``: switches without one since they had cost enough, ``python_broken``: walks that ended early,
     ``python_ns``: what they cost; ``pages``: events of the page cache; ``self_added``, ``self_read``: pages that the
-    tracer itself put into the cache, and reads of it that the kernel told."""
+    tracer itself put into the cache, and reads of it that the kernel told; ``self_waits``: its own waits for a CPU."""
     hooks: tuple[str, ...]
     variants: dict[str, str]
 

@@ -66,6 +66,8 @@ COUNTERS = (
     "page_files_full",
     "stalls_full",
     "sizes_full",
+    "interrupts_full",
+    "waits_lost",
     "compat_skipped",
     "self_calls",
     "self_switches",
@@ -78,6 +80,7 @@ COUNTERS = (
     "seen_pages",
     "self_added",
     "self_read",
+    "self_waits",
     "python_walks",
     "python_skipped",
     "python_broken",
@@ -224,6 +227,51 @@ class SizeKey(ct.Structure):
 
 class SizeTotalC(ct.Structure):
     _fields_ = _fields(_u64, "count bytes")
+
+
+IRQ_KINDS = ("hardirq", "softirq")
+"""Names of ``enum irq_kind``."""
+IRQ_NAME_BYTES = 64
+
+
+class IrqKey(ct.Structure):
+    _fields_ = [("id", _u64), *_fields(_u32, "kind cpu")]
+
+
+class IrqTotalC(ct.Structure):
+    _fields_ = _fields(_u64, "count total_ns max_ns")
+
+
+class IrqSlotKey(ct.Structure):
+    _fields_ = [("id", _u64), *_fields(_u32, "kind slot")]
+
+
+class IrqName(ct.Structure):
+    _fields_ = [("text", ct.c_char * IRQ_NAME_BYTES)]
+
+
+class StolenKey(ct.Structure):
+    _fields_ = [("id", _u64), *_fields(_u32, "kind tid")]
+
+
+class StolenTotalC(ct.Structure):
+    _fields_ = [*_fields(_u64, "count total_ns max_ns in_call_ns"), *_fields(_u32, "tgid pad"), ("comm", _comm)]
+
+
+class QueueSince(ct.Structure):
+    _fields_ = _fields(_u64, "since runs delay")
+
+
+class QueueKey(ct.Structure):
+    _fields_ = _fields(_u32, "tgid tid")
+
+
+class QueueTotalC(ct.Structure):
+    _fields_ = [*_fields(_u64, "count total_ns max_ns"), ("comm", _comm)]
+
+
+class QueueSlotKey(ct.Structure):
+    _fields_ = _fields(_u32, "tgid slot")
 
 
 class CallRecord(ct.Structure):
@@ -411,6 +459,16 @@ MIRRORS: dict[str, type[ct.Structure]] = {
     "stall_total": StallTotalC,
     "size_key": SizeKey,
     "size_total": SizeTotalC,
+    "irq_key": IrqKey,
+    "irq_total": IrqTotalC,
+    "irq_slot_key": IrqSlotKey,
+    "irq_name": IrqName,
+    "stolen_key": StolenKey,
+    "stolen_total": StolenTotalC,
+    "queue_since": QueueSince,
+    "queue_key": QueueKey,
+    "queue_total": QueueTotalC,
+    "queue_slot_key": QueueSlotKey,
     "call_record": CallRecord,
     "path_record": PathRecord,
     "file_record": FileRecordC,

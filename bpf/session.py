@@ -19,7 +19,7 @@ from types import TracebackType
 
 from whystall.bpf import capture as cap
 from whystall.bpf import layout as lay
-from whystall.bpf import page_session, syscalls
+from whystall.bpf import capture_interrupts, capture_run_queue, page_session, syscalls
 from whystall.bpf.build import object_path
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import KernelTypes, Link, Map, Object, Program, Ring
@@ -57,6 +57,10 @@ class SessionConfig:
     wakers: bool = False
     block: bool = False
     block_min_ns: int = 10_000_000
+    interrupts: bool = False
+    """Time handlers of interrupts and softirqs, of the whole host, and what they take of the targets' threads."""
+    run_queue: bool = False
+    """Measure waits for a CPU."""
     page_cache: bool = False
     """Follow the page cache, of the whole host whatever the targets: who evicts a target's pages is often another."""
     sample_ns: int = 0
@@ -214,19 +218,28 @@ class Session:
             names.extend(_BLOCK_HOOKS)
             if self.variants["block_merge_hook"]:
                 names.append("on_merge")
+        if config.interrupts:
+            names.extend(capture_interrupts.PROGRAMS)
+        if config.run_queue:
+            names.extend(capture_run_queue.PROGRAMS)
         if self._pages is not None:
             names.extend(self._pages.programs())
         return names
 
     def _iterators(self) -> list[str]:
         """Programs that look at every thread at the end (and ``walk`` at the start)."""
-        return ["walk"] * self._walks + ["walk_stalls"] * (self._pages is not None)
+        walks = ["walk"] * self._walks + ["walk_stalls"] * (self._pages is not None)
+        return walks + [capture_run_queue.WALK] * self.config.run_queue
 
     def _choose(self, made: Object) -> None:
         wanted = {*self._wanted(), *self._iterators()}
         for name in made.program_names():
             made.program(name).set_autoload(name in wanted)
         made.map("state_storage").set_autocreate(self.variants["task_storage"])
+        if not self.config.interrupts:
+            capture_interrupts.leave_out(made)
+        if not self.config.run_queue:
+            capture_run_queue.leave_out(made)
         if self._pages is None:
             page_session.leave_out(made)
         elif self.variants["task_storage"]:
@@ -282,6 +295,8 @@ class Session:
         self.hooks = tuple(program.name for program in self._programs)
         if self._walks:
             made.program("walk").run_iterator()
+        if self.config.run_queue:
+            made.program(capture_run_queue.WALK).run_iterator()
 
     def _attach_timers(self, program: Program) -> None:
         """Attach to a timer of every CPU; they tick out of step, each since its own start."""
@@ -417,6 +432,8 @@ class Session:
             samples=self._samples.samples(),
             python=self._python.seen if self._python is not None else PythonSeen(),
             pages=page_session.read_pages(made, self._pages) if self._pages is not None else None,
+            interrupts=capture_interrupts.read(made) if self.config.interrupts else None,
+            run_queue=capture_run_queue.read(made) if self.config.run_queue else None,
             lost=lost,
             seen=seen,
             hooks=self.hooks,

@@ -98,6 +98,8 @@ enum counter {
 	LOST_PAGE_FILES,	/* map page_files was full: of which file pages left is not known */
 	LOST_STALLS,		/* map stall_totals was full */
 	LOST_SIZES,		/* a map of sizes was full */
+	LOST_INTERRUPTS,	/* a map of interrupts was full */
+	LOST_WAITS,		/* a map of the run queue was full, or how a wait ended was not told */
 	SKIPPED_COMPAT,		/* 32-bit system calls: numbers mean something else */
 	SEEN_SELF_CALLS,
 	SEEN_SELF_SWITCHES,
@@ -110,6 +112,7 @@ enum counter {
 	SEEN_PAGES,		/* events of the page cache, of whomever but the tracer */
 	SEEN_SELF_ADDED,	/* pages that the tracer itself put into the cache */
 	SEEN_SELF_READ,		/* reads of its own that were told */
+	SEEN_SELF_WAITS,	/* waits of the tracer for a CPU */
 	PYTHON_WALKS,		/* Python stacks that were read */
 	PYTHON_SKIPPED,		/* switches without one, since they had cost enough */
 	PYTHON_BROKEN,		/* of the walks: ended where memory could not be read, or was no frame */
@@ -281,6 +284,60 @@ struct size_key {
 
 struct size_total {
 	__u64 count, bytes;
+};
+
+/* A handler: `id` is the number of a softirq, or the address of an interrupt's action (two may share one interrupt). */
+enum irq_kind { IRQ_HARD, IRQ_SOFT, IRQ_KINDS };
+
+#define IRQ_NAME_BYTES 64
+
+struct irq_key {
+	__u64 id;
+	__u32 kind, cpu;
+};
+
+struct irq_total {
+	__u64 count, total_ns, max_ns;
+};
+
+struct irq_slot_key {
+	__u64 id;
+	__u32 kind, slot;
+};
+
+struct irq_name {
+	char text[IRQ_NAME_BYTES];
+};
+
+/* What a handler took of a target's thread; without what an interrupt took of a softirq within it. */
+struct stolen_key {
+	__u64 id;
+	__u32 kind, tid;
+};
+
+struct stolen_total {
+	__u64 count, total_ns, max_ns;
+	__u64 in_call_ns;	/* of it while the thread was in a system call: maybe on its own behalf */
+	__u32 tgid, pad;
+	char comm[COMM_BYTES];
+};
+
+/* A thread that waits for a CPU; what the scheduler had counted of it when it began to. */
+struct queue_since {
+	__u64 since, runs, delay;
+};
+
+struct queue_key {
+	__u32 tgid, tid;
+};
+
+struct queue_total {
+	__u64 count, total_ns, max_ns;
+	char comm[COMM_BYTES];
+};
+
+struct queue_slot_key {
+	__u32 tgid, slot;
 };
 
 /* Ring buffer records: the first member says which. */

@@ -1,0 +1,112 @@
+"""What a session saw of interrupts: which hooks and maps it needs, and how those are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from whystall.bpf import layout as lay
+from whystall.bpf.libbpf import Object
+
+PROGRAMS = ("on_irq_exit", "on_irq_entry", "on_softirq_exit", "on_softirq_entry")
+"""In this order: a handler may end before its beginning is hooked, not after."""
+_MAPS = ("irq_totals", "irq_slots", "irq_names", "stolen_totals", "irq_runs")
+# include/linux/interrupt.h, as /proc/softirqs names them; the numbers have not changed since 4.5, and older ones neither
+SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
+
+
+class IrqTotal(NamedTuple):
+    """One handler on one CPU. A softirq's time includes that of interrupts within it."""
+
+    kind: str
+    """hardirq or softirq."""
+    name: bytes
+    """Of a hardirq its action's, as the driver gave it: hostile text."""
+    cpu: int
+    count: int
+    total_ns: int
+    max_ns: int
+
+
+class IrqSlot(NamedTuple):
+    """Runs of one handler, on all CPUs, in one latency slot (layout.slot_bounds)."""
+
+    kind: str
+    name: bytes
+    slot: int
+    count: int
+
+
+class Stolen(NamedTuple):
+    """What one handler took of a target's thread, without what interrupts took of a softirq within it."""
+
+    tgid: int
+    tid: int
+    comm: bytes
+    kind: str
+    name: bytes
+    count: int
+    total_ns: int
+    max_ns: int
+    in_call_ns: int
+    """Part of total_ns while the thread was in a system call."""
+
+
+class Interrupts(NamedTuple):
+    """Everything."""
+
+    totals: list[IrqTotal]
+    slots: list[IrqSlot]
+    stolen: list[Stolen]
+
+
+def leave_out(made: Object) -> None:
+    """Make no maps for interrupts; none of the programs may be loaded."""
+    for name in _MAPS:
+        made.map(name).set_autocreate(False)
+
+
+def read(made: Object) -> Interrupts:
+    """Everything the maps hold; the hooks must be gone."""
+    return decode(*(made.map(name).items() for name in ("irq_totals", "irq_slots", "irq_names", "stolen_totals")))
+
+
+Items = Iterable[tuple[bytes, bytes]]
+
+
+def decode(totals: Items, slots: Items, names: Items, stolen: Items) -> Interrupts:
+    """From the maps' keys and values. Actions of one name and CPU become one row."""
+    known = {int.from_bytes(k, "little"): v.split(b"\0", 1)[0] for k, v in names}
+    key, slot_key, stolen_key = (lay.unpacker(one) for one in (lay.IrqKey, lay.IrqSlotKey, lay.StolenKey))
+    value, stolen_value = lay.unpacker(lay.IrqTotalC), lay.unpacker(lay.StolenTotalC)
+    merged: dict[tuple[str, bytes, int], tuple[int, int, int]] = {}
+    for k, v in totals:
+        number, kind, cpu = key.unpack(k)
+        count, total, longest = value.unpack(v)
+        who = (*_named(kind, number, known), cpu)
+        before = merged.get(who, (0, 0, 0))
+        merged[who] = (before[0] + count, before[1] + total, max(before[2], longest))
+    counted: dict[tuple[str, bytes, int], int] = {}
+    for k, v in slots:
+        number, kind, slot = slot_key.unpack(k)
+        place = (*_named(kind, number, known), slot)
+        counted[place] = counted.get(place, 0) + int.from_bytes(v, "little")
+    taken = []
+    for k, v in stolen:
+        number, kind, tid = stolen_key.unpack(k)
+        count, total, longest, in_call, tgid, _, comm = stolen_value.unpack(v)
+        named = _named(kind, number, known)
+        taken.append(Stolen(tgid, tid, comm.split(b"\0", 1)[0], *named, count, total, longest, in_call))
+    return Interrupts(
+        totals=[IrqTotal(*who, *sums) for who, sums in merged.items()],
+        slots=[IrqSlot(*place, count) for place, count in counted.items()],
+        stolen=taken,
+    )
+
+
+def _named(kind: int, number: int, names: Mapping[int, bytes]) -> tuple[str, bytes]:
+    if kind == lay.IRQ_KINDS.index("softirq"):
+        name = SOFTIRQS[number].encode() if number < len(SOFTIRQS) else b"%d" % number
+    else:
+        name = names.get(number, b"")
+    return lay.IRQ_KINDS[kind], name

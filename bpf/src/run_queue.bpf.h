@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Waits for a CPU: from the wake-up, or from a switch away while still runnable, to the switch in. Whoever is asked
+ * about is the one that waits, never the one that wakes it. Small hooks of their own: the ones of the time off the
+ * CPU do much more.
+ */
+#ifndef WHYSTALL_RUN_QUEUE_H
+#define WHYSTALL_RUN_QUEUE_H
+
+#include "host.bpf.h"
+#include "regs.bpf.h"
+
+HASH_MAP(queue_waiting, __u32, struct queue_since, 16384);
+HASH_MAP(queue_totals, struct queue_key, struct queue_total, 16384);
+HASH_MAP(queue_slots, struct queue_slot_key, __u64, 32768);
+
+static __always_inline bool queue_watched(__u32 tgid)
+{
+	return is_traced(tgid) || (tgid && tgid == config.self_tgid);	/* our own prove the hooks alive */
+}
+
+static __always_inline void lose_wait(struct task_struct *task)
+{
+	if (task->tgid != config.self_tgid)
+		count(LOST_WAITS);
+}
+
+static __always_inline void begin_wait(struct task_struct *task, __u64 now)
+{
+	struct queue_since since = {
+		.since = now,
+		.runs = task->sched_info.pcount,
+		.delay = task->sched_info.run_delay,
+	};
+	__u32 tid = task->pid;
+
+	if (bpf_map_update_elem(&queue_waiting, &tid, &since, BPF_ANY))
+		count(LOST_WAITS);
+}
+
+static __always_inline void add_wait(struct task_struct *task, __u64 ns)
+{
+	struct queue_key key = { .tgid = task->tgid, .tid = task->pid };
+	struct queue_slot_key place = { .tgid = task->tgid, .slot = slot_of(ns) };
+	struct queue_total *total;
+	const __u64 none = 0;
+	__u64 *slot;
+
+	if (key.tgid == config.self_tgid) {
+		count(SEEN_SELF_WAITS);
+		return;
+	}
+	total = bpf_map_lookup_elem(&queue_totals, &key);
+	if (total) {	/* a thread gets one CPU at a time */
+		total->count++;
+		total->total_ns += ns;
+		if (ns > total->max_ns)
+			total->max_ns = ns;
+		BPF_CORE_READ_INTO(&total->comm, task, comm);	/* it may have executed another program since */
+	} else {
+		struct queue_total first = { .count = 1, .total_ns = ns, .max_ns = ns };
+
+		BPF_CORE_READ_INTO(&first.comm, task, comm);
+		if (bpf_map_update_elem(&queue_totals, &key, &first, BPF_ANY)) {
+			count(LOST_WAITS);
+			return;
+		}
+	}
+	slot = bpf_map_lookup_elem(&queue_slots, &place);
+	if (!slot) {
+		bpf_map_update_elem(&queue_slots, &place, &none, BPF_NOEXIST);
+		slot = bpf_map_lookup_elem(&queue_slots, &place);
+		if (!slot) {
+			count(LOST_WAITS);
+			return;
+		}
+	}
+	__sync_fetch_and_add(slot, 1);
+}
+
+/*
+ * It ran since, but its switch in was not told: some kernels do not tell all. The scheduler's own account has the
+ * wait, if it was one. If it did not run by that, it had its CPU throughout, and waited for none.
+ */
+static __always_inline void add_untold_wait(struct task_struct *task, struct queue_since *since)
+{
+	__u64 runs = task->sched_info.pcount - since->runs, delay = task->sched_info.run_delay - since->delay;
+
+	if (runs == 1)
+		add_wait(task, delay);
+	else if (runs)
+		lose_wait(task);
+}
+
+/* Also for one that still has its CPU: woken before it had gone to sleep, it waits for nothing. */
+static __always_inline int woken(struct task_struct *task)
+{
+	if (queue_watched(task->tgid) && !task->on_cpu)
+		begin_wait(task, bpf_ktime_get_ns());
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup")
+int on_wakeup(__u64 *ctx)
+{
+	return woken((struct task_struct *)ctx[0]);
+}
+
+SEC("tp_btf/sched_wakeup_new")
+int on_wakeup_new(__u64 *ctx)
+{
+	return woken((struct task_struct *)ctx[0]);
+}
+
+/* (bool preempt, prev, next) and, since 5.18 (fa2c3254d7cf), prev's state as it was decided on. */
+SEC("tp_btf/sched_switch")
+int on_queue_switch(__u64 *ctx)
+{
+	struct task_struct *prev = (struct task_struct *)ctx[1];
+	struct task_struct *next = (struct task_struct *)ctx[2];
+	__u64 now = bpf_ktime_get_ns();
+	struct queue_since *since;
+	unsigned int run_state;
+	__u32 tid;
+
+	if (queue_watched(prev->tgid)) {
+		tid = prev->pid;
+		since = bpf_map_lookup_elem(&queue_waiting, &tid);
+		if (since) {
+			add_untold_wait(prev, since);
+			bpf_map_delete_elem(&queue_waiting, &tid);
+		}
+		if (config.switch_has_state)
+			run_state = (unsigned int)ctx[3];
+		else
+			run_state = task_state(prev);
+		if (ctx[0] & 1 || !run_state)
+			begin_wait(prev, now);
+	}
+	if (queue_watched(next->tgid)) {
+		tid = next->pid;
+		since = bpf_map_lookup_elem(&queue_waiting, &tid);
+		if (since) {
+			if (next->sched_info.pcount != since->runs)	/* neither in nor away were told */
+				lose_wait(next);
+			else if (now > since->since)
+				add_wait(next, now - since->since);
+			bpf_map_delete_elem(&queue_waiting, &tid);
+		}
+	}
+	return 0;
+}
+
+/* Twice: who waits already gets a beginning, the window's; who still waits, with the hooks gone, is told. */
+SEC("iter/task")
+int walk_queue(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct queue_since *since;
+	unsigned long runs;
+	__u32 tid;
+
+	if (!task || !queue_watched(task->tgid))
+		return 0;
+	tid = task->pid;
+	since = bpf_map_lookup_elem(&queue_waiting, &tid);
+	if (!live.walk_stage) {
+		runs = task->sched_info.pcount;
+		if (since || task_state(task) || task->exit_state || task->on_cpu)
+			return 0;
+		begin_wait(task, live.window_start);
+		if (task->on_cpu || task->sched_info.pcount != runs)	/* it got one meanwhile */
+			bpf_map_delete_elem(&queue_waiting, &tid);
+		return 0;
+	}
+	if (!since || live.window_end <= since->since)
+		return 0;
+	if (task->sched_info.pcount != since->runs)
+		add_untold_wait(task, since);
+	else
+		add_wait(task, live.window_end - since->since);
+	return 0;
+}
+
+#endif
