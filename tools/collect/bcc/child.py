@@ -1,0 +1,154 @@
+"""A program of others as a child: bounded in what it says and how long it takes, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+MOST_BYTES = 64 << 20
+"""What a child may say in one window: a million slow calls, or a day of histograms."""
+_LINE = 16 << 10
+_CHUNK = 1 << 20
+_PIPE = 1 << 20  # fcntl(2), F_SETPIPE_SZ: what is said between two looks
+_SAID = 8 << 10
+_AGAIN_S = 2.0
+_REST_S = 1.0
+_F_SETPIPE_SZ = 1031
+_GUARD = str(Path(__file__).with_name("guard.py"))
+# BCC's own: where headers are. Nothing of our interpreter's: the program has its own.
+_KEPT = ("PATH", "HOME", "TMPDIR", "ARCH", "BCC_KERNEL_SOURCE", "BCC_KERNEL_MODULES_SUFFIX", "BCC_LINUX_VERSION_CODE")
+
+
+class Child:
+    """One running program. Its lines of output are taken with `lines`; what it says elsewhere is kept for `why`."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        """Start `argv`; `ToolError` (probe_failed) where it cannot be."""
+        self.name = os.path.basename(argv[0])
+        self.cut: str | None = None
+        self._said, self._rest, self._bytes = b"", b"", 0
+        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        environment |= {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment.setdefault("PATH", os.defpath)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", _GUARD, str(os.getpid()), *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                cwd="/",
+                start_new_session=True,  # Ctrl-C at the terminal is for us to pass on
+                bufsize=0,
+            )
+        except OSError as error:
+            raise failed(f"{self.name}: {error.strerror}") from None
+        assert self._process.stdout is not None and self._process.stderr is not None  # noqa: S101 - for the types
+        self._out, self._err = self._process.stdout, self._process.stderr
+        self._both = select.epoll()
+        self._open: set[int] = set()
+        for pipe in (self._out, self._err):
+            os.set_blocking(pipe.fileno(), False)
+            self._open.add(pipe.fileno())
+            self._both.register(pipe.fileno(), select.EPOLLIN)
+        with suppress(OSError):
+            import fcntl
+
+            fcntl.fcntl(self._out.fileno(), _F_SETPIPE_SZ, _PIPE)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when it has said something, or ended."""
+        return self._both.fileno()
+
+    @property
+    def ended(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def lines(self) -> list[str]:
+        """Whole lines said since the last call, cut where they are too long; never blocks.
+
+        One that says more than `MOST_BYTES` is ended, and `cut` says so.
+        """
+        taken = self._take()
+        *whole, self._rest = (self._rest + taken).split(b"\n")
+        if len(self._rest) > _LINE:  # a line without an end is one that was cut
+            whole, self._rest = [*whole, self._rest[:_LINE]], b""
+        return [line[:_LINE].decode("utf-8", "replace") for line in whole]
+
+    def interrupt(self, within_s: float) -> list[str]:
+        """Ask it to end as ^C does, and return the lines it still says; after `within_s` seconds it is killed.
+
+        It is asked again and again: an exception that Python raises within a callback from C is lost, and with it the
+        wish to stop (BCC's perf_buffer_poll).
+        """
+        deadline, asked = time.monotonic() + within_s, 0.0
+        said: list[str] = []
+        while self._open and self.cut is None and (now := time.monotonic()) < deadline:
+            if now - asked >= _AGAIN_S and self.ended is None:
+                self._process.send_signal(signal.SIGINT)
+                asked = now
+            self._both.poll(min(_AGAIN_S, deadline - now))
+            said += self.lines()
+        if self._open and self.ended is None and self.cut is None:
+            self.cut = f"did not end within {within_s:.0f} s"
+        if self._rest:
+            said.append(self._rest[:_LINE].decode("utf-8", "replace"))
+            self._rest = b""
+        self.close()
+        return said
+
+    def why(self) -> str:
+        """What it said last on its standard error, in one line."""
+        text = [line.strip() for line in self._said.decode("utf-8", "replace").splitlines() if line.strip()]
+        told = [line for line in text if "error:" in line.lower()] or text[-1:]
+        return clean(told[0], 300) if told else ""
+
+    def close(self) -> None:
+        """Kill it, with all it started; idempotent."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for pipe in (self._out, self._err):
+            pipe.close()
+        self._open.clear()
+        self._both.close()
+
+    def _take(self) -> bytes:
+        taken = b""
+        for pipe in (self._out, self._err):
+            if pipe.fileno() not in self._open:
+                continue
+            try:
+                data = os.read(pipe.fileno(), _CHUNK)
+            except BlockingIOError:
+                continue
+            if not data:
+                self._both.unregister(pipe.fileno())
+                self._open.discard(pipe.fileno())
+            elif pipe is self._err:
+                self._said = (self._said + data)[-_SAID:]
+            else:
+                taken = data
+        self._bytes += len(taken)
+        if self._bytes > MOST_BYTES and self.cut is None:
+            self.cut = f"said more than {MOST_BYTES >> 20} MiB"
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        return taken
+
+
+def failed(why: str) -> ToolError:
+    """The error of a child that does not do its work."""
+    return ToolError(ErrorCode.PROBE_FAILED, why, "run `whystall doctor`, or use another engine: `--engine procfs`")

@@ -1,0 +1,118 @@
+"""Programs of others that whystall runs: a closed list of command lines. Standard library only.
+
+Every child that is not whystall itself is started with words from here, without a shell. What varies is a number, a
+path or a name that was checked, and can never be taken for an option. What builds our own objects (clang) is no
+business of a running whystall and not listed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+Value = int | str | Sequence[int] | Sequence[str] | None
+Word = str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Command:
+    """`places`: where the program may stand, the first that is there is meant; a bare name is looked up on the PATH.
+
+    `words`: what follows it; a word in braces is a value. A tuple of words is left out where its value is None, and
+    repeated for every element where its value is a sequence.
+    """
+
+    places: tuple[str, ...]
+    words: tuple[Word, ...] = ()
+
+
+def _bcc(tool: str, *words: Word) -> Command:
+    """A stock tool of BCC, as Fedora, RHEL and openEuler (and BCC itself) install it, and as Debian and Ubuntu do."""
+    return Command((f"/usr/share/bcc/tools/{tool}", f"/usr/sbin/{tool}-bpfcc", f"/usr/bin/{tool}-bpfcc"), words)
+
+
+_EVERY_SECOND = "1"
+
+COMMANDS: Mapping[str, Command] = MappingProxyType(
+    {
+        # Without -d, -P: those count into a hash of 64 entries and drop what does not fit in silence (see `known`).
+        "bcc.biolatency": _bcc("biolatency", "-D", _EVERY_SECOND),
+        "bcc.cachestat": _bcc("cachestat", _EVERY_SECOND),
+        "bcc.fileslower": _bcc("fileslower", ("-p", "{pid}"), "{min_ms}"),
+        "bcc.hardirqs": _bcc("hardirqs", "-N", _EVERY_SECOND),
+        "bcc.offcputime": _bcc("offcputime", ("-p", "{pid}"), "-d", "--stack-storage-size", "{stacks}"),
+        "bcc.runqlat": _bcc("runqlat", ("-p", "{pid}"), _EVERY_SECOND),
+        "bcc.softirqs": _bcc("softirqs", "-N", _EVERY_SECOND),
+        # the python that BCC is installed for, never ours
+        "bcc.own": Command(("/usr/bin/python3",), ("-I", "-u", "{program}")),
+        "py-spy": Command(
+            ("py-spy",),
+            (
+                *("record", "--pid", "{pid}", "--rate", "{hz}", "--format", "raw", "--nonblocking"),
+                *("--duration", "unlimited", "--output", "{output}"),
+            ),
+        ),
+        "trace-cmd.clock": Command(("trace-cmd",), ("dump", "--clock", "-i", "{input}")),
+        "trace-cmd.report": Command(("trace-cmd",), ("report", "-t", "-N", "-i", "{input}", ("--cpu", "{cpus}"))),
+        "trace-cmd.record": Command(
+            ("trace-cmd",),
+            (
+                *("record", "-q", "-B", "{instance}", "-o", "{output}", "-C", "{clock}", "-b", "{kilobytes}"),
+                *("-M", "{mask}", ("-e", "{events}"), ("-P", "{threads}"), ("-c",), ("{probe}",)),
+            ),
+        ),
+    }
+)
+
+
+def program(name: str) -> str | None:
+    """The program of command `name` on this host; None where it is not installed."""
+    for place in COMMANDS[name].places:
+        if not place.startswith("/"):
+            found = shutil.which(place)
+            if found:
+                return found
+        elif os.access(place, os.X_OK):
+            return place
+    return None
+
+
+def argv(name: str, path: str | None = None, **values: Value) -> list[str]:
+    """The command line `name` with these `values`; `path`: its program, where that is known already.
+
+    Raises `FileNotFoundError` where the program is not installed; `ValueError` for values that are not the command's,
+    or that could be taken for something else.
+    """
+    command = COMMANDS[name]
+    found = path or program(name)
+    if found is None:
+        raise FileNotFoundError(command.places[0].rpartition("/")[2])
+    unused = set(values)
+    words = [found]
+    for word in command.words:
+        group = word if isinstance(word, tuple) else (word,)
+        wanted = next((w[1:-1] for w in group if w.startswith("{")), None)
+        if wanted is None:
+            words += group
+            continue
+        value = values[wanted] if wanted in values or not isinstance(word, tuple) else None
+        unused.discard(wanted)
+        each: Sequence[int] | Sequence[str] = ()
+        if isinstance(value, (int, str)):
+            each = [str(value)]
+        elif value is not None:
+            each = value
+        for one in each:
+            words += [_safe(str(one)) if w.startswith("{") else w for w in group]
+    if unused:
+        raise ValueError(f"{name} has no {', '.join(sorted(unused))}")
+    return words
+
+
+def _safe(word: str) -> str:
+    if not word or word.startswith("-") or "\0" in word:
+        raise ValueError(f"not a word for a command line: {word!r}")
+    return word
