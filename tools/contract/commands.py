@@ -39,13 +39,13 @@ _EVERY_SECOND = "1"
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         # Without -d, -P: those count into a hash of 64 entries and drop what does not fit in silence (see `known`).
-        "bcc.biolatency": _bcc("biolatency", "-D", _EVERY_SECOND),
+        "bcc.biolatency": _bcc("biolatency", "-D", "-T", _EVERY_SECOND),
         "bcc.cachestat": _bcc("cachestat", _EVERY_SECOND),
         "bcc.fileslower": _bcc("fileslower", ("-p", "{pid}"), "{min_ms}"),
-        "bcc.hardirqs": _bcc("hardirqs", "-N", _EVERY_SECOND),
+        "bcc.hardirqs": _bcc("hardirqs", "-N", "-T", _EVERY_SECOND),
         "bcc.offcputime": _bcc("offcputime", ("-p", "{pid}"), "-d", "--stack-storage-size", "{stacks}"),
-        "bcc.runqlat": _bcc("runqlat", ("-p", "{pid}"), _EVERY_SECOND),
-        "bcc.softirqs": _bcc("softirqs", "-N", _EVERY_SECOND),
+        "bcc.runqlat": _bcc("runqlat", "-T", ("-p", "{pid}"), _EVERY_SECOND),
+        "bcc.softirqs": _bcc("softirqs", "-N", "-T", _EVERY_SECOND),
         # the python that BCC is installed for, never ours
         "bcc.own": Command(("/usr/bin/python3",), ("-I", "-u", "{program}")),
         "py-spy": Command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -53,7 +54,8 @@ class Child:
             )
         except OSError as error:
             raise failed(f"{self.name}: {error.strerror}") from None
-        assert self._process.stdout is not None and self._process.stderr is not None  # noqa: S101 - for the types
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
         self._out, self._err = self._process.stdout, self._process.stderr
         self._both = select.epoll()
         self._open: set[int] = set()
@@ -62,8 +64,6 @@ class Child:
             self._open.add(pipe.fileno())
             self._both.register(pipe.fileno(), select.EPOLLIN)
         with suppress(OSError):
-            import fcntl
-
             fcntl.fcntl(self._out.fileno(), _F_SETPIPE_SZ, _PIPE)
 
     def fileno(self) -> int:

@@ -11,6 +11,8 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 
@@ -21,13 +23,10 @@ def main(words: list[str]) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the kernel knew
         sys.exit(1)
+    with suppress(OSError):  # a hardened host: it may then be as long-lived as others
+        Path("/proc/self/oom_score_adj").write_text("900")
     try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("900")
-    except OSError:
-        pass  # a hardened host: it may then be as long-lived as others
-    try:
-        os.execv(argv[0], argv)
+        os.execv(argv[0], argv)  # noqa: S606 - the point of it
     except OSError as error:
         sys.exit(f"{argv[0]}: {error.strerror}")
 

@@ -223,10 +223,8 @@ class Waits:
         at = frames.index(_DELIMITER) if _DELIMITER in frames else len(frames)
         if at == len(frames) and not any(_of_kernel(frame.strip()) for frame in frames):
             at = 0  # no delimiter: only one of the two is there
-        kernel, user = (
-            self._told(frames[:at]),
-            self._told(frames[at + (at < len(frames) and frames[at] == _DELIMITER) :]),
-        )
+        behind = at + 1 if frames[at : at + 1] == [_DELIMITER] else at
+        kernel, user = self._told(frames[:at]), self._told(frames[behind:])
         self.found.append(Wait(kernel, user, comm, tid, total_ns))
 
     def _told(self, frames: list[str]) -> tuple[str, ...]:
