@@ -1,5 +1,5 @@
-"""The ``ebpf`` engine: one BPF session fills ``syscalls``, ``switches``, ``block``, ``samples`` and
-``page_cache`` at once."""
+"""The ``ebpf`` engine: one BPF session fills ``syscalls``, ``switches``, ``block``, ``samples``, ``page_cache``,
+``interrupts`` and ``run_queue`` at once."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from whystall.bpf.layout import STACK_KERNEL
 from whystall.bpf.session import MAX_TARGETS, Session, SessionConfig
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
+from whystall.tools.collect.ebpf_interrupts import InterruptLook, run_queue_capture
 from whystall.tools.collect.ebpf_page_cache import cause_page_events, page_capture, whole_paths
 from whystall.tools.collect.ebpf_samples import DEFAULT_NS, Processes, SampleCalls, Ticking, sample_capture
 from whystall.tools.collect.proc_maps import mapped_file
@@ -42,6 +43,8 @@ _LOSSES = {
     "page_files_full": "page_cache",
     "stalls_full": "page_cache",
     "sizes_full": "page_cache",
+    "interrupts_full": "interrupts",
+    "waits_lost": "run_queue",
 }
 # Rings: a whole host tells more than one job.
 _RING_TARGET, _RING_HOST = 1 << 21, 1 << 23
@@ -51,7 +54,7 @@ class EbpfEngine:
     """See the module; one instance serves one window."""
 
     name = "ebpf"
-    serves = frozenset({"syscalls", "switches", "block", "samples", "page_cache"})
+    serves = frozenset({"syscalls", "switches", "block", "samples", "page_cache", "interrupts", "run_queue"})
     period_s = 0.5
 
     def __init__(self) -> None:
@@ -61,6 +64,7 @@ class EbpfEngine:
         self._processes = Processes()
         self._ticking: Ticking | None = None
         self._spy: PySpy | None = None
+        self._interrupts: InterruptLook | None = None
 
     def unavailable(self) -> str | None:
         """Why BPF cannot work here, without trying."""
@@ -95,6 +99,8 @@ class EbpfEngine:
             block=block is not None,
             block_min_ns=(block or {}).get("min_ns", 50_000_000),
             page_cache="page_cache" in self._wanted,
+            interrupts="interrupts" in self._wanted,
+            run_queue="run_queue" in self._wanted,
             sample_ns=sample_ns,
             python=any(options.get("python", 0) for options in self._wanted.values()),
             ring_bytes=_RING_HOST if target.everything else _RING_TARGET,
@@ -107,6 +113,7 @@ class EbpfEngine:
             raise translated(error) from error
         self._spy = _beside(self._session, target, sample_ns)
         self._disks_before = _completed()
+        self._interrupts = InterruptLook() if "interrupts" in self._wanted else None
         self._ticking = Ticking(sample_ns) if samples is not None else None
         _cause_events()
         if "page_cache" in self._wanted:
@@ -129,6 +136,8 @@ class EbpfEngine:
             return {}
         disks_after = _completed()
         try:
+            if self._interrupts is not None:
+                self._interrupts.finish()
             if self._ticking is not None:
                 self._ticking.prove(session)
             beside = self._spy.stop() if self._spy is not None else []
@@ -175,6 +184,10 @@ class EbpfEngine:
         if self._ticking is not None:
             options = self._wanted["samples"]
             captures["samples"] = sample_capture(seen, calls, options, _lost(seen, "samples"), self._ticking, beside)
+        if seen.interrupts is not None and self._interrupts is not None:
+            captures["interrupts"] = self._interrupts.capture(seen.interrupts, seen, _lost(seen, "interrupts"))
+        if seen.run_queue is not None:
+            captures["run_queue"] = run_queue_capture(seen.run_queue, seen, _lost(seen, "run_queue"))
         if seen.pages is not None:
             lost = _lost(seen, "page_cache")
             captures["page_cache"] = page_capture(seen.pages, seen, Files(seen, mapped_file), disk_name, lost)

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from whystall.tools.collect.proc_block import BlockTotals
+from whystall.tools.collect.proc_interrupts import InterruptCounts
 from whystall.tools.collect.proc_reader import DEFAULT_PERIOD_NS, ProcReader, whole_disks
 from whystall.tools.collect.proc_residency import OpenFiles
+from whystall.tools.collect.proc_run_queue import ThreadWaits
 from whystall.tools.collect.proc_sampler import ThreadSampler
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.collector import Capture, Options
@@ -26,12 +28,13 @@ class ProcfsEngine:
     """Implements `Engine` by reading /proc.
 
     `proc` is counted exactly. `syscalls` and `switches` are sampled: the target's threads 50 times a second, or,
-    without a target, threads in uninterruptible sleep 10 times a second. `block` has totals only. `residency` is looked
-    at twice, at the start and at the end, and of a target only.
+    without a target, threads in uninterruptible sleep 10 times a second. `block`, `interrupts` and `run_queue` have
+    totals only. `residency`, `interrupts` and `run_queue` are looked at twice, at the start and at the end, the first
+    of a target only.
     """
 
     name = "procfs"
-    serves = frozenset({"proc", "syscalls", "switches", "block", "residency"})
+    serves = frozenset({"proc", "syscalls", "switches", "block", "residency", "interrupts", "run_queue"})
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.period_s = DEFAULT_PERIOD_NS / 1e9
@@ -43,6 +46,8 @@ class ProcfsEngine:
         self._sampler: ThreadSampler | None = None
         self._block: BlockTotals | None = None
         self._open_files: OpenFiles | None = None
+        self._interrupts: InterruptCounts | None = None
+        self._waits: ThreadWaits | None = None
         self._proven = False
         self._next_scan = self._next_block = self._next_children = 0
         self._started = 0
@@ -63,6 +68,11 @@ class ProcfsEngine:
             if "residency" in wanted:
                 self._open_files = OpenFiles(clock=self._clock)
                 self._open_files.look(self._pids)
+            if "interrupts" in wanted:
+                self._interrupts = InterruptCounts()
+            if "run_queue" in wanted:
+                self._waits = ThreadWaits(clock=self._clock)
+                self._waits.look(self._pids or _everyone_else())
             if "syscalls" in wanted or "switches" in wanted:
                 everywhere = not self._pids
                 self._sampler = ThreadSampler(
@@ -128,6 +138,13 @@ class ProcfsEngine:
                 self._pids = sorted({*self._pids, *children_of(self._pids)})
             self._open_files.look(self._pids)
             captures["residency"] = self._open_files.finish()
+        if self._interrupts is not None:
+            self._interrupts.finish()
+            captures["interrupts"] = _counted(self._interrupts)
+        if self._waits is not None:
+            followed = children_of(self._pids) if self._target.follow else []
+            self._waits.look(sorted({*self._pids, *followed}) or _everyone_else())
+            captures["run_queue"] = self._waits.finish()
         if self._block is not None:
             self._block.sample()
             captures["block"] = self._block_capture(self._block)
@@ -140,6 +157,7 @@ class ProcfsEngine:
     def close(self) -> None:
         """Forget everything; nothing is attached anywhere."""
         self._reader, self._sampler, self._block, self._open_files = None, None, None, None
+        self._interrupts, self._waits = None, None
 
     def _sampled(self, sampler: ThreadSampler) -> dict[str, Capture]:
         period_ms = (self._clock() - self._started) / 1e6 / max(1, self._scans - 1)
@@ -178,6 +196,24 @@ class ProcfsEngine:
             proven=block.reads > 1,
             not_seen=[("sampled", "block requests: totals only, queue and device time together")],
         )
+
+
+def _counted(counts: InterruptCounts) -> Capture:
+    tables = counts.tables()
+    seen = int(tables["totals"]["count"].sum())
+    return Capture(
+        tables=tables,
+        hooks=["/proc/interrupts", "/proc/softirqs", "/proc/stat"],
+        seen=seen,
+        kept=seen,
+        lost=0,
+        # a host that runs has timers: counts that do not grow are not counts
+        proven=seen > 0,
+        not_seen=[
+            ("untimed_interrupts", "all"),
+            *(("not_permitted", f"/proc/{name}") for name in counts.denied),
+        ],
+    )
 
 
 def _min_ns(wanted: Mapping[str, Options], collector: str) -> int:

@@ -329,13 +329,22 @@ INTERRUPTS = {
     # cpu -1: all CPUs together, where the engine does not tell them apart; total_ns, max_ns -1: not told
     "totals": _schema({"kind": _S, "name": _S, "cpu": _I, "count": _I, "total_ns": _I, "max_ns": _I}),
     "latency": _schema({"kind": _S, "name": _S, "low_ns": _I, "high_ns": _I, "count": _I}),
+    # What handlers took of a target's threads while these had a CPU; of a softirq without the interrupts within it.
+    # in_call_ns: of it while the thread was in a system call, and so maybe on its own behalf (packets it sent to its
+    # own host). Empty where the engine does not tell.
+    "stolen": _schema(
+        {**_WHO, "kind": _S, "name": _S, "count": _I, "total_ns": _I, "max_ns": _I, "in_call_ns": _I}
+    ),
+    # The kernel's own account of CPU time in handlers (/proc/stat: in ticks, by the tick, without
+    # CONFIG_IRQ_TIME_ACCOUNTING). Empty where the engine does not tell.
+    "cpus": _schema({"cpu": _I, "hardirq_ns": _I, "softirq_ns": _I}),
 }
 
 # Time between becoming runnable (woken, or switched away while still runnable) and getting a CPU.
 RUN_QUEUE = {
     # pid -1: everybody together, where the engine does not tell processes apart; the idle tasks are nobody
     "latency": _schema({"pid": _I, "comm": _S, "low_ns": _I, "high_ns": _I, "count": _I}),
-    # max_ns -1: not told
+    # tid -1: all threads together; total_ns, max_ns -1: not told
     "totals": _schema({**_WHO, "count": _I, "total_ns": _I, "max_ns": _I}),
 }
 

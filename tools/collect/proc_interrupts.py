@@ -1,0 +1,166 @@
+"""Counts of interrupts from /proc/interrupts and /proc/softirqs, and the kernel's own account of the time they take.
+
+The kernel counts every one, per CPU, but keeps no time per handler: /proc/stat has the time of all handlers together, in
+ticks, sampled by the tick unless the kernel has CONFIG_IRQ_TIME_ACCOUNTING.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import polars as pl
+
+from whystall.tools.collect import proc_parse as parse
+from whystall.tools.collect.tables import INTERRUPTS
+from whystall.tools.contract.text import clean
+
+HARD, SOFT = "hardirq", "softirq"
+Counts = dict[tuple[str, str], dict[int, int]]
+"""Kind and name -> CPU -> how often."""
+_LABEL = re.compile(rb"\s*([\w.-]+):((?:\s+\d+)*)(.*)")
+_COLUMN = re.compile(rb"CPU(\d+)")
+
+
+class Line(NamedTuple):
+    """One line of /proc/interrupts or /proc/softirqs: label, counts per CPU, what stands behind them."""
+
+    label: str
+    counts: dict[int, int]
+    rest: str
+
+
+def lines(raw: bytes) -> list[Line]:
+    """Parse either file. Offline CPUs have no column; lines of one sum (ERR, MIS) belong to no CPU and are left out."""
+    head, _, body = raw.partition(b"\n")
+    cpus = [int(number) for number in _COLUMN.findall(head)]
+    found = []
+    for line in body.splitlines():
+        match = _LABEL.match(line)
+        if match is None:
+            continue
+        numbers = [int(number) for number in match[2].split()]
+        # a description may begin with a number
+        if not cpus or len(numbers) < len(cpus):
+            continue
+        spare = " ".join(map(str, numbers[len(cpus) :]))
+        rest = f"{spare} {clean(match[3])}" if spare else clean(match[3])
+        found.append(Line(clean(match[1]), dict(zip(cpus, numbers, strict=False)), rest))
+    return found
+
+
+def action_names(rest: str) -> str:
+    """Names of the actions of a numbered interrupt, from what stands behind its counts.
+
+    kernel/irq/proc.c (show_interrupts) writes chip, number within it and trigger, then two blanks and the names of the
+    drivers' actions, comma and blank between them. Empty: nobody handles it.
+    """
+    _, gap, names = rest.strip().rpartition("  ")
+    return names.strip() if gap and not re.fullmatch(r"[\d.]+-?\w*", names.strip()) else ""
+
+
+class InterruptCounts:
+    """Reads the counts at the start and at the end. `read` gives a file of /proc by its name.
+
+    What cannot be read (containers may hide it) is in `denied`; then it is empty.
+    """
+
+    def __init__(self, read: Callable[[str], bytes] | None = None) -> None:
+        self._read = read or _of_proc
+        self.denied: list[str] = []
+        self._architecture: set[str] = set()
+        self._first = self._look()
+        self._last = self._first
+
+    def finish(self) -> None:
+        """Take the last reading."""
+        self._last = self._look()
+
+    def _look(self) -> tuple[Counts, dict[int, tuple[int, int]]]:
+        counts: Counts = {}
+        for line in self._lines("interrupts"):
+            if line.label.isdigit():
+                name = action_names(line.rest) or f"irq {line.label}"
+            else:  # handled by the architecture itself, under a short name (on x86 LOC, RES, TLB)
+                name = line.label
+                self._architecture.add(name)
+            _add(counts, (HARD, name), line.counts)
+        for line in self._lines("softirqs"):
+            _add(counts, (SOFT, line.label), line.counts)
+        return counts, self._times()
+
+    def _lines(self, name: str) -> list[Line]:
+        try:
+            found = lines(self._read(name))
+        except OSError:
+            found = []
+        if not found and name not in self.denied:
+            self.denied.append(name)
+        return found
+
+    def _times(self) -> dict[int, tuple[int, int]]:
+        try:
+            return {cpu: (t.irq, t.softirq) for cpu, t in parse.host_stat(self._read("stat")).cpus.items()}
+        except (OSError, ValueError):
+            return {}
+
+    def grown(self) -> Counts:
+        """How often each ran between the readings; none of them zero."""
+        before, after = self._first[0], self._last[0]
+        found: Counts = {}
+        for key, counts in after.items():
+            # a count that went back is of another device, or of a CPU that came back
+            since = {cpu: count - before.get(key, {}).get(cpu, 0) for cpu, count in counts.items()}
+            since = {cpu: count for cpu, count in since.items() if count > 0}
+            if since:
+                found[key] = since
+        return found
+
+    def softirqs(self) -> int | None:
+        """Softirqs between the readings; None where they are not told."""
+        if "softirqs" in self.denied:
+            return None
+        return sum(sum(counts.values()) for (kind, _), counts in self.grown().items() if kind == SOFT)
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """The tables of `interrupts`, without any time of single handlers."""
+        rows = [
+            (kind, name, cpu, count, -1, -1)
+            for (kind, name), counts in self.grown().items()
+            for cpu, count in counts.items()
+        ]
+        content: Mapping[str, list[tuple[object, ...]]] = {"totals": [*rows], "cpus": [*self.cpu_rows()]}
+        return {
+            name: pl.DataFrame(content.get(name, []), schema, orient="row") for name, schema in INTERRUPTS.items()
+        }
+
+    def architecture_rows(self) -> list[tuple[str, str, int, int, int, int]]:
+        """Rows of what the architecture handles without an action, which no tracepoint of interrupts tells."""
+        return [
+            (kind, name, cpu, count, -1, -1)
+            for (kind, name), counts in self.grown().items()
+            if kind == HARD and name in self._architecture
+            for cpu, count in counts.items()
+        ]
+
+    def cpu_rows(self) -> list[tuple[int, int, int]]:
+        """Time that handlers took of each CPU, by the kernel's own account."""
+        before, after = self._first[1], self._last[1]
+        return [
+            (cpu, max(0, hard - before[cpu][0]), max(0, soft - before[cpu][1]))
+            for cpu, (hard, soft) in sorted(after.items())
+            if cpu in before
+        ]
+
+
+def _add(counts: Counts, key: tuple[str, str], more: Mapping[int, int]) -> None:
+    into = counts.setdefault(key, {})
+    for cpu, count in more.items():
+        into[cpu] = into.get(cpu, 0) + count
+
+
+def _of_proc(name: str) -> bytes:
+    with open(os.path.join("/proc", name), "rb") as file:
+        return file.read()
