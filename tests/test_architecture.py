@@ -22,6 +22,7 @@ _TOOLS = [
     "tools.stacks",
     "tools.views",
     "tools.recording",
+    "tools.node",
     "tools.files",
     "tools.contract",
     "tools.hybrid_io",

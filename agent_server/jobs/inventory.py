@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from whystall.agent_server.jobs import addresses, cgroups, cmdline, environment
-from whystall.agent_server.jobs.models import Grouped, Identity, Inventory, Missed, Process
+from whystall.agent_server.jobs import addresses, cmdline, environment
+from whystall.agent_server.jobs.models import Identity, Inventory, Missed, Process
 from whystall.tools.collect.proc_parse import NS, PidStat, pid_stat, ticks_ns
 from whystall.tools.contract.text import clean_path
+from whystall.tools.node import cgroups
+from whystall.tools.node.cgroups import Grouped
 
 MOST = 10_000
 """Processes that are read; of more, the youngest."""

@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from whystall.tools.node.cgroups import Grouped
+
 LISTED = 10
 """Candidates that are told where several jobs are meant."""
 
@@ -37,18 +39,6 @@ class Identity:
     namespace: str | None = None
     pod_uid: str | None = None
     hostname: str | None = None  # of the container
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """What the path of a control group says: of its container, pod, Slurm job and unit."""
-
-    container: str | None = None
-    runtime: str | None = None
-    pod_uid: str | None = None
-    slurm_job: str | None = None
-    slurm_step: str | None = None
-    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import anyio
 import polars as pl
 
-from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.calibration_child import FILE, LEAST_FILE, MIB, READ_ROUNDS, Plan
 from whystall.tools.collect.proc_cgroup import Hierarchies, read_limits
 from whystall.tools.collect.tables import CALIBRATION
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import clean, clean_path
+from whystall.tools.node.hierarchies import CgroupView
+from whystall.tools.node.mounts import mountinfo
 from whystall.tools.recording.collector import Capture
 from whystall.tools.recording.manifest import CollectorManifest
 from whystall.tools.recording.store import Recording
@@ -143,7 +144,7 @@ def place_of(directory: str) -> Place:
     dev = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     path = os.fsencode(directory)
     with open("/proc/self/mountinfo", "rb") as file:
-        mounts = parse.mountinfo(file.read())
+        mounts = mountinfo(file.read())
     above = [m for m in mounts if path == m.point or path.startswith(m.point.rstrip(b"/") + b"/")]
     same = [m for m in above if m.dev == dev] or above
     # the later one of two on the same point is what is seen there
@@ -257,10 +258,9 @@ def _file(free: int) -> int:
 def _own_limit() -> int:
     """The memory that the cgroups of this process leave it, bytes; -1: no limit."""
     try:
-        with open("/proc/self/mountinfo", "rb") as file:
-            hierarchies = Hierarchies(parse.mountinfo(file.read()))
+        view = CgroupView()
         with open("/proc/self/cgroup", "rb") as file:
-            places = hierarchies.places([parse.proc_cgroup(file.read())])
+            places = Hierarchies(view.mounts).places([view.membership(file.read())])
     except OSError:
         return -1
     limits = [read.memory_limit_bytes for place in places if (read := read_limits(place)) is not None]

@@ -14,9 +14,9 @@ from whystall.bpf.capture import File, FileKey
 from whystall.bpf.capture_pages import Pages
 from whystall.bpf.session import Session
 from whystall.tools.collect.ebpf_decode import Files
-from whystall.tools.collect.proc_parse import Mount, mountinfo
 from whystall.tools.collect.tables import PAGE_CACHE
 from whystall.tools.contract.text import clean
+from whystall.tools.node.mounts import Mount, mountinfo
 from whystall.tools.recording.collector import Capture
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.contract.text import clean_path
+from whystall.tools.node.mounts import Mount
 
 NO_LIMIT_V1 = 1 << 62
 _ROOT_LEVEL = 64
@@ -46,11 +47,11 @@ class Limits(NamedTuple):
 
 
 class Hierarchies:
-    """The cgroup hierarchies mounted here, from /proc/self/mountinfo."""
+    """The cgroup hierarchies behind `mounts` (see `CgroupView`)."""
 
-    def __init__(self, mounts: Iterable[parse.Mount]) -> None:
-        self._v1: dict[str, parse.Mount] = {}
-        self._v2: parse.Mount | None = None
+    def __init__(self, mounts: Iterable[Mount]) -> None:
+        self._v1: dict[str, Mount] = {}
+        self._v2: Mount | None = None
         for mount in mounts:
             if mount.fstype == "cgroup2":
                 self._v2 = self._v2 or mount
@@ -60,7 +61,7 @@ class Hierarchies:
                         self._v1.setdefault(controller, mount)
 
     def places(self, memberships: Iterable[Mapping[str, bytes]]) -> list[Place]:
-        """The cgroups that processes with these `memberships` (see `proc_cgroup`) are in, ancestors included."""
+        """The cgroups that processes with `memberships` (see `CgroupView.membership`) are in, and their ancestors."""
         v1: dict[bytes, dict[str, bytes]] = {}
         v2: set[bytes] = set()
         for membership in memberships:
@@ -159,7 +160,7 @@ def read_number(path: bytes) -> int:
     return int(text) if text.lstrip(b"-").isdigit() else parse.UNKNOWN
 
 
-def _below(path: bytes | None, mount: parse.Mount) -> bytes | None:
+def _below(path: bytes | None, mount: Mount) -> bytes | None:
     """`path` of /proc/PID/cgroup relative to what `mount` shows of the hierarchy; None if outside of it."""
     if path is None or b".." in path.split(b"/"):
         return None
@@ -177,11 +178,11 @@ def _lineage(path: bytes | None) -> list[bytes]:
     return [b"/".join(parts[:n]) for n in range(len(parts) + 1)]
 
 
-def _join(mount: parse.Mount, path: bytes) -> bytes:
+def _join(mount: Mount, path: bytes) -> bytes:
     return mount.point + b"/" + path if path else mount.point
 
 
-def _children(mount: parse.Mount) -> list[bytes]:
+def _children(mount: Mount) -> list[bytes]:
     try:
         with os.scandir(mount.point) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))

@@ -7,9 +7,8 @@ import stat
 from typing import NamedTuple
 
 from whystall.tools.collect import proc_parse as parse
+from whystall.tools.node.mounts import REMOTE, Mount, mountinfo
 
-# A stat of a file here may wait for a server that does not answer.
-REMOTE = ("nfs", "cifs", "smb", "fuse", "lustre", "ceph", "9p", "afs", "gpfs", "beegfs", "ocfs2", "gfs2", "virtiofs")
 _NOT_FILES = ("proc", "sysfs", "cgroup", "cgroup2", "devpts", "tracefs", "debugfs")
 
 
@@ -27,7 +26,7 @@ class Files:
     def __init__(self, root: str = "/proc") -> None:
         self._root = root
         self._keys: dict[tuple[str, str, int], int] = {}
-        self._mounts: dict[int, dict[int, parse.Mount]] = {}
+        self._mounts: dict[int, dict[int, Mount]] = {}
         self.rows: list[tuple[object, ...]] = []
 
     def resolve(self, pid: int, fd: int) -> OpenFile | None:
@@ -65,11 +64,11 @@ class Files:
         """The file system of the file of this row; empty where not known."""
         return str(self.rows[key][4])
 
-    def _mount(self, pid: int, mount_id: int) -> parse.Mount | None:
+    def _mount(self, pid: int, mount_id: int) -> Mount | None:
         if pid not in self._mounts:
             try:
                 with open(f"{self._root}/{pid}/mountinfo", "rb") as file:
-                    self._mounts[pid] = {m.mount_id: m for m in parse.mountinfo(file.read())}
+                    self._mounts[pid] = {m.mount_id: m for m in mountinfo(file.read())}
             except OSError:
                 self._mounts[pid] = {}
         return self._mounts[pid].get(mount_id)

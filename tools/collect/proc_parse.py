@@ -230,43 +230,6 @@ def diskstats(raw: bytes) -> list[DiskStat]:
     return disks
 
 
-def proc_cgroup(raw: bytes) -> dict[str, bytes]:
-    """Parse /proc/PID/cgroup: controller name to path as it is on disk; ``""`` is the unified (v2) hierarchy."""
-    found: dict[str, bytes] = {}
-    for line in raw.splitlines():
-        parts = line.split(b":", 2)
-        if len(parts) == 3:
-            for controller in parts[1].split(b","):
-                found[clean(controller)] = parts[2].removesuffix(b" (deleted)")
-    return found
-
-
-class Mount(NamedTuple):
-    """A line of mountinfo; `root` and `point` are unescaped paths as they are on disk."""
-
-    mount_id: int
-    dev: str
-    root: bytes
-    point: bytes
-    fstype: str
-    super_options: frozenset[str]
-
-
-def mountinfo(raw: bytes) -> list[Mount]:
-    """Parse /proc/PID/mountinfo."""
-    mounts = []
-    for line in raw.splitlines():
-        left, dash, right = line.partition(b" - ")
-        words, tail = left.split(b" "), right.split(b" ")
-        if not dash or len(words) < 6 or len(tail) < 3:
-            continue
-        options = frozenset(clean(o) for o in tail[2].split(b","))
-        mounts.append(
-            Mount(int(words[0]), clean(words[2]), _unescape(words[3]), _unescape(words[4]), clean(tail[0]), options)
-        )
-    return mounts
-
-
 class InSyscall(NamedTuple):
     """/proc/PID/syscall of a thread that is off its CPU; `nr` -1 if it blocked outside a system call."""
 
@@ -321,8 +284,3 @@ def link_path(link: bytes) -> tuple[str, bool]:
     """
     plain = link.removesuffix(b" (deleted)")
     return clean_path(plain), plain != link
-
-
-def _unescape(text: bytes) -> bytes:
-    """Undo the octal escapes of mountinfo (blank, tab, newline, backslash)."""
-    return re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8) & 0xFF]), text)

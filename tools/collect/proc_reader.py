@@ -24,6 +24,7 @@ from whystall.tools.collect.proc_memory import read_memory
 from whystall.tools.collect.proc_topology import cpu_rows
 from whystall.tools.collect.tables import PROC
 from whystall.tools.contract.text import clean_path
+from whystall.tools.node.hierarchies import CgroupView
 from whystall.tools.recording.collector import Capture
 from whystall.tools.recording.target import Target, children_of
 
@@ -51,6 +52,7 @@ class ProcReader:
         self._target = target
         self._period_ns = max(period_ns, 10_000_000)
         self._proc = str(root)
+        self._view = CgroupView(root)
         self._clock = clock
         self._pids: list[int] = list(target.pids)
         self._rows: dict[str, list[Row]] = {name: [] for name in PROC}
@@ -248,7 +250,7 @@ class ProcReader:
         key = (stat.pid, stat.start_ticks)
         if key not in self._cgroup_of:
             raw = self._process_file(pid, "cgroup")
-            paths = parse.proc_cgroup(raw or b"")
+            paths = self._view.membership(raw or b"")
             named = [paths[c] for c in ("", "cpu", "memory") if paths.get(c, b"/") != b"/"]
             self._cgroup_of[key] = clean_path((named or [b"/" if paths else b""])[0])
         return self._cgroup_of[key]
@@ -315,14 +317,13 @@ class ProcReader:
         return cpus
 
     def _find_cgroups(self) -> list[Place]:
-        raw = self._host_file("self/mountinfo")
-        hierarchies = Hierarchies(parse.mountinfo(raw or b""))
+        hierarchies = Hierarchies(self._view.mounts)
         if not self._pids:
             return hierarchies.top_level()
         memberships = []
         for pid in self._pids:
             if (text := self._process_file(str(pid), "cgroup")) is not None:
-                memberships.append(parse.proc_cgroup(text))
+                memberships.append(self._view.membership(text))
         return hierarchies.places(memberships)
 
 

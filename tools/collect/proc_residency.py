@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import polars as pl
 
-from whystall.tools.collect.proc_files import REMOTE, Files, OpenFile
+from whystall.tools.collect.proc_files import Files, OpenFile
 from whystall.tools.collect.residency import Residency, residency
 from whystall.tools.collect.tables import RESIDENCY
+from whystall.tools.node.mounts import REMOTE
 from whystall.tools.recording.collector import Capture
 
 _MOST_FILES = 1024

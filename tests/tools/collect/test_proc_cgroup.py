@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from whystall.tools.collect.proc_cgroup import Hierarchies, read_limits
-from whystall.tools.collect.proc_parse import Mount
+from whystall.tools.node.mounts import Mount
 
 
 def mount(point: Path, fstype: str, *options: str, root: bytes = b"/") -> Mount:

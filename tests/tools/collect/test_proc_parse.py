@@ -108,20 +108,6 @@ def test_diskstats_of_three_generations() -> None:
     assert (newest.flushes, newest.flush_ms) == (120, 1)
 
 
-def test_cgroup_paths_may_contain_colons_and_be_deleted() -> None:
-    raw = b"4:cpu,cpuacct:/a:b\n3:memory:/x (deleted)\n1:name=systemd:/s\n0::/u\n"
-    assert parse.proc_cgroup(raw) == {
-        **{"cpu": b"/a:b", "cpuacct": b"/a:b", "memory": b"/x", "name=systemd": b"/s", "": b"/u"}
-    }
-
-
-def test_mountinfo_undoes_escapes_and_optional_fields() -> None:
-    raw = b"32 31 0:29 /docker/x /sys/fs/my\\040cgroup rw shared:9 master:1 - cgroup cgroup rw,cpu,cpuacct\n?\n"
-    (mount,) = parse.mountinfo(raw)
-    assert (mount.root, mount.point, mount.fstype, mount.dev) == (b"/docker/x", b"/sys/fs/my cgroup", "cgroup", "0:29")
-    assert mount.super_options == {"rw", "cpu", "cpuacct"}
-
-
 def test_the_syscall_file_tells_running_blocked_and_outside() -> None:
     assert parse.syscall(b"running\n") is None
     assert parse.syscall(b"") is None

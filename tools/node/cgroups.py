@@ -9,8 +9,9 @@ dashes of the uid are underscores), by Podman, by Slurm (``cgroup/v1``: ``slurm/
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from whystall.agent_server.jobs.models import Grouped
+from whystall.tools.contract.text import clean
 
 _ID = r"[0-9a-f]{64}"
 # docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope; conmon and the sandbox are no containers
@@ -37,9 +38,34 @@ _UNIT = re.compile(r"^(?P<unit>[^/]+\.service)$")
 _NO_JOB = re.compile(r"^(?:user@\d+|containerd|docker|kubelet|crio|slurmd|slurmstepd|ssh|sshd)\.service$")
 
 
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """What the path of a control group says: of its container, pod, Slurm job and unit."""
+
+    container: str | None = None
+    runtime: str | None = None
+    pod_uid: str | None = None
+    slurm_job: str | None = None
+    slurm_step: str | None = None
+    unit: str | None = None
+
+
+def proc_cgroup(raw: bytes) -> dict[str, bytes]:
+    """Parse /proc/PID/cgroup: controller name to path as it is on disk; ``""`` is the unified (v2) hierarchy. As the
+    kernel tells it: relative to our own cgroup namespace (see `Hierarchies.membership` in ``hierarchies.py``).
+    """
+    found: dict[str, bytes] = {}
+    for line in raw.splitlines():
+        parts = line.split(b":", 2)
+        if len(parts) == 3:
+            for controller in parts[1].split(b","):
+                found[clean(controller)] = parts[2].removesuffix(b" (deleted)")
+    return found
+
+
 def grouped(raw: str) -> Grouped:
     """What `raw`, the content of /proc/PID/cgroup, says; of several hierarchies the one that says most counts first."""
-    found = [_of_path(line.split(":", 2)[2]) for line in raw.splitlines() if line.count(":") >= 2]
+    found = [of_path(line.split(":", 2)[2]) for line in raw.splitlines() if line.count(":") >= 2]
     values: dict[str, str | None] = {}
     for name in Grouped.__slots__:
         values[name] = next((value for one in found if (value := getattr(one, name)) is not None), None)
@@ -53,7 +79,8 @@ def path_of(raw: str) -> str:
     return "" if longest == "/" else longest
 
 
-def _of_path(path: str) -> Grouped:
+def of_path(path: str) -> Grouped:
+    """What one path says."""
     container = runtime = pod = job = step = unit = None
     slurm = False
     parts = [part for part in path.split("/") if part]

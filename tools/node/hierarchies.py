@@ -1,0 +1,117 @@
+"""The control groups of the node, from wherever we are: where their files are reached, and paths that mean something.
+
+/proc/PID/cgroup and mountinfo tell paths relative to the cgroup namespace of the reader (cgroup_namespaces(7)): in a
+container with one of its own, another pod is ``/../../podUID/ID``. Where our namespace begins is found by looking for
+ourselves in the node's tree, as deep as the ``..`` say.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+
+from whystall.tools.node.cgroups import proc_cgroup
+from whystall.tools.node.mounts import Mount, mountinfo
+from whystall.tools.node.vantage import PROC, in_sidecar
+
+_UP = b"/.."
+_MOST = 100_000
+"""Directories that are looked through for ourselves, at most."""
+
+
+class CgroupView:
+    """`mounts`: of control groups, those of the node in a sidecar, with roots as the node tells them and points that we
+    can open. Reads a few small files; below a cgroup namespace also a level of the tree, some 20 us per group.
+    """
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._base: dict[str, bytes] = {}
+        found = _mounts(proc / "1/mountinfo", os.fsencode(proc / "1/root")) if in_sidecar(proc) else []
+        found = found or _mounts(proc / "self/mountinfo", b"")
+        if any(mount.root.startswith(_UP) for mount in found):
+            try:
+                own = proc_cgroup((proc / "self/cgroup").read_bytes())
+            except OSError:
+                own = {}
+            self._base = _bases(found, own, os.getpid())
+        self.mounts = [mount._replace(root=self._absolute(mount.root, *_controllers(mount))) for mount in found]
+
+    def membership(self, raw: bytes) -> dict[str, bytes]:
+        """Of `raw`, the content of /proc/PID/cgroup: controller (``""``: version 2) to path as the node tells it."""
+        return {controller: self._absolute(path, controller) for controller, path in proc_cgroup(raw).items()}
+
+    def lines(self, raw: bytes) -> bytes:
+        """`raw` with paths as the node tells them."""
+        if not self._base:
+            return raw
+        told = []
+        for line in raw.splitlines():
+            head, first, rest = line.partition(b":")
+            names, second, path = rest.partition(b":")
+            place = self._absolute(path, *(name.decode("utf-8", "replace") for name in names.split(b",")))
+            told.append(head + first + names + second + place)
+        return b"".join(line + b"\n" for line in told)
+
+    def _absolute(self, path: bytes, *controllers: str) -> bytes:
+        base = next((self._base[c] for c in controllers if c in self._base), next(iter(self._base.values()), None))
+        if base is None:
+            return path
+        return posixpath.normpath(base + b"/" + path.lstrip(b"/"))
+
+
+def _mounts(table: Path, prefix: bytes) -> list[Mount]:
+    """The cgroup mounts in `table` that can be opened below `prefix`."""
+    try:
+        mounts = mountinfo(table.read_bytes())
+    except OSError:
+        return []
+    groups = [m._replace(point=prefix + m.point) for m in mounts if m.fstype in ("cgroup", "cgroup2")]
+    return [mount for mount in groups if not prefix or os.access(mount.point, os.R_OK | os.X_OK)]
+
+
+def _controllers(mount: Mount) -> tuple[str, ...]:
+    return ("",) if mount.fstype == "cgroup2" else tuple(sorted(mount.super_options))
+
+
+def _bases(mounts: list[Mount], own: dict[str, bytes], pid: int) -> dict[str, bytes]:
+    """Where our cgroup namespace begins in the hierarchy of each of `mounts`, by controller; only what was found."""
+    found: dict[str, bytes] = {}
+    for mount in mounts:
+        if not mount.root.startswith(_UP):
+            continue
+        names = [name for name in _controllers(mount) if name in own]
+        mine = own[names[0]].strip(b"/") if names else b""
+        if not names or mine.startswith(b".."):
+            continue  # we are outside of our own namespace
+        depth = mount.root.count(_UP) + (mine.count(b"/") + 1 if mine else 0)
+        for group in _level(mount.point, depth):
+            if _holds(group, pid):
+                path = group[len(mount.point) :]
+                found |= dict.fromkeys(names, path[: len(path) - len(mine)].rstrip(b"/") if mine else path)
+                break
+    return found
+
+
+def _level(top: bytes, depth: int) -> Iterator[bytes]:
+    """Directories `depth` levels below `top`."""
+    level = [top]
+    for _ in range(depth):
+        deeper = []
+        for directory in level:
+            try:
+                with os.scandir(directory) as entries:
+                    deeper += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+            except OSError:
+                continue  # gone meanwhile
+        level = deeper[:_MOST]
+    yield from level
+
+
+def _holds(group: bytes, pid: int) -> bool:
+    try:
+        with open(group + b"/cgroup.procs", "rb") as file:
+            return b"%d" % pid in file.read().split()
+    except OSError:
+        return False

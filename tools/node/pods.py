@@ -1,0 +1,175 @@
+"""What the pods of this node are called, as the node itself says; nothing is asked of the cluster.
+
+* the kubelet's logs: ``/var/log/pods/NAMESPACE_POD_UID`` (pkg/kubelet/kuberuntime/helpers.go, BuildPodLogsDirectory);
+* what the runtime was told: the annotations in the bundle's ``config.json`` of containerd
+  (``io.kubernetes.cri.sandbox-name``, ``-namespace``; pkg/cri/annotations) and CRI-O (``io.kubernetes.pod.*``), the
+  labels in Docker's ``config.v2.json``;
+* the container itself, last: its host name is its pod's unless the pod gave itself another, and the namespace lies
+  beside its service account's token. Whoever runs in there may have written them, so they are told of their own only.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from whystall.tools.node.mounts import REMOTE, below, mountinfo
+from whystall.tools.node.vantage import PROC, host_name, node_path
+
+_LOGS = "/var/log/pods"
+_BUNDLES = (
+    "/run/containerd/io.containerd.runtime.v2.task/k8s.io/{}/config.json",
+    "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/{}/config.json",
+    "/var/snap/microk8s/common/run/containerd/io.containerd.runtime.v2.task/k8s.io/{}/config.json",
+    "/run/containers/storage/overlay-containers/{}/userdata/config.json",  # CRI-O
+    "/var/lib/docker/containers/{}/config.v2.json",
+)
+_NAMES = (
+    ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name"),
+    ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name"),
+)
+_BUNDLE_BYTES = 1 << 20
+_NAMESPACE = "run/secrets/kubernetes.io/serviceaccount/namespace"
+_HOSTNAME = "etc/hostname"
+# RFC 1123, as Kubernetes wants names: a label for a namespace, a subdomain for a pod
+_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
+
+
+class Pods:
+    """Looks names up, each once. Blocks for a few small files of the node."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._root = node_path("/", proc)
+        self._by_uid: dict[str, str] = {}
+        self._known: dict[tuple[str | None, str | None], str | None] = {}
+        self._listed = False
+
+    def name(self, uid: str | None, container: str | None, pid: int | None = None) -> str | None:
+        """``NAMESPACE/NAME`` of the pod `uid`, one of whose containers is `container`, one of whose processes is `pid`;
+        only ``NAME`` where nothing tells the namespace; None where it is not told, or there is no pod.
+        """
+        key = (uid, container)
+        if self._known.get(key) is None:
+            self._known[key] = (
+                self._logged(uid)
+                or (self._told(container) if container is not None else None)
+                or (self._inside(pid) if uid is not None and pid is not None else None)
+            )
+        return self._known[key]
+
+    def uids(self, name: str) -> list[str]:
+        """The pods of this node that are called `name` (``NAMESPACE/NAME`` or ``NAME``) by the kubelet's logs."""
+        self._list()
+        return sorted(uid for uid, told in self._by_uid.items() if name in (told, told.partition("/")[2]))
+
+    def _logged(self, uid: str | None) -> str | None:
+        if uid is None:
+            return None
+        self._list()
+        return self._by_uid.get(uid)
+
+    def _list(self) -> None:
+        if self._listed:
+            return
+        self._listed = True
+        try:
+            entries = os.listdir(self._root / _LOGS.lstrip("/"))
+        except OSError:
+            return
+        for entry in entries:
+            namespace, _, rest = entry.partition("_")
+            pod, _, uid = rest.partition("_")
+            if uid and _LABEL.fullmatch(namespace) and _SUBDOMAIN.fullmatch(pod):
+                self._by_uid[uid] = f"{namespace}/{pod}"
+
+    def _told(self, container: str) -> str | None:
+        if not re.fullmatch(r"[0-9a-f]{12,64}", container):
+            return None
+        for pattern in _BUNDLES:
+            raw = _content(self._root, pattern.format(container).lstrip("/"), _BUNDLE_BYTES)
+            if raw is not None and (name := _annotated(raw)) is not None:
+                return name
+        return None
+
+    def _inside(self, pid: int) -> str | None:
+        """Of the container's own files. A pod in the network of its host has the host's name: that is none of its."""
+        root = self._proc / str(pid) / "root"
+        if _remote(self._proc / str(pid) / "mountinfo", (_HOSTNAME, _NAMESPACE)):
+            return None
+        raw = _content(root, _HOSTNAME, 4096)
+        name = (raw or b"").strip().decode("ascii", "replace")
+        if not _SUBDOMAIN.fullmatch(name) or name == host_name(self._proc):
+            return None
+        raw = _content(root, _NAMESPACE, 4096)
+        namespace = (raw or b"").strip().decode("ascii", "replace")
+        return f"{namespace}/{name}" if _LABEL.fullmatch(namespace) else name
+
+
+def _annotated(raw: bytes) -> str | None:
+    try:
+        told = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    for notes in _notes(told):
+        for namespace, pod in _NAMES:
+            names = notes.get(namespace), notes.get(pod)
+            if all(isinstance(name, str) for name in names):
+                where, what = str(names[0]), str(names[1])
+                if _LABEL.fullmatch(where) and _SUBDOMAIN.fullmatch(what):
+                    return f"{where}/{what}"
+    return None
+
+
+def _notes(told: Any) -> Iterator[dict[Any, Any]]:
+    """Annotations of an OCI bundle, labels of Docker."""
+    if isinstance(told, dict):
+        config = told.get("Config")
+        for notes in (told.get("annotations"), config.get("Labels") if isinstance(config, dict) else None):
+            if isinstance(notes, dict):
+                yield notes
+
+
+def _content(root: Path, path: str, most: int) -> bytes | None:
+    """At most `most` bytes of the regular file `path` below `root`. No link is followed on the way: an absolute one
+    would lead out of `root` into our own files, and its owner chose where to.
+    """
+    descriptor = -1
+    try:
+        descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        *directories, leaf = path.split("/")
+        for part in directories:
+            above = descriptor
+            descriptor = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+            os.close(above)
+        above = descriptor
+        descriptor = os.open(leaf, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+        os.close(above)
+        return os.read(descriptor, most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    except OSError as error:
+        if error.errno == errno.EMFILE:
+            raise
+        return None
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _remote(table: Path, paths: Iterable[str]) -> bool:
+    """Whether one of `paths` may lie on a file system that waits for a server; True also where that is not known."""
+    try:
+        mounts = mountinfo(table.read_bytes())
+    except OSError:
+        return True
+    for path in paths:
+        above = [m for m in mounts if below(b"/" + path.encode(), m.point) is not None]
+        if not above or max(above, key=lambda m: len(m.point)).fstype.startswith(REMOTE):
+            return True
+    return False
