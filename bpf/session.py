@@ -446,7 +446,7 @@ class Session:
         addresses = records.open_paths.get((call.tid, call.start))
         if addresses is None:
             return call
-        return call._replace(path=_remote_text(call.tid, addresses[0]), path2=_remote_text(call.tid, addresses[1]))
+        return call._replace(path=remote_text(call.tid, addresses[0]), path2=remote_text(call.tid, addresses[1]))
 
     def _detach(self) -> None:
         while self._links:
@@ -466,7 +466,7 @@ class Session:
             made.close()
 
 
-def _remote_text(tid: int, address: int) -> bytes:
+def remote_text(tid: int, address: int) -> bytes:
     """A NUL-ended text in another thread's memory; empty when it cannot be read."""
     if not address:
         return b""

@@ -112,7 +112,7 @@ class EbpfEngine:
             self._session = None
             raise translated(error) from error
         self._spy = _beside(self._session, target, sample_ns)
-        self._disks_before = _completed()
+        self._disks_before = completed_requests()
         self._interrupts = InterruptLook() if "interrupts" in self._wanted else None
         self._ticking = Ticking(sample_ns) if samples is not None else None
         _cause_events()
@@ -134,7 +134,7 @@ class EbpfEngine:
         session, self._session = self._session, None
         if session is None:
             return {}
-        disks_after = _completed()
+        disks_after = completed_requests()
         try:
             if self._interrupts is not None:
                 self._interrupts.finish()
@@ -183,13 +183,13 @@ class EbpfEngine:
             captures["block"] = _capture(seen, "block", block_tables(seen, disk_name), "block", agrees)
         if self._ticking is not None:
             options = self._wanted["samples"]
-            captures["samples"] = sample_capture(seen, calls, options, _lost(seen, "samples"), self._ticking, beside)
+            captures["samples"] = sample_capture(seen, calls, options, losses(seen, "samples"), self._ticking, beside)
         if seen.interrupts is not None and self._interrupts is not None:
-            captures["interrupts"] = self._interrupts.capture(seen.interrupts, seen, _lost(seen, "interrupts"))
+            captures["interrupts"] = self._interrupts.capture(seen.interrupts, seen, losses(seen, "interrupts"))
         if seen.run_queue is not None:
-            captures["run_queue"] = run_queue_capture(seen.run_queue, seen, _lost(seen, "run_queue"))
+            captures["run_queue"] = run_queue_capture(seen.run_queue, seen, losses(seen, "run_queue"))
         if seen.pages is not None:
-            lost = _lost(seen, "page_cache")
+            lost = losses(seen, "page_cache")
             captures["page_cache"] = page_capture(seen.pages, seen, Files(seen, mapped_file), disk_name, lost)
         for name in ("syscalls", "switches"):
             if name in captures:
@@ -220,13 +220,14 @@ def _kernel_frames(seen: Seen, stack: int) -> list[str]:
 
 
 def _capture(seen: Seen, name: str, tables: dict[str, pl.DataFrame], measure: str, proven: bool) -> Capture:
-    lost = _lost(seen, name)
+    lost = losses(seen, name)
     hooks = list(seen.hooks) + [f"{variant}={way}" for variant, way in sorted(seen.variants.items())]
     kept = sum(frame.height for table, frame in tables.items() if table in ("calls", "segments", "slow"))
     return Capture(tables=tables, hooks=hooks, seen=seen.seen[measure], kept=kept, lost=lost, proven=proven)
 
 
-def _lost(seen: Seen, name: str) -> int:
+def losses(seen: Seen, name: str) -> int:
+    """How much of what the collector `name` tells was lost."""
     return sum(sum(counts) for reason, counts in seen.lost.items() if _LOSSES.get(reason, name) == name)
 
 
@@ -242,7 +243,7 @@ def _cause_events() -> None:
     time.sleep(0.002)
 
 
-def _completed() -> dict[str, int]:
+def completed_requests() -> dict[str, int]:
     """Requests completed per whole disk, by the kernel's own count."""
     counts = {}
     for line in Path("/proc/diskstats").read_text().splitlines():
