@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import sys
 
-from whystall.agent_server.health import Check, State
+from whystall.agent_server.doctor.view import ENGLISH, View
+from whystall.agent_server.health import Check
 from whystall.tools.contract.text import clean
 from whystall.tools.hybrid_io import build, library
 
 NAME = "hybrid I/O"
 
 
-def hybrid_io() -> Check:
+def hybrid_io(view: View = ENGLISH) -> Check:
     """Of the engine and of the shim; the command that builds them where they are not."""
     missing = [name for name in build.LIBRARIES if not build.library_path(name).exists()]
     try:
         library.load()
     except library.Unavailable as error:
-        found = f"not built: {', '.join(missing)}" if missing else clean(str(error), 200)
+        found = view.say("hybrid.not_built", names=", ".join(missing)) if missing else clean(str(error), 200)
     else:
         if not missing:
-            return Check(name=NAME, state=State.OK, found="engine and shim are built")
-        found = f"not built: {', '.join(missing)}"
-    means = "hybrid_open reads and writes as open does, and hybrid-run cannot start"
+            return view.ok(NAME, view.say("hybrid.built"))
+        found = view.say("hybrid.not_built", names=", ".join(missing))
     fix = f"{clean(sys.executable)} -m whystall.tools.hybrid_io.build --force"
     try:
         build.compiler()
     except build.BuildError as error:
-        fix = f"{error}; then {fix}"
-    return Check(name=NAME, state=State.LIMITED, found=found, means=means, fix=fix)
+        fix = view.say("hybrid.then", first=error, second=fix)
+    return view.limited(NAME, found, view.say("hybrid.means"), fix)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
-from whystall.agent_server.health import Check, State
+from whystall.agent_server.doctor.containers import situation
+from whystall.agent_server.doctor.rights import become_root
+from whystall.agent_server.doctor.view import ENGLISH, View
+from whystall.agent_server.health import Check
 from whystall.tools.contract.text import clean
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
@@ -15,7 +19,7 @@ _LOOKED_AT = 64
 _FAULTS = 3
 
 
-def sampling() -> Check:
+def sampling(view: View = ENGLISH) -> Check:
     """Whether the kernel gives us a timer to sample by: one is opened, which does not run, and closed."""
     from whystall.bpf.errors import BpfError
     from whystall.bpf.perf_events import cpu_clock, online_cpus
@@ -24,17 +28,15 @@ def sampling() -> Check:
     try:
         timer = cpu_clock(online_cpus()[0], _PERIOD_NS)
     except BpfError as error:
-        means = (
-            "what runs cannot be sampled live (cpu_profile, heat_map, record --samples); files of others can be read"
-        )
         found = f"{clean(error.message)} (perf_event_paranoid {setting})"
-        return Check(name="sampling", state=State.LIMITED, found=found, means=means, fix=error.remedy)
+        fix = error.remedy if error.code != "no_privilege" else become_root(view, situation(view))
+        return view.limited("sampling", found, view.say("sampling.means"), fix)
     if timer is not None:
         os.close(timer)
-    return Check(name="sampling", state=State.OK, found=f"cpu-clock (perf_event_paranoid {setting})")
+    return view.ok("sampling", f"cpu-clock (perf_event_paranoid {setting})")
 
 
-def python_frames() -> Check:
+def python_frames(view: View = ENGLISH) -> Check:
     """Of the Python processes that run now, whose frames can be walked, so that a sample tells the line."""
     from whystall.bpf.python_find import NotReady, find
     from whystall.bpf.python_offsets import NEWEST, OLDEST, UnknownLayout
@@ -54,26 +56,25 @@ def python_frames() -> Check:
                 walked[f"3.{runtime.minor}"] += 1
     known = f"CPython 3.{OLDEST} to 3.{NEWEST}"
     running = ", ".join(f"{version} ({count})" for version, count in sorted(walked.items()))
-    found = f"{known} are walked; running now: {running or 'none that could be looked at'}"
+    found = view.say("python.walked", known=known, running=running or view.say("python.none"))
     if faults:
-        found += "; not walked: " + "; ".join(f"pid {pid}: {why}" for why, pid in list(faults.items())[:_FAULTS])
-        means = "samples and waits of those processes carry native frames, and no line of Python"
-        fix = f"run them under {known}, or start them with python -X perf, or use py-spy"
-        return Check(name="python frames", state=State.LIMITED, found=found, means=means, fix=fix)
+        told = "; ".join(f"pid {pid}: {why}" for why, pid in list(faults.items())[:_FAULTS])
+        found += view.say("python.refused", faults=told)
+        return view.limited("python frames", found, view.say("python.means"), view.say("python.fix", known=known))
     if unread:
-        found += f"; {unread} could not be read"
-    return Check(name="python frames", state=State.OK, found=found)
+        found += view.say("python.unread", count=unread)
+    return view.ok("python frames", found)
 
 
-def py_spy() -> Check:
+def py_spy(view: View = ENGLISH) -> Check:
     """Whether py-spy is there, which is run beside us where frames cannot be walked."""
     from whystall.tools.collect.py_spy import installed
 
     path = installed()
     if path:
-        return Check(name="py-spy", state=State.OK, found=clean(path))
-    means, fix = "only for Python whose frames cannot be walked", "pip install 'whystall[py-spy]'"
-    return Check(name="py-spy", state=State.LIMITED, found="not found", means=means, fix=fix)
+        return view.ok("py-spy", clean(path))
+    fix = f"{clean(sys.executable)} -m pip install py-spy"
+    return view.limited("py-spy", view.say("not_found"), view.say("py_spy.means"), fix)
 
 
 def _pythons() -> list[int]:

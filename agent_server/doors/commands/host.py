@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from whystall.agent_server.doors import console
-from whystall.agent_server.doors.options import JsonOption
+from whystall.agent_server.doors.options import JsonOption, LangOption
 
 
 def add(app: typer.Typer) -> None:
@@ -14,15 +14,15 @@ def add(app: typer.Typer) -> None:
     app.command("tools")(tools)
 
 
-def doctor(as_json: JsonOption = False) -> int:
+def doctor(as_json: JsonOption = False, lang: LangOption = "en") -> int:
     """Say what works on this host, what is missing, and the command that fixes it."""
     from whystall.agent_server.doctor import examine, report
 
-    health = examine()
+    health = examine(lang)
     if as_json:
         console.say_json(health)
     else:
-        console.say(report(health))
+        console.say(report(health, lang))
     return 0 if health.engines else 1
 
 

@@ -1,0 +1,66 @@
+"""Whether the BCC engine has what it runs: stock tools, the module of the system's Python, headers of this kernel."""
+
+from __future__ import annotations
+
+import platform
+
+from whystall.agent_server.doctor.containers import situation
+from whystall.agent_server.doctor.kernel import kernel_config
+from whystall.agent_server.doctor.packages import install_command
+from whystall.agent_server.doctor.view import View
+from whystall.agent_server.health import Check
+from whystall.tools.collect.bcc.headers import problem
+from whystall.tools.contract.commands import COMMANDS, program
+from whystall.tools.contract.text import clean
+
+# Debian and Ubuntu; Fedora, RHEL and openEuler.
+_MODULES = ("/usr/lib/python3/dist-packages/bcc", "/usr/lib/python3*/site-packages/bcc")
+
+
+def bcc(view: View) -> Check:
+    """The tools and the module that are installed."""
+    stock = sorted(name.removeprefix("bcc.") for name in COMMANDS if name.startswith("bcc.") and name != "bcc.own")
+    there = [name for name in stock if _installed(view, f"bcc.{name}")]
+    module = _module(view)
+    if module and len(there) == len(stock):
+        return view.ok("bcc", view.say("bcc.all", names=", ".join(there)))
+    fix = install_command("bcc", view)
+    if not module and not there:
+        return view.limited("bcc", view.say("bcc.none"), view.say("bcc.means"), fix)
+    lacks = [*(name for name in stock if name not in there), *([] if module else [view.say("bcc.module")])]
+    found = view.say("bcc.some", names=", ".join(there) or view.say("none"), lacks=", ".join(lacks))
+    return view.limited("bcc", found, view.say("bcc.means_some"), fix)
+
+
+def headers(view: View, release: str | None = None) -> Check:
+    """Whether they are the running kernel's: with others BCC's programs are silently wrong."""
+    wrong = problem(view.root, release)
+    if wrong is None:
+        return view.ok("kernel headers", view.say("bcc.headers", release=clean(release or platform.release())))
+    return view.limited(
+        "kernel headers", wrong.found, view.say("bcc.headers_means"), _mend(view, wrong.remedy, release)
+    )
+
+
+def _mend(view: View, remedy: str, release: str | None) -> str:
+    """The command that brings the headers; a package only where the kernel came as one."""
+    if "install" not in remedy:  # a variable or a directory is in the way
+        return remedy
+    if situation(view).runtime:
+        return view.say("bcc.headers_mount")
+    if "CONFIG_IKHEADERS" in (kernel_config(view, release) or ()):
+        return view.sudo("modprobe kheaders")
+    release = release or platform.release()
+    if any(view.exists(f"{place}{release}") for place in ("/boot/vmlinuz-", "/boot/config-", "/lib/modules/")):
+        return install_command("kernel headers", view, release)
+    return view.say("bcc.headers_foreign")
+
+
+def _installed(view: View, name: str) -> bool:
+    if str(view.root) == "/":
+        return program(name) is not None
+    return any(view.exists(place) for place in COMMANDS[name].places)
+
+
+def _module(view: View) -> bool:
+    return any(list(view.root.glob(place.lstrip("/"))) for place in _MODULES)

@@ -1,0 +1,87 @@
+"""What of the host's file systems is there to be read: tracefs, control groups, /proc, delay accounting."""
+
+from __future__ import annotations
+
+from whystall.agent_server.doctor.containers import situation
+from whystall.agent_server.doctor.kernel import version
+from whystall.agent_server.doctor.rights import become_root
+from whystall.agent_server.doctor.view import View
+from whystall.agent_server.health import Check, State
+from whystall.tools.contract.errors import ToolError
+
+# Version 1's names of those that say what a group may have and how often it was held up.
+_WANTED = {"cpu": "cpu", "memory": "memory", "io": "blkio"}
+
+
+def tracefs(view: View) -> Check:
+    """Whether an instance of ours can be made, by the engine's own word."""
+    from whystall.tools.collect.ftrace.tracefs import find
+    from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
+
+    means = view.say("tracefs.means")
+    try:
+        there = find()
+    except ToolError as error:
+        fix = error.remedy if view.uid == 0 else become_root(view, situation(view))
+        return Check(name="tracefs", state=State.MISSING, found=error.message, means=means, fix=fix)
+    try:
+        found = view.say("tracefs.private") if there.private else view.say("tracefs.mounted", path=there.root)
+    finally:
+        there.close()
+    why = TracefsEngine().unavailable()
+    if why is not None:
+        return view.missing("tracefs", f"{found}; {why}", means, become_root(view, situation(view)))
+    return view.ok("tracefs", found)
+
+
+def cgroups(view: View) -> Check:
+    """Which version, and whether the controllers are there that throttle and limit."""
+    controllers = view.read("/sys/fs/cgroup/cgroup.controllers")
+    if controllers is not None:
+        lacks = [name for name in _WANTED if name not in controllers.split()]
+        found = view.say("cgroups.two", names=controllers.replace(" ", ", ") or view.say("none"))
+        return _judged(view, found, lacks)
+    try:
+        places = [path.name for path in view.path("/sys/fs/cgroup").iterdir() if (path / "cgroup.procs").is_file()]
+    except OSError:
+        places = []
+    if not places:
+        fix = view.sudo("mount -t cgroup2 none /sys/fs/cgroup")
+        return view.limited("cgroups", view.say("cgroups.none"), view.say("cgroups.means"), fix)
+    names = sorted({one for name in places for one in name.split(",")} - {"systemd", "unified"})
+    lacks = [old for old in _WANTED.values() if old not in names]
+    return _judged(view, view.say("cgroups.one", names=", ".join(names)), lacks)
+
+
+def _judged(view: View, found: str, lacks: list[str]) -> Check:
+    if not lacks:
+        return view.ok("cgroups", found)
+    means = view.say("cgroups.lacks", names=", ".join(lacks))
+    return view.limited("cgroups", found, means, view.say("cgroups.lacks_fix", names=", ".join(lacks)))
+
+
+def proc(view: View) -> Check:
+    """Whether /proc is there, and shows everybody's processes."""
+    if not (view.read_bytes("/proc/self/stat") and view.read_bytes("/proc/stat")):
+        fix = view.sudo("mount -t proc proc /proc")
+        return view.missing("/proc", view.say("proc.none"), view.say("proc.none_means"), fix)
+    if not view.exists("/proc/1/stat"):
+        fix = view.sudo("mount -o remount,hidepid=0 /proc")
+        return view.limited("/proc", view.say("proc.hidden"), view.say("proc.hidden_means"), fix)
+    return view.ok("/proc", view.say("proc.readable"))
+
+
+def delay_accounting(view: View, release: str | None = None) -> Check:
+    """Whether the kernel counts what a task waits for block I/O: off unless asked for since 5.14 (commit
+    e4042ad49235), which brought the switch; before that on unless booted with ``nodelayacct``.
+    """
+    setting, name = view.read("/proc/sys/kernel/task_delayacct"), "delay accounting"
+    if setting == "1":
+        return view.ok(name, view.say("delay.on"))
+    if setting is None and version(release) < (5, 14) and "nodelayacct" not in (view.read("/proc/cmdline") or ""):
+        return view.ok(name, view.say("delay.on"))
+    if setting is None:
+        means = view.say("delay.means")
+        return view.limited(name, view.say("delay.no_switch"), means, view.say("delay.boot"))
+    fix = view.sudo("sysctl kernel.task_delayacct=1")
+    return view.limited(name, view.say("delay.off"), view.say("delay.means"), fix)

@@ -1,0 +1,110 @@
+"""Which engine serves what, and why not a better one: the engines are asked themselves, in the Window's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from whystall.agent_server.calibrating import JOINED
+from whystall.agent_server.stack_sources import observes
+from whystall.bpf import probe
+from whystall.bpf.errors import BpfError
+from whystall.tools.contract.text import clean
+from whystall.tools.recording.collector import Engine
+
+NONE, FILES = "none", "traces"
+
+
+@dataclass
+class Serving:
+    """`engines` that run here, best first, of those in `order`, and why the others do not (`refused`); the engine of
+    each collector and tool (``none``: nothing can; ``traces``: it reads files); per tool, why not each better engine
+    (`why`).
+    """
+
+    engines: list[str] = field(default_factory=list)
+    order: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    collectors: dict[str, str] = field(default_factory=dict)
+    tools: dict[str, str] = field(default_factory=dict)
+    why: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def serving(makes: Sequence[Callable[[], Engine]] | None = None) -> Serving:
+    """Ask every engine; nothing is attached."""
+    from whystall.agent_server.app import App
+    from whystall.tools.toolbox import ENGINES
+
+    asked = [_Asked(make()) for make in makes or ENGINES]
+    found = Serving(order=list(dict.fromkeys(one.name for one in asked)))
+    for one in asked:
+        reason = one.refusal(())
+        if reason is not None:
+            found.refused.setdefault(one.name, reason)
+    for one in asked:
+        if one.refusal(()) is None and one.name not in found.engines:
+            found.engines.append(one.name)
+            found.refused.pop(one.name, None)
+    for collector in sorted({name for one in asked for name in one.engine.serves}):
+        found.collectors[collector] = _assigned([collector], asked)[0].get(collector, NONE)
+    for tool in App().tools():
+        wanted = [need.collector for need in tool.needs(tool.params()) if need.collector not in JOINED]
+        if not observes(tool) or not wanted:
+            found.tools[tool.name] = FILES
+            continue
+        served, reasons = _assigned(wanted, asked)
+        judged = next((name for name in wanted if name != "proc"), "proc")
+        engine = NONE if len(served) < len(set(wanted)) else served[judged]
+        lacking = next((name for name in wanted if name not in served), judged)
+        found.tools[tool.name] = engine
+        found.why[tool.name] = reasons.get(lacking, {})
+    return found
+
+
+class _Asked:
+    """An engine, and what it said."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.name = engine.name
+        self._unavailable = engine.unavailable()
+
+    def refusal(self, collectors: Iterable[str]) -> str | None:
+        """Why the engine would not start for `collectors`, which it serves; None if it would."""
+        collectors = tuple(collectors)
+        if self._unavailable is not None:
+            return clean(self._unavailable, 500)
+        if self.name == "ebpf":
+            refused = _bpf("samples" in collectors)
+            if refused is not None:
+                return clean(refused.message, 500)
+        cannot = getattr(self.engine, "cannot", None)
+        if cannot is not None:
+            for collector in collectors:
+                if (reason := cannot(collector)) is not None:
+                    return clean(reason, 500)
+        return None
+
+
+@lru_cache(maxsize=2)
+def _bpf(timers: bool) -> BpfError | None:
+    return probe.refusal(timers=timers)
+
+
+def _assigned(wanted: Sequence[str], asked: Sequence[_Asked]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """As the Window does it: each engine takes all it serves of what is left, or nothing. The engine per collector,
+    and per collector why not the engines before it."""
+    served: dict[str, str] = {}
+    reasons: dict[str, dict[str, str]] = {name: {} for name in wanted}
+    for one in asked:
+        mine = [name for name in reasons if name not in served and name in one.engine.serves]
+        if not mine:
+            continue
+        reason = one.refusal(mine)
+        for name in mine:
+            if reason is None:
+                served[name] = one.name
+            else:
+                reasons[name].setdefault(one.name, reason)
+    return served, reasons

@@ -1,0 +1,94 @@
+"""Whether this process may trace by BPF here, by the kernel's own word: capabilities do not tell it in a user
+namespace, under seccomp, or where the kernel is locked down.
+
+A program of seven instructions is loaded and thrown away; nothing is attached. Costs about 0.1 ms.
+"""
+
+from __future__ import annotations
+
+import ctypes as ct
+import errno
+import os
+import struct
+from functools import lru_cache
+
+from whystall.bpf import syscalls
+from whystall.bpf.errors import BpfError
+from whystall.bpf.libbpf import library
+from whystall.bpf.perf_events import cpu_clock, online_cpus
+from whystall.bpf.privileges import short_of_memlock
+
+_PROG_LOAD = 5
+_RAW_TRACEPOINT = 17
+_PROBE_READ_KERNEL = 113  # enum bpf_func_id
+_TIMER_NS = 10_101_010
+# What all maps of a window may take: rings of 8 MiB and the tables beside them. Kernels before 5.11 charge maps and
+# programs to RLIMIT_MEMLOCK (later ones to the cgroup's memory: commit 97306be45fbe).
+MEMLOCK_BYTES = 256 << 20
+
+
+def refusal(*, timers: bool = False) -> BpfError | None:
+    """Why BPF programs like ours cannot be loaded here, None where they can. `timers`: whether the sampling timers,
+    which only the collector of samples needs, can be opened as well.
+    """
+    try:
+        library()
+        _load(reads_kernel=True)
+        _room()
+        if timers:
+            timer = cpu_clock(online_cpus()[0], _TIMER_NS)
+            if timer is not None:
+                os.close(timer)
+    except BpfError as error:
+        return error
+    return None
+
+
+def _load(*, reads_kernel: bool) -> None:
+    """Load a program that does nothing, or that reads 8 bytes of the kernel as all of ours do."""
+    code = [(0xB7, 0, 0), (0x95, 0, 0)]  # r0 = 0; exit
+    if reads_kernel:  # r1 = fp; r1 += -8; r2 = 8; r3 = 0; call
+        code = [(0xBF, 0xA1, 0), (0x07, 1, -8), (0xB7, 2, 8), (0xB7, 3, 0), (0x85, 0, _PROBE_READ_KERNEL), *code]
+    program = ct.create_string_buffer(b"".join(struct.pack("=BBhi", op, regs, 0, imm) for op, regs, imm in code))
+    licence = ct.create_string_buffer(b"GPL")
+    attr = ct.create_string_buffer(
+        struct.pack("=IIQQIIQII", _RAW_TRACEPOINT, len(code), ct.addressof(program), ct.addressof(licence), *[0] * 5)
+    )
+    fd = ct.CDLL(None, use_errno=True).syscall(_number(), _PROG_LOAD, attr, len(attr) - 1)
+    if fd >= 0:
+        os.close(fd)
+        return
+    number = ct.get_errno()
+    if number in (errno.EINVAL, errno.EACCES) and reads_kernel:
+        _load(reads_kernel=False)  # raises where it is not the reading that is refused
+        raise BpfError(
+            "lockdown",
+            "the kernel lets no BPF program read its memory (lockdown: confidentiality)",
+            "boot with lockdown=integrity",
+        )
+    raise _refused(number)
+
+
+def _refused(number: int) -> BpfError:
+    what = f"the kernel loads no BPF program of ours: {os.strerror(number)}"
+    if number == errno.EPERM:
+        return BpfError("no_privilege", what, "run as root, or with CAP_BPF and CAP_PERFMON")
+    if number == errno.ENOSYS:
+        return BpfError("load_failed", what, "use a kernel built with CONFIG_BPF_SYSCALL")
+    return BpfError("load_failed", what, "report this with the kernel version")
+
+
+def _room() -> None:
+    """Whether the maps have room where the kernel charges them to RLIMIT_MEMLOCK; libbpf raises the soft limit."""
+    limit = short_of_memlock()
+    if limit is not None and limit < MEMLOCK_BYTES:
+        raise BpfError(
+            "memlock",
+            f"{limit >> 10} KiB may be locked, and before Linux 5.11 BPF's maps count as locked memory",
+            "raise the limit as root: ulimit -l unlimited, LimitMEMLOCK=infinity in a unit",
+        )
+
+
+@lru_cache(maxsize=1)
+def _number() -> int:
+    return next(number for number, name in syscalls.names().items() if name == "bpf")
