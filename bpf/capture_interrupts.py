@@ -11,7 +11,7 @@ from whystall.bpf.libbpf import Object
 PROGRAMS = ("on_irq_exit", "on_irq_entry", "on_softirq_exit", "on_softirq_entry")
 """In this order: a handler may end before its beginning is hooked, not after."""
 _MAPS = ("irq_totals", "irq_slots", "irq_names", "stolen_totals", "irq_runs")
-# include/linux/interrupt.h, as /proc/softirqs names them; the numbers have not changed since 4.5, and older ones neither
+# include/linux/interrupt.h, as /proc/softirqs names them
 SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 
 

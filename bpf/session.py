@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 
 from whystall.bpf import capture as cap
-from whystall.bpf import layout as lay
 from whystall.bpf import capture_interrupts, capture_run_queue, page_session, syscalls
+from whystall.bpf import layout as lay
 from whystall.bpf.build import object_path
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import KernelTypes, Link, Map, Object, Program, Ring

@@ -16,8 +16,10 @@ from whystall.tools.host import (
     host_bound,
     host_snapshot,
     hybrid_io_advise,
+    interrupts,
     offcputime,
     page_cache,
+    runqlat,
     syscall_time,
 )
 from whystall.tools.profiles import cpu_profile, flame_graph, flamegraph_diff, heat_map
@@ -33,7 +35,7 @@ def registry() -> Registry:
     tools = Registry()
     for module in (
         *(host_snapshot, fileslower, syscall_time, biolatency, offcputime, page_cache, ftrace_capture, host_bound),
-        hybrid_io_advise,
+        *(hybrid_io_advise, interrupts, runqlat),
     ):
         tools.add(module.TOOL)
     for ranks in (slow_node_check, compare_runs):

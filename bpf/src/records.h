@@ -99,7 +99,7 @@ enum counter {
 	LOST_STALLS,		/* map stall_totals was full */
 	LOST_SIZES,		/* a map of sizes was full */
 	LOST_INTERRUPTS,	/* a map of interrupts was full */
-	LOST_WAITS,		/* a map of the run queue was full, or how a wait ended was not told */
+	LOST_WAITS,		/* a map of the run queue was full */
 	SKIPPED_COMPAT,		/* 32-bit system calls: numbers mean something else */
 	SEEN_SELF_CALLS,
 	SEEN_SELF_SWITCHES,

@@ -19,12 +19,6 @@ static __always_inline bool queue_watched(__u32 tgid)
 	return is_traced(tgid) || (tgid && tgid == config.self_tgid);	/* our own prove the hooks alive */
 }
 
-static __always_inline void lose_wait(struct task_struct *task)
-{
-	if (task->tgid != config.self_tgid)
-		count(LOST_WAITS);
-}
-
 static __always_inline void begin_wait(struct task_struct *task, __u64 now)
 {
 	struct queue_since since = {
@@ -38,8 +32,10 @@ static __always_inline void begin_wait(struct task_struct *task, __u64 now)
 		count(LOST_WAITS);
 }
 
-static __always_inline void add_wait(struct task_struct *task, __u64 ns)
+/* `waits` of them, `all_ns` together. */
+static __always_inline void add_waits(struct task_struct *task, __u64 waits, __u64 all_ns)
 {
+	__u64 ns = all_ns / waits;
 	struct queue_key key = { .tgid = task->tgid, .tid = task->pid };
 	struct queue_slot_key place = { .tgid = task->tgid, .slot = slot_of(ns) };
 	struct queue_total *total;
@@ -52,13 +48,13 @@ static __always_inline void add_wait(struct task_struct *task, __u64 ns)
 	}
 	total = bpf_map_lookup_elem(&queue_totals, &key);
 	if (total) {	/* a thread gets one CPU at a time */
-		total->count++;
-		total->total_ns += ns;
+		total->count += waits;
+		total->total_ns += all_ns;
 		if (ns > total->max_ns)
 			total->max_ns = ns;
 		BPF_CORE_READ_INTO(&total->comm, task, comm);	/* it may have executed another program since */
 	} else {
-		struct queue_total first = { .count = 1, .total_ns = ns, .max_ns = ns };
+		struct queue_total first = { .count = waits, .total_ns = all_ns, .max_ns = ns };
 
 		BPF_CORE_READ_INTO(&first.comm, task, comm);
 		if (bpf_map_update_elem(&queue_totals, &key, &first, BPF_ANY)) {
@@ -75,21 +71,38 @@ static __always_inline void add_wait(struct task_struct *task, __u64 ns)
 			return;
 		}
 	}
-	__sync_fetch_and_add(slot, 1);
+	__sync_fetch_and_add(slot, waits);
+}
+
+/* A wait that ends now, by the scheduler's own account since the thread was queued last. */
+static __always_inline __u64 present_wait(struct task_struct *task)
+{
+	__u64 queued, clock;
+
+	if (!bpf_core_field_exists(task->se.cfs_rq))	/* no CONFIG_FAIR_GROUP_SCHED */
+		return 0;
+	queued = task->sched_info.last_queued;
+	clock = task->se.cfs_rq->rq->clock;
+	return queued && clock > queued ? clock - queued : 0;
 }
 
 /*
- * It ran since, but its switch in was not told: some kernels do not tell all. The scheduler's own account has the
- * wait, if it was one. If it did not run by that, it had its CPU throughout, and waited for none.
+ * A wait ends, `waiting` since then without interruption, by what was told: but some kernels do not tell all switches.
+ * Who got a CPU in between, by the scheduler's own account, waited as long as that says, and of several waits each is
+ * taken for their mean. Who is switched away (not `waiting`) and got none had one all the time.
  */
-static __always_inline void add_untold_wait(struct task_struct *task, struct queue_since *since)
+static __always_inline void end_wait(struct task_struct *task, struct queue_since *since, __u64 now, bool waiting)
 {
 	__u64 runs = task->sched_info.pcount - since->runs, delay = task->sched_info.run_delay - since->delay;
 
-	if (runs == 1)
-		add_wait(task, delay);
-	else if (runs)
-		lose_wait(task);
+	if (!runs) {
+		if (waiting && now > since->since)
+			add_waits(task, 1, now - since->since);
+	} else if (waiting) {
+		add_waits(task, runs + 1, delay + present_wait(task));
+	} else {
+		add_waits(task, runs, delay);
+	}
 }
 
 /* Also for one that still has its CPU: woken before it had gone to sleep, it waits for nothing. */
@@ -127,7 +140,7 @@ int on_queue_switch(__u64 *ctx)
 		tid = prev->pid;
 		since = bpf_map_lookup_elem(&queue_waiting, &tid);
 		if (since) {
-			add_untold_wait(prev, since);
+			end_wait(prev, since, now, false);
 			bpf_map_delete_elem(&queue_waiting, &tid);
 		}
 		if (config.switch_has_state)
@@ -141,10 +154,7 @@ int on_queue_switch(__u64 *ctx)
 		tid = next->pid;
 		since = bpf_map_lookup_elem(&queue_waiting, &tid);
 		if (since) {
-			if (next->sched_info.pcount != since->runs)	/* neither in nor away were told */
-				lose_wait(next);
-			else if (now > since->since)
-				add_wait(next, now - since->since);
+			end_wait(next, since, now, true);
 			bpf_map_delete_elem(&queue_waiting, &tid);
 		}
 	}
@@ -173,12 +183,8 @@ int walk_queue(struct bpf_iter__task *ctx)
 			bpf_map_delete_elem(&queue_waiting, &tid);
 		return 0;
 	}
-	if (!since || live.window_end <= since->since)
-		return 0;
-	if (task->sched_info.pcount != since->runs)
-		add_untold_wait(task, since);
-	else
-		add_wait(task, live.window_end - since->since);
+	if (since)
+		end_wait(task, since, live.window_end, task->sched_info.pcount == since->runs);
 	return 0;
 }
 

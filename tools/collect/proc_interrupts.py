@@ -1,7 +1,7 @@
 """Counts of interrupts from /proc/interrupts and /proc/softirqs, and the kernel's own account of the time they take.
 
-The kernel counts every one, per CPU, but keeps no time per handler: /proc/stat has the time of all handlers together, in
-ticks, sampled by the tick unless the kernel has CONFIG_IRQ_TIME_ACCOUNTING.
+The kernel counts every one, per CPU, but keeps no time per handler: /proc/stat has the time of all handlers together,
+in ticks, sampled by the tick unless the kernel has CONFIG_IRQ_TIME_ACCOUNTING.
 """
 
 from __future__ import annotations
@@ -132,9 +132,7 @@ class InterruptCounts:
             for cpu, count in counts.items()
         ]
         content: Mapping[str, list[tuple[object, ...]]] = {"totals": [*rows], "cpus": [*self.cpu_rows()]}
-        return {
-            name: pl.DataFrame(content.get(name, []), schema, orient="row") for name, schema in INTERRUPTS.items()
-        }
+        return {name: pl.DataFrame(content.get(name, []), schema, orient="row") for name, schema in INTERRUPTS.items()}
 
     def architecture_rows(self) -> list[tuple[str, str, int, int, int, int]]:
         """Rows of what the architecture handles without an action, which no tracepoint of interrupts tells."""

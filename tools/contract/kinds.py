@@ -356,6 +356,17 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
             {"allowed_cpus": "count", "others_pct": "pct"},
             ("cpus", "neighbour"),
         ),
+        # every wait for a CPU, from runnable to running; quantiles of its process where that has one thread
+        "sched.queue_latency": _kind(
+            Mechanism.SWITCHES, "thread", {**_LATENCY, "window_pct": "pct"}, share="window_pct"
+        ),
+        # what handlers take of one CPU; count, total_ms and max_ms of `interrupt`, which takes most
+        "irq.load": _kind(
+            Mechanism.INTERRUPTS,
+            "host",
+            {"cpu_pct": "pct", "rate": "1/s", "count": "count", "total_ms": "ms", "max_ms": "ms"},
+            ("interrupt", "cpus"),
+        ),
         "irq.steal": _kind(Mechanism.INTERRUPTS, "thread", _WAITED, ("interrupt", "cpus"), share="window_pct"),
         # `idle_pct` of the time between its first and last work; the other shares are of that idle time
         "accel.idle": _kind(

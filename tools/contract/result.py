@@ -111,6 +111,10 @@ BLIND_SPOTS = frozenset(
         "python_beside",  # of these, processes that py-spy sampled beside us: another event; detail: which
         "python_skipped",  # waits without Python frames, since walking had cost enough; detail: how many of all
         "python_broken",  # Python stacks that could not be read to their end; detail: how many of how many
+        # interrupts that were counted and not timed: those the architecture handles itself; detail `all`: every one
+        "untimed_interrupts",
+        "untold_interrupts",  # the kernel ran handlers that it did not tell of; detail: how many of how many
+        "no_single_waits",  # of waits for a CPU only their sum, per thread, by the scheduler's own account
         "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often
     }
 )

@@ -1,0 +1,318 @@
+"""interrupts: what handlers of interrupts and softirqs take of the CPUs, and of a target's threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+from pydantic import Field
+
+from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.params import LiveParams
+from whystall.tools.contract.registry import Judgement, Tool
+from whystall.tools.contract.result import Model
+from whystall.tools.host.grading import severity
+from whystall.tools.host.latency import Slot, log2_histogram, slot_quantile
+from whystall.tools.recording.collector import Need
+from whystall.tools.recording.store import Recording
+
+# What a user notices of a thread (see snapshot_findings), and of the thread's loss each handler that makes up a fifth.
+_STEAL_PCT = 5.0
+_NAMED = 0.2
+# A CPU that spends a fifth of its time in handlers makes whatever is pinned to it a fifth slower than its peers, and in
+# a job whose ranks wait for each other thereby all of them.
+_LOAD_PCT = 20.0
+_QUIET_PCT = 5.0
+# What is counted and not timed (on x86 the local timer and calls between CPUs) is taken for so much each: entry, exit
+# and a short handler.
+_UNTIMED_NS = 2_000
+
+
+class Params(LiveParams):
+    """Parameters of interrupts. Handlers are timed on the whole host: a target is what they are taken from."""
+
+
+class Bucket(Model):
+    """Runs with `low_us` <= time < `high_us`."""
+
+    low_us: float
+    high_us: float
+    count: int
+
+
+class Row(Model):
+    """One handler. `cpu`: the one it takes most of, `cpu_pct` of that CPU's time. None: counted, not timed."""
+
+    kind: str
+    name: str
+    count: int
+    event_rate: float
+    cpu: int | None
+    cpu_pct: float | None
+    total_ms: float | None
+    p50_us: float | None
+    p99_us: float | None
+    max_us: float | None
+    histogram: list[Bucket] = Field(default_factory=list)
+
+
+class CpuRow(Model):
+    """One CPU. A softirq's time includes interrupts within it, so the two may overlap. `account_pct`: the same by the
+    kernel's own account, in ticks."""
+
+    cpu: int
+    hardirq_pct: float | None
+    softirq_pct: float | None
+    account_pct: float | None
+    hardirq_rate: float
+    softirq_rate: float
+
+
+class Stolen(Model):
+    """What one handler took of one thread of the target. `in_call_ms`: of it in a system call of the thread, which for
+    a softirq may be the thread's own work."""
+
+    pid: int
+    tid: int
+    comm: str
+    interrupt: str
+    count: int
+    total_ms: float
+    max_ms: float
+    in_call_ms: float
+    window_pct: float
+
+
+class Data(Model):
+    """By time, largest first."""
+
+    rows: list[Row] = Field(default_factory=list)
+    cpus: list[CpuRow] = Field(default_factory=list)
+    stolen: list[Stolen] = Field(default_factory=list)
+
+
+def _needs(params: Params) -> list[Need]:
+    return [Need("interrupts")]
+
+
+def judge(recording: Recording, params: Params) -> Judgement[Data]:
+    """Time and number of handlers, per CPU and, of a target, per thread."""
+    window_ns = max(recording.manifest.window_ns, 1)
+    totals = recording.table("interrupts.totals")
+    rows = _rows(totals, recording.table("interrupts.latency"), window_ns)
+    cpus = _cpus(totals, recording.tables().get("interrupts.cpus", pl.DataFrame()), window_ns)
+    stolen = _stolen(recording.tables().get("interrupts.stolen", pl.DataFrame()), window_ns)
+    loads = _load(totals, cpus, window_ns)
+    sure = recording.manifest.saw_everything("interrupts") and bool(cpus) and _quiet(totals, cpus, window_ns)
+    return Judgement(
+        findings=[*_steals(stolen, recording, sure), *loads, *(_normal_load(cpus, recording) if sure else [])],
+        data=Data(rows=rows[: params.top], cpus=cpus[: params.top], stolen=stolen[: params.top]),
+        seen=int(totals["count"].sum()),
+        totals={"rows": len(rows), "cpus": len(cpus), "stolen": len(stolen)},
+    )
+
+
+def label(kind: str, name: str) -> str:
+    """A handler in a word or two: ``irq eth0``, ``softirq NET_RX``, as host_bound names them."""
+    return f"{'softirq' if kind == 'softirq' else 'irq'} {name}".strip()
+
+
+def _rows(totals: pl.DataFrame, latency: pl.DataFrame, window_ns: int) -> list[Row]:
+    slots: dict[tuple[str, str], list[Slot]] = {}
+    for r in latency.iter_rows(named=True):
+        slots.setdefault((r["kind"], r["name"]), []).append((r["low_ns"], r["high_ns"], r["count"]))
+    rows = []
+    for (kind, name), group in totals.group_by("kind", "name", maintain_order=True):
+        worst = group.sort("total_ns", "count", descending=True).row(0, named=True)
+        timed = bool((group["total_ns"] >= 0).all())
+        longest = int(group["max_ns"].max() or 0)  # type: ignore[arg-type]
+        mine = slots.get((str(kind), str(name)), [])
+        count = int(group["count"].sum())
+
+        def at(q: float, mine: list[Slot] = mine, longest: int = longest) -> float | None:
+            high = slot_quantile(mine, q)
+            return (min(high, longest) if longest > 0 else high) / 1e3 if mine else None
+
+        rows.append(
+            Row(
+                kind=str(kind),
+                name=str(name),
+                count=count,
+                event_rate=count * 1e9 / window_ns,
+                cpu=worst["cpu"] if worst["cpu"] >= 0 else None,
+                cpu_pct=min(100.0, 100 * worst["total_ns"] / window_ns) if timed and worst["cpu"] >= 0 else None,
+                total_ms=int(group["total_ns"].sum()) / 1e6 if timed else None,
+                p50_us=at(0.5),
+                p99_us=at(0.99),
+                max_us=longest / 1e3 if longest > 0 else None,
+                histogram=[Bucket(low_us=a / 1e3, high_us=b / 1e3, count=n) for a, b, n in log2_histogram(mine)],
+            )
+        )
+    return sorted(rows, key=lambda row: (-(row.total_ms or 0.0), -row.count, row.name))
+
+
+def _cpus(totals: pl.DataFrame, account: pl.DataFrame, window_ns: int) -> list[CpuRow]:
+    """CPUs that are told apart, the busiest with handlers first."""
+    accounted = {r["cpu"]: r["hardirq_ns"] + r["softirq_ns"] for r in account.iter_rows(named=True)}
+    found = []
+    for cpu in sorted({*totals.filter(pl.col("cpu") >= 0)["cpu"].to_list(), *accounted}):
+        mine = totals.filter(pl.col("cpu") == cpu)
+        hard, soft = (mine.filter(pl.col("kind") == kind) for kind in ("hardirq", "softirq"))
+        timed = bool((soft["total_ns"] >= 0).all()) and bool(mine.height)
+        found.append(
+            CpuRow(
+                cpu=cpu,
+                hardirq_pct=_pct(hard.filter(pl.col("total_ns") > 0), window_ns) if timed else None,
+                softirq_pct=_pct(soft, window_ns) if timed else None,
+                account_pct=min(100.0, 100 * accounted[cpu] / window_ns) if cpu in accounted else None,
+                hardirq_rate=int(hard["count"].sum()) * 1e9 / window_ns,
+                softirq_rate=int(soft["count"].sum()) * 1e9 / window_ns,
+            )
+        )
+    return sorted(found, key=lambda c: (-(_least(c) or 0.0), -c.softirq_rate - c.hardirq_rate, c.cpu))
+
+
+def _pct(group: pl.DataFrame, window_ns: int) -> float:
+    return min(100.0, 100 * int(group["total_ns"].sum()) / window_ns)
+
+
+def _least(cpu: CpuRow) -> float | None:
+    """What handlers take of a CPU at least: interrupts within softirqs are in both. Else by the kernel's account."""
+    if cpu.softirq_pct is None or cpu.hardirq_pct is None:
+        return cpu.account_pct
+    return max(cpu.softirq_pct, cpu.hardirq_pct)
+
+
+def _quiet(totals: pl.DataFrame, cpus: list[CpuRow], window_ns: int) -> bool:
+    """Whether handlers take little of every CPU, those only counted included: then they kept nobody waiting."""
+    untimed = totals.filter((pl.col("total_ns") < 0) & (pl.col("cpu") >= 0)).group_by("cpu").agg(pl.col("count").sum())
+    estimate = {cpu: 100 * count * _UNTIMED_NS / window_ns for cpu, count in untimed.iter_rows()}
+    return all(
+        c.softirq_pct is not None
+        and c.hardirq_pct is not None
+        and c.softirq_pct + c.hardirq_pct + estimate.get(c.cpu, 0.0) < _QUIET_PCT
+        for c in cpus
+    )
+
+
+def _load(totals: pl.DataFrame, cpus: list[CpuRow], window_ns: int) -> list[Finding]:
+    """A finding per CPU that handlers take much of, named after the handler that takes most."""
+    found = []
+    for cpu in cpus:
+        least = _least(cpu)
+        if least is None or least < _LOAD_PCT:
+            continue
+        mine = totals.filter(pl.col("cpu") == cpu.cpu).sort("total_ns", "count", descending=True)
+        top = mine.row(0, named=True) if mine.height else {"kind": "", "name": "", "count": 0, "total_ns": -1}
+        known = top["total_ns"] > 0
+        metrics = {
+            "cpu_pct": least,
+            "rate": cpu.hardirq_rate + cpu.softirq_rate,
+            "count": top["count"],
+            "total_ms": top["total_ns"] / 1e6 if known else None,
+            "max_ms": top["max_ns"] / 1e6 if known and top["max_ns"] > 0 else None,
+        }
+        found.append(
+            Finding(
+                kind="irq.load",
+                subject=Subject(type="host"),
+                interval=Interval(start_ns=0, end_ns=window_ns),
+                metrics={name: float(value) for name, value in metrics.items() if value is not None},
+                attributes={"interrupt": label(top["kind"], top["name"]), "cpus": str(cpu.cpu)},
+                severity=severity(least),
+                polarity=Polarity.ABNORMAL,
+            )
+        )
+    return found[:8]
+
+
+def _normal_load(cpus: list[CpuRow], recording: Recording) -> list[Finding]:
+    return [
+        Finding(
+            kind="irq.load",
+            subject=Subject(type="host"),
+            interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
+            metrics={"cpu_pct": max(_least(c) or 0.0 for c in cpus)},
+            polarity=Polarity.NORMAL,
+        )
+    ]
+
+
+def _stolen(frame: pl.DataFrame, window_ns: int) -> list[Stolen]:
+    rows = [
+        Stolen(
+            pid=r["pid"],
+            tid=r["tid"],
+            comm=r["comm"],
+            interrupt=label(r["kind"], r["name"]),
+            count=r["count"],
+            total_ms=r["total_ns"] / 1e6,
+            max_ms=r["max_ns"] / 1e6,
+            in_call_ms=r["in_call_ns"] / 1e6,
+            window_pct=min(100.0, 100 * r["total_ns"] / window_ns),
+        )
+        for r in frame.iter_rows(named=True)
+    ]
+    return sorted(rows, key=lambda r: (-r.total_ms, r.tid, r.interrupt))
+
+
+def _others_ms(row: Stolen) -> float:
+    """What surely was not the thread's own doing: a softirq within its system call may be."""
+    return row.total_ms - row.in_call_ms if row.interrupt.startswith("softirq ") else row.total_ms
+
+
+def _steals(stolen: list[Stolen], recording: Recording, quiet: bool) -> list[Finding]:
+    """Per thread that loses much, its handlers; of a target that loses little, that it does if that is sure."""
+    target, window_ns = recording.manifest.target, max(recording.manifest.window_ns, 1)
+    by_thread: dict[int, list[Stolen]] = {}
+    for row in stolen:
+        by_thread.setdefault(row.tid, []).append(row)
+
+    def share(rows: list[Stolen], of: Callable[[Stolen], float] = _others_ms) -> float:
+        return min(100.0, 100e6 * sum(map(of, rows)) / window_ns)
+
+    found = []
+    for rows in sorted(by_thread.values(), key=share, reverse=True):
+        if share(rows) < _STEAL_PCT:
+            break
+        named = [r for r in rows if _others_ms(r) >= _NAMED * sum(map(_others_ms, rows))]
+        found += [_steal(row, share([row]), severity(share(rows)), window_ns) for row in named]
+    most = max((share(rows, lambda r: r.total_ms) for rows in by_thread.values()), default=0.0)
+    if found or target.everything or not quiet or most >= _STEAL_PCT:
+        return found[:20]
+    return [
+        Finding(
+            kind="irq.steal",
+            subject=Subject(type="thread", pid=target.sole_pid, comm=target.comm, cgroup=target.cgroup),
+            interval=Interval(start_ns=0, end_ns=window_ns),
+            metrics={"window_pct": most},
+            polarity=Polarity.NORMAL,
+        )
+    ]
+
+
+def _steal(row: Stolen, pct: float, grade: Severity, window_ns: int) -> Finding:
+    metrics: dict[str, Any] = {"total_ms": _others_ms(row), "max_ms": row.max_ms, "count": row.count}
+    return Finding(
+        kind="irq.steal",
+        subject=Subject(type="thread", pid=row.pid, tid=row.tid, comm=row.comm),
+        interval=Interval(start_ns=0, end_ns=window_ns),
+        metrics={"window_pct": pct, **{name: float(value) for name, value in metrics.items()}},
+        attributes={"interrupt": row.interrupt},
+        severity=grade,
+        polarity=Polarity.ABNORMAL,
+    )
+
+
+TOOL = Tool(
+    name="interrupts",
+    title="Interrupts and softirqs",
+    description="Interrupt and softirq handlers: rate, time, p50/p99/max per CPU; what they take of target threads.",
+    params=Params,
+    data=Data,
+    needs=_needs,
+    judge=judge,
+    kinds=frozenset({"irq.load", "irq.steal"}),
+    cost=1.5,
+)
