@@ -1,0 +1,108 @@
+"""From what the child said to what a BPF session would have seen: the same decoders make the columns of both. Pure."""
+
+from __future__ import annotations
+
+import ctypes as ct
+import struct
+from collections.abc import Iterable, Mapping
+
+from whystall.bpf import capture as cap
+from whystall.bpf import capture_interrupts, capture_run_queue
+from whystall.bpf import layout as lay
+from whystall.bpf.python_code import PythonSeen
+from whystall.bpf.samples import SampleLog
+
+Rows = Mapping[str, list[tuple[bytes, bytes]]]
+USER_STACK = 1 << 32
+_KERNEL_HALF = 1 << 63
+_LENGTHS = {
+    lay.RECORD_CALL: lay.CallRecord,
+    lay.RECORD_SEGMENT: lay.SegmentRecord,
+    lay.RECORD_BLOCK: lay.BlockRecord,
+}
+_TEXTS = {lay.RECORD_PATH: lay.PathRecord, lay.RECORD_FILE: lay.FileRecordC}
+
+
+def seen(
+    rows: Rows, raw: Iterable[bytes], begin: int, end: int, hooks: Iterable[str], lost: Mapping[str, int]
+) -> cap.Capture:
+    """Everything, but for what was still open. `lost`: records by reason, beside what the kernel side counted.
+
+    Raises ``ValueError`` for records and maps of another shape.
+    """
+    records = cap.Records(_whole(record) for record in raw)
+    counters = _counters(rows.get("counters", []))
+    losses = {name: counters[name] for name in lay.LOSSES if any(counters[name])}
+    losses |= {name: [number] for name, number in lost.items() if number}
+    counts = {name.removeprefix("seen_"): sum(counters[name]) for name in lay.COUNTERS[len(lay.LOSSES) :]}
+    counts["records"] = counts.pop("kept_records")
+    totals, off_totals = cap.call_totals(rows.get("call_totals", [])), cap.off_totals(rows.get("off_totals", []))
+    counts["calls"] = sum(total.count for total in totals) + sum(losses.get("call_totals_full", ()))
+    counts["switches"] = sum(total.count for total in off_totals) + sum(losses.get("off_totals_full", ()))
+    return cap.Capture(
+        window_start=begin,
+        window_end=end,
+        calls=records.calls,
+        call_totals=totals,
+        file_slots=cap.file_slots(rows.get("file_slots", [])),
+        files=records.files,
+        segments=records.segments,
+        off_totals=off_totals,
+        threads=cap.threads(rows.get("threads", [])),
+        block_slots=cap.block_slots(rows.get("block_slots", [])),
+        block_totals=cap.block_totals(rows.get("block_totals", [])),
+        block_ios=records.block_ios,
+        block_open=_open_requests(rows, begin, end, merges="block_rq_merge" in hooks),
+        stacks=stacks(rows.get("stacks", [])),
+        samples=SampleLog().samples(),
+        python=PythonSeen(),
+        pages=None,
+        interrupts=capture_interrupts.decode(
+            *(rows.get(name, []) for name in ("irq_totals", "irq_slots", "irq_names")), []
+        ),
+        run_queue=capture_run_queue.decode(rows.get("queue_totals", []), rows.get("queue_slots", [])),
+        lost=losses,
+        seen=counts,
+        hooks=tuple(hooks),
+        variants={},
+    )
+
+
+def stacks(rows: Iterable[tuple[bytes, bytes]]) -> dict[int, cap.Stack]:
+    """By the numbers that ``stack_here`` of bpf/src_bcc/switches.h gives: the map's own plus one, and a bit for user
+    mode."""
+    found = {}
+    for key, value in rows:
+        addresses = struct.unpack(f"<{len(value) // 8}Q", value)
+        depth = addresses.index(0) if 0 in addresses else len(addresses)
+        if not depth:
+            continue
+        kernel = bool(addresses[0] & _KERNEL_HALF)
+        number = int.from_bytes(key, "little") + 1
+        kind = lay.STACK_KERNEL if kernel else lay.STACK_USER
+        found[number if kernel else number | USER_STACK] = cap.Stack(kind, addresses[:depth])
+    return found
+
+
+def _whole(record: bytes) -> bytes:
+    """`record` without the padding of the perf buffer; ``ValueError`` where it is none of ours."""
+    kind = record[0] if record else 0
+    if kind in _LENGTHS:
+        size = ct.sizeof(_LENGTHS[kind])
+        if size <= len(record) < size + 8:
+            return record[:size]
+    elif kind in _TEXTS and len(record) >= _TEXTS[kind].text.offset:
+        return record
+    raise ValueError(f"a record of {len(record)} bytes, kind {kind}")
+
+
+def _counters(rows: list[tuple[bytes, bytes]]) -> dict[str, list[int]]:
+    words = memoryview(rows[0][1] if rows else b"").cast("Q")
+    width = len(lay.COUNTERS)
+    return {name: [words[i] for i in range(at, len(words), width)] for at, name in enumerate(lay.COUNTERS)}
+
+
+def _open_requests(rows: Rows, begin: int, end: int, merges: bool) -> list[cap.BlockIo]:
+    """Requests on their way. Without the merge hook, what was queued and never issued may just have been merged."""
+    found = cap.open_ios(rows.get("requests", []), end)
+    return [io for io in found if (io.insert or io.issue) >= begin and (io.issue or merges)]

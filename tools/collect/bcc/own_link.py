@@ -1,0 +1,175 @@
+"""The wire to the child that runs our own programs: commands there, bounded lines of JSON back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+MAX_RECORD_BYTES = 32 << 20
+"""Memory for records; what comes later is counted as lost."""
+_MAX_LINE = 4 << 20
+_MAX_ROWS = 1 << 18
+_CHUNK = 1 << 20
+_KILL_S = 5.0
+_GUARD = str(Path(__file__).with_name("guard.py"))
+# BCC finds headers by these; nothing of our interpreter's concerns the system's.
+_KEPT = ("PATH", "HOME", "TMPDIR", "BCC_KERNEL_SOURCE", "BCC_KERNEL_MODULES_SUFFIX", "BCC_LINUX_VERSION_CODE")
+
+
+class OwnLink:
+    """One child: see `own_child`. Whatever it says that is not in its language ends it and raises `ToolError`."""
+
+    def __init__(self, argv: Sequence[str], plan: dict[str, Any]) -> None:
+        """Start it with its plan; `ToolError` where that fails."""
+        self.hooks: list[str] | None = None
+        self.begun = self.end = 0
+        self.records: list[bytes] = []
+        self.rows: dict[str, list[tuple[bytes, bytes]]] = {}
+        self.threads: dict[int, tuple[int, str]] = {}
+        """Threads at the end: how often each had had a CPU, and its line of /proc/TID/syscall."""
+        self.lost = self.dropped = 0
+        self._rest = b""
+        self._bytes = self._counted = 0
+        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        environment.setdefault("PATH", os.defpath)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", _GUARD, str(os.getpid()), *argv],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**environment, "LC_ALL": "C.UTF-8"},
+                cwd="/",
+                start_new_session=True,  # ^C at the terminal is for us to pass on
+                bufsize=0,
+            )
+        except OSError as error:
+            raise failed(f"cannot start: {error.strerror}") from None
+        assert self._process.stdin is not None  # noqa: S101 - for the types
+        assert self._process.stdout is not None  # noqa: S101
+        self._in, self._out = self._process.stdin, self._process.stdout
+        os.set_blocking(self._out.fileno(), False)
+        self.say(plan)
+
+    def fileno(self) -> int:
+        """Readable when the child has said something, or ended."""
+        return self._out.fileno()
+
+    def say(self, what: dict[str, Any]) -> None:
+        """Pass on a command; `ToolError` where the child is gone."""
+        data = memoryview(json.dumps(what).encode() + b"\n")
+        try:
+            while data:
+                data = data[self._in.write(data) or 0 :]
+        except OSError:
+            self.take()  # it may have said why
+            raise failed(self._status()) from None
+
+    def take(self) -> bool:
+        """Take in what it has said, without blocking; False at its end."""
+        while True:
+            try:
+                data = os.read(self._out.fileno(), _CHUNK)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            if len(self._rest) > _MAX_LINE:
+                raise failed("said a line without an end")
+            for line in lines:
+                self._understand(line)
+
+    def wait(self, what: str, deadline: float) -> None:
+        """Take in until attribute `what` is told; `ToolError` when the child ends or `deadline` (monotonic) is over."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._out, selectors.EVENT_READ)
+            while not getattr(self, what):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise failed("took too long")
+                if selector.select(left) and not self.take() and not getattr(self, what):
+                    raise failed(self._status())
+
+    def close(self) -> None:
+        """End it, whatever it does; idempotent. The kernel detaches what it had attached."""
+        for pipe in (self._in, self._out):
+            with suppress(OSError):
+                pipe.close()
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_KILL_S)
+
+    def _understand(self, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+            if "records" in said:
+                for text in said["records"]:
+                    self._keep(base64.b64decode(text, validate=True))
+            elif "map" in said:
+                rows = [
+                    (base64.b64decode(k, validate=True), base64.b64decode(v, validate=True)) for k, v in said["rows"]
+                ]
+                self._count(len(rows))
+                self.rows.setdefault(said["map"], []).extend(rows)
+            elif "threads" in said:
+                self._count(len(said["threads"]))
+                self.threads.update({int(tid): (int(runs), str(call)) for tid, runs, call in said["threads"]})
+            elif "hooks" in said:
+                self.hooks = [clean(str(name)) for name in said["hooks"]]
+            elif "begun" in said:
+                self.begun = int(said["begun"])
+            elif "end" in said:
+                self.end, self.lost = int(said["end"]), int(said["lost"])
+            else:
+                self._complain(said)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error):
+            raise failed("said what nobody understands") from None
+
+    def _keep(self, record: bytes) -> None:
+        if self._bytes + len(record) > MAX_RECORD_BYTES:
+            self.dropped += 1
+            return
+        self._bytes += len(record)
+        self.records.append(record)
+
+    def _count(self, more: int) -> None:
+        self._counted += more
+        if self._counted > _MAX_ROWS:
+            raise failed("said too much")
+
+    @staticmethod
+    def _complain(said: dict[str, Any]) -> None:
+        log = " ".join(str(said.get("log", "")).split())
+        error = clean(str(said["error"]), 200)
+        raise failed(f"{error} ({clean(log, 300)})" if log else error)
+
+    def _status(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_S)
+        return f"ended with status {self._process.returncode}"
+
+
+def failed(why: str) -> ToolError:
+    """The error of a child that does not do its work."""
+    return ToolError(
+        ErrorCode.PROBE_FAILED,
+        f"our own programs for BCC: {why}",
+        "run `whystall doctor`, or use another engine: `--engine procfs`",
+    )

@@ -1,0 +1,227 @@
+"""What is still going on at the two ends of a window: who is blocked when it begins, and what had not ended at its end.
+
+The kernel's own lists of threads cannot be walked without BTF (an iterator is what the ``ebpf`` engine uses), so /proc
+tells. A thread that the scheduler has given no CPU since (schedstat's third number) is where it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from whystall.bpf import layout as lay
+from whystall.bpf import syscalls
+from whystall.bpf.capture import Call, CallTotal, File, FileKey, OffTotal, Segment
+from whystall.bpf.session import remote_text
+from whystall.tools.collect import proc_parse as parse
+from whystall.tools.collect.bcc.own_source import OwnState
+from whystall.tools.recording.target import Target
+
+MAX_SEEDS = 4096
+_LONG_AGO = 1  # before any window
+_OFF = {name: number for number, name in enumerate(lay.OFF_CLASSES)}
+_STATES = {"D": "D", "S": "S", "I": "S", "T": "other", "t": "other"}
+_STORAGE = frozenset((0o100000, 0o040000, 0o060000))
+
+
+class Seed(NamedTuple):
+    """A thread that was blocked when the window began."""
+
+    tgid: int
+    tid: int
+    comm: bytes
+    runs: int
+    off_class: str
+    call: parse.InSyscall | None
+
+
+def seeds(target: Target) -> tuple[list[Seed], bool]:
+    """The target's blocked threads, at most `MAX_SEEDS`; whether these are all."""
+    found: list[Seed] = []
+    for pid in sorted(target.pids) or sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        if target.everything and pid == os.getpid():
+            continue
+        with suppress(OSError):  # it ended meanwhile
+            for name in os.listdir(f"/proc/{pid}/task"):
+                if len(found) == MAX_SEEDS:
+                    return found, False
+                seed = _seed(pid, int(name))
+                if seed is not None:
+                    found.append(seed)
+    return found, True
+
+
+def _seed(pid: int, tid: int) -> Seed | None:
+    where = Path(f"/proc/{pid}/task/{tid}")
+    with suppress(OSError, ValueError, IndexError):
+        stat = parse.pid_stat((where / "stat").read_bytes())
+        if stat.state not in _STATES or not (where / "cmdline").read_bytes():  # running, or of the kernel
+            return None
+        runs = parse.schedstat((where / "schedstat").read_bytes()).slices
+        call = None
+        with suppress(OSError):  # it may not be looked at
+            call = parse.syscall((where / "syscall").read_bytes())
+        comm = (where / "comm").read_bytes().removesuffix(b"\n")
+        return Seed(pid, tid, comm, runs, _STATES[stat.state], call)
+    return None
+
+
+def state_rows(found: Iterable[Seed], everybody: bool) -> list[tuple[bytes, bytes]]:
+    """Keys and values of the map ``states`` for `found`: as if the programs had seen them go to sleep."""
+    rows = []
+    for seed in found:
+        state = OwnState(tgid=seed.tgid, tid=seed.tid, off_start=_LONG_AGO, off_runs=seed.runs, off_nr=-1)
+        state.off_class = _OFF[seed.off_class]
+        if seed.call is not None and seed.call.nr >= 0:
+            state.off_nr = state.call_nr = seed.call.nr
+            if not everybody or syscalls.is_file_operation(syscalls.name(seed.call.nr)):
+                state.call_start = _LONG_AGO
+        rows.append((seed.tid.to_bytes(4, "little"), bytes(state)))
+    return rows
+
+
+class Open(NamedTuple):
+    """What had not ended: to be told with what had. `files` and `stacks` are those it names."""
+
+    calls: list[Call]
+    call_totals: list[CallTotal]
+    segments: list[Segment]
+    off_totals: list[OffTotal]
+    files: dict[FileKey, File]
+    stacks: dict[int, list[str]]
+
+
+class Wanted(NamedTuple):
+    """Which of it is told, with thresholds in nanoseconds; None: not at all."""
+
+    call_min_ns: int | None
+    switch_min_ns: int | None
+    everybody: bool
+
+
+def still_open(
+    states: Iterable[tuple[bytes, bytes]],
+    threads: dict[int, tuple[int, str]],
+    begin: int,
+    end: int,
+    wanted: Wanted,
+    comm: Callable[[int], bytes],
+) -> Open:
+    """Judge every remembered thread by how often it had had a CPU when the hooks were gone."""
+    found = Open([], [], [], [], {}, {})
+    for _, value in states:
+        state = OwnState.from_buffer_copy(value)
+        if state.tid not in threads or (state.tgid == 0):
+            continue
+        runs, text = threads[state.tid]
+        if not state.off_start or runs != state.off_runs:
+            continue
+        try:
+            now = parse.syscall(text.encode())
+        except ValueError:
+            now = None
+        _add(found, state, now, begin, end, wanted, comm(state.tid))
+    return found
+
+
+def _add(
+    found: Open, state: OwnState, now: parse.InSyscall | None, begin: int, end: int, wanted: Wanted, comm: bytes
+) -> None:
+    start = max(state.off_start, begin)
+    if end <= start:
+        return
+    seeded = lay.SEEDED if state.off_start < begin else 0
+    woken = start if state.off_class == _OFF["R"] else state.wake or state.queued
+    waiting = end - max(woken, start) if woken else 0
+    file = _key(state.file)
+    number = now.nr if now is not None and now.nr >= 0 else state.off_nr
+    row = syscalls.row(syscalls.name(number))
+    fd = -1
+    if now is not None and now.nr >= 0 and row["fd"] != lay.NO_ARG and row["fd"] < len(now.args):
+        fd = _signed32(now.args[row["fd"]])
+        file = _open_file(found, state.tgid, fd, file)
+    kstack = state.kstack or _stack_now(found, state.tgid, state.tid)
+    if wanted.switch_min_ns is not None:
+        who = (state.tgid, state.tid, lay.OFF_CLASSES[state.off_class & 3], state.off_nr, file)
+        found.off_totals.append(OffTotal(*who, kstack, state.ustack, 0, 1, end - start, end - start, waiting))
+        if end - start >= wanted.switch_min_ns:
+            found.segments.append(
+                Segment(
+                    start, end, waiting, state.tgid, state.tid, comm, who[2], lay.OPEN | seeded, state.off_nr, file,
+                    state.futex, kstack, state.ustack, 0, 0, 0, 0, b"", 0,
+                )
+            )  # fmt: skip
+    if wanted.call_min_ns is None or not state.call_start or now is None or now.nr != state.call_nr:
+        return
+    if wanted.everybody and row["fd"] != lay.NO_ARG and not _is_storage(state.tgid, fd):
+        return
+    began = max(state.call_start, begin)
+    off = list(state.call_off)
+    if state.off_start >= state.call_start:
+        off[state.off_class & 3] += end - start - waiting
+        off[_OFF["R"]] += waiting
+    d_ns, s_ns, run_ns, other_ns = off
+    cpu = max(0, end - began - sum(off))
+    found.call_totals.append(
+        CallTotal(state.tgid, state.tid, number, 1, end - began, end - began, 0, cpu, d_ns, s_ns, run_ns, other_ns)
+    )
+    if end - began < wanted.call_min_ns:
+        return
+    path = remote_text(state.tid, now.args[row["path"]]) if row["path"] < len(now.args) else b""
+    found.calls.append(
+        Call(
+            began, end, state.tgid, state.tid, comm, number, fd,
+            lay.OPEN | (lay.SEEDED if state.call_start < begin else 0), file, None, None, None, path, b"",
+            now.args[row["size"]] if row["size"] < len(now.args) else 0, 0,
+            now.args[row["offset"]] if row["offset"] < len(now.args) else None,
+            cpu, d_ns, s_ns, run_ns, other_ns, kstack, end - start,
+        )
+    )  # fmt: skip
+
+
+def _key(key: lay.FileKeyC) -> FileKey | None:
+    return FileKey(key.dev, key.ino, key.gen) if key.ino or key.dev else None
+
+
+def _signed32(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def _is_storage(pid: int, fd: int) -> bool:
+    with suppress(OSError):
+        return os.stat(f"/proc/{pid}/fd/{fd}").st_mode & 0o170000 in _STORAGE
+    return False
+
+
+def _open_file(found: Open, pid: int, fd: int, key: FileKey | None) -> FileKey | None:
+    """The file behind a descriptor now, by the kernel's key where that is known."""
+    if fd < 0:
+        return key
+    try:
+        link = os.readlink(os.fsencode(f"/proc/{pid}/fd/{fd}"))
+        status = os.stat(f"/proc/{pid}/fd/{fd}")
+    except OSError:
+        return key
+    if key is None:
+        key = FileKey(os.major(status.st_dev) << 20 | os.minor(status.st_dev), status.st_ino, 0)
+    path = link.removesuffix(b" (deleted)")
+    flags = lay.FILE_UNLINKED if path != link else 0
+    found.files[key] = File(key, path, flags, status.st_size, status.st_mode, b"")
+    return key
+
+
+def _stack_now(found: Open, pid: int, tid: int) -> int:
+    """Number of the thread's kernel stack as /proc names it; 0: it does not."""
+    try:
+        names = parse.kernel_stack(Path(f"/proc/{pid}/task/{tid}/stack").read_bytes())
+    except OSError:
+        return 0
+    if not names:
+        return 0
+    number = 1 << 33 | len(found.stacks)  # beside those of the stack map
+    found.stacks[number] = names
+    return number

@@ -1,0 +1,245 @@
+"""Our own programs, compiled by BCC against the running kernel's headers: a way to fill collectors without BTF and
+without kprobes, with the same columns as the ``ebpf`` engine.
+
+One child serves all collectors of a window, so that it is compiled once and ``sched_switch`` is hooked once.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import polars as pl
+
+from whystall.bpf import layout as lay
+from whystall.bpf import syscalls
+from whystall.bpf.capture import Capture as Seen
+from whystall.bpf.capture import Thread
+from whystall.bpf.symbols import kernel as kernel_symbols
+from whystall.tools.collect.bcc import own_decode, own_open
+from whystall.tools.collect.bcc.own_link import OwnLink, failed
+from whystall.tools.collect.bcc.own_source import MAX_TARGETS, SERVES, plan
+from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
+from whystall.tools.collect.ebpf_engine import completed_requests, disk_name, losses
+from whystall.tools.collect.ebpf_interrupts import InterruptLook, run_queue_capture
+from whystall.tools.collect.ebpf_samples import Processes, SampleCalls
+from whystall.tools.collect.proc_maps import mapped_file
+from whystall.tools.collect.python_merge import label
+from whystall.tools.contract.commands import argv, program
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.recording.collector import Capture, Options
+from whystall.tools.recording.target import Target
+
+_CHILD = str(Path(__file__).with_name("own_child.py"))
+_END_S = 120.0
+"""How long the child may take to hand over its maps: seconds on a busy host, a minute in an emulated machine."""
+_BEGIN_S = 30.0
+# Where distributions install BCC for their own python: Debian's, Fedora's and openEuler's, and what was built by hand.
+_MODULES = (
+    "usr/lib/python3/dist-packages/bcc",
+    "usr/lib/python3.*/site-packages/bcc",
+    "usr/lib64/python3.*/site-packages/bcc",
+    "usr/local/lib/python3*/dist-packages/bcc",
+    "usr/local/lib/python3.*/site-packages/bcc",
+)
+# Columns that only the ebpf engine can fill.
+_NOT_SEEN = {"syscalls": [("second_file", "")], "switches": [("page_faults", "")]}
+
+
+def python_bcc(root: Path = Path("/")) -> Path | None:
+    """Where BCC's module for the system's python is; None where it is not installed."""
+    return next((path for place in _MODULES for path in sorted(root.glob(place))), None)
+
+
+class OwnProgram:
+    """See the module; a `whystall.tools.collect.bcc.ways.Way`."""
+
+    name = "own program"
+    serves = SERVES
+
+    def __init__(self) -> None:
+        self._link: OwnLink | None = None
+        self._wanted: dict[str, Options] = {}
+        self._target = Target(everything=True)
+        self._seeds: list[own_open.Seed] = []
+        self._seeded_all = True
+        self._processes = Processes()
+        self._disks_before: dict[str, int] = {}
+        self._interrupts: InterruptLook | None = None
+
+    def unavailable(self, collector: str) -> str | None:
+        """Whether BCC is there for the system's python, and this is a machine whose system calls are known."""
+        if collector not in self.serves:
+            return "no program of our own"
+        if os.uname().machine not in ("x86_64", "aarch64"):
+            return f"not for {os.uname().machine}"
+        if program("bcc.own") is None:
+            return "no /usr/bin/python3"
+        return None if python_bcc() else "the system's python has no module bcc"
+
+    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+        """Start the child, which compiles and attaches."""
+        if len(target.pids) > MAX_TARGETS:
+            raise ToolError(
+                ErrorCode.BAD_ARGUMENT,
+                f"{len(target.pids)} processes are too many for one window (at most {MAX_TARGETS})",
+                "observe the whole host, or a smaller cgroup",
+            )
+        self._wanted = {name: dict(options) for name, options in wanted.items()}
+        self._target = target
+        own = 0 if os.getpid() in target.pids else os.getpid()
+        self._link = OwnLink(argv("bcc.own", program=_CHILD), plan(self._wanted, target, own))
+
+    def ready(self, deadline: float) -> None:
+        """Wait until all is attached."""
+        self._child().wait("hooks", deadline)
+
+    def begin(self) -> None:
+        """The window begins; the child causes events of its own."""
+        link = self._child()
+        if "syscalls" in self._wanted or "switches" in self._wanted:
+            self._seeds, self._seeded_all = own_open.seeds(self._target)
+        states = [
+            (base64.b64encode(key).decode(), base64.b64encode(value).decode())
+            for key, value in own_open.state_rows(self._seeds, self._target.everything)
+        ]
+        link.say({"do": "begin", "states": states})
+        link.wait("begun", time.monotonic() + _BEGIN_S)
+        self._disks_before = completed_requests()
+        self._interrupts = InterruptLook() if "interrupts" in self._wanted else None
+        for pid in self._target.pids:
+            self._processes.of(pid)  # its code is named while it lives
+
+    def fileno(self) -> int | None:
+        """The child's output."""
+        return self._link.fileno() if self._link is not None else None
+
+    def poll(self) -> None:
+        """Take in records."""
+        if self._link is not None and not self._link.take():
+            raise failed("ended by itself")
+
+    def stop(self) -> dict[str, Capture]:
+        """Detach; captures of the wanted collectors."""
+        link = self._child()
+        try:
+            disks = sum(completed_requests().values()) - sum(self._disks_before.values())
+            if self._interrupts is not None:
+                self._interrupts.finish()
+            self._processes.look_again()
+            link.say({"do": "stop"})
+            link.wait("end", time.monotonic() + _END_S)
+            return self._captures(self._seen(link), disks)
+        except (ValueError, struct.error) as error:
+            raise failed(f"said what nobody understands: {error}") from None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the child; idempotent."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        self._processes.close()
+
+    def _child(self) -> OwnLink:
+        if self._link is None:
+            raise failed("not started")
+        return self._link
+
+    def _seen(self, link: OwnLink) -> tuple[Seen, own_open.Open]:
+        lost = {"reader_full": link.dropped, "ring_full": link.lost}
+        seen = own_decode.seen(link.rows, link.records, link.begun, link.end, link.hooks or (), lost)
+        threads = {s.tid: Thread(s.tid, s.tgid, s.comm, False) for s in self._seeds} | seen.threads
+        threads |= _named_now(threads.values())
+        wanted = own_open.Wanted(
+            self._wanted["syscalls"].get("min_ns", 10_000_000) if "syscalls" in self._wanted else None,
+            self._wanted["switches"].get("min_ns", 1_000_000) if "switches" in self._wanted else None,
+            self._target.everything,
+        )
+        still = own_open.still_open(
+            link.rows.get("states", []),
+            link.threads,
+            link.begun,
+            link.end,
+            wanted,
+            lambda tid: threads[tid].comm if tid in threads else b"",
+        )
+        return (
+            seen._replace(
+                calls=seen.calls + still.calls,
+                call_totals=seen.call_totals + still.call_totals,
+                segments=seen.segments + still.segments,
+                off_totals=seen.off_totals + still.off_totals,
+                files={**still.files, **seen.files},
+                threads=threads,
+            ),
+            still,
+        )
+
+    def _captures(self, found: tuple[Seen, own_open.Open], disk_requests: int) -> dict[str, Capture]:
+        seen, still = found
+        own = os.getpid()
+        calls, files = SampleCalls(seen, self._processes), Files(seen, mapped_file)
+
+        def kernel_frames(number: int) -> list[str]:
+            known = seen.stacks.get(number)
+            return kernel_symbols().stack(known.addresses) if known is not None else still.stacks.get(number, [])
+
+        stacks = Stacks(
+            kernel_frames,
+            lambda native, python, pid: [label(call) for call in reversed(calls.user(pid, native, python))],
+        )
+        kernel_symbols().prepare(a - 1 for s in seen.stacks.values() if s.kind == lay.STACK_KERNEL for a in s.addresses)
+        captures: dict[str, Capture] = {}
+        if "syscalls" in self._wanted:
+            tables = syscall_tables(seen, files, stacks, syscalls.name, own)
+            captures["syscalls"] = _capture(seen, "syscalls", tables, "calls", seen.seen["self_calls"] > 0)
+        if "switches" in self._wanted:
+            tables = switch_tables(seen, files, stacks, syscalls.name, own)
+            captures["switches"] = _capture(seen, "switches", tables, "switches", seen.seen["self_switches"] > 0)
+        if "block" in self._wanted:
+            # We cannot cause a request on every host, but the disks count theirs: both silent, or both not.
+            agrees = seen.seen["block"] > 0 or disk_requests == 0
+            captures["block"] = _capture(seen, "block", block_tables(seen, disk_name), "block", agrees)
+        if self._interrupts is not None and seen.interrupts is not None:
+            captures["interrupts"] = self._interrupts.capture(seen.interrupts, seen, losses(seen, "interrupts"))
+        if "run_queue" in self._wanted and seen.run_queue is not None:
+            captures["run_queue"] = run_queue_capture(seen.run_queue, seen, losses(seen, "run_queue"))
+        for name in ("syscalls", "switches"):
+            if name in captures:
+                named = stacks.table()
+                captures[name].tables |= {"files": files.table(), "stacks": named}
+                captures[name].not_seen += _NOT_SEEN[name]
+                if named["kernel"].any() and kernel_symbols().hidden:  # symbols are read only when they are needed
+                    captures[name].not_seen.append(("kernel_symbols", ""))
+                if not self._seeded_all:
+                    captures[name].not_seen.append(("blocked_before", f"more than {own_open.MAX_SEEDS} threads"))
+        return captures
+
+
+def _capture(seen: Seen, name: str, tables: dict[str, pl.DataFrame], measure: str, proven: bool) -> Capture:
+    kept = sum(frame.height for table, frame in tables.items() if table in ("calls", "segments", "slow"))
+    return Capture(
+        tables=tables,
+        hooks=list(seen.hooks),
+        seen=seen.seen[measure],
+        kept=kept,
+        lost=losses(seen, name),
+        proven=proven,
+    )
+
+
+def _named_now(threads: Iterable[Thread]) -> dict[int, Thread]:
+    """Threads may rename themselves; those that live say what they are called."""
+    found = {}
+    for thread in threads:
+        with suppress(OSError):
+            comm = Path(f"/proc/{thread.tgid}/task/{thread.tid}/comm").read_bytes().removesuffix(b"\n")
+            found[thread.tid] = thread._replace(comm=comm)
+    return found

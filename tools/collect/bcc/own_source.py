@@ -1,0 +1,177 @@
+"""Our own programs for BCC: their C text, and what the child is told to do with it (its *plan*).
+
+The records, map keys and counters are those of the ``ebpf`` engine (`bpf/src/records.h`, mirrored by `bpf/layout.py`),
+so that one decoder serves both.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes as ct
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from whystall.bpf import layout as lay
+from whystall.bpf import syscalls
+from whystall.tools.recording.collector import Options
+from whystall.tools.recording.target import Target
+
+SERVES = frozenset({"syscalls", "switches", "block", "interrupts", "run_queue"})
+MAX_TARGETS = 1024
+_BPF = Path(syscalls.__file__).parent
+_FILES = ("base", "tasks", "switches", "syscalls", "block", "interrupts")
+_BUFFER_BYTES = 16 << 20
+"""Memory for records on their way, of all CPUs together; each has 16 pages to 256."""
+_STACK_WORDS = 127  # BCC's BPF_STACK_TRACE: PERF_MAX_STACK_DEPTH
+
+
+class OwnState(ct.Structure):
+    """``struct own_state`` of bpf/src_bcc/tasks.h."""
+
+    _fields_ = [
+        ("call_start", ct.c_uint64),
+        ("call_off", ct.c_uint64 * 4),
+        ("longest_ns", ct.c_uint64),
+        ("longest_stack", ct.c_uint64),
+        ("closing", lay.FileKeyC),
+        ("closing_dentry", ct.c_uint64),
+        ("closing_mnt", ct.c_uint64),
+        ("off_start", ct.c_uint64),
+        ("off_runs", ct.c_uint64),
+        ("kstack", ct.c_uint64),
+        ("ustack", ct.c_uint64),
+        ("futex", ct.c_uint64),
+        ("file_pointer", ct.c_uint64),
+        ("file", lay.FileKeyC),
+        ("wake", ct.c_uint64),
+        ("wake_stack", ct.c_uint64),
+        ("queued", ct.c_uint64),
+        ("waker_tgid", ct.c_uint32),
+        ("waker_tid", ct.c_uint32),
+        ("call_nr", ct.c_int32),
+        ("off_nr", ct.c_int32),
+        ("off_class", ct.c_uint32),
+        ("off_flags", ct.c_uint32),
+        ("tgid", ct.c_uint32),
+        ("tid", ct.c_uint32),
+        ("waker_comm", ct.c_char * lay.COMM_BYTES),
+    ]
+
+
+# key and value of every map that the child reads or fills
+_MAPS: dict[str, tuple[Any, Any]] = {
+    "live": (ct.c_uint32, lay.Live),
+    "counters": (ct.c_uint32, ct.c_uint64 * len(lay.COUNTERS)),
+    "targets": (ct.c_uint32, ct.c_uint8),
+    "rows": (ct.c_uint32, lay.SyscallRow),
+    "states": (ct.c_uint32, OwnState),
+    "threads": (ct.c_uint32, lay.ThreadInfo),
+    "stacks": (ct.c_uint32, ct.c_uint64 * _STACK_WORDS),
+    "call_totals": (lay.CallKey, lay.CallTotalC),
+    "file_slots": (lay.SlotKey, lay.SlotValue),
+    "off_totals": (lay.OffKey, lay.OffTotalC),
+    "queue_totals": (lay.QueueKey, lay.QueueTotalC),
+    "queue_slots": (lay.QueueSlotKey, ct.c_uint64),
+    "requests": (ct.c_uint64, lay.RequestState),
+    "block_slots": (lay.BlockKey, lay.BlockSlotC),
+    "block_totals": (lay.BlockKey, lay.BlockTotalC),
+    "irq_totals": (lay.IrqKey, lay.IrqTotalC),
+    "irq_slots": (lay.IrqSlotKey, ct.c_uint64),
+    "irq_names": (ct.c_uint64, lay.IrqName),
+}
+# (tracepoint, program, required): in an order in which none sees the half of something; `True`: without it the
+# collector tells nothing
+_CALLS = (("sys_exit", "on_exit", True), ("sys_enter", "on_enter", True))
+_THREADS = (("sched_process_exit", "on_thread_exit", True), ("sched_switch", "on_switch", True))
+_WAKERS = (("sched_waking", "on_waking", True),)
+_FOLLOW = (("sched_process_fork", "on_fork", True),)
+_QUEUE = (("sched_wakeup", "on_wakeup", True), ("sched_wakeup_new", "on_wakeup", True))
+_BLOCK = (
+    ("block_rq_complete", "on_complete", True),
+    ("block_rq_issue", "on_issue", True),
+    ("block_rq_insert", "on_insert", True),
+    ("block_rq_merge", "on_merge", False),  # since 5.11
+)
+_INTERRUPTS = (
+    ("irq_handler_exit", "on_irq_exit", True),
+    ("irq_handler_entry", "on_irq_entry", True),
+    ("softirq_exit", "on_softirq_exit", True),
+    ("softirq_entry", "on_softirq_entry", True),
+)
+
+
+def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, Any]:
+    """What the child needs to know, for JSON; `own`: our process, which is not observed unless it is a target."""
+    calls, switches = "syscalls" in wanted, "switches" in wanted
+    queue, block, interrupts = ("run_queue" in wanted, "block" in wanted, "interrupts" in wanted)
+    threads = calls or switches or queue
+    settings = {
+        "CALL_MIN_NS": f"{wanted.get('syscalls', {}).get('min_ns', 10_000_000)}ULL",
+        "SWITCH_MIN_NS": f"{wanted.get('switches', {}).get('min_ns', 1_000_000)}ULL",
+        "BLOCK_MIN_NS": f"{wanted.get('block', {}).get('min_ns', 50_000_000)}ULL",
+        "PARENT_TGID": own,
+        "EVERYBODY": int(target.everything),
+        "FOLLOW": int(target.follow),
+        "SYSCALLS": int(calls),
+        "SWITCHES": int(switches),
+        "RUN_QUEUE": int(queue),
+        "BLOCK": int(block),
+        "INTERRUPTS": int(interrupts),
+    }
+    attach = [*(_CALLS if calls else ()), *(_THREADS if threads else ()), *(_WAKERS if calls or switches else ())]
+    attach += [*(_QUEUE if queue else ()), *(_BLOCK if block else ()), *(_INTERRUPTS if interrupts else ())]
+    read = ["counters"]
+    fill: dict[str, list[tuple[str, str]]] = {}
+    if threads:
+        read += ["states", "threads"]
+        fill["rows"] = _rows()
+        if not target.everything:
+            fill["targets"] = [(_code(pid.to_bytes(4, "little")), _code(b"\1")) for pid in target.pids]
+            attach += _FOLLOW if target.follow else ()
+    read += ["stacks"] if calls or switches else []
+    read += ["call_totals", "file_slots"] if calls else []
+    read += ["off_totals"] if switches else []
+    read += ["queue_totals", "queue_slots"] if queue else []
+    read += ["block_totals", "block_slots", "requests"] if block else []
+    read += ["irq_totals", "irq_slots", "irq_names"] if interrupts else []
+    used = {"live", *read, *fill}
+    return {
+        "source": source(settings),
+        "attach": attach,
+        "maps": {name: (ct.sizeof(key), ct.sizeof(value)) for name, (key, value) in _MAPS.items() if name in used},
+        "fill": fill,
+        "read": read,
+        "pages": pages(os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE")),
+    }
+
+
+def source(settings: Mapping[str, int | str]) -> str:
+    """The whole C text: settings, kernel headers, the records shared with user space, programs."""
+    base = _text("src_bcc/base.h")
+    headers, mark, rest = base.partition("#define READ(")
+    records = _text("src/records.h").replace('#include "python_records.h"', _text("src/python_records.h"))
+    parts = [f"#define {name} {value}\n" for name, value in settings.items()]
+    parts += [headers, records, mark + rest]
+    return "".join(parts + [_text(f"src_bcc/{name}.h") for name in _FILES[1:]])
+
+
+def pages(cpus: int, page_bytes: int) -> int:
+    """Pages of a CPU's buffer: a power of two."""
+    share = max(16, min(256, _BUFFER_BYTES // (cpus * page_bytes)))
+    return 1 << (share.bit_length() - 1)
+
+
+def _rows() -> list[tuple[str, str]]:
+    image, size = syscalls.rows_image(), ct.sizeof(lay.SyscallRow)
+    rows = enumerate(image[at : at + size] for at in range(0, len(image), size))
+    return [(_code(number.to_bytes(4, "little")), _code(row)) for number, row in rows]
+
+
+def _text(name: str) -> str:
+    return (_BPF / name).read_text()
+
+
+def _code(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
