@@ -48,11 +48,12 @@ def input_schema(model: type[BaseModel], told: Collection[str] = (), without: Co
 
 
 def output_schema(model: type[BaseModel]) -> Schema:
-    """The outline of a result: what every one has; of what is nested only the names (see `full_schema`)."""
+    """The outline of a result: what every one has; of what is nested, or plain text, only the names (see
+    `full_schema`)."""
     schema = full_schema(model)
     required = schema.get("required", [])
     fields = {name: _plain(schema["properties"][name], schema.get("$defs", {})) for name in required}
-    flat = {name: field for name, field in fields.items() if field.get("type") not in ("object", "array")}
+    flat = {name: field for name, field in fields.items() if field.get("type") not in ("object", "array", "string")}
     return _without_empty({"type": "object", "properties": flat, "required": required})
 
 
