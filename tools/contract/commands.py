@@ -80,7 +80,7 @@ def program(name: str) -> str | None:
     return None
 
 
-def argv(name: str, path: str | None = None, **values: Value) -> list[str]:
+def argv(name: str, path: str | None = None, /, **values: Value) -> list[str]:
     """The command line `name` with these `values`; `path`: its program, where that is known already.
 
     Raises `FileNotFoundError` where the program is not installed; `ValueError` for values that are not the command's,

@@ -54,9 +54,10 @@ class Child:
             )
         except OSError as error:
             raise failed(f"{self.name}: {error.strerror}") from None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self._out, self._err = self._process.stdout, self._process.stderr
+        out, err = self._process.stdout, self._process.stderr
+        if out is None or err is None:
+            raise ValueError("its output is no pipe")
+        self._out, self._err = out, err
         self._both = select.epoll()
         self._open: set[int] = set()
         for pipe in (self._out, self._err):

@@ -8,8 +8,8 @@ from typing import Protocol
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target
 
-READY_S = 120.0
-"""BCC compiles when it starts: half a second on a server, tens of seconds in an emulated machine."""
+READY_S = 240.0
+"""BCC compiles when it starts: half a second on a server, minutes in an emulated machine."""
 
 
 class Way(Protocol):
@@ -20,9 +20,17 @@ class Way(Protocol):
     never returns an empty capture that looks like quiet; what it cannot tell is in the capture's `not_seen`.
     """
 
-    name: str
-    """Shown to people, as in ``biolatency-bpfcc`` or ``own program``."""
-    serves: frozenset[str]
+    @property
+    def name(self) -> str:
+        """Shown to people, as in ``biolatency-bpfcc`` or ``own program``."""
+
+    @property
+    def serves(self) -> frozenset[str]:
+        """The collectors it can fill."""
+
+    @property
+    def late(self) -> bool:
+        """Whether it adds up from when it attached, and is to be started when all others are ready."""
 
     def unavailable(self, collector: str) -> str | None:
         """Why this way cannot fill `collector` here, in a few words; None if it can. Cheap: starts nothing."""

@@ -1,0 +1,221 @@
+"""Stock tools about files and disks: fileslower, biolatency, cachestat."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import ClassVar
+
+import polars as pl
+
+from whystall.tools.collect import proc_parse
+from whystall.tools.collect.bcc import parse
+from whystall.tools.collect.bcc.running import Running
+from whystall.tools.collect.bcc.stock import AGREE, FEW, UNTOLD, StockWay, odd
+from whystall.tools.collect.bcc.threads import process_of
+from whystall.tools.collect.tables import BLOCK, FILES, PAGE_CACHE, STACKS, SYSCALLS
+from whystall.tools.recording.collector import Capture
+
+_MS = 1_000_000
+
+
+class Fileslower(StockWay):
+    """Slow reads and writes. Nothing of it can be checked against a count, so that it proves nothing."""
+
+    collector: ClassVar[str] = "syscalls"
+    tools: ClassVar[tuple[str, ...]] = ("fileslower",)
+    kprobes: ClassVar[bool] = True
+
+    def _spawn(self) -> None:
+        self._calls: list[parse.SlowCall] = []
+        self._pids: dict[int, int] = {}
+        self._odd = 0
+        self._began = 0.0
+        pid = self._only_pid()
+        # in milliseconds, at least one
+        self._min_ms = max(1, self._options.get("min_ns", 10 * _MS) // _MS)
+        self._running = [Running("fileslower", "FILENAME", self._feed, pid=pid, min_ms=self._min_ms)]
+
+    def _feed(self, line: str) -> None:
+        call = parse.slow_call(line)
+        if call is None:
+            self._odd += bool(line.strip())
+            return
+        self._calls.append(call)
+        if call.tid not in self._pids:  # while it lives
+            only = self._only_pid()
+            self._pids[call.tid] = process_of(call.tid) if only is None else only
+
+    def _begin(self, skip_next: bool) -> None:
+        self._began = time.monotonic()
+
+    def _capture(self) -> Capture:
+        asked_ns = self._options.get("min_ns", 10 * _MS)
+        began_ns, zero_ns = int(self._began * 1e9), int(self._running[0].ready_at * 1e9)
+        files: dict[str, int] = {}
+        rows = []
+        for call in self._calls:
+            end_ns = zero_ns + int(call.end_s * 1e9)
+            if end_ns < began_ns or call.latency_ns < asked_ns:
+                continue
+            file = files.setdefault(call.name, len(files))
+            rows.append(
+                {
+                    "start_ns": end_ns - call.latency_ns,
+                    "end_ns": end_ns,
+                    "pid": self._pids[call.tid],
+                    "tid": call.tid,
+                    "comm": call.comm,
+                    "syscall": call.operation,
+                    "file": file,
+                    "fd": UNTOLD,
+                    "asked": call.asked,
+                    "returned": UNTOLD,
+                    "offset": UNTOLD,
+                    "direct": None,
+                    **dict.fromkeys(("oncpu_ns", "blocked_ns", "sleep_ns", "runnable_ns"), UNTOLD),
+                    "in_flight": False,
+                    "kstack": UNTOLD,
+                }
+            )
+        names = [
+            {"file": n, "path": name, "dev": "", "ino": UNTOLD, "fstype": "", "complete": False, "deleted": False}
+            for name, n in files.items()
+        ]
+        not_seen = [("reads_and_writes_only", ""), ("fast_calls", ""), ("in_flight_untold", "")]
+        if self._min_ms * _MS > asked_ns:
+            not_seen.append(("below_threshold", f"syscalls {self._min_ms} ms"))
+        return Capture(
+            tables={
+                "calls": pl.DataFrame(rows, SYSCALLS["calls"]),
+                "totals": pl.DataFrame([], SYSCALLS["totals"]),
+                "latency": pl.DataFrame([], SYSCALLS["latency"]),
+                "files": pl.DataFrame(names, FILES),
+                "stacks": pl.DataFrame([], STACKS),
+            },
+            hooks=[f"{self.name}: kprobe vfs_read, vfs_write"],
+            seen=len(rows),
+            kept=len(rows),
+            lost=0,
+            proven=False,
+            not_seen=not_seen + odd(self._odd),
+        )
+
+
+class Biolatency(StockWay):
+    """Latency of requests per disk, from issue to completion, and bytes by the kernel's own count."""
+
+    collector: ClassVar[str] = "block"
+    tools: ClassVar[tuple[str, ...]] = ("biolatency",)
+    kprobes: ClassVar[bool] = True
+
+    def _spawn(self) -> None:
+        self._found = parse.Histograms()
+        self._seconds = parse.Seconds(lambda block: parse.histograms(block, self._found, "disk"))
+        self._running = [Running("biolatency", "Ctrl-C", self._seconds.feed)]
+        self._before: dict[str, proc_parse.DiskStat] = {}
+        self._after: dict[str, proc_parse.DiskStat] = {}
+
+    def _begin(self, skip_next: bool) -> None:
+        self._seconds.forget(skip_next)
+        self._found.counts.clear()
+        self._before = _disks()
+
+    def _last_look(self) -> None:
+        self._after = _disks()
+
+    def _capture(self) -> Capture:
+        self._seconds.end()
+        slots, totals, told = [], [], Counter[str]()
+        for device, counts in sorted(self._found.counts.items()):
+            told[device] = sum(counts.values())
+            for slot, count in sorted(counts.items()):
+                slots.append((device, "", "device", *slot, count))
+            totals.append((device, "", told[device], self._bytes(device), UNTOLD, UNTOLD, UNTOLD))
+        not_seen = [("operations_untold", ""), ("queue_untold", ""), ("in_flight_untold", "")]
+        if self._found.full:
+            not_seen.append(("histogram_full", self.name))
+        return Capture(
+            tables={
+                "latency": pl.DataFrame(slots, BLOCK["latency"], orient="row"),
+                "totals": pl.DataFrame(totals, BLOCK["totals"], orient="row"),
+                "slow": pl.DataFrame([], BLOCK["slow"]),
+            },
+            hooks=[f"{self.name}: kprobe blk_mq_start_request, blk_account_io_done", "/proc/diskstats"],
+            seen=sum(told.values()),
+            kept=0,
+            lost=int(self._found.full),
+            proven=not self._found.full and self._agrees(told),
+            not_seen=not_seen + odd(self._seconds.odd),
+        )
+
+    def _bytes(self, device: str) -> int:
+        before, after = self._before.get(device), self._after.get(device)
+        if before is None or after is None:
+            return UNTOLD
+        return max(0, after.read_bytes + after.write_bytes - before.read_bytes - before.write_bytes)
+
+    def _agrees(self, told: Counter[str]) -> bool:
+        """Every disk completed about as many as were told, and none keeps some while it completes nothing."""
+        for device, after in self._after.items():
+            before = self._before.get(device)
+            if before is None:
+                continue
+            done = after.reads + after.writes - before.reads - before.writes
+            if told[device] < AGREE * done - FEW or (after.in_flight > 0 and done == 0):
+                return False
+        return True
+
+
+class Cachestat(StockWay):
+    """Hits and misses of the whole host's page cache."""
+
+    collector: ClassVar[str] = "page_cache"
+    tools: ClassVar[tuple[str, ...]] = ("cachestat",)
+    kprobes: ClassVar[bool] = True
+
+    def _spawn(self) -> None:
+        self._hits = self._misses = self._odd = self._told = 0
+        self._skip = False
+        self._running = [Running("cachestat", "HITRATIO", self._feed)]
+
+    def _feed(self, line: str) -> None:
+        counts = parse.cache_counts(line)
+        if counts is None:
+            self._odd += line.strip() not in ("", "Detaching...")
+        elif self._skip:
+            self._skip = False
+        else:
+            self._hits, self._misses = self._hits + counts.hits, self._misses + counts.misses
+            self._told += 1
+
+    def _begin(self, skip_next: bool) -> None:
+        self._hits = self._misses = self._odd = self._told = 0
+        self._skip = skip_next
+
+    def _capture(self) -> Capture:
+        row = dict.fromkeys(PAGE_CACHE["use"].names(), UNTOLD)
+        accessed = self._hits + self._misses
+        rows = [{**row, "pid": 0, "comm": "", "accessed": accessed, "added": self._misses}] if accessed else []
+        return Capture(
+            tables={
+                "use": pl.DataFrame(rows, PAGE_CACHE["use"]),
+                **{name: pl.DataFrame([], PAGE_CACHE[name]) for name in ("evictions", "stalls", "sizes", "files")},
+            },
+            hooks=[f"{self.name}: kprobe add_to_page_cache_lru, mark_page_accessed"],
+            seen=accessed,
+            kept=len(rows),
+            lost=0,
+            proven=False,
+            not_seen=[("files_untold", ""), ("processes_untold", ""), ("reclaim_untold", ""), *odd(self._odd)],
+        )
+
+
+def _disks() -> dict[str, proc_parse.DiskStat]:
+    """Disks that take requests (those of bios only, as md and dm are, never reach what is hooked)."""
+    try:
+        disks = proc_parse.diskstats(Path("/proc/diskstats").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {disk.device: disk for disk in disks if Path("/sys/block", disk.device, "mq").is_dir()}
