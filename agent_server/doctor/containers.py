@@ -89,7 +89,7 @@ def _described(view: View, here: Situation) -> str:
     if here.own:
         names = ", ".join(view.say(f"container.namespaces.{kind}") for kind in sorted(here.own))
         parts.append(view.say("container.own", names=names))
-    return "; ".join(part for part in parts if part) or view.say("container.host")
+    return view.say("semicolon").join(part for part in parts if part) or view.say("container.host")
 
 
 def _namespace(view: View, kind: str) -> int | None:

@@ -30,7 +30,9 @@ def tracefs(view: View) -> Check:
         there.close()
     why = TracefsEngine().unavailable()
     if why is not None:
-        return view.missing("tracefs", f"{found}; {why}", means, become_root(view, situation(view)))
+        return view.missing(
+            "tracefs", f"{found}{view.say('semicolon')}{why}", means, become_root(view, situation(view))
+        )
     return view.ok("tracefs", found)
 
 

@@ -29,7 +29,7 @@ def privilege(view: View) -> Check:
     granted = "user" not in here.own and held_capabilities(view) >= {"CAP_BPF", "CAP_PERFMON"}
     if refused.code == "no_libbpf" and granted:  # the kernel could not be asked
         return view.ok("privilege", who)
-    found, means = f"{who}; {refused.message}", view.say("privilege.means")
+    found, means = f"{who}{view.say('semicolon')}{refused.message}", view.say("privilege.means")
     if refused.code != "no_privilege":
         return view.missing("privilege", found, means, refused.remedy)
     return view.missing("privilege", found, means, become_root(view, here))
@@ -47,7 +47,7 @@ def capabilities(view: View) -> Check:
     if not lacks:
         return view.ok("capabilities", _names(has))
     found = view.say("capabilities.some", has=_names(has) or view.say("none"), lacks=_names(lacks))
-    means = "; ".join(view.say(f"capabilities.without.{name}") for name in lacks)
+    means = view.say("semicolon").join(view.say(f"capabilities.without.{name}") for name in lacks)
     return view.limited("capabilities", found, means, grant(view, here))
 
 

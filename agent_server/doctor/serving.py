@@ -39,11 +39,11 @@ def serving(makes: Sequence[Callable[[], Engine]] | None = None) -> Serving:
     asked = [_Asked(make()) for make in makes or ENGINES]
     found = Serving(order=list(dict.fromkeys(one.name for one in asked)))
     for one in asked:
-        reason = one.refusal(())
+        reason = one.refusal()
         if reason is not None:
             found.refused.setdefault(one.name, reason)
     for one in asked:
-        if one.refusal(()) is None and one.name not in found.engines:
+        if one.refusal() is None and one.name not in found.engines:
             found.engines.append(one.name)
             found.refused.pop(one.name, None)
     for collector in sorted({name for one in asked for name in one.engine.serves}):
@@ -70,21 +70,17 @@ class _Asked:
         self.name = engine.name
         self._unavailable = engine.unavailable()
 
-    def refusal(self, collectors: Iterable[str]) -> str | None:
+    def refusal(self, collectors: Iterable[str] = ()) -> str | None:
         """Why the engine would not start for `collectors`, which it serves; None if it would."""
-        collectors = tuple(collectors)
         if self._unavailable is not None:
-            return clean(self._unavailable, 500)
-        if self.name == "ebpf":
-            refused = _bpf("samples" in collectors)
-            if refused is not None:
-                return clean(refused.message, 500)
-        cannot = getattr(self.engine, "cannot", None)
-        if cannot is not None:
-            for collector in collectors:
-                if (reason := cannot(collector)) is not None:
-                    return clean(reason, 500)
-        return None
+            return clean(self._unavailable.partition(" (fix: ")[0], 500)  # the fix is that of a check
+        refused = _bpf("samples" in collectors) if self.name == "ebpf" else None
+        return None if refused is None else clean(refused.message, 500)
+
+    def cannot(self, collector: str) -> str | None:
+        """Why it would start without `collector`, which it serves elsewhere; None if it has it."""
+        reason = getattr(self.engine, "cannot", lambda _: None)(collector)
+        return None if reason is None else clean(reason, 500)
 
 
 @lru_cache(maxsize=2)
@@ -93,16 +89,16 @@ def _bpf(timers: bool) -> BpfError | None:
 
 
 def _assigned(wanted: Sequence[str], asked: Sequence[_Asked]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """As the Window does it: each engine takes all it serves of what is left, or nothing. The engine per collector,
-    and per collector why not the engines before it."""
+    """As the Window does it: each engine takes what it can serve of what is left, or nothing where it does not start.
+    The engine per collector, and per collector why not the engines before it.
+    """
     served: dict[str, str] = {}
     reasons: dict[str, dict[str, str]] = {name: {} for name in wanted}
     for one in asked:
         mine = [name for name in reasons if name not in served and name in one.engine.serves]
-        if not mine:
-            continue
-        reason = one.refusal(mine)
+        refused = one.refusal(mine)
         for name in mine:
+            reason = refused or one.cannot(name)
             if reason is None:
                 served[name] = one.name
             else:

@@ -14,6 +14,8 @@ from pathlib import Path
 from whystall.tools.contract.text import clean
 
 PROC = Path("/proc")
+FOREIGN_PIDS = "process numbers here are not the kernel's (an own PID namespace: share the host's, hostPID)"
+"""Why what the kernel tells cannot be laid on the processes seen here."""
 _INITIAL_PIDS = 0xEFFFFFFC
 """PROC_PID_INIT_INO (include/linux/proc_ns.h): the inode of the first PID namespace is fixed."""
 

@@ -20,6 +20,7 @@ from whystall.tools.collect.ebpf_engine import disk_name, translated
 from whystall.tools.collect.ftrace.bpf_decode import Named, tables
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.node.vantage import FOREIGN_PIDS, pids_are_the_hosts
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target
 from whystall.tools.timeline import clocks
@@ -51,6 +52,8 @@ class FtraceBpfEngine:
         """Why BPF cannot work here, without trying."""
         if not Path("/sys/kernel/btf/vmlinux").exists():
             return "the kernel has no type information (BTF)"
+        if not pids_are_the_hosts():
+            return FOREIGN_PIDS
         if not object_path(os.uname().machine, "trace").exists():
             return "the BPF objects are not built (run `make build`)"
         return None

@@ -18,6 +18,7 @@ from whystall.tools.collect.ftrace.session import Session
 from whystall.tools.collect.ftrace.trace_file import TraceFile
 from whystall.tools.collect.ftrace.tracefs import find
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.node.vantage import FOREIGN_PIDS, pids_are_the_hosts
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target
 from whystall.tools.timeline import ftrace_text
@@ -50,7 +51,9 @@ class TracefsEngine:
         self._stopped_ns = 0
 
     def unavailable(self) -> str | None:
-        """Why there can be no instance of ours, without making one."""
+        """Why there can be no instance of ours, without making one, or why it would tell nothing."""
+        if not pids_are_the_hosts():
+            return FOREIGN_PIDS
         try:
             tracefs = find()
         except ToolError as error:
