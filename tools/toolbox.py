@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from whystall.tools.collect.bcc.engine import BccEngine
 from whystall.tools.collect.ebpf_engine import EbpfEngine
 from whystall.tools.collect.ftrace.bpf_engine import FtraceBpfEngine
 from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
@@ -27,7 +28,7 @@ from whystall.tools.ranks import compare_runs, slow_node_check
 from whystall.tools.recording.collector import Engine
 
 # In order of preference; the first that can serve a collector does.
-ENGINES: Sequence[Callable[[], Engine]] = (EbpfEngine, FtraceBpfEngine, TracefsEngine, ProcfsEngine)
+ENGINES: Sequence[Callable[[], Engine]] = (EbpfEngine, FtraceBpfEngine, BccEngine, TracefsEngine, ProcfsEngine)
 
 
 def registry() -> Registry:

@@ -40,21 +40,22 @@ class Bucket(Model):
 class Row(Model):
     """One operation on one disk. `queue_*`: insert to issue; the others: issue to completion. Milliseconds.
 
-    Percentiles are None where an engine gives totals only.
+    Percentiles are None where an engine gives totals only. `operation` is empty, and what follows from the length of
+    single requests or of the queue None, where the engine does not tell it.
     """
 
     device: str
     operation: str
     count: int
-    bytes: int
-    total_ms: float
+    bytes: int | None
+    total_ms: float | None
     p50_ms: float | None
     p90_ms: float | None
     p99_ms: float | None
-    max_ms: float
+    max_ms: float | None
     queue_p50_ms: float | None
     queue_p99_ms: float | None
-    queue_pct: float = Field(description="share of the total latency spent queued")
+    queue_pct: float | None = Field(description="share of the total latency spent queued")
     device_histogram: list[Bucket]
     queue_histogram: list[Bucket]
 
@@ -96,25 +97,27 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     for r in totals.iter_rows(named=True):
         device = slots.get((r["device"], r["operation"], "device"), [])
         queue = slots.get((r["device"], r["operation"], "queue"), [])
-        longest = r["max_ns"]
+        longest = r["max_ns"] if r["max_ns"] >= 0 else None
+        times = [t for t in (r["queue_ns"], r["device_ns"]) if t >= 0]
         rows.append(
             Row(
                 device=r["device"],
                 operation=r["operation"],
                 count=r["count"],
-                bytes=r["bytes"],
-                total_ms=(r["queue_ns"] + r["device_ns"]) / 1e6,
+                bytes=r["bytes"] if r["bytes"] >= 0 else None,
+                total_ms=sum(times) / 1e6 if times else _about_ms(device),
                 p50_ms=_percentile_ms(device, 0.5, longest),
                 p90_ms=_percentile_ms(device, 0.9, longest),
                 p99_ms=_percentile_ms(device, 0.99, longest),
-                max_ms=longest / 1e6,
+                max_ms=None if longest is None else longest / 1e6,
                 queue_p50_ms=_percentile_ms(queue, 0.5, longest),
                 queue_p99_ms=_percentile_ms(queue, 0.99, longest),
-                queue_pct=100 * r["queue_ns"] / max(r["queue_ns"] + r["device_ns"], 1),
+                queue_pct=100 * r["queue_ns"] / max(sum(times), 1) if len(times) == 2 else None,
                 device_histogram=_buckets(device),
                 queue_histogram=_buckets(queue),
             )
         )
+    rows.sort(key=lambda row: -(row.total_ms or 0.0))
     slow = recording.table("block.slow").sort(pl.col("end_ns") - pl.col("start_ns"), descending=True)
     requests = [_request(r) for r in slow.iter_rows(named=True)]
     stuck = [r for r in requests if r.in_flight and r.latency_ms >= _STUCK_MS]
@@ -135,8 +138,16 @@ def _buckets(slots: list[Slot]) -> list[Bucket]:
     return [Bucket(low_us=low / 1e3, high_us=high / 1e3, count=count) for low, high, count in log2_histogram(slots)]
 
 
-def _percentile_ms(slots: list[Slot], q: float, longest_ns: int) -> float | None:
-    return min(slot_quantile(slots, q), longest_ns) / 1e6 if slots else None
+def _percentile_ms(slots: list[Slot], q: float, longest_ns: int | None) -> float | None:
+    if not slots:
+        return None
+    found = slot_quantile(slots, q)
+    return (found if longest_ns is None else min(found, longest_ns)) / 1e6
+
+
+def _about_ms(slots: list[Slot]) -> float | None:
+    """The total where only a histogram is told: at least this much."""
+    return sum(low * count for low, _, count in slots) / 1e6 if slots else None
 
 
 def _request(r: dict[str, Any]) -> Request:
@@ -180,8 +191,8 @@ def _slow(row: Row) -> bool:
     Large requests that were queued together wait for each other: while each still gets `_STREAM` bytes per second, what
     is long is the queue that the writer made, and the device is fast.
     """
-    if row.count < _MIN_COUNT:
-        return False
+    if row.count < _MIN_COUNT or row.total_ms is None or row.bytes is None:
+        return False  # too few, or it cannot be told from the queue that a writer made
     if row.bytes / max(row.total_ms / 1e3, 1e-9) >= _STREAM:
         return False
     if row.p50_ms is None or row.p99_ms is None:
@@ -206,7 +217,7 @@ def _finding(row: Row, window_ns: int) -> Finding:
         subject=Subject(type="device", device=row.device),
         interval=Interval(start_ns=0, end_ns=window_ns),
         metrics={name: value for name, value in metrics.items() if value is not None},
-        attributes={"operation": row.operation},
+        attributes={"operation": row.operation} if row.operation else {},
         severity=Severity.MAJOR if slow else Severity.INFO,
         polarity=Polarity.ABNORMAL if slow else Polarity.NORMAL,
     )

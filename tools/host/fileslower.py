@@ -43,7 +43,10 @@ class Params(LiveParams):
 
 
 class Event(Model):
-    """One slow operation. Times in ms since the window began; the four parts add up to `latency_ms`."""
+    """One slow operation. Times in ms since the window began; the four parts add up to `latency_ms`.
+
+    None is what the engine does not tell.
+    """
 
     at_ms: float
     pid: int
@@ -54,12 +57,12 @@ class Event(Model):
     bytes_asked: int
     bytes_returned: int
     offset: int
-    direct: bool
+    direct: bool | None
     latency_ms: float
-    oncpu_ms: float
-    blocked_ms: float
-    sleep_ms: float
-    runnable_ms: float
+    oncpu_ms: float | None
+    blocked_ms: float | None
+    sleep_ms: float | None
+    runnable_ms: float | None
     in_flight: bool
 
 
@@ -119,7 +122,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             files=file_rows[: params.top],
             in_flight=[_event(r) for r in rows if r["in_flight"]][: params.top],
         ),
-        seen=int(totals["count"].sum()),
+        seen=max(int(totals["count"].sum()), len(rows)),
         totals={"events": len(rows), "files": len(file_rows)},
         not_seen=not_seen,
     )
@@ -138,12 +141,16 @@ def _event(row: dict[str, Any]) -> Event:
         offset=row["offset"],
         direct=row["direct"],
         latency_ms=row["wall_ns"] / 1e6,
-        oncpu_ms=row["oncpu_ns"] / 1e6,
-        blocked_ms=row["blocked_ns"] / 1e6,
-        sleep_ms=row["sleep_ns"] / 1e6,
-        runnable_ms=row["runnable_ns"] / 1e6,
+        oncpu_ms=_ms(row["oncpu_ns"]),
+        blocked_ms=_ms(row["blocked_ns"]),
+        sleep_ms=_ms(row["sleep_ns"]),
+        runnable_ms=_ms(row["runnable_ns"]),
         in_flight=row["in_flight"],
     )
+
+
+def _ms(ns: int) -> float | None:
+    return ns / 1e6 if ns >= 0 else None
 
 
 def _abnormal(
@@ -192,7 +199,11 @@ def _finding(
         "episode_ms": statistics.median(durations) / 1e6,
         "episode_max_ms": max(durations) / 1e6,
         "episode_bytes": each,
-        **{f"{name}_pct": 100 * sum(r[f"{name}_ns"] for r in group) / max(total, 1) for name in PARTS},
+        **{
+            f"{name}_pct": 100 * sum(r[f"{name}_ns"] for r in group) / max(total, 1)
+            for name in PARTS
+            if all(r[f"{name}_ns"] >= 0 for r in group)
+        },
     }
     period = period_s([e.start_ns for e in runs])
     if period is not None:
@@ -202,10 +213,12 @@ def _finding(
     attributes = {
         "example": worst["path"],
         "operations": "+".join(_by_time(group)),
-        "filesystem": worst["fstype"],
-        "direct": "yes" if worst["direct"] else "no",
         "in_flight": "yes" if in_flight else "no",
     }
+    if worst["fstype"]:
+        attributes["filesystem"] = worst["fstype"]
+    if worst["direct"] is not None:
+        attributes["direct"] = "yes" if worst["direct"] else "no"
     if where := kernel_path(stacks.get(worst["kstack"], [])):
         attributes["kernel_path"] = where
     bad = share >= ABNORMAL_PCT or metrics["max_ms"] >= _LONG_MS  # one still in flight counts by its age so far
@@ -213,7 +226,7 @@ def _finding(
         kind=f"file.slow_{FILE_CLASS[_by_time(group)[0]]}",
         subject=Subject(
             type="file",
-            pid=worst["pid"],
+            pid=worst["pid"] if worst["pid"] >= 0 else None,
             tid=worst["tid"],
             comm=worst["comm"],
             path=path_series(paths),

@@ -58,7 +58,10 @@ class Params(LiveParams):
 
 
 class Row(Model):
-    """Waits of one thread in one place. State D: uninterruptible, S: sleeping, R: preempted."""
+    """Waits of one thread in one place. State D: uninterruptible, S: sleeping, R: preempted; empty: not told.
+
+    `count` and `max_ms` are None where the engine tells the sum only.
+    """
 
     pid: int
     tid: int
@@ -68,9 +71,9 @@ class Row(Model):
     path: str
     kernel_stack: list[str]
     user_stack: list[str]
-    count: int
+    count: int | None
     total_ms: float
-    max_ms: float
+    max_ms: float | None
     window_pct: float
 
 
@@ -131,7 +134,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     return Judgement(
         findings=findings,
         data=Data(rows=rows[: params.top], open=waiting[: params.top], wakers=wakers[: params.top]),
-        seen=int(totals["count"].sum()) + len(waiting),
+        seen=int(totals["count"].abs().sum()) + len(waiting),  # a sum of unknown count is one at least
         totals={"rows": len(rows), "open": len(waiting), "wakers": len(wakers)},
         artifacts=[_folded(rows)] if rows else [],
         not_seen=[("user_symbols", str(unnamed))] if unnamed else [],
@@ -148,9 +151,9 @@ def _row(r: dict[str, Any], paths: dict[int, str], stacks: dict[int, list[str]],
         path=paths.get(r["file"], ""),
         kernel_stack=stacks.get(r["kstack"], []),
         user_stack=stacks.get(r["ustack"], []),
-        count=r["count"],
+        count=r["count"] if r["count"] >= 0 else None,
         total_ms=r["total_ns"] / 1e6,
-        max_ms=r["max_ns"] / 1e6,
+        max_ms=r["max_ns"] / 1e6 if r["max_ns"] >= 0 else None,
         window_pct=100 * r["total_ns"] / window_ns,
     )
 
@@ -215,7 +218,7 @@ def _finding(
     pid, tid, comm, state, syscall, series = place
     share = min(sum(r.window_pct for r in group), 100.0)
     kind, bad = _classify(state, syscall, bool(series), share, lock)
-    attributes = {"state": state}
+    attributes = {"state": state} if state else {}
     if kind != "offcpu.preempted":
         attributes |= {"syscall": syscall, "open": "yes" if still else "no"}
         if where := kernel_path(group[0].kernel_stack):
@@ -238,16 +241,22 @@ def _finding(
             path=path_series({r.path for r in group}) or None,
         ),
         interval=Interval(start_ns=span[0], end_ns=span[1]),
-        metrics={
-            "count": sum(r.count for r in group),
-            "total_ms": sum(r.total_ms for r in group),
-            "max_ms": max(r.max_ms for r in group),
-            "window_pct": share,
-        },
+        metrics=_metrics(group, share),
         attributes=attributes,
         severity=severity(share) if bad else Severity.INFO,
         polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
     )
+
+
+def _metrics(group: list[Row], share: float) -> dict[str, float]:
+    metrics: dict[str, float] = {"total_ms": sum(r.total_ms for r in group), "window_pct": share}
+    counts = [r.count for r in group if r.count is not None]
+    longest = [r.max_ms for r in group if r.max_ms is not None]
+    if len(counts) == len(group):
+        metrics["count"] = sum(counts)
+    if len(longest) == len(group):
+        metrics["max_ms"] = max(longest)
+    return metrics
 
 
 def _line_most_waited(group: list[Row]) -> str:
@@ -293,7 +302,7 @@ def _normal(found: list[Finding], recording: Recording) -> list[Finding]:
             subject=Subject(type="thread", pid=target.sole_pid, comm=target.comm, cgroup=target.cgroup),
             interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
             metrics={
-                "count": sum(f.metrics["count"] for f in found if f.kind == kind),
+                "count": sum(f.metrics.get("count", 1) for f in found if f.kind == kind),
                 "window_pct": max((f.metrics["window_pct"] for f in found if f.kind == kind), default=0.0),
             },
             polarity=Polarity.NORMAL,
