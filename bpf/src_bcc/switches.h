@@ -161,7 +161,7 @@ HERE void tell_segment(void *ctx, struct task_struct *task, struct own_state *st
 	record->futex = state->futex;
 	record->kstack = state->kstack;
 	record->ustack = state->ustack;
-	record->wake = state->wake;
+	record->wake = state->wake > start ? state->wake : 0;
 	record->wake_stack = state->wake_stack;
 	record->waker_tgid = state->waker_tgid;
 	record->waker_tid = state->waker_tid;

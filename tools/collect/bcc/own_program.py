@@ -61,6 +61,7 @@ class OwnProgram:
 
     name = "own program"
     serves = SERVES
+    late = False
 
     def __init__(self) -> None:
         self._link: OwnLink | None = None

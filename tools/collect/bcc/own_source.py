@@ -149,12 +149,10 @@ def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, A
 
 def source(settings: Mapping[str, int | str]) -> str:
     """The whole C text: settings, kernel headers, the records shared with user space, programs."""
-    base = _text("src_bcc/base.h")
-    headers, mark, rest = base.partition("#define READ(")
     records = _text("src/records.h").replace('#include "python_records.h"', _text("src/python_records.h"))
     parts = [f"#define {name} {value}\n" for name, value in settings.items()]
-    parts += [headers, records, mark + rest]
-    return "".join(parts + [_text(f"src_bcc/{name}.h") for name in _FILES[1:]])
+    parts += [_text("src_bcc/kernel.h"), records]
+    return "".join(parts + [_text(f"src_bcc/{name}.h") for name in _FILES])
 
 
 def pages(cpus: int, page_bytes: int) -> int:

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* The kernel's headers, and everything that differs between kernels, with its version or commit. */
+#include <linux/version.h>
+#include <linux/sched.h>
+#include <linux/fs.h>
+#include <linux/fdtable.h>
+#include <linux/fs_struct.h>
+#include <linux/mount.h>
+#include <linux/dcache.h>
+#include <linux/blkdev.h>
+#include <linux/blk-mq.h>
+#include <linux/interrupt.h>
+
+#define READ(pointer, member) ({							\
+	typeof((pointer)->member) value_;						\
+	bpf_probe_read_kernel(&value_, sizeof(value_), (void *)&(pointer)->member);	\
+	value_;										\
+})
+
+/* fs/mount.h is not among the headers; its beginning is the same from 3.3 to 6.18. */
+struct mount {
+	struct hlist_node mnt_hash;
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+};
+
+/* 5.14 renamed task_struct.state, commit 2f064a59a11f. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 14, 0)
+#define TASK_STATE_OF(task) READ(task, __state)
+#else
+#define TASK_STATE_OF(task) ((unsigned int)READ(task, state))
+#endif
+
+/* sched_switch tells prev's state since 5.18, commit fa2c3254d7cf; before, what it is by now. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 18, 0)
+#define STATE_AT_SWITCH(ctx, task) ((unsigned int)(ctx)->args[3])
+#else
+#define STATE_AT_SWITCH(ctx, task) TASK_STATE_OF(task)
+#endif
+
+/* The request is the first argument since 5.11, commit a54895fa057c; before, the queue was. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 11, 0)
+#define REQUEST_OF(ctx) ((struct request *)(ctx)->args[0])
+#else
+#define REQUEST_OF(ctx) ((struct request *)(ctx)->args[1])
+#endif
+
+/* Before 5.17 (f3fa33acca9f) a request knows its disk; since 5.15 (d152c682f03c) its queue does. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 17, 0)
+static __always_inline struct gendisk *disk_of(struct request *rq)
+{
+	struct request_queue *queue = READ(rq, q);
+
+	return READ(queue, disk);
+}
+#else
+static __always_inline struct gendisk *disk_of(struct request *rq)
+{
+	return READ(rq, rq_disk);
+}
+#endif
+
+/* Registers of a system call. 16 bytes lie above them since 6.9 where FRED is built in, commit 65c9cc9e2c14. */
+#if defined(__x86_64__)
+#ifndef TOP_OF_KERNEL_STACK_PADDING
+#define TOP_OF_KERNEL_STACK_PADDING 0
+#endif
+#define REGS_CALL(regs) ((__s32)READ(regs, orig_ax))
+#define REGS_FIRST(regs) READ(regs, di)
+#define REGS_SECOND(regs) READ(regs, si)
+#define REGS_THIRD(regs) READ(regs, dx)
+#define REGS_FOURTH(regs) READ(regs, r10)
+#define REGS_FIFTH(regs) READ(regs, r8)
+#define IS_COMPAT(task) (READ(task, thread_info.status) & 0x2)	/* TS_COMPAT */
+#define DIRECT_BIT 040000
+#else
+#undef TOP_OF_KERNEL_STACK_PADDING
+#define TOP_OF_KERNEL_STACK_PADDING 0
+#define REGS_CALL(regs) ((__s32)READ(regs, syscallno))
+#define REGS_FIRST(regs) READ(regs, orig_x0)	/* regs[0] becomes the result */
+#define REGS_SECOND(regs) READ(regs, regs[1])
+#define REGS_THIRD(regs) READ(regs, regs[2])
+#define REGS_FOURTH(regs) READ(regs, regs[3])
+#define REGS_FIFTH(regs) READ(regs, regs[4])
+#define IS_COMPAT(task) (READ(task, thread_info.flags) & (1UL << 22))	/* TIF_32BIT */
+#define DIRECT_BIT 0200000
+#endif
+
+/* linux/stackdepot.h has one of its own since 6.9 (4bedfb314bdd); what follows is ours. */
+#define stack_record own_stack_record
