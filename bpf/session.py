@@ -1,7 +1,9 @@
 """One window of kernel-side tracing: open, poll, finish, close.
 
-``open`` attaches everything or nothing. Nothing outlives the process: all attachments are file
-descriptors. Not thread-safe: one session belongs to one thread; several sessions may run at once.
+``open`` attaches everything or nothing. It is ``load``, which takes long (the kernel verifies), and ``attach``, which
+does not; ``finish`` detaches (``cease``) and reads: so whoever runs several things at once has them begin and end
+together. Nothing outlives the process: all attachments are file descriptors. Not thread-safe: one session belongs to
+one thread; several sessions may run at once.
 """
 
 from __future__ import annotations
@@ -122,6 +124,7 @@ class Session:
         self._python_looked = 0.0
         self._bytes = 0
         self._dropped = 0
+        self._missed = 0
 
     def __enter__(self) -> Session:
         self.open()
@@ -134,6 +137,11 @@ class Session:
 
     def open(self) -> None:
         """Load and attach, as one unit. Raises ``BpfError``; then nothing is attached."""
+        self.load()
+        self.attach()
+
+    def load(self) -> None:
+        """Have everything ready to attach. Raises ``BpfError``; then nothing is left."""
         targets = self.config.targets
         if targets is not None and not 1 <= len(targets) <= MAX_TARGETS:
             raise BpfError("bad_config", f"{len(targets)} targets", f"give 1 to {MAX_TARGETS}, or none for everyone")
@@ -141,6 +149,16 @@ class Session:
             made = self._load()
             if self.config.python:
                 self._find_python(made)
+        except BaseException:
+            self.close()
+            raise
+
+    def attach(self) -> None:
+        """Look from now on. Raises ``BpfError``; then nothing is attached."""
+        made = self._object
+        if made is None:
+            raise BpfError("read_failed", "the session is not loaded", "load it first")
+        try:
             self._attach(made)
         except BaseException:
             self.close()
@@ -374,22 +392,27 @@ class Session:
         width = len(lay.COUNTERS)
         return {name: [words[i] for i in range(at, len(words), width)] for at, name in enumerate(lay.COUNTERS)}
 
+    def cease(self) -> None:
+        """Look no longer: what happens from now on is not of this window. What was seen waits for ``finish``."""
+        if self._object is None or self._live.window_end:
+            return
+        self._missed = sum(program.recursion_misses() for program in self._programs)
+        self._detach()
+        self._live.window_end = time.monotonic_ns()
+
     def finish(self) -> cap.Capture:
         """Detach, tell what is still open, read everything, close. Raises ``BpfError``."""
         made = self._object
         if made is None:
             raise BpfError("read_failed", "the session is not open", "open it first")
         try:
-            missed = sum(program.recursion_misses() for program in self._programs)
-            self._detach()
+            self.cease()
             self.poll()
-            end = time.monotonic_ns()
-            self._live.window_end = end
             self._live.walk_stage = 1
             for iterator in self._iterators():
                 made.program(iterator).run_iterator()
                 self.poll()
-            return self._capture(made, end, missed)
+            return self._capture(made, self._live.window_end, self._missed)
         finally:
             self.close()
 

@@ -308,6 +308,7 @@ def test_what_a_neighbour_does_is_told_beside_a_target(disk: Path) -> None:
         engine = EbpfEngine()
         try:
             engine.start({"page_cache": {}}, Target(everything=False, pid=subject.pid, pids=[subject.pid]))
+            engine.begin()
             for one in (subject, other):
                 one.go()
                 one.until("done")

@@ -28,6 +28,7 @@ from whystall.tools.collect.python_merge import label
 from whystall.tools.collect.python_notes import python_notes
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.node.vantage import FOREIGN_PIDS, pids_are_the_hosts
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target
 
@@ -61,6 +62,9 @@ class EbpfEngine:
         self._session: Session | None = None
         self._wanted: dict[str, Options] = {}
         self._disks_before: dict[str, int] = {}
+        self._disk_requests = 0
+        self._ceased = False
+        self._sample_ns = 0
         self._processes = Processes()
         self._ticking: Ticking | None = None
         self._spy: PySpy | None = None
@@ -70,12 +74,14 @@ class EbpfEngine:
         """Why BPF cannot work here, without trying."""
         if not Path("/sys/kernel/btf/vmlinux").exists():
             return "the kernel has no type information (BTF)"
+        if not pids_are_the_hosts():
+            return FOREIGN_PIDS
         if not object_path(os.uname().machine).exists():
             return "the BPF objects are not built (run `make build`)"
         return None
 
     def start(self, wanted: Mapping[str, Options], target: Target) -> None:
-        """Load and attach what `wanted` needs; then cause events of our own that prove the hooks alive."""
+        """Load what `wanted` needs."""
         if len(target.pids) > MAX_TARGETS:
             raise ToolError(
                 ErrorCode.BAD_ARGUMENT,
@@ -107,17 +113,43 @@ class EbpfEngine:
         )
         self._session = Session(config)
         try:
-            self._session.open()
+            self._session.load()
         except BpfError as error:
             self._session = None
             raise translated(error) from error
+        self._sample_ns = sample_ns
         self._spy = _beside(self._session, target, sample_ns)
+
+    def begin(self) -> None:
+        """Attach; then cause events of our own that prove the hooks alive."""
+        session = self._session
+        if session is None:
+            return
+        try:
+            session.attach()
+        except BpfError as error:
+            self._session = None
+            raise translated(error) from error
         self._disks_before = completed_requests()
         self._interrupts = InterruptLook() if "interrupts" in self._wanted else None
-        self._ticking = Ticking(sample_ns) if samples is not None else None
+        self._ticking = Ticking(self._sample_ns) if "samples" in self._wanted else None
         _cause_events()
         if "page_cache" in self._wanted:
-            cause_page_events(self._session)
+            cause_page_events(session)
+
+    def cease(self) -> None:
+        """Detach; the last events of our own are caused before."""
+        session = self._session
+        if session is None or self._ceased:
+            return
+        self._ceased = True
+        if self._interrupts is not None:
+            self._interrupts.finish()
+        if self._ticking is not None:
+            self._ticking.prove(session)
+        session.cease()
+        disks_after = completed_requests()
+        self._disk_requests = sum(disks_after.values()) - sum(self._disks_before.values())
 
     def fileno(self) -> int | None:
         """The ring buffer's epoll descriptor."""
@@ -131,20 +163,16 @@ class EbpfEngine:
 
     def stop(self) -> dict[str, Capture]:
         """Detach; captures of the wanted collectors."""
+        self.cease()
         session, self._session = self._session, None
         if session is None:
             return {}
-        disks_after = completed_requests()
         try:
-            if self._interrupts is not None:
-                self._interrupts.finish()
-            if self._ticking is not None:
-                self._ticking.prove(session)
             beside = self._spy.stop() if self._spy is not None else []
             seen = session.finish()
             self._processes.look(session.new_places())
             self._processes.look_again()
-            return self._captures(seen, beside, sum(disks_after.values()) - sum(self._disks_before.values()))
+            return self._captures(seen, beside)
         except BpfError as error:
             raise translated(error) from error
         finally:
@@ -160,7 +188,7 @@ class EbpfEngine:
             self._spy.close()
         self._processes.close()
 
-    def _captures(self, seen: Seen, beside: list[Beside], disk_requests: int) -> dict[str, Capture]:
+    def _captures(self, seen: Seen, beside: list[Beside]) -> dict[str, Capture]:
         own = os.getpid()
         seen = seen._replace(files=whole_paths(seen.files))
         calls = SampleCalls(seen, self._processes)
@@ -179,7 +207,7 @@ class EbpfEngine:
             captures["switches"] = _capture(seen, "switches", tables, "switches", seen.seen["self_switches"] > 0)
         if "block" in self._wanted:
             # We cannot cause a request on every host, but the disks count theirs: both silent, or both not.
-            agrees = seen.seen["block"] > 0 or disk_requests == 0
+            agrees = seen.seen["block"] > 0 or self._disk_requests == 0
             captures["block"] = _capture(seen, "block", block_tables(seen, disk_name), "block", agrees)
         if self._ticking is not None:
             options = self._wanted["samples"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import polars as pl
 
@@ -104,3 +104,16 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Detach; idempotent."""
+
+
+@runtime_checkable
+class Summing(Protocol):
+    """An engine that sums up in the kernel, so that nothing can be taken from its sums afterwards. The window has every
+    such engine begin when all engines have started, which may take seconds, and cease before the first stops.
+    """
+
+    def begin(self) -> None:
+        """Count from now on; as `start` it raises `ToolError`. `start` has everything ready for it."""
+
+    def cease(self) -> None:
+        """Count no longer."""

@@ -119,6 +119,20 @@ class Pipe(Clock):
         os.read(self.reader, 1)
 
 
+class Sums(Clock):
+    """Sums up between `begin` and `cease`."""
+
+    begin_error: BaseException | None = None
+
+    def begin(self) -> None:
+        self.log.append(f"begin {self.name}")
+        if self.begin_error is not None:
+            raise self.begin_error
+
+    def cease(self) -> None:
+        self.log.append(f"cease {self.name}")
+
+
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
@@ -202,6 +216,13 @@ def test_an_event_outside_of_the_window_is_not_one_at_its_edge() -> None:
     assert recording.table("ftrace.names")["at_ns"].to_list() == [0]
 
 
+def test_engines_that_sum_up_begin_when_all_have_started_and_cease_before_any_stops() -> None:
+    run(["syscalls", "block", "proc"], Sums("one", "syscalls"), Clock("two", "block"), Sums("three", "proc"))
+    life = [line for line in Clock.log if not line.startswith("close")]
+    begun = ["start one", "start two", "start three", "begin one", "begin three"]
+    assert life == [*begun, "cease one", "cease three", "stop three", "stop two", "stop one"]
+
+
 def test_an_engine_is_drained_when_its_descriptor_is_readable() -> None:
     engine = Pipe("pipe", "proc")
     run(["proc"], engine, duration=0.4)
@@ -232,6 +253,20 @@ def test_the_next_engine_takes_over_and_says_why(first: Clock, why: str) -> None
     recording = run(["proc"], first, Clock("next", "proc"))
     entry = recording.manifest.collectors["proc"]
     assert (entry.engine, entry.why) == ("next", why)
+
+
+def test_the_next_engine_takes_over_from_one_that_cannot_begin() -> None:
+    engines = Clock("one", "block"), Sums("best", "proc", begin_error=FAILURE), Clock("next", "proc")
+    recording = run(["proc", "block"], *engines)
+    told = {name: (entry.engine, entry.why) for name, entry in recording.manifest.collectors.items()}
+    assert told == {"block": ("one", ""), "proc": ("next", "best: probe_failed: the verifier said no")}
+
+
+def test_an_engine_that_cannot_begin_and_has_no_other_ends_the_window_with_its_error() -> None:
+    with pytest.raises(ToolError) as caught:
+        run(["proc", "block"], Clock("one", "proc"), Sums("two", "block", begin_error=FAILURE))
+    assert caught.value is FAILURE
+    assert {"close one", "close two"} <= set(Clock.log)
 
 
 def test_an_engine_can_be_chosen_where_there_is_a_choice() -> None:
