@@ -110,12 +110,13 @@ def first_findings(diagnosis: Diagnosis) -> list[Finding]:
 
 
 def sentences(findings: Sequence[Finding], lang: Lang) -> Iterator[str]:
-    """`findings` in words, without the numbers of processes: those mean nothing another day."""
+    """`findings` in words, without the numbers of processes and the names of containers: those mean nothing another
+    day."""
     from whystall.prompts.render import voice  # Jinja is loaded only when something is put into words
 
     say = voice("txt", lang)
     for finding in findings:
-        nameless = finding.subject.model_copy(update={"pid": None, "tid": None})
+        nameless = finding.subject.model_copy(update=dict.fromkeys(("pid", "tid", "container", "pod")))
         yield str(say.finding(finding.model_copy(update={"subject": nameless})))
 
 

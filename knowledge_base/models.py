@@ -286,13 +286,15 @@ class Assessment(Model):
 
 class Actor(Model):
     """Who does it to the victim: a process and what it works on, ``*`` for a series. `rate`: bytes per second, None
-    where not measured. `cgroup`: where it runs.
+    where not measured. `cgroup`, `container`, `pod`: where it runs.
     """
 
     pid: int | None = None
     comm: str | None = None
     path: str | None = None
     cgroup: str | None = None
+    container: str | None = None
+    pod: str | None = None
     rate: float | None = None
 
 
@@ -325,6 +327,8 @@ class Culprit(Model):
     name: str | None = None
     per_step_ms: float | None = None
     actors: list[Actor] = Field(default_factory=list)
+    container: str | None = None
+    pod: str | None = None
 
 
 class Step(Model):

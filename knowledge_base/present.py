@@ -36,6 +36,7 @@ from whystall.prompts.sentences import Voice
 from whystall.prompts.tables import record, table
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.result import BlindSpot, CollectorCoverage, Coverage, ToolResult
+from whystall.tools.node.containers import place
 
 if TYPE_CHECKING:
     from whystall.knowledge_base.journal.alerts import Alert
@@ -55,7 +56,7 @@ def result_text(result: ToolResult[Any], lang: Lang) -> str:
     """A tool's result: status, what it says first (its verdict, where it gives one), one sentence per finding (abnormal
     and severe ones first), its tables, and what could not be seen. Findings go before rows where not all fits.
     """
-    view = _View("txt", lang)
+    view = _View("txt", lang, result.coverage.target)
     blind = view.blind([result.coverage])
     artifacts = result.artifacts[:_ARTIFACTS]
     remedies = view.remedies(result)
@@ -112,7 +113,7 @@ def diagnosis_text(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang
     """A diagnosis: verdict, who, where and how long, evidence, what was ruled out and by what, what could
     not be seen, similar incidents, fixes, and how to verify. Where that is too long, less of what was ruled out.
     """
-    view = _View("txt", lang)
+    view = _View("txt", lang, diagnosis.target)
     context = view.diagnosis(diagnosis, causes, _EVIDENCE)
     end = "\n" + render("diagnosis_end.txt", lang, **context)
     over = len(text := render("diagnosis.txt", lang, **context)) + len(end) - TEXT_LIMIT
@@ -129,7 +130,7 @@ def diagnosis_text(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang
 
 def brief(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang) -> dict[str, Any]:
     """What a chat tells of a diagnosis, each part as Markdown; the context of the templates of one."""
-    return _View("md", lang).diagnosis(diagnosis, causes, _EVIDENCE)
+    return _View("md", lang, diagnosis.target).diagnosis(diagnosis, causes, _EVIDENCE)
 
 
 def ticket_text(
@@ -140,8 +141,8 @@ def ticket_text(
     alerts: Sequence[Alert] = (),
 ) -> str:
     """A ticket as Markdown; see `drafting.ticket_markdown`."""
-    view = _View("md", lang)
     d = ticket.diagnosis
+    view = _View("md", lang, d.target if d else "")
     known = ticket.analysis.matches if ticket.analysis else []
     without = {"d": None, "cause": None, "matches": shown(known, "md", lang)}
     context: dict[str, Any] = view.diagnosis(d, causes, None) if d else without
@@ -172,8 +173,9 @@ def hits_text(matches: Sequence[Match], lang: Lang) -> str:
 class _View:
     """What templates show, made ready in one format and language."""
 
-    def __init__(self, suffix: str, lang: Lang) -> None:
+    def __init__(self, suffix: str, lang: Lang, target: str = "") -> None:
         self._suffix = suffix
+        self._target = target
         self._lang: Lang = lang
         self._say: Voice = voice(suffix, lang)
         self._format = FORMATS[suffix]
@@ -186,7 +188,15 @@ class _View:
     def finding(self, finding: Finding) -> Safe:
         severity = words(self._lang)["severities"][finding.severity.value]
         mark = severity + self._marks["colon"] if finding.polarity is Polarity.ABNORMAL else ""
-        return Safe(f"{_tag(finding)}{mark}{self._say.finding(finding)}")
+        return Safe(f"{_tag(finding)}{mark}{self._say.finding(self._told(finding))}")
+
+    def _told(self, finding: Finding) -> Finding:
+        """`finding` without the place of its subject where the target's name has told it."""
+        subject = finding.subject
+        if (where := place(subject.container, subject.pod)) and where in self._target:
+            bare = subject.model_copy(update={"container": None, "pod": None})
+            return finding.model_copy(update={"subject": bare})
+        return finding
 
     def remedies(self, result: ToolResult[Any]) -> list[Safe]:
         """What the tool itself says is to be done, where it says so: codes with numbers in its ``remedies``."""
@@ -220,7 +230,7 @@ class _View:
             "gains": [self.finding(f) for f in d.findings if _gain(f)],
             "evidence": evidence,
             "evidence_left": left,
-            "chain": [Safe(_tag(by_id[i]) + self._say.lead(by_id[i])) for i in d.chain if i in by_id],
+            "chain": [Safe(_tag(by_id[i]) + self._say.lead(self._told(by_id[i]))) for i in d.chain if i in by_id],
             "ruled_out": [self._ruled_out(a, causes, by_id, told) for a in state(CauseState.RULED_OUT)],
             "ruled_out_left": 0,
             "rivals": [self._title(a.cause, causes) for a in state(CauseState.SUPPORTED) if a.cause != d.cause],
@@ -248,7 +258,9 @@ class _View:
         by = self.fill(self._labels["ruled_out_by"], ", ".join(a.by))
         against = next((by_id[i] for i in a.against if i in by_id), None)
         known = against is not None and against.id in told
-        proof = against and (Safe(_tag(against) + self._say.finding(against, 4)) if known else self.finding(against))
+        proof = against and (
+            Safe(_tag(against) + self._say.finding(self._told(against), 4)) if known else self.finding(against)
+        )
         text = f"{self._title(a.cause, causes)}{self._marks['colon']}{by}"
         return Safe(f"{text}{self._marks['semicolon']}{proof}" if proof else text)
 
@@ -313,6 +325,8 @@ class _View:
         """Who does it to the victim, with what, and how much of it."""
         who = self._format.name(actor.comm or "?")
         parts = [Safe(f"{who} (pid {actor.pid})") if actor.pid is not None else who]
+        if (where := place(actor.container, actor.pod)) and where not in self._target:
+            parts.append(self._say.place_of(actor.container, actor.pod))
         parts += [self._format.name(short(actor.path, 4 * self._format.name_limit))] if actor.path else []
         parts += [Safe(quantity(actor.rate, "bytes/s"))] if actor.rate is not None else []
         return Safe(self._marks["comma"].join(parts))

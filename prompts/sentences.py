@@ -48,6 +48,7 @@ _NORMAL = (
 # Said although they are zero.
 _ALWAYS = ("window_pct", "seq", "before_ms", "after_ms")
 _LONG = 200
+_SHORT_ID = 12  # characters of a container's id, as its runtimes show it
 _CODES = ("reason", "mostly")
 # Attributes in phrases that may be codes, and the group of their words; an event may be named by the host.
 _SAMPLED = {
@@ -99,8 +100,8 @@ class Voice:
         return Safe(text.format(who=self.who(finding.subject), where=self.where(finding.subject), **named))
 
     def who(self, subject: Any) -> Safe:
-        """The rank of a job and its host; else the command of `subject` and its thread (or process), or words for
-        the target where it names none.
+        """The rank of a job and its host; else the command of `subject` with its thread (or process) and its pod or
+        container, or words for the target where it names none.
         """
         if subject.rank is not None:
             said = self._words["ranks"]["rank"].format(subject.rank)
@@ -108,7 +109,17 @@ class Voice:
         if subject.comm is None:
             return Safe(self._words["subjects"].get(subject.type, subject.type))
         number = subject.tid if subject.tid is not None else subject.pid
-        return Safe(f"{self._name(subject.comm)} ({number})" if number is not None else self._name(subject.comm))
+        place = self.place_of(subject.container, subject.pod)
+        said = [Safe(number) if number is not None else "", place]
+        inner = self._words["marks"]["comma"].join(part for part in said if part)
+        return Safe(f"{self._name(subject.comm)} ({inner})" if inner else self._name(subject.comm))
+
+    def place_of(self, container: str | None, pod: str | None) -> Safe:
+        """The pod, else the container by the beginning of its id; empty where there is neither."""
+        if not pod and not container:
+            return Safe("")
+        kind, name = ("pod", pod) if pod else ("container", str(container)[:_SHORT_ID])
+        return Safe(self._words["places"][kind].format(self._name(short(name, _LONG))))
 
     def where(self, subject: Any) -> Safe:
         """The file, device or cgroup of `subject`."""

@@ -23,7 +23,7 @@ _RIVAL = 0.5
 # takes nothing from what explains the rest of it.
 _READY = (
     *("sched.runqueue_delay", "offcpu.preempted", "sched.preempted_by", "sched.wakeup_latency", "sched.throttled"),
-    *("sched.migrations", "irq.steal"),
+    *("sched.queue_latency", "sched.migrations", "irq.steal"),
 )
 # A more specific cause that explains this much of what the strongest explains is the better name for it. Calls seen by
 # sampling come out short by up to two periods each, so their share is a lower bound beside that of the counters.
@@ -139,7 +139,7 @@ def culprit(
     return Culprit(
         **{
             name: next((v for f in same if (v := getattr(f.subject, name)) is not None), None)
-            for name in ("pid", "tid", "comm", "device", "cgroup")
+            for name in ("pid", "tid", "comm", "device", "cgroup", "container", "pod")
         },
         path=fact("example") or path,
         series=path if path is not None and fact("example") not in (None, path) else None,
@@ -174,6 +174,8 @@ def _actors(cause: Cause | None, chain: Sequence[Finding], victim: Victim | None
             comm=f.subject.comm,
             path=f.subject.path,
             cgroup=f.subject.cgroup,
+            container=f.subject.container,
+            pod=f.subject.pod,
             rate=f.metrics.get("rate"),
         )
         for f in found

@@ -36,8 +36,9 @@ class Subject(BaseModel):
     """What a finding is about. `type` is the primary subject; the other fields say who and where.
 
     `path` is a full path on the observed host, or a numbered series of paths with ``*`` (see `path_pattern`).
-    `rank`: of a distributed job; `host`: where it ran. `container` (its id) and `pod` (``namespace/name``; without a
-    namespace where only the name is known): where the process `pid` runs. A path is as that process sees it.
+    `rank`: of a distributed job; `host`: where it ran. `container` (its id) and `pod` (``namespace/name``; only the
+    name, or the uid, where no more is known): where the process `pid` runs, or what the cgroup is of. A path is as that
+    process sees it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -79,6 +79,15 @@ def path_of(raw: str) -> str:
     return "" if longest == "/" else longest
 
 
+def group_of(path: str, name: str) -> str:
+    """The part of `path` that ends with the control group of the container or pod `name` (its id or uid); the whole
+    path where none of its groups is called so.
+    """
+    parts = path.split("/")
+    named = [at for at, part in enumerate(parts) if name in part.replace("_", "-")]
+    return "/".join(parts[: named[-1] + 1]) if named else path
+
+
 def of_path(path: str) -> Grouped:
     """What one path says."""
     container = runtime = pod = job = step = unit = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from whystall.tools.contract.text import clean
-from whystall.tools.node.cgroups import Grouped, grouped, of_path
+from whystall.tools.node.cgroups import Grouped, group_of, grouped, of_path, path_of
 from whystall.tools.node.hierarchies import CgroupView
 from whystall.tools.node.pods import Pods
 from whystall.tools.node.vantage import PROC
@@ -18,6 +19,7 @@ SHORT = 12
 """Characters of a container's id that are shown, as its runtimes do."""
 _MOST = 20_000
 _ASKED = 4  # processes of a container whose pod has no name that are asked for it
+_ID = re.compile(r"(?:[a-z-]{1,20}://|container:)?(?P<id>[0-9a-f]{12,64})")
 Inert = Annotated[str, AfterValidator(clean)]
 
 
@@ -57,6 +59,7 @@ class Containers:
         self._looked: set[int] = set()
         self._found: dict[tuple[str | None, str | None], Container] = {}
         self._of: dict[int, Container] = {}
+        self._paths: dict[int, str] = {}
 
     def look(self, pids: Iterable[int]) -> None:
         """Look where those of `pids` are that are not known yet."""
@@ -88,6 +91,20 @@ class Containers:
         pod = self._pods.name(group.pod_uid, group.container)
         return Container(id=group.container, runtime=group.runtime, pod=pod, pod_uid=group.pod_uid)
 
+    def find(self, named: str, pids: Iterable[int]) -> list[tuple[int, Container, str]]:
+        """Those of `pids` that run in what `named` means (see `asked`), with the path of its control group."""
+        kind, name = asked(named) or ("", "")
+        found = []
+        for pid in pids:
+            entry = self.of(pid)
+            if entry is None:
+                continue
+            if kind == "container" and entry.id is not None and entry.id.startswith(name):
+                found.append((pid, entry, group_of(self._paths[pid], entry.id)))
+            elif kind == "pod" and entry.pod_uid and name in (entry.pod_uid, *_called(entry.pod)):
+                found.append((pid, entry, group_of(self._paths[pid], entry.pod_uid)))
+        return found
+
     def told(self, pids: Collection[int]) -> list[Container]:
         """The containers of those of `pids` that were looked at, with these processes only."""
         wanted = set(pids)
@@ -104,7 +121,24 @@ class Containers:
             return Grouped()
         if self._view is None:
             self._view = CgroupView(self._proc)
-        return grouped(self._view.lines(raw).decode("utf-8", "replace"))
+        text = self._view.lines(raw).decode("utf-8", "replace")
+        self._paths[pid] = path_of(text)
+        return grouped(text)
+
+
+def asked(text: str) -> tuple[str, str] | None:
+    """What is meant by words for a place: (``container``, id or its beginning) or (``pod``, ``NAMESPACE/NAME``, name or
+    uid). Written as people have them: ``pod:NAMESPACE/NAME``, ``containerd://ID`` (kubectl), an id of 12 or more
+    characters. None: it is neither.
+    """
+    if text.startswith("pod:") and len(text) > len("pod:"):
+        return "pod", text.removeprefix("pod:")
+    found = _ID.fullmatch(text)
+    return ("container", found["id"]) if found is not None else None
+
+
+def _called(pod: str | None) -> tuple[str, ...]:
+    return (pod, pod.rpartition("/")[2]) if pod else ()
 
 
 def _inside(directory: Path) -> int:

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.findings import Subject
 from whystall.tools.contract.params import Params
 from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Artifact, BlindSpot, Status, ToolResult
+from whystall.tools.node.cgroups import of_path
 from whystall.tools.recording.home import home
+from whystall.tools.recording.manifest import Manifest
 from whystall.tools.recording.store import Recording
 
 ARTIFACT_SCHEME = "whystall://artifacts/"
@@ -59,15 +62,42 @@ def judge(tool: Tool[Any, Any], recording: Recording, params: Params, draw: Draw
     else:
         status = Status.OK
     drawn = draw(recording, verdict) if draw else ()
+    places = _Places(recording.manifest)
     return ToolResult[tool.data](  # type: ignore[name-defined]
         tool=tool.name,
         status=status,
-        findings=[f.model_copy(update={"id": f"{tool.name}.{i}"}) for i, f in enumerate(verdict.findings, 1)],
+        findings=[
+            f.model_copy(update={"id": f"{tool.name}.{i}", "subject": places.of(f.subject)})
+            for i, f in enumerate(verdict.findings, 1)
+        ],
         coverage=coverage,
         data=verdict.data,
         totals=verdict.totals,
         artifacts=[write_artifact(content) for content in [*verdict.artifacts, *drawn]],
     )
+
+
+class _Places:
+    """Says of the subjects of findings in which container and pod they are, for all tools."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._of = {pid: entry for entry in manifest.containers for pid in entry.pids}
+        self._containers = {entry.id: entry for entry in manifest.containers if entry.id is not None}
+        self._pods = {entry.pod_uid: entry.pod for entry in manifest.containers if entry.pod_uid is not None}
+
+    def of(self, subject: Subject) -> Subject:
+        """`subject` with its place: of its process, or of the control group that it is. Subjects of ranks stay."""
+        if subject.pid is not None:
+            entry = self._of.get(subject.pid)
+            if entry is None:
+                return subject
+            return subject.model_copy(update={"container": entry.id, "pod": entry.pod or entry.pod_uid})
+        group = of_path(subject.cgroup) if subject.cgroup is not None else None
+        if group is None or (group.container is None and group.pod_uid is None):
+            return subject
+        entry = self._containers.get(group.container)
+        pod = entry.pod if entry is not None else self._pods.get(group.pod_uid)
+        return subject.model_copy(update={"container": group.container, "pod": pod or group.pod_uid})
 
 
 def _thresholds(collector: str, options: Any, recording: Recording) -> list[BlindSpot]:

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from whystall.tools.contract.result import BlindSpot, CollectorCoverage, Coverage
 from whystall.tools.contract.text import clean
+from whystall.tools.node.containers import Container
 from whystall.tools.recording.target import Target
 
 SCHEMA_VERSION = "1"
@@ -53,6 +54,8 @@ class Manifest(BaseModel):
     # the process that recorded, which may itself have been in somebody's way; 0 unknown
     observer: int = Field(default=0, ge=0)
     redacted: bool = False
+    # where the processes of its tables ran that were in one
+    containers: list[Container] = Field(default_factory=list)
     collectors: dict[str, CollectorManifest] = Field(default_factory=dict)
 
     def saw_everything(self, collector: str) -> bool:

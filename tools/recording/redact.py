@@ -30,8 +30,8 @@ _KEY_BYTES = 16
 
 
 def redact(recording: Recording) -> Recording:
-    """A copy in which paths, command names, cgroups, devices, host names, user frames and names of groups of ranks are
-    hashes; what a group is for (``default_pg``, ``TENSOR_MODEL_PARALLEL_GROUP``) stays.
+    """A copy in which paths, command names, cgroups, containers, pods, devices, host names, user frames and names of
+    groups of ranks are hashes; what a group is for (``default_pg``, ``TENSOR_MODEL_PARALLEL_GROUP``) stays.
 
     Equal names stay equal within the recording and directories stay directories (each component is hashed by itself,
     its digits into other digits, so that numbered series are still recognised), so that every tool finds the same;
@@ -50,8 +50,14 @@ def redact(recording: Recording) -> Recording:
         update={
             "comm": _hash(target.comm, key) if target.comm else None,
             "cgroup": _path(target.cgroup, key) if target.cgroup else None,
+            "container": _hash(target.container, key) if target.container else None,
+            "pod": _path(target.pod, key) if target.pod else None,
         }
     )
+    for container in manifest.containers:
+        container.id = _hash(container.id, key) if container.id else None
+        container.pod = _path(container.pod, key) if container.pod else None
+        container.pod_uid = _hash(container.pod_uid, key) if container.pod_uid else None
     for entry in manifest.collectors.values():
         entry.why = ""
         entry.not_seen = [spot.model_copy(update={"detail": ""}) for spot in entry.not_seen]

@@ -11,12 +11,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams
 from whystall.tools.contract.text import clean, clean_path
+from whystall.tools.node.containers import Container, Containers, asked, place
+from whystall.tools.node.vantage import node_path
 
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_CGROUP_ROOT = "/sys/fs/cgroup"
 
 
 class Target(BaseModel):
-    """A resolved target. `pids` are thread-group ids at the start; empty with `everything`. `follow`: children too."""
+    """A resolved target. `pids` are thread-group ids at the start; empty with `everything`. `follow`: children too.
+    `container`, `pod`: where all of them run, as `Subject` has them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -26,6 +30,8 @@ class Target(BaseModel):
     cgroup: Annotated[str, AfterValidator(clean_path)] | None = None
     pids: list[int] = Field(default_factory=list)
     follow: bool = False
+    container: Annotated[str, AfterValidator(clean)] | None = None
+    pod: Annotated[str, AfterValidator(clean)] | None = None
 
     @property
     def sole_pid(self) -> int | None:
@@ -33,56 +39,93 @@ class Target(BaseModel):
         return self.pid if not self.follow and len(self.pids) <= 1 else None
 
     def describe(self) -> str:
-        """One short phrase: ``pid 7``, ``comm python3``, ``cgroup /a/b``, ``host``."""
+        """One short phrase: ``pid 7``, ``comm python3``, ``cgroup /a/b``, ``host``; and the place, if it is one."""
+        where = place(self.container, self.pod)
         if self.pid is not None:
-            return f"pid {self.pid}" + (f" ({self.comm})" if self.comm else "")
-        if self.cgroup is not None:
-            return f"cgroup {self.cgroup}"
-        return f"comm {self.comm}" if self.comm is not None else "host"
+            said = f"pid {self.pid}" + (f" ({self.comm})" if self.comm else "")
+        elif self.cgroup is not None:
+            said = f"cgroup {self.cgroup}"
+        else:
+            said = f"comm {self.comm}" if self.comm is not None else "host"
+        return f"{said}, {where}" if where else said
 
 
 def resolve(params: TargetParams) -> Target:
     """Find the processes `params` means now.
 
     Raises `ToolError`: no_such_process when the pid or comm matches none (a thread id is named as such),
-    no_such_cgroup when the cgroup does not exist or holds no process.
+    no_such_cgroup when the cgroup, container or pod does not exist or holds no process; bad_argument when several
+    containers or pods are called so.
     """
     if params.pid is not None:
-        return _one_process(params.pid, params.children)
+        return _placed(_one_process(params.pid, params.children))
     if params.comm is not None:
-        pids = [pid for pid in _all_pids() if _comm(pid) == params.comm and alive(pid)]
+        pids = [pid for pid in all_pids() if _comm(pid) == params.comm and alive(pid)]
         if not pids:
             raise ToolError(
                 ErrorCode.NO_SUCH_PROCESS,
                 f"no process is called {clean(params.comm)!r}",
                 "use the exact name of `ps -o comm` (at most 15 characters)",
             )
-        return Target(
-            everything=False,
-            comm=params.comm,
-            pids=_family(pids, params.children),
-            follow=params.children,
-        )
+        pids = _family(pids, params.children)
+        return _placed(Target(everything=False, comm=params.comm, pids=pids, follow=params.children))
     if params.cgroup is not None:
         pids = cgroup_pids(params.cgroup)
+        if not pids and asked(params.cgroup) is not None:
+            return _in_container(params.cgroup)
         if not pids:
             raise ToolError(
                 ErrorCode.NO_SUCH_CGROUP,
                 f"cgroup {clean(params.cgroup)!r} does not exist or is empty",
-                "give a path below /sys/fs/cgroup, as /proc/PID/cgroup shows it",
+                "give a path below /sys/fs/cgroup, as /proc/PID/cgroup shows it, the id of a container, or pod:NAME",
             )
-        return Target(everything=False, cgroup=params.cgroup, pids=pids, follow=True)
+        return _placed(Target(everything=False, cgroup=params.cgroup, pids=pids, follow=True))
     return Target(everything=True)
+
+
+def _placed(target: Target) -> Target:
+    """`target` with the container and the pod that all of its processes run in."""
+    containers = Containers()
+    found = [containers.of(pid) for pid in target.pids]
+    ids, pods = {one.id if one else None for one in found}, {_pod(one) for one in found}
+    return target.model_copy(
+        update={"container": ids.pop() if len(ids) == 1 else None, "pod": pods.pop() if len(pods) == 1 else None}
+    )
+
+
+def _pod(container: Container | None) -> str | None:
+    return container.pod or container.pod_uid if container is not None else None
+
+
+def _in_container(named: str) -> Target:
+    """The processes of the container or pod that is called `named`."""
+    found = [(p, entry, group) for p, entry, group in Containers().find(named, all_pids()) if alive(p)]
+    kind, name = asked(named) or ("", named)
+    if not found:
+        raise ToolError(
+            ErrorCode.NO_SUCH_CGROUP, f"no {kind} {clean(name)!r} runs here", "list what runs here with `whystall jobs`"
+        )
+    groups = {group for _, _, group in found}
+    if len(groups) > 1:
+        places = sorted({entry.id or "" if kind == "container" else _pod(entry) or "" for _, entry, _ in found})
+        raise ToolError(
+            ErrorCode.BAD_ARGUMENT,
+            f"{len(groups)} are called {clean(name)!r}: {', '.join(places[:8])}",
+            "give the whole id, or pod:NAMESPACE/NAME",
+        )
+    pids = sorted(pid for pid, _, _ in found)
+    return _placed(Target(everything=False, cgroup=groups.pop(), pids=pids, follow=True))
 
 
 def cgroup_pids(cgroup: str) -> list[int]:
     """Processes of `cgroup` and its descendants, in every mounted hierarchy (v1 controllers or v2); empty if there
     are none.
     """
-    relative = cgroup.removeprefix(str(_CGROUP_ROOT)).strip("/")
+    relative = cgroup.removeprefix(_CGROUP_ROOT).strip("/")
     if ".." in Path(relative).parts:
         return []
-    roots = [_CGROUP_ROOT / relative, *(d / relative for d in sorted(_CGROUP_ROOT.glob("*")) if d.is_dir())]
+    top = node_path(_CGROUP_ROOT)
+    roots = [top / relative, *(d / relative for d in sorted(top.glob("*")) if d.is_dir())]
     pids: set[int] = set()
     for root in roots:
         for procs in root.rglob("cgroup.procs") if relative else ():
@@ -96,7 +139,7 @@ def cgroup_pids(cgroup: str) -> list[int]:
 def children_of(pids: list[int]) -> list[int]:
     """`pids` and all their descendants that live now, sorted."""
     parents: dict[int, list[int]] = {}
-    for pid in _all_pids():
+    for pid in all_pids():
         parents.setdefault(_parent(pid), []).append(pid)
     found, queue = set(pids), list(pids)
     while queue:
@@ -134,7 +177,8 @@ def _one_process(pid: int, follow: bool) -> Target:
     return Target(everything=False, pid=pid, comm=_comm(pid), pids=_family([pid], follow), follow=follow)
 
 
-def _all_pids() -> list[int]:
+def all_pids() -> list[int]:
+    """Every process there is now."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 

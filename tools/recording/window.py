@@ -7,7 +7,7 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -18,11 +18,13 @@ import polars as pl
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import clean
-from whystall.tools.recording.collector import Capture, Engine, Need, Options, merge_needs
+from whystall.tools.node.containers import Containers
+from whystall.tools.node.vantage import host_name
+from whystall.tools.recording.collector import Capture, Engine, Need, Options, Summing, merge_needs
 from whystall.tools.recording.home import home
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
-from whystall.tools.recording.target import Target, alive, cgroup_pids
+from whystall.tools.recording.target import Target, alive, all_pids, cgroup_pids
 
 Progress = Callable[[float, float, str], None]
 _TICK_S = 0.1
@@ -37,6 +39,8 @@ class _Assignment:
     """Which engine serves which collectors, and why not a better one."""
 
     engine: Engine
+    place: int
+    """Among all engines, in order of preference."""
     wanted: dict[str, Options] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
 
@@ -59,12 +63,17 @@ async def observe(
     window of this user runs on the host, no_engine when nothing can serve a collector, and what engines raise.
     """
     with _exclusive():
+        containers = Containers()
+        containers.look(all_pids() if target.everything else target.pids)
         started = _start(merge_needs(needs), target, engines, choice)
         try:
             wall = datetime.now(timezone.utc)
             start_ns = time.monotonic_ns()
             exited = await _watch([a.engine for a in started], target, duration_s, progress, stop)
             window_ns = time.monotonic_ns() - start_ns
+            for assignment in started:
+                if isinstance(assignment.engine, Summing):
+                    assignment.engine.cease()
             if exited and window_ns < _LEAST_NS:
                 raise ToolError(
                     ErrorCode.NO_SUCH_PROCESS,
@@ -77,7 +86,7 @@ async def observe(
             _close(started)
     manifest = Manifest(
         id=f"{wall:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
-        host=clean(platform.node()),
+        host=host_name(),
         kernel=clean(platform.release()),
         machine=platform.machine(),
         cpus=os.cpu_count() or 1,
@@ -98,7 +107,19 @@ async def observe(
                     inside = pl.col("at_ns").is_between(start_ns, start_ns + window_ns)
                     frame = frame.filter(inside | (pl.col("at_ns") < 0))
                 tables[f"{name}.{table}"] = _relative(frame, start_ns, window_ns)
+    pids = _pids(tables) | set(target.pids)
+    containers.look(pids)
+    manifest.containers = containers.told(pids)
     return Recording.in_memory(manifest, tables)
+
+
+def _pids(tables: Mapping[str, pl.DataFrame]) -> set[int]:
+    """The processes that `tables` tell of."""
+    found: set[int] = set()
+    for frame in tables.values():
+        for name in {"pid", "waker_pid"} & set(frame.columns):
+            found.update(frame[name].unique().to_list())
+    return found
 
 
 def can_serve(collector: str, engines: Sequence[Callable[[], Engine]], choice: str = "auto") -> bool:
@@ -112,32 +133,55 @@ def can_serve(collector: str, engines: Sequence[Callable[[], Engine]], choice: s
 def _start(
     wanted: dict[str, dict[str, int]], target: Target, engines: Sequence[Callable[[], Engine]], choice: str
 ) -> list[_Assignment]:
-    """Assign and start engines; a collector whose engine fails to start falls to the next one."""
+    """Assign and start engines, then have them begin; a collector whose engine fails falls to the next one."""
+    failed: dict[int, ToolError] = {}
+    while True:
+        started = _assign(wanted, target, engines, choice, failed)
+        try:
+            for assignment in started:
+                if isinstance(assignment.engine, Summing):
+                    assignment.engine.begin()
+        except ToolError as error:  # all anew, without this one
+            _close(started)
+            failed[assignment.place] = error
+        except BaseException:
+            _close(started)
+            raise
+        else:
+            return started
+
+
+def _assign(
+    wanted: dict[str, dict[str, int]],
+    target: Target,
+    engines: Sequence[Callable[[], Engine]],
+    choice: str,
+    failed: dict[int, ToolError],
+) -> list[_Assignment]:
+    """Start the engines that serve `wanted`, less those that `failed` before, by their place."""
     started: list[_Assignment] = []
     waiting: dict[str, Options] = dict(wanted)
     reasons: dict[str, list[str]] = {name: [] for name in wanted}
     last: ToolError | None = None
     try:
-        for make in engines:
+        for place, make in enumerate(engines):
             engine = make()
             mine = {n: o for n, o in waiting.items() if n in engine.serves and _allowed(engine, n, engines, choice)}
-            if not mine:
-                continue
-            problem = engine.unavailable()
+            if place in failed:
+                last = failed[place]
+                problem: str | None = _told(last)
+            else:
+                problem = engine.unavailable() if mine else None
             if problem is None:
-                try:
-                    engine.start(mine, target)
-                except ToolError as error:
-                    engine.close()
-                    last, problem = error, f"{error.code.value}: {error.message}"
-                except BaseException:
-                    engine.close()  # interrupted half-way: nothing may stay attached
-                    raise
-            if problem is not None:
+                mine, error = _begin(engine, mine, target, reasons)
+                last = error or last
+            else:
                 for name in mine:
                     reasons[name].append(f"{engine.name}: {problem}")
+                mine = {}
+            if not mine:
                 continue
-            started.append(_Assignment(engine, mine, {n: "; ".join(reasons[n]) for n in mine}))
+            started.append(_Assignment(engine, place, mine, {n: "; ".join(reasons[n]) for n in mine}))
             waiting = {n: o for n, o in waiting.items() if n not in mine}
         if waiting:
             if last is not None:
@@ -149,6 +193,43 @@ def _start(
         _close(started)
         raise
     return started
+
+
+def _begin(
+    engine: Engine, mine: dict[str, Options], target: Target, reasons: dict[str, list[str]]
+) -> tuple[dict[str, Options], ToolError | None]:
+    """Start `engine` for those of `mine` that it can serve, and return them; why not the others goes to `reasons`.
+
+    An engine whose ways differ per collector says by `cannot` which it cannot serve, also after it failed to start:
+    then it is tried once more without them.
+    """
+    cannot = getattr(engine, "cannot", lambda name: None)
+    last: ToolError | None = None
+    for _ in range(2):
+        for name in [n for n in mine if cannot(n) is not None]:
+            reasons[name].append(f"{engine.name}: {cannot(name)}")
+            mine.pop(name)
+        if not mine:
+            break
+        try:
+            engine.start(mine, target)
+        except ToolError as error:
+            engine.close()
+            last = error
+            if all(cannot(name) is None for name in mine):
+                break
+        except BaseException:
+            engine.close()  # interrupted half-way: nothing may stay attached
+            raise
+        else:
+            return mine, None
+    for name in mine:
+        reasons[name].append(f"{engine.name}: {_told(last)}" if last else engine.name)
+    return {}, last
+
+
+def _told(error: ToolError) -> str:
+    return f"{error.code.value}: {error.message}"
 
 
 def _allowed(engine: Engine, collector: str, engines: Sequence[Callable[[], Engine]], choice: str) -> bool:

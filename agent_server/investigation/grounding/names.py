@@ -16,6 +16,7 @@ from whystall.bpf import syscalls
 from whystall.knowledge_base.lexicon import plain_word
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import KINDS, Mechanism
+from whystall.tools.node.containers import SHORT
 from whystall.tools.toolbox import registry
 
 _QUOTED = re.compile(
@@ -103,10 +104,14 @@ def names(findings: Iterable[Finding]) -> set[str]:
     for finding in findings:
         subject = finding.subject
         found |= _of_path(subject.path) if subject.path else set()
-        for name in (subject.comm, subject.host, subject.cgroup):
+        for name in (subject.comm, subject.host, subject.cgroup, subject.container, subject.pod):
             found |= {name} if name else set()
         if subject.cgroup:
             found |= _of_path(subject.cgroup)
+        if subject.container:
+            found.add(subject.container[:SHORT])
+        if subject.pod:
+            found |= set(subject.pod.split("/"))
         if subject.device:
             found |= {subject.device, f"/dev/{subject.device}"}
         for value in finding.attributes.values():
