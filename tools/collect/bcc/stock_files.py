@@ -83,7 +83,7 @@ class Fileslower(StockWay):
             {"file": n, "path": name, "dev": "", "ino": UNTOLD, "fstype": "", "complete": False, "deleted": False}
             for name, n in files.items()
         ]
-        not_seen = [("reads_and_writes_only", ""), ("fast_calls", ""), ("in_flight_untold", "")]
+        not_seen = [("stock_fileslower", "")]
         if self._min_ms * _MS > asked_ns:
             not_seen.append(("below_threshold", f"syscalls {self._min_ms} ms"))
         return Capture(
@@ -133,7 +133,7 @@ class Biolatency(StockWay):
             for slot, count in sorted(counts.items()):
                 slots.append((device, "", "device", *slot, count))
             totals.append((device, "", told[device], self._bytes(device), UNTOLD, UNTOLD, UNTOLD))
-        not_seen = [("operations_untold", ""), ("queue_untold", ""), ("in_flight_untold", "")]
+        not_seen = [("stock_biolatency", "")]
         if self._found.full:
             not_seen.append(("histogram_full", self.name))
         return Capture(
@@ -208,7 +208,7 @@ class Cachestat(StockWay):
             kept=len(rows),
             lost=0,
             proven=False,
-            not_seen=[("files_untold", ""), ("processes_untold", ""), ("reclaim_untold", ""), *odd(self._odd)],
+            not_seen=[("stock_cachestat", ""), *odd(self._odd)],
         )
 
 

@@ -66,7 +66,7 @@ class Offcputime(StockWay):
                 }
             )
         named = [{"stack": n, "kernel": kernel, "frames": list(frames)} for (kernel, frames), n in stacks.items()]
-        not_seen = [("single_waits", ""), ("in_flight_untold", ""), ("wakers_untold", "")]
+        not_seen = [("stock_offcputime", "")]
         return Capture(
             tables={
                 "segments": pl.DataFrame([], SWITCHES["segments"]),
@@ -126,7 +126,7 @@ class Interrupts(StockWay):
             kept=0,
             lost=int(full),
             proven=not silent and not full and not self._counts.denied,
-            not_seen=[("longest_untold", ""), ("stolen_untold", "")]
+            not_seen=[("stock_interrupts", "")]
             + ([("histogram_full", self.name)] if full else [])
             + odd(sum(seconds.odd for seconds in self._seconds.values())),
         )
@@ -213,8 +213,7 @@ class Runqlat(StockWay):
             lost=lost,
             proven=told >= AGREE * expected - FEW and (told > 0 or expected == 0),
             not_seen=[
-                ("longest_untold", ""),
-                *([("processes_untold", "")] if self._pid is None else []),
+                ("stock_runqlat", "" if self._pid is not None else "host"),
                 *odd(self._seconds.odd),
             ],
         )
