@@ -114,6 +114,14 @@ BLIND_SPOTS = frozenset(
         # interrupts that were counted and not timed: those the architecture handles itself; detail `all`: every one
         "untimed_interrupts",
         "untold_interrupts",  # the kernel ran handlers that it did not tell of; detail: how many of how many
+        # what the stock tool of BCC that was used cannot tell; detail of stock_runqlat: host, where all are one
+        "stock_fileslower",
+        "stock_offcputime",
+        "stock_biolatency",
+        "stock_interrupts",
+        "stock_runqlat",
+        "stock_cachestat",
+        "histogram_full",  # of a stock tool: what did not fit was dropped; detail: which tool
         "no_single_waits",  # of waits for a CPU only their sum, per thread, by the scheduler's own account
         "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often
     }

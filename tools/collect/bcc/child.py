@@ -37,7 +37,7 @@ class Child:
         """Start `argv`; `ToolError` (probe_failed) where it cannot be."""
         self.name = os.path.basename(argv[0])
         self.cut: str | None = None
-        self._said, self._rest, self._bytes = b"", b"", 0
+        self._said, self._rest, self._bytes, self._asked = b"", b"", 0, 0.0
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         environment |= {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         environment.setdefault("PATH", os.defpath)
@@ -87,18 +87,23 @@ class Child:
             whole, self._rest = [*whole, self._rest[:_LINE]], b""
         return [line[:_LINE].decode("utf-8", "replace") for line in whole]
 
+    def ask(self) -> None:
+        """Ask it to end as ^C does, without waiting for it."""
+        if self.ended is None:
+            self._asked = time.monotonic()
+            self._process.send_signal(signal.SIGINT)
+
     def interrupt(self, within_s: float) -> list[str]:
         """Ask it to end as ^C does, and return the lines it still says; after `within_s` seconds it is killed.
 
         It is asked again and again: an exception that Python raises within a callback from C is lost, and with it the
         wish to stop (BCC's perf_buffer_poll).
         """
-        deadline, asked = time.monotonic() + within_s, 0.0
+        deadline = time.monotonic() + within_s
         said: list[str] = []
         while self._open and self.cut is None and (now := time.monotonic()) < deadline:
-            if now - asked >= _AGAIN_S and self.ended is None:
-                self._process.send_signal(signal.SIGINT)
-                asked = now
+            if now - self._asked >= _AGAIN_S:
+                self.ask()
             self._both.poll(min(_AGAIN_S, deadline - now))
             said += self.lines()
         if self._open and self.ended is None and self.cut is None:

@@ -20,6 +20,7 @@ from whystall.tools.collect.bcc.stock_files import Biolatency, Cachestat, Filesl
 from whystall.tools.collect.bcc.stock_scheduler import Interrupts, Offcputime, Runqlat
 from whystall.tools.collect.bcc.ways import READY_S, Way
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.node.vantage import FOREIGN_PIDS, pids_are_the_hosts
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target
 
@@ -45,6 +46,8 @@ class BccEngine:
 
     def unavailable(self) -> str | None:
         """Why BCC cannot be trusted here, without running it."""
+        if not pids_are_the_hosts():
+            return FOREIGN_PIDS
         wrong = headers.problem()
         if wrong is not None:
             return f"{wrong.found} (fix: {wrong.remedy})"
@@ -93,11 +96,20 @@ class BccEngine:
             for way in self._running:
                 if (fd := way.fileno()) is not None:
                     self._epoll.register(fd, select.EPOLLIN)
-                way.begin()
         except BaseException:
             self._why = {name: why for name, why in reasons.items() if why and not left[name]}
             self.close()
             raise
+
+    def begin(self) -> None:
+        """Forget what was before."""
+        for way in self._running:
+            way.begin()
+
+    def cease(self) -> None:
+        """What happens from now on is not of the window any more: have all children end, without waiting for it."""
+        for way in self._running:
+            way.cease()
 
     def fileno(self) -> int | None:
         """Readable when a child has said something."""

@@ -59,9 +59,12 @@ class Running:
         if not self.gone and (self._child.cut or ended is not None):
             self.gone = f"{self.name} {self._child.cut or self._told(ended)}"
 
+    def cease(self) -> None:
+        """Ask it to end, as ^C does."""
+        self._child.ask()
+
     def stop(self) -> None:
         """Have it end, and take in the rest."""
-        self.poll()
         for line in self._child.interrupt(END_S):
             self._feed(line)
         if self._child.cut and not self.gone:

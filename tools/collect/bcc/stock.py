@@ -35,6 +35,7 @@ class StockWay:
     def __init__(self) -> None:
         self.serves = frozenset({self.collector})
         self._running: list[Running] = []
+        self._ceased = False
         self._epoll: select.epoll | None = None
         self._options: Options = {}
         self._target = Target(everything=True)
@@ -87,6 +88,15 @@ class StockWay:
             running.poll()
         self._begin(any(time.monotonic() - running.ready_at > _EDGE_S for running in self._running))
 
+    def cease(self) -> None:
+        """Take the kernel's own counts, and ask them to end."""
+        if not self._ceased:
+            self._ceased = True
+            self._last_look()
+            for running in self._running:
+                running.poll()
+                running.cease()
+
     def fileno(self) -> int | None:
         """Readable when one of them has said something."""
         return self._epoll.fileno() if self._epoll is not None else None
@@ -98,7 +108,7 @@ class StockWay:
 
     def stop(self) -> dict[str, Capture]:
         """End them. What one has told before it went away is kept, and proves nothing."""
-        self._last_look()
+        self.cease()
         for running in self._running:
             running.stop()
         capture = self._capture()

@@ -45,6 +45,9 @@ class Way(Protocol):
         """All ways of the window are ready: what happened before now does not count. Causes events of its own that
         prove the hooks alive, where it can."""
 
+    def cease(self) -> None:
+        """The window is over: what happens from now on does not count. Does not wait."""
+
     def fileno(self) -> int | None:
         """A descriptor that becomes readable when there is something to take in, or None."""
 
