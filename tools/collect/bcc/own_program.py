@@ -71,6 +71,8 @@ class OwnProgram:
         self._seeded_all = True
         self._processes = Processes()
         self._disks_before: dict[str, int] = {}
+        self._disk_requests = 0
+        self._ceased = False
         self._interrupts: InterruptLook | None = None
 
     def unavailable(self, collector: str) -> str | None:
@@ -116,26 +118,33 @@ class OwnProgram:
         for pid in self._target.pids:
             self._processes.of(pid)  # its code is named while it lives
 
+    def cease(self) -> None:
+        """The window is over: the child detaches, and hands over what it has while we do something else."""
+        if self._ceased or self._link is None:
+            return
+        self._ceased = True
+        self._disk_requests = sum(completed_requests().values()) - sum(self._disks_before.values())
+        if self._interrupts is not None:
+            self._interrupts.finish()
+        self._link.say({"do": "stop"})
+
     def fileno(self) -> int | None:
         """The child's output."""
         return self._link.fileno() if self._link is not None else None
 
     def poll(self) -> None:
         """Take in records."""
-        if self._link is not None and not self._link.take():
+        if self._link is not None and not self._link.take() and not self._link.end:
             raise failed("ended by itself")
 
     def stop(self) -> dict[str, Capture]:
         """Detach; captures of the wanted collectors."""
         link = self._child()
         try:
-            disks = sum(completed_requests().values()) - sum(self._disks_before.values())
-            if self._interrupts is not None:
-                self._interrupts.finish()
+            self.cease()
             self._processes.look_again()
-            link.say({"do": "stop"})
             link.wait("end", time.monotonic() + _END_S)
-            return self._captures(self._seen(link), disks)
+            return self._captures(self._seen(link))
         except (ValueError, struct.error) as error:
             raise failed(f"said what nobody understands: {error}") from None
         finally:
@@ -183,7 +192,7 @@ class OwnProgram:
             still,
         )
 
-    def _captures(self, found: tuple[Seen, own_open.Open], disk_requests: int) -> dict[str, Capture]:
+    def _captures(self, found: tuple[Seen, own_open.Open]) -> dict[str, Capture]:
         seen, still = found
         own = os.getpid()
         calls, files = SampleCalls(seen, self._processes), Files(seen, mapped_file)
@@ -206,7 +215,7 @@ class OwnProgram:
             captures["switches"] = _capture(seen, "switches", tables, "switches", seen.seen["self_switches"] > 0)
         if "block" in self._wanted:
             # We cannot cause a request on every host, but the disks count theirs: both silent, or both not.
-            agrees = seen.seen["block"] > 0 or disk_requests == 0
+            agrees = seen.seen["block"] > 0 or self._disk_requests == 0
             captures["block"] = _capture(seen, "block", block_tables(seen, disk_name), "block", agrees)
         if self._interrupts is not None and seen.interrupts is not None:
             captures["interrupts"] = self._interrupts.capture(seen.interrupts, seen, losses(seen, "interrupts"))
