@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from whystall.tools.contract.commands import argv
+from whystall.tools.contract.commands import program as installed_program
 from whystall.tools.stacks.names import Name, named
 
 EVENT = "py-spy"
@@ -36,7 +37,7 @@ class Beside(NamedTuple):
 def installed() -> str | None:
     """The program: beside our own interpreter (an extra of ours), or on the path."""
     own = Path(sys.executable).with_name("py-spy")
-    return str(own) if os.access(own, os.X_OK) else shutil.which("py-spy")
+    return str(own) if os.access(own, os.X_OK) else installed_program("py-spy")
 
 
 class PySpy:
@@ -46,11 +47,10 @@ class PySpy:
         self._folder = tempfile.TemporaryDirectory(prefix="whystall-")
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         for pid in list(pids)[:_MOST_PROCESSES]:
-            argv = [program, "record", "--pid", str(pid), "--rate", str(hz), "--format", "raw", "--nonblocking"]
-            argv += ["--duration", "unlimited", "--output", str(self._output(pid))]
+            words = argv("py-spy", program, pid=pid, hz=hz, output=str(self._output(pid)))
             with contextlib.suppress(OSError):
                 self._running[pid] = subprocess.Popen(
-                    argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                    words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
                 )
 
     def _output(self, pid: int) -> Path:

@@ -22,7 +22,8 @@ class Command:
     """`places`: where the program may stand, the first that is there is meant; a bare name is looked up on the PATH.
 
     `words`: what follows it; a word in braces is a value. A tuple of words is left out where its value is None, and
-    repeated for every element where its value is a sequence.
+    repeated for every element where its value is a sequence. A value with a question mark is there, or not, and says
+    nothing itself.
     """
 
     places: tuple[str, ...]
@@ -61,7 +62,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             ("trace-cmd",),
             (
                 *("record", "-q", "-B", "{instance}", "-o", "{output}", "-C", "{clock}", "-b", "{kilobytes}"),
-                *("-M", "{mask}", ("-e", "{events}"), ("-P", "{threads}"), ("-c",), ("{probe}",)),
+                *("-M", "{mask}", ("-e", "{events}"), ("-P", "{threads}"), ("-c", "{children?}"), ("{probe}",)),
             ),
         ),
     }
@@ -94,7 +95,7 @@ def argv(name: str, path: str | None = None, /, **values: Value) -> list[str]:
     words = [found]
     for word in command.words:
         group = word if isinstance(word, tuple) else (word,)
-        wanted = next((w[1:-1] for w in group if w.startswith("{")), None)
+        wanted = next((w.strip("{?}") for w in group if w.startswith("{")), None)
         if wanted is None:
             words += group
             continue
@@ -106,7 +107,7 @@ def argv(name: str, path: str | None = None, /, **values: Value) -> list[str]:
         elif value is not None:
             each = value
         for one in each:
-            words += [_safe(str(one)) if w.startswith("{") else w for w in group]
+            words += [_safe(str(one)) if w.startswith("{") else w for w in group if not w.endswith("?}")]
     if unused:
         raise ValueError(f"{name} has no {', '.join(sorted(unused))}")
     return words

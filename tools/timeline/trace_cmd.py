@@ -6,7 +6,6 @@ import os
 import re
 import resource
 import select
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Collection, Iterator
@@ -14,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from whystall.tools.contract.commands import argv, program
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
@@ -63,13 +63,11 @@ def report(path: Path, cpus: Collection[int] | None = None) -> Iterator[Report]:
 
     It is ended on the way out. Raises `ToolError` BAD_TRACE when trace-cmd is not installed.
     """
-    program = _program()
-    argv = [program, "report", "-t", "-N", "-i", os.path.abspath(path)]
-    if cpus:
-        argv += ["--cpu", ",".join(str(cpu) for cpu in sorted(cpus))]
+    only = ",".join(str(cpu) for cpu in sorted(cpus)) if cpus else None
+    words = argv("trace-cmd.report", _program(), input=os.path.abspath(path), cpus=only)
     with tempfile.TemporaryFile() as told:
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-        with subprocess.Popen(argv, stdin=nothing, stdout=pipe, stderr=told, env=_environment(), bufsize=0) as process:
+        with subprocess.Popen(words, stdin=nothing, stdout=pipe, stderr=told, env=_environment(), bufsize=0) as process:
             _bound(process)
             try:
                 yield Report(process, told)
@@ -79,9 +77,11 @@ def report(path: Path, cpus: Collection[int] | None = None) -> Iterator[Report]:
 
 def clock_of(path: Path) -> str:
     """The clock of the time stamps in `path`, as the kernel calls it; empty when the file does not tell."""
-    argv = [_program(), "dump", "--clock", "-i", os.path.abspath(path)]
+    words = argv("trace-cmd.clock", _program(), input=os.path.abspath(path))
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CLOCK_S, env=_environment())
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CLOCK_S, env=_environment()
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     found = _CLOCK.search(done.stdout[:_TOLD].decode("ascii", "replace"))
@@ -89,14 +89,14 @@ def clock_of(path: Path) -> str:
 
 
 def _program() -> str:
-    program = shutil.which(PROGRAM)
-    if program is None:
+    found = program("trace-cmd.report")
+    if found is None:
         raise ToolError(
             ErrorCode.BAD_TRACE,
             "this is a file of trace-cmd, which is not installed here",
             "install the package trace-cmd, or convert where it is: trace-cmd report -t -N -i FILE > FILE.txt",
         )
-    return program
+    return found
 
 
 def _environment() -> dict[str, str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import glob
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from whystall.tools.collect.ftrace.cpus import mask_of
 from whystall.tools.collect.ftrace.options import Progress, Recorded, RecordOptions
 from whystall.tools.collect.ftrace.session import Session
+from whystall.tools.contract.commands import argv, program
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
@@ -27,14 +27,14 @@ _PROBE_S, _FINISH_S, _TICK_S, _TELL_S = 20, 600, 0.05, 0.5
 
 def unavailable(options: RecordOptions) -> str | None:
     """Why trace-cmd cannot record this here, in a few words; None if it can. It is tried for an instant."""
-    if shutil.which(_PROGRAM) is None:
+    if program("trace-cmd.record") is None:
         return "trace-cmd: not installed"
     if options.rotate_bytes or options.mode == "ring":
         return "trace-cmd: writes one file, all the time"
     with tempfile.TemporaryDirectory(prefix="whystall-") as directory, Session(RecordOptions()) as session:
-        argv = [*_argv(session, RecordOptions(), Path(directory, "probe.dat")), "true"]
+        words = _argv(session, RecordOptions(), Path(directory, "probe.dat"), "true")
         try:
-            done = subprocess.run(argv, capture_output=True, timeout=_PROBE_S, stdin=subprocess.DEVNULL, cwd=directory)
+            done = subprocess.run(words, capture_output=True, timeout=_PROBE_S, stdin=subprocess.DEVNULL, cwd=directory)
         except (OSError, subprocess.TimeoutExpired) as error:
             return clean(f"trace-cmd: {error}", 200)
     if done.returncode == 0:
@@ -52,10 +52,10 @@ def record(
 ) -> Recorded:
     """As `recorder.record`, into a trace-cmd file. `ToolError` (probe_failed) when trace-cmd fails."""
     with Session(options) as session, tempfile.TemporaryFile() as said:
-        argv = _argv(session, options, output)
+        words = _argv(session, options, output)
         try:
             process = subprocess.Popen(
-                argv,
+                words,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -103,15 +103,20 @@ def _failed(why: str) -> ToolError:
     return ToolError(ErrorCode.PROBE_FAILED, f"trace-cmd failed: {why}", "use the engine tracefs")
 
 
-def _argv(session: Session, options: RecordOptions, output: Path) -> list[str]:
-    """The frozen command line; every word of it is a number, a name we checked, or our own."""
-    argv = [_PROGRAM, "record", "-q", "-B", session.instance_name, "-o", os.path.abspath(output), "-C", options.clock]
-    argv += ["-b", str(session.buffer_kb), "-M", mask_of(session.cpus).replace(",", "")]
-    for event in session.events:
-        argv += ["-e", event.replace("/", ":")]
-    for thread in session.threads:
-        argv += ["-P", str(thread)]
-    return [*argv, "-c"] if session.threads else argv
+def _argv(session: Session, options: RecordOptions, output: Path, probe: str | None = None) -> list[str]:
+    """The command line; `probe`: a program to record the run of."""
+    return argv(
+        "trace-cmd.record",
+        instance=session.instance_name,
+        output=os.path.abspath(output),
+        clock=options.clock,
+        kilobytes=session.buffer_kb,
+        mask=mask_of(session.cpus).replace(",", ""),
+        events=[event.replace("/", ":") for event in session.events],
+        threads=[*session.threads],
+        children=True if session.threads else None,
+        probe=probe,
+    )
 
 
 def _wait(
