@@ -20,8 +20,9 @@ from whystall.bpf.session import MAX_TARGETS, Session, SessionConfig
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
 from whystall.tools.collect.ebpf_interrupts import InterruptLook, run_queue_capture
-from whystall.tools.collect.ebpf_page_cache import cause_page_events, page_capture, whole_paths
+from whystall.tools.collect.ebpf_page_cache import cause_page_events, page_capture
 from whystall.tools.collect.ebpf_samples import DEFAULT_NS, Processes, SampleCalls, Ticking, sample_capture
+from whystall.tools.collect.mounted import Table, tables, whole_paths
 from whystall.tools.collect.proc_maps import mapped_file
 from whystall.tools.collect.py_spy import Beside, PySpy, installed
 from whystall.tools.collect.python_merge import label
@@ -68,6 +69,7 @@ class EbpfEngine:
         self._processes = Processes()
         self._ticking: Ticking | None = None
         self._spy: PySpy | None = None
+        self._mounts: list[Table] = []
         self._interrupts: InterruptLook | None = None
 
     def unavailable(self) -> str | None:
@@ -89,6 +91,7 @@ class EbpfEngine:
                 "observe the whole host, or a smaller cgroup",
             )
         self._wanted = {name: dict(options) for name, options in wanted.items()}
+        self._mounts = tables(target.pids)
         calls, switches, block, samples = (
             self._wanted.get(name) for name in ("syscalls", "switches", "block", "samples")
         )
@@ -190,7 +193,7 @@ class EbpfEngine:
 
     def _captures(self, seen: Seen, beside: list[Beside]) -> dict[str, Capture]:
         own = os.getpid()
-        seen = seen._replace(files=whole_paths(seen.files))
+        seen = seen._replace(files=whole_paths(seen.files, self._mounts))
         calls = SampleCalls(seen, self._processes)
         files = Files(seen, mapped_file)
         stacks = Stacks(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 
 import polars as pl
 
 from whystall.bpf import layout
 from whystall.bpf.capture import Capture as Seen
-from whystall.bpf.capture import File, FileKey
+from whystall.bpf.capture import FileKey
 from whystall.bpf.capture_pages import Pages
 from whystall.bpf.session import Session
 from whystall.tools.collect.ebpf_decode import Files
 from whystall.tools.collect.tables import PAGE_CACHE
 from whystall.tools.contract.text import clean
-from whystall.tools.node.mounts import Mount, mountinfo
 from whystall.tools.recording.collector import Capture
 
 
@@ -104,23 +102,3 @@ def cause_page_events(session: Session) -> None:
             os.pread(file.fileno(), 1, 0)
         if any(session.counters()["self_added"]):
             return
-
-
-def whole_paths(files: Mapping[FileKey, File], mounts: bytes | None = None) -> dict[FileKey, File]:
-    """`files` with the paths that the kernel side knows only within their file system completed by where that is
-    mounted, as far as it is mounted whole; `mounts`: of /proc/self/mountinfo.
-    """
-    if not any(file.flags & layout.FILE_NO_MOUNT for file in files.values()):
-        return dict(files)
-    points: dict[str, Mount] = {}
-    for mount in mountinfo(Path("/proc/self/mountinfo").read_bytes() if mounts is None else mounts):
-        if mount.root == b"/":
-            points.setdefault(mount.dev, mount)
-    found = {}
-    for key, file in files.items():
-        point = points.get(f"{key.dev >> 20}:{key.dev & 0xFFFFF}")
-        if file.flags & layout.FILE_NO_MOUNT and not file.flags & layout.FILE_TRUNCATED and point is not None:
-            path = point.point.rstrip(b"/") + file.path
-            file = file._replace(path=path, flags=file.flags & ~layout.FILE_NO_MOUNT)
-        found[key] = file
-    return found

@@ -68,7 +68,16 @@ def _mounts(table: Path, prefix: bytes) -> list[Mount]:
     except OSError:
         return []
     groups = [m._replace(point=prefix + m.point) for m in mounts if m.fstype in ("cgroup", "cgroup2")]
-    return [mount for mount in groups if not prefix or os.access(mount.point, os.R_OK | os.X_OK)]
+    return [mount for mount in groups if not prefix or _opens(mount.point)]
+
+
+def _opens(directory: bytes) -> bool:
+    """Whether its entries may be listed. (access(2) would ask for our real user, without its capabilities.)"""
+    try:
+        os.scandir(directory).close()
+        return True
+    except OSError:
+        return False
 
 
 def _controllers(mount: Mount) -> tuple[str, ...]:

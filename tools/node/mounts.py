@@ -9,6 +9,7 @@ from whystall.tools.contract.text import clean
 
 REMOTE = ("nfs", "cifs", "smb", "fuse", "lustre", "ceph", "9p", "afs", "gpfs", "beegfs", "ocfs2", "gfs2", "virtiofs")
 """File systems where a look at a file may wait for a server that does not answer."""
+_OPTION = 1 << 16  # of an overlay: the directories of all its layers
 
 
 class Mount(NamedTuple):
@@ -30,7 +31,7 @@ def mountinfo(raw: bytes) -> list[Mount]:
         words, tail = left.split(b" "), right.split(b" ")
         if not dash or len(words) < 6 or len(tail) < 3:
             continue
-        options = frozenset(clean(o) for o in tail[2].split(b","))
+        options = frozenset(clean(o, _OPTION) for o in tail[2].split(b","))
         mounts.append(
             Mount(int(words[0]), clean(words[2]), _unescape(words[3]), _unescape(words[4]), clean(tail[0]), options)
         )

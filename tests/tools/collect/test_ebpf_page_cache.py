@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from whystall.bpf import layout
 from whystall.bpf.capture import Capture, File, FileKey, Thread
 from whystall.bpf.capture_pages import PageFile, Pages, PageUse, SizeSlot, Stall
 from whystall.bpf.python_code import PythonSeen
 from whystall.bpf.samples import SampleLog
 from whystall.tools.collect.ebpf_decode import Files
-from whystall.tools.collect.ebpf_page_cache import page_capture, page_tables, whole_paths
+from whystall.tools.collect.ebpf_page_cache import page_capture, page_tables
 from whystall.tools.collect.tables import PAGE_CACHE
 
 DISK = 8 << 20 | 1
@@ -106,34 +103,3 @@ def test_what_is_absent_is_told_and_life_is_a_page_of_our_own() -> None:
         made = page_capture(seen, whole, Files(whole, lambda pid, address: None), str, 3)
         assert (made.proven, made.lost, made.seen) == (proven, 3, 5)
         assert made.not_seen == [("event_absent", "lock:contention_begin")]
-
-
-MOUNTS = b"""20 1 8:1 / /mnt/my\\040disk rw - ext4 /dev/sda1 rw
-21 1 8:1 /sub /other rw - ext4 /dev/sda1 rw
-22 1 8:2 /sub /bound rw - ext4 /dev/sda2 rw
-"""
-
-
-@pytest.mark.parametrize(
-    ("dev", "flags", "path", "left"),
-    [
-        (DISK, layout.FILE_NO_MOUNT, b"/mnt/my disk/data/set.bin", 0),
-        (DISK, layout.FILE_NO_MOUNT | layout.FILE_UNLINKED, b"/mnt/my disk/data/set.bin", layout.FILE_UNLINKED),
-        (8 << 20 | 2, layout.FILE_NO_MOUNT, b"/data/set.bin", layout.FILE_NO_MOUNT),
-        (
-            DISK,
-            layout.FILE_NO_MOUNT | layout.FILE_TRUNCATED,
-            b"/data/set.bin",
-            layout.FILE_NO_MOUNT | layout.FILE_TRUNCATED,
-        ),
-        (DISK, 0, b"/data/set.bin", 0),
-    ],
-)
-def test_a_path_within_a_file_system_is_completed_where_that_is_mounted_whole(
-    dev: int, flags: int, path: bytes, left: int
-) -> None:
-    key = FileKey(dev, 1, 1)
-    beside = FileKey(DISK, 2, 2)
-    found = whole_paths({key: file(key, flags=flags), beside: file(beside)}, MOUNTS)
-    assert (found[key].path, found[key].flags) == (path, left)
-    assert found[beside] == file(beside)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.node.vantage import in_sidecar, node_path
 
 USUAL = Path("/sys/kernel/tracing")
 OLDER = Path("/sys/kernel/debug/tracing")
@@ -63,7 +64,8 @@ def find() -> Tracefs:
     Raises `ToolError`: no_tracefs when they are not mounted and cannot be, no_privilege when we may not read them.
     """
     mounted = _mounted()
-    for root in (*mounted, OLDER):  # looking at OLDER makes debugfs mount it, where there is debugfs
+    # looking at OLDER makes debugfs mount it, where there is debugfs; a sidecar has the node's
+    for root in (*mounted, OLDER, *((node_path(USUAL), node_path(OLDER)) if in_sidecar() else ())):
         if os.path.exists(root / "trace_clock"):
             return Tracefs(root)
     if mounted:

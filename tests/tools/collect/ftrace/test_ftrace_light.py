@@ -27,6 +27,7 @@ def test_the_front_door_pulls_in_nothing_heavy() -> None:
         "whystall.tools",
         "whystall.tools.collect",
         "whystall.tools.contract",
+        "whystall.tools.node",
         "whystall.tools.timeline",
     }
     for name in ours:

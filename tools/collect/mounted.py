@@ -1,0 +1,105 @@
+"""Full paths of files that the kernel side knows within their file system only, as the observed processes see them.
+
+A container's table of mounts may show a part of a file system (a bind mount of a volume's directory), and its root is
+an overlay: the pages of what it maps belong to files of the layers below, which lie on a file system of the node.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from whystall.bpf import layout
+from whystall.bpf.capture import File, FileKey
+from whystall.tools.node.mounts import Mount, below, mountinfo
+from whystall.tools.node.vantage import in_sidecar
+
+_MOST = 64
+"""Mount namespaces that are looked at."""
+Table = Sequence[Mount]
+
+
+def tables(pids: Iterable[int], proc: Path = Path("/proc")) -> list[Table]:
+    """The tables of mounts of `pids`, each mount namespace once, and that of the node last."""
+    found: dict[str, Table] = {}
+    for pid in [*pids, "1" if in_sidecar(proc) else "self"]:
+        try:
+            namespace = os.readlink(proc / str(pid) / "ns/mnt")
+            if namespace not in found and len(found) < _MOST:
+                found[namespace] = mountinfo((proc / str(pid) / "mountinfo").read_bytes())
+        except OSError:
+            if pid == "self":  # whatever /proc hides
+                found[""] = _own(proc)
+    return list(found.values())
+
+
+def whole_paths(files: Mapping[FileKey, File], known: Sequence[Table]) -> dict[FileKey, File]:
+    """`files` with the paths that are known within their file system only as the first of `known` tables has them, the
+    last of which is the node's; as they are where none does.
+    """
+    found = {}
+    for key, file in files.items():
+        if file.flags & layout.FILE_NO_MOUNT and not file.flags & layout.FILE_TRUNCATED:
+            dev = f"{key.dev >> 20}:{key.dev & 0xFFFFF}"
+            path = seen_as(dev, file.path, known)
+            if path is not None:
+                file = file._replace(path=path, flags=file.flags & ~layout.FILE_NO_MOUNT)
+        found[key] = file
+    return found
+
+
+def seen_as(dev: str, path: bytes, known: Sequence[Table]) -> bytes | None:
+    """What the file `path` of the file system `dev` is called by the first table that shows it; None: by none."""
+    if not known:
+        return None
+    node = _shown(dev, path, known[-1], most=True)
+    for table in known[:-1]:
+        name = _shown(dev, path, table)
+        if name is None and node is not None:
+            name = _layered(node, table)
+        if name is not None:
+            return name
+    return node
+
+
+def _shown(dev: str, path: bytes, table: Table, *, most: bool = False) -> bytes | None:
+    """By the mount that shows the least of the file system around it, the volume's own; `most`: by the first that shows
+    the most of it, as whoever manages the node knows it.
+    """
+    fitting = [(m, rest) for m in table if m.dev == dev and (rest := below(path, m.root)) is not None]
+    if not fitting:
+        return None
+    mount, rest = (min if most else max)(fitting, key=lambda one: len(one[0].root))
+    return mount.point.rstrip(b"/") + rest
+
+
+def _layered(path: bytes, table: Table) -> bytes | None:
+    """Of the file that the node calls `path`, through an overlay that has its directory for a layer."""
+    for mount in table:
+        if mount.fstype != "overlay":
+            continue
+        for layer in _layers(mount):
+            rest = below(path, os.fsencode(layer)) if layer.startswith("/") else None
+            if rest is not None and layer != "/":
+                return mount.point.rstrip(b"/") + rest
+    return None
+
+
+def _layers(mount: Mount) -> list[str]:
+    """Directories of the layers; ``lowerdir+`` and ``datadir+`` hold one each (Linux 6.8)."""
+    found = []
+    for option in mount.super_options:
+        name, _, value = option.partition("=")
+        if name in ("upperdir", "lowerdir+", "datadir+"):
+            found.append(value)
+        elif name == "lowerdir":
+            found += value.split(":")
+    return found
+
+
+def _own(proc: Path) -> Table:
+    try:
+        return mountinfo((proc / "self/mountinfo").read_bytes())
+    except OSError:
+        return []
