@@ -35,7 +35,7 @@ class View:
     def lines(self, absolute: str) -> list[str]:
         """The lines of a file, each inert; none where it cannot be read."""
         raw = self.read_bytes(absolute) or b""
-        return [clean(line, 4096) for line in raw.split(b"\n") if line]
+        return [clean(line.replace(b"\t", b" "), 4096) for line in raw.split(b"\n") if line]
 
     def read_bytes(self, absolute: str) -> bytes | None:
         """The first MiB of the file; None where it cannot be read."""
