@@ -89,7 +89,9 @@ def _place(tree: Path, root: Path) -> Path:
 
 def _wrong(tree: Path, root: Path, release: str) -> str | None:
     place = _place(tree, root)
-    if not (place / "include").is_dir():
+    # a packager may split the tree: what is generated in `build`, the rest in `source` beside it
+    beside = _place(tree.with_name("source"), root)
+    if not any((part / "include/linux/kconfig.h").is_file() for part in (place, beside)):
         return f"{clean_path(str(tree))} holds no headers"
     text = _read(place / "include/generated/utsrelease.h")
     told = _RELEASE.search(text) if text else None

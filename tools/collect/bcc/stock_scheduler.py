@@ -193,11 +193,11 @@ class Runqlat(StockWay):
             totals = pl.DataFrame(
                 [(UNTOLD, UNTOLD, "", told, UNTOLD, UNTOLD)] if told else [], RUN_QUEUE["totals"], orient="row"
             )
-            expected, lost = self._slices, 0
+            expected, lost, kept = self._slices, 0, self._slices > 0
         else:
             account = self._threads.finish()
             totals, lost = account.tables["totals"], account.lost
-            expected = account.seen
+            expected, kept = account.seen, account.proven
         return Capture(
             tables={
                 "latency": pl.DataFrame(
@@ -211,7 +211,7 @@ class Runqlat(StockWay):
             seen=told,
             kept=0,
             lost=lost,
-            proven=told >= AGREE * expected - FEW and (told > 0 or expected == 0),
+            proven=kept and told >= AGREE * expected - FEW and (told > 0 or expected == 0),
             not_seen=[
                 ("stock_runqlat", "" if self._pid is not None else "host"),
                 *odd(self._seconds.odd),
@@ -220,9 +220,18 @@ class Runqlat(StockWay):
 
 
 def _slices() -> int:
-    """How often anybody was put on a CPU: the ninth number of each CPU (Documentation/scheduler/sched-stats.rst)."""
+    """How often anybody was put on a CPU, or at least how often; 0 where the kernel does not say.
+
+    The ninth number of each CPU (Documentation/scheduler/sched-stats.rst), where that is kept. Else half of all
+    switches: one to the idle task comes after one to another.
+    """
     try:
         lines = Path("/proc/schedstat").read_text().splitlines()
         return sum(int(line.split()[9]) for line in lines if line.startswith("cpu"))
     except (OSError, ValueError, IndexError):
+        pass
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+        return next(int(line.split()[1]) // 2 for line in lines if line.startswith("ctxt "))
+    except (OSError, ValueError, IndexError, StopIteration):
         return 0
