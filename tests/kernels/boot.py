@@ -1,7 +1,7 @@
 """One command in a virtual machine with a stock kernel, over this machine's root file system.
 
-virtme-ng puts QEMU's emulation (no KVM: hosts of CI have none, or a broken one) under a kernel whose root is this machine's
-by 9p, read-only beneath an overlay in the guest's memory: whatever the guest writes is gone with it, but for one folder.
+virtme-ng puts QEMU's emulation (no KVM: hosts of CI have none, or a broken one) under a kernel whose root is this
+machine's, read-only beneath an overlay in the guest's memory: what the guest writes is gone with it, but for one folder.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernels.stock import Kernel
+from kernels.image import TREE, make
+from kernels.stock import Kernel, Unavailable, found
 
 CPUS = 2
 MEMORY = "3G"
 TAIL = 60
-TREE = Path(__file__).parents[2]
-WRITABLE = ("/etc", "/home", "/lib", "/opt", "/root", "/srv", "/tmp", "/usr", "/var")
-"""What else a command in the guest may write to; it stays in the guest's memory."""
 
 
 @dataclass(frozen=True)
@@ -47,36 +46,43 @@ class Booted:
 
 
 def boot(
-    kernel: Kernel, command: str, shared: Path, limit_s: float, show: Callable[[bytes], object] | None = None
+    kernel: Kernel,
+    command: str,
+    shared: Path,
+    limit_s: float,
+    *,
+    image: Path | None = None,
+    show: Callable[[bytes], object] | None = None,
 ) -> Booted:
-    """Run a shell command as root under a kernel; `shared` is the folder that the guest may write to, at the same path.
+    """Run a shell command as root under a kernel, in this tree.
 
-    Files of the harness in `shared`: command.sh, code, console.log. At the limit, or if this process dies, the guest is
-    killed, and nothing of it remains.
+    At the limit, or if this process dies, the guest is killed, and nothing of it remains but `shared`.
+
+    Args:
+        shared: the folder that the guest may write to, at the same path. Of the harness there: command.sh, code,
+            booted (seconds until the command began), console.log, and tree.img if no image was given.
+        image: what `image.make` made.
+        show: is given what the command prints, as it comes.
+
+    Raises:
+        Unavailable: virtme-ng, QEMU or busybox is missing.
     """
     shared.mkdir(parents=True, exist_ok=True)
-    (shared / "code").unlink(missing_ok=True)
-    script = shared / "command.sh"
-    script.write_text(_PREAMBLE.format(sources=shlex.quote(str(kernel.root / "usr/src"))) + command + "\n")
-    inside = f"bash {shlex.quote(str(script))}; echo $? > {shlex.quote(str(shared / 'code'))}; sync"
-    runner = Path(sys.executable).parent / "virtme-run"
-    argv = [
-        *_contained(),
-        str(runner if runner.exists() else "virtme-run"),
-        *("--kimg", str(kernel.image), "--disable-kvm", "--disable-microvm", "--force-9p", "--show-boot-console"),
-        *("--cpus", str(CPUS), "--memory", MEMORY, "--user", "root", "--mods", "auto", "--cwd", str(TREE)),
-        *(f"--overlay-rwdir={place}" for place in (*WRITABLE, str(TREE))),
-        *(f"--rwdir={shared}", "--script-sh", inside),
-    ]
+    for left in ("code", "booted"):
+        (shared / left).unlink(missing_ok=True)
+    if image is None:
+        image = shared / "tree.img"
+        make(image)
+    (shared / "command.sh").write_text(f"cd {shlex.quote(str(TREE))}\n{command}\n")
     started = time.monotonic()
     # Pipes: QEMU opens what it inherits once per channel, and in a plain file these would write over each other.
     guest = subprocess.Popen(
-        argv,
+        [*_contained(), *_machine(kernel, shared, image)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        env={**os.environ, "TMPDIR": str(shared), "PATH": f"{runner.parent}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"},
+        env={**os.environ, "TMPDIR": str(shared), "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"},
     )
     console = shared / "console.log"
     try:
@@ -84,15 +90,37 @@ def boot(
             timed_out = not _copy(guest, started + limit_s, log.write, show or log.write)
     finally:
         _end(guest)
+        if image.parent == shared:
+            image.unlink(missing_ok=True)
     said = (shared / "code").read_text().strip() if (shared / "code").exists() else ""
     return Booted(int(said) if said.isdigit() else None, timed_out, time.monotonic() - started, console)
 
 
-_PREAMBLE = """\
-mount --bind {sources} /usr/src
-export HOME=/tmp/home WHYSTALL_HOME=/tmp/whystall TERM=dumb
-mkdir -p $HOME
-"""
+def _machine(kernel: Kernel, shared: Path, image: Path) -> list[str]:
+    """virtme-run makes the initramfs and the devices; our own `init` takes over from there (a second -append wins)."""
+    virtme, busybox = Path(sys.prefix, "bin", "virtme-run"), found("busybox")
+    for program, package in ((virtme.exists(), "virtme-ng of PyPI"), (busybox, "busybox-static")):
+        if not program:
+            raise Unavailable(f"guests cannot be booted: no {package}")
+    if found("qemu-system-x86_64") is None:
+        raise Unavailable("guests cannot be booted: no qemu-system-x86_64 (package qemu-system-x86)")
+    options = (
+        "console=ttyS0 earlyprintk=serial,ttyS0,115200 panic=-1 loglevel=4",
+        "oops=panic",
+        # Both halve the time under emulation: mitigations switch page tables, and the HPET is a device of QEMU's.
+        "mitigations=off tsc=reliable",
+        f"whystall.kernel={kernel.root} whystall.shared={shared}",
+        f"init={busybox} -- sh {TREE / 'tests/kernels/init.sh'} {busybox} {found('modprobe')}",
+    )
+    folder = "local,security_model=none,multidevs=remap"
+    return [
+        *(str(virtme), "--kimg", str(kernel.image), "--mods", "auto", "--disable-kvm", "--disable-microvm"),
+        *("--force-9p", "--show-boot-console", "--user", "root", "--cpus", str(CPUS), "--memory", MEMORY),
+        *("--script-sh", "true", "--qemu-opts"),
+        *("-fsdev", f"{folder},id=host,path=/,readonly=on", "-device", "virtio-9p-pci,fsdev=host,mount_tag=whystall.host"),
+        *("-fsdev", f"{folder},id=shared,path={shared}", "-device", "virtio-9p-pci,fsdev=shared,mount_tag=whystall.shared"),
+        *("-drive", f"file={image},format=raw,if=virtio,readonly=on", "-append", " ".join(options)),
+    ]
 
 
 def _contained() -> list[str]:
@@ -138,13 +166,19 @@ def _end(guest: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    import tempfile
-
     from kernels.stock import fetch
 
-    name, limit, words = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
-    with tempfile.TemporaryDirectory(prefix="whystall-guest-") as folder:
-        done = boot(fetch(name), " ".join(words), Path(folder), limit, lambda data: os.write(1, data))
-        if not done.fine:
-            print(done.tail(), file=sys.stderr)
-        print(done, file=sys.stderr)
+    try:
+        with tempfile.TemporaryDirectory(prefix="whystall-guest-") as folder:
+            done = boot(
+                fetch(sys.argv[1]),
+                " ".join(sys.argv[3:]),
+                Path(folder),
+                float(sys.argv[2]),
+                show=lambda data: os.write(1, data),
+            )
+            if done.timed_out or done.code is None:
+                print(done.tail(), file=sys.stderr)
+            sys.exit(124 if done.timed_out else 125 if done.code is None else done.code)
+    except Unavailable as error:
+        sys.exit(f"whystall: {error}")

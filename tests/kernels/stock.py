@@ -73,7 +73,7 @@ def fetch(name: str) -> Kernel:
     place = CACHE / name
     if (place / "complete").exists():
         return Kernel(name, place)
-    missing = [program for program in NEEDED if program != "apt-helper" and _found(program) is None]
+    missing = [program for program in NEEDED if program != "apt-helper" and found(program) is None]
     if missing:
         raise Unavailable(f"kernel {name} cannot be fetched: no {', '.join(missing)} (Debian's apt, dpkg and kmod)")
     if not KEYRING.exists():
@@ -93,7 +93,7 @@ def fetch(name: str) -> Kernel:
     shutil.rmtree(unpacking, ignore_errors=True)
     for package in sorted((state / "debs").glob("*.deb")):
         _run(("dpkg-deb", "-x", str(package), str(unpacking)))
-    _run((_found("depmod") or "depmod", "-b", str(unpacking), f"{release}-amd64"))
+    _run((found("depmod") or "depmod", "-b", str(unpacking), f"{release}-amd64"))
     (unpacking / "complete").touch()
     shutil.rmtree(place, ignore_errors=True)
     unpacking.rename(place)
@@ -147,7 +147,7 @@ def _run(command: Sequence[str], cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def _found(program: str) -> str | None:
+def found(program: str) -> str | None:
     return shutil.which(program, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin")
 
 
