@@ -93,7 +93,7 @@ def _code(data: bytes) -> str:
 
 class _Programs:
     def __init__(self, plan: dict[str, Any]) -> None:
-        from bcc import BPF  # type: ignore[import-not-found]
+        from bcc import BPF
 
         self._plan = plan
         self._attached: list[str] = []

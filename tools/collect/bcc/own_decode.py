@@ -58,7 +58,7 @@ def seen(
         python=PythonSeen(),
         pages=None,
         interrupts=capture_interrupts.decode(
-            *(rows.get(name, []) for name in ("irq_totals", "irq_slots", "irq_names")), []
+            rows.get("irq_totals", []), rows.get("irq_slots", []), rows.get("irq_names", []), []
         ),
         run_queue=capture_run_queue.decode(rows.get("queue_totals", []), rows.get("queue_slots", [])),
         lost=losses,
@@ -97,8 +97,10 @@ def _whole(record: bytes) -> bytes:
 
 
 def _counters(rows: list[tuple[bytes, bytes]]) -> dict[str, list[int]]:
-    words = memoryview(rows[0][1] if rows else b"").cast("Q")
-    width = len(lay.COUNTERS)
+    raw, width = rows[0][1] if rows else b"", len(lay.COUNTERS)
+    if not raw or len(raw) % (8 * width):
+        raise ValueError(f"counters of {len(raw)} bytes")
+    words = memoryview(raw).cast("Q")
     return {name: [words[i] for i in range(at, len(words), width)] for at, name in enumerate(lay.COUNTERS)}
 
 

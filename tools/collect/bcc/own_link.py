@@ -71,6 +71,8 @@ class OwnLink:
 
     def say(self, what: dict[str, Any]) -> None:
         """Pass on a command; `ToolError` where the child is gone."""
+        if self._in.closed:
+            raise failed("is not there any more")
         data = memoryview(json.dumps(what).encode() + b"\n")
         try:
             while data:

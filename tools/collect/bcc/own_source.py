@@ -107,7 +107,7 @@ def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, A
     calls, switches = "syscalls" in wanted, "switches" in wanted
     queue, block, interrupts = ("run_queue" in wanted, "block" in wanted, "interrupts" in wanted)
     threads = calls or switches or queue
-    settings = {
+    settings: dict[str, int | str] = {
         "CALL_MIN_NS": f"{wanted.get('syscalls', {}).get('min_ns', 10_000_000)}ULL",
         "SWITCH_MIN_NS": f"{wanted.get('switches', {}).get('min_ns', 1_000_000)}ULL",
         "BLOCK_MIN_NS": f"{wanted.get('block', {}).get('min_ns', 50_000_000)}ULL",

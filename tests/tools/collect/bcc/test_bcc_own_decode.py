@@ -1,0 +1,184 @@
+"""What the child of our own BCC programs said, decoded; and what was still going on at the window's ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as ct
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whystall.bpf import layout as lay
+from whystall.bpf import syscalls
+from whystall.tools.collect.bcc import own_decode, own_open
+from whystall.tools.collect.bcc.own_source import OwnState
+from whystall.tools.recording.target import Target
+
+NUMBER = {name: nr for nr, name in syscalls.names().items()}
+SECOND = 1_000_000_000
+BEGIN, END = 100 * SECOND, 110 * SECOND
+
+
+def counters(**told: int) -> list[tuple[bytes, bytes]]:
+    """The map of counters on two CPUs, all of it counted on the second."""
+    words = [0] * len(lay.COUNTERS) + [told.get(name, 0) for name in lay.COUNTERS]
+    return [(bytes(4), struct.pack(f"<{len(words)}Q", *words))]
+
+
+def segment(**members: int) -> bytes:
+    return bytes(lay.SegmentRecord(type=lay.RECORD_SEGMENT, comm=b"trainer", **members))
+
+
+def test_records_are_those_of_the_other_engine() -> None:
+    raw = segment(start=BEGIN, end=END, tgid=7, tid=8, nr=NUMBER["fsync"], off_class=0, kstack=3)
+    padded = raw + bytes(4)  # the perf buffer aligns what it holds
+    seen = own_decode.seen({"counters": counters()}, [raw, padded], BEGIN, END, ["sched_switch"], {})
+    assert [(s.tgid, s.tid, s.comm, s.off_class, s.kstack) for s in seen.segments] == [(7, 8, b"trainer", "D", 3)] * 2
+    assert seen.hooks == ("sched_switch",)
+
+
+def test_losses_are_told_by_reason() -> None:
+    rows = {"counters": counters(call_totals_full=3, self_calls=5)}
+    seen = own_decode.seen(rows, [], BEGIN, END, [], {"ring_full": 2, "reader_full": 0})
+    assert {name: sum(counts) for name, counts in seen.lost.items()} == {"call_totals_full": 3, "ring_full": 2}
+    assert seen.seen["self_calls"] == 5
+    assert seen.seen["calls"] == 3  # those that found no room were calls, too
+
+
+@pytest.mark.parametrize("record", [b"", b"\0", b"\x63" * 40, segment()[:-9], segment() + bytes(8), bytes([6]) * 300])
+def test_another_shape_is_refused(record: bytes) -> None:
+    with pytest.raises(ValueError, match="a record of"):
+        own_decode.seen({"counters": counters()}, [record], BEGIN, END, [], {})
+
+
+@given(st.dictionaries(st.sampled_from(["counters", "states", "stacks", "off_totals", "irq_totals", "requests"]),
+                       st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=96)), max_size=3)),
+       st.lists(st.binary(max_size=200), max_size=3))  # fmt: skip
+@settings(max_examples=150, derandomize=True, deadline=None)
+def test_nonsense_is_refused_and_nothing_else(rows: dict[str, list[tuple[bytes, bytes]]], raw: list[bytes]) -> None:
+    with contextlib.suppress(ValueError, struct.error):
+        own_decode.seen(rows, raw, BEGIN, END, [], {})
+
+
+def test_a_stack_says_by_its_addresses_whose_it_is() -> None:
+    kernel, user = 0xFFFFFFFF81000000, 0x7F0000001000
+    rows = [
+        (struct.pack("<I", 4), struct.pack("<4Q", kernel, kernel + 8, 0, 0)),
+        (struct.pack("<I", 9), struct.pack("<4Q", user, user + 8, user + 16, user + 24)),
+        (struct.pack("<I", 11), bytes(32)),
+    ]
+    found = own_decode.stacks(rows)
+    assert found[5] == (lay.STACK_KERNEL, (kernel, kernel + 8))
+    assert found[10 | own_decode.USER_STACK].kind == lay.STACK_USER
+    assert len(found) == 2
+
+
+def state(**members: int) -> tuple[bytes, bytes]:
+    made = OwnState(tgid=7, tid=8, off_nr=-1, call_nr=-1, **members)
+    return (8).to_bytes(4, "little"), bytes(made)
+
+
+def still_open(
+    row: tuple[bytes, bytes], runs: int, call: str, *, everybody: bool = False, call_min_ns: int | None = 0
+) -> own_open.Open:
+    wanted = own_open.Wanted(call_min_ns, 0, everybody)
+    return own_open.still_open([row], {8: (runs, call)}, BEGIN, END, wanted, lambda tid: b"trainer")
+
+
+def test_who_had_no_cpu_since_is_where_it_was() -> None:
+    number = NUMBER["fsync"]
+    row = state(off_start=BEGIN + SECOND, off_runs=41, call_start=BEGIN + SECOND // 2)
+    OwnState.from_buffer_copy(row[1])
+    made = OwnState.from_buffer_copy(row[1])
+    made.off_nr = made.call_nr = number
+    found = still_open((row[0], bytes(made)), 41, f"{number} 0x3 0x0 0x0 0x0 0x0 0x0 0x7ffe 0x7f00")
+    (one,) = found.segments
+    assert (one.start, one.end, one.off_class, one.nr, one.tid) == (BEGIN + SECOND, END, "D", number, 8)
+    assert one.flags & lay.OPEN
+    assert not one.flags & lay.SEEDED
+    (call,) = found.calls
+    assert (call.start, call.end, call.nr, call.fd, call.d_ns) == (BEGIN + SECOND // 2, END, number, 3, 9 * SECOND)
+    assert call.cpu_ns == SECOND // 2
+    assert [(t.count, t.wall_ns) for t in found.call_totals] == [(1, call.end - call.start)]
+    assert [t.total_ns for t in found.off_totals] == [9 * SECOND]
+
+
+def test_who_ran_since_is_not_told() -> None:
+    found = still_open(state(off_start=BEGIN, off_runs=41), 42, "running")
+    assert found == own_open.Open([], [], [], [], {}, {})
+
+
+def test_a_call_that_is_over_is_not_told() -> None:
+    made = OwnState(tgid=7, tid=8, off_start=BEGIN, off_runs=1, call_start=BEGIN, call_nr=NUMBER["read"], off_nr=-1)
+    found = still_open((bytes(4), bytes(made)), 1, f"{NUMBER['write']} 0x1 0x0 0x0 0x0 0x0 0x0 0x0 0x0")
+    assert len(found.segments) == 1
+    assert found.calls == []
+
+
+def test_who_was_blocked_before_the_window_is_cut_to_it() -> None:
+    found = still_open(state(off_start=1, off_runs=1, off_class=1), 1, "-1 0x0 0x0")
+    (one,) = found.segments
+    assert (one.start, one.end, one.off_class) == (BEGIN, END, "S")
+    assert one.flags & lay.SEEDED
+
+
+def test_awake_without_a_cpu_is_waiting_for_one() -> None:
+    woken = state(off_start=BEGIN, off_runs=1, off_class=1, wake=END - SECOND)
+    preempted = state(off_start=BEGIN, off_runs=1, off_class=2)
+    assert still_open(woken, 1, "").segments[0].runnable_ns == SECOND
+    assert still_open(preempted, 1, "").segments[0].runnable_ns == END - BEGIN
+
+
+def test_on_a_whole_host_only_calls_on_storage_are_told(tmp_path: Path) -> None:
+    number = NUMBER["read"]
+    read, write = os.pipe()
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    try:
+        for descriptor, told in ((read, 0), (file, 1)):
+            made = OwnState(tgid=os.getpid(), tid=8, off_start=BEGIN, off_runs=1, call_start=BEGIN, call_nr=number)
+            call = f"{number} {descriptor:#x} 0x0 0x10 0x0 0x0 0x0 0x0 0x0"
+            found = still_open((bytes(4), bytes(made)), 1, call, everybody=True)
+            assert len(found.calls) == told
+        ((path, size),) = [(f.path, f.size) for f in found.files.values()]
+        assert (path, size) == (os.fsencode(tmp_path / "file"), 0)
+    finally:
+        for descriptor in (read, write, file):
+            os.close(descriptor)
+
+
+@pytest.fixture
+def waiting() -> Iterator[int]:
+    """A thread of ours that reads from a pipe nobody writes to."""
+    read, write = os.pipe()
+    thread = threading.Thread(target=os.read, args=(read, 1))
+    thread.start()
+    try:
+        yield thread.native_id or 0
+    finally:
+        os.write(write, b"x")
+        thread.join()
+        os.close(read)
+        os.close(write)
+
+
+def test_a_blocked_thread_becomes_a_state_as_if_it_had_been_seen(waiting: int) -> None:
+    target = Target(everything=False, pid=os.getpid(), pids=[os.getpid()])
+    seeds: list[own_open.Seed] = []
+    while not any(seed.tid == waiting for seed in seeds):  # it has yet to arrive there
+        seeds, whole = own_open.seeds(target)
+        assert whole
+    (seed,) = [seed for seed in seeds if seed.tid == waiting]
+    ((key, value),) = own_open.state_rows([seed], everybody=False)
+    made = OwnState.from_buffer_copy(value)
+    assert int.from_bytes(key, "little") == waiting
+    assert (made.tgid, made.tid, lay.OFF_CLASSES[made.off_class]) == (os.getpid(), waiting, "S")
+    assert 0 < made.off_start < BEGIN
+    assert len(value) == ct.sizeof(OwnState)
+    if seed.call is not None:  # a hardened host tells no calls
+        assert (made.off_nr, made.call_start) == (NUMBER["read"], 1)
