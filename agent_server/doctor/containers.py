@@ -59,7 +59,7 @@ def container(view: View) -> Check:
     if not here.own - {"cgroup"}:
         return view.ok("container", found)
     if "pid" in here.own:
-        return view.limited("container", found, view.say("container.pid_means"), _share_pids(view, here))
+        return view.limited("container", found, view.say("container.pid_means"), share_pids(view, here))
     return view.limited("container", found, view.say("container.user_means"), leave_user_namespace(view, here))
 
 
@@ -74,7 +74,8 @@ def leave_user_namespace(view: View, here: Situation) -> str:
     return view.say("container.user_fix")
 
 
-def _share_pids(view: View, here: Situation) -> str:
+def share_pids(view: View, here: Situation) -> str:
+    """How to run where process numbers are the host's."""
     if here.kubernetes:
         return view.say("container.pid_fix_kubernetes")
     if here.runtime in ("docker", "podman"):

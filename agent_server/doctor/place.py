@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whystall.agent_server.doctor.containers import situation
+from whystall.agent_server.doctor.containers import share_pids, situation
 from whystall.agent_server.doctor.kernel import version
 from whystall.agent_server.doctor.rights import become_root
 from whystall.agent_server.doctor.view import View
@@ -18,16 +18,18 @@ def tracefs(view: View) -> Check:
     from whystall.tools.collect.ftrace.tracefs import find
     from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
 
-    means = view.say("tracefs.means")
+    means, here = view.say("tracefs.means"), situation(view)
     try:
         there = find()
     except ToolError as error:
-        fix = error.remedy if view.uid == 0 else become_root(view, situation(view))
+        fix = error.remedy if view.uid == 0 else become_root(view, here)
         return Check(name="tracefs", state=State.MISSING, found=error.message, means=means, fix=fix)
     try:
         found = view.say("tracefs.private") if there.private else view.say("tracefs.mounted", path=there.root)
     finally:
         there.close()
+    if "pid" in here.own:
+        return view.limited("tracefs", found, view.say("tracefs.foreign"), share_pids(view, here))
     why = TracefsEngine().unavailable()
     if why is not None:
         return view.missing(
