@@ -13,7 +13,7 @@ from pathlib import Path
 from whystall.bpf import layout
 from whystall.bpf.capture import File, FileKey
 from whystall.tools.node.mounts import Mount, below, mountinfo
-from whystall.tools.node.vantage import in_sidecar
+from whystall.tools.node.vantage import in_sidecar, node_process
 
 _MOST = 64
 """Mount namespaces that are looked at."""
@@ -23,7 +23,8 @@ Table = Sequence[Mount]
 def tables(pids: Iterable[int], proc: Path = Path("/proc")) -> list[Table]:
     """The tables of mounts of `pids`, each mount namespace once, and that of the node last."""
     found: dict[str, Table] = {}
-    for pid in [*pids, "1" if in_sidecar(proc) else "self"]:
+    node = node_process(proc) if in_sidecar(proc) else None
+    for pid in [*pids, node.name if node is not None else "self"]:
         try:
             namespace = os.readlink(proc / str(pid) / "ns/mnt")
             if namespace not in found and len(found) < _MOST:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from whystall.tools.node.cgroups import proc_cgroup
 from whystall.tools.node.mounts import Mount, mountinfo
-from whystall.tools.node.vantage import PROC, in_sidecar
+from whystall.tools.node.vantage import PROC, in_sidecar, node_process
 
 _UP = b"/.."
 _MOST = 100_000
@@ -28,7 +28,8 @@ class CgroupView:
 
     def __init__(self, proc: Path = PROC) -> None:
         self._base: dict[str, bytes] = {}
-        found = _mounts(proc / "1/mountinfo", os.fsencode(proc / "1/root")) if in_sidecar(proc) else []
+        node = node_process(proc) if in_sidecar(proc) else None
+        found = _mounts(node / "mountinfo", os.fsencode(node / "root")) if node is not None else []
         found = found or _mounts(proc / "self/mountinfo", b"")
         if any(mount.root.startswith(_UP) for mount in found):
             try:

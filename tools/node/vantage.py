@@ -1,7 +1,7 @@
 """From where we look at the node: on it, from a sidecar that shares its processes, or shut into a container.
 
 A privileged container with ``hostPID`` sees the node's processes under their own numbers, but has files, a host name
-and maybe control groups of its own. The node's are reached through its process 1: /proc/1/root is the node's root as
+and maybe control groups of its own. The node's are reached through a process of it: /proc/1/root is the node's root as
 that process sees it, and following it takes CAP_SYS_PTRACE (``PTRACE_MODE_READ_FSCREDS``, proc(5)), no mount.
 """
 
@@ -30,25 +30,44 @@ def pids_are_the_hosts(proc: Path = PROC) -> bool:
         return True  # a kernel without PID namespaces has but one
 
 
-def in_sidecar(proc: Path = PROC) -> bool:
-    """Whether the node's processes are ours to see, but its files are not where we look: process 1 is the node's, and
-    has another table of mounts. False also where that may not be known (no CAP_SYS_PTRACE).
+def node_process(proc: Path = PROC) -> Path | None:
+    """Below /proc, a process that has the node's own mounts and may be looked at: the first one, else (some nodes let
+    nobody look at that) kthreadd, whose root is the node's unless that was booted from a RAM disk. None in a PID
+    namespace of our own, or without CAP_SYS_PTRACE.
     """
-    return pids_are_the_hosts(proc) and _differs("mnt", proc)
+    if not pids_are_the_hosts(proc):
+        return None
+    for pid in ("1", "2"):
+        try:
+            os.readlink(proc / pid / "ns/mnt")
+            if os.path.isdir(proc / pid / "root/etc"):
+                return proc / pid
+        except OSError:
+            continue
+    return None
+
+
+def in_sidecar(proc: Path = PROC) -> bool:
+    """Whether the node's processes are ours to see, but its files are not where we look: they have another table of
+    mounts. False also where that may not be known.
+    """
+    return _differs("mnt", proc)
 
 
 def node_path(path: str | Path, proc: Path = PROC) -> Path:
     """Where the node's own file `path` (absolute) is reached from here; it need not exist."""
-    return proc / "1/root" / str(path).lstrip("/") if in_sidecar(proc) else Path(path)
+    process = node_process(proc) if in_sidecar(proc) else None
+    return process / "root" / str(path).lstrip("/") if process is not None else Path(path)
 
 
 def host_name(proc: Path = PROC) -> str:
     """The name of the node. In a sidecar our own is that of the pod: there it is what the node's /etc/hostname says,
     else NODE_NAME (as manifests usually call ``spec.nodeName``); inert.
     """
-    if pids_are_the_hosts(proc) and _differs("uts", proc):
+    process = node_process(proc)
+    if process is not None and _differs("uts", proc):
         try:
-            lines = (proc / "1/root/etc/hostname").read_bytes()[:4096].splitlines()
+            lines = (process / "root/etc/hostname").read_bytes()[:4096].splitlines()
         except OSError:
             lines = []
         names = [line.strip() for line in lines if line.strip() and not line.startswith(b"#")]
@@ -58,8 +77,11 @@ def host_name(proc: Path = PROC) -> str:
 
 
 def _differs(namespace: str, proc: Path) -> bool:
-    """Whether process 1 is in another namespace of this kind than we."""
+    """Whether the node's processes are in another namespace of this kind than we."""
+    process = node_process(proc)
     try:
-        return os.readlink(proc / "1/ns" / namespace) != os.readlink(proc / "self/ns" / namespace)
+        return process is not None and os.readlink(process / "ns" / namespace) != os.readlink(
+            proc / "self/ns" / namespace
+        )
     except OSError:
         return False

@@ -14,6 +14,7 @@ POD, OTHER = "kubepods/burstable/podA", "kubepods/besteffort/podB"
 def made(root: Path, *, sidecar: bool, relative: bool) -> Path:
     """A /proc below `root` of a node with a unified hierarchy; we are in `POD`/own."""
     proc, node = root / "proc", root / "node"
+    (node / "etc").mkdir(parents=True)
     for name, groups in ((f"{POD}/own", str(os.getpid())), (f"{POD}/app", "40"), (f"{OTHER}/app", "50")):
         directory = node / "sys/fs/cgroup" / name
         directory.mkdir(parents=True)
@@ -76,7 +77,6 @@ def test_where_we_are_not_found_nothing_is_made_up(tmp_path: Path) -> None:
 
 def test_a_sidecar_finds_the_nodes_files_and_name(tmp_path: Path) -> None:
     proc = made(tmp_path, sidecar=True, relative=True)
-    (tmp_path / "node/etc").mkdir()
     (tmp_path / "node/etc/hostname").write_text("# a comment\ngpu-7\x1b\n")
     assert in_sidecar(proc)
     assert node_path("/var/log/pods", proc) == proc / "1/root/var/log/pods"
