@@ -58,7 +58,7 @@ int on_issue(__u64 *ctx)
 	return 0;
 }
 
-/* A merged request never completes; forgetting it keeps the map small. Since 5.11. */
+/* A merged request never completes; forgetting it keeps the map small. Not on every kernel. */
 SEC("tp_btf/block_rq_merge")
 int on_merge(__u64 *ctx)
 {

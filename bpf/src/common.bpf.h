@@ -4,9 +4,7 @@
 #define WHYSTALL_COMMON_H
 
 #include "kernel.bpf.h"
-#include "records.h"
 
-const volatile struct config config SEC(".rodata.config") = {};
 volatile struct live live SEC(".data.live") = {};
 
 #define HASH_MAP(map_name, key_type, value_type, entries)	\

@@ -56,9 +56,6 @@ static __always_inline bool find_file(struct files_struct *files, __s64 fd, stru
 }
 
 #ifndef NO_KERNEL_FUNCTIONS
-/* Plain loads instead of a helper call each: since 6.2 (a35b9af4ec2c). */
-void *bpf_rdonly_cast(void *object, __u32 type) __ksym;
-
 /* The same for a task that the verifier knows, on the way of every call. */
 static __always_inline bool find_task_file(struct task_struct *task, __s64 fd, struct found_file *found)
 {
@@ -155,7 +152,7 @@ __noinline int tell_file_as(__u64 mnt_address, __u64 dentry_address, __u32 user,
 	struct inode *inode;
 	__u32 length;
 	__u8 one = 1;
-	__s32 err;	/* an int until 6.4, whose upper half means nothing */
+	helper_error err;
 
 	if (!buffer || !dentry)
 		return 0;

@@ -67,29 +67,6 @@ static __always_inline __u64 ring_flags(void)
 										  : BPF_RB_NO_WAKEUP;
 }
 
-/*
- * Calls step(i, context) for i below times until it returns 1. bpf_loop (5.17, e6f2dd0f8067) is
- * verified once, a plain loop once per turn: a third of the load time. Kernels before 5.13 refuse even a dead
- * reference to a callback, so the build for old ones has none.
- */
-#ifdef NO_KERNEL_FUNCTIONS
-#define REPEAT(times, bound, step, context) do {				\
-	for (__u32 turn_ = 0; turn_ < (bound); turn_++)				\
-		if (turn_ >= (times) || step(turn_, context))			\
-			break;							\
-} while (0)
-#else
-#define REPEAT(times, bound, step, context) do {				\
-	if (config.loop_helper) {						\
-		bpf_loop(times, step, context, 0);				\
-	} else {								\
-		for (__u32 turn_ = 0; turn_ < (bound); turn_++)			\
-			if (turn_ >= (times) || step(turn_, context))		\
-				break;						\
-	}									\
-} while (0)
-#endif
-
 /* Log-linear: exact below 8, then 8 steps per doubling; user space inverts it (layout.slot_bounds). */
 static __always_inline __u32 slot_of(__u64 value)
 {

@@ -1,7 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The kernel's types, only the members used here, relocated at load (CO-RE).
- * Everything that differs between kernels is in this file, with its version.
+ * The kernel's types, only the members used here, relocated at load (CO-RE), and everything that differs between
+ * kernels, from 5.8 on, with the version or commit that brought it. What types tell is decided here; what they do not
+ * is chosen before the load (bpf/session.py, bpf/page_session.py) and arrives in `config`.
+ *
+ * Tracepoints that not every kernel has, or not with the same arguments:
+ *   sched_switch: prev's state is a fourth argument since 5.18 (fa2c3254d7cf)
+ *   block_rq_insert, block_rq_issue: the request is the only argument since 5.11 (a54895fa057c, also in later 5.10.y)
+ *   block_bio_queue: the bio is the only argument since 5.11, and names its device since 5.12 (309dca309fc3)
+ *   mm_vmscan_throttled: since 5.16 (8cd7c588decf)
+ *   contention_begin, contention_end: since 5.19 (16edd9b511a1)
+ *   writeback_dirty_folio: since 5.18, before it is writeback_dirty_page
+ *   mm_filemap_get_pages, mm_filemap_fault, mm_filemap_map_pages: since 6.12
+ *   balance_dirty_pages: 8 arguments since 6.16, 12 before
  */
 #ifndef WHYSTALL_KERNEL_H
 #define WHYSTALL_KERNEL_H
@@ -25,7 +36,7 @@ typedef __u32 __wsum;
 #define BPF_MAP_TYPE_PERCPU_ARRAY 6
 #define BPF_MAP_TYPE_LRU_HASH 9
 #define BPF_MAP_TYPE_RINGBUF 27
-#define BPF_MAP_TYPE_TASK_STORAGE 29
+#define BPF_MAP_TYPE_TASK_STORAGE 29	/* since 5.11 (4cf1bc1f1045) */
 #define BPF_ANY 0
 #define BPF_NOEXIST 1
 #define BPF_F_NO_PREALLOC 1
@@ -198,5 +209,189 @@ static __always_inline unsigned int task_state(struct task_struct *task)
 		return BPF_CORE_READ(task, __state);
 	return BPF_CORE_READ(old, state);
 }
+
+#include "records.h"
+
+const volatile struct config config SEC(".rodata.config") = {};
+
+/* bpf_get_current_task_btf is there since 5.11 (3ca1032ab7ab). */
+static __always_inline struct task_struct *current_task(void)
+{
+	if (config.current_btf)
+		return bpf_get_current_task_btf();
+	return (struct task_struct *)bpf_get_current_task();
+}
+
+/* Without current_btf that is a mere number to the verifier. (A member of our own struct would be relocated too.) */
+#define OF_TASK(task, member) ({						\
+	struct task_struct *task_ = (task);					\
+	config.current_btf ? task_->member : BPF_CORE_READ(task_, member);	\
+})
+
+/*
+ * bpf_task_pt_regs is there since 5.15 (dd6e10fbd9fb); before, the registers lie at the top
+ * of the kernel stack (no padding there on those kernels, x86_64 and arm64 alike).
+ */
+static __always_inline struct pt_regs *saved_regs(struct task_struct *task)
+{
+	if (config.pt_regs_helper)
+		return (struct pt_regs *)bpf_task_pt_regs(task);
+	return (struct pt_regs *)((char *)BPF_CORE_READ(task, stack) + config.thread_size
+				  - bpf_core_type_size(struct pt_regs));
+}
+
+/* The state in which a thread leaves its CPU, as it was decided on: an argument of sched_switch since 5.18. */
+static __always_inline unsigned int left_in_state(__u64 *ctx)
+{
+	if (config.switch_has_state)
+		return (unsigned int)ctx[3];
+	return task_state((struct task_struct *)ctx[1]);
+}
+
+/* The CPU of a task that may not be the current one. */
+static __always_inline __u32 cpu_of(struct task_struct *task)
+{
+	struct task_struct___before_5_16 *old = (void *)task;
+
+	if (bpf_core_field_exists(task->thread_info.cpu))
+		return task->thread_info.cpu;
+	return bpf_core_field_exists(old->cpu) ? BPF_CORE_READ(old, cpu) : 0;
+}
+
+/* From 6.2 to 6.14 x86 kept its preemption count in here. */
+struct pcpu_hot { int preempt_count; } CORE;
+
+static __always_inline struct gendisk *request_disk(struct request *rq)
+{
+	struct request___before_5_17 *old = (void *)rq;
+
+	if (bpf_core_field_exists(old->rq_disk))
+		return BPF_CORE_READ(old, rq_disk);
+	return BPF_CORE_READ(rq, q, disk);
+}
+
+/* Of block_rq_insert and block_rq_issue: before 5.11 the queue came first. */
+static __always_inline struct request *block_argument(__u64 *ctx)
+{
+	if (config.block_one_arg)
+		return (struct request *)ctx[0];
+	return (struct request *)ctx[1];
+}
+
+/* The place and size of a folio, or before 5.16 a page; its mapping. See the types above. */
+static __always_inline struct address_space *folio_place(void *object, __u64 *first, __u64 *number)
+{
+	const unsigned long head = 1UL << bpf_core_enum_value(enum pageflags, PG_head);
+	struct address_space *mapping;
+	unsigned long flags = 0;
+	__u32 order = 0;
+
+	bpf_probe_read_kernel(&flags, sizeof(flags), object);
+	if (bpf_core_type_exists(struct folio)) {
+		struct folio___before_6_6 *old = object;
+		struct folio *folio = object;
+
+		mapping = BPF_CORE_READ(folio, mapping);
+		*first = BPF_CORE_READ(folio, index);
+		if (flags & head && bpf_core_field_exists(old->_folio_order))
+			order = BPF_CORE_READ(old, _folio_order);
+		else if (flags & head && !bpf_core_field_exists(((struct page___before_6_2 *)0)->compound_order))
+			order = BPF_CORE_READ(folio, _flags_1) & 0xff;
+	} else {
+		struct page *page = object;
+
+		mapping = BPF_CORE_READ(page, mapping);
+		*first = BPF_CORE_READ(page, index);
+	}
+	if (flags & head && bpf_core_field_exists(((struct page___before_6_2 *)0)->compound_order)) {
+		struct page___before_6_2 *second = object + bpf_core_type_size(struct page);
+
+		order = BPF_CORE_READ(second, compound_order);
+	}
+	*number = 1UL << (order & 31);
+	return mapping;
+}
+
+/*
+ * The file that holds the content of an open file of overlayfs: its private data, or since 6.14 what that, then a
+ * structure of its own, begins with. Whoever asks tries both: no type tells.
+ */
+static __always_inline struct file *overlay_first(struct file *real)
+{
+	struct file *first = 0;
+
+	bpf_probe_read_kernel(&first, sizeof(first), real);
+	return first;
+}
+
+/*
+ * Plain loads instead of a helper call each: since 6.2 (a35b9af4ec2c). Kernels from 5.13 to 5.15 refuse an object that
+ * mentions a kernel function they do not have (mended in 5.16, a5d827275241): host_old is built without.
+ */
+#ifndef NO_KERNEL_FUNCTIONS
+void *bpf_rdonly_cast(void *object, __u32 type) __ksym;
+#endif
+
+/*
+ * Calls step(i, context) for i below times until it returns 1. bpf_loop (5.17, e6f2dd0f8067) is
+ * verified once, a plain loop once per turn: a third of the load time. Kernels before 5.13 refuse even a dead
+ * reference to a callback, so the build for old ones has none.
+ */
+#ifdef NO_KERNEL_FUNCTIONS
+#define REPEAT(times, bound, step, context) do {				\
+	for (__u32 turn_ = 0; turn_ < (bound); turn_++)				\
+		if (turn_ >= (times) || step(turn_, context))			\
+			break;							\
+} while (0)
+#else
+#define REPEAT(times, bound, step, context) do {				\
+	if (config.loop_helper) {						\
+		bpf_loop(times, step, context, 0);				\
+	} else {								\
+		for (__u32 turn_ = 0; turn_ < (bound); turn_++)			\
+			if (turn_ >= (times) || step(turn_, context))		\
+				break;						\
+	}									\
+} while (0)
+#endif
+
+/*
+ * Chunks of one call: the longest read is 2 GiB. Old verifiers follow every turn (5.10 gave up on 32):
+ * there the first pages of a call, 14 MiB at least.
+ */
+#ifdef NO_KERNEL_FUNCTIONS
+#define TOUCH_CHUNKS 8
+#else
+#define TOUCH_CHUNKS 1025
+#endif
+
+/*
+ * Threads on other CPUs change other bits of the same words. Atomic operations but adding are there since 5.12
+ * (981f94c3e921; on arm64 since 5.18); without, a bit may be lost when two meet.
+ */
+static __always_inline __u64 set_bits(__u64 *word, __u64 mask, bool plain)
+{
+	__u64 before;
+
+	if (!plain)
+		return __sync_fetch_and_or(word, mask);
+	before = *word;
+	*word = before | mask;
+	return before;
+}
+
+static __always_inline __u64 clear_bits(__u64 *word, __u64 mask, bool plain)
+{
+	__u64 before;
+
+	if (!plain)
+		return __sync_fetch_and_and(word, ~mask);
+	before = *word;
+	*word = before & ~mask;
+	return before;
+}
+
+/* What a helper that answers an error number said: an int until 6.4, whose upper half means nothing. */
+typedef __s32 helper_error;
 
 #endif

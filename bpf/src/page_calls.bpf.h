@@ -38,7 +38,7 @@ static __always_inline void add_size(void *map, struct size_key *key, __u64 byte
 	__sync_fetch_and_add(&total->bytes, bytes);
 }
 
-/* Before 6.12 only the calls tell which pages are read; what is read otherwise (io_uring) is not known there. */
+/* Where no event tells which pages are read, the calls do; what is read otherwise (io_uring) is not known there. */
 static __always_inline void read_pages(struct actor *actor, struct page_use *use, struct file_key *key,
 				       struct inode *inode, __u64 position, __u64 bytes, bool plain)
 {

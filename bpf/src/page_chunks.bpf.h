@@ -6,16 +6,6 @@
 #include "host.bpf.h"
 
 #define CHUNK_PAGES (1 << CHUNK_SHIFT)
-/*
- * Chunks of one call: the longest read is 2 GiB. Old verifiers follow every turn (5.10 gave up on 32):
- * there the first pages of a call, 14 MiB at least.
- */
-#ifdef NO_KERNEL_FUNCTIONS
-#define TOUCH_CHUNKS 8
-#else
-#define TOUCH_CHUNKS 1025
-#endif
-
 HASH_MAP(page_chunks, struct chunk_key, struct page_chunk, 32768);
 
 static const struct page_chunk new_chunk = {};
@@ -36,32 +26,6 @@ static __always_inline __u32 ones(__u64 word)
 	word = (word & 0x3333333333333333ULL) + (word >> 2 & 0x3333333333333333ULL);
 	word = (word + (word >> 4)) & 0x0f0f0f0f0f0f0f0fULL;
 	return word * 0x0101010101010101ULL >> 56;
-}
-
-/*
- * Threads on other CPUs change other bits of the same words. Atomic operations but adding are there since 5.12
- * (981f94c3e921; on arm64 since 5.18); without, a bit may be lost when two meet.
- */
-static __always_inline __u64 set_bits(__u64 *word, __u64 mask, bool plain)
-{
-	__u64 before;
-
-	if (!plain)
-		return __sync_fetch_and_or(word, mask);
-	before = *word;
-	*word = before | mask;
-	return before;
-}
-
-static __always_inline __u64 clear_bits(__u64 *word, __u64 mask, bool plain)
-{
-	__u64 before;
-
-	if (!plain)
-		return __sync_fetch_and_and(word, ~mask);
-	before = *word;
-	*word = before & ~mask;
-	return before;
 }
 
 static __always_inline __u64 work_on_word(struct page_chunk *chunk, __u32 i, __u64 mask, __u32 work, bool plain)

@@ -13,40 +13,6 @@ struct pages {
 	__u64 first, number;
 };
 
-/* The place and size of a folio, or before 5.16 a page; its mapping. */
-static __always_inline struct address_space *folio_place(void *object, __u64 *first, __u64 *number)
-{
-	const unsigned long head = 1UL << bpf_core_enum_value(enum pageflags, PG_head);
-	struct address_space *mapping;
-	unsigned long flags = 0;
-	__u32 order = 0;
-
-	bpf_probe_read_kernel(&flags, sizeof(flags), object);
-	if (bpf_core_type_exists(struct folio)) {
-		struct folio___before_6_6 *old = object;
-		struct folio *folio = object;
-
-		mapping = BPF_CORE_READ(folio, mapping);
-		*first = BPF_CORE_READ(folio, index);
-		if (flags & head && bpf_core_field_exists(old->_folio_order))
-			order = BPF_CORE_READ(old, _folio_order);
-		else if (flags & head && !bpf_core_field_exists(((struct page___before_6_2 *)0)->compound_order))
-			order = BPF_CORE_READ(folio, _flags_1) & 0xff;
-	} else {
-		struct page *page = object;
-
-		mapping = BPF_CORE_READ(page, mapping);
-		*first = BPF_CORE_READ(page, index);
-	}
-	if (flags & head && bpf_core_field_exists(((struct page___before_6_2 *)0)->compound_order)) {
-		struct page___before_6_2 *second = object + bpf_core_type_size(struct page);
-
-		order = BPF_CORE_READ(second, compound_order);
-	}
-	*number = 1UL << (order & 31);
-	return mapping;
-}
-
 /* What it is of. */
 static __always_inline bool pages_of(void *object, struct pages *pages)
 {
@@ -170,7 +136,7 @@ static __always_inline void mapped_pages(struct address_space *mapping, __u64 fi
 		count_mapped(&file, (__u64)inode, &actor, before_last + 1, last);
 }
 
-/* (mapping, index): a fault on a page that could not be mapped at once; most often it is not there. Since 6.12. */
+/* (mapping, index): a fault on a page that could not be mapped at once; most often it is not there. */
 SEC("tp_btf/mm_filemap_fault")
 int on_page_fault(__u64 *ctx)
 {
@@ -180,7 +146,7 @@ int on_page_fault(__u64 *ctx)
 	return 0;
 }
 
-/* (mapping, first, last): a fault mapped what is there of these pages; huge mappings (PMD) are not told. Since 6.12. */
+/* (mapping, first, last): a fault mapped what is there of these pages; huge mappings (PMD) are not told. */
 SEC("tp_btf/mm_filemap_map_pages")
 int on_pages_mapped(__u64 *ctx)
 {

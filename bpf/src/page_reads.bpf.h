@@ -91,7 +91,7 @@ static __always_inline bool goes_on(struct task_struct *task, struct inode *inod
 
 /*
  * (mapping, index, last): the pages up to `last` are read, and a batch of them from `index` on is there. One call tells
- * of each of its batches, every time up to its end, and asks for pages beyond the end of the file. Since 6.12
+ * of each of its batches, every time up to its end, and asks for pages beyond the end of the file.
  * ("filemap: add trace events for get_pages, map_pages, and fault"). All is counted at a call's first batch; pages that
  * it adds later are used by it (see page_add).
  */

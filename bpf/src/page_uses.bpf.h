@@ -84,13 +84,12 @@ static __always_inline struct inode *plain_content(struct file *file)
 }
 
 /*
- * The inode whose pages are the content of an open file. One of overlayfs has it in another file, which it keeps in its
- * private data: itself, or since 6.14 first in a structure of its own.
+ * The inode whose pages are the content of an open file. One of overlayfs has it in another file: see overlay_first.
  */
 static __always_inline struct inode *content_of(struct file *file)
 {
 	struct inode *inode = BPF_CORE_READ(file, f_mapping, host), *found;
-	struct file *real, *first = 0;
+	struct file *real, *first;
 
 	if (!inode || BPF_CORE_READ(inode, i_sb, s_magic) != OVERLAYFS_MAGIC)
 		return inode;
@@ -100,7 +99,7 @@ static __always_inline struct inode *content_of(struct file *file)
 	found = plain_content(real);
 	if (found)
 		return found;
-	bpf_probe_read_kernel(&first, sizeof(first), real);
+	first = overlay_first(real);
 	if (!first)
 		return inode;
 	found = plain_content(first);

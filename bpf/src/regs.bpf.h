@@ -5,18 +5,6 @@
 
 #include "common.bpf.h"
 
-/*
- * bpf_task_pt_regs is there since 5.15 (dd6e10fbd9fb); before, the registers lie at the top
- * of the kernel stack (no padding there on those kernels, x86_64 and arm64 alike).
- */
-static __always_inline struct pt_regs *saved_regs(struct task_struct *task)
-{
-	if (config.pt_regs_helper)
-		return (struct pt_regs *)bpf_task_pt_regs(task);
-	return (struct pt_regs *)((char *)BPF_CORE_READ(task, stack) + config.thread_size
-				  - bpf_core_type_size(struct pt_regs));
-}
-
 /* Faults and interrupts from user mode leave -1 here, so this is a call or nothing. */
 static __always_inline __s32 regs_syscall(struct pt_regs *regs)
 {
@@ -71,20 +59,6 @@ static __always_inline __s32 fd_arg(struct pt_regs *regs, __u8 which)
 	return regs->orig_x0;
 #endif
 }
-
-/* bpf_get_current_task_btf is there since 5.11 (3ca1032ab7ab). */
-static __always_inline struct task_struct *current_task(void)
-{
-	if (config.current_btf)
-		return bpf_get_current_task_btf();
-	return (struct task_struct *)bpf_get_current_task();
-}
-
-/* Without current_btf that is a mere number to the verifier. (A member of our own struct would be relocated too.) */
-#define OF_TASK(task, member) ({						\
-	struct task_struct *task_ = (task);					\
-	config.current_btf ? task_->member : BPF_CORE_READ(task_, member);	\
-})
 
 /* System call numbers of 32-bit programs mean other calls. */
 static __always_inline bool task_is_compat(struct task_struct *task)

@@ -7,23 +7,6 @@
 
 #define REQ_OP_MASK 0xff
 
-static __always_inline struct gendisk *request_disk(struct request *rq)
-{
-	struct request___before_5_17 *old = (void *)rq;
-
-	if (bpf_core_field_exists(old->rq_disk))
-		return BPF_CORE_READ(old, rq_disk);
-	return BPF_CORE_READ(rq, q, disk);
-}
-
-/* Since 5.11 (a54895fa057c) the request is the first argument; before, the queue was. */
-static __always_inline struct request *block_argument(__u64 *ctx)
-{
-	if (config.block_one_arg)
-		return (struct request *)ctx[0];
-	return (struct request *)ctx[1];
-}
-
 static __always_inline __u32 block_op(unsigned int flags)
 {
 	switch (flags & REQ_OP_MASK) {	/* enum req_op, unchanged since 4.10 */

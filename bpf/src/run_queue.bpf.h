@@ -125,7 +125,7 @@ int on_wakeup_new(__u64 *ctx)
 	return woken((struct task_struct *)ctx[0]);
 }
 
-/* (bool preempt, prev, next) and, since 5.18 (fa2c3254d7cf), prev's state as it was decided on. */
+/* (bool preempt, prev, next), and see left_in_state */
 SEC("tp_btf/sched_switch")
 int on_queue_switch(__u64 *ctx)
 {
@@ -143,10 +143,7 @@ int on_queue_switch(__u64 *ctx)
 			end_wait(prev, since, now, false);
 			bpf_map_delete_elem(&queue_waiting, &tid);
 		}
-		if (config.switch_has_state)
-			run_state = (unsigned int)ctx[3];
-		else
-			run_state = task_state(prev);
+		run_state = left_in_state(ctx);
 		if (ctx[0] & 1 || !run_state)
 			begin_wait(prev, now);
 	}

@@ -113,7 +113,7 @@ int on_cgroup_end(__u64 *ctx)
 	return reclaim_ends(STALL_CGROUP_RECLAIM, ctx[0]);
 }
 
-/* (node, us it was to wait, us it waited, reason), when it is over. Since 5.16 (8cd7c588decf). */
+/* (node, us it was to wait, us it waited, reason), when it is over. */
 SEC("tp_btf/mm_vmscan_throttled")
 int on_throttled(__u64 *ctx)
 {
@@ -170,7 +170,7 @@ static __always_inline int throttle(__u64 dirtied, __s64 pause)
 	return 0;
 }
 
-/* (wb, dtc, two rates, pages dirtied, period, pause, start); since 6.16 */
+/* (wb, dtc, two rates, pages dirtied, period, pause, start): as newer kernels tell it */
 SEC("tp_btf/balance_dirty_pages")
 int on_throttle(__u64 *ctx)
 {
@@ -187,7 +187,7 @@ int on_throttle_old(__u64 *ctx)
 #define LCB_F_READ 2
 #define LCB_F_WRITE 4
 
-/* (lock, kind): a thread is about to sleep for a lock, all its spinning over. Since 5.19 (16edd9b511a1). */
+/* (lock, kind): a thread is about to sleep for a lock, all its spinning over. */
 SEC("tp_btf/contention_begin")
 int on_lock_wait(__u64 *ctx)
 {

@@ -325,7 +325,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 		state->pystack = python_stack_here(SCRATCH_HOOK);
 }
 
-/* (bool preempt, prev, next) and, since 5.18 (fa2c3254d7cf), prev's state as it was decided on. */
+/* (bool preempt, prev, next), and see left_in_state */
 SEC("tp_btf/sched_switch")
 int on_switch(__u64 *ctx)
 {
@@ -338,10 +338,7 @@ int on_switch(__u64 *ctx)
 	if (from == config.self_tgid)
 		count(SEEN_SELF_SWITCHES);
 	if (is_traced(from)) {
-		if (config.switch_has_state)
-			run_state = (unsigned int)ctx[3];
-		else
-			run_state = task_state(prev);
+		run_state = left_in_state(ctx);
 		switch_away(ctx, prev, from, ctx[0] & 1, run_state);
 	}
 	if (is_traced(next->tgid)) {

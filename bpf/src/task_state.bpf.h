@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * What is remembered per thread while it is in a call or off the CPU: in
- * task-local storage (5.11, commit 4cf1bc1f1045), else in a hash map by tid.
+ * task-local storage where the kernel has it, else in a hash map by tid.
  */
 #ifndef WHYSTALL_TASK_STATE_H
 #define WHYSTALL_TASK_STATE_H

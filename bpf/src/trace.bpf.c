@@ -45,9 +45,6 @@ struct {
 	__type(value, struct trace_clock);
 } clocks SEC(".maps");
 
-/* From 6.2 to 6.14 x86 kept its preemption count in here. */
-struct pcpu_hot { int preempt_count; } CORE;
-
 static __always_inline __u32 running_on(void)
 {
 	return bpf_get_smp_processor_id();
@@ -129,16 +126,6 @@ static __always_inline void put_comm(struct trace_record *record, struct task_st
 {
 	record->b = *(__u64 *)&task->comm[0];
 	record->c = *(__u64 *)&task->comm[8];
-}
-
-/* The CPU of a task that may not be the current one. */
-static __always_inline __u32 cpu_of(struct task_struct *task)
-{
-	struct task_struct___before_5_16 *old = (void *)task;
-
-	if (bpf_core_field_exists(task->thread_info.cpu))
-		return task->thread_info.cpu;
-	return bpf_core_field_exists(old->cpu) ? BPF_CORE_READ(old, cpu) : 0;
 }
 
 /*
