@@ -124,6 +124,8 @@ class _Mapping(NamedTuple):
     path: str
     identity: tuple[str, str]
     """Device and inode as the maps file says them."""
+    deleted: bool = False
+    """What has that path now is another file."""
 
     @property
     def file(self) -> _File | None:
@@ -262,8 +264,10 @@ _codes: OrderedDict[_File, Code | None] = OrderedDict()
 
 
 def _ways(pid: int, mapping: _Mapping) -> list[str]:
-    """Paths by which a mapped file can be read, whatever the process sees as its root."""
-    return [f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}", f"/proc/{pid}/root{mapping.path}"]
+    """Paths by which a mapped file can be read, whatever the process sees as its root. The first is the mapped file
+    itself, and takes CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN."""
+    itself = f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}"
+    return [itself] if mapping.deleted else [itself, f"/proc/{pid}/root{mapping.path}"]
 
 
 def _mappings(pid: int) -> Iterable[_Mapping]:
@@ -273,8 +277,9 @@ def _mappings(pid: int) -> Iterable[_Mapping]:
         return
     for start, end, offset, device, inode, path in _EXECUTABLE.findall(text):
         identity = (device.decode(), inode.decode())
-        name = path.decode("utf-8", "surrogateescape").removesuffix(" (deleted)")
-        yield _Mapping(int(start, 16), int(end, 16), int(offset, 16), name, identity)
+        shown = path.decode("utf-8", "surrogateescape")
+        name = shown.removesuffix(" (deleted)")
+        yield _Mapping(int(start, 16), int(end, 16), int(offset, 16), name, identity, name != shown)
 
 
 def _perf_map(pid: int) -> Iterable[tuple[int, int, str]]:
