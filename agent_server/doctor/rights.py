@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from whystall.agent_server.doctor.containers import Situation, leave_user_namespace, situation
+from whystall.agent_server.doctor.kernel import version
 from whystall.agent_server.doctor.view import View
 from whystall.agent_server.health import Check
 from whystall.bpf import probe
@@ -30,6 +31,8 @@ def privilege(view: View) -> Check:
     if refused.code == "no_libbpf" and granted:  # the kernel could not be asked
         return view.ok("privilege", who)
     found, means = f"{who}{view.say('semicolon')}{refused.message}", view.say("privilege.means")
+    if refused.code == "memlock" and view.uid and not here.runtime:
+        return view.missing("privilege", found, means, grant(view, here))
     if refused.code != "no_privilege":
         return view.missing("privilege", found, means, refused.remedy)
     return view.missing("privilege", found, means, become_root(view, here))
@@ -71,8 +74,10 @@ def grant(view: View, here: Situation) -> str:
         return view.say("capabilities.fix_runtime", names=", ".join(names))
     if view.uid == 0:  # root that lacks something was started so: by a unit, or by its parent
         return view.say("capabilities.fix_bounding", names=" ".join(NEEDED))
+    # before 5.11 the memory of BPF counts as locked memory, of which users have little
+    limit = "prlimit --memlock=unlimited " if version() < (5, 11) else ""
     return (
-        f'sudo env HOME="$HOME" setpriv --reuid={view.uid} --regid={os.getegid()} {_groups(view.uid)} '
+        f'sudo {limit}env HOME="$HOME" setpriv --reuid={view.uid} --regid={os.getegid()} {_groups(view.uid)} '
         f"--inh-caps={_plus()} --ambient-caps={_plus()} {own_command()} doctor"
     )
 

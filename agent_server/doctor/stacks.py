@@ -8,12 +8,15 @@ from collections import Counter
 from pathlib import Path
 
 from whystall.agent_server.doctor.containers import situation
-from whystall.agent_server.doctor.rights import become_root
+from whystall.agent_server.doctor.rights import become_root, held_capabilities
 from whystall.agent_server.doctor.view import ENGLISH, View
 from whystall.agent_server.health import Check
 from whystall.tools.contract.text import clean
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+# The kernel knows no more than 2. Debian and Ubuntu have 3 and 4, which shut out all but CAP_SYS_ADMIN (Debian 5.10) or
+# CAP_PERFMON.
+_STRICTEST = 2
 _PERIOD_NS = 10_101_010
 _LOOKED_AT = 64
 _FAULTS = 3
@@ -30,6 +33,8 @@ def sampling(view: View = ENGLISH) -> Check:
     except BpfError as error:
         found = f"{clean(error.message)} (perf_event_paranoid {setting})"
         fix = error.remedy if error.code != "no_privilege" else become_root(view, situation(view))
+        if "CAP_PERFMON" in held_capabilities(view) and setting.isdigit() and int(setting) > _STRICTEST:
+            fix = view.sudo(f"sysctl kernel.perf_event_paranoid={_STRICTEST}")
         return view.limited("sampling", found, view.say("sampling.means"), fix)
     if timer is not None:
         os.close(timer)

@@ -14,17 +14,23 @@ from whystall.agent_server.doors import wire, words
 from whystall.agent_server.doors.mcp_knowledge import RESULTS
 from whystall.agent_server.doors.mcp_schemas import full_schema
 from whystall.agent_server.investigation import transcripts
+from whystall.agent_server.sources import in_thread
 from whystall.knowledge_base.models import Diagnosis, Lang
 from whystall.knowledge_base.tickets.models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import ToolResult
 
 SCHEME = "whystall://"
+DOCTOR = f"{SCHEME}doctor/host"
 TEMPLATES = {
     "artifacts": ("Artifact", "A table, folded stacks or another file that a result points to"),
     "incidents": ("Incident", "A past incident: symptom, root cause, fix, source (JSON)"),
     "tickets": ("Ticket", "A ticket with its evidence (Markdown)"),
     "transcripts": ("Transcript", "Everything a diagnosis rests on (JSON lines); the id is the diagnosis'"),
+    "doctor": (
+        "Doctor",
+        "What works on this host, which engine each tool runs on, what to install or grant; the id is host",
+    ),
     "schemas": ("Schema", "The whole shape of a tool's structured result (JSON schema); the id is the tool's name"),
 }
 _MEDIA = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".md": "text/markdown"}
@@ -74,6 +80,15 @@ def read(app: App, uri: str, lang: Lang) -> Stored:
     raise ToolError(ErrorCode.NOT_FOUND, f"nothing is stored under {uri!r}", f"valid: {', '.join(templates())}")
 
 
+async def fetch(app: App, uri: str, lang: Lang) -> Stored:
+    """As `read`; this host is looked at beside the event loop, which takes a second."""
+    if uri != DOCTOR:
+        return read(app, uri, lang)
+    from whystall.agent_server.doctor import examine, report
+
+    return Stored("text/plain", await in_thread(lambda: report(examine(lang), lang)))
+
+
 def _file(uri: str, path: Path) -> Stored:
     try:
         text = path.read_text("utf-8", errors="backslashreplace")
@@ -83,9 +98,9 @@ def _file(uri: str, path: Path) -> Stored:
     return Stored(_MEDIA.get(path.suffix, "text/plain"), text)
 
 
-def read_page(app: App, uri: str, offset: int, limit: int, lang: Lang) -> Page:
+async def read_page(app: App, uri: str, offset: int, limit: int, lang: Lang) -> Page:
     """At most `limit` characters of the text behind `uri`, from `offset` on; an offset behind the end is refused."""
-    stored = read(app, uri, lang)
+    stored = await fetch(app, uri, lang)
     total = len(stored.text)
     if offset > total:
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"offset {offset} is behind the end", f"give an offset up to {total}")

@@ -110,7 +110,7 @@ class Door:
     async def _read_resource(self, _ctx: _Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
         try:
-            stored = mcp_resources.read(self.app, uri, self.lang)
+            stored = await mcp_resources.fetch(self.app, uri, self.lang)
         except ToolError as error:
             code = types.INVALID_PARAMS if error.code is ErrorCode.NOT_FOUND else types.INTERNAL_ERROR
             raise MCPError(code=code, message=str(error), data={"uri": uri}) from None

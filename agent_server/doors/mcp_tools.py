@@ -122,10 +122,10 @@ def _ticket_draft(app: App, lang: Lang) -> Entry:
 
 def _artifact_read(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
-        page = read_page(app, given["uri"], given.get("offset", 0), given.get("limit", TEXT_LIMIT), lang)
+        page = await read_page(app, given["uri"], given.get("offset", 0), given.get("limit", TEXT_LIMIT), lang)
         return page, page.text
 
-    text = "Reads an artifact, incident, ticket, transcript or schema by its uri, a page at a time."
+    text = "Reads an artifact, incident, ticket, transcript, schema or doctor's report by its uri, a page at a time."
     result = results(app)["artifact_read"]
     # What is made inert may get longer; what a page holds must reach who reads the text alone.
     return Entry("artifact_read", "Read an artifact", text, ReadParams, result, call, text_limit=2 * _PAGE)

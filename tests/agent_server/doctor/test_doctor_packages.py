@@ -81,6 +81,7 @@ def tree(release: str) -> dict[str, str]:
     return {
         f"{BUILD}/include/generated/utsrelease.h": f'#define UTS_RELEASE "{release}"\n',
         f"{BUILD}/include/config/kernel.release": f"{release}\n",
+        f"{BUILD}/include/linux/kconfig.h": "",
         f"{BUILD}/include/config/auto.conf": "CONFIG_SMP=y\n",
         f"/lib/modules/{RELEASE}/build": f"->../../..{BUILD}",
     }

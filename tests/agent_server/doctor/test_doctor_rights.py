@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -23,6 +24,12 @@ REFUSED = BpfError("no_privilege", "the kernel loads no BPF program of ours: Ope
 def status(effective: int, more: str = "") -> dict[str, str]:
     text = f"Name:\tpython\nCapEff:\t{effective:016x}\n{more}"
     return {"/proc/self/status": text, "/proc/thread-self/status": text}
+
+
+@pytest.fixture(autouse=True)
+def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs here."""
+    monkeypatch.setattr("platform.release", lambda: "6.1.0-50-amd64")
 
 
 @pytest.fixture
@@ -110,7 +117,17 @@ def test_the_kernels_word_counts_not_the_user_number(host: MakeHost, monkeypatch
     assert privilege(host(status(ALL), uid=1000)).state is State.OK
 
 
-@pytest.mark.parametrize("code", ["memlock", "lockdown", "load_failed"])
+def test_before_5_11_the_limit_of_locked_memory_goes_with_the_capabilities(
+    host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.release", lambda: "5.10.0-32-amd64")
+    monkeypatch.setattr(rights.probe, "refusal", lambda: BpfError("memlock", "64 KiB may be locked", "raise it"))
+    user = host(status(ALL), uid=1000)
+    assert privilege(user).fix.startswith("sudo prlimit --memlock=unlimited env HOME=")
+    assert privilege(replace(user, uid=0)).fix == "raise it"
+
+
+@pytest.mark.parametrize("code", ["lockdown", "load_failed"])
 def test_what_no_capability_mends_has_its_own_remedy(
     code: str, host: MakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

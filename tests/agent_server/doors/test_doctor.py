@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from whystall.agent_server.doctor import examine, stacks
+from whystall.agent_server.doctor.view import View
 from whystall.agent_server.health import Health, State
-from whystall.bpf import python_find, python_offsets
+from whystall.bpf import perf_events, python_find, python_offsets
+from whystall.bpf.errors import BpfError
 
 Run = Callable[..., Any]
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
@@ -105,6 +107,20 @@ def test_without_rights_nothing_can_be_sampled(env: dict[str, str]) -> None:
         assert checks["sampling"].state is State.LIMITED
         assert checks["sampling"].fix
     assert checks["python frames"].found
+
+
+@pytest.mark.parametrize(("setting", "fix"), [("3", "sysctl kernel.perf_event_paranoid=2"), ("2", "whystall doctor")])
+def test_what_keeps_timers_from_who_has_the_capability_is_the_setting(
+    setting: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise BpfError("no_privilege", "cannot open a sampling timer", "run as root")
+
+    monkeypatch.setattr(perf_events, "cpu_clock", refused)
+    monkeypatch.setattr(stacks, "_setting", lambda: setting)
+    monkeypatch.setattr(stacks, "held_capabilities", lambda _view: frozenset({"CAP_BPF", "CAP_PERFMON"}))
+    monkeypatch.setattr(stacks, "become_root", lambda *_: "sudo whystall doctor")
+    assert stacks.sampling(View(uid=1000)).fix == f"sudo {fix}"
 
 
 def test_hybrid_io_that_is_not_built_is_said_with_what_builds_it(

@@ -278,7 +278,7 @@ async def test_artifacts_are_read_as_resources_and_by_the_tool(mode: str, record
     (state / "artifacts" / name).write_text("a;b 1\na;c 2\n")
     async with connected(mode) as client:
         templates = {t.uri_template for t in (await client.list_resource_templates()).resource_templates}
-        kinds = ("artifacts", "incidents", "tickets", "transcripts", "schemas")
+        kinds = ("artifacts", "incidents", "tickets", "transcripts", "doctor", "schemas")
         assert templates == {f"whystall://{kind}/{{id}}" for kind in kinds}
         resource = await client.read_resource(f"whystall://artifacts/{name}")
         assert resource.contents[0].text == "a;b 1\na;c 2\n"
@@ -288,6 +288,16 @@ async def test_artifacts_are_read_as_resources_and_by_the_tool(mode: str, record
         for wrong in (*wrong_ids, "transcripts/nope", "transcripts/..%2Fknowledge.db", "incidents/..%2F"):
             with pytest.raises(MCPError, match="not_found"):
                 await client.read_resource(f"whystall://{wrong}")
+
+
+async def test_doctor_is_a_resource_and_a_page() -> None:
+    async with connected(ERAS[0]) as client:
+        whole = (await client.read_resource("whystall://doctor/host")).contents[0].text
+        assert "Tools and the engine each runs on here" in whole
+        page = await client.call_tool("artifact_read", {"uri": "whystall://doctor/host", "limit": 40})
+        assert whole.startswith(text_of(page).splitlines()[0])
+        with pytest.raises(MCPError, match="not_found"):
+            await client.read_resource("whystall://doctor/other")
 
 
 @pytest.mark.parametrize("mode", ERAS)
