@@ -134,6 +134,6 @@ def test_interrupts_within_a_softirq_are_not_counted_twice_against_a_cpu() -> No
 def test_a_recording_of_another_engine_without_the_extra_tables_can_be_judged() -> None:
     recording = scene().build()
     for table in ("stolen", "cpus"):
-        recording._tables.pop(f"interrupts.{table}")  # noqa: SLF001 - as an engine without it leaves it
+        recording._tables.pop(f"interrupts.{table}")
     told = interrupts.judge(recording, interrupts.Params())
     assert told.seen == 1000
