@@ -7,6 +7,8 @@
 #include <linux/fs_struct.h>
 #include <linux/mount.h>
 #include <linux/dcache.h>
+#include <linux/mm_types.h>
+#include <linux/page-flags.h>
 #include <linux/blkdev.h>
 #include <linux/blk-mq.h>
 #include <linux/interrupt.h>
@@ -86,6 +88,31 @@ static __always_inline struct gendisk *disk_of(struct request *rq)
 #define IS_COMPAT(task) (READ(task, thread_info.flags) & (1UL << 22))	/* TIF_32BIT */
 #define DIRECT_BIT 0200000
 #endif
+
+/* The page cache tells of folios since 5.16, of pages before. Bit PG_head is in the first word, whatever its type. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
+#define CACHE_OBJECT struct folio
+#else
+#define CACHE_OBJECT struct page
+#endif
+#define CACHE_MAPPING(object) READ((CACHE_OBJECT *)(object), mapping)
+#define CACHE_INDEX(object) READ((CACHE_OBJECT *)(object), index)
+
+static __always_inline unsigned int cache_order(void *object)
+{
+	unsigned long flags = 0;
+
+	bpf_probe_read_kernel(&flags, sizeof(flags), object);
+	if (!(flags & (1UL << PG_head)))
+		return 0;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)	/* ebc1baf5c9b4 */
+	return READ((struct folio *)object, _flags_1) & 0xff;
+#elif LINUX_VERSION_CODE >= KERNEL_VERSION(6, 1, 0)	/* c3a15bff46cb */
+	return READ((struct folio *)object, _folio_order);
+#else
+	return READ((struct page *)object + 1, compound_order);
+#endif
+}
 
 /* linux/stackdepot.h has one of its own since 6.9 (4bedfb314bdd); what follows is ours. */
 #define stack_record own_stack_record

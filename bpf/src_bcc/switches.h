@@ -162,7 +162,6 @@ HERE void tell_segment(void *ctx, struct task_struct *task, struct own_state *st
 	record->kstack = state->kstack;
 	record->ustack = state->ustack;
 	record->wake = state->wake > start ? state->wake : 0;
-	record->wake_stack = state->wake_stack;
 	record->waker_tgid = state->waker_tgid;
 	record->waker_tid = state->waker_tid;
 	__builtin_memcpy(record->waker_comm, state->waker_comm, COMM_BYTES);
@@ -265,7 +264,6 @@ HERE void switch_away(void *ctx, struct task_struct *task, __u32 tgid, __u32 tid
 	state->off_class = off_class_of(preempted, run_state);
 	state->wake = 0;
 	state->queued = state->off_class == OFF_R ? now : 0;
-	state->wake_stack = 0;
 	state->waker_tgid = 0;
 	state->waker_tid = 0;
 	state->kstack = 0;
@@ -310,7 +308,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 }
 
 #if SWITCHES || SYSCALLS
-/* (task): runs in the waker, or in an interrupt of an innocent thread, which the waker's stack tells */
+/* (task): runs in the waker, or in an interrupt of an innocent thread */
 int on_waking(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx->args[0];
@@ -327,9 +325,6 @@ int on_waking(struct bpf_raw_tracepoint_args *ctx)
 	state->waker_tgid = id >> 32;
 	state->waker_tid = id;
 	bpf_get_current_comm(state->waker_comm, sizeof(state->waker_comm));
-#if SWITCHES
-	state->wake_stack = stack_here(ctx, false);
-#endif
 	state->wake = bpf_ktime_get_ns();
 	return 0;
 }

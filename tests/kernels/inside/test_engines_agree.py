@@ -141,7 +141,7 @@ def test_both_count_waits_and_interrupts(captures: tuple[dict[str, Capture], dic
     assert "TIMER" in softirqs[0] & softirqs[1]
     counts = [engine["run_queue"].tables["totals"]["count"].sum() for engine in captures]
     assert min(counts) >= WRITES
-    assert abs(counts[0] - counts[1]) <= 0.3 * max(counts) + 2  # one began a little earlier
+    assert counts[1] >= counts[0] - 2  # it began earlier, and was told to end later
 
 
 def test_without_btf_the_answer_comes_from_bcc(tmp_path: Path, matrix: Matrix) -> None:

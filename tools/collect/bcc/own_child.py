@@ -168,6 +168,10 @@ class _Programs:
             with open("/proc/self/stat", "rb") as file:
                 os.read(file.fileno(), 1)
             time.sleep(0.002)
+        for path in (__file__, os.__file__, json.__file__):  # a page comes into the cache, where it may be given back
+            with open(path, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                os.pread(file.fileno(), 1, 0)
         _say({"begun": begin})
 
     def _take(self, cpu: int, data: int, size: int) -> None:

@@ -7,10 +7,11 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from whystall.bpf import capture as cap
-from whystall.bpf import capture_interrupts, capture_run_queue
+from whystall.bpf import capture_interrupts, capture_pages, capture_run_queue
 from whystall.bpf import layout as lay
 from whystall.bpf.python_code import PythonSeen
 from whystall.bpf.samples import SampleLog
+from whystall.tools.collect.bcc.own_source import PAGES_UNTOLD
 
 Rows = Mapping[str, list[tuple[bytes, bytes]]]
 USER_STACK = 1 << 32
@@ -56,7 +57,7 @@ def seen(
         stacks=stacks(rows.get("stacks", [])),
         samples=SampleLog().samples(),
         python=PythonSeen(),
-        pages=None,
+        pages=_pages(rows) if "page_uses" in rows else None,
         interrupts=capture_interrupts.decode(
             rows.get("irq_totals", []), rows.get("irq_slots", []), rows.get("irq_names", []), []
         ),
@@ -102,6 +103,22 @@ def _counters(rows: list[tuple[bytes, bytes]]) -> dict[str, list[int]]:
         raise ValueError(f"counters of {len(raw)} bytes")
     words = memoryview(raw).cast("Q")
     return {name: [words[i] for i in range(at, len(words), width)] for at, name in enumerate(lay.COUNTERS)}
+
+
+def _pages(rows: Rows) -> capture_pages.Pages:
+    """What calls and faults use again is not followed: only what comes into the cache, and leaves it."""
+    uses = [
+        use._replace(accessed=-1, mapped=-1, again=-1, direct_bytes=-1, read_bytes=-1, write_bytes=-1)
+        for use in capture_pages.uses(rows["page_uses"], maps_told=False)
+    ]
+    return capture_pages.Pages(
+        uses=uses,
+        files=capture_pages.files(rows.get("page_files", []), {}, writes_told=False),
+        stalls=capture_pages.stalls(rows.get("stall_totals", [])),
+        sizes=[],
+        absent=list(PAGES_UNTOLD),
+        reads_told=False,
+    )
 
 
 def _open_requests(rows: Rows, begin: int, end: int, merges: bool) -> list[cap.BlockIo]:

@@ -27,7 +27,9 @@ from whystall.tools.collect.bcc.own_source import MAX_TARGETS, SERVES, plan
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
 from whystall.tools.collect.ebpf_engine import completed_requests, disk_name, losses
 from whystall.tools.collect.ebpf_interrupts import InterruptLook, run_queue_capture
+from whystall.tools.collect.ebpf_page_cache import page_capture
 from whystall.tools.collect.ebpf_samples import Processes, SampleCalls
+from whystall.tools.collect.mounted import Table, tables, whole_paths
 from whystall.tools.collect.proc_maps import mapped_file
 from whystall.tools.collect.python_merge import label
 from whystall.tools.contract.commands import argv, program
@@ -72,6 +74,7 @@ class OwnProgram:
         self._processes = Processes()
         self._disks_before: dict[str, int] = {}
         self._disk_requests = 0
+        self._mounts: list[Table] = []
         self._ceased = False
         self._interrupts: InterruptLook | None = None
 
@@ -96,6 +99,7 @@ class OwnProgram:
         self._wanted = {name: dict(options) for name, options in wanted.items()}
         self._target = target
         own = 0 if os.getpid() in target.pids else os.getpid()
+        self._mounts = tables(target.pids)
         self._link = OwnLink(argv("bcc.own", program=_CHILD), plan(self._wanted, target, own))
 
     def ready(self, deadline: float) -> None:
@@ -194,6 +198,7 @@ class OwnProgram:
 
     def _captures(self, found: tuple[Seen, own_open.Open]) -> dict[str, Capture]:
         seen, still = found
+        seen = seen._replace(files=whole_paths(seen.files, self._mounts))
         own = os.getpid()
         calls, files = SampleCalls(seen, self._processes), Files(seen, mapped_file)
 
@@ -221,6 +226,9 @@ class OwnProgram:
             captures["interrupts"] = self._interrupts.capture(seen.interrupts, seen, losses(seen, "interrupts"))
         if "run_queue" in self._wanted and seen.run_queue is not None:
             captures["run_queue"] = run_queue_capture(seen.run_queue, seen, losses(seen, "run_queue"))
+        if seen.pages is not None:
+            lost = losses(seen, "page_cache")
+            captures["page_cache"] = page_capture(seen.pages, seen, Files(seen, mapped_file), disk_name, lost)
         for name in ("syscalls", "switches"):
             if name in captures:
                 named = stacks.table()

@@ -18,10 +18,10 @@ from whystall.bpf import syscalls
 from whystall.tools.recording.collector import Options
 from whystall.tools.recording.target import Target
 
-SERVES = frozenset({"syscalls", "switches", "block", "interrupts", "run_queue"})
+SERVES = frozenset({"syscalls", "switches", "block", "interrupts", "run_queue", "page_cache"})
 MAX_TARGETS = 1024
 _BPF = Path(syscalls.__file__).parent
-_FILES = ("base", "tasks", "switches", "syscalls", "block", "interrupts")
+_FILES = ("base", "files", "tasks", "switches", "syscalls", "block", "interrupts", "pages")
 _BUFFER_BYTES = 16 << 20
 """Memory for records on their way, of all CPUs together; each has 16 pages to 256."""
 _STACK_WORDS = 127  # BCC's BPF_STACK_TRACE: PERF_MAX_STACK_DEPTH
@@ -46,7 +46,6 @@ class OwnState(ct.Structure):
         ("file_pointer", ct.c_uint64),
         ("file", lay.FileKeyC),
         ("wake", ct.c_uint64),
-        ("wake_stack", ct.c_uint64),
         ("queued", ct.c_uint64),
         ("waker_tgid", ct.c_uint32),
         ("waker_tid", ct.c_uint32),
@@ -80,6 +79,9 @@ _MAPS: dict[str, tuple[Any, Any]] = {
     "irq_totals": (lay.IrqKey, lay.IrqTotalC),
     "irq_slots": (lay.IrqSlotKey, ct.c_uint64),
     "irq_names": (ct.c_uint64, lay.IrqName),
+    "page_uses": (lay.UseKey, lay.PageUseC),
+    "page_files": (lay.FileKeyC, lay.PageFileC),
+    "stall_totals": (lay.StallKey, lay.StallTotalC),
 }
 # (tracepoint, program, required): in an order in which none sees the half of something; `True`: without it the
 # collector tells nothing
@@ -100,12 +102,31 @@ _INTERRUPTS = (
     ("softirq_exit", "on_softirq_exit", True),
     ("softirq_entry", "on_softirq_entry", True),
 )
+_PAGES = (
+    ("mm_filemap_add_to_page_cache", "on_page_add", True),
+    ("mm_filemap_delete_from_page_cache", "on_page_delete", True),
+    ("writeback_dirty_folio", "on_page_dirty", False),  # since 5.18, before by the next name
+    ("writeback_dirty_page", "on_page_dirty", False),
+    ("mm_vmscan_direct_reclaim_end", "on_reclaim_done", True),
+    ("mm_vmscan_direct_reclaim_begin", "on_reclaim", True),
+    ("mm_vmscan_memcg_reclaim_end", "on_cgroup_reclaim_done", False),  # with CONFIG_MEMCG
+    ("mm_vmscan_memcg_reclaim_begin", "on_cgroup_reclaim", False),
+)
+PAGES_UNTOLD = (
+    "filemap:mm_filemap_get_pages",
+    "filemap:mm_filemap_map_pages",
+    "lock:contention_begin",
+    "vmscan:mm_vmscan_throttled",
+    "writeback:balance_dirty_pages",
+)
+"""Events of the page cache that the ebpf engine hooks where they are, and we never do."""
 
 
 def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, Any]:
     """What the child needs to know, for JSON; `own`: our process, which is not observed unless it is a target."""
     calls, switches = "syscalls" in wanted, "switches" in wanted
     queue, block, interrupts = ("run_queue" in wanted, "block" in wanted, "interrupts" in wanted)
+    pages_too = "page_cache" in wanted
     threads = calls or switches or queue
     settings: dict[str, int | str] = {
         "CALL_MIN_NS": f"{wanted.get('syscalls', {}).get('min_ns', 10_000_000)}ULL",
@@ -119,9 +140,11 @@ def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, A
         "RUN_QUEUE": int(queue),
         "BLOCK": int(block),
         "INTERRUPTS": int(interrupts),
+        "PAGE_CACHE": int(pages_too),
     }
     attach = [*(_CALLS if calls else ()), *(_THREADS if threads else ()), *(_WAKERS if calls or switches else ())]
     attach += [*(_QUEUE if queue else ()), *(_BLOCK if block else ()), *(_INTERRUPTS if interrupts else ())]
+    attach += _PAGES if pages_too else ()
     read = ["counters"]
     fill: dict[str, list[tuple[str, str]]] = {}
     if threads:
@@ -136,6 +159,7 @@ def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, A
     read += ["queue_totals", "queue_slots"] if queue else []
     read += ["block_totals", "block_slots", "requests"] if block else []
     read += ["irq_totals", "irq_slots", "irq_names"] if interrupts else []
+    read += ["page_uses", "page_files", "stall_totals"] if pages_too else []
     used = {"live", *read, *fill}
     return {
         "source": source(settings),

@@ -36,7 +36,7 @@ def test_a_plan_is_plain_data() -> None:
         "PARENT_TGID": "100",
         "EVERYBODY": "0",
         "FOLLOW": "1",
-        **dict.fromkeys(("SYSCALLS", "SWITCHES", "RUN_QUEUE", "BLOCK", "INTERRUPTS"), "1"),
+        **dict.fromkeys(("SYSCALLS", "SWITCHES", "RUN_QUEUE", "BLOCK", "INTERRUPTS", "PAGE_CACHE"), "1"),
     }
 
 

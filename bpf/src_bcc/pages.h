@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The page cache: what each process brings in and dirties, per file, what leaves it again, what comes back after
+ * reclaim took it, and who reclaims. Pages are base pages: a folio of order n is 2^n of them. Which pages a call or a
+ * fault uses again is not followed here.
+ */
+#if PAGE_CACHE
+
+#define WORD_PAGES 64
+#define MOST_WORDS 64
+
+struct own_word {
+	struct file_key file;
+	__u64 word;
+};
+
+struct own_pages {
+	struct file_key file;
+	struct inode *inode;
+	__u64 first, number;
+};
+
+struct own_reclaim {
+	__u64 start;
+	__u32 what, pad;
+};
+
+BPF_HASH(page_uses, struct use_key, struct page_use, 16384);
+BPF_HASH(page_files, struct file_key, struct page_file, 16384);
+BPF_HASH(evicted, struct own_word, __u64, 65536);	/* a bit per page that reclaim took in this window */
+BPF_HASH(reclaims, __u32, struct own_reclaim, 4096);
+BPF_HASH(stall_totals, struct stall_key, struct stall_total, 4096);
+BPF_ARRAY(no_use, struct page_use, 1);	/* never written */
+
+/* File systems that are memory, or no storage at all (include/uapi/linux/magic.h). */
+HERE bool is_unstored(__u32 magic)
+{
+	return magic == 0x01021994 || magic == 0x9fa0 || magic == 0x62656572 || magic == 0x27e0eb || magic == 0x63677270
+	       || magic == 0x64626720 || magic == 0x74726163;	/* tmpfs proc sysfs cgroup cgroup2 debugfs tracefs */
+}
+
+HERE bool pages_of(void *object, struct own_pages *pages)
+{
+	struct address_space *mapping = CACHE_MAPPING(object);
+	struct super_block *super;
+	struct inode *inode;
+
+	if (!mapping || (__u64)mapping & 3)
+		return false;
+	inode = READ(mapping, host);
+	if (!inode)
+		return false;
+	super = READ(inode, i_sb);
+	if (is_unstored(READ(super, s_magic)))
+		return false;
+	pages->inode = inode;
+	pages->first = CACHE_INDEX(object);
+	pages->number = 1ULL << (cache_order(object) & 15);
+	if ((READ(inode, i_mode) & S_IFMT) == S_IFBLK) {	/* the device's own pages: no file */
+		pages->file.dev = READ(inode, i_rdev);
+		return pages->file.dev;
+	}
+	inode_key(inode, &pages->file);
+	return true;
+}
+
+/* Sets (`take`) or asks and forgets the bits of pages; how many were set. */
+HERE __u64 evicted_bits(struct own_pages *pages, bool take)
+{
+	__u64 words = pages->number / WORD_PAGES, mask = ~0ULL, none = 0, sum = 0, *bits;
+	struct own_word key = { .file = pages->file, .word = pages->first / WORD_PAGES };
+
+	if (!words) {
+		words = 1;
+		mask = ((1ULL << pages->number) - 1) << (pages->first % WORD_PAGES);
+	}
+	for (int i = 0; i < MOST_WORDS; i++) {
+		if (i >= words)
+			break;
+		bits = evicted.lookup(&key);
+		if (!bits && take) {
+			evicted.insert(&key, &none);
+			bits = evicted.lookup(&key);
+			if (!bits)
+				count(LOST_PAGE_FILES);
+		}
+		if (bits && take) {
+			*bits |= mask;
+		} else if (bits) {
+			sum += __builtin_popcountll(*bits & mask);
+			*bits &= ~mask;
+		}
+		key.word++;
+	}
+	return sum;
+}
+
+HERE void name_page_file(void *ctx, struct own_pages *pages)
+{
+	struct inode *inode = pages->inode;
+	struct hlist_node *alias;
+
+	if (!pages->file.ino)
+		return;
+	alias = READ(inode, i_dentry.first);
+	if (alias)
+		tell_file(ctx, 0, (struct dentry *)((char *)alias - __builtin_offsetof(struct dentry, d_u.d_alias)));
+}
+
+HERE struct page_use *use_of(void *ctx, struct own_pages *pages, __u32 tgid)
+{
+	struct use_key key = { .file = pages->file, .tgid = tgid };
+	struct page_use *use = page_uses.lookup(&key), *empty;
+	int zero = 0;
+
+	if (use)
+		return use;
+	empty = no_use.lookup(&zero);
+	if (!empty)
+		return 0;
+	page_uses.insert(&key, empty);
+	use = page_uses.lookup(&key);
+	if (!use) {
+		count(LOST_PAGE_USES);
+		return 0;
+	}
+	bpf_get_current_comm(use->comm, sizeof(use->comm));
+	name_page_file(ctx, pages);
+	return use;
+}
+
+/* Kernel threads work for others, of whom nothing is known here: 0. */
+HERE __u32 page_actor(struct task_struct *task)
+{
+	return READ(task, flags) & PF_KTHREAD ? 0 : READ(task, tgid);
+}
+
+int on_page_add(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct own_pages pages = {};
+	struct page_use *use;
+
+	if (!window_start())
+		return 0;
+	if (is_self(READ(task, tgid))) {
+		count(SEEN_SELF_ADDED);
+		return 0;
+	}
+	if (!pages_of((void *)ctx->args[0], &pages))
+		return 0;
+	count(SEEN_PAGES);
+	use = use_of(ctx, &pages, page_actor(task));
+	if (!use)
+		return 0;
+	__sync_fetch_and_add(&use->added, pages.number);
+	__sync_fetch_and_add(&use->untracked, pages.number);
+	__sync_fetch_and_add(&use->refaulted, evicted_bits(&pages, false));
+	return 0;
+}
+
+int on_page_dirty(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct own_pages pages = {};
+	struct page_use *use;
+
+	if (!window_start() || is_self(READ(task, tgid)) || !pages_of((void *)ctx->args[0], &pages))
+		return 0;
+	count(SEEN_PAGES);
+	use = use_of(ctx, &pages, page_actor(task));
+	if (use)
+		__sync_fetch_and_add(&use->dirtied, pages.number);
+	return 0;
+}
+
+/* A task that reclaims memory says so of itself (kswapd too); everything else drops pages. */
+int on_page_delete(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	bool reclaimed = READ(task, flags) & PF_MEMALLOC;
+	struct page_file none = {}, *file;
+	struct own_pages pages = {};
+
+	if (!window_start() || (is_self(READ(task, tgid)) && !reclaimed))
+		return 0;
+	if (!pages_of((void *)ctx->args[0], &pages))
+		return 0;
+	count(SEEN_PAGES);
+	file = page_files.lookup(&pages.file);
+	if (!file) {
+		page_files.insert(&pages.file, &none);
+		file = page_files.lookup(&pages.file);
+		if (!file) {
+			count(LOST_PAGE_FILES);
+			return 0;
+		}
+		name_page_file(ctx, &pages);
+	}
+	if (!reclaimed) {
+		__sync_fetch_and_add(&file->dropped, pages.number);
+		return 0;
+	}
+	__sync_fetch_and_add(&file->reclaimed, pages.number);
+	evicted_bits(&pages, true);
+	return 0;
+}
+
+HERE int reclaim_begins(__u32 what)
+{
+	struct own_reclaim state = { .start = bpf_ktime_get_ns(), .what = what };
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	if (reclaims.update(&tid, &state))
+		count(LOST_STALLS);
+	return 0;
+}
+
+HERE int reclaim_ends(__u32 what, __u64 reclaimed)
+{
+	__u64 id = bpf_get_current_pid_tgid(), begin = window_start(), now = bpf_ktime_get_ns(), start;
+	struct stall_key key = { .tgid = id >> 32, .tid = id, .what = what };
+	struct stall_total none = {}, *total;
+	struct own_reclaim *state;
+	__u32 tid = id;
+
+	state = reclaims.lookup(&tid);
+	if (!state || state->what != what)
+		return 0;
+	start = state->start < begin ? begin : state->start;
+	reclaims.delete(&tid);
+	if (!begin || now <= start)
+		return 0;
+	total = stall_totals.lookup(&key);
+	if (!total) {
+		stall_totals.insert(&key, &none);
+		total = stall_totals.lookup(&key);
+		if (!total) {
+			count(LOST_STALLS);
+			return 0;
+		}
+	}
+	total->count++;	/* one thread: nobody else writes here */
+	total->total_ns += now - start;
+	total->pages += reclaimed;
+	if (now - start > total->max_ns) {
+		total->max_ns = now - start;
+		total->longest_at = start;
+	}
+	return 0;
+}
+
+int on_reclaim(struct bpf_raw_tracepoint_args *ctx)
+{
+	return reclaim_begins(STALL_DIRECT_RECLAIM);
+}
+
+/* (pages reclaimed) */
+int on_reclaim_done(struct bpf_raw_tracepoint_args *ctx)
+{
+	return reclaim_ends(STALL_DIRECT_RECLAIM, ctx->args[0]);
+}
+
+int on_cgroup_reclaim(struct bpf_raw_tracepoint_args *ctx)
+{
+	return reclaim_begins(STALL_CGROUP_RECLAIM);
+}
+
+int on_cgroup_reclaim_done(struct bpf_raw_tracepoint_args *ctx)
+{
+	return reclaim_ends(STALL_CGROUP_RECLAIM, ctx->args[0]);
+}
+#endif
