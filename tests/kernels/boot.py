@@ -1,7 +1,8 @@
 """One command in a virtual machine with a stock kernel, over this machine's root file system.
 
 virtme-ng puts QEMU's emulation (no KVM: hosts of CI have none, or a broken one) under a kernel whose root is this
-machine's, read-only beneath an overlay in the guest's memory: what the guest writes is gone with it, but for one folder.
+machine's, read-only beneath an overlay in the guest's memory: what the guest writes is gone with it, but for one
+folder.
 """
 
 from __future__ import annotations
@@ -112,13 +113,14 @@ def _machine(kernel: Kernel, shared: Path, image: Path) -> list[str]:
         f"whystall.kernel={kernel.root} whystall.shared={shared}",
         f"init={busybox} -- sh {TREE / 'tests/kernels/init.sh'} {busybox} {found('modprobe')}",
     )
-    folder = "local,security_model=none,multidevs=remap"
+    files = "local,security_model=none,multidevs=remap"
     return [
         *(str(virtme), "--kimg", str(kernel.image), "--mods", "auto", "--disable-kvm", "--disable-microvm"),
         *("--force-9p", "--show-boot-console", "--user", "root", "--cpus", str(CPUS), "--memory", MEMORY),
         *("--script-sh", "true", "--qemu-opts"),
-        *("-fsdev", f"{folder},id=host,path=/,readonly=on", "-device", "virtio-9p-pci,fsdev=host,mount_tag=whystall.host"),
-        *("-fsdev", f"{folder},id=shared,path={shared}", "-device", "virtio-9p-pci,fsdev=shared,mount_tag=whystall.shared"),
+        *("-fsdev", f"{files},id=host,path=/,readonly=on", "-fsdev", f"{files},id=shared,path={shared}"),
+        *("-device", "virtio-9p-pci,fsdev=host,mount_tag=whystall.host"),
+        *("-device", "virtio-9p-pci,fsdev=shared,mount_tag=whystall.shared"),
         *("-drive", f"file={image},format=raw,if=virtio,readonly=on", "-append", " ".join(options)),
     ]
 

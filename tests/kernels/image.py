@@ -32,13 +32,14 @@ def make(image: Path) -> None:
         raise Unavailable("guests cannot be booted: no mksquashfs (package squashfs-tools)")
     library = Path(sys.base_prefix, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}")
     packages = Path(sys.prefix, "lib", library.name, "site-packages")
-    sources = [*(TREE / room for room in ROOMS), packages, library, *Path(sys.base_prefix, "lib").glob("libpython*.so*")]
+    sources = [*(TREE / room for room in ROOMS), packages, library, *library.parent.glob("libpython*.so*")]
     cold = [str(packages / name).lstrip("/") for name in COLD]
     cold += [str(library / name).lstrip("/") for name in ("test", "idlelib", "site-packages", "ensurepip", "config-*")]
+    options = ["-no-strip", "-quiet", "-no-progress", "-wildcards", "-e", *cold]
     raw = ("-noI", "-noD", "-noF", "-noX", "-no-fragments", "-no-duplicates", "-no-xattrs", "-b", "1M")
     image.unlink(missing_ok=True)
     done = subprocess.run(
-        (program, *map(str, sources), str(image), "-no-strip", *raw, "-quiet", "-no-progress", "-wildcards", "-e", *cold),
+        (program, *map(str, sources), str(image), *raw, *options),
         capture_output=True,
         text=True,
     )

@@ -1,6 +1,8 @@
-"""Run the tests of `inside/` under stock kernels and collect what they saw.
+"""Run the tests of `inside/` under stock kernels and on this host, and collect what they saw.
 
-usage: python -m kernels.matrix [--kernel 5.10 ...] [--host] [--limit S] [--results FILE] [-- PYTEST-ARGUMENTS]
+usage: python -m kernels.matrix [--kernel 5.10 ...] [--all] [--host] [--limit S] [--results FILE] [PYTEST-ARGUMENTS]
+
+Exit status: 0 if all tests passed under every kernel asked for, 1 if not, 2 if a kernel could not be run here.
 """
 
 from __future__ import annotations
@@ -8,79 +10,119 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shlex
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from kernels import boot, stock
+from kernels import boot, image, stock
+from kernels.stock import Unavailable
 
 INSIDE = Path("tests/kernels/inside")
+HOST = "host"
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="kernels.matrix", description=__doc__)
+    parser = argparse.ArgumentParser(prog="kernels.matrix")
     parser.add_argument("--kernel", action="append", choices=sorted(stock.SERIES), default=[])
+    parser.add_argument("--all", action="store_true", help="every stock kernel")
     parser.add_argument("--host", action="store_true", help="this host's own kernel, too")
     parser.add_argument("--limit", type=float, default=900, help="seconds that a guest may take")
     parser.add_argument("--results", type=Path, help="where to write what was seen, as JSON")
+    parser.add_argument("--if-possible", action="store_true", help="where no kernel can be fetched, say so and go on")
     parser.add_argument("rest", nargs="*", help="arguments of pytest; without: all tests of inside/")
     asked = parser.parse_args(arguments)
     results = {}
-    for name in asked.kernel:
-        results[name] = in_guest(name, asked.rest, asked.limit)
+    try:
+        for name in list(stock.SERIES) if asked.all else asked.kernel:
+            results[name] = in_guest(name, asked.rest, asked.limit)
+    except Unavailable as error:
+        print(f"whystall: {error}", file=sys.stderr)
+        if not asked.if_possible or expected():
+            return 2
+        print("whystall: NOT RUN: the tests under a stock kernel", file=sys.stderr)
     if asked.host:
-        results["host"] = on_host(asked.rest, asked.limit)
+        results[HOST] = on_host(asked.rest, asked.limit)
     if asked.results is not None:
-        asked.results.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        asked.results.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     for name, result in results.items():
-        print(f"kernel {name} ({result['release']}): {result['verdict']}")
+        print(f"kernel {name} ({result['release']}): {result['verdict']}, {result['tests']}, {result['seconds']} s")
+        for failure in result["failed"]:
+            print(f"  {failure}")
     return 0 if all(result["verdict"] == "passed" for result in results.values()) else 1
 
 
-def _pytest(python: Path, rest: list[str], lines: Path) -> list[str]:
-    told = rest or [str(INSIDE)]
-    return ["env", f"WHYSTALL_MATRIX={lines}", str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *told]
+def expected() -> bool:
+    """Whether this machine must be able to run a stock kernel (root on a Debian): a skip there is a fault."""
+    return os.geteuid() == 0 and stock.found("apt-get") is not None and stock.KEYRING.exists()
 
 
 def in_guest(name: str, rest: list[str], limit_s: float) -> dict[str, Any]:
-    """Boot a series' newest kernel and run pytest there."""
+    """Boot a series' newest kernel and run pytest there.
+
+    Raises:
+        Unavailable: the kernel, QEMU or what boots it cannot be had here.
+    """
     kernel = stock.fetch(name)
     with tempfile.TemporaryDirectory(prefix=f"whystall-{name}-") as folder:
         shared = Path(folder)
         lines = shared / "lines.jsonl"
-        command = shlex.join(_pytest(Path(sys.executable), rest, lines)) + " 2>&1"
-        done = boot.boot(kernel, command, shared, limit_s, show=lambda data: os.write(1, data))
-        if not done.fine and done.code != 1:
-            why = f"after its {limit_s:.0f} s" if done.timed_out else f"with status {done.code}"
-            print(f"--- kernel {name} ended {why}; its console:\n{done.tail()}", file=sys.stderr)
-        return _result(lines, kernel.release, done.code, done.seconds)
+        command = shlex.join(_pytest(rest, lines, guest=True)) + " 2>&1"
+        done = boot.boot(kernel, command, shared, limit_s, show=_show)
+        if done.timed_out or done.code is None:
+            why = f"was killed after {limit_s:.0f} s" if done.timed_out else "died"
+            print(f"--- the guest of kernel {name} {why}; the end of its console:\n{done.tail()}", file=sys.stderr)
+        return summary(lines, kernel.release, done.code, done.seconds)
 
 
 def on_host(rest: list[str], limit_s: float) -> dict[str, Any]:
+    """The same tests under the kernel that runs."""
     with tempfile.TemporaryDirectory(prefix="whystall-host-") as folder:
         lines = Path(folder) / "lines.jsonl"
-        done = subprocess.run(_pytest(Path(sys.executable), rest, lines), timeout=limit_s, cwd=boot.TREE)
-        return _result(lines, os.uname().release, done.returncode, 0)
+        try:
+            code: int | None = subprocess.run(
+                _pytest(rest, lines, guest=False), timeout=limit_s, cwd=image.TREE, stdin=subprocess.DEVNULL
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = None
+        return summary(lines, platform.release(), code, 0)
 
 
-def _result(lines: Path, release: str, code: int | None, seconds: float) -> dict[str, Any]:
-    told = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+def _show(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.flush()
+
+
+def _pytest(rest: list[str], lines: Path, *, guest: bool) -> list[str]:
+    named = [f"WHYSTALL_MATRIX={lines}"] + (["WHYSTALL_GUEST=1"] if guest else [])
+    places = () if any((image.TREE / word.partition("::")[0]).exists() for word in rest) else (str(INSIDE),)
+    return ["env", *named, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *places, *rest]
+
+
+def summary(lines: Path, release: str, code: int | None, seconds: float) -> dict[str, Any]:
+    """What the lines of `conftest.Matrix` amount to; a guest that died has passed nothing, whatever it wrote before."""
+    told = []
+    for line in lines.read_text(encoding="utf-8").splitlines() if lines.exists() else ():
+        try:
+            told.append(json.loads(line))
+        except ValueError:  # the last one of a guest that died
+            continue
     tests = [line["test"] for line in told if "test" in line]
+    outcomes = Counter(test["outcome"] for test in tests)
+    seen = {json.dumps(line["seen"], sort_keys=True) for line in told if "seen" in line}
     return {
         "release": release,
-        "verdict": "passed" if code == 0 and tests else "failed",
-        "code": code,
+        "verdict": "passed" if code == 0 and outcomes["passed"] and not outcomes["failed"] else "failed",
         "seconds": round(seconds),
-        "seen": [line["seen"] for line in told if "seen" in line],
-        "tests": tests,
+        "tests": dict(sorted(outcomes.items())),
+        "failed": [test["id"] for test in tests if test["outcome"] == "failed"],
+        "seen": [json.loads(one) for one in sorted(seen)],
     }
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except stock.Unavailable as error:
-        sys.exit(f"whystall: {error}")
+    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
 """Debian's stock kernels: which is the newest of a series, fetched and unpacked under `.setup/kernels`.
 
-apt is asked with lists and a state of its own, so the system's packages are neither read nor changed. The archive is the
-one this machine's apt uses; packages are verified against the Debian keyring.
+apt is asked with lists and a state of its own, so the system's packages are neither read nor changed. The archive is
+the one this machine's apt uses; packages are verified against the Debian keyring.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 CACHE = Path(__file__).parents[2] / ".setup" / "kernels"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-NEEDED = ("apt-get", "apt-cache", "apt-helper", "dpkg", "dpkg-deb", "depmod", "tar")
+NEEDED = ("apt-get", "apt-cache", "dpkg", "dpkg-deb", "depmod")
 
 
 class Unavailable(Exception):
@@ -73,7 +73,7 @@ def fetch(name: str) -> Kernel:
     place = CACHE / name
     if (place / "complete").exists():
         return Kernel(name, place)
-    missing = [program for program in NEEDED if program != "apt-helper" and found(program) is None]
+    missing = [program for program in NEEDED if found(program) is None]
     if missing:
         raise Unavailable(f"kernel {name} cannot be fetched: no {', '.join(missing)} (Debian's apt, dpkg and kmod)")
     if not KEYRING.exists():
@@ -86,8 +86,7 @@ def fetch(name: str) -> Kernel:
     (state / "sources.list").write_text(f"deb [signed-by={KEYRING}] {_archive()} {series.suite} main\n")
     _apt(state, "apt-get", "update")
     release = _newest(state, series)
-    common = re.sub(r"\+deb12$", "+deb12", release)
-    packages = (f"linux-image-{release}-amd64", f"linux-headers-{release}-amd64", f"linux-headers-{common}-common")
+    packages = (f"linux-image-{release}-amd64", f"linux-headers-{release}-amd64", f"linux-headers-{release}-common")
     _apt(state, "apt-get", "download", *packages, cwd=state / "debs")
     unpacking = CACHE / f"unpacking-{name}"
     shutil.rmtree(unpacking, ignore_errors=True)
@@ -148,6 +147,7 @@ def _run(command: Sequence[str], cwd: Path | None = None) -> str:
 
 
 def found(program: str) -> str | None:
+    """Where a program is, in the folders of administrators too."""
     return shutil.which(program, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin")
 
 
