@@ -45,6 +45,8 @@ _RECORD_NEEDS = [
     Need("syscalls", {"min_ns": 1_000_000}),
     Need("switches", {"min_ns": 1_000_000, "wakers": 1, "python": 1}),
     Need("block", {"min_ns": 10_000_000}),
+    Need("interrupts"),
+    Need("run_queue"),
 ]
 _CACHE_NEEDS = [Need("page_cache"), Need("residency")]
 _TRACE_NEED = Need("ftrace", {"irq": 1, "softirq": 1})

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="tracing, cgroups and 
 MANY = 30
 """Periods of 100 ms, of those in a window, in which who wants a CPU all the time is throttled; fewer where others leave
 it less than its quota."""
-EBPF = {"syscalls", "switches", "block", "samples", "page_cache"}
+EBPF = {"syscalls", "switches", "block", "samples", "page_cache", "interrupts", "run_queue"}
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +213,21 @@ def test_host_bound_tells_what_keeps_a_thread_from_its_cpu(look: Look, working: 
     for finding in throttled:
         assert finding.subject.cgroup == working.spinning.name
         assert finding.metrics["window_pct"] + dispatcher.running_pct <= 101
+
+
+def test_runqlat_counts_how_often_a_thread_waited_for_a_cpu(look: Look, working: Load, matrix: Matrix) -> None:
+    result = judged(look, matrix, "runqlat", top=200)
+    napper = working.pids["napper"]
+    (thread,) = [t for t in result.data.threads if t.tid == napper]
+    assert thread.count >= len(working.acts("nap", look))  # after each nap, once
+    (row,) = [r for r in result.data.rows if r.pid == napper]
+    assert sum(bucket.count for bucket in row.histogram) == row.count >= thread.count
+    assert thread.total_ms <= look.recording.manifest.window_ns / 1e6
+
+
+def test_interrupts_counts_what_the_kernel_counts(look: Look, working: Load, matrix: Matrix) -> None:
+    result = judged(look, matrix, "interrupts", top=200)
+    soft = sum(r.count for r in result.data.rows if r.kind.startswith("soft"))
+    assert 0 < soft <= look.softirqs
+    assert {r.name for r in result.data.rows} & {"TIMER", "SCHED", "RCU", "BLOCK"}
+    assert sorted(c.cpu for c in result.data.cpus) == list(range(os.cpu_count() or 1))

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ class Look:
     trace_engine: str
     throttled: int
     """Periods in which the spinner's cgroup was throttled, at most."""
+    softirqs: int
+    """How many the kernel counted, at most."""
 
     @property
     def recording(self) -> Recording:
@@ -104,7 +107,8 @@ def _at(lines: list[tuple[int, float]], moment: int) -> float:
 @contextlib.contextmanager
 def ext4(size_mib: int) -> Iterator[tuple[Path, str]]:
     """A file system of our own in memory, and the name of its loop device."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, tempfile.TemporaryDirectory() as place:
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # else wherever temporary files are
+    with tempfile.TemporaryDirectory(dir=memory) as folder, tempfile.TemporaryDirectory() as place:
         image = Path(folder, "disk.img")
         with image.open("wb") as file:
             file.truncate(size_mib * MIB)
@@ -217,20 +221,27 @@ def disarmed() -> Iterator[bool]:
         KPROBES.write_text("1")
 
 
+def counts(load: Load) -> tuple[int, int]:
+    """Periods in which the spinner was throttled and softirqs, by the kernel's own counts."""
+    lines = Path("/proc/softirqs").read_text().splitlines()[1:]
+    softirqs = sum(int(word) for line in lines for word in line.split()[1:])
+    return load.spinning.stat("cpu.stat")["nr_throttled"], softirqs
+
+
 def looks(load: Load, place: Path) -> dict[str, Look]:
     """All windows, by name."""
     armed = KPROBES.exists()
-    counted = [load.spinning.stat("cpu.stat")["nr_throttled"]]
+    counted = [counts(load)]
     with recording_as_user(load, place / "user") as as_user_out:
         record_here(load, place / "root", tracefs=False)
-    counted.append(load.spinning.stat("cpu.stat")["nr_throttled"])
+    counted.append(counts(load))
     with disarmed():
         record_here(load, place / "tracefs", tracefs=True)
-    counted.append(load.spinning.stat("cpu.stat")["nr_throttled"])
+    counted.append(counts(load))
     time.sleep(0.5)  # so that the load's own clock goes beyond
-    first, second = counted[1] - counted[0], counted[2] - counted[1]
+    first, second = ([late - early for early, late in zip(*two, strict=True)] for two in pairwise(counted))
     return {
-        "root": Look("root", armed, place / "root", "ebpf", first),
-        "capabilities": Look("capabilities", armed, as_user_out, "ebpf", first),
-        "no_kprobes": Look("root", False, place / "tracefs", "tracefs", second),
+        "root": Look("root", armed, place / "root", "ebpf", *first),
+        "capabilities": Look("capabilities", armed, as_user_out, "ebpf", *first),
+        "no_kprobes": Look("root", False, place / "tracefs", "tracefs", *second),
     }
