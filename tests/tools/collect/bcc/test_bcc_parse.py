@@ -124,6 +124,12 @@ def test_cache_counts_of_a_kernel_with_folios_are_all_misses_of_nothing() -> Non
     assert {(row.hits, row.misses) for row in rows if row} == {(0, 0)}
 
 
+def test_cache_counts_of_a_kernel_without_folios_are_counts() -> None:
+    rows = [parse.cache_counts(line) for line in after("cachestat-5.10", "HITS")]
+    assert rows.pop() is None  # Detaching...
+    assert rows == [(183351, 61787), (1229, 0), (1108, 837)]
+
+
 HISTOGRAM = [
     "     usecs               : count     distribution",
     "         0 -> 1          : 5        |****************************************|",
