@@ -7,9 +7,9 @@ meanwhile is counted and left out; one whose environment may not be read is kept
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from whystall.agent_server.jobs import addresses, cmdline, environment
@@ -18,6 +18,9 @@ from whystall.tools.collect.proc_parse import NS, PidStat, pid_stat, ticks_ns
 from whystall.tools.contract.text import clean_path
 from whystall.tools.node import cgroups
 from whystall.tools.node.cgroups import Grouped
+from whystall.tools.node.hierarchies import CgroupView
+from whystall.tools.node.pods import Pods
+from whystall.tools.node.vantage import host_name, node_process
 
 MOST = 10_000
 """Processes that are read; of more, the youngest."""
@@ -35,11 +38,11 @@ def read(root: Path = Path("/proc"), *, most: int = MOST, also: Iterable[int] = 
     found = [process for pid in wanted if (process := reader.process(pid)) is not None]
     missed = Missed(vanished=reader.vanished, denied=len(reader.denied), beyond=max(0, len(pids) - len(wanted)))
     mine = _mine(found)
-    name = socket.gethostname()
+    name = host_name(root)
     own = next((p.grouped.container for p in found if p.pid == os.getpid()), None)
     kept = sorted((p for p in found if p.pid not in mine), key=lambda p: p.pid)
     called = tuple(dict.fromkeys((name, name.partition(".")[0])))
-    return Inventory(kept, missed, called, own, _now(), addresses.own(root))
+    return Inventory(kept, missed, called, own, _now(), addresses.own(node_process(root) or root))
 
 
 def start_ticks(pid: int) -> int | None:
@@ -55,6 +58,8 @@ class _Reader:
         self._root = root
         self.vanished = 0
         self.denied: set[int] = set()
+        self._view = CgroupView(Path(root))
+        self._pods = Pods(Path(root))
 
     def process(self, pid: int) -> Process | None:
         """The process `pid`; None for one that is none of ours to tell of, or gone."""
@@ -62,9 +67,10 @@ class _Reader:
         if stat is None or stat.state in "ZX" or _KTHREADD in (pid, stat.ppid):
             return None
         arguments = cmdline.argv(self._file(pid, "cmdline", cmdline.LIMIT) or b"")
-        groups = self._file(pid, "cgroup", 64 << 10)
+        groups = self._view.lines(self._file(pid, "cgroup", 64 << 10) or b"")
         variables = self._file(pid, "environ", environment.LIMIT)
-        text = "\n".join(clean_path(line) for line in (groups or b"").splitlines())
+        text = "\n".join(clean_path(line) for line in groups.splitlines())
+        grouped = cgroups.grouped(text)
         return Process(
             pid=pid,
             ppid=stat.ppid,
@@ -75,9 +81,16 @@ class _Reader:
             program=cmdline.program(arguments, stat.comm),
             words=cmdline.words(arguments),
             cgroup=cgroups.path_of(text),
-            identity=environment.identity(variables) if variables else Identity(),
-            grouped=cgroups.grouped(text) if text else Grouped(),
+            identity=self._named(environment.identity(variables) if variables else Identity(), grouped, pid),
+            grouped=grouped,
         )
+
+    def _named(self, identity: Identity, grouped: Grouped, pid: int) -> Identity:
+        """`identity` with the name of the pod, which an environment seldom holds, as the node tells it."""
+        if grouped.pod_uid is None or identity.pod_name is not None:
+            return identity
+        namespace, _, name = (self._pods.name(grouped.pod_uid, grouped.container, pid) or "").rpartition("/")
+        return replace(identity, pod_name=name or None, namespace=namespace or identity.namespace)
 
     def stat(self, pid: int) -> PidStat | None:
         """The stat file of `pid`; None where it is gone."""
