@@ -1,4 +1,4 @@
-"""Stock BCC tools on this kernel, through the engine: what they tell agrees with the kernel's own counts, or is refused.
+"""Stock BCC tools on this kernel, through the engine: what they tell agrees with the kernel's counts, or is refused.
 
 They are compiled on the kernel that runs, against its own headers; where there are none, nothing can be said of them.
 """
