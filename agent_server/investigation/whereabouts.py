@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import socket
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from whystall.tools.collect.proc_parse import pid_stat, ticks_ns
+from whystall.tools.node.containers import number_inside
+from whystall.tools.node.vantage import host_name
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import alive
 
@@ -33,15 +35,19 @@ def whereabouts(recording: Recording, rank: int, proc: Path = Path("/proc")) -> 
     """Find the process that `recording` (of the ranks of a job) says was `rank`.
 
     It is the same process only if it bears the number, lives, and began before the trace did: numbers are used again.
-    Traces on a clock that this host does not keep cannot tell that.
+    Traces on a clock that this host does not keep cannot tell that. A job in a container with its host's name (its
+    network is the host's) wrote down a number of its own PID namespace: where a container has one, nobody is named.
     """
     rows = recording.table("ranks.ranks").filter(pl.col("rank") == rank).rows(named=True)
     host, pid = (rows[0]["host"], rows[0]["pid"]) if rows else ("", -1)
     who = f"rank {rank}" + (f": process {pid}" if pid > 0 else "") + (f" on {host}" if host else "")
     if pid <= 0 or not host or recording.manifest.redacted:
         return Whereabouts(None, "rank_process_unknown", who)
-    if not _same_host(host, socket.gethostname()):
+    if not _same_host(host, host_name(proc)):
         return Whereabouts(None, "rank_elsewhere", who)
+    if shut_in := _inside(pid, proc):
+        detail = f"{who}, which is in containers of this host: {', '.join(map(str, shut_in))}"
+        return Whereabouts(None, "rank_process_unknown", detail)
     if not alive(pid):
         return Whereabouts(None, "rank_gone", who)
     manifest, clock = recording.manifest, rows[0]["clock"]
@@ -51,6 +57,12 @@ def whereabouts(recording: Recording, rank: int, proc: Path = Path("/proc")) -> 
     if began > manifest.start_ns + rows[0]["start_ns"] + _SLACK_NS:
         return Whereabouts(None, "rank_gone", who)
     return Whereabouts(pid)
+
+
+def _inside(pid: int, proc: Path) -> list[int]:
+    """The processes of this host that bear the number `pid` in a PID namespace of their own, as the host knows them."""
+    others = (int(name) for name in os.listdir(proc) if name.isdigit() and int(name) != pid)
+    return sorted(other for other in others if number_inside(proc / str(other)) == pid)[:8]
 
 
 def _same_host(one: str, other: str) -> bool:

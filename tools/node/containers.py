@@ -74,7 +74,7 @@ class Containers:
             if key not in self._found:
                 self._found[key] = Container(id=group.container, runtime=group.runtime, pod_uid=group.pod_uid)
             entry = self._of[pid] = self._found[key]
-            entry.pids[pid] = _inside(self._proc / str(pid))
+            entry.pids[pid] = number_inside(self._proc / str(pid))
             if entry.pod is None and len(entry.pids) <= _ASKED:
                 entry.pod = self._pods.name(group.pod_uid, group.container, pid)
 
@@ -141,7 +141,7 @@ def _called(pod: str | None) -> tuple[str, ...]:
     return (pod, pod.rpartition("/")[2]) if pod else ()
 
 
-def _inside(directory: Path) -> int:
+def number_inside(directory: Path) -> int:
     """The number that a process has in its own PID namespace; 0 where the kernel does not tell (before 4.1)."""
     try:
         for line in (directory / "status").read_bytes().splitlines():

@@ -221,6 +221,17 @@ def test_another_process_is_never_taken_for_it(change: dict[str, Any], why: str)
     assert where(of_host(job(), **(given | change))) == (None, why)
 
 
+def test_a_number_that_a_container_has_too_names_nobody(tmp_path: Path) -> None:
+    """In the network of its host a container bears the host's name, and its numbers are its own."""
+    slow = of_host(job(), socket.gethostname(), os.getpid(), start_ns=NOW_NS)
+    for pid, numbers in ((90_001, f"90001\t{os.getpid()}"), (90_002, "90002"), (90_003, "")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "status").write_text(f"Name:\tx\nNSpid:\t{numbers}\n")
+    found = whereabouts(slow, 1, tmp_path)
+    assert (found.pid, found.why) == (None, "rank_process_unknown")
+    assert found.detail.endswith("in containers of this host: 90001")
+
+
 def test_a_redacted_recording_names_no_process() -> None:
     recording = redact(of_host(job(), socket.gethostname(), os.getpid(), start_ns=NOW_NS))
     assert where(recording) == (None, "rank_process_unknown")
