@@ -10,6 +10,7 @@ import ctypes as ct
 import errno
 import os
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 
 from whystall.bpf import syscalls
@@ -49,16 +50,9 @@ def _load(*, reads_kernel: bool) -> None:
     code = [(0xB7, 0, 0), (0x95, 0, 0)]  # r0 = 0; exit
     if reads_kernel:  # r1 = fp; r1 += -8; r2 = 8; r3 = 0; call
         code = [(0xBF, 0xA1, 0), (0x07, 1, -8), (0xB7, 2, 8), (0xB7, 3, 0), (0x85, 0, _PROBE_READ_KERNEL), *code]
-    program = ct.create_string_buffer(b"".join(struct.pack("=BBhi", op, regs, 0, imm) for op, regs, imm in code))
-    licence = ct.create_string_buffer(b"GPL")
-    attr = ct.create_string_buffer(
-        struct.pack("=IIQQIIQII", _RAW_TRACEPOINT, len(code), ct.addressof(program), ct.addressof(licence), *[0] * 5)
-    )
-    fd = ct.CDLL(None, use_errno=True).syscall(_number(), _PROG_LOAD, attr, len(attr) - 1)
-    if fd >= 0:
-        os.close(fd)
+    number = _ask(code)
+    if not number:
         return
-    number = ct.get_errno()
     if number in (errno.EINVAL, errno.EACCES) and reads_kernel:
         _load(reads_kernel=False)  # raises where it is not the reading that is refused
         raise BpfError(
@@ -67,6 +61,20 @@ def _load(*, reads_kernel: bool) -> None:
             "boot with lockdown=integrity",
         )
     raise _refused(number)
+
+
+def _ask(code: Sequence[tuple[int, int, int]]) -> int:
+    """Have the kernel load these instructions (operation, registers, immediate); the number of its error, or 0."""
+    program = ct.create_string_buffer(b"".join(struct.pack("=BBhi", op, regs, 0, imm) for op, regs, imm in code))
+    licence = ct.create_string_buffer(b"GPL")
+    attr = ct.create_string_buffer(
+        struct.pack("=IIQQIIQII", _RAW_TRACEPOINT, len(code), ct.addressof(program), ct.addressof(licence), *[0] * 5)
+    )
+    fd = ct.CDLL(None, use_errno=True).syscall(_number(), _PROG_LOAD, attr, len(attr) - 1)
+    if fd < 0:
+        return ct.get_errno()
+    os.close(fd)
+    return 0
 
 
 def _refused(number: int) -> BpfError:

@@ -16,7 +16,8 @@ from whystall.bpf import probe
 from whystall.bpf.privileges import NEEDED, held
 from whystall.tools.contract.text import clean
 
-# Before Linux 5.8 (commits a17b53c4a4b5, 980737282232) CAP_SYS_ADMIN was all of these, and it still stands for them.
+# What tracing takes. Before Linux 5.8 (commits a17b53c4a4b5, 980737282232) CAP_SYS_ADMIN was both; it stands for them
+# to this day.
 _SYS_ADMIN = frozenset({"CAP_BPF", "CAP_PERFMON"})
 
 
@@ -27,15 +28,27 @@ def privilege(view: View) -> Check:
     who = _who(view, here)
     if refused is None:
         return view.ok("privilege", who)
-    granted = "user" not in here.own and held_capabilities(view) >= {"CAP_BPF", "CAP_PERFMON"}
-    if refused.code == "no_libbpf" and granted:  # the kernel could not be asked
+    if refused.code == "no_libbpf" and _granted(view, here):  # the kernel could not be asked
         return view.ok("privilege", who)
     found, means = f"{who}{view.say('semicolon')}{refused.message}", view.say("privilege.means")
     if refused.code == "memlock" and view.uid and not here.runtime:
         return view.missing("privilege", found, means, grant(view, here))
     if refused.code != "no_privilege":
         return view.missing("privilege", found, means, refused.remedy)
-    return view.missing("privilege", found, means, become_root(view, here))
+    return view.missing("privilege", found, means, let_trace(view, here))
+
+
+def let_trace(view: View, here: Situation) -> str:
+    """What lets bpf(2) and perf_event_open(2) through: rights, or the end of a filter (seccomp(2)) where it is neither
+    our user number nor a capability that is missing.
+    """
+    if not _granted(view, here):
+        return become_root(view, here)
+    if here.kubernetes:
+        return view.say("privilege.filter_kubernetes")
+    if here.runtime in ("docker", "podman"):
+        return f"{here.runtime} run --security-opt seccomp=unconfined ..."
+    return view.say("privilege.filter")
 
 
 def capabilities(view: View) -> Check:
@@ -128,6 +141,10 @@ def become_root(view: View, here: Situation) -> str:
     if _status(view).get("NoNewPrivs") == "1":
         return view.say("privilege.fix_no_new_privs", command=f"sudo {own_command()} doctor")
     return f"sudo {own_command()} doctor"
+
+
+def _granted(view: View, here: Situation) -> bool:
+    return "user" not in here.own and held_capabilities(view) >= _SYS_ADMIN
 
 
 def _who(view: View, here: Situation) -> str:

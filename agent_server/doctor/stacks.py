@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from whystall.agent_server.doctor.containers import situation
-from whystall.agent_server.doctor.rights import become_root, held_capabilities
+from whystall.agent_server.doctor.rights import held_capabilities, let_trace
 from whystall.agent_server.doctor.view import ENGLISH, View
 from whystall.agent_server.health import Check
 from whystall.tools.contract.text import clean
@@ -32,7 +32,7 @@ def sampling(view: View = ENGLISH) -> Check:
         timer = cpu_clock(online_cpus()[0], _PERIOD_NS)
     except BpfError as error:
         found = f"{clean(error.message)} (perf_event_paranoid {setting})"
-        fix = error.remedy if error.code != "no_privilege" else become_root(view, situation(view))
+        fix = error.remedy if error.code != "no_privilege" else let_trace(view, situation(view))
         if "CAP_PERFMON" in held_capabilities(view) and setting.isdigit() and int(setting) > _STRICTEST:
             fix = view.sudo(f"sysctl kernel.perf_event_paranoid={_STRICTEST}")
         return view.limited("sampling", found, view.say("sampling.means"), fix)

@@ -24,6 +24,7 @@ NOBODY = 65534
 READING = ("dac_read_search",)  # the interpreter may lie where others cannot look
 ALL = tuple(name.removeprefix("CAP_").lower() for name in NEEDED)
 HIDDEN_BTF = "mount -t tmpfs none /sys/kernel/btf"
+FILTERED = Path(__file__).with_name("without_bpf.py")
 # One tool of each set of collectors: more would say the same again.
 SOME = ("biolatency", "fileslower", "cpu_profile", "ftrace_capture", "page_cache", "interrupts", "host_snapshot")
 FEW = ("fileslower", "cpu_profile", "ftrace_capture")
@@ -50,6 +51,7 @@ def hiding(command: str) -> list[str]:
         pytest.param(without(READING), SOME, {"procfs"}, "not permitted", id="unprivileged"),
         pytest.param(hiding(HIDDEN_BTF), SOME, {"tracefs", "procfs"}, "BTF", id="hidden-btf"),
         pytest.param(["unshare", "-Ur"], FEW, {"procfs"}, "not permitted", id="user-namespace"),
+        pytest.param([sys.executable, str(FILTERED)], FEW, {"tracefs", "procfs"}, "not permitted", id="seccomp"),
         pytest.param(["unshare", "-pf", "--mount-proc"], FEW, {"procfs"}, "PID namespace", id="pid-namespace"),
     ],
 )

@@ -94,6 +94,13 @@ def test_every_word_is_used_and_there() -> None:
     assert unused == []
 
 
+@pytest.mark.parametrize("lang", LANGS)
+def test_files_to_apply_are_there(lang: str) -> None:
+    named = {path for _, text in leaves(doctor_words(lang)) for path in re.findall(r"deploy/[\w.]+", text)}
+    assert len(named) == 2
+    assert [path for path in named if not (Path(__file__).parents[3] / path).is_file()] == []
+
+
 def test_values_are_left_as_they_are() -> None:
     assert say("en", "report.fix", fix="echo ${HOME} {x}") == "fix: echo ${HOME} {x}"
     with pytest.raises(KeyError):

@@ -112,6 +112,21 @@ def test_who_may_not_is_told_how_to(
     assert check.fix.startswith(fix)
 
 
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize(
+    ("files", "own", "fix"),
+    [
+        ({}, (), "let bpf and perf_event_open through: a seccomp filter"),
+        ({"/.dockerenv": ""}, ("pid",), "docker run --security-opt seccomp=unconfined"),
+        ({"/proc/self/environ": "KUBERNETES_SERVICE_HOST=x\0"}, ("pid",), "let bpf and perf_event_open through: sec"),
+    ],
+)
+def test_who_has_the_capabilities_is_not_told_to_get_them(
+    files: dict[str, str], own: tuple[str, ...], fix: str, host: MakeHost
+) -> None:
+    assert privilege(host({**status(ALL), **files}, own=own)).fix.startswith(fix)
+
+
 def test_the_kernels_word_counts_not_the_user_number(host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rights.probe, "refusal", lambda: None)
     assert privilege(host(status(ALL), uid=1000)).state is State.OK

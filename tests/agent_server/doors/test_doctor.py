@@ -119,7 +119,7 @@ def test_what_keeps_timers_from_who_has_the_capability_is_the_setting(
     monkeypatch.setattr(perf_events, "cpu_clock", refused)
     monkeypatch.setattr(stacks, "_setting", lambda: setting)
     monkeypatch.setattr(stacks, "held_capabilities", lambda _view: frozenset({"CAP_BPF", "CAP_PERFMON"}))
-    monkeypatch.setattr(stacks, "become_root", lambda *_: "sudo whystall doctor")
+    monkeypatch.setattr(stacks, "let_trace", lambda *_: "sudo whystall doctor")
     assert stacks.sampling(View(uid=1000)).fix == f"sudo {fix}"
 
 
