@@ -2,7 +2,8 @@
 # make demo-llm  the same, driven by a language model (yours, or fixed rules behind the same protocol)
 # make demo-alert  an alert, from Alertmanager to a tracker, with the server killed on the way
 # make demo-cache  a job whose data is pushed out of the page cache: diagnosed, cured by hybrid I/O, looked at again (root)
-# make test    every test, the live ones included (as root they watch real kernels)
+# make test    every test, the live ones included (as root they watch real kernels), and one stock kernel in a VM
+# make test-kernels  the kernel matrix: Debian's 5.10, 6.1 and 6.12 in VMs, and this host; writes the README's table
 # make lint types bench clean
 #
 # The first of them sets the machine up: system packages (as root), a private .venv, the BPF objects.
@@ -10,7 +11,7 @@
 
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: demo demo-llm demo-alert demo-cache test setup build lint types bench clean
+.PHONY: demo demo-llm demo-alert demo-cache test test-kernels setup build lint types bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,12 +35,20 @@ demo-cache: build
 # Live tests watch a machine that others may be using: what failed is looked at once more, by itself, and both are shown.
 run_tests = $(BIN)/python -m pytest $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
 
+matrix = PYTHONPATH=tests $(BIN)/python -m kernels.matrix
+
 # One worker more than processors: tests that wait leave room. Of the live tests those that others cannot disturb go two
 # at a time (tests/live/conftest.py), the rest one by one: each would be the other's noise.
+# A stock kernel is emulated on a CPU and a half, so it goes by itself too: its tests are live ones, of another kernel.
 test: build .setup/test-packages .setup/torch
-	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile --ignore tests/live)
+	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile --ignore tests/live --ignore tests/kernels/inside)
+	$(matrix) --kernel 5.10 --limit 480 --if-possible
 	$(call run_tests,tests/live -m beside --numprocesses 2 --dist loadgroup)
 	$(call run_tests,tests/live -m 'not beside')
+
+test-kernels: build .setup/test-packages
+	$(matrix) --all --host --results tests/kernels/results.json
+	PYTHONPATH=tests $(BIN)/python -m kernels.table
 
 setup: .setup/venv
 
