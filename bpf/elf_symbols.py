@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import os
+import stat
 import struct
 from array import array
 from collections.abc import Iterable, Iterator
@@ -62,10 +63,13 @@ class Code:
 
 
 def read_file(path: str) -> Code | None:
-    """The functions of the file at `path`; None when it cannot be read or is broken."""
+    """The functions of the file at `path`; None when it cannot be read or is broken. A pipe that somebody laid there
+    instead is not waited for.
+    """
     try:
-        with open(path, "rb") as stream:
-            if os.fstat(stream.fileno()).st_size > _ELF_BYTES:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _ELF_BYTES:
                 return None
             return _read(stream)
     except OSError:

@@ -10,6 +10,7 @@ import bisect
 import contextlib
 import os
 import re
+import stat
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -289,10 +290,13 @@ def _perf_map(pid: int) -> Iterable[tuple[int, int, str]]:
         for line in Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines():
             if line.startswith("NSpid:"):
                 inside = int(line.split()[-1])  # the map is named as the process knows itself
-        path = Path(f"/proc/{pid}/root/tmp/perf-{inside}.map")
-        if path.stat().st_size > _PERF_MAP_BYTES:
-            return
-        lines = path.read_bytes().splitlines()
+        # any user may lay a link or a pipe there: neither is followed or waited for
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        with open(os.open(f"/proc/{pid}/root/tmp/perf-{inside}.map", flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _PERF_MAP_BYTES:
+                return
+            lines = file.read().splitlines()
     except (OSError, ValueError):
         return
     for raw in lines:

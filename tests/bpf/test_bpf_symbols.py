@@ -74,6 +74,20 @@ def test_functions_of_this_process() -> None:
     assert ProcessSymbols(2**22 + 1).name(address) == "[unknown]"
 
 
+def test_a_pipe_or_a_link_in_the_place_of_symbols_is_neither_waited_for_nor_followed(tmp_path: Path) -> None:
+    pipe, map_ = tmp_path / "lib.so", Path(f"/tmp/perf-{os.getpid()}.map")
+    os.mkfifo(pipe)
+    assert read_file(str(pipe)) is None
+    other = tmp_path / "other.map"
+    other.write_text("1000 10 not_ours\n")
+    for lay in (lambda: os.mkfifo(map_), lambda: map_.symlink_to(other)):
+        lay()
+        try:
+            assert ProcessSymbols(os.getpid()).name(0x1008) == "[unknown]"
+        finally:
+            map_.unlink()
+
+
 def test_jitted_code_is_named_by_a_perf_map() -> None:
     area = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     address = ctypes.addressof(ctypes.c_char.from_buffer(area))
