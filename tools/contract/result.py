@@ -121,6 +121,8 @@ BLIND_SPOTS = frozenset(
         "stock_interrupts",
         "stock_runqlat",
         "stock_cachestat",
+        "pages_in_part",
+        "blocked_before",
         "histogram_full",  # of a stock tool: what did not fit was dropped; detail: which tool
         "no_single_waits",  # of waits for a CPU only their sum, per thread, by the scheduler's own account
         "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often

@@ -28,6 +28,7 @@ _PARTIAL = frozenset(
         "target_exited",
         "not_proven",
         "sampled",
+        "pages_in_part",
         "not_permitted",
         "no_engine",
         "below_threshold",

@@ -12,6 +12,8 @@ from whystall.tools.node.containers import Container
 from whystall.tools.recording.target import Target
 
 SCHEMA_VERSION = "1"
+_IN_PART = frozenset({"sampled", "pages_in_part"})
+"""Blind spots of a collector that keep it from ruling anything out."""
 Inert = Annotated[str, AfterValidator(clean)]
 """Text that is made inert, since a manifest may come from a stranger."""
 
@@ -59,12 +61,12 @@ class Manifest(BaseModel):
     collectors: dict[str, CollectorManifest] = Field(default_factory=dict)
 
     def saw_everything(self, collector: str) -> bool:
-        """Whether what `collector` did not report did not happen: proven alive, nothing lost, not sampled.
+        """Whether what `collector` did not report did not happen: proven, nothing lost, nothing in part only.
 
         Only then may a tool say "measured and normal", which rules causes out.
         """
         entry = self.collectors[collector]
-        return entry.proven and not entry.lost and all(spot.code != "sampled" for spot in entry.not_seen)
+        return entry.proven and not entry.lost and all(spot.code not in _IN_PART for spot in entry.not_seen)
 
     def coverage(self, names: list[str], extra: list[BlindSpot]) -> Coverage:
         """Coverage of a result that used the collectors `names`, with what else (`extra`) its tool could not see."""

@@ -11,7 +11,6 @@ from whystall.bpf import capture_interrupts, capture_pages, capture_run_queue
 from whystall.bpf import layout as lay
 from whystall.bpf.python_code import PythonSeen
 from whystall.bpf.samples import SampleLog
-from whystall.tools.collect.bcc.own_source import PAGES_UNTOLD
 
 Rows = Mapping[str, list[tuple[bytes, bytes]]]
 USER_STACK = 1 << 32
@@ -116,7 +115,7 @@ def _pages(rows: Rows) -> capture_pages.Pages:
         files=capture_pages.files(rows.get("page_files", []), {}, writes_told=False),
         stalls=capture_pages.stalls(rows.get("stall_totals", [])),
         sizes=[],
-        absent=list(PAGES_UNTOLD),
+        absent=[],
         reads_told=False,
     )
 

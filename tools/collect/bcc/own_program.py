@@ -49,8 +49,6 @@ _MODULES = (
     "usr/local/lib/python3*/dist-packages/bcc",
     "usr/local/lib/python3.*/site-packages/bcc",
 )
-# Columns that only the ebpf engine can fill.
-_NOT_SEEN = {"syscalls": [("second_file", "")], "switches": [("page_faults", "")]}
 
 
 def python_bcc(root: Path = Path("/")) -> Path | None:
@@ -228,12 +226,15 @@ class OwnProgram:
             captures["run_queue"] = run_queue_capture(seen.run_queue, seen, losses(seen, "run_queue"))
         if seen.pages is not None:
             lost = losses(seen, "page_cache")
-            captures["page_cache"] = page_capture(seen.pages, seen, Files(seen, mapped_file), disk_name, lost)
+            pages = page_capture(seen.pages, seen, Files(seen, mapped_file), disk_name, lost)
+            pages.not_seen.append(("pages_in_part", ""))
+            captures["page_cache"] = pages
+        if self._wanted.get("switches", {}).get("python", 0):
+            captures["switches"].not_seen.append(("python_frames", "not walked by programs of BCC"))
         for name in ("syscalls", "switches"):
             if name in captures:
                 named = stacks.table()
                 captures[name].tables |= {"files": files.table(), "stacks": named}
-                captures[name].not_seen += _NOT_SEEN[name]
                 if named["kernel"].any() and kernel_symbols().hidden:  # symbols are read only when they are needed
                     captures[name].not_seen.append(("kernel_symbols", ""))
                 if not self._seeded_all:

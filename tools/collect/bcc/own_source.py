@@ -112,14 +112,6 @@ _PAGES = (
     ("mm_vmscan_memcg_reclaim_end", "on_cgroup_reclaim_done", False),  # with CONFIG_MEMCG
     ("mm_vmscan_memcg_reclaim_begin", "on_cgroup_reclaim", False),
 )
-PAGES_UNTOLD = (
-    "filemap:mm_filemap_get_pages",
-    "filemap:mm_filemap_map_pages",
-    "lock:contention_begin",
-    "vmscan:mm_vmscan_throttled",
-    "writeback:balance_dirty_pages",
-)
-"""Events of the page cache that the ebpf engine hooks where they are, and we never do."""
 
 
 def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""Our own programs for BCC as a way to fill collectors: where they cannot, and what they do not rule out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from whystall.tools.collect.bcc import own_program
+from whystall.tools.collect.bcc.own_program import OwnProgram, python_bcc
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.result import BlindSpot
+from whystall.tools.recording.manifest import CollectorManifest, Manifest
+from whystall.tools.recording.target import Target
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "usr/lib/python3/dist-packages/bcc",  # Debian, Ubuntu
+        "usr/lib/python3.9/site-packages/bcc",  # openEuler 22.03
+        "usr/lib/python3.12/site-packages/bcc",  # Fedora
+    ],
+)
+def test_bcc_is_found_where_distributions_put_it(tmp_path: Path, place: str) -> None:
+    assert python_bcc(tmp_path) is None
+    (tmp_path / place).mkdir(parents=True)
+    assert python_bcc(tmp_path) == tmp_path / place
+
+
+def test_without_the_module_each_collector_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_program, "python_bcc", lambda: None)
+    for collector in OwnProgram.serves:
+        assert OwnProgram().unavailable(collector) is not None
+    assert OwnProgram().unavailable("samples") == "no program of our own"
+
+
+def test_too_many_targets_are_refused_before_anything_starts() -> None:
+    way = OwnProgram()
+    with pytest.raises(ToolError, match="too many") as told:
+        way.start({"syscalls": {}}, Target(everything=False, pids=list(range(1, 1100))))
+    assert told.value.code is ErrorCode.BAD_ARGUMENT
+    assert way.fileno() is None
+
+
+def test_what_was_not_started_cannot_be_stopped() -> None:
+    way = OwnProgram()
+    with pytest.raises(ToolError, match="not started"):
+        way.stop()
+    way.cease()
+    way.close()
+
+
+@pytest.mark.parametrize(("codes", "sure"), [([], True), (["kernel_symbols"], True), (["pages_in_part"], False)])
+def test_what_is_seen_in_part_rules_nothing_out(codes: list[str], sure: bool) -> None:
+    entry = CollectorManifest(engine="bcc", proven=True, not_seen=[BlindSpot(code=code) for code in codes])
+    manifest = Manifest(
+        **dict.fromkeys(("id", "host", "kernel", "machine", "started"), "x"),
+        **dict.fromkeys(("start_ns", "window_ns", "requested_ns"), 0),
+        cpus=1,
+        target=Target(everything=True),
+        collectors={"page_cache": entry},
+    )
+    assert manifest.saw_everything("page_cache") is sure
