@@ -73,7 +73,7 @@ def boot(
         (shared / left).unlink(missing_ok=True)
     if image is None:
         image = shared / "tree.img"
-        make(image)
+        make(image, kernel)
     (shared / "command.sh").write_text(f"cd {shlex.quote(str(TREE))}\n{command}\n")
     started = time.monotonic()
     # Pipes: QEMU opens what it inherits once per channel, and in a plain file these would write over each other.

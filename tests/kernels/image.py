@@ -1,4 +1,5 @@
-"""The image of what a guest reads most: this tree, its environment and interpreter, uncompressed in one squashfs.
+"""The image of what a guest reads most: this tree, its environment, interpreters and the compiler of BCC with its
+headers, uncompressed in one squashfs.
 
 It lies over the host's root in the guest, so it only makes reading faster: what it leaves out is read by 9p.
 """
@@ -9,20 +10,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kernels.stock import Unavailable, found
+from kernels.stock import Kernel, Unavailable, found
 
 TREE = Path(__file__).parents[2]
 COLD = (
     *("torch", "torch-*", "torchgen", "functorch", "sympy", "mpmath", "networkx", "mypy", "mypyc", "*__mypyc*.so"),
     *("pip", "pip-*", "setuptools", "setuptools-*", "ruff", "ruff-*", "dask", "distributed", "tornado", "resvg_py*"),
-    *("numpy/*/tests", "tzdata", "types", "icalendar"),
+    *("numpy/*/tests", "tzdata", "types", "icalendar", "kubernetes_validate*"),
 )
 """In site-packages: large, and of no use to the tests of the matrix."""
 ROOMS = ("agent_server", "bpf", "examples", "knowledge_base", "prompts", "tests", "tools")
 
 
-def make(image: Path) -> None:
-    """Write the image.
+def make(image: Path, kernel: Kernel) -> None:
+    """Write the image for a kernel.
 
     Raises:
         Unavailable: no mksquashfs, or no space for it.
@@ -33,15 +34,31 @@ def make(image: Path) -> None:
     library = Path(sys.base_prefix, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}")
     packages = Path(sys.prefix, "lib", library.name, "site-packages")
     sources = [*(TREE / room for room in ROOMS), packages, library, *library.parent.glob("libpython*.so*")]
+    sources += [*_of_bcc(), *kernel.root.glob("usr/src/*/include"), *kernel.root.glob("usr/src/*/arch/x86/include")]
     cold = [str(packages / name).lstrip("/") for name in COLD]
     cold += [str(library / name).lstrip("/") for name in ("test", "idlelib", "site-packages", "ensurepip", "config-*")]
     options = ["-no-strip", "-quiet", "-no-progress", "-wildcards", "-e", *cold]
     raw = ("-noI", "-noD", "-noF", "-noX", "-no-fragments", "-no-duplicates", "-no-xattrs", "-b", "1M")
     image.unlink(missing_ok=True)
     done = subprocess.run(
-        (program, *map(str, sources), str(image), *raw, *options),
+        (program, *map(str, dict.fromkeys(sources)), str(image), *raw, *options),
         capture_output=True,
         text=True,
     )
     if done.returncode != 0:
         raise Unavailable(f"guests cannot be booted: mksquashfs failed: {(done.stderr or done.stdout).strip()[-300:]}")
+
+
+def _of_bcc() -> list[Path]:
+    """The system's Python with BCC's module, and the compiler in libbcc, where they are installed."""
+    root = Path("/usr")
+    library = next(root.glob("lib*/*-linux-gnu/libbcc.so.0"), None)
+    if library is None:
+        return []
+    said = subprocess.run(("ldd", str(library)), capture_output=True, text=True).stdout
+    loaded = {Path(word) for line in said.splitlines() for word in line.split() if word.startswith("/")}
+    return [
+        *sorted({path for link in (library, *loaded) for path in (link.resolve(),) if path.is_relative_to("/usr")}),
+        *root.glob("lib/python3.[0-9]*"),
+        *root.glob("lib/python3/dist-packages/bcc"),
+    ]
