@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -125,4 +126,5 @@ def summary(lines: Path, release: str, code: int | None, seconds: float) -> dict
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))  # so that folders are removed
     sys.exit(main(sys.argv[1:]))
