@@ -63,7 +63,7 @@ static __always_inline struct gendisk *disk_of(struct request *rq)
 }
 #endif
 
-/* Registers of a system call. 16 bytes lie above them since 6.9 where FRED is built in, commit 65c9cc9e2c14. */
+/* Registers of a system call. Since 6.9 16 bytes lie above them where FRED is built in. */
 #if defined(__x86_64__)
 #ifndef TOP_OF_KERNEL_STACK_PADDING
 #define TOP_OF_KERNEL_STACK_PADDING 0
@@ -114,5 +114,5 @@ static __always_inline unsigned int cache_order(void *object)
 #endif
 }
 
-/* linux/stackdepot.h has one of its own since 6.9 (4bedfb314bdd); what follows is ours. */
+/* linux/stackdepot.h has one of its own since 6.9; what follows is ours. */
 #define stack_record own_stack_record

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -25,6 +26,7 @@ _MAX_LINE = 4 << 20
 _MAX_ROWS = 1 << 18
 _CHUNK = 1 << 20
 _KILL_S = 5.0
+_LISTEN_S = 60.0  # an interpreter starts in seconds even in an emulated machine
 _GUARD = str(Path(__file__).with_name("guard.py"))
 # BCC finds headers by these; nothing of our interpreter's concerns the system's.
 _KEPT = ("PATH", "HOME", "TMPDIR", "BCC_KERNEL_SOURCE", "BCC_KERNEL_MODULES_SUFFIX", "BCC_LINUX_VERSION_CODE")
@@ -62,7 +64,8 @@ class OwnLink:
         assert self._process.stdin is not None  # noqa: S101 - for the types
         assert self._process.stdout is not None  # noqa: S101
         self._in, self._out = self._process.stdin, self._process.stdout
-        os.set_blocking(self._out.fileno(), False)
+        for pipe in (self._in, self._out):
+            os.set_blocking(pipe.fileno(), False)
         self.say(plan)
 
     def fileno(self) -> int:
@@ -74,8 +77,12 @@ class OwnLink:
         if self._in.closed:
             raise failed("is not there any more")
         data = memoryview(json.dumps(what).encode() + b"\n")
+        deadline = time.monotonic() + _LISTEN_S
         try:
             while data:
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([], [self._in], [], left)[1]:
+                    raise failed("does not listen")
                 data = data[self._in.write(data) or 0 :]
         except OSError:
             self.take()  # it may have said why

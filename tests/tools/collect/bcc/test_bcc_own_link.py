@@ -113,6 +113,14 @@ def test_one_that_says_nothing_is_not_waited_for_longer_than_said(tmp_path: Path
     child.close()
 
 
+def test_one_that_does_not_listen_is_not_talked_to_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = link(tmp_path, "time.sleep(600)")
+    monkeypatch.setattr(own_link, "_LISTEN_S", 0.2)
+    with pytest.raises(ToolError, match="does not listen"):
+        child.say({"do": "x" * (1 << 20)})
+    child.close()
+
+
 def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_link, "MAX_RECORD_BYTES", 5)
     child = link(tmp_path, 'say(records=["AQI="] * 4)\nsay(end=1, lost=0)')
