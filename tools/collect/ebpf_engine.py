@@ -16,6 +16,7 @@ from whystall.bpf.capture import Capture as Seen
 from whystall.bpf.capture import device
 from whystall.bpf.errors import BpfError
 from whystall.bpf.layout import STACK_KERNEL
+from whystall.bpf.perf_events import cpu_clock, online_cpus
 from whystall.bpf.session import MAX_TARGETS, Session, SessionConfig
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
@@ -80,6 +81,19 @@ class EbpfEngine:
             return FOREIGN_PIDS
         if not object_path(os.uname().machine).exists():
             return "the BPF objects are not built (run `make build`)"
+        return None
+
+    def cannot(self, collector: str) -> str | None:
+        """Why this collector cannot be served where others can be: a kernel may keep sampling timers from those whom it
+        lets load programs (Debian's 5.10 asks for CAP_SYS_ADMIN while ``kernel.perf_event_paranoid`` is 3)."""
+        if collector != "samples":
+            return None
+        try:
+            timer = cpu_clock(online_cpus()[0], DEFAULT_NS)
+        except BpfError as error:
+            return error.message
+        if timer is not None:
+            os.close(timer)
         return None
 
     def start(self, wanted: Mapping[str, Options], target: Target) -> None:
