@@ -1,4 +1,6 @@
-"""Every observing tool as a user who has the five capabilities and nothing else; and that each of them is needed."""
+"""Every observing tool as a user who has the five capabilities and nothing else; that each of them is needed; and what
+is said where there is less still: no capability, no type information, headers of another kernel.
+"""
 
 from __future__ import annotations
 
@@ -129,6 +131,43 @@ def test_each_of_the_five_is_needed(lacking: str, ask: Ask) -> None:
         case "CAP_SYSLOG":
             assert ("kernel_symbols" in blind(said["offcputime"])) == _addresses_are_hidden()
             assert engines(said["offcputime"]) == {"switches": "ebpf"}
+
+
+def test_who_has_nothing_gets_an_answer_or_one_line(ask: Ask) -> None:
+    """Sampled, and said so; or refused with the remedy. Nothing is called healthy for not having been seen."""
+    said = ask((), ["fileslower", "offcputime", "cpu_profile", "ftrace_capture"])
+    for name in ("fileslower", "offcputime"):
+        assert set(engines(said[name]).values()) == {"procfs"}
+        assert said[name]["result"]["status"] == "partial"
+        assert {"sampled", "not_permitted"} <= blind(said[name])
+    for name in ("cpu_profile", "ftrace_capture"):
+        assert said[name]["error"] == "no_privilege"
+        assert said[name]["remedy"]
+        assert "\n" not in said[name]["message"] + said[name]["remedy"]
+
+
+def test_without_type_information_a_lesser_engine_answers_and_says_why(ask: Ask) -> None:
+    said = ask(NEEDED, ["fileslower", "cpu_profile"], mounts=["mount -t tmpfs whystall-test /sys/kernel/btf"])
+    (collector,) = said["fileslower"]["result"]["coverage"]["collectors"]
+    assert collector["engine"] in ("bcc", "procfs")
+    assert "BTF" in collector["why"]
+    assert said["fileslower"]["result"]["status"] in ("ok", "partial")
+    assert "BTF" in said["cpu_profile"]["message"]
+    assert said["cpu_profile"]["remedy"]
+
+
+@pytest.mark.skipif(not Path("/usr/lib/python3/dist-packages/bcc").exists(), reason="no BCC here")
+def test_headers_of_another_kernel_are_refused(ask: Ask, place: Path) -> None:
+    """BCC compiled against them counts nothing, without a word."""
+    generated, linux = place / "headers/include/generated", place / "headers/include/linux"
+    generated.mkdir(parents=True)
+    linux.mkdir()
+    (linux / "kconfig.h").touch()
+    (generated / "utsrelease.h").write_text('#define UTS_RELEASE "5.4.0-of-another"\n')
+    said = ask(NEEDED, ["fileslower"], "bcc", BCC_KERNEL_SOURCE=str(place / "headers"))["fileslower"]
+    assert "result" not in said
+    assert "5.4.0-of-another" in said["message"]
+    assert os.uname().release in said["message"] + said["remedy"]
 
 
 def _addresses_are_hidden() -> bool:
