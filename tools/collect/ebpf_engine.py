@@ -277,7 +277,9 @@ def losses(seen: Seen, name: str) -> int:
 
 
 def translated(error: BpfError) -> ToolError:
-    detail = f" ({error.log.strip().splitlines()[-1]})" if error.log.strip() else ""
+    # of a refusal libbpf's last words name no reason but the object, by an address
+    told = error.log.strip() if error.code != "no_privilege" else ""
+    detail = f" ({told.splitlines()[-1]})" if told else ""
     return ToolError(_CODES.get(error.code, ErrorCode.PROBE_FAILED), error.message + detail, error.remedy)
 
 
