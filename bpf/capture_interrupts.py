@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from whystall.bpf import layout as lay
@@ -15,7 +16,8 @@ _MAPS = ("irq_totals", "irq_slots", "irq_names", "stolen_totals", "irq_runs")
 SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 
 
-class IrqTotal(NamedTuple):
+@dataclass(frozen=True)
+class IrqTotal:
     """One handler on one CPU. A softirq's time includes that of interrupts within it."""
 
     kind: str
@@ -28,7 +30,8 @@ class IrqTotal(NamedTuple):
     max_ns: int
 
 
-class IrqSlot(NamedTuple):
+@dataclass(frozen=True)
+class IrqSlot:
     """Runs of one handler, on all CPUs, in one latency slot (layout.slot_bounds)."""
 
     kind: str
@@ -37,7 +40,8 @@ class IrqSlot(NamedTuple):
     count: int
 
 
-class Stolen(NamedTuple):
+@dataclass(frozen=True)
+class Stolen:
     """What one handler took of a target's thread, without what interrupts took of a softirq within it."""
 
     tgid: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from whystall.bpf import layout as lay
@@ -14,7 +15,8 @@ WALK = "walk_queue"
 _MAPS = ("queue_waiting", "queue_totals", "queue_slots")
 
 
-class QueueTotal(NamedTuple):
+@dataclass(frozen=True)
+class QueueTotal:
     """Waits of one thread, one that lasts at the window's end included."""
 
     tgid: int
@@ -25,7 +27,8 @@ class QueueTotal(NamedTuple):
     max_ns: int
 
 
-class QueueSlot(NamedTuple):
+@dataclass(frozen=True)
+class QueueSlot:
     """Waits of one process in one latency slot (layout.slot_bounds)."""
 
     tgid: int
@@ -60,5 +63,10 @@ def decode(totals: Items, slots: Items) -> RunQueue:
     rows = []
     for k, v in totals:
         count, total, longest, comm = value.unpack(v)
-        rows.append(QueueTotal(*key.unpack(k), comm.split(b"\0", 1)[0], count, total, longest))
-    return RunQueue(rows, [QueueSlot(*place.unpack(k), int.from_bytes(v, "little")) for k, v in slots])
+        tgid, tid = key.unpack(k)
+        rows.append(QueueTotal(tgid, tid, comm.split(b"\0", 1)[0], count, total, longest))
+    counted = []
+    for k, v in slots:
+        tgid, slot = place.unpack(k)
+        counted.append(QueueSlot(tgid, slot, int.from_bytes(v, "little")))
+    return RunQueue(rows, counted)

@@ -204,7 +204,8 @@ def _load(totals: pl.DataFrame, cpus: list[CpuRow], window_ns: int) -> list[Find
         if least is None or least < _LOAD_PCT:
             continue
         mine = totals.filter(pl.col("cpu") == cpu.cpu).sort("total_ns", "count", descending=True)
-        top = mine.row(0, named=True) if mine.height else {"kind": "", "name": "", "count": 0, "total_ns": -1}
+        unnamed: dict[str, Any] = {"kind": "", "name": "", "count": 0, "total_ns": -1, "max_ns": -1}
+        top = mine.row(0, named=True) if mine.height else unnamed
         known = top["total_ns"] > 0
         metrics = {
             "cpu_pct": least,
