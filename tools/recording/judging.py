@@ -87,11 +87,9 @@ class _Places:
         self._pods = {entry.pod_uid: entry.pod for entry in manifest.containers if entry.pod_uid is not None}
 
     def of(self, subject: Subject) -> Subject:
-        """`subject` with its place: of its process, or of the control group that it is. Subjects of ranks stay."""
-        if subject.pid is not None:
-            entry = self._of.get(subject.pid)
-            if entry is None:
-                return subject
+        """`subject` with its place: of its process, else of its control group. Subjects of ranks stay."""
+        entry = self._of.get(subject.pid) if subject.pid is not None else None
+        if entry is not None:
             return subject.model_copy(update={"container": entry.id, "pod": entry.pod or entry.pod_uid})
         group = of_path(subject.cgroup) if subject.cgroup is not None else None
         if group is None or (group.container is None and group.pod_uid is None):
