@@ -6,8 +6,10 @@ the one this machine's apt uses; packages are verified against the Debian keyrin
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -69,15 +71,26 @@ def fetch(name: str) -> Kernel:
     Raises:
         Unavailable: no apt of Debian, or the archive cannot be reached.
     """
-    series = SERIES[name]
     place = CACHE / name
     if (place / "complete").exists():
         return Kernel(name, place)
+    if platform.machine() != "x86_64":
+        raise Unavailable(f"kernel {name} cannot be booted: only amd64 is, and this is {platform.machine()}")
     missing = [program for program in NEEDED if found(program) is None]
     if missing:
         raise Unavailable(f"kernel {name} cannot be fetched: no {', '.join(missing)} (Debian's apt, dpkg and kmod)")
     if not KEYRING.exists():
         raise Unavailable(f"kernel {name} cannot be fetched: no {KEYRING} (package debian-archive-keyring)")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:  # whoever comes second finds it there
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "complete").exists():
+            _fetch(SERIES[name], place)
+    return Kernel(name, place)
+
+
+def _fetch(series: Series, place: Path) -> None:
+    name = series.name
     state = CACHE / f"apt-{name}"
     shutil.rmtree(state, ignore_errors=True)
     for part in ("lists/partial", "archives/partial", "debs"):
@@ -97,7 +110,6 @@ def fetch(name: str) -> Kernel:
     shutil.rmtree(place, ignore_errors=True)
     unpacking.rename(place)
     shutil.rmtree(state)
-    return Kernel(name, place)
 
 
 def _newest(state: Path, series: Series) -> str:

@@ -62,9 +62,17 @@ def test_packages_of_a_series_are_the_stock_ones(name: str) -> None:
 
 def test_a_missing_apt_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(stock, "CACHE", tmp_path)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(stock, "found", lambda program: None)
     with pytest.raises(Unavailable, match=r"^kernel 6\.1 cannot be fetched: no apt-get, apt-cache, dpkg[^\n]*$"):
         stock.fetch("6.1")
+
+
+def test_another_architecture_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stock, "CACHE", tmp_path)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(Unavailable, match="only amd64 is, and this is aarch64"):
+        stock.fetch("5.10")
 
 
 @pytest.mark.parametrize("must", [True, False], ids=["root on a Debian", "elsewhere"])
