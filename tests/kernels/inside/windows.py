@@ -31,6 +31,7 @@ from whystall.tools.recording.window import observe
 MIB = 1 << 20
 SECONDS = 6.0
 EDGE_NS = 300_000_000
+PATIENCE_S = 300  # an emulated machine beside others is slow to start
 LIMIT_MIB, FILE_MIB = 32, 48
 QUOTA_CPUS = 0.2
 FSYNC_S, NAP_S = 0.15, 0.2
@@ -160,7 +161,7 @@ def load() -> Iterator[Load]:
         reading.enroll(made.pids["reader"])
         program.go()
         for event in ("fsync", "nap", "direct", "used", "pass"):
-            program.until(event)
+            program.until(event, timeout_s=PATIENCE_S)
         yield made
 
 
@@ -205,7 +206,7 @@ def recording_as_user(load: Load, place: Path) -> Iterator[Path]:
         process = subprocess.Popen(as_user(argv), stdout=said, stderr=said, env=environment, cwd=place)
         try:
             yield out
-            status = process.wait(timeout=300)
+            status = process.wait(timeout=PATIENCE_S)
         finally:
             process.kill()
             process.wait()
