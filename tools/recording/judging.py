@@ -94,8 +94,8 @@ class _Places:
         group = of_path(subject.cgroup) if subject.cgroup is not None else None
         if group is None or (group.container is None and group.pod_uid is None):
             return subject
-        entry = self._containers.get(group.container)
-        pod = entry.pod if entry is not None else self._pods.get(group.pod_uid)
+        entry = self._containers.get(group.container or "")
+        pod = entry.pod if entry is not None else self._pods.get(group.pod_uid or "")
         return subject.model_copy(update={"container": group.container, "pod": pod or group.pod_uid})
 
 
