@@ -102,7 +102,9 @@ def _show(data: bytes) -> None:
 def _pytest(rest: list[str], lines: Path, *, guest: bool) -> list[str]:
     named = [f"WHYSTALL_MATRIX={lines}"] + (["WHYSTALL_GUEST=1"] if guest else [])
     places = () if any((image.TREE / word.partition("::")[0]).exists() for word in rest) else (str(INSIDE),)
-    return ["env", *named, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *places, *rest]
+    # a test that hangs is named, and shows its stacks before the limit kills the guest
+    told = ("-v", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=200")
+    return ["env", *named, sys.executable, "-m", "pytest", *told, *places, *rest]
 
 
 def summary(lines: Path, release: str, code: int | None, seconds: float) -> dict[str, Any]:
