@@ -157,7 +157,7 @@ def test_an_idle_accelerator_is_traced_to_its_host(
 def test_a_trace_and_a_profile_alone_name_the_cause_but_never_health(
     scene: Callable[[], Scene], cause: str | None
 ) -> None:
-    others = ["proc", "syscalls", "switches", "block", "page_cache"]
+    others = ["proc", "syscalls", "switches", "block", "page_cache", "interrupts", "run_queue"]
     found = investigate(scene(), "GPU idle", without=others)
     assert [step.tools for step in found.steps] == [["host_bound"]]
     assert (found.verdict, found.cause) == (Verdict.LIKELY if cause else Verdict.INCONCLUSIVE, cause), found.missing
@@ -205,7 +205,9 @@ def test_other_symptoms_take_no_trace(symptom: str) -> None:
 
 def test_a_recording_without_a_trace_says_what_was_not_examined() -> None:
     found = investigate(neighbour(profiled=False), "NPU idle", without=["ftrace", "profile"])
-    assert {a.cause for a in found.assessments if a.state is CauseState.NOT_EXAMINED} == HOST_BOUND
+    assert {a.cause for a in found.assessments if a.state is CauseState.NOT_EXAMINED} == HOST_BOUND - {
+        "softirq_steal"  # what handlers take can be timed without a trace
+    }
     assert found.verdict is not Verdict.CONFIRMED
     assert "rivals_open" in found.missing
 

@@ -94,8 +94,12 @@ class Cards:
         return [self._card]
 
 
+_NOT_LOOKED = ("conclude", "kb_search", "interrupts", "runqlat")
+
+
 class _Model:
-    """Looks with every tool it is offered, then concludes with what the state says so far; obeys where `_obeys`."""
+    """Looks with the tools it is offered, as many as a case has looks for, then concludes with what the state says so
+    far; obeys where `_obeys`."""
 
     name = "test"
 
@@ -115,7 +119,7 @@ class _Model:
 
     def _honest(self, inside: list[str], functions: Sequence[Function]) -> list[ToolCall]:
         called = {name for name, _ in self.calls}
-        wanted = [f.name for f in functions if f.name not in (*called, "conclude", "kb_search")]
+        wanted = [f.name for f in functions if f.name not in (*called, *_NOT_LOOKED)]
         if "kb_search" not in called:
             return [call(0, "kb_search", {"query": "slow checkpoint"})]
         if wanted and len(called) < 3:
