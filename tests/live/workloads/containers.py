@@ -83,7 +83,7 @@ def box(
                 id,
             ]
             subprocess.run(run, check=True, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        undo.callback(subprocess.run, ["runc", "--root", state, "delete", "--force", id], check=True)
+        undo.callback(subprocess.run, ["runc", "--root", str(state), "delete", "--force", id], check=True)
         yield Box(state, id, pod_uid, log)
 
 
@@ -130,7 +130,7 @@ def _configure(
 
 def _mount(undo: ExitStack, kind: str, source: str, place: Path, options: str) -> None:
     subprocess.run(["mount", "-t", kind, "-o", options, source, place], check=True)
-    undo.callback(subprocess.run, ["umount", place], check=True)
+    undo.callback(subprocess.run, ["umount", str(place)], check=True)
 
 
 def _groups_gone(group: str) -> None:
