@@ -63,25 +63,24 @@ def box(
             copy = bundle / "rootfs" / target.lstrip("/")
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(source.read_bytes())
-        subprocess.run(["runc", "spec", "--bundle", bundle], check=True)
+        subprocess.run(["runc", "spec", "--bundle", str(bundle)], check=True)
         config = json.loads((bundle / "config.json").read_text())
         _configure(config, argv, f"/kubepods/burstable/pod{pod_uid}/{id}", volumes, sidecar=sidecar)
         (bundle / "config.json").write_text(json.dumps(config))
         undo.callback(_groups_gone, f"kubepods/burstable/pod{pod_uid}")
         log = place / f"log{number}"
         with log.open("wb") as out:
-            run = [
-                "runc",
-                "--root",
-                state,
+            arguments = [
+                str(state),
                 "run",
                 "--detach",
                 "--pid-file",
-                state / f"{id}.pid",
+                str(state / f"{id}.pid"),
                 "--bundle",
-                bundle,
+                str(bundle),
                 id,
             ]
+            run = ["runc", "--root", *arguments]
             subprocess.run(run, check=True, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         undo.callback(subprocess.run, ["runc", "--root", str(state), "delete", "--force", id], check=True)
         yield Box(state, id, pod_uid, log)
