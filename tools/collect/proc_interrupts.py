@@ -6,7 +6,6 @@ in ticks, sampled by the tick unless the kernel has CONFIG_IRQ_TIME_ACCOUNTING.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -16,6 +15,7 @@ import polars as pl
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.tables import INTERRUPTS
 from whystall.tools.contract.text import clean
+from whystall.tools.node.vantage import node_path
 
 HARD, SOFT = "hardirq", "softirq"
 Counts = dict[tuple[str, str], dict[int, int]]
@@ -160,5 +160,6 @@ def _add(counts: Counts, key: tuple[str, str], more: Mapping[int, int]) -> None:
 
 
 def _of_proc(name: str) -> bytes:
-    with open(os.path.join("/proc", name), "rb") as file:
+    # container runtimes hide /proc/interrupts (moby since 28); a sidecar reaches the node's
+    with open(node_path(f"/proc/{name}"), "rb") as file:
         return file.read()
