@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="tracing, cgroups and mounting need root")
 
-MANY = 30
+MANY = 45
 """Periods of 100 ms, of those in a window, in which who wants a CPU all the time is throttled; fewer where others leave
 it less than its quota."""
 EBPF = {"syscalls", "switches", "block", "samples", "page_cache", "interrupts", "run_queue"}
@@ -79,7 +79,8 @@ def test_fileslower_tells_every_slow_fsync(look: Look, working: Load, matrix: Ma
     assert {(e.pid, e.path) for e in events} == {(working.pids["writer"], truth[0]["path"])}
     assert len(truth) <= len(events) <= len(truth) + 2
     longest = max(line["latency_s"] for line in working.touching("fsync", look))
-    assert all(FSYNC_S * 1e3 <= e.latency_ms <= longest * 1e3 for e in events)
+    assert all(e.latency_ms <= longest * 1e3 for e in events)
+    assert all(e.latency_ms >= FSYNC_S * 1e3 for e in events if e.at_ms > 0)  # what began before counts from the start
     assert [f.subject.path for f in of(result, "file.slow_sync")] == [truth[0]["path"]]
 
 
@@ -183,7 +184,7 @@ def test_host_snapshot_tells_the_quota_that_throttles(look: Look, working: Load,
     (quota,) = [f for f in throttled if f.subject.cgroup == working.spinning.name]
     assert quota.metrics["quota_cpus"] == pytest.approx(QUOTA_CPUS)
     assert quota.metrics["throttled_periods"] <= look.throttled
-    if look.throttled >= MANY:
+    if quota.metrics["throttled_periods"] >= MANY:
         assert quota.polarity is Polarity.ABNORMAL
 
 
@@ -208,7 +209,9 @@ def test_host_bound_tells_what_keeps_a_thread_from_its_cpu(look: Look, working: 
     assert dispatcher.running_pct == pytest.approx(100 * working.cpu_s(look) / window_s, abs=6)
     throttled = of(result, "sched.throttled")
     assert not throttled or look.throttled
-    if look.throttled >= MANY:
+    quotas = [f for f in look.judge("host_snapshot").findings if f.kind == "cgroup.cpu_throttled"]
+    periods = [f.metrics["throttled_periods"] for f in quotas if f.subject.cgroup == working.spinning.name]
+    if max(periods, default=0) >= MANY:
         assert [f.subject.tid for f in throttled] == [spinner]
     for finding in throttled:
         assert finding.subject.cgroup == working.spinning.name
