@@ -62,7 +62,7 @@ types: setup
 	@mkdir -p $(VENV)/types/whystall
 	@for room in $(PACKAGES); do ln -sfn ../../../$$room $(VENV)/types/whystall/$$room; done
 	MYPYPATH=$(VENV)/types $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
-	MYPYPATH=examples:tests/live/workloads $(BIN)/mypy examples/*.py tests/live/workloads/*.py
+	MYPYPATH=$(VENV)/types:examples:tests/live/workloads $(BIN)/mypy examples/*.py tests/live/workloads/*.py
 
 bench: build
 	$(BIN)/python -m benchmarks.run
