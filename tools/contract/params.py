@@ -34,7 +34,9 @@ class TargetParams(Params):
 
     pid: Annotated[int | None, Field(ge=1, le=4194304, description="process id; all its threads")] = None
     comm: Annotated[str | None, Field(min_length=1, max_length=15, description="command name, exact")] = None
-    cgroup: Annotated[str | None, Field(min_length=1, max_length=4096, description="cgroup path, container id or pod:NAME")] = None
+    cgroup: Annotated[
+        str | None, Field(min_length=1, max_length=4096, description="cgroup path, container id or pod:NAME")
+    ] = None
     children: Annotated[bool, Field(description="also child processes")] = False
 
     @model_validator(mode="after")

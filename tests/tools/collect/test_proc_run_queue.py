@@ -24,7 +24,7 @@ class Host:
     def thread(self, pid: int, tid: int, sched: tuple[int, int, int], state: str = "S", started: int = 7) -> None:
         base = self.root / str(pid) / "task" / str(tid)
         base.mkdir(parents=True, exist_ok=True)
-        (base / "schedstat").write_text("%d %d %d\n" % sched)
+        (base / "schedstat").write_text(" ".join(map(str, sched)) + "\n")
         fields = [str(tid), "(a b)", state, *["0"] * 18, str(started), *["0"] * 30]
         fields[21] = str(started)
         (base / "stat").write_text(" ".join(fields))
