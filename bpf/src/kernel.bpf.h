@@ -356,11 +356,11 @@ void *bpf_rdonly_cast(void *object, __u32 type) __ksym;
 #endif
 
 /*
- * Chunks of one call: the longest read is 2 GiB. Old verifiers follow every turn (5.10 gave up on 32):
- * there the first pages of a call, 14 MiB at least.
+ * Chunks of one call: the longest read is 2 GiB. Old verifiers follow every turn: there the first pages of a call,
+ * 126 MiB at least.
  */
 #ifdef NO_KERNEL_FUNCTIONS
-#define TOUCH_CHUNKS 8
+#define TOUCH_CHUNKS 64
 #else
 #define TOUCH_CHUNKS 1025
 #endif
