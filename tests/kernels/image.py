@@ -8,18 +8,38 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
-from kernels.stock import Kernel, Unavailable, found
+from kernels.stock import CACHE, Kernel, Unavailable, found
 
 TREE = Path(__file__).parents[2]
 COLD = (
     *("torch", "torch-*", "torchgen", "functorch", "sympy", "mpmath", "networkx", "mypy", "mypyc", "*__mypyc*.so"),
     *("pip", "pip-*", "setuptools", "setuptools-*", "ruff", "ruff-*", "dask", "distributed", "tornado", "resvg_py*"),
-    *("numpy/*/tests", "tzdata", "types", "icalendar", "kubernetes_validate*"),
+    *("numpy/*/tests", "_polars_runtime_32", "tzdata", "types", "icalendar", "kubernetes_validate*"),
 )
 """In site-packages: large, and of no use to the tests of the matrix."""
 ROOMS = ("agent_server", "bpf", "examples", "knowledge_base", "prompts", "tests", "tools")
+
+
+def plain_polars() -> Path:
+    """A directory to import from, with that build of Polars which uses no AVX: QEMU 7.2 emulates some of it wrongly
+    (running sums of lanes came out a hundred times too large). ``POLARS_FORCE_PKG=compat`` chooses it.
+
+    Raises:
+        Unavailable: it cannot be installed.
+    """
+    package = f"polars-runtime-compat=={version('polars')}"
+    folder = CACHE / package
+    if not folder.exists():
+        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+        partly = folder.with_suffix(".part")
+        done = subprocess.run((*pip, "--upgrade", "--target", str(partly), package), capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Unavailable(f"no {package} for guests: {done.stderr.strip()[-300:]}")
+        partly.rename(folder)
+    return folder
 
 
 def make(image: Path, kernel: Kernel) -> None:
@@ -33,7 +53,8 @@ def make(image: Path, kernel: Kernel) -> None:
         raise Unavailable("guests cannot be booted: no mksquashfs (package squashfs-tools)")
     library = Path(sys.base_prefix, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}")
     packages = Path(sys.prefix, "lib", library.name, "site-packages")
-    sources = [*(TREE / room for room in ROOMS), packages, library, *library.parent.glob("libpython*.so*")]
+    sources = [*(TREE / room for room in ROOMS), plain_polars(), packages]
+    sources += [library, *library.parent.glob("libpython*.so*")]
     sources += [*_of_bcc(), *kernel.root.glob("usr/src/*/include"), *kernel.root.glob("usr/src/*/arch/x86/include")]
     cold = [str(packages / name).lstrip("/") for name in COLD]
     cold += [str(library / name).lstrip("/") for name in ("test", "idlelib", "site-packages", "ensurepip", "config-*")]

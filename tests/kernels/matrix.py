@@ -100,7 +100,9 @@ def _show(data: bytes) -> None:
 
 
 def _pytest(rest: list[str], lines: Path, *, guest: bool) -> list[str]:
-    named = [f"WHYSTALL_MATRIX={lines}"] + (["WHYSTALL_GUEST=1"] if guest else [])
+    named = [f"WHYSTALL_MATRIX={lines}"]
+    if guest:
+        named += ["WHYSTALL_GUEST=1", "POLARS_FORCE_PKG=compat", f"PYTHONPATH={image.plain_polars()}"]
     places = () if any((image.TREE / word.partition("::")[0]).exists() for word in rest) else (str(INSIDE),)
     # a test that hangs is named, and shows its stacks before the limit kills the guest
     told = ("-v", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=200")

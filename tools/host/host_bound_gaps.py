@@ -84,7 +84,7 @@ def bubbles(activities: pl.DataFrame, stories: Mapping[int, pl.DataFrame], resid
 
 _PART = pl.Schema(
     {
-        "gap": pl.UInt32,
+        "gap": pl.get_index_type(),
         "device": pl.Int32,
         "start_ns": pl.Int64,
         "end_ns": pl.Int64,

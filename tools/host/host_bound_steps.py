@@ -49,7 +49,7 @@ def _apart(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shares(spans: pl.DataFrame, story: pl.DataFrame | None) -> pl.DataFrame:
-    empty = {"number": pl.UInt32, "running": pl.Int64, "ready": pl.Int64}
+    empty = {"number": pl.get_index_type(), "running": pl.Int64, "ready": pl.Int64}
     if story is None:
         return pl.DataFrame(schema=empty)
     one = pl.lit(0).alias("all")

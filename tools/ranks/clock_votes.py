@@ -25,7 +25,7 @@ places nobody, is given up."""
 _FIT = 12
 """Operations to tell the speed of a clock from."""
 
-_LAID = pl.Schema({"row": pl.UInt32, "at": pl.Int64, "residual": pl.Float64})
+_LAID = pl.Schema({"row": pl.get_index_type(), "at": pl.Int64, "residual": pl.Float64})
 _LINES = pl.Schema(
     {"rank": pl.Int32, "to": pl.Int32, "offset": pl.Int64, "slope": pl.Float64, "origin": pl.Int64, "within": pl.Int64}
 )

@@ -16,7 +16,7 @@ from whystall.tools.timeline.ftrace_columns import TABLE_OF, of_the_row
 from whystall.tools.timeline.ftrace_payloads import EVENT, Family
 from whystall.tools.timeline.sched import TABLES
 
-SAID = pl.Schema({"row": pl.UInt32, "at_ns": pl.Int64, "tid": pl.Int32, "comm": pl.String})
+SAID = pl.Schema({"row": pl.get_index_type(), "at_ns": pl.Int64, "tid": pl.Int32, "comm": pl.String})
 """A thread's name as an event gives it, at its time."""
 GROUPS = pl.Schema({"tid": pl.Int32, "pid": pl.Int32, "like": pl.Int32})
 """Thread groups that events tell: `pid`, or that of the thread `like`; -1: not that one."""

@@ -23,7 +23,7 @@ _LONGEST = 1 << 16  # of a line, bytes, that is looked at: the kernel's own limi
 HEADS = pl.Schema(
     {
         # the line's number in its block
-        "row": pl.UInt32,
+        "row": pl.get_index_type(),
         "at_ns": pl.Int64,
         "cpu": pl.Int32,
         "tid": pl.Int32,
@@ -34,7 +34,7 @@ HEADS = pl.Schema(
         "start": pl.UInt64,
     }
 )
-THREADS = pl.Schema({"row": pl.UInt32, "at_ns": pl.Int64, "tid": pl.Int32, "comm": pl.String, "pid": pl.Int32})
+THREADS = pl.Schema({"row": pl.get_index_type(), "at_ns": pl.Int64, "tid": pl.Int32, "comm": pl.String, "pid": pl.Int32})
 """Threads as heads name them: the name and the thread group (-1: unknown) were looked up when the trace was read out,
 so they are the same in all of it."""
 _AFTER_NAME = (

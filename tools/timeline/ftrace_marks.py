@@ -23,7 +23,7 @@ _LOSS = (
 )
 # trace-cmd's beginning, and stacks.
 _HARMLESS = r"^(?:CPU \d+ is empty|version = .*|cpus=\d+|\s*=>\s.*|\s*)$"
-LOSSES = pl.Schema({"row": pl.UInt32, "cpu": pl.Int32, "lost": pl.Int64, "began": pl.Boolean})
+LOSSES = pl.Schema({"row": pl.get_index_type(), "cpu": pl.Int32, "lost": pl.Int64, "began": pl.Boolean})
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ class _Builder:
         """
         if rows.is_empty():
             return rows
-        rows = rows.with_columns(merged=pl.lit(1, pl.UInt32))
+        rows = rows.with_columns(merged=pl.lit(1, pl.get_index_type()))
         if rows.height > 2 * self._pieces:
             length = pl.col("end_ns") - pl.col("start_ns")
             width = max((self._high - self._low) // self._pieces, 1)

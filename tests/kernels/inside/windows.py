@@ -39,6 +39,7 @@ REQUEST_KIB = 64
 NOBODY = 65534
 CAPABILITIES = ("bpf", "perfmon", "sys_ptrace", "dac_read_search", "syslog")
 PARANOID, PERFMON_SUFFICES = Path("/proc/sys/kernel/perf_event_paranoid"), 2
+_KEPT = ("PATH", "PYTHONPATH", "POLARS_FORCE_PKG")
 KPROBES = Path("/sys/kernel/debug/kprobes/enabled")
 
 
@@ -200,7 +201,8 @@ def recording_as_user(load: Load, place: Path) -> Iterator[Path]:
     out = place / "recording"
     words = ["--pid", load.program.pid, "--children", "--trace", "--samples", "--cache", "--duration", SECONDS]
     argv = [sys.executable, "-m", "whystall.agent_server.doors.cli", "record", *map(str, words), "--out", str(out)]
-    environment = {"PATH": os.environ["PATH"], "HOME": str(place), "WHYSTALL_HOME": str(place / "home")}
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    environment |= {"HOME": str(place), "WHYSTALL_HOME": str(place / "home")}
     # its parents may be closed to others
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(as_user(argv), stdout=said, stderr=said, env=environment, cwd=place)
