@@ -42,7 +42,7 @@ matrix = PYTHONPATH=tests $(BIN)/python -m kernels.matrix
 # A stock kernel is emulated on a CPU and a half, so it goes by itself too: its tests are live ones, of another kernel.
 test: build .setup/test-packages .setup/torch
 	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile --ignore tests/live --ignore tests/kernels/inside)
-	$(matrix) --kernel 5.10 --limit 480 --if-possible
+	$(matrix) --kernel 5.10 --limit 900 --if-possible tests/kernels/inside/test_tools_on_kernel.py
 	$(call run_tests,tests/live -m beside --numprocesses 2 --dist loadgroup)
 	$(call run_tests,tests/live -m 'not beside')
 

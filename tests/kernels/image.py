@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -34,11 +35,15 @@ def plain_polars() -> Path:
     folder = CACHE / package
     if not folder.exists():
         pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
-        partly = folder.with_suffix(".part")
-        done = subprocess.run((*pip, "--upgrade", "--target", str(partly), package), capture_output=True, text=True)
-        if done.returncode != 0:
-            raise Unavailable(f"no {package} for guests: {done.stderr.strip()[-300:]}")
-        partly.rename(folder)
+        with tempfile.TemporaryDirectory(dir=CACHE) as place:
+            done = subprocess.run((*pip, "--target", f"{place}/found", package), capture_output=True, text=True)
+            if done.returncode != 0:
+                raise Unavailable(f"no {package} for guests: {done.stderr.strip()[-300:]}")
+            try:
+                Path(place, "found").rename(folder)
+            except OSError:
+                if not folder.exists():  # else another was faster
+                    raise
     return folder
 
 
