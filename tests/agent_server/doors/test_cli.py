@@ -39,7 +39,7 @@ def test_help_of_a_tool_shows_types_bounds_and_defaults_of_its_parameters(whysta
     assert "--pid <int range>" in text
     assert "--min-ms <float range> slower than, ms (default: 10)" in text
     assert "--from PATH" in text
-    assert "--engine <auto|ebpf|tracefs|procfs>" in text
+    assert "--engine <auto|ebpf|bcc|tracefs|procfs>" in text
 
 
 def test_tools_lists_what_run_runs(whystall: Run) -> None:
@@ -60,7 +60,7 @@ def test_tools_lists_what_run_runs(whystall: Run) -> None:
         (("run", "fileslower", "--duration", "601"), ("--duration", "600")),
         (("run", "fileslower", "--duration", "soon"), ("--duration", "number")),
         (("run", "fileslower", "--comm", "x" * 16), ("comm", "15")),
-        (("run", "fileslower", "--engine", "bcc"), ("--engine", "procfs")),
+        (("run", "fileslower", "--engine", "dtrace"), ("--engine", "procfs")),
         (("run", "fileslower", "surprise"), ("surprise",)),
         (("diagnose", "--pid", "1", "--comm", "x"), ("only one of pid, comm, cgroup",)),
         (("record", "--duration", "1"), ("--out",)),

@@ -81,7 +81,7 @@ def test_fileslower_tells_every_slow_fsync(look: Look, working: Load, matrix: Ma
     longest = max(line["latency_s"] for line in working.touching("fsync", look))
     assert all(e.latency_ms <= longest * 1e3 for e in events)
     # what began before counts from when its thread was first seen
-    assert all(e.latency_ms >= FSYNC_S * 1e3 for e in events if e.at_ms > EDGE_NS / 1e6)
+    assert all(e.latency_ms >= 0.9 * FSYNC_S * 1e3 for e in events if e.at_ms > EDGE_NS / 1e6)
     assert [f.subject.path for f in of(result, "file.slow_sync")] == [truth[0]["path"]]
 
 
