@@ -136,12 +136,12 @@ class Session:
         self.close()
 
     def open(self) -> None:
-        """Load and attach, as one unit. Raises ``BpfError``; then nothing is attached."""
+        """Load, attach and look from now on. Raises ``BpfError``; then nothing is attached."""
         self.load()
-        self.attach()
+        self.begin()
 
     def load(self) -> None:
-        """Have everything ready to attach. Raises ``BpfError``; then nothing is left."""
+        """Attach everything, as one unit; nothing counts before ``begin``. Raises ``BpfError``; then nothing is left."""
         targets = self.config.targets
         if targets is not None and not 1 <= len(targets) <= MAX_TARGETS:
             raise BpfError("bad_config", f"{len(targets)} targets", f"give 1 to {MAX_TARGETS}, or none for everyone")
@@ -149,20 +149,27 @@ class Session:
             made = self._load()
             if self.config.python:
                 self._find_python(made)
-        except BaseException:
-            self.close()
-            raise
-
-    def attach(self) -> None:
-        """Look from now on. Raises ``BpfError``; then nothing is attached."""
-        made = self._object
-        if made is None:
-            raise BpfError("read_failed", "the session is not loaded", "load it first")
-        try:
             self._attach(made)
         except BaseException:
             self.close()
             raise
+
+    def begin(self) -> int:
+        """Look from now on: returned is the instant, by the monotonic clock. Raises ``BpfError``; then nothing is
+        attached."""
+        made = self._object
+        if made is None:
+            raise BpfError("read_failed", "the session is not loaded", "load it first")
+        try:
+            start = self._live.window_start = time.monotonic_ns()
+            if self._walks:
+                made.program("walk").run_iterator()
+            if self.config.run_queue:
+                made.program(capture_run_queue.WALK).run_iterator()
+        except BaseException:
+            self.close()
+            raise
+        return start
 
     def _load(self) -> Object:
         forced = self.config.variants
@@ -217,7 +224,7 @@ class Session:
         return self.config.syscalls or self.config.switches
 
     def _wanted(self) -> list[str]:
-        """Programs in the order they attach: an exit may come before its entry is hooked, not after."""
+        """Programs, in the order they attach."""
         config = self.config
         names = ["on_exit", "on_enter"] if config.syscalls else []
         if self._walks:
@@ -302,8 +309,6 @@ class Session:
 
     def _attach(self, made: Object) -> None:
         for name in self._wanted():
-            if name != "on_exit" and not self._live.window_start:
-                self._live.window_start = time.monotonic_ns()
             program = made.program(name)
             if name == "on_tick":
                 self._attach_timers(program)
@@ -311,10 +316,6 @@ class Session:
                 self._links.append(program.attach())
             self._programs.append(program)
         self.hooks = tuple(program.name for program in self._programs)
-        if self._walks:
-            made.program("walk").run_iterator()
-        if self.config.run_queue:
-            made.program(capture_run_queue.WALK).run_iterator()
 
     def _attach_timers(self, program: Program) -> None:
         """Attach to a timer of every CPU; they tick out of step, each since its own start."""
@@ -392,27 +393,33 @@ class Session:
         width = len(lay.COUNTERS)
         return {name: [words[i] for i in range(at, len(words), width)] for at, name in enumerate(lay.COUNTERS)}
 
-    def cease(self) -> None:
-        """Look no longer: what happens from now on is not of this window. What was seen waits for ``finish``."""
-        if self._object is None or self._live.window_end:
-            return
+    def cease(self) -> int:
+        """Look no longer, and tell what is still open: what happens from now on is not of this window. Returned is the
+        instant. What was seen waits for ``finish``, which also detaches. Raises ``BpfError``."""
+        made = self._object
+        if made is None:
+            raise BpfError("read_failed", "the session is not open", "open it first")
+        if self._live.window_end:
+            return self._live.window_end
+        end = self._live.window_end = time.monotonic_ns()
         self._missed = sum(program.recursion_misses() for program in self._programs)
-        self._detach()
-        self._live.window_end = time.monotonic_ns()
+        self.poll()
+        self._live.walk_stage = 1
+        for iterator in self._iterators():
+            made.program(iterator).run_iterator()
+            self.poll()
+        return end
 
     def finish(self) -> cap.Capture:
-        """Detach, tell what is still open, read everything, close. Raises ``BpfError``."""
+        """Cease, detach, read everything, close. Raises ``BpfError``."""
         made = self._object
         if made is None:
             raise BpfError("read_failed", "the session is not open", "open it first")
         try:
-            self.cease()
+            end = self.cease()
+            self._detach()
             self.poll()
-            self._live.walk_stage = 1
-            for iterator in self._iterators():
-                made.program(iterator).run_iterator()
-                self.poll()
-            return self._capture(made, self._live.window_end, self._missed)
+            return self._capture(made, end, self._missed)
         finally:
             self.close()
 

@@ -37,6 +37,8 @@ int on_insert(__u64 *ctx)
 {
 	struct request *rq = block_argument(ctx);
 
+	if (!looking())
+		return 0;
 	remember_request(rq, bpf_ktime_get_ns(), 0);
 	return 0;
 }
@@ -48,6 +50,8 @@ int on_issue(__u64 *ctx)
 	__u64 address = (__u64)rq, now = bpf_ktime_get_ns(), allocated = BPF_CORE_READ(rq, start_time_ns);
 	struct request_state *state = bpf_map_lookup_elem(&requests, &address);
 
+	if (!looking())
+		return 0;
 	if (state && state->allocated == allocated && state->insert) {
 		state->issue = now;
 		state->bytes = BPF_CORE_READ(rq, __data_len);	/* others may have been merged into it */
@@ -128,6 +132,8 @@ int on_complete(__u64 *ctx)
 	struct block_key key = {};
 	__u32 bytes;
 
+	if (!looking())
+		return 0;
 	if (!state || !state->issue)	/* issued before the window */
 		return 0;
 	if (done < left)	/* a part; the last one counts */

@@ -7,6 +7,12 @@
 
 volatile struct live live SEC(".data.live") = {};
 
+/* Hooks come and go one by one, which takes milliseconds to seconds: all look from one instant to another. */
+static __always_inline bool looking(void)
+{
+	return live.window_start && !live.window_end;
+}
+
 #define HASH_MAP(map_name, key_type, value_type, entries)	\
 	struct {						\
 		__uint(type, BPF_MAP_TYPE_HASH);		\

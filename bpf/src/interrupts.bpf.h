@@ -148,6 +148,8 @@ static __always_inline void irq_ends(__u64 id, enum irq_kind kind, struct irqact
 SEC("tp_btf/irq_handler_entry")
 int on_irq_entry(__u64 *ctx)
 {
+	if (!looking())
+		return 0;
 	irq_begins(IRQ_HARD);
 	return 0;
 }
@@ -158,6 +160,8 @@ int on_irq_exit(__u64 *ctx)
 {
 	struct irqaction *action = (struct irqaction *)ctx[1];
 
+	if (!looking())
+		return 0;
 	irq_ends((__u64)action, IRQ_HARD, action);
 	return 0;
 }
@@ -166,6 +170,8 @@ int on_irq_exit(__u64 *ctx)
 SEC("tp_btf/softirq_entry")
 int on_softirq_entry(__u64 *ctx)
 {
+	if (!looking())
+		return 0;
 	irq_begins(IRQ_SOFT);
 	return 0;
 }
@@ -173,6 +179,8 @@ int on_softirq_entry(__u64 *ctx)
 SEC("tp_btf/softirq_exit")
 int on_softirq_exit(__u64 *ctx)
 {
+	if (!looking())
+		return 0;
 	irq_ends((__u32)ctx[0], IRQ_SOFT, 0);
 	return 0;
 }

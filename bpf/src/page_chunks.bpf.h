@@ -96,18 +96,18 @@ __noinline __u64 chunk_work_plain(__u64 ino, __u64 dev, __u64 number, __u32 rang
 #define PAGE_PROGRAM(name, section, body)			\
 	SEC(section) int name(__u64 *ctx)			\
 	{							\
-		return body(ctx, false);			\
+		return looking() ? body(ctx, false) : 0;	\
 	}							\
 	SEC(section) int name##_plain(__u64 *ctx)		\
 	{							\
-		return body(ctx, true);				\
+		return looking() ? body(ctx, true) : 0;		\
 	}
 #else
 #define CHUNK_WORK(plain, ...) chunk_work(__VA_ARGS__)
 #define PAGE_PROGRAM(name, section, body)			\
 	SEC(section) int name(__u64 *ctx)			\
 	{							\
-		return body(ctx, false);			\
+		return looking() ? body(ctx, false) : 0;	\
 	}
 #endif
 

@@ -142,6 +142,8 @@ int on_page_fault(__u64 *ctx)
 {
 	struct address_space *mapping = (struct address_space *)ctx[0];
 
+	if (!looking())
+		return 0;
 	mapped_pages(mapping, ctx[1], ctx[1], false);
 	return 0;
 }
@@ -152,6 +154,8 @@ int on_pages_mapped(__u64 *ctx)
 {
 	struct address_space *mapping = (struct address_space *)ctx[0];
 
+	if (!looking())
+		return 0;
 	mapped_pages(mapping, ctx[1], ctx[2], true);
 	return 0;
 }

@@ -122,6 +122,8 @@ int on_pages_read(__u64 *ctx)
 	struct actor actor;
 	struct page_use *use;
 
+	if (!looking())
+		return 0;
 	find_actor(&actor);
 	if (actor.self) {
 		count(SEEN_SELF_READ);

@@ -157,6 +157,8 @@ int on_bio(__u64 *ctx)
 	struct page *page;
 	__u64 bytes;
 
+	if (!looking())
+		return 0;
 	if ((bio->bi_opf & 0xff) != 1)	/* REQ_OP_WRITE */
 		return 0;
 	bytes = bio->bi_iter.bi_size;

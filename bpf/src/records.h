@@ -73,7 +73,7 @@ struct config {
 /* Written while the programs run. */
 struct live {
 	__u64 window_start;
-	__u64 window_end;	/* 0 until the hooks are gone */
+	__u64 window_end;	/* 0 until nothing more counts */
 	__u64 more_targets;	/* targets beyond config.target, in the map `targets` */
 	__u64 walk_stage;	/* 0 seed, 1 finish */
 	__s64 clock_offset;	/* CLOCK_MONOTONIC less the scheduler's clock; 0: not known */

@@ -116,12 +116,16 @@ static __always_inline int woken(struct task_struct *task)
 SEC("tp_btf/sched_wakeup")
 int on_wakeup(__u64 *ctx)
 {
+	if (!looking())
+		return 0;
 	return woken((struct task_struct *)ctx[0]);
 }
 
 SEC("tp_btf/sched_wakeup_new")
 int on_wakeup_new(__u64 *ctx)
 {
+	if (!looking())
+		return 0;
 	return woken((struct task_struct *)ctx[0]);
 }
 
@@ -136,6 +140,8 @@ int on_queue_switch(__u64 *ctx)
 	unsigned int run_state;
 	__u32 tid;
 
+	if (!looking())
+		return 0;
 	if (queue_watched(prev->tgid)) {
 		tid = prev->pid;
 		since = bpf_map_lookup_elem(&queue_waiting, &tid);
@@ -158,7 +164,7 @@ int on_queue_switch(__u64 *ctx)
 	return 0;
 }
 
-/* Twice: who waits already gets a beginning, the window's; who still waits, with the hooks gone, is told. */
+/* Twice: who waits already gets a beginning, the window's; who still waits at the end is told. */
 SEC("iter/task")
 int walk_queue(struct bpf_iter__task *ctx)
 {

@@ -31,6 +31,8 @@ int on_tick(__u64 *ctx)
 	__u32 tgid = id >> 32, tid = id;
 	bool first;
 
+	if (!looking())
+		return 0;
 	count(SEEN_TICKS);
 	if (!tid)
 		count(SEEN_IDLE_TICKS);

@@ -91,6 +91,8 @@ static __always_inline int reclaim_ends(__u32 what, __u64 pages)
 SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
 int on_direct_begin(__u64 *ctx)
 {
+	if (!looking())
+		return 0;
 	return reclaim_begins(STALL_DIRECT_RECLAIM);
 }
 
@@ -98,18 +100,24 @@ int on_direct_begin(__u64 *ctx)
 SEC("tp_btf/mm_vmscan_direct_reclaim_end")
 int on_direct_end(__u64 *ctx)
 {
+	if (!looking())
+		return 0;
 	return reclaim_ends(STALL_DIRECT_RECLAIM, ctx[0]);
 }
 
 SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
 int on_cgroup_begin(__u64 *ctx)
 {
+	if (!looking())
+		return 0;
 	return reclaim_begins(STALL_CGROUP_RECLAIM);
 }
 
 SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
 int on_cgroup_end(__u64 *ctx)
 {
+	if (!looking())
+		return 0;
 	return reclaim_ends(STALL_CGROUP_RECLAIM, ctx[0]);
 }
 
@@ -121,6 +129,8 @@ int on_throttled(__u64 *ctx)
 	__u64 ns = (__u64)(__u32)ctx[2] * 1000;
 	struct file_key none = no_file;
 
+	if (!looking())
+		return 0;
 	if (is_self() || OF_TASK(task, flags) & PF_KTHREAD || !ns)
 		return 0;
 	add_stall(task, STALL_THROTTLED_RECLAIM, &none, bpf_ktime_get_ns() - ns, ns, 0, false);
@@ -174,6 +184,8 @@ static __always_inline int throttle(__u64 dirtied, __s64 pause)
 SEC("tp_btf/balance_dirty_pages")
 int on_throttle(__u64 *ctx)
 {
+	if (!looking())
+		return 0;
 	return throttle(ctx[4], ctx[6]);
 }
 
@@ -181,6 +193,8 @@ int on_throttle(__u64 *ctx)
 SEC("tp_btf/balance_dirty_pages")
 int on_throttle_old(__u64 *ctx)
 {
+	if (!looking())
+		return 0;
 	return throttle(ctx[8], ctx[10]);
 }
 
@@ -200,6 +214,8 @@ int on_lock_wait(__u64 *ctx)
 	struct inode *inode;
 	struct file *file;
 
+	if (!looking())
+		return 0;
 	if (flags != LCB_F_READ && flags != LCB_F_WRITE)	/* a read-write semaphore sleeps, and has no other flag */
 		return 0;
 	task = current_task();
@@ -233,6 +249,8 @@ int on_lock_got(__u64 *ctx)
 	struct page_state *state = page_state_of(task, bpf_get_current_pid_tgid());
 	struct file_key file;
 
+	if (!looking())
+		return 0;
 	if (!state || !state->lock_start || state->lock != ctx[0])
 		return 0;
 	file = state->lock_file;
@@ -241,7 +259,7 @@ int on_lock_got(__u64 *ctx)
 	return 0;
 }
 
-/* At the end, with the hooks gone: what is still going on. */
+/* At the end, when no hook counts any more: what is still going on. */
 SEC("iter/task")
 int walk_stalls(struct bpf_iter__task *ctx)
 {

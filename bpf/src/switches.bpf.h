@@ -335,6 +335,8 @@ int on_switch(__u64 *ctx)
 	struct thread_state *state;
 	unsigned int run_state;
 
+	if (!looking())
+		return 0;
 	if (from == config.self_tgid)
 		count(SEEN_SELF_SWITCHES);
 	if (is_traced(from)) {

@@ -64,7 +64,7 @@ static __always_inline void tell_path(__u32 which, __u32 tid, __u64 start, __u64
 static __noinline int tell_call(struct task_struct *task, struct pt_regs *regs, struct thread_state *state,
 				__u64 end, __s64 returned)
 {
-	bool open = live.window_end;
+	bool open = live.walk_stage;
 	__u32 user = open ? SCRATCH_WALK : SCRATCH_HOOK;
 	const volatile struct syscall_row *row;
 	struct found_file found = {};
@@ -238,6 +238,8 @@ int on_enter(__u64 *ctx)
 	struct thread_state *state;
 	struct task_struct *task;
 
+	if (!looking())
+		return 0;
 	if (!is_traced(id >> 32)) {
 		if (id >> 32 == config.self_tgid)
 			count(SEEN_SELF_CALLS);
@@ -302,6 +304,8 @@ int on_exit(__u64 *ctx)
 	struct task_struct *task;
 	bool wanted;
 
+	if (!looking())
+		return 0;
 	if (!is_traced(id >> 32))
 		return 0;
 	task = current_task();

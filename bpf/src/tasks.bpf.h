@@ -40,6 +40,8 @@ int on_waking(__u64 *ctx)
 	struct thread_state *state;
 	__u64 id;
 
+	if (!looking())
+		return 0;
 	if (!is_traced(task->tgid))
 		return 0;
 	state = state_of(task, task->pid);
@@ -64,6 +66,8 @@ int on_fault(__u64 *ctx)
 	struct hlist_node *alias;
 	struct inode *inode;
 
+	if (!looking())
+		return 0;
 	if (!is_traced(id >> 32))
 		return 0;
 	inode = BPF_CORE_READ(mapping, host);

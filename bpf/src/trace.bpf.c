@@ -93,8 +93,7 @@ static __always_inline struct trace_record *begin(enum trace_type type)
 	__u32 zero = 0;
 	__u64 n;
 
-	/* hooks come and go one by one, which takes milliseconds; what is told begins and ends for all at once */
-	if (!live.window_start || live.window_end)
+	if (!looking())
 		return 0;
 	loss = bpf_map_lookup_elem(&losses, &zero);
 	if (!loss)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * All threads, twice. At the start: who is already blocked gets an open segment and
- * call, so that a thread blocked for the whole window is seen. At the end, with the
- * hooks gone: what is still open is told.
+ * call, so that a thread blocked for the whole window is seen. At the end, when no
+ * hook counts any more: what is still open is told.
  */
 #ifndef WHYSTALL_WALK_H
 #define WHYSTALL_WALK_H

@@ -65,7 +65,7 @@ class EbpfEngine:
         self._wanted: dict[str, Options] = {}
         self._disks_before: dict[str, int] = {}
         self._disk_requests = 0
-        self._ceased = False
+        self._until = 0
         self._sample_ns = 0
         self._processes = Processes()
         self._ticking: Ticking | None = None
@@ -97,7 +97,7 @@ class EbpfEngine:
         return None
 
     def start(self, wanted: Mapping[str, Options], target: Target) -> None:
-        """Load what `wanted` needs."""
+        """Attach what `wanted` needs."""
         if len(target.pids) > MAX_TARGETS:
             raise ToolError(
                 ErrorCode.BAD_ARGUMENT,
@@ -137,13 +137,13 @@ class EbpfEngine:
         self._sample_ns = sample_ns
         self._spy = _beside(self._session, target, sample_ns)
 
-    def begin(self) -> None:
-        """Attach; then cause events of our own that prove the hooks alive."""
+    def begin(self) -> int:
+        """Count from now on; then cause events of our own that prove the hooks alive."""
         session = self._session
         if session is None:
-            return
+            raise ValueError("nothing was started")
         try:
-            session.attach()
+            since = session.begin()
         except BpfError as error:
             self._session = None
             raise translated(error) from error
@@ -153,20 +153,25 @@ class EbpfEngine:
         _cause_events()
         if "page_cache" in self._wanted:
             cause_page_events(session)
+        return since
 
-    def cease(self) -> None:
-        """Detach; the last events of our own are caused before."""
+    def cease(self) -> int:
+        """Count no longer; the last events of our own are caused before."""
         session = self._session
-        if session is None or self._ceased:
-            return
-        self._ceased = True
+        if session is None:
+            raise ValueError("nothing was started")
+        if self._until:
+            return self._until
         if self._interrupts is not None:
             self._interrupts.finish()
         if self._ticking is not None:
             self._ticking.prove(session)
-        session.cease()
-        disks_after = completed_requests()
-        self._disk_requests = sum(disks_after.values()) - sum(self._disks_before.values())
+        self._disk_requests = sum(completed_requests().values()) - sum(self._disks_before.values())
+        try:
+            self._until = session.cease()
+        except BpfError as error:
+            raise translated(error) from error
+        return self._until
 
     def fileno(self) -> int | None:
         """The ring buffer's epoll descriptor."""
@@ -180,10 +185,10 @@ class EbpfEngine:
 
     def stop(self) -> dict[str, Capture]:
         """Detach; captures of the wanted collectors."""
+        if self._session is None:
+            return {}
         self.cease()
         session, self._session = self._session, None
-        if session is None:
-            return {}
         try:
             beside = self._spy.stop() if self._spy is not None else []
             seen = session.finish()

@@ -109,11 +109,15 @@ class Engine(Protocol):
 @runtime_checkable
 class Summing(Protocol):
     """An engine that sums up in the kernel, so that nothing can be taken from its sums afterwards. The window has every
-    such engine begin when all engines have started, which may take seconds, and cease before the first stops.
+    such engine begin when all engines have started, which may take seconds, and cease before the first stops. It
+    reaches from the first that begins to the last that ceases, so that no sum is of more than the window.
     """
 
-    def begin(self) -> None:
-        """Count from now on; as `start` it raises `ToolError`. `start` has everything ready for it."""
+    def begin(self) -> int:
+        """Count from now on; as `start` it raises `ToolError`. `start` has everything ready for it.
 
-    def cease(self) -> None:
-        """Count no longer."""
+        Returned is the instant since when it counts, in ns of the monotonic clock.
+        """
+
+    def cease(self) -> int:
+        """Count no longer. Returned is the instant until when it counted; the first one when it is called again."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import anyio
 import polars as pl
@@ -65,15 +65,13 @@ async def observe(
     with _exclusive():
         containers = Containers()
         containers.look(all_pids() if target.everything else target.pids)
-        started = _start(merge_needs(needs), target, engines, choice)
+        started, start_ns = _start(merge_needs(needs), target, engines, choice)
         try:
-            wall = datetime.now(timezone.utc)
-            start_ns = time.monotonic_ns()
+            wall = datetime.now(timezone.utc) - timedelta(microseconds=(time.monotonic_ns() - start_ns) / 1000)
             exited = await _watch([a.engine for a in started], target, duration_s, progress, stop)
-            window_ns = time.monotonic_ns() - start_ns
-            for assignment in started:
-                if isinstance(assignment.engine, Summing):
-                    assignment.engine.cease()
+            over_ns = time.monotonic_ns()
+            ends = [a.engine.cease() for a in started if isinstance(a.engine, Summing)]
+            window_ns = max([over_ns, *ends]) - start_ns
             if exited and window_ns < _LEAST_NS:
                 raise ToolError(
                     ErrorCode.NO_SUCH_PROCESS,
@@ -132,15 +130,19 @@ def can_serve(collector: str, engines: Sequence[Callable[[], Engine]], choice: s
 
 def _start(
     wanted: dict[str, dict[str, int]], target: Target, engines: Sequence[Callable[[], Engine]], choice: str
-) -> list[_Assignment]:
-    """Assign and start engines, then have them begin; a collector whose engine fails falls to the next one."""
+) -> tuple[list[_Assignment], int]:
+    """Assign and start engines, then have them begin; a collector whose engine fails falls to the next one.
+
+    Returned with the instant when the first of them began.
+    """
     failed: dict[int, ToolError] = {}
     while True:
         started = _assign(wanted, target, engines, choice, failed)
+        begun: list[int] = []
         try:
             for assignment in started:
                 if isinstance(assignment.engine, Summing):
-                    assignment.engine.begin()
+                    begun.append(assignment.engine.begin())
         except ToolError as error:  # all anew, without this one
             _close(started)
             failed[assignment.place] = error
@@ -148,7 +150,7 @@ def _start(
             _close(started)
             raise
         else:
-            return started
+            return started, min([time.monotonic_ns(), *begun])
 
 
 def _assign(

@@ -82,7 +82,7 @@ def test_a_recording_keeps_and_redaction_hides_it(tmp_path: Path) -> None:
     hidden = redact(again)
     hidden.save(tmp_path / "hidden")
     text = (tmp_path / "hidden/manifest.json").read_text()
-    assert not [name for name in (ID, UID, "train-0", '"ml') if name in text]
+    assert not [name for name in (ID, UID, "train-0", '"ml/') if name in text]
     (entry,) = hidden.manifest.containers
     assert entry.pod is not None
     assert entry.pod.count("/") == 1

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -123,14 +124,21 @@ class Sums(Clock):
     """Sums up between `begin` and `cease`."""
 
     begin_error: BaseException | None = None
+    since = until = 0
 
-    def begin(self) -> None:
+    def begin(self) -> int:
         self.log.append(f"begin {self.name}")
         if self.begin_error is not None:
             raise self.begin_error
+        self.since = time.monotonic_ns()
+        time.sleep(0.05)  # events of its own, a look at all threads
+        return self.since
 
-    def cease(self) -> None:
+    def cease(self) -> int:
         self.log.append(f"cease {self.name}")
+        time.sleep(0.05)
+        self.until = time.monotonic_ns()
+        return self.until
 
 
 @pytest.fixture(autouse=True)
@@ -221,6 +229,14 @@ def test_engines_that_sum_up_begin_when_all_have_started_and_cease_before_any_st
     life = [line for line in Clock.log if not line.startswith("close")]
     begun = ["start one", "start two", "start three", "begin one", "begin three"]
     assert life == [*begun, "cease one", "cease three", "stop three", "stop two", "stop one"]
+
+
+def test_the_window_is_from_the_first_that_begins_to_the_last_that_ceases() -> None:
+    one, two = Sums("one", "syscalls"), Sums("two", "proc")
+    manifest = run(["syscalls", "proc"], one, two).manifest
+    assert (manifest.start_ns, manifest.window_ns) == (one.since, two.until - one.since)
+    started = datetime.fromisoformat(manifest.started).timestamp()
+    assert started == pytest.approx(time.time() - (time.monotonic_ns() - one.since) / 1e9, abs=0.01)
 
 
 def test_an_engine_is_drained_when_its_descriptor_is_readable() -> None:

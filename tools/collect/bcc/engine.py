@@ -43,6 +43,7 @@ class BccEngine:
         self._running: dict[Way, dict[str, Options]] = {}
         self._why: dict[str, list[str]] = {}
         self._epoll: select.epoll | None = None
+        self._until = 0
 
     def unavailable(self) -> str | None:
         """Why BCC cannot be trusted here, without running it."""
@@ -101,15 +102,16 @@ class BccEngine:
             self.close()
             raise
 
-    def begin(self) -> None:
-        """Forget what was before."""
-        for way in self._running:
-            way.begin()
+    def begin(self) -> int:
+        """Forget what was before; the instant since when the first way counts."""
+        return min([way.begin() for way in self._running])
 
-    def cease(self) -> None:
+    def cease(self) -> int:
         """What happens from now on is not of the window any more: have all children end, without waiting for it."""
         for way in self._running:
             way.cease()
+        self._until = self._until or time.monotonic_ns()
+        return self._until
 
     def fileno(self) -> int | None:
         """Readable when a child has said something."""

@@ -104,7 +104,7 @@ class OwnProgram:
         """Wait until all is attached."""
         self._child().wait("hooks", deadline)
 
-    def begin(self) -> None:
+    def begin(self) -> int:
         """The window begins; the child causes events of its own."""
         link = self._child()
         if "syscalls" in self._wanted or "switches" in self._wanted:
@@ -119,6 +119,7 @@ class OwnProgram:
         self._interrupts = InterruptLook() if "interrupts" in self._wanted else None
         for pid in self._target.pids:
             self._processes.of(pid)  # its code is named while it lives
+        return link.begun
 
     def cease(self) -> None:
         """The window is over: the child detaches, and hands over what it has while we do something else."""

@@ -82,11 +82,13 @@ class StockWay:
             self.close()
             raise
 
-    def begin(self) -> None:
+    def begin(self) -> int:
         """Forget what was before, and take the kernel's own counts."""
+        since = time.monotonic_ns()
         for running in self._running:
             running.poll()
         self._begin(any(time.monotonic() - running.ready_at > _EDGE_S for running in self._running))
+        return since
 
     def cease(self) -> None:
         """Take the kernel's own counts, and ask them to end."""

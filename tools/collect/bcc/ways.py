@@ -41,9 +41,9 @@ class Way(Protocol):
     def ready(self, deadline: float) -> None:
         """Wait until everything is attached, at most until `deadline` (time.monotonic()); `ToolError` if it fails."""
 
-    def begin(self) -> None:
+    def begin(self) -> int:
         """All ways of the window are ready: what happened before now does not count. Causes events of its own that
-        prove the hooks alive, where it can."""
+        prove the hooks alive, where it can. Returned is the instant, in ns of the monotonic clock."""
 
     def cease(self) -> None:
         """The window is over: what happens from now on does not count. Does not wait."""

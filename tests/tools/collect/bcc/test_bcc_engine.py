@@ -102,7 +102,10 @@ class Way:
     def ready(self, deadline: float) -> None:
         pass
 
-    begin = cease = poll = lambda self: None
+    cease = poll = lambda self: None
+
+    def begin(self) -> int:
+        return 0
 
     def fileno(self) -> int | None:
         return None
