@@ -141,7 +141,7 @@ class Session:
         self.begin()
 
     def load(self) -> None:
-        """Attach everything, as one unit; nothing counts before ``begin``. Raises ``BpfError``; then nothing is left."""
+        """Attach all, as one unit; nothing counts before ``begin``. Raises ``BpfError``; then nothing is left."""
         targets = self.config.targets
         if targets is not None and not 1 <= len(targets) <= MAX_TARGETS:
             raise BpfError("bad_config", f"{len(targets)} targets", f"give 1 to {MAX_TARGETS}, or none for everyone")

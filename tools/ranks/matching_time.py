@@ -29,7 +29,9 @@ _PARTS, _FEW, _APART = 1.2, 2, 0.01
 """Ranks are several groups when there are so many times more parts than operations, or two parts apart in more than so
 many or this share of them."""
 
-LINKS = pl.Schema({"row": pl.get_index_type(), "key": pl.String, "how": pl.String, "group": pl.String, "size": pl.Int32})
+LINKS = pl.Schema(
+    {"row": pl.get_index_type(), "key": pl.String, "how": pl.String, "group": pl.String, "size": pl.Int32}
+)
 """A row of the job's operations belongs to the instance `key`; its group (as inferred, where it was) and the group's
 size."""
 

@@ -34,7 +34,9 @@ HEADS = pl.Schema(
         "start": pl.UInt64,
     }
 )
-THREADS = pl.Schema({"row": pl.get_index_type(), "at_ns": pl.Int64, "tid": pl.Int32, "comm": pl.String, "pid": pl.Int32})
+THREADS = pl.Schema(
+    {"row": pl.get_index_type(), "at_ns": pl.Int64, "tid": pl.Int32, "comm": pl.String, "pid": pl.Int32}
+)
 """Threads as heads name them: the name and the thread group (-1: unknown) were looked up when the trace was read out,
 so they are the same in all of it."""
 _AFTER_NAME = (
