@@ -115,7 +115,8 @@ def _statements(trace: SchedTrace, holes: pl.DataFrame) -> pl.DataFrame:
     if evidence.is_empty():
         return rows
     said = _statement(evidence, 3, "tid")
-    rows = pl.concat([rows.with_row_index("order"), said.with_columns(order=pl.lit(0, pl.get_index_type()))], how="diagonal")
+    said = said.with_columns(order=pl.lit(0, pl.get_index_type()))
+    rows = pl.concat([rows.with_row_index("order"), said], how="diagonal")
     # evidence never ties with a switch; the end of the span comes last
     return rows.sort("cpu", "at", pl.col("kind") == 2, "order", maintain_order=True).drop("order")
 

@@ -179,7 +179,8 @@ def _waits(trace: SchedTrace, rows: pl.DataFrame) -> pl.DataFrame:
         births.group_by("row").agg(born_ns=told),
     )
     for frame in found:
-        rows = rows.join(frame.with_columns(pl.col("row").cast(pl.get_index_type())), on="row", how="left", maintain_order="left")
+        keyed = frame.with_columns(pl.col("row").cast(pl.get_index_type()))
+        rows = rows.join(keyed, on="row", how="left", maintain_order="left")
     kinds = set(trace.table("wakeups")["kind"].unique())
     elsewhere = _elsewhere(trace)
     return rows.with_columns(

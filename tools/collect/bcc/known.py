@@ -32,7 +32,7 @@ KNOWN: tuple[Known, ...] = (
     Known(
         "biolatency",
         "attaches to blk_account_io_done, which the compiler inlines",
-        "iovisor/bcc#4006, #5373; kernel 450b7879e345; exits with status 1 on Debian's 6.1",
+        "iovisor/bcc#3744, #4261, #4950; kernel be6bfe36db17 (5.16), 450b7879e345 (5.17); fails on Debian's 6.1",
         since=(5, 16),
         mended="block_io_done",
     ),
