@@ -161,6 +161,7 @@ class Session:
         if made is None:
             raise BpfError("read_failed", "the session is not loaded", "load it first")
         try:
+            self._missed = -self._misses()
             start = self._live.window_start = time.monotonic_ns()
             if self._walks:
                 made.program("walk").run_iterator()
@@ -402,7 +403,7 @@ class Session:
         if self._live.window_end:
             return self._live.window_end
         end = self._live.window_end = time.monotonic_ns()
-        self._missed = sum(program.recursion_misses() for program in self._programs)
+        self._missed += self._misses()
         self.poll()
         self._live.walk_stage = 1
         for iterator in self._iterators():
@@ -477,6 +478,10 @@ class Session:
         if addresses is None:
             return call
         return call._replace(path=remote_text(call.tid, addresses[0]), path2=remote_text(call.tid, addresses[1]))
+
+    def _misses(self) -> int:
+        """How often a program did not run because it ran already, since it is attached."""
+        return sum(program.recursion_misses() for program in self._programs)
 
     def _detach(self) -> None:
         while self._links:
