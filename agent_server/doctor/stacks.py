@@ -59,7 +59,7 @@ def python_frames(view: View = ENGLISH) -> Check:
         else:
             if runtime is not None:
                 walked[f"3.{runtime.minor}"] += 1
-    known = f"CPython 3.{OLDEST} to 3.{NEWEST}"
+    known = view.say("python.known", oldest=OLDEST, newest=NEWEST)
     running = ", ".join(f"{version} ({count})" for version, count in sorted(walked.items()))
     found = view.say("python.walked", known=known, running=running or view.say("python.none"))
     if faults:

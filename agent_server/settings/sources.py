@@ -156,7 +156,7 @@ def _read(path: Path) -> bytes | None:
 
 def _missing(path: Path) -> ToolError:
     message = f"{PATH_VARIABLE}: there is no file {path}"
-    return ToolError(ErrorCode.BAD_ARGUMENT, message, "correct it, or leave the variable away")
+    return ToolError(ErrorCode.BAD_ARGUMENT, message, "correct it, or unset the variable")
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> ToolError:

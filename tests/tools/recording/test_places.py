@@ -66,7 +66,7 @@ def test_a_control_group_is_placed_by_its_path() -> None:
     assert {(s.container, s.pod) for s in groups if s.cgroup == path} == {(ID, POD)}
 
 
-@pytest.mark.parametrize(("lang", "word"), [("en", "pod ml/train-0"), ("zh", "容器组 ml/train-0")])
+@pytest.mark.parametrize(("lang", "word"), [("en", "pod ml/train-0"), ("zh", "Pod ml/train-0")])
 def test_the_place_is_said_once(lang: Any, word: str) -> None:
     beside = result_text(judged(recorded()), lang)
     assert f"{COMM} ({PID}" in beside
