@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from whystall.prompts import escape
 from whystall.prompts.escape import Safe
 from whystall.prompts.quantities import quantity
+from whystall.prompts.reasons import in_words
 from whystall.prompts.sentences import Voice
 
 LANGS = ("en", "zh")
@@ -61,7 +62,7 @@ def words(lang: str) -> dict[str, Any]:
 def voice(suffix: str, lang: str) -> Voice:
     """What puts findings and codes into words, in the format `suffix` (``md``, ``txt``)."""
     form = FORMATS[suffix]
-    return Voice(words(lang), form.name, form.running, form.name_limit)
+    return Voice(words(lang), lang, form.name, form.running, form.name_limit)
 
 
 @cache
@@ -93,6 +94,7 @@ def _environment(suffix: str, lang: str) -> Environment:
         "code": form.name,
         "q": lambda value, unit: Safe(quantity(value, unit)),
         "fill": lambda text, *values, **named: fill(form.running, text, *values, **named),
+        "reason": lambda text: in_words(lang, text),
         "trusted": Safe,
         "join_safe": lambda parts, by: Safe(by).join(form.running(part) for part in parts),
     }

@@ -12,6 +12,7 @@ from typing import Any
 
 from whystall.prompts.escape import Safe, placed, short
 from whystall.prompts.quantities import points, quantity
+from whystall.prompts.reasons import in_words
 
 # Of the many metrics of a file or of a normal measurement, those a reader wants, in the order of reading.
 _FILE = (
@@ -72,11 +73,13 @@ class Voice:
     def __init__(
         self,
         words: dict[str, Any],
+        lang: str,
         name: Callable[[object], Safe],
         running: Callable[[object], Safe],
         limit: int,
     ) -> None:
         self._words = words
+        self._lang = lang
         self._name = name
         self._running = running
         self._limit = limit
@@ -138,7 +141,8 @@ class Voice:
         if not spot.detail:
             return Safe(text)
         stop = text[-1:] if text.endswith((".", "。")) else ""
-        return Safe(f"{text.removesuffix(stop)} ({self._name(short(spot.detail, _LONG))}){stop}")
+        detail = in_words(self._lang, spot.detail)
+        return Safe(f"{text.removesuffix(stop)} ({self._name(short(detail, _LONG))}){stop}")
 
     def missing(self, code: str) -> Safe:
         """What a firmer verdict lacked; blind spots and the reasons of a check of ranks are codes of it too."""

@@ -38,7 +38,7 @@ def headers(view: View, release: str | None = None) -> Check:
     if wrong is None:
         return view.ok("kernel headers", view.say("bcc.headers", release=clean(release or platform.release())))
     return view.limited(
-        "kernel headers", wrong.found, view.say("bcc.headers_means"), _mend(view, wrong.remedy, release)
+        "kernel headers", view.reason(wrong.found), view.say("bcc.headers_means"), _mend(view, wrong.remedy, release)
     )
 
 

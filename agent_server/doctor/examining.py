@@ -42,6 +42,10 @@ def examine(lang: Lang = "en") -> Health:
         collectors=found.collectors,
         tools=found.tools,
         order=found.order,
-        refused=found.refused,
-        why=found.why,
+        refused=_said(view, found.refused),
+        why={tool: _said(view, why) for tool, why in found.why.items()},
     )
+
+
+def _said(view: View, reasons: Mapping[str, str]) -> dict[str, str]:
+    return {engine: view.reason(reason) for engine, reason in reasons.items()}

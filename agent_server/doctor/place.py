@@ -23,7 +23,7 @@ def tracefs(view: View) -> Check:
         there = find()
     except ToolError as error:
         fix = error.remedy if view.uid == 0 else become_root(view, here)
-        return Check(name="tracefs", state=State.MISSING, found=error.message, means=means, fix=fix)
+        return Check(name="tracefs", state=State.MISSING, found=view.reason(error.message), means=means, fix=fix)
     try:
         found = view.say("tracefs.private") if there.private else view.say("tracefs.mounted", path=there.root)
     finally:
@@ -33,7 +33,7 @@ def tracefs(view: View) -> Check:
     why = TracefsEngine().unavailable()
     if why is not None:
         return view.missing(
-            "tracefs", f"{found}{view.say('semicolon')}{why}", means, become_root(view, situation(view))
+            "tracefs", f"{found}{view.say('semicolon')}{view.reason(why)}", means, become_root(view, situation(view))
         )
     return view.ok("tracefs", found)
 

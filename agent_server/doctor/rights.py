@@ -30,7 +30,7 @@ def privilege(view: View) -> Check:
         return view.ok("privilege", who)
     if refused.code == "no_libbpf" and _granted(view, here):  # the kernel could not be asked
         return view.ok("privilege", who)
-    found, means = f"{who}{view.say('semicolon')}{refused.message}", view.say("privilege.means")
+    found, means = f"{who}{view.say('semicolon')}{view.reason(refused.message)}", view.say("privilege.means")
     if refused.code == "memlock" and view.uid and not here.runtime:
         return view.missing("privilege", found, means, grant(view, here))
     if refused.code != "no_privilege":

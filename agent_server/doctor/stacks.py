@@ -31,7 +31,7 @@ def sampling(view: View = ENGLISH) -> Check:
     try:
         timer = cpu_clock(online_cpus()[0], _PERIOD_NS)
     except BpfError as error:
-        found = f"{clean(error.message)} (perf_event_paranoid {setting})"
+        found = f"{clean(view.reason(error.message))} (perf_event_paranoid {setting})"
         fix = error.remedy if error.code != "no_privilege" else let_trace(view, situation(view))
         if "CAP_PERFMON" in held_capabilities(view) and setting.isdigit() and int(setting) > _STRICTEST:
             fix = view.sudo(f"sysctl kernel.perf_event_paranoid={_STRICTEST}")

@@ -9,6 +9,7 @@ from typing import Literal
 
 from whystall.agent_server.health import Check, State
 from whystall.prompts.doctor import say
+from whystall.prompts.reasons import in_words
 from whystall.tools.contract.text import clean
 
 Lang = Literal["en", "zh"]
@@ -62,6 +63,10 @@ class View:
     def say(self, code: str, **named: object) -> str:
         """The words of `code` in our language."""
         return say(self.lang, code, **named)
+
+    def reason(self, text: str) -> str:
+        """Why something does not work, as the code says it, in our language where it has words."""
+        return in_words(self.lang, text)
 
     def sudo(self, command: str) -> str:
         """`command` as this user must write it to be root: containers have root, and no sudo."""
