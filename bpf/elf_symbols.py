@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import bisect
 import os
-import stat
 import struct
 from array import array
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+from whystall.bpf.regular_files import open_regular
 
 NAME_BYTES = 200
 _ELF_BYTES = 1 << 30  # larger files get no symbols
@@ -63,13 +64,10 @@ class Code:
 
 
 def read_file(path: str) -> Code | None:
-    """The functions of the file at `path`; None when it cannot be read or is broken. A pipe that somebody laid there
-    instead is not waited for.
-    """
+    """The functions of the file at `path`; None when it cannot be read, is broken, or no regular file."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _ELF_BYTES:
+        with open(open_regular(path), "rb") as stream:
+            if os.fstat(stream.fileno()).st_size > _ELF_BYTES:
                 return None
             return _read(stream)
     except OSError:

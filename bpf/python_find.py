@@ -18,6 +18,7 @@ from whystall.bpf.python_offsets import (
     published,
 )
 from whystall.bpf.python_walk import Memory, Reader, Runtime, thread_number, threads, word
+from whystall.bpf.regular_files import open_regular
 
 _NAME = re.compile(r"^(?:lib)?python3?(?:\.(\d+))?(d|t|dm)?(?:$|[-.])")
 _KEPT_FILES = 64
@@ -196,7 +197,7 @@ def read_image(path: str) -> Image | None:
     from elftools.elf.elffile import ELFFile
 
     try:
-        with open(path, "rb") as stream:
+        with open(open_regular(path), "rb") as stream:
             if os.fstat(stream.fileno()).st_size > _ELF_BYTES:
                 return None
             elf = ELFFile(stream)

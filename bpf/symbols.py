@@ -10,7 +10,6 @@ import bisect
 import contextlib
 import os
 import re
-import stat
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from whystall.bpf.elf_symbols import NAME_BYTES, Code, Table, read_file, read_vdso
+from whystall.bpf.regular_files import open_regular
 
 _KEPT_FILES = 64  # ELF tables kept; the oldest goes
 _OPEN_FILES = 256
@@ -154,7 +154,7 @@ class OpenFiles:
             return
         for path in _ways(pid, mapping):
             with contextlib.suppress(OSError):
-                self._descriptors[file] = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                self._descriptors[file] = open_regular(path)
                 return
 
     def path(self, file: _File) -> str | None:
@@ -290,11 +290,9 @@ def _perf_map(pid: int) -> Iterable[tuple[int, int, str]]:
         for line in Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines():
             if line.startswith("NSpid:"):
                 inside = int(line.split()[-1])  # the map is named as the process knows itself
-        # any user may lay a link or a pipe there: neither is followed or waited for
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-        with open(os.open(f"/proc/{pid}/root/tmp/perf-{inside}.map", flags), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _PERF_MAP_BYTES:
+        # any user may lay a link there
+        with open(open_regular(f"/proc/{pid}/root/tmp/perf-{inside}.map", os.O_NOFOLLOW), "rb") as file:
+            if os.fstat(file.fileno()).st_size > _PERF_MAP_BYTES:
                 return
             lines = file.read().splitlines()
     except (OSError, ValueError):

@@ -3,7 +3,8 @@
 Paths as they are made by Docker, containerd and CRI-O with the drivers ``cgroupfs`` and ``systemd`` (kubelet's
 ``cm/cgroup_manager_linux.go``: ``kubepods/burstable/podUID/ID`` and ``kubepods-burstable-podUID.slice``, where the
 dashes of the uid are underscores), by Podman, by Slurm (``cgroup/v1``: ``slurm/uid_U/job_J/step_S``; ``cgroup/v2``:
-``slurmstepd.scope/job_J/step_S``) and by systemd. The innermost container counts: nodes may be containers themselves.
+``slurmstepd.scope/job_J/step_S``) and by systemd. What the node's own runtime made counts: below a container those who
+run in it may make control groups, by the names of others. Nodes may be containers themselves (kind): their pods count.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 from whystall.tools.contract.text import clean
 
 _ID = r"[0-9a-f]{64}"
-# docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope; conmon and the sandbox are no containers
-_SCOPE = re.compile(rf"^(?P<runtime>docker|cri-containerd|crio|libpod|nerdctl|containerd)-(?P<id>{_ID})\.scope$")
+# docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, isulad-ID.scope; conmon is no container
+_SCOPE = re.compile(rf"^(?P<runtime>docker|cri-containerd|crio|libpod|nerdctl|containerd|isulad)-(?P<id>{_ID})\.scope$")
 # containerd with the driver of another kind than the kubelet's: SLICE:cri-containerd:ID
 _COLON = re.compile(rf"^(?P<slice>[^:]*):(?P<runtime>[a-z-]+):(?P<id>{_ID})$")
 _BARE = re.compile(rf"^(?:(?P<runtime>crio|libpod)-)?(?P<id>{_ID}|[0-9a-f]{{32}}-[0-9]{{6,12}})$")
@@ -27,6 +28,7 @@ _PARENTS = {
     "docker": "docker",
     "libpod_parent": "libpod",
     "ecs": "docker",
+    "isulad": "isulad",
     "default": "containerd",
     "k8s.io": "containerd",
 }
@@ -94,14 +96,14 @@ def of_path(path: str) -> Grouped:
     slurm = False
     parts = [part for part in path.split("/") if part]
     for place, part in enumerate(parts):
-        if (match := _POD.match(part)) is not None:
+        if pod is None and (match := _POD.match(part)) is not None:
             pod = match["uid"].replace("_", "-")
             container = runtime = None  # of a node that is a container itself
-        elif (match := _SCOPE.match(part) or _COLON.match(part)) is not None:
+        elif container is None and (match := _SCOPE.match(part) or _COLON.match(part)) is not None:
             container, runtime = match["id"], match["runtime"].removeprefix("cri-")
             if "slice" in match.re.groupindex and (inner := _POD.match(match["slice"])) is not None:
                 pod = inner["uid"].replace("_", "-")
-        elif (match := _BARE.match(part)) is not None:
+        elif container is None and (match := _BARE.match(part)) is not None:
             parent = parts[place - 1] if place else ""
             container = match["id"]
             runtime = match["runtime"] or _PARENTS.get(parent) or ("kubernetes" if pod else None)

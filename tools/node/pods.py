@@ -150,9 +150,14 @@ def _content(root: Path, path: str, most: int) -> bytes | None:
             descriptor = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
             os.close(above)
         above = descriptor
-        descriptor = os.open(leaf, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+        descriptor = os.open(leaf, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
         os.close(above)
-        return os.read(descriptor, most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        # a pipe would be waited for, and to open a device does something
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        place, descriptor = descriptor, os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        os.close(place)
+        return os.read(descriptor, most)
     except OSError as error:
         if error.errno == errno.EMFILE:
             raise

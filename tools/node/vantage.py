@@ -16,6 +16,8 @@ from whystall.tools.contract.text import clean
 PROC = Path("/proc")
 FOREIGN_PIDS = "process numbers here are not the kernel's (an own PID namespace: share the host's, hostPID)"
 """Why what the kernel tells cannot be laid on the processes seen here."""
+PARTIAL_PROC = "/proc tells of processes only (it is mounted with subset=pid)"
+"""Why no engine can count here."""
 _INITIAL_PIDS = 0xEFFFFFFC
 """PROC_PID_INIT_INO (include/linux/proc_ns.h): the inode of the first PID namespace is fixed."""
 
@@ -28,6 +30,13 @@ def pids_are_the_hosts(proc: Path = PROC) -> bool:
         return os.stat(proc / "self/ns/pid").st_ino == _INITIAL_PIDS
     except OSError:
         return True  # a kernel without PID namespaces has but one
+
+
+def proc_is_whole(proc: Path = PROC) -> bool:
+    """Whether /proc tells of the host too, and not of processes only (mounted with ``subset=pid``; of a systemd unit:
+    ``ProcSubset=pid``): every engine counts by what it tells.
+    """
+    return os.path.exists(proc / "stat")
 
 
 def node_process(proc: Path = PROC) -> Path | None:
@@ -62,10 +71,11 @@ def node_path(path: str | Path, proc: Path = PROC) -> Path:
 
 def host_name(proc: Path = PROC) -> str:
     """The name of the node. In a sidecar our own is that of the pod: there it is what the node's /etc/hostname says,
-    else NODE_NAME (as manifests usually call ``spec.nodeName``); inert.
+    else NODE_NAME (as manifests usually call ``spec.nodeName``); inert. Who has the node's files and a name apart is no
+    pod but a service (ProtectHostname=): its name is a copy of the node's, which /etc/hostname need not be (DHCP).
     """
     process = node_process(proc)
-    if process is not None and _differs("uts", proc):
+    if process is not None and _differs("uts", proc) and not _same_root(process):
         try:
             lines = (process / "root/etc/hostname").read_bytes()[:4096].splitlines()
         except OSError:
@@ -74,6 +84,13 @@ def host_name(proc: Path = PROC) -> str:
         if said := (names[0] if names else os.environb.get(b"NODE_NAME", b"")):
             return clean(said)
     return clean(platform.node())
+
+
+def _same_root(process: Path) -> bool:
+    try:
+        return os.path.samefile(process / "root", "/")
+    except OSError:
+        return False
 
 
 def _differs(namespace: str, proc: Path) -> bool:

@@ -125,7 +125,9 @@ def cgroup_pids(cgroup: str) -> list[int]:
     if ".." in Path(relative).parts:
         return []
     top = node_path(_CGROUP_ROOT)
-    roots = [top / relative, *(d / relative for d in sorted(top.glob("*")) if d.is_dir())]
+    # where the unified hierarchy is mounted, its groups are no hierarchies of their own: /b is not /a/b
+    hierarchies = [] if (top / "cgroup.procs").exists() else [d for d in sorted(top.glob("*")) if d.is_dir()]
+    roots = [top / relative, *(d / relative for d in hierarchies)]
     pids: set[int] = set()
     for root in roots:
         for procs in root.rglob("cgroup.procs") if relative else ():

@@ -87,6 +87,15 @@ def test_a_sidecar_finds_the_nodes_files_and_name(tmp_path: Path) -> None:
     assert host_name(same) == os.uname().nodename
 
 
+def test_a_service_with_the_nodes_files_is_called_as_the_node_is_now(tmp_path: Path) -> None:
+    proc = made(tmp_path, sidecar=True, relative=False)
+    (tmp_path / "node/etc/hostname").write_text("localhost\n")
+    assert host_name(proc) == "localhost"
+    os.unlink(proc / "1/root")
+    os.symlink("/", proc / "1/root")
+    assert host_name(proc) == os.uname().nodename
+
+
 def test_what_may_not_be_read_is_no_sidecar(tmp_path: Path) -> None:
     assert not in_sidecar(tmp_path)
     assert CgroupView(tmp_path).mounts == []

@@ -34,11 +34,18 @@ UID = "0f2d5f7c-8c56-4d0b-9a4b-1b2c3d4e5f60"
             f"{UID.replace('-', '_')}.slice:cri-containerd:{ID}",
             Grouped(ID, "containerd", UID),
         ),
-        # kind: the node is a container itself, and the innermost one counts
+        # kind: the node is a container itself, and its pods count
         (
             f"0::/docker/{OTHER}/kubelet/kubepods/besteffort/pod{UID}/{ID}",
             Grouped(ID, "kubernetes", UID),
         ),
+        # openEuler's iSulad
+        (f"0::/isulad/{ID}", Grouped(ID, "isulad")),
+        (f"0::/system.slice/isulad-{ID}.scope/init", Grouped(ID, "isulad")),
+        # whoever may make control groups in its container can take no other's name
+        (f"0::/kubepods/pod{UID}/{ID}/docker-{OTHER}.scope", Grouped(ID, "kubernetes", UID)),
+        (f"0::/kubepods/pod{UID}/{ID}/kubepods/pod{'ab12' * 8}/{OTHER}", Grouped(ID, "kubernetes", UID)),
+        (f"0::/docker/{ID}/docker/{OTHER}", Grouped(ID, "docker")),
         # a static pod has a hash for a uid
         (f"0::/kubepods/burstable/pod{'ab12' * 8}/{ID}", Grouped(ID, "kubernetes", "ab12" * 8)),
         (f"0::/machine.slice/libpod-{ID}.scope/container", Grouped(ID, "libpod")),

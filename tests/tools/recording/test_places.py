@@ -116,3 +116,20 @@ def test_of_several_of_one_name_nobody_is_taken(monkeypatch: pytest.MonkeyPatch)
         targets.resolve(TargetParams(cgroup="pod:train-0"))
     assert refused.value.code is ErrorCode.BAD_ARGUMENT
     assert "a/train-0, b/train-0" in refused.value.message
+
+
+def test_a_control_group_is_found_by_its_own_path_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def group(path: str, pid: int) -> None:
+        directory = tmp_path / path
+        directory.mkdir(parents=True)
+        (directory / "cgroup.procs").write_text(f"{pid}\n")
+
+    monkeypatch.setattr(targets, "node_path", lambda path: tmp_path)
+    for path, pid in (("cpu/job", 1), ("memory/job/rank", 2), ("memory/other/job", 3)):
+        group(path, pid)
+    assert targets.cgroup_pids("/job") == [1, 2]
+    assert targets.cgroup_pids("/sys/fs/cgroup/memory/job") == [2]
+    (tmp_path / "cgroup.procs").write_text("")  # now there is one hierarchy, and `cpu` is a group of it
+    group("job", 4)
+    assert targets.cgroup_pids("/job") == [4]
+    assert targets.cgroup_pids("job/..") == []
