@@ -9,7 +9,7 @@ from whystall.agent_server.doctor.kernel import kernel_config
 from whystall.agent_server.doctor.packages import install_command
 from whystall.agent_server.doctor.view import View
 from whystall.agent_server.health import Check
-from whystall.tools.collect.bcc.headers import problem
+from whystall.tools.collect.bcc.headers import packaged, problem
 from whystall.tools.contract.commands import COMMANDS, program
 from whystall.tools.contract.text import clean
 
@@ -51,7 +51,7 @@ def _mend(view: View, remedy: str, release: str | None) -> str:
     if "CONFIG_IKHEADERS" in (kernel_config(view, release) or ()):
         return view.sudo("modprobe kheaders")
     release = release or platform.release()
-    if any(view.exists(f"{place}{release}") for place in ("/boot/vmlinuz-", "/boot/config-", "/lib/modules/")):
+    if packaged(view.root, release):
         return install_command("kernel headers", view, release)
     return view.say("bcc.headers_foreign")
 

@@ -140,8 +140,16 @@ def _read(path: Path) -> str | None:
         return None
 
 
+def packaged(root: Path, release: str) -> bool:
+    """Whether the kernel `release` seems to have come as a package of the distribution below `root`, by what such a
+    package leaves: only then is there one with its headers."""
+    return any((root / f"{place}{release}").exists() for place in ("boot/vmlinuz-", "boot/config-", "lib/modules/"))
+
+
 def _install(root: Path, release: str) -> str:
     """The command that installs the headers of the running kernel on this distribution."""
+    if not packaged(root, release):
+        return "install the headers that came with this kernel: it is none of this distribution's packages"
     words: set[str] = set()
     for line in (_read(root / "etc/os-release") or "").splitlines():
         key, _, value = line.partition("=")

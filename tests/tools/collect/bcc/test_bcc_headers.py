@@ -81,6 +81,15 @@ def test_none_are_refused_with_this_distributions_command(tmp_path: Path, distri
     assert found.remedy.startswith(command)
 
 
+def test_a_kernel_that_came_as_no_package_has_no_package_of_headers(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").write_text("ID=debian\n")
+    found = problem(tmp_path, "6.18.44-fc-v769")
+    assert found is not None
+    assert "apt-get" not in found.remedy
+    assert "came with this kernel" in found.remedy
+
+
 def test_a_link_that_leads_nowhere_is_no_headers(tmp_path: Path) -> None:
     root = host(tmp_path, headers=None)
     (root / "lib/modules" / RELEASE / "build").symlink_to("/usr/src/gone")
