@@ -8,15 +8,18 @@ from whystall.agent_server.doctor.rights import become_root
 from whystall.agent_server.doctor.view import View
 from whystall.agent_server.health import Check, State
 from whystall.tools.contract.errors import ToolError
+from whystall.tools.node.vantage import PARTIAL_PROC
 
 # Version 1's names of those that say what a group may have and how often it was held up.
 _WANTED = {"cpu": "cpu", "memory": "memory", "io": "blkio"}
+
+_MOUNT_PROC = "mount -t proc proc /proc"
 
 
 def tracefs(view: View) -> Check:
     """Whether an instance of ours can be made, by the engine's own word."""
     from whystall.tools.collect.ftrace.tracefs import find
-    from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
+    from whystall.tools.collect.ftrace.tracefs_engine import READ_ONLY, TracefsEngine
 
     means, here = view.say("tracefs.means"), situation(view)
     try:
@@ -32,9 +35,13 @@ def tracefs(view: View) -> Check:
         return view.limited("tracefs", found, view.say("tracefs.foreign"), share_pids(view, here))
     why = TracefsEngine().unavailable()
     if why is not None:
-        return view.missing(
-            "tracefs", f"{found}{view.say('semicolon')}{view.reason(why)}", means, become_root(view, situation(view))
-        )
+        found = f"{found}{view.say('semicolon')}{view.reason(why)}"
+        fix = become_root(view, here)
+        if why == PARTIAL_PROC:
+            fix = view.sudo(_MOUNT_PROC)
+        elif why == READ_ONLY and view.uid == 0:
+            fix = f"mount -o remount,bind,rw {there.root}"
+        return view.missing("tracefs", found, means, fix)
     return view.ok("tracefs", found)
 
 
@@ -50,7 +57,8 @@ def cgroups(view: View) -> Check:
     except OSError:
         places = []
     if not places:
-        fix = view.sudo("mount -t cgroup2 none /sys/fs/cgroup")
+        there = view.exists("/sys/fs/cgroup")  # the kernel makes it, wherever sysfs is mounted
+        fix = view.sudo("mount -t cgroup2 none /sys/fs/cgroup" if there else "mount -t sysfs sysfs /sys")
         return view.limited("cgroups", view.say("cgroups.none"), view.say("cgroups.means"), fix)
     names = sorted({one for name in places for one in name.split(",")} - {"systemd", "unified"})
     lacks = [old for old in _WANTED.values() if old not in names]
@@ -66,9 +74,11 @@ def _judged(view: View, found: str, lacks: list[str]) -> Check:
 
 def proc(view: View) -> Check:
     """Whether /proc is there, and shows everybody's processes."""
-    if not (view.read_bytes("/proc/self/stat") and view.read_bytes("/proc/stat")):
-        fix = view.sudo("mount -t proc proc /proc")
+    fix = view.sudo(_MOUNT_PROC)
+    if not view.read_bytes("/proc/self/stat"):
         return view.missing("/proc", view.say("proc.none"), view.say("proc.none_means"), fix)
+    if not view.read_bytes("/proc/stat"):
+        return view.missing("/proc", view.say("proc.partial"), view.say("proc.partial_means"), fix)
     if not view.exists("/proc/1/stat"):
         fix = view.sudo("mount -o remount,hidepid=0 /proc")
         return view.limited("/proc", view.say("proc.hidden"), view.say("proc.hidden_means"), fix)

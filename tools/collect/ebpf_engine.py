@@ -30,7 +30,7 @@ from whystall.tools.collect.python_merge import label
 from whystall.tools.collect.python_notes import python_notes
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
-from whystall.tools.node.vantage import FOREIGN_PIDS, pids_are_the_hosts
+from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target
 
@@ -79,6 +79,8 @@ class EbpfEngine:
             return "the kernel has no type information (BTF)"
         if not pids_are_the_hosts():
             return FOREIGN_PIDS
+        if not proc_is_whole():
+            return PARTIAL_PROC
         if not object_path(os.uname().machine).exists():
             return "the BPF objects are not built (run `make build`)"
         return None

@@ -13,6 +13,7 @@ from whystall.tools.collect.proc_residency import OpenFiles
 from whystall.tools.collect.proc_run_queue import ThreadWaits
 from whystall.tools.collect.proc_sampler import ThreadSampler
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.node.vantage import PARTIAL_PROC, proc_is_whole
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target, children_of
 
@@ -54,8 +55,10 @@ class ProcfsEngine:
         self._scans = 0
 
     def unavailable(self) -> str | None:
-        """Only where /proc is not mounted."""
-        return None if os.path.exists("/proc/self/stat") else "/proc is not mounted"
+        """Only where /proc is not mounted, or not in full."""
+        if not os.path.exists("/proc/self/stat"):
+            return "/proc is not mounted"
+        return None if proc_is_whole() else PARTIAL_PROC
 
     def start(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Take the first samples."""

@@ -146,3 +146,9 @@ def test_hidden_processes_are_told(host: MakeHost) -> None:
 
 def test_no_proc_at_all(host: MakeHost) -> None:
     assert proc(host()).state is State.MISSING
+
+
+def test_proc_of_processes_only_is_told_apart_from_none(host: MakeHost) -> None:
+    check = proc(host({"/proc/self/stat": "1", "/proc/1/stat": "1"}, uid=1000))
+    assert (check.state, check.fix) == (State.MISSING, "sudo mount -t proc proc /proc")
+    assert "subset=pid" in check.found

@@ -18,7 +18,7 @@ from whystall.tools.collect.ftrace.session import Session
 from whystall.tools.collect.ftrace.trace_file import TraceFile
 from whystall.tools.collect.ftrace.tracefs import find
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.node.vantage import FOREIGN_PIDS, pids_are_the_hosts
+from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target
 from whystall.tools.timeline import ftrace_text
@@ -26,6 +26,7 @@ from whystall.tools.timeline.sched import TABLES, SchedTrace, empty_tables
 
 EVENT_TABLES = frozenset(TABLES) - {"holes", "names", "clocks"}
 """Tables of a trace whose rows are events; the others are about it."""
+READ_ONLY = "tracefs is read-only"
 _BUDGET_S = 0.2
 # More text than this is not recorded in one window: it could not be judged within a sane memory.
 _MOST_BYTES = 1 << 30
@@ -54,16 +55,20 @@ class TracefsEngine:
         """Why there can be no instance of ours, without making one, or why it would tell nothing."""
         if not pids_are_the_hosts():
             return FOREIGN_PIDS
+        if not proc_is_whole():
+            return PARTIAL_PROC
         try:
             tracefs = find()
         except ToolError as error:
             return error.message
         try:
             # as whom we act, and not as whom we came: else a capability does not count
-            writable = os.access(tracefs.root / "instances", os.W_OK, effective_ids=True)
+            if os.access(tracefs.root / "instances", os.W_OK, effective_ids=True):
+                return None
+            read_only = os.statvfs(tracefs.root).f_flag & os.ST_RDONLY
         finally:
             tracefs.close()
-        return None if writable else "no permission to make a tracefs instance (root may)"
+        return READ_ONLY if read_only else "no permission to make a tracefs instance (root may)"
 
     def start(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Record into a file of our own; then sleep once, so that it can be seen to be told."""
