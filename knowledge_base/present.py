@@ -193,10 +193,14 @@ class _View:
     def _told(self, finding: Finding) -> Finding:
         """`finding` without the place of its subject where the target's name has told it."""
         subject = finding.subject
-        if (where := place(subject.container, subject.pod)) and where in self._target:
+        if (where := place(subject.container, subject.pod)) and self._tells(where):
             bare = subject.model_copy(update={"container": None, "pod": None})
             return finding.model_copy(update={"subject": bare})
         return finding
+
+    def _tells(self, where: str) -> bool:
+        """Whether the target's name ends with this place (pod ml/train-1, and not pod ml/train-10)."""
+        return self._target.endswith(f", {where}")
 
     def remedies(self, result: ToolResult[Any]) -> list[Safe]:
         """What the tool itself says is to be done, where it says so: codes with numbers in its ``remedies``."""
@@ -325,7 +329,7 @@ class _View:
         """Who does it to the victim, with what, and how much of it."""
         who = self._format.name(actor.comm or "?")
         parts = [Safe(f"{who} (pid {actor.pid})") if actor.pid is not None else who]
-        if (where := place(actor.container, actor.pod)) and where not in self._target:
+        if (where := place(actor.container, actor.pod)) and not self._tells(where):
             parts.append(self._say.place_of(actor.container, actor.pod))
         parts += [self._format.name(short(actor.path, 4 * self._format.name_limit))] if actor.path else []
         parts += [Safe(quantity(actor.rate, "bytes/s"))] if actor.rate is not None else []

@@ -73,6 +73,8 @@ def test_the_place_is_said_once(lang: Any, word: str) -> None:
     assert word in beside
     told = result_text(judged(recorded(container=ID, pod=POD)), lang)
     assert told.count(POD) == 1, "the name of the target says it"
+    neighbour = result_text(judged(recorded(container="0b1c" * 16, pod=f"{POD}0")), lang)
+    assert f"{word})" in neighbour, "another pod, whose name begins alike"
 
 
 def test_a_recording_keeps_and_redaction_hides_it(tmp_path: Path) -> None:
