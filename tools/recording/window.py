@@ -28,7 +28,8 @@ from whystall.tools.recording.target import Target, alive, all_pids, cgroup_pids
 
 Progress = Callable[[float, float, str], None]
 _TICK_S = 0.1
-# A window cut shorter than this by the target's exit says nothing, least of all what is normal.
+# A target that was not seen to live so long within the window was not observed: nothing is said of it, least of all
+# what is normal. It may have exited while everything was being attached.
 _LEAST_NS = 100_000_000
 # A busy ring buffer wakes its reader for every record; draining at most this often keeps our own CPU time bounded.
 _DRAIN_S = 0.02
@@ -68,11 +69,12 @@ async def observe(
         started, start_ns = _start(merge_needs(needs), target, engines, choice)
         try:
             wall = datetime.now(timezone.utc) - timedelta(microseconds=(time.monotonic_ns() - start_ns) / 1000)
-            exited = await _watch([a.engine for a in started], target, duration_s, progress, stop)
+            seen_ns = await _watch([a.engine for a in started], target, duration_s, progress, stop)
             over_ns = time.monotonic_ns()
             ends = [a.engine.cease() for a in started if isinstance(a.engine, Summing)]
             window_ns = max([over_ns, *ends]) - start_ns
-            if exited and window_ns < _LEAST_NS:
+            exited = seen_ns is not None
+            if seen_ns is not None and seen_ns - start_ns < _LEAST_NS:
                 raise ToolError(
                     ErrorCode.NO_SUCH_PROCESS,
                     f"{target.describe()} exited before it could be observed",
@@ -253,10 +255,11 @@ async def _watch(
     duration_s: float,
     progress: Progress | None,
     stop: Callable[[], bool] | None,
-) -> bool:
-    """Drain the engines until the time is up or `stop` says so (False), or every target process is gone (True)."""
+) -> int | None:
+    """Drain the engines until the time is up or `stop` says so (None), or every target process is gone: the last
+    instant when one was seen alive, 0 where none was."""
     deadline = anyio.current_time() + duration_s
-    exited = False
+    seen_ns, exited = 0, False
     failures: list[Exception] = []
 
     async def drain(engine: Engine) -> None:
@@ -272,9 +275,11 @@ async def _watch(
         while (left := deadline - anyio.current_time()) > 0:
             if progress is not None:
                 progress(duration_s - left, duration_s, "observing")
+            looked_ns = time.monotonic_ns()
             if target.pids and not _lives(target):
                 exited = True
                 break
+            seen_ns = looked_ns
             if stop is not None and stop():
                 break
             await anyio.sleep(min(_TICK_S, left))
@@ -283,7 +288,7 @@ async def _watch(
         raise failures[0]
     if progress is not None:
         progress(duration_s, duration_s, "judging")
-    return exited
+    return seen_ns if exited else None
 
 
 async def _drain(engine: Engine) -> None:

@@ -419,6 +419,22 @@ def test_a_target_that_is_gone_at_once_is_an_error_and_no_measurement() -> None:
     assert "exited" in caught.value.message
 
 
+def test_a_target_that_ends_while_engines_begin_was_not_observed() -> None:
+    with subprocess.Popen(["sleep", "0.1"]) as program:
+
+        class Slow(Sums):
+            def begin(self) -> int:
+                since = super().begin()
+                program.wait()
+                time.sleep(0.2)
+                return since
+
+        target = Target(everything=False, pid=program.pid, comm="sleep", pids=[program.pid])
+        with pytest.raises(ToolError) as caught:
+            run(["proc"], Slow("e", "proc"), target=target)
+    assert caught.value.code is ErrorCode.NO_SUCH_PROCESS
+
+
 def test_the_window_goes_on_while_one_of_the_target_lives() -> None:
     with subprocess.Popen(["true"]) as program:
         program.wait()
