@@ -142,8 +142,8 @@ def _read(path: Path) -> str | None:
 
 def packaged(root: Path, release: str) -> bool:
     """Whether the kernel `release` seems to have come as a package of the distribution below `root`, by what such a
-    package leaves: only then is there one with its headers."""
-    return any((root / f"{place}{release}").exists() for place in ("boot/vmlinuz-", "boot/config-", "lib/modules/"))
+    package leaves: only then is there one with its headers. What may not be looked into (/boot) is not there."""
+    return any(os.path.exists(root / f"{place}{release}") for place in ("boot/vmlinuz-", "boot/config-", "lib/modules/"))
 
 
 def _install(root: Path, release: str) -> str:
