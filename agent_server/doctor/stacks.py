@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections import Counter
 from pathlib import Path
 
@@ -48,8 +49,8 @@ def python_frames(view: View = ENGLISH) -> Check:
 
     walked: Counter[str] = Counter()
     faults: dict[str, int] = {}
-    unread = 0
-    for pid in _pythons():
+    pids, unread = _pythons()
+    for pid in pids:
         try:
             runtime = find(pid, named_only=True)
         except UnknownLayout as error:
@@ -79,21 +80,36 @@ def py_spy(view: View = ENGLISH) -> Check:
     if path:
         return view.ok("py-spy", clean(path))
     fix = f"{clean(sys.executable)} -m pip install py-spy"
+    if not os.access(sysconfig.get_path("scripts"), os.W_OK, effective_ids=True):
+        fix = f"sudo {fix}"
     return view.limited("py-spy", view.say("not_found"), view.say("py_spy.means"), fix)
 
 
-def _pythons() -> list[int]:
-    """Processes whose executable is called like Python, without looking into any."""
+def _pythons() -> tuple[list[int], int]:
+    """Processes whose executable is called like Python, without looking into any; and how many say so of themselves
+    whose executable is not for us to know."""
     found: list[int] = []
+    hidden = 0
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and len(found) < _LOOKED_AT:
             try:
                 name = os.path.basename(os.readlink(f"/proc/{entry.name}/exe"))
+            except PermissionError:
+                hidden += _started_as(entry.name).startswith("python")
+                continue
             except OSError:
                 continue
             if name.startswith("python"):
                 found.append(int(entry.name))
-    return found
+    return found, hidden
+
+
+def _started_as(pid: str) -> str:
+    """The first word of its command line, which everybody may read."""
+    try:
+        return os.path.basename(clean(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]))
+    except OSError:
+        return ""
 
 
 def _setting() -> str:
