@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from whystall.tools.contract.text import clean
-from whystall.tools.node.cgroups import Grouped, group_of, grouped, of_path, path_of
+from whystall.tools.node.cgroups import Grouped, group_of, grouped, path_of
 from whystall.tools.node.hierarchies import CgroupView
 from whystall.tools.node.pods import Pods
 from whystall.tools.node.vantage import PROC
@@ -82,14 +82,6 @@ class Containers:
         """Where `pid` is; None outside of containers, or where it cannot be seen."""
         self.look([pid])
         return self._of.get(pid)
-
-    def of_group(self, path: str) -> Container | None:
-        """What the path of a control group names, whether anything runs in it or not."""
-        group = of_path(path)
-        if group.container is None and group.pod_uid is None:
-            return None
-        pod = self._pods.name(group.pod_uid, group.container)
-        return Container(id=group.container, runtime=group.runtime, pod=pod, pod_uid=group.pod_uid)
 
     def find(self, named: str, pids: Iterable[int]) -> list[tuple[int, Container, str]]:
         """Those of `pids` that run in what `named` means (see `asked`), with the path of its control group."""

@@ -65,11 +65,6 @@ class Pods:
             )
         return self._known[key]
 
-    def uids(self, name: str) -> list[str]:
-        """The pods of this node that are called `name` (``NAMESPACE/NAME`` or ``NAME``) by the kubelet's logs."""
-        self._list()
-        return sorted(uid for uid, told in self._by_uid.items() if name in (told, told.partition("/")[2]))
-
     def _logged(self, uid: str | None) -> str | None:
         if uid is None:
             return None

@@ -7,7 +7,6 @@ colours apart.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -99,11 +98,6 @@ def cut(text: str, room: int) -> str:
             break
         taken.append(character)
     return "".join(taken) + "…"
-
-
-def width_of(texts: Iterable[str], size: float) -> float:
-    """Room for the longest of `texts` in a monospaced font of `size`."""
-    return max(map(columns, texts), default=0) * ADVANCE * size
 
 
 def _wide(character: str) -> int:

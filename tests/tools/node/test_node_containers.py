@@ -67,14 +67,14 @@ def test_what_the_runtime_was_told(node: Path, where: str, told: object, expecte
     assert Pods(node / "proc").name(UID, ID) == expected
 
 
-def test_the_kubelets_logs_go_first_and_may_be_asked_by_name(node: Path) -> None:
+def test_the_kubelets_logs_go_first(node: Path) -> None:
     bundle(node, CONTAINERD, {"annotations": CRIO})
     for name in (f"prod_llama-1_{UID}", "prod_llama-2_other", "no-pod", "bad name_x_y"):
         (node / "node/var/log/pods" / name).mkdir(parents=True)
     pods = Pods(node / "proc")
     assert pods.name(UID, ID) == "prod/llama-1"
     assert pods.name("nobody", None) is None
-    assert (pods.uids("llama-1"), pods.uids("prod/llama-2"), pods.uids("prod")) == ([UID], ["other"], [])
+    assert pods.name("other", None) == "prod/llama-2"
 
 
 def test_what_the_container_calls_itself_is_the_last_resort(node: Path) -> None:
@@ -114,10 +114,6 @@ def test_processes_are_told_with_their_container(node: Path) -> None:
     assert entry.pids == {7: 1}
     assert containers.told({9}) == []
     assert entry.place == "pod ml/train-0"
-    group = containers.of_group("/kubepods/burstable/pod" + UID)
-    assert group is not None
-    assert (group.id, group.pod_uid) == (None, UID)
-    assert containers.of_group("/system.slice/ssh.service") is None
 
 
 def test_a_container_or_pod_is_found_by_the_words_people_have_for_it(node: Path) -> None:
