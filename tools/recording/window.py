@@ -59,9 +59,10 @@ async def observe(
     """Run the collectors of `needs` for `duration_s` seconds, or until `stop` says True, and return the recording.
 
     `engines` are factories in order of preference; the first that can serve a collector does. `choice` names the
-    only engine wanted for what more than one can serve. The window ends early when every target process has exited.
-    All engines start and stop as one unit, also on cancellation and error. Raises `ToolError`: busy when another
-    window of this user runs on the host, no_engine when nothing can serve a collector, and what engines raise.
+    only engine wanted; what it does not serve at all is left to those after it, never to those before it. The window
+    ends early when every target process has exited. All engines start and stop as one unit, also on cancellation and
+    error. Raises `ToolError`: busy when another window of this user runs on the host, no_engine when nothing can serve
+    a collector, and what engines raise.
     """
     with _exclusive():
         containers = Containers()
@@ -191,8 +192,13 @@ def _assign(
             if last is not None:
                 raise last
             name = next(iter(waiting))
-            why = "; ".join(reasons[name]) or f"no engine {choice!r} serves it"
-            raise ToolError(ErrorCode.NO_ENGINE, f"nothing can observe {name}: {why}", "run `whystall doctor`")
+            others = list(dict.fromkeys(e.name for e in (make() for make in engines) if name in e.serves))
+            if not reasons[name] and choice != "auto" and others:
+                told = f"no engine {choice!r} serves it"
+                remedy = f"choose auto or {' or '.join(others)}"
+            else:
+                told, remedy = "; ".join(reasons[name]) or "no engine serves it", "run `whystall doctor`"
+            raise ToolError(ErrorCode.NO_ENGINE, f"nothing can observe {name}: {told}", remedy)
     except BaseException:
         _close(started)
         raise
@@ -237,9 +243,15 @@ def _told(error: ToolError) -> str:
 
 
 def _allowed(engine: Engine, collector: str, engines: Sequence[Callable[[], Engine]], choice: str) -> bool:
+    """Whether `choice` leaves `collector` to `engine`. What only one engine serves may be of one that comes after the
+    chosen (/proc is read beside all of them), never of one before it: who chooses `procfs` has no program loaded.
+    """
     if choice in ("auto", engine.name):
         return True
-    return sum(collector in make().serves for make in engines) == 1  # only one way there is: no choice to make
+    names = [make().name for make in engines]
+    if choice not in names or sum(collector in make().serves for make in engines) > 1:
+        return False
+    return engine.name in names[names.index(choice) :]
 
 
 def _close(started: list[_Assignment]) -> None:

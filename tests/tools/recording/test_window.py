@@ -286,9 +286,17 @@ def test_an_engine_that_cannot_begin_and_has_no_other_ends_the_window_with_its_e
 
 
 def test_an_engine_can_be_chosen_where_there_is_a_choice() -> None:
-    engines = Clock("best", "proc", "block"), Clock("next", "proc")
+    engines = Clock("best", "proc"), Clock("next", "proc"), Clock("last", "block")
     recording = run(["proc", "block"], *engines, choice="next")
-    assert {n: c.engine for n, c in recording.manifest.collectors.items()} == {"proc": "next", "block": "best"}
+    assert {n: c.engine for n, c in recording.manifest.collectors.items()} == {"proc": "next", "block": "last"}
+
+
+def test_what_only_a_better_engine_serves_is_not_had_from_a_lesser_one_that_is_chosen() -> None:
+    """Who chooses `procfs` has no program loaded."""
+    with pytest.raises(ToolError, match="no engine 'next' serves it") as caught:
+        run(["proc", "block"], Clock("best", "proc", "block"), Clock("next", "proc"), choice="next")
+    assert caught.value.remedy == "choose auto or best"
+    assert "start best" not in Clock.log
 
 
 @pytest.mark.parametrize(
