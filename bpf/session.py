@@ -32,6 +32,7 @@ from whystall.bpf.samples import Place, SampleLog
 
 MAX_TARGETS = 1024
 _WALK_RING_MAX = 64 << 20
+_OTHER_DESCRIPTORS = 128  # what is opened beside the timers, and later: hooks, iterators, files of processes
 _STACKS_TOLD = 1 << 16  # while sampling, nearly every stack is new
 _MOST_STACKS = 1 << 18  # kept in this process; of 200 bytes each, as a rule
 _PYTHON_LOOK_S = 0.5  # between looks for new Python processes among the targets; four times that on a whole host
@@ -320,7 +321,9 @@ class Session:
 
     def _attach_timers(self, program: Program) -> None:
         """Attach to a timer of every CPU; they tick out of step, each since its own start."""
-        for cpu in online_cpus():
+        cpus = online_cpus()
+        _room_for(2 * len(cpus) + _OTHER_DESCRIPTORS)
+        for cpu in cpus:
             timer = cpu_clock(cpu, self.config.sample_ns)
             if timer is not None:
                 self._links.append(program.attach_to_timer(timer))
@@ -402,10 +405,10 @@ class Session:
             raise BpfError("read_failed", "the session is not open", "open it first")
         if self._live.window_end:
             return self._live.window_end
+        self.poll()  # room for what the walk tells, before the end: what waits is decoded, which takes a while
         end = self._live.window_end = time.monotonic_ns()
         self._missed += self._misses()
-        self.poll()
-        self._live.walk_stage = 1
+        self._live.walk_stage = 1  # at once: a call that ends until it is met is not told
         for iterator in self._iterators():
             made.program(iterator).run_iterator()
             self.poll()
@@ -499,6 +502,17 @@ class Session:
         made, self._object = self._object, None
         if made is not None:
             made.close()
+
+
+def _room_for(descriptors: int) -> None:
+    """Raise our limit of open files, where it leaves no room for so many and may be raised: of a soft limit of 1024 the
+    timers of 512 CPUs take all. A limit that cannot be raised shows where it is reached."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = len(os.listdir("/proc/self/fd")) + descriptors
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def remote_text(tid: int, address: int) -> bytes:
