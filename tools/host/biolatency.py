@@ -11,7 +11,7 @@ from whystall.tools.contract.findings import Finding, Interval, Polarity, Severi
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
-from whystall.tools.host.latency import Slot, log2_histogram, quantile, slot_quantile
+from whystall.tools.host.latency import Bucket, Slot, buckets, percentile, quantile
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
@@ -27,14 +27,6 @@ _STUCK_MS = 1000.0
 
 class Params(LiveParams):
     """Parameters of biolatency. Block I/O is counted for the whole host: write-back happens on behalf of others."""
-
-
-class Bucket(Model):
-    """Requests with `low_us` <= latency < `high_us`."""
-
-    low_us: float
-    high_us: float
-    count: int
 
 
 class Row(Model):
@@ -113,8 +105,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
                 queue_p50_ms=_percentile_ms(queue, 0.5, longest),
                 queue_p99_ms=_percentile_ms(queue, 0.99, longest),
                 queue_pct=100 * r["queue_ns"] / max(sum(times), 1) if len(times) == 2 else None,
-                device_histogram=_buckets(device),
-                queue_histogram=_buckets(queue),
+                device_histogram=buckets(device),
+                queue_histogram=buckets(queue),
             )
         )
     rows.sort(key=lambda row: -(row.total_ms or 0.0))
@@ -134,15 +126,9 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     )
 
 
-def _buckets(slots: list[Slot]) -> list[Bucket]:
-    return [Bucket(low_us=low / 1e3, high_us=high / 1e3, count=count) for low, high, count in log2_histogram(slots)]
-
-
 def _percentile_ms(slots: list[Slot], q: float, longest_ns: int | None) -> float | None:
-    if not slots:
-        return None
-    found = slot_quantile(slots, q)
-    return (found if longest_ns is None else min(found, longest_ns)) / 1e6
+    found = percentile(slots, q, longest_ns)
+    return None if found is None else found / 1e6
 
 
 def _about_ms(slots: list[Slot]) -> float | None:

@@ -13,7 +13,7 @@ from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.grading import severity
-from whystall.tools.host.latency import Slot, log2_histogram, slot_quantile
+from whystall.tools.host.latency import Bucket, Slot, buckets, percentile
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
@@ -31,14 +31,6 @@ _UNTIMED_NS = 2_000
 
 class Params(LiveParams):
     """Parameters of interrupts. Handlers are timed on the whole host: a target is what they are taken from."""
-
-
-class Bucket(Model):
-    """Runs with `low_us` <= time < `high_us`."""
-
-    low_us: float
-    high_us: float
-    count: int
 
 
 class Row(Model):
@@ -131,8 +123,8 @@ def _rows(totals: pl.DataFrame, latency: pl.DataFrame, window_ns: int) -> list[R
         count = int(group["count"].sum())
 
         def at(q: float, mine: list[Slot] = mine, longest: int = longest) -> float | None:
-            high = slot_quantile(mine, q)
-            return (min(high, longest) if longest > 0 else high) / 1e3 if mine else None
+            found = percentile(mine, q, longest if longest > 0 else None)
+            return None if found is None else found / 1e3
 
         rows.append(
             Row(
@@ -146,7 +138,7 @@ def _rows(totals: pl.DataFrame, latency: pl.DataFrame, window_ns: int) -> list[R
                 p50_us=at(0.5),
                 p99_us=at(0.99),
                 max_us=longest / 1e3 if longest > 0 else None,
-                histogram=[Bucket(low_us=a / 1e3, high_us=b / 1e3, count=n) for a, b, n in log2_histogram(mine)],
+                histogram=buckets(mine),
             )
         )
     return sorted(rows, key=lambda row: (-(row.total_ms or 0.0), -row.count, row.name))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from whystall.tools.contract.result import Model
+
 
 def quantile(values: Sequence[float], q: float) -> float:
     """Nearest-rank quantile `q` (0 to 1) of `values`; 0.0 when empty."""
@@ -36,3 +38,24 @@ def log2_histogram(slots: Iterable[Slot]) -> list[Slot]:
     if not counts:
         return []
     return [(1 << p, 2 << p, counts.get(p, 0)) for p in range(min(counts), max(counts) + 1)]
+
+
+class Bucket(Model):
+    """How often it took `low_us` <= time < `high_us`."""
+
+    low_us: float
+    high_us: float
+    count: int
+
+
+def buckets(slots: Iterable[Slot]) -> list[Bucket]:
+    """The `log2_histogram` of slots in nanoseconds, for people."""
+    return [Bucket(low_us=low / 1e3, high_us=high / 1e3, count=count) for low, high, count in log2_histogram(slots)]
+
+
+def percentile(slots: Sequence[Slot], q: float, longest: float | None) -> float | None:
+    """Quantile `q` of a histogram, and not more than the `longest` where that is known; None when empty."""
+    if not slots:
+        return None
+    found = slot_quantile(slots, q)
+    return found if longest is None else min(found, longest)

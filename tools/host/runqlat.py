@@ -10,7 +10,7 @@ from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.grading import severity
-from whystall.tools.host.latency import Slot, log2_histogram, slot_quantile
+from whystall.tools.host.latency import Bucket, Slot, buckets, percentile
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
@@ -24,14 +24,6 @@ _FINDINGS = 8
 
 class Params(LiveParams):
     """Parameters of runqlat."""
-
-
-class Bucket(Model):
-    """Waits with `low_us` <= time < `high_us`."""
-
-    low_us: float
-    high_us: float
-    count: int
 
 
 class Row(Model):
@@ -105,13 +97,13 @@ def _rows(totals: pl.DataFrame, latency: pl.DataFrame) -> list[Row]:
             group.height if apart else None,
             int(group["count"].sum()),
             int(group["total_ns"].sum()) / 1e6 if known else None,
-            longest / 1e6 if longest > 0 else None,
+            longest if longest > 0 else None,
         )
     rows = []
     for pid in {**dict.fromkeys(sums), **dict.fromkeys(slots)}:
         mine = slots.get(pid, [])
         counted = sum(count for _, _, count in mine)
-        threads, count, total_ms, max_ms = sums.get(pid, (None, counted, None, None))
+        threads, count, total_ms, longest_ns = sums.get(pid, (None, counted, None, None))
         rows.append(
             Row(
                 pid=pid if pid >= 0 else None,
@@ -119,21 +111,19 @@ def _rows(totals: pl.DataFrame, latency: pl.DataFrame) -> list[Row]:
                 threads=threads,
                 count=max(count, counted),
                 total_ms=total_ms,
-                p50_ms=_quantile_ms(mine, 0.5, max_ms),
-                p90_ms=_quantile_ms(mine, 0.9, max_ms),
-                p99_ms=_quantile_ms(mine, 0.99, max_ms),
-                max_ms=max_ms,
-                histogram=[Bucket(low_us=a / 1e3, high_us=b / 1e3, count=n) for a, b, n in log2_histogram(mine)],
+                p50_ms=_quantile_ms(mine, 0.5, longest_ns),
+                p90_ms=_quantile_ms(mine, 0.9, longest_ns),
+                p99_ms=_quantile_ms(mine, 0.99, longest_ns),
+                max_ms=None if longest_ns is None else longest_ns / 1e6,
+                histogram=buckets(mine),
             )
         )
     return sorted(rows, key=lambda row: (-(row.total_ms or 0.0), -row.count, row.pid or 0))
 
 
-def _quantile_ms(slots: list[Slot], q: float, longest_ms: float | None) -> float | None:
-    if not slots:
-        return None
-    value = slot_quantile(slots, q) / 1e6
-    return value if longest_ms is None else min(value, longest_ms)
+def _quantile_ms(slots: list[Slot], q: float, longest_ns: int | None) -> float | None:
+    found = percentile(slots, q, longest_ns)
+    return None if found is None else found / 1e6
 
 
 def _threads(totals: pl.DataFrame, window_ns: int) -> list[Thread]:
