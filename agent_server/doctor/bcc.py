@@ -10,18 +10,16 @@ from whystall.agent_server.doctor.packages import install_command
 from whystall.agent_server.doctor.view import View
 from whystall.agent_server.health import Check
 from whystall.tools.collect.bcc.headers import packaged, problem
+from whystall.tools.collect.bcc.own_program import python_bcc
 from whystall.tools.contract.commands import COMMANDS, program
 from whystall.tools.contract.text import clean
-
-# Debian and Ubuntu; Fedora, RHEL and openEuler.
-_MODULES = ("/usr/lib/python3/dist-packages/bcc", "/usr/lib/python3*/site-packages/bcc")
 
 
 def bcc(view: View) -> Check:
     """The tools and the module that are installed."""
     stock = sorted(name.removeprefix("bcc.") for name in COMMANDS if name.startswith("bcc.") and name != "bcc.own")
     there = [name for name in stock if _installed(view, f"bcc.{name}")]
-    module = _module(view)
+    module = python_bcc(view.root) is not None
     if module and len(there) == len(stock):
         return view.ok("bcc", view.say("bcc.all", names=", ".join(there)))
     fix = install_command("bcc", view)
@@ -60,7 +58,3 @@ def _installed(view: View, name: str) -> bool:
     if str(view.root) == "/":
         return program(name) is not None
     return any(view.exists(place) for place in COMMANDS[name].places)
-
-
-def _module(view: View) -> bool:
-    return any(list(view.root.glob(place.lstrip("/"))) for place in _MODULES)

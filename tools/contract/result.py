@@ -124,6 +124,7 @@ BLIND_SPOTS = frozenset(
         "pages_in_part",
         "blocked_before",
         "histogram_full",  # of a stock tool: what did not fit was dropped; detail: which tool
+        "first_second",  # of a stock tool's second that the window began in, its part was left out; detail: how long
         "no_single_waits",  # of waits for a CPU only their sum, per thread, by the scheduler's own account
         "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often
     }

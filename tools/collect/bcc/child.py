@@ -24,6 +24,7 @@ _PIPE = 1 << 20  # fcntl(2), F_SETPIPE_SZ: what is said between two looks
 _SAID = 8 << 10
 _AGAIN_S = 2.0
 _REST_S = 1.0
+_GONE_S = 10.0
 _F_SETPIPE_SZ = 1031
 _GUARD = str(Path(__file__).with_name("guard.py"))
 # BCC's own: where headers are. Nothing of our interpreter's: the program has its own.
@@ -125,7 +126,8 @@ class Child:
         if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+                self._process.wait(_GONE_S)
         for pipe in (self._out, self._err):
             pipe.close()
         self._open.clear()

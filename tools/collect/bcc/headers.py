@@ -47,7 +47,7 @@ def problem(root: Path = Path("/"), release: str | None = None) -> HeadersProble
     release = release or os.uname().release
     named = os.environ.get("BCC_KERNEL_SOURCE")
     if named:
-        wrong = _wrong(Path(named), root, release)
+        wrong = _wrong(Path("/", named), root, release)  # our children run in "/"
         return HeadersProblem(wrong, "unset BCC_KERNEL_SOURCE, or set it to this kernel's headers") if wrong else None
     modules = root / "lib/modules" / release
     tree = modules / "build"
@@ -143,7 +143,8 @@ def _read(path: Path) -> str | None:
 def packaged(root: Path, release: str) -> bool:
     """Whether the kernel `release` seems to have come as a package of the distribution below `root`, by what such a
     package leaves: only then is there one with its headers. What may not be looked into (/boot) is not there."""
-    return any(os.path.exists(root / f"{place}{release}") for place in ("boot/vmlinuz-", "boot/config-", "lib/modules/"))
+    places = ("boot/vmlinuz-", "boot/config-", "lib/modules/")
+    return any(os.path.exists(root / f"{place}{release}") for place in places)
 
 
 def _install(root: Path, release: str) -> str:

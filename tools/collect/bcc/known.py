@@ -37,6 +37,18 @@ KNOWN: tuple[Known, ...] = (
         mended="block_io_done",
     ),
     Known(
+        "hardirqs",
+        "keeps beginnings by thread: idle CPUs, all thread 0, take each other's, and time is lost",
+        "iovisor/bcc#3740 of December 2021",
+        mended="entry_key",
+    ),
+    Known(
+        "softirqs",
+        "keeps beginnings by thread: idle CPUs, all thread 0, take each other's, and time is lost",
+        "iovisor/bcc#2786, #2804 of March 2020",
+        mended="entry_key",
+    ),
+    Known(
         "cachestat",
         "counts add_to_page_cache_lru and mark_page_accessed, which reads no longer call: misses are always 0",
         "iovisor/bcc#5144; kernels 76580b65e7b8 and 9dd3d069406c of 5.16",

@@ -7,6 +7,7 @@ not look as it must is counted as odd and left out, never guessed at.
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,21 +52,26 @@ class Totals:
 class Seconds:
     """Output that comes once per second, each time under the time of day (the option -T).
 
-    `forget` drops what was told so far; the second that has begun already then counts only if `whole`.
+    `forget` drops what was told so far; the second that has begun already is then left out if `skip_next`, and
+    `late_s` says how much of it lay behind `forget`.
     """
 
-    def __init__(self, take: Callable[[list[str]], int]) -> None:
-        self._take = take
+    def __init__(self, take: Callable[[list[str]], int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._take, self._clock = take, clock
         self._block: list[str] | None = None
         self._skip = False
+        self._forgot = 0.0
         self.odd = 0
         self.told = 0
+        self.late_s = 0.0
 
     def feed(self, line: str) -> None:
         """Take in one line."""
         if _TIME.fullmatch(line):
             self.end()
             self._block = []
+            if self._skip:
+                self.late_s = self._clock() - self._forgot
         elif self._block is None:
             self.odd += bool(line.strip())
         elif line.strip():
@@ -84,7 +90,8 @@ class Seconds:
 
     def forget(self, skip_next: bool) -> None:
         """What was told so far was before; `skip_next`: and what is told next is so in part."""
-        self._block, self._skip, self.odd, self.told = None, skip_next, 0, 0
+        self._block, self._skip, self.odd, self.told, self.late_s = None, skip_next, 0, 0, 0.0
+        self._forgot = self._clock()
 
 
 def histograms(block: list[str], into: Histograms, section: str = "") -> int:

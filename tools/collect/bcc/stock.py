@@ -10,6 +10,7 @@ from typing import ClassVar, NoReturn
 
 from whystall.tools.collect.bcc import known
 from whystall.tools.collect.bcc.child import failed
+from whystall.tools.collect.bcc.parse import Seconds
 from whystall.tools.collect.bcc.running import Running, no_kprobes
 from whystall.tools.contract.commands import program
 from whystall.tools.recording.collector import Capture, Options
@@ -151,6 +152,12 @@ class StockWay:
 
     def _capture(self) -> Capture:
         raise NotImplementedError
+
+
+def late(name: str, *seconds: Seconds) -> list[tuple[str, str]]:
+    """The blind spot of a second that had begun when the window did: it was left out."""
+    longest = max(each.late_s for each in seconds)
+    return [("first_second", f"{name}: {longest:.1f} s")] if longest else []
 
 
 def odd(lines: int) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ import polars as pl
 from whystall.tools.collect import proc_parse
 from whystall.tools.collect.bcc import parse
 from whystall.tools.collect.bcc.running import Running
-from whystall.tools.collect.bcc.stock import AGREE, FEW, UNTOLD, StockWay, odd
+from whystall.tools.collect.bcc.stock import AGREE, FEW, UNTOLD, StockWay, late, odd
 from whystall.tools.collect.bcc.threads import process_of
 from whystall.tools.collect.tables import BLOCK, FILES, PAGE_CACHE, STACKS, SYSCALLS
 from whystall.tools.recording.collector import Capture
@@ -147,7 +147,7 @@ class Biolatency(StockWay):
             kept=0,
             lost=int(self._found.full),
             proven=not self._found.full and self._agrees(told),
-            not_seen=not_seen + odd(self._seconds.odd),
+            not_seen=not_seen + late(self.name, self._seconds) + odd(self._seconds.odd),
         )
 
     def _bytes(self, device: str) -> int:
@@ -157,13 +157,15 @@ class Biolatency(StockWay):
         return max(0, after.read_bytes + after.write_bytes - before.read_bytes - before.write_bytes)
 
     def _agrees(self, told: Counter[str]) -> bool:
-        """Every disk completed about as many as were told, and none keeps some while it completes nothing."""
+        """Every disk completed about as many as were told, none is told nothing of that completed some, and none keeps
+        some while it completes nothing."""
         for device, after in self._after.items():
             before = self._before.get(device)
             if before is None:
                 continue
             done = after.reads + after.writes - before.reads - before.writes
-            if told[device] < AGREE * done - FEW or (after.in_flight > 0 and done == 0):
+            few = told[device] < AGREE * done - FEW or (done > 0 and not told[device])
+            if few or (after.in_flight > 0 and done == 0):
                 return False
         return True
 

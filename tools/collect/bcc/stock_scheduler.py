@@ -11,7 +11,7 @@ import polars as pl
 
 from whystall.tools.collect.bcc import parse
 from whystall.tools.collect.bcc.running import Running
-from whystall.tools.collect.bcc.stock import AGREE, FEW, UNTOLD, StockWay, odd
+from whystall.tools.collect.bcc.stock import AGREE, FEW, UNTOLD, StockWay, late, odd
 from whystall.tools.collect.bcc.threads import Switches
 from whystall.tools.collect.proc_interrupts import HARD, SOFT, Counts, InterruptCounts
 from whystall.tools.collect.proc_run_queue import ThreadWaits
@@ -128,6 +128,7 @@ class Interrupts(StockWay):
             proven=not silent and not full and not self._counts.denied,
             not_seen=[("stock_interrupts", "")]
             + ([("histogram_full", self.name)] if full else [])
+            + late(self.name, *self._seconds.values())
             + odd(sum(seconds.odd for seconds in self._seconds.values())),
         )
 
@@ -214,6 +215,7 @@ class Runqlat(StockWay):
             proven=kept and told >= AGREE * expected - FEW and (told > 0 or expected == 0),
             not_seen=[
                 ("stock_runqlat", "" if self._pid is not None else "host"),
+                *late(self.name, self._seconds),
                 *odd(self._seconds.odd),
             ],
         )

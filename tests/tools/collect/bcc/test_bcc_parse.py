@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -164,7 +165,8 @@ def test_a_histogram_with_keys_may_be_full_and_one_without_is_not() -> None:
 
 def test_what_was_before_is_forgotten_and_the_second_that_straddles_too() -> None:
     found = parse.Histograms()
-    seconds = parse.Seconds(partial(parse.histograms, into=found))
+    clock = itertools.count(50)
+    seconds = parse.Seconds(partial(parse.histograms, into=found), lambda: float(next(clock)))
     for line in ("10:00:00", *HISTOGRAM, "10:00:01", *HISTOGRAM):
         seconds.feed(line)
     seconds.forget(skip_next=True)
@@ -174,6 +176,9 @@ def test_what_was_before_is_forgotten_and_the_second_that_straddles_too() -> Non
     seconds.end()
     assert sum(found.counts[""].values()) == 7
     assert seconds.told == 1
+    assert seconds.late_s == 1.0  # and how long that was is said
+    seconds.forget(skip_next=False)
+    assert seconds.late_s == 0.0
 
 
 TEXT = st.one_of(st.text(max_size=80), st.sampled_from([*HISTOGRAM, "disk = x", "10:00:00", "    --", "        7"]))
