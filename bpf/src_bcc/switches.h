@@ -83,7 +83,6 @@ HERE void look_at_call(struct task_struct *task, struct own_state *state, __u32 
 	struct found_file found = {};
 	struct syscall_row *row;
 	struct pt_regs *regs;
-	char *stack;
 	int nr;
 
 	state->off_nr = NO_SYSCALL;
@@ -97,8 +96,7 @@ HERE void look_at_call(struct task_struct *task, struct own_state *state, __u32 
 	}
 	if (IS_COMPAT(task))
 		return;
-	stack = READ(task, stack);
-	regs = (struct pt_regs *)(stack + THREAD_SIZE - TOP_OF_KERNEL_STACK_PADDING) - 1;
+	regs = regs_of(task);
 	nr = REGS_CALL(regs);	/* faults and interrupts from user mode leave -1 there */
 	if (nr < 0)
 		return;
@@ -247,17 +245,37 @@ HERE void switch_in(void *ctx, struct task_struct *task, struct own_state *state
 #endif
 }
 
+#if SYSCALLS
+/* A thread falls asleep before the window, in a call whose beginning was not hooked yet: that it is in it is enough. */
+HERE void find_call(struct task_struct *task, struct own_state *state, __u64 now)
+{
+	struct syscall_row *row;
+	int nr;
+
+	if (READ(task, flags) & PF_KTHREAD || IS_COMPAT(task))
+		return;
+	nr = REGS_CALL(regs_of(task));
+	if (nr < 0)
+		return;
+	row = rows.lookup(&nr);
+	if (row && (!EVERYBODY || row->flags & ROW_FILE_OP))
+		begin_call(state, nr, now);
+}
+#endif
+
 HERE void switch_away(void *ctx, struct task_struct *task, __u32 tgid, __u32 tid, bool preempted, unsigned int run_state,
 		      __u64 now)
 {
 	struct own_state *state;
 
-	if (run_state & 0xb0)	/* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD: it never comes back */
+	if (run_state & 0xb0) {	/* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD: it never comes back */
+		states.delete(&tid);
 		return;
+	}
 	state = make_state(task, tgid, tid);
 	if (!state)
 		return;
-	if (state->off_start)	/* yet it ran: its switch back was not told, and when that was is not known */
+	if (state->off_start > 1)	/* yet it ran: its switch back was not told, and when that was is not known */
 		count(SEEN_UNTOLD);
 	state->off_start = now;
 	state->off_runs = READ(task, sched_info.pcount);
@@ -273,6 +291,10 @@ HERE void switch_away(void *ctx, struct task_struct *task, __u32 tgid, __u32 tid
 	look_at_call(task, state, state->off_class);
 #else
 	state->off_flags = 0;
+#endif
+#if SYSCALLS
+	if (!state->call_start && state->off_class != OFF_R && !window_start())
+		find_call(task, state, now);
 #endif
 	if (state->off_class == OFF_R)	/* where it was preempted says nothing about why */
 		return;

@@ -195,19 +195,6 @@ HERE void add_slot(struct file_key *file, __u32 tgid, __s32 nr, __u64 duration, 
 	__sync_fetch_and_add(&value->bytes, bytes);
 }
 
-HERE void begin_call(struct own_state *state, __s32 nr, __u64 start)
-{
-	state->call_nr = nr;
-	state->longest_ns = 0;
-	state->longest_stack = 0;
-	state->call_off[OFF_D] = 0;
-	state->call_off[OFF_S] = 0;
-	state->call_off[OFF_R] = 0;
-	state->call_off[OFF_OTHER] = 0;
-	state->closing.ino = 0;
-	state->call_start = start;
-}
-
 /* (regs, number) */
 int on_enter(struct bpf_raw_tracepoint_args *ctx)
 {

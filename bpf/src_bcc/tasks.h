@@ -68,13 +68,34 @@ HERE __u64 regs_arg(struct pt_regs *regs, __u8 which)
 	return REGS_FIFTH(regs);
 }
 
+HERE void begin_call(struct own_state *state, __s32 nr, __u64 start)
+{
+	state->call_nr = nr;
+	state->longest_ns = 0;
+	state->longest_stack = 0;
+	state->call_off[OFF_D] = 0;
+	state->call_off[OFF_S] = 0;
+	state->call_off[OFF_R] = 0;
+	state->call_off[OFF_OTHER] = 0;
+	state->closing.ino = 0;
+	state->call_start = start;
+}
+
+/* Registers of the system call that a thread of user space is in, on top of its stack. */
+HERE struct pt_regs *regs_of(struct task_struct *task)
+{
+	char *stack = READ(task, stack);
+
+	return (struct pt_regs *)(stack + THREAD_SIZE - TOP_OF_KERNEL_STACK_PADDING) - 1;
+}
+
 /* A thread is gone: so is what is remembered of it. */
 int on_thread_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx->args[0];
 	__u32 tid = READ(task, pid);
 
-	states.delete(&tid);
+	states.delete(&tid);	/* it may sleep once more on its way out: see switch_away */
 	return 0;
 }
 #endif

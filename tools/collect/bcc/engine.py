@@ -20,7 +20,7 @@ from whystall.tools.collect.bcc.stock_files import Biolatency, Cachestat, Filesl
 from whystall.tools.collect.bcc.stock_scheduler import Interrupts, Offcputime, Runqlat
 from whystall.tools.collect.bcc.ways import READY_S, Way
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.node.vantage import FOREIGN_PIDS, pids_are_the_hosts
+from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target
 
@@ -49,6 +49,8 @@ class BccEngine:
         """Why BCC cannot be trusted here, without running it."""
         if not pids_are_the_hosts():
             return FOREIGN_PIDS
+        if not proc_is_whole():
+            return PARTIAL_PROC
         wrong = headers.problem()
         if wrong is not None:
             return f"{wrong.found} (fix: {wrong.remedy})"
@@ -177,9 +179,9 @@ class BccEngine:
                     begun.append((way, mine))
                 except ToolError as error:
                     again |= self._give_up(way, error, reasons)
-            for way, _ in begun:
+            for way, mine in begun:
                 try:
-                    way.ready(deadline)
+                    way.ready(_share(deadline) if any(left[name] for name in mine) else deadline)
                 except ToolError as error:
                     again |= self._give_up(way, error, reasons)
         return again
@@ -199,3 +201,9 @@ class BccEngine:
         for name in mine:
             reasons[name].append(error.message)
         return set(mine)
+
+
+def _share(deadline: float) -> float:
+    """Until when a way may take that is not the last: who hangs leaves the next one as much time again."""
+    now = time.monotonic()
+    return now + (deadline - now) / 2

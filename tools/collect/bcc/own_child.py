@@ -105,9 +105,14 @@ class _Programs:
 
     def run(self, commands: queue.Queue[dict[str, Any]]) -> None:
         """The whole life."""
+        from bcc import BPF
+
         for name, rows in self._plan["fill"].items():
             self._put(name, rows, _ANY)
         self._bpf["events"].open_perf_buffer(self._take, page_cnt=self._plan["pages"], lost_cb=self._lose)
+        # The verifier takes its time: all are loaded first, so that they come to stand as close together as can be.
+        for _, function, _ in self._plan["attach"]:
+            self._bpf.load_func(function.encode(), BPF.RAW_TRACEPOINT)
         for point, function, required in self._plan["attach"]:
             self._attach(point, function, required)
         _say({"hooks": self._attached})
@@ -202,19 +207,19 @@ class _Programs:
         _say({"end": end, "lost": self._lost})
 
     def _look_at_threads(self) -> None:
-        """Of each thread that a program remembers: how often it had a CPU by now, and its system call. At once: what
-        is open now may be over soon."""
-        found: list[tuple[int, int, str]] = []
+        """Of each thread that a program remembers: how often it had a CPU by now, its system call, and how long it ran
+        in all. At once: what is open now may be over soon."""
+        found: list[tuple[int, int, str, int]] = []
         for key in self._keys(self._table("states")):
             tid = int.from_bytes(key, "little")
             try:
                 with open(f"/proc/{tid}/schedstat") as file:
-                    runs = int(file.read().split()[2])
+                    ran, _, runs = (int(word) for word in file.read().split())
                 with open(f"/proc/{tid}/syscall") as file:
                     call = file.read().strip()
-            except (OSError, ValueError, IndexError):
+            except (OSError, ValueError):
                 continue  # it is gone, or may not be looked at
-            found.append((tid, runs, call))
+            found.append((tid, runs, call, ran))
             if len(found) == _ROWS:
                 _say({"threads": found})
                 found = []

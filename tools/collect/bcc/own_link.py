@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import fcntl
 import json
 import os
 import select
@@ -15,7 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
@@ -25,11 +26,22 @@ MAX_RECORD_BYTES = 32 << 20
 _MAX_LINE = 4 << 20
 _MAX_ROWS = 1 << 18
 _CHUNK = 1 << 20
+_CHUNKS = 8  # a child that says more than we can take in gets no more of our time at once
+_PIPE = 1 << 20  # fcntl(2), F_SETPIPE_SZ: what is said while we look elsewhere
+_F_SETPIPE_SZ = 1031
 _KILL_S = 5.0
 _LISTEN_S = 60.0  # an interpreter starts in seconds even in an emulated machine
 _GUARD = str(Path(__file__).with_name("guard.py"))
 # BCC finds headers by these; nothing of our interpreter's concerns the system's.
 _KEPT = ("PATH", "HOME", "TMPDIR", "BCC_KERNEL_SOURCE", "BCC_KERNEL_MODULES_SUFFIX", "BCC_LINUX_VERSION_CODE")
+
+
+class ThreadNow(NamedTuple):
+    """A thread: how often it had had a CPU, its line of /proc/TID/syscall, and how long it had run, in ns."""
+
+    runs: int
+    syscall: str
+    ran_ns: int
 
 
 class OwnLink:
@@ -41,8 +53,8 @@ class OwnLink:
         self.begun = self.end = 0
         self.records: list[bytes] = []
         self.rows: dict[str, list[tuple[bytes, bytes]]] = {}
-        self.threads: dict[int, tuple[int, str]] = {}
-        """Threads at the end: how often each had had a CPU, and its line of /proc/TID/syscall."""
+        self.threads: dict[int, ThreadNow] = {}
+        """Threads at the end."""
         self.lost = self.dropped = 0
         self._rest = b""
         self._bytes = self._counted = 0
@@ -66,7 +78,18 @@ class OwnLink:
         self._in, self._out = self._process.stdin, self._process.stdout
         for pipe in (self._in, self._out):
             os.set_blocking(pipe.fileno(), False)
-        self.say(plan)
+        with suppress(OSError):
+            fcntl.fcntl(self._out.fileno(), _F_SETPIPE_SZ, _PIPE)
+        try:
+            self.say(plan)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The child's process."""
+        return self._process.pid
 
     def fileno(self) -> int:
         """Readable when the child has said something, or ended."""
@@ -90,7 +113,7 @@ class OwnLink:
 
     def take(self) -> bool:
         """Take in what it has said, without blocking; False at its end."""
-        while True:
+        for _ in range(_CHUNKS):
             try:
                 data = os.read(self._out.fileno(), _CHUNK)
             except BlockingIOError:
@@ -102,6 +125,7 @@ class OwnLink:
                 raise failed("said a line without an end")
             for line in lines:
                 self._understand(line)
+        return True
 
     def wait(self, what: str, deadline: float) -> None:
         """Take in until attribute `what` is told; `ToolError` when the child ends or `deadline` (monotonic) is over."""
@@ -139,7 +163,9 @@ class OwnLink:
                 self.rows.setdefault(said["map"], []).extend(rows)
             elif "threads" in said:
                 self._count(len(said["threads"]))
-                self.threads.update({int(tid): (int(runs), str(call)) for tid, runs, call in said["threads"]})
+                self.threads.update(
+                    {int(tid): ThreadNow(int(runs), str(call), int(ran)) for tid, runs, call, ran in said["threads"]}
+                )
             elif "hooks" in said:
                 self.hooks = [clean(str(name)) for name in said["hooks"]]
             elif "begun" in said:
@@ -148,7 +174,7 @@ class OwnLink:
                 self.end, self.lost = int(said["end"]), int(said["lost"])
             else:
                 self._complain(said)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, binascii.Error):
             raise failed("said what nobody understands") from None
 
     def _keep(self, record: bytes) -> None:

@@ -1,13 +1,14 @@
 """What is still going on at the two ends of a window: who is blocked when it begins, and what had not ended at its end.
 
 The kernel's own lists of threads cannot be walked without BTF (an iterator is what the ``ebpf`` engine uses), so /proc
-tells. A thread that the scheduler has given no CPU since (schedstat's third number) is where it was.
+tells. A thread that the scheduler has given no CPU since (schedstat's third number) is where it was; one that was on
+its way then may have had one all the time, unless it did not run either (the first number).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,34 +16,39 @@ from typing import NamedTuple
 from whystall.bpf import layout as lay
 from whystall.bpf import syscalls
 from whystall.bpf.capture import Call, CallTotal, File, FileKey, OffTotal, Segment
+from whystall.bpf.capture_run_queue import QueueSlot, QueueTotal
 from whystall.bpf.session import remote_text
 from whystall.tools.collect import proc_parse as parse
+from whystall.tools.collect.bcc.own_link import ThreadNow
 from whystall.tools.collect.bcc.own_source import OwnState
 from whystall.tools.recording.target import Target
 
 MAX_SEEDS = 4096
 _LONG_AGO = 1  # before any window
 _OFF = {name: number for number, name in enumerate(lay.OFF_CLASSES)}
-_STATES = {"D": "D", "S": "S", "I": "S", "T": "other", "t": "other"}
+_STATES = {"D": "D", "S": "S", "I": "S", "R": "R", "T": "other", "t": "other"}
+# How long somebody ran is brought up to date once a second at least, on CPUs without a tick (sched_tick_remote, 4.17).
+_COUNTED_NS = 2_000_000_000
 _STORAGE = frozenset((0o100000, 0o040000, 0o060000))
 
 
 class Seed(NamedTuple):
-    """A thread that was blocked when the window began."""
+    """A thread that was blocked, or on its way, when the window began."""
 
     tgid: int
     tid: int
     comm: bytes
     runs: int
+    ran_ns: int
     off_class: str
     call: parse.InSyscall | None
 
 
-def seeds(target: Target) -> tuple[list[Seed], bool]:
-    """The target's blocked threads, at most `MAX_SEEDS`; whether these are all."""
+def seeds(target: Target, selves: Container[int]) -> tuple[list[Seed], bool]:
+    """The target's threads but those of `selves`, our own processes, at most `MAX_SEEDS`; whether these are all."""
     found: list[Seed] = []
     for pid in sorted(target.pids) or sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
-        if target.everything and pid == os.getpid():
+        if pid in selves:
             continue
         with suppress(OSError):  # it ended meanwhile
             for name in os.listdir(f"/proc/{pid}/task"):
@@ -58,14 +64,14 @@ def _seed(pid: int, tid: int) -> Seed | None:
     where = Path(f"/proc/{pid}/task/{tid}")
     with suppress(OSError, ValueError, IndexError):
         stat = parse.pid_stat((where / "stat").read_bytes())
-        if stat.state not in _STATES or not (where / "cmdline").read_bytes():  # running, or of the kernel
+        if stat.state not in _STATES or not (where / "cmdline").read_bytes():  # it ended, or is the kernel's
             return None
-        runs = parse.schedstat((where / "schedstat").read_bytes()).slices
+        account = parse.schedstat((where / "schedstat").read_bytes())
         call = None
         with suppress(OSError):  # it may not be looked at
             call = parse.syscall((where / "syscall").read_bytes())
         comm = (where / "comm").read_bytes().removesuffix(b"\n")
-        return Seed(pid, tid, comm, runs, _STATES[stat.state], call)
+        return Seed(pid, tid, comm, account.slices, account.run_ns, _STATES[stat.state], call)
     return None
 
 
@@ -75,6 +81,7 @@ def state_rows(found: Iterable[Seed], everybody: bool) -> list[tuple[bytes, byte
     for seed in found:
         state = OwnState(tgid=seed.tgid, tid=seed.tid, off_start=_LONG_AGO, off_runs=seed.runs, off_nr=-1)
         state.off_class = _OFF[seed.off_class]
+        state.queued = _LONG_AGO if seed.off_class == "R" else 0
         if seed.call is not None and seed.call.nr >= 0:
             state.off_nr = state.call_nr = seed.call.nr
             if not everybody or syscalls.is_file_operation(syscalls.name(seed.call.nr)):
@@ -92,39 +99,64 @@ class Open(NamedTuple):
     off_totals: list[OffTotal]
     files: dict[FileKey, File]
     stacks: dict[int, list[str]]
+    queue_totals: list[QueueTotal]
+    queue_slots: list[QueueSlot]
 
 
 class Wanted(NamedTuple):
-    """Which of it is told, with thresholds in nanoseconds; None: not at all."""
+    """Which of it is told, with thresholds in nanoseconds; None: not at all. Nothing of `selves`, our own processes."""
 
     call_min_ns: int | None
     switch_min_ns: int | None
+    run_queue: bool
     everybody: bool
+    selves: frozenset[int]
 
 
 def still_open(
     states: Iterable[tuple[bytes, bytes]],
-    threads: dict[int, tuple[int, str]],
+    threads: Mapping[int, ThreadNow],
+    ran: Mapping[int, int],
     begin: int,
     end: int,
     wanted: Wanted,
     comm: Callable[[int], bytes],
 ) -> Open:
-    """Judge every remembered thread by how often it had had a CPU when the hooks were gone."""
-    found = Open([], [], [], [], {}, {})
+    """Judge every remembered thread by how often it had had a CPU when the hooks were gone; `ran`: how long it had run
+    before, in ns, where it was there when the window began."""
+    found = Open([], [], [], [], {}, {}, [], [])
     for _, value in states:
         state = OwnState.from_buffer_copy(value)
-        if state.tid not in threads or (state.tgid == 0):
+        if state.tid not in threads or not state.tgid or state.tgid in wanted.selves:
             continue
-        runs, text = threads[state.tid]
-        if not state.off_start or runs != state.off_runs:
+        then = threads[state.tid]
+        if then.runs != state.off_runs:
+            continue
+        if state.queued == _LONG_AGO and (end - begin < _COUNTED_NS or then.ran_ns != ran.get(state.tid)):
+            continue  # on its way when the window began: it has had its CPU ever since
+        if wanted.run_queue and state.queued:
+            _add_wait(found, state, begin, end, comm(state.tid))
+        if not state.off_start:
             continue
         try:
-            now = parse.syscall(text.encode())
+            now = parse.syscall(then.syscall.encode())
         except ValueError:
             now = None
         _add(found, state, now, begin, end, wanted, comm(state.tid))
     return found
+
+
+def _add_wait(found: Open, state: OwnState, begin: int, end: int, comm: bytes) -> None:
+    ns = end - max(state.queued, begin)
+    if ns > 0:
+        found.queue_totals.append(QueueTotal(state.tgid, state.tid, comm, 1, ns, ns))
+        found.queue_slots.append(QueueSlot(state.tgid, _slot(ns), 1))
+
+
+def _slot(value: int) -> int:
+    """As ``slot_of`` of bpf/src_bcc/base.h has it."""
+    shift = max(0, value.bit_length() - 4)
+    return (shift << 3) + (value >> shift)
 
 
 def _add(

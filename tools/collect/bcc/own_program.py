@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -20,6 +23,7 @@ from whystall.bpf import layout as lay
 from whystall.bpf import syscalls
 from whystall.bpf.capture import Capture as Seen
 from whystall.bpf.capture import Thread
+from whystall.bpf.capture_run_queue import QueueSlot, RunQueue
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.bcc import own_decode, own_open
 from whystall.tools.collect.bcc.own_link import OwnLink, failed
@@ -52,8 +56,27 @@ _MODULES = (
 
 
 def python_bcc(root: Path = Path("/")) -> Path | None:
-    """Where BCC's module for the system's python is; None where it is not installed."""
-    return next((path for place in _MODULES for path in sorted(root.glob(place))), None)
+    """Where BCC's module for the system's python is; None where it is not installed, or only for another version."""
+    version = _python(root)
+    for place in _MODULES:
+        for path in sorted(root.glob(place)):
+            of = next((part for part in path.parts if re.fullmatch(r"python3\.[0-9]+", part)), version)
+            if version in ("", of):
+                return path
+    return None
+
+
+def _python(root: Path) -> str:
+    """``python3.11`` where the links of /usr/bin/python3 lead there; empty where its name does not tell a version."""
+    place = Path("/usr/bin/python3")
+    for _ in range(8):
+        if re.fullmatch(r"python3\.[0-9]+", place.name):
+            return place.name
+        try:
+            place = place.parent / os.readlink(root / str(place).lstrip("/"))
+        except OSError:
+            break
+    return ""
 
 
 class OwnProgram:
@@ -69,6 +92,7 @@ class OwnProgram:
         self._target = Target(everything=True)
         self._seeds: list[own_open.Seed] = []
         self._seeded_all = True
+        self._selves: frozenset[int] = frozenset()
         self._processes = Processes()
         self._disks_before: dict[str, int] = {}
         self._disk_requests = 0
@@ -107,8 +131,9 @@ class OwnProgram:
     def begin(self) -> int:
         """The window begins; the child causes events of its own."""
         link = self._child()
-        if "syscalls" in self._wanted or "switches" in self._wanted:
-            self._seeds, self._seeded_all = own_open.seeds(self._target)
+        if self._wanted.keys() & {"syscalls", "switches", "run_queue"}:
+            self._selves = frozenset({link.pid} | ({os.getpid()} - set(self._target.pids)))
+            self._seeds, self._seeded_all = own_open.seeds(self._target, self._selves)
         states = [
             (base64.b64encode(key).decode(), base64.b64encode(value).decode())
             for key, value in own_open.state_rows(self._seeds, self._target.everything)
@@ -173,11 +198,14 @@ class OwnProgram:
         wanted = own_open.Wanted(
             self._wanted["syscalls"].get("min_ns", 10_000_000) if "syscalls" in self._wanted else None,
             self._wanted["switches"].get("min_ns", 1_000_000) if "switches" in self._wanted else None,
+            "run_queue" in self._wanted,
             self._target.everything,
+            self._selves,
         )
         still = own_open.still_open(
             link.rows.get("states", []),
             link.threads,
+            {s.tid: s.ran_ns for s in self._seeds},
             link.begun,
             link.end,
             wanted,
@@ -191,6 +219,7 @@ class OwnProgram:
                 off_totals=seen.off_totals + still.off_totals,
                 files={**still.files, **seen.files},
                 threads=threads,
+                run_queue=_with(seen.run_queue, still),
             ),
             still,
         )
@@ -225,11 +254,16 @@ class OwnProgram:
             captures["interrupts"] = self._interrupts.capture(seen.interrupts, seen, losses(seen, "interrupts"))
         if "run_queue" in self._wanted and seen.run_queue is not None:
             captures["run_queue"] = run_queue_capture(seen.run_queue, seen, losses(seen, "run_queue"))
+            if not self._seeded_all:
+                captures["run_queue"].not_seen.append(("blocked_before", f"more than {own_open.MAX_SEEDS} threads"))
         if seen.pages is not None:
             lost = losses(seen, "page_cache")
             pages = page_capture(seen.pages, seen, Files(seen, mapped_file), disk_name, lost)
             pages.not_seen.append(("pages_in_part", ""))
             captures["page_cache"] = pages
+        for name in captures.keys() & {"switches", "run_queue"}:
+            if untold := seen.seen["untold"]:
+                captures[name].not_seen.append(("untold_switches", str(untold)))
         if self._wanted.get("switches", {}).get("python", 0):
             captures["switches"].not_seen.append(("python_frames", "not walked by programs of BCC"))
         for name in ("syscalls", "switches"):
@@ -253,6 +287,26 @@ def _capture(seen: Seen, name: str, tables: dict[str, pl.DataFrame], measure: st
         lost=losses(seen, name),
         proven=proven,
     )
+
+
+def _with(told: RunQueue | None, still: own_open.Open) -> RunQueue | None:
+    """Waits for a CPU with those that last."""
+    if told is None:
+        return None
+    totals = {(total.tgid, total.tid): total for total in told.totals}
+    for last in still.queue_totals:
+        one = totals.get((last.tgid, last.tid))
+        if one is not None:
+            last = replace(
+                last,
+                count=one.count + last.count,
+                total_ns=one.total_ns + last.total_ns,
+                max_ns=max(one.max_ns, last.max_ns),
+            )
+        totals[last.tgid, last.tid] = last
+    slots = Counter({(slot.tgid, slot.slot): slot.count for slot in told.slots})
+    slots.update((slot.tgid, slot.slot) for slot in still.queue_slots)
+    return RunQueue([*totals.values()], [QueueSlot(*place, count) for place, count in slots.items()])
 
 
 def _named_now(threads: Iterable[Thread]) -> dict[int, Thread]:

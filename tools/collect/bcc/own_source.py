@@ -85,7 +85,8 @@ _MAPS: dict[str, tuple[Any, Any]] = {
 }
 # (tracepoint, program, required): in an order in which none sees the half of something; `True`: without it the
 # collector tells nothing
-_CALLS = (("sys_exit", "on_exit", True), ("sys_enter", "on_enter", True))
+_RETURNS = (("sys_exit", "on_exit", True),)
+_CALLS = (("sys_enter", "on_enter", True),)
 _THREADS = (("sched_process_exit", "on_thread_exit", True), ("sched_switch", "on_switch", True))
 _WAKERS = (("sched_waking", "on_waking", True),)
 _FOLLOW = (("sched_process_fork", "on_fork", True),)
@@ -134,7 +135,9 @@ def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, A
         "INTERRUPTS": int(interrupts),
         "PAGE_CACHE": int(pages_too),
     }
-    attach = [*(_CALLS if calls else ()), *(_THREADS if threads else ()), *(_WAKERS if calls or switches else ())]
+    # Whoever enters a call is seen to fall asleep in it: else its wait would pass for time on a CPU.
+    attach = [*(_RETURNS if calls else ()), *(_THREADS if threads else ()), *(_WAKERS if calls or switches else ())]
+    attach += _CALLS if calls else ()
     attach += [*(_QUEUE if queue else ()), *(_BLOCK if block else ()), *(_INTERRUPTS if interrupts else ())]
     attach += _PAGES if pages_too else ()
     read = ["counters"]

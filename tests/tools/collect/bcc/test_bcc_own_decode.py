@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 from whystall.bpf import layout as lay
 from whystall.bpf import syscalls
 from whystall.tools.collect.bcc import own_decode, own_open
+from whystall.tools.collect.bcc.own_link import ThreadNow
 from whystall.tools.collect.bcc.own_source import OwnState
 from whystall.tools.recording.target import Target
 
 NUMBER = {name: nr for nr, name in syscalls.names().items()}
 SECOND = 1_000_000_000
 BEGIN, END = 100 * SECOND, 110 * SECOND
+NOTHING = own_open.Open([], [], [], [], {}, {}, [], [])
 
 
 def counters(**told: int) -> list[tuple[bytes, bytes]]:
@@ -85,10 +87,18 @@ def state(**members: int) -> tuple[bytes, bytes]:
 
 
 def still_open(
-    row: tuple[bytes, bytes], runs: int, call: str, *, everybody: bool = False, call_min_ns: int | None = 0
+    row: tuple[bytes, bytes],
+    runs: int,
+    call: str,
+    *,
+    everybody: bool = False,
+    call_min_ns: int | None = 0,
+    ran_ns: int = 5,
+    selves: frozenset[int] = frozenset(),
 ) -> own_open.Open:
-    wanted = own_open.Wanted(call_min_ns, 0, everybody)
-    return own_open.still_open([row], {8: (runs, call)}, BEGIN, END, wanted, lambda tid: b"trainer")
+    wanted = own_open.Wanted(call_min_ns, 0, True, everybody, selves)
+    threads = {8: ThreadNow(runs, call, ran_ns)}
+    return own_open.still_open([row], threads, {8: 5}, BEGIN, END, wanted, lambda tid: b"trainer")
 
 
 def test_who_had_no_cpu_since_is_where_it_was() -> None:
@@ -111,7 +121,7 @@ def test_who_had_no_cpu_since_is_where_it_was() -> None:
 
 def test_who_ran_since_is_not_told() -> None:
     found = still_open(state(off_start=BEGIN, off_runs=41), 42, "running")
-    assert found == own_open.Open([], [], [], [], {}, {})
+    assert found == NOTHING
 
 
 def test_a_call_that_is_over_is_not_told() -> None:
@@ -119,6 +129,34 @@ def test_a_call_that_is_over_is_not_told() -> None:
     found = still_open((bytes(4), bytes(made)), 1, f"{NUMBER['write']} 0x1 0x0 0x0 0x0 0x0 0x0 0x0 0x0")
     assert len(found.segments) == 1
     assert found.calls == []
+
+
+def test_who_waits_for_a_cpu_at_the_end_has_waited_until_then() -> None:
+    found = still_open(state(queued=END - SECOND, off_runs=3, off_start=BEGIN, off_class=1), 3, "running")
+    assert [(t.tid, t.count, t.total_ns, t.max_ns) for t in found.queue_totals] == [(8, 1, SECOND, SECOND)]
+    (slot,) = found.queue_slots
+    low, high = lay.slot_bounds(slot.slot)
+    assert low <= SECOND < high
+    new = still_open(state(queued=END - SECOND), 0, "running")
+    assert len(new.queue_totals) == 1
+    assert new.segments == []
+    assert still_open(state(queued=END - SECOND, off_runs=3, off_start=BEGIN), 4, "running") == NOTHING
+
+
+def test_who_was_on_its_way_all_along_has_waited_only_if_it_did_not_run() -> None:
+    """/proc does not say whether a thread that is on its way has a CPU: one that computes is not accused of waiting."""
+    seeded = state(queued=1, off_start=1, off_runs=3, off_class=2)
+    starved = still_open(seeded, 3, "running", ran_ns=5)
+    assert [(t.count, t.total_ns) for t in starved.queue_totals] == [(1, END - BEGIN)]
+    (segment,) = starved.segments
+    assert (segment.off_class, segment.runnable_ns) == ("R", END - BEGIN)
+    assert still_open(seeded, 3, "running", ran_ns=6) == NOTHING
+
+
+def test_what_we_wait_for_ourselves_is_not_told() -> None:
+    row = state(off_start=BEGIN, off_runs=1, off_class=1)
+    assert still_open(row, 1, "0 0x0 0x0").segments
+    assert still_open(row, 1, "0 0x0 0x0", selves=frozenset({7})) == NOTHING
 
 
 def test_who_was_blocked_before_the_window_is_cut_to_it() -> None:
@@ -170,8 +208,8 @@ def waiting() -> Iterator[int]:
 def test_a_blocked_thread_becomes_a_state_as_if_it_had_been_seen(waiting: int) -> None:
     target = Target(everything=False, pid=os.getpid(), pids=[os.getpid()])
     seeds: list[own_open.Seed] = []
-    while not any(seed.tid == waiting for seed in seeds):  # it has yet to arrive there
-        seeds, whole = own_open.seeds(target)
+    while not any(seed.tid == waiting and seed.off_class == "S" for seed in seeds):  # it has yet to arrive there
+        seeds, whole = own_open.seeds(target, ())
         assert whole
     (seed,) = [seed for seed in seeds if seed.tid == waiting]
     ((key, value),) = own_open.state_rows([seed], everybody=False)

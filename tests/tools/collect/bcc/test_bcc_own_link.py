@@ -47,7 +47,7 @@ def test_a_whole_conversation(tmp_path: Path) -> None:
     child = link(
         tmp_path,
         'say(hooks=[plan["point"]])\nassert heard() == {"do": "begin"}\nsay(begun=5)\n'
-        'say(records=["AQI="])\nassert heard() == {"do": "stop"}\nsay(threads=[[8, 3, "running"]])\n'
+        'say(records=["AQI="])\nassert heard() == {"do": "stop"}\nsay(threads=[[8, 3, "running", 9]])\n'
         'say(map="states", rows=[["AA==", "AQ=="]])\nsay(map="states", rows=[])\nsay(end=9, lost=4)',
         {"point": "sched_switch"},
     )
@@ -59,7 +59,7 @@ def test_a_whole_conversation(tmp_path: Path) -> None:
         child.say({"do": "stop"})
         wait(child, "end")
         assert (child.begun, child.end, child.lost, child.dropped) == (5, 9, 4, 0)
-        assert (child.records, child.threads) == ([b"\1\2"], {8: (3, "running")})
+        assert (child.records, child.threads) == ([b"\1\2"], {8: (3, "running", 9)})
         assert child.rows == {"states": [(b"\0", b"\1")]}
     finally:
         child.close()
@@ -85,6 +85,8 @@ def test_its_own_words_are_told(tmp_path: Path) -> None:
         "say(map='x')",
         "say(threads=[[1]])",
         "say(begun='soon')",
+        "print('{\"begun\": 1e999}')",
+        "say(threads=[[1, 2, 'running', []]])",
         "print('[' * 100000)",
         "print('\\x1b[2J')",
     ],
@@ -104,6 +106,18 @@ def test_one_that_ends_early_is_told_with_its_status(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="ended with status 7"):
         wait(child, "hooks")
     child.close()
+
+
+def test_one_that_never_stops_talking_does_not_keep_us(tmp_path: Path) -> None:
+    child = link(tmp_path, "while True: sys.stdout.write('{\"records\": []}\\n' * 10000)")
+    try:
+        for _ in range(3):
+            assert child.take()
+        with pytest.raises(ToolError, match="too long"):
+            wait(child, "hooks", 0.3)
+    finally:
+        child.close()
+    assert gone(child.pid)
 
 
 def test_one_that_says_nothing_is_not_waited_for_longer_than_said(tmp_path: Path) -> None:

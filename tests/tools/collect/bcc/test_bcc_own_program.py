@@ -28,6 +28,19 @@ def test_bcc_is_found_where_distributions_put_it(tmp_path: Path, place: str) -> 
     assert python_bcc(tmp_path) == tmp_path / place
 
 
+def test_a_module_for_another_python_is_none(tmp_path: Path) -> None:
+    for version in ("3.9", "3.12"):
+        (tmp_path / f"usr/lib/python{version}/site-packages/bcc").mkdir(parents=True)
+    (tmp_path / "etc/alternatives").mkdir(parents=True)
+    (tmp_path / "usr/bin").mkdir()
+    (tmp_path / "usr/bin/python3").symlink_to("/etc/alternatives/python3")
+    chosen = tmp_path / "etc/alternatives/python3"
+    for version, found in (("3.12", "usr/lib/python3.12/site-packages/bcc"), ("3.11", None)):
+        chosen.unlink(missing_ok=True)
+        chosen.symlink_to(f"/usr/bin/python{version}")
+        assert python_bcc(tmp_path) == (tmp_path / found if found else None)
+
+
 def test_without_the_module_each_collector_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_program, "python_bcc", lambda: None)
     for collector in OwnProgram.serves:

@@ -70,6 +70,7 @@ def test_an_exit_is_hooked_before_its_entry() -> None:
     points = [point for point, _, _ in own_source.plan(ALL, ONE, 0)["attach"]]
     for later, earlier in (
         ("sys_enter", "sys_exit"),
+        ("sys_enter", "sched_switch"),
         ("block_rq_insert", "block_rq_complete"),
         ("irq_handler_entry", "irq_handler_exit"),
         ("softirq_entry", "softirq_exit"),
