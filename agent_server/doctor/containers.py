@@ -84,7 +84,7 @@ def share_pids(view: View, here: Situation) -> str:
 
 
 def _described(view: View, here: Situation) -> str:
-    parts = [view.say("container.in", runtime=here.runtime, name=here.name).strip() if here.runtime else ""]
+    parts = [view.say("container.in", place=f"{here.runtime} {here.name}".strip()) if here.runtime else ""]
     if here.runtime and "pid" not in here.own:
         parts.append(view.say("container.host_pids"))
     if here.own:

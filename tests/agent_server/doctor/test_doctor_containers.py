@@ -67,6 +67,12 @@ def test_what_is_hidden_and_the_setting_that_shows_it(
     assert check.means
 
 
+def test_a_container_without_a_name_leaves_no_gap_in_any_language(host: MakeHost) -> None:
+    view = host({"/.dockerenv": ""}, own=("pid",))
+    chinese = View(root=view.root, lang="zh", uid=view.uid)
+    assert container(chinese).found.startswith("在 docker 中；独立的命名空间：进程")
+
+
 @pytest.mark.parametrize("files", [OTHER, LAYERS])
 def test_a_sidecar_with_the_hosts_processes_is_well(files: dict[str, str], host: MakeHost) -> None:
     group = {"/proc/self/cgroup": f"0::{POD}/cri-containerd-{ID}.scope\n"}
