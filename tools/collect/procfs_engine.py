@@ -13,7 +13,7 @@ from whystall.tools.collect.proc_residency import OpenFiles
 from whystall.tools.collect.proc_run_queue import ThreadWaits
 from whystall.tools.collect.proc_sampler import ThreadSampler
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.node.vantage import PARTIAL_PROC, proc_is_whole
+from whystall.tools.node.vantage import PARTIAL_PROC, hidden_processes, proc_is_whole
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target, children_of
 
@@ -23,6 +23,8 @@ _BLOCK_PERIOD_NS = 100_000_000
 _CHILDREN_PERIOD_NS = 1_000_000_000
 # Sampling may use this share of one CPU; with many threads it samples less often instead, and says how often it did.
 _CPU_SHARE = 0.05
+_OF_PROCESSES = frozenset({"proc", "syscalls", "switches", "run_queue"})
+"""Collectors that go through the processes; the others count for the whole host."""
 
 
 class ProcfsEngine:
@@ -154,6 +156,9 @@ class ProcfsEngine:
         if self._sampler is not None:
             self._sampler.finish()
             captures |= self._sampled(self._sampler)
+        why = hidden_processes() if self._target.everything else None
+        for name in _OF_PROCESSES & captures.keys() if why is not None else ():
+            captures[name].not_seen = [*captures[name].not_seen, ("hidden_processes", why or "")]
         self.close()
         return captures
 

@@ -43,6 +43,7 @@ BLIND_SPOTS = frozenset(
         "not_proven",  # the collector could not be shown to be alive
         "sampled",  # the procfs engine samples; shorter waits are missed and latencies are estimates
         "not_permitted",  # no permission; detail: what
+        "hidden_processes",  # of the whole host only some processes are shown here; detail: why
         "no_engine",  # the collector could not run at all; detail: why
         "io_uring",  # operations through io_uring or libaio are not system calls on a file
         "mmap_faults",  # file access through a mapping is seen only as blocked time
@@ -123,8 +124,8 @@ BLIND_SPOTS = frozenset(
         "stock_cachestat",
         "pages_in_part",
         "blocked_before",
-        "histogram_full",  # of a stock tool: what did not fit was dropped; detail: which tool
         "first_second",  # of a stock tool's second that the window began in, its part was left out; detail: how long
+        "histogram_full",  # of a stock tool: what did not fit was dropped; detail: which tool
         "no_single_waits",  # of waits for a CPU only their sum, per thread, by the scheduler's own account
         "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often
     }

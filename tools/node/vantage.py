@@ -39,6 +39,13 @@ def proc_is_whole(proc: Path = PROC) -> bool:
     return os.path.exists(proc / "stat")
 
 
+def hidden_processes(proc: Path = PROC) -> str | None:
+    """Why /proc does not show every process of the host, in a few words; None where it does."""
+    if not pids_are_the_hosts(proc):
+        return "an own PID namespace"
+    return None if os.path.exists(proc / "1/stat") else "hidepid"
+
+
 def node_process(proc: Path = PROC) -> Path | None:
     """Below /proc, a process that has the node's own mounts and may be looked at: the first one, else (some nodes let
     nobody look at that) kthreadd, whose root is the node's unless that was booted from a RAM disk. None in a PID

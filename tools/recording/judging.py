@@ -30,6 +30,7 @@ _PARTIAL = frozenset(
         "sampled",
         "pages_in_part",
         "not_permitted",
+        "hidden_processes",
         "no_engine",
         "below_threshold",
         "no_dispatch_thread",

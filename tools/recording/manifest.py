@@ -12,7 +12,7 @@ from whystall.tools.node.containers import Container
 from whystall.tools.recording.target import Target
 
 SCHEMA_VERSION = "1"
-_IN_PART = frozenset({"sampled", "pages_in_part"})
+_IN_PART = frozenset({"sampled", "pages_in_part", "hidden_processes"})
 """Blind spots of a collector that keep it from ruling anything out."""
 Inert = Annotated[str, AfterValidator(clean)]
 """Text that is made inert, since a manifest may come from a stranger."""
