@@ -8,11 +8,13 @@ from whystall.agent_server.doctor.rights import become_root
 from whystall.agent_server.doctor.view import View
 from whystall.agent_server.health import Check, State
 from whystall.tools.contract.errors import ToolError
-from whystall.tools.node.vantage import PARTIAL_PROC
+from whystall.tools.contract.text import clean
+from whystall.tools.node.vantage import PARTIAL_PROC, in_sidecar, node_path
 
 # Version 1's names of those that say what a group may have and how often it was held up.
 _WANTED = {"cpu": "cpu", "memory": "memory", "io": "blkio"}
 
+_GROUPS = "/sys/fs/cgroup"
 _MOUNT_PROC = "mount -t proc proc /proc"
 
 
@@ -36,7 +38,8 @@ def tracefs(view: View) -> Check:
     why = TracefsEngine().unavailable()
     if why is not None:
         found = f"{found}{view.say('semicolon')}{view.reason(why)}"
-        fix = become_root(view, here)
+        # a container with the capabilities that observing takes needs another user for this, not more of them
+        fix = view.say("tracefs.fix_container") if here.runtime and view.uid != 0 else become_root(view, here)
         if why == PARTIAL_PROC:
             fix = view.sudo(_MOUNT_PROC)
         elif why == READ_ONLY and view.uid == 0:
@@ -47,18 +50,21 @@ def tracefs(view: View) -> Check:
 
 def cgroups(view: View) -> Check:
     """Which version, and whether the controllers are there that throttle and limit."""
-    controllers = view.read("/sys/fs/cgroup/cgroup.controllers")
-    if controllers is not None:
-        lacks = [name for name in _WANTED if name not in controllers.split()]
-        found = view.say("cgroups.two", names=controllers.replace(" ", ", ") or view.say("none"))
-        return _judged(view, found, lacks)
+    processes = view.path("/proc")  # a sidecar reads those of the node
+    top = node_path(_GROUPS, processes) if in_sidecar(processes) else view.path(_GROUPS)
     try:
-        places = [path.name for path in view.path("/sys/fs/cgroup").iterdir() if (path / "cgroup.procs").is_file()]
+        controllers = clean((top / "cgroup.controllers").read_bytes().strip()).split()
     except OSError:
-        places = []
+        try:
+            places = [path.name for path in top.iterdir() if (path / "cgroup.procs").is_file()]
+        except OSError:
+            places = []
+    else:
+        lacks = [name for name in _WANTED if name not in controllers]
+        return _judged(view, view.say("cgroups.two", names=", ".join(controllers) or view.say("none")), lacks)
     if not places:
-        there = view.exists("/sys/fs/cgroup")  # the kernel makes it, wherever sysfs is mounted
-        fix = view.sudo("mount -t cgroup2 none /sys/fs/cgroup" if there else "mount -t sysfs sysfs /sys")
+        there = view.exists(_GROUPS)  # the kernel makes it, wherever sysfs is mounted
+        fix = view.sudo(f"mount -t cgroup2 none {_GROUPS}" if there else "mount -t sysfs sysfs /sys")
         return view.limited("cgroups", view.say("cgroups.none"), view.say("cgroups.means"), fix)
     names = sorted({one for name in places for one in name.split(",")} - {"systemd", "unified"})
     lacks = [old for old in _WANTED.values() if old not in names]

@@ -135,6 +135,17 @@ def test_control_groups_of_both_versions(files: dict[str, str], state: State, fo
     assert bool(check.fix and check.means) == (state is not State.OK)
 
 
+def test_a_sidecar_has_the_control_groups_of_its_node(host: MakeHost) -> None:
+    node = {
+        "/proc/self/ns/mnt": "->mnt:[2]",
+        "/proc/1/ns/mnt": "->mnt:[1]",
+        "/proc/1/root/etc/hostname": "gpu-7",
+        "/proc/1/root/sys/fs/cgroup/cgroup.controllers": "cpu io memory\n",
+    }
+    check = cgroups(host({**node, "/sys/fs/cgroup": None}))
+    assert (check.state, check.found) == (State.OK, "version 2: cpu, io, memory")
+
+
 def test_proc_hidden_and_absent(host: MakeHost) -> None:
     assert proc(host({"/proc/self/stat": "1", "/proc/stat": "cpu", "/proc/1/stat": "1"})).state is State.OK
 
