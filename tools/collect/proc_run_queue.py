@@ -18,6 +18,8 @@ from whystall.tools.collect.tables import RUN_QUEUE
 from whystall.tools.recording.collector import Capture
 
 _MOST_THREADS = 20_000
+# What runs on a CPU without a tick (nohz_full) is accounted once a second (kernel/sched/core.c, sched_tick_remote).
+_STILL_NS = 1_500_000_000
 
 
 class _Seen(NamedTuple):
@@ -130,6 +132,10 @@ class ThreadWaits:
         known = first is not None and first.started == last.started
         run, wait, slices = (max(0, value) for value in (first.stat if first is not None and known else (0, 0, 0)))
         slept, waited = max(0, last.stat.slices) - slices, max(0, last.stat.wait_ns) - wait
-        if known and first is not None and first.state == last.state == "R" and not slept and last.stat.run_ns <= run:
-            return last.pid, tid, last.comm, 1, last.at_ns - first.at_ns, -1  # runnable, and did not run at all
+        ran = max(0, max(0, last.stat.run_ns) - run)
+        there = last.at_ns - (first.at_ns if first is not None and known else self._began)
+        stood = known and first is not None and first.state == last.state == "R" and not slept and not ran
+        if stood and there >= _STILL_NS:
+            return last.pid, tid, last.comm, 1, there, -1  # runnable, and did not run at all
+        waited = min(waited, max(0, there - ran))  # less what was before
         return (last.pid, tid, last.comm, slept, waited, -1) if slept > 0 or waited > 0 else None

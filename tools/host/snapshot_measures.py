@@ -20,6 +20,8 @@ from whystall.tools.recording.store import Recording
 
 _Row = dict[str, Any]
 _Key = TypeVar("_Key")
+# What runs on a CPU without a tick (nohz_full) is accounted once a second (kernel/sched/core.c, sched_tick_remote).
+_STILL_NS = 1_500_000_000
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ def _threads(frame: pl.DataFrame) -> list[ThreadTime]:
                 comm=last["comm"],
                 user_s=_grown(first, last, "user_ns") or 0.0,
                 system_s=_grown(first, last, "system_ns") or 0.0,
-                wait_s=_grown(first, last, "wait_ns"),
+                wait_s=_waited(rows),
                 run_s=_grown(first, last, "run_ns"),
                 # a thread older than the switching on of delay accounting keeps a count of zero for ever
                 block_io_s=_grown(first, last, "block_io_ns") if last["block_io_ns"] > 0 else None,
@@ -228,6 +230,26 @@ def _threads(frame: pl.DataFrame) -> list[ThreadTime]:
             )
         )
     return sorted(found, key=lambda t: (-_accounted(t), t.tid))
+
+
+def _waited(rows: list[_Row]) -> float | None:
+    """Seconds that a thread waited for a CPU while it was watched. The kernel accounts a wait when it ends: one that
+    began before is cut to the time there was, and one that lasts shows as a thread that is runnable and stands still.
+    """
+    first, last = rows[0], rows[-1]
+    waited = _grown(first, last, "wait_ns")
+    if waited is None:
+        return None
+    since = len(rows) - 1
+    while since and rows[since - 1]["state"] == last["state"] == "R" and _stands(rows[since - 1], last):
+        since -= 1
+    still = last["at_ns"] - rows[since]["at_ns"]
+    there = (last["at_ns"] - first["at_ns"]) / 1e9 - (_grown(first, last, "run_ns") or 0.0)
+    return min(waited + (still / 1e9 if still >= _STILL_NS else 0.0), max(0.0, there))
+
+
+def _stands(row: _Row, later: _Row) -> bool:
+    return all(row[name] == later[name] for name in ("run_ns", "wait_ns"))
 
 
 def _accounted(thread: ThreadTime) -> float:

@@ -64,7 +64,18 @@ def test_a_thread_that_is_runnable_and_never_ran_waited_all_the_time(tmp_path: P
     host.thread(1, 3, (10, 10, 10), "S")
     host.look(1)
     host.look(1)
-    assert totals(host.waits.finish()) == {2: (1, SECOND)}
+    assert totals(host.waits.finish()) == {}, "a CPU without a tick may not have told yet that it ran"
+    host.look(1)
+    assert totals(host.waits.finish()) == {2: (1, 2 * SECOND)}
+
+
+def test_a_wait_that_began_before_counts_from_the_first_look(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.thread(1, 2, (SECOND, 10, 10))
+    host.look(1)
+    host.thread(1, 2, (SECOND + SECOND // 4, 60 * SECOND, 11))
+    host.look(1)
+    assert totals(host.waits.finish()) == {2: (1, SECOND - SECOND // 4)}
 
 
 def test_a_thread_that_ended_is_a_loss_and_a_reused_number_is_another_thread(tmp_path: Path) -> None:

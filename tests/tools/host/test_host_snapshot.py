@@ -114,6 +114,29 @@ def test_waiting_for_a_cpu_is_graded_by_share(wait_s: float, severity: Severity 
     assert abnormal(result).get("sched.runqueue_delay") == severity
 
 
+@pytest.mark.parametrize(
+    ("looks", "pct"),
+    [
+        ([("R", 0, 0), ("R", 0, 0), ("R", 0, 0)], 100),  # it stands still all the time
+        ([("R", 0, 0), ("R", 3, 2), ("R", 3, 2)], 20 + 50),
+        ([("S", 0, 0), ("R", 3, 2), ("R", 3, 2)], 20 + 50),
+        ([("R", 0, 0), ("R", 3, 2), ("S", 3, 2)], 20),
+        ([("S", 0, 0), ("S", 0, 0), ("R", 0, 0)], 0),
+        ([("R", 0, 0), ("S", 2, 300)], 80),  # it began long before
+    ],
+)
+def test_a_wait_that_has_not_ended_or_began_before_counts_for_the_time_watched(
+    looks: list[tuple[str, int, int]], pct: float
+) -> None:
+    rows = [
+        {**THREAD, "state": state, "run_ns": run * S, "wait_ns": wait * S, "at_ns": SPAN * i // (len(looks) - 1)}
+        for i, (state, run, wait) in enumerate(looks)
+    ]
+    (finding,) = of(judge(threads=rows), "sched.runqueue_delay")
+    assert finding.window_pct == pytest.approx(pct)
+    assert finding.polarity is (Polarity.ABNORMAL if pct else Polarity.NORMAL)
+
+
 def test_a_neighbour_is_to_blame_only_when_the_target_waits_on_a_full_host() -> None:
     hog = pair(PROCESS, user_ns=S) + pair({**PROCESS, "pid": 8, "comm": "hog"}, user_ns=9 * S)
     waiting = pair(THREAD, user_ns=S, run_ns=S, wait_ns=5 * S)
