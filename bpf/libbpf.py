@@ -153,17 +153,29 @@ def _take_log() -> str:
     return text[-_LOG_TAIL:]
 
 
+_LIMITS = {
+    errno.EMFILE: "some 150 descriptors are needed, and two for each CPU: raise the limit (ulimit -n)",
+    errno.ENFILE: "the system's descriptors are used up: raise the limit (sysctl fs.file-max)",
+    errno.ENOMEM: "free some memory, or give this control group more",
+}
+"""What mends a failure that says nothing of the program, by its number."""
+
+
 def _failed(code: str, what: str, number: int, remedy: str) -> BpfError:
     log = _take_log()
     if number in _PERMISSION and "BEGIN PROG LOAD LOG" not in log:
         code, remedy = "no_privilege", _privilege_remedy()
+    elif number in _LIMITS:
+        remedy = _LIMITS[number]
     return BpfError(code, f"{what}: {os.strerror(number) if number else 'unknown error'}", remedy, log)
 
 
 def _privilege_remedy() -> str:
     limit, capabilities = short_of_memlock(), held()
-    if limit is None or not (capabilities >= {"CAP_BPF", "CAP_PERFMON"} or "CAP_SYS_ADMIN" in capabilities):
+    if not (capabilities >= {"CAP_BPF", "CAP_PERFMON"} or "CAP_SYS_ADMIN" in capabilities):
         return _PRIVILEGE_REMEDY
+    if limit is None:
+        return "it is no capability that is missing here: run `whystall doctor` (a seccomp filter, a user namespace?)"
     return (
         f"this kernel takes BPF memory for locked memory, of which {limit >> 10} KiB are allowed: raise that "
         "(`ulimit -l unlimited`, LimitMEMLOCK=infinity in a unit), or add CAP_SYS_RESOURCE"
@@ -177,10 +189,11 @@ class KernelTypes:
         self._lib = library()
         self._btf = self._lib.btf__load_vmlinux_btf()
         if not self._btf:
+            number = ct.get_errno()
             raise BpfError(
                 "no_btf",
-                f"the kernel's type information cannot be read: {os.strerror(ct.get_errno())}",
-                "use a kernel built with CONFIG_DEBUG_INFO_BTF (/sys/kernel/btf/vmlinux)",
+                f"the kernel's type information cannot be read: {os.strerror(number)}",
+                _LIMITS.get(number, "use a kernel built with CONFIG_DEBUG_INFO_BTF (/sys/kernel/btf/vmlinux)"),
             )
 
     def __enter__(self) -> KernelTypes:

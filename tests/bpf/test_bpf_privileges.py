@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 from pathlib import Path
 
@@ -59,4 +60,10 @@ def test_who_has_the_capabilities_is_not_told_to_get_them(monkeypatch: pytest.Mo
     assert "CAP_PERFMON" in libbpf._privilege_remedy()
     monkeypatch.setattr(libbpf, "held", lambda: frozenset(NEEDED))
     monkeypatch.setattr(libbpf, "short_of_memlock", lambda: None)
-    assert "CAP_PERFMON" in libbpf._privilege_remedy()
+    assert "seccomp" in libbpf._privilege_remedy()
+    assert "CAP_" not in libbpf._privilege_remedy()
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(errno.EMFILE, "ulimit -n"), (errno.E2BIG, "report"), (0, "report")])
+def test_a_limit_of_ours_is_no_fault_of_the_program(number: int, remedy: str) -> None:
+    assert remedy in libbpf._failed("load_failed", "the kernel refused it", number, "report the log").remedy

@@ -17,6 +17,7 @@ from whystall.bpf.capture import device
 from whystall.bpf.errors import BpfError
 from whystall.bpf.layout import STACK_KERNEL
 from whystall.bpf.perf_events import cpu_clock, online_cpus
+from whystall.bpf.probe import refusal
 from whystall.bpf.session import MAX_TARGETS, Session, SessionConfig
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
@@ -93,7 +94,8 @@ class EbpfEngine:
         try:
             timer = cpu_clock(online_cpus()[0], DEFAULT_NS)
         except BpfError as error:
-            return error.message
+            # where no program is loaded either, starting says so, with what to do about it
+            return error.message if refusal() is None else None
         if timer is not None:
             os.close(timer)
         return None
