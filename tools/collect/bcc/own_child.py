@@ -111,8 +111,9 @@ class _Programs:
             self._put(name, rows, _ANY)
         self._bpf["events"].open_perf_buffer(self._take, page_cnt=self._plan["pages"], lost_cb=self._lose)
         # The verifier takes its time: all are loaded first, so that they come to stand as close together as can be.
-        for _, function, _ in self._plan["attach"]:
-            self._bpf.load_func(function.encode(), BPF.RAW_TRACEPOINT)
+        for _, function, required in self._plan["attach"]:
+            if required:
+                self._bpf.load_func(function.encode(), BPF.RAW_TRACEPOINT)
         for point, function, required in self._plan["attach"]:
             self._attach(point, function, required)
         _say({"hooks": self._attached})
