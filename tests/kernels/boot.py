@@ -7,6 +7,7 @@ folder.
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import shlex
@@ -33,6 +34,9 @@ class Booted:
     code: int | None
     """Exit status of the command; None if the guest never said one."""
     timed_out: bool
+    """It was killed: at its limit, or because it was silent."""
+    silent: bool
+    """It was killed because its command said nothing for too long."""
     seconds: float
     console: Path
     """All the kernel wrote on its serial console, and what the command wrote to its standard error."""
@@ -52,12 +56,14 @@ def boot(
     shared: Path,
     limit_s: float,
     *,
+    silent_s: float = math.inf,
     image: Path | None = None,
     show: Callable[[bytes], object] | None = None,
 ) -> Booted:
     """Run a shell command as root under a kernel, in this tree.
 
-    At the limit, or if this process dies, the guest is killed, and nothing of it remains but `shared`.
+    At the limit, when the command says nothing for `silent_s` seconds, or if this process dies, the guest is killed, and
+    nothing of it remains but `shared`.
 
     Args:
         shared: the folder that the guest may write to, at the same path. Of the harness there: command.sh, code,
@@ -88,13 +94,14 @@ def boot(
     console = shared / "console.log"
     try:
         with console.open("wb", buffering=0) as log:
-            timed_out = not _copy(guest, started + limit_s, log.write, show or log.write)
+            over = _copy(guest, started + limit_s, silent_s, log.write, show or log.write)
     finally:
         _end(guest)
         if image.parent == shared:
             image.unlink(missing_ok=True)
     said = (shared / "code").read_text().strip() if (shared / "code").exists() else ""
-    return Booted(int(said) if said.isdigit() else None, timed_out, time.monotonic() - started, console)
+    code = int(said) if said.isdigit() else None
+    return Booted(code, over is not None, over == "silent", time.monotonic() - started, console)
 
 
 def _machine(kernel: Kernel, shared: Path, image: Path) -> list[str]:
@@ -135,27 +142,31 @@ def _contained() -> list[str]:
 def _copy(
     guest: subprocess.Popen[bytes],
     deadline: float,
+    silent_s: float,
     log: Callable[[bytes], object],
     show: Callable[[bytes], object],
-) -> bool:
-    """Copy what the guest says until it ends; False at the deadline."""
+) -> str | None:
+    """Copy what the guest says until it ends; if it must be killed, why: ``limit`` or ``silent``."""
+    heard = time.monotonic()
     with selectors.DefaultSelector() as pipes:
         for pipe, sink in ((guest.stdout, show), (guest.stderr, log)):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
             pipes.register(pipe, selectors.EVENT_READ, sink)
         while pipes.get_map():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            for key, _ in pipes.select(min(left, 1)):
+            now = time.monotonic()
+            if now >= min(deadline, heard + silent_s):
+                return "limit" if now >= deadline else "silent"
+            for key, _ in pipes.select(min(deadline - now, 1)):
                 if data := os.read(key.fd, 1 << 16):
                     key.data(data)
+                    if key.fileobj is guest.stdout:
+                        heard = now
                 else:
                     pipes.unregister(key.fileobj)
             if guest.poll() is not None and not pipes.select(0):
                 break
-    return True
+    return None
 
 
 def _end(guest: subprocess.Popen[bytes]) -> None:

@@ -25,6 +25,12 @@ from kernels.stock import Unavailable
 
 INSIDE = Path("tests/kernels/inside")
 HOST = "host"
+WATCHED_S = 200
+SILENT_S = 240
+"""A test that hangs is named by pytest's watchdog after `WATCHED_S`. Where not even that speaks, the machine hangs. The
+emulator does that now and then (QEMU 7.2, seen once in some hundred times that hooks were attached): one of its CPUs
+runs a stale breakpoint where the kernel has long put another instruction, again and again, and the other waits for it.
+Such a guest is booted once more; a kernel that hangs by our fault hangs again."""
 
 
 def main(arguments: list[str]) -> int:
@@ -70,15 +76,19 @@ def in_guest(name: str, rest: list[str], limit_s: float) -> dict[str, Any]:
         Unavailable: the kernel, QEMU or what boots it cannot be had here.
     """
     kernel = stock.fetch(name)
-    with tempfile.TemporaryDirectory(prefix=f"whystall-{name}-") as folder:
-        shared = Path(folder)
-        lines = shared / "lines.jsonl"
-        command = shlex.join(_pytest(rest, lines, guest=True)) + " 2>&1"
-        done = boot.boot(kernel, command, shared, limit_s, show=_show)
-        if done.timed_out or done.code is None:
-            why = f"was killed after {limit_s:.0f} s" if done.timed_out else "died"
-            print(f"--- the guest of kernel {name} {why}; the end of its console:\n{done.tail()}", file=sys.stderr)
-        return summary(lines, kernel.release, done.code, done.seconds)
+    for last in (False, True):
+        with tempfile.TemporaryDirectory(prefix=f"whystall-{name}-") as folder:
+            shared = Path(folder)
+            lines = shared / "lines.jsonl"
+            command = shlex.join(_pytest(rest, lines, guest=True)) + " 2>&1"
+            done = boot.boot(kernel, command, shared, limit_s, silent_s=SILENT_S, show=_show)
+            if done.timed_out or done.code is None:
+                why = f"was killed after {done.seconds:.0f} s" if done.timed_out else "died"
+                print(f"--- the guest of kernel {name} {why}; the end of its console:\n{done.tail()}", file=sys.stderr)
+            if last or not done.silent:
+                return summary(lines, kernel.release, done.code, done.seconds)
+            print(f"--- nobody in it said anything for {SILENT_S} s: once more", file=sys.stderr)
+    raise AssertionError("the last one returns")
 
 
 def on_host(rest: list[str], limit_s: float) -> dict[str, Any]:
@@ -105,7 +115,7 @@ def _pytest(rest: list[str], lines: Path, *, guest: bool) -> list[str]:
         named += ["WHYSTALL_GUEST=1", "POLARS_FORCE_PKG=compat", f"PYTHONPATH={image.plain_polars()}"]
     places = () if any((image.TREE / word.partition("::")[0]).exists() for word in rest) else (str(INSIDE),)
     # a test that hangs is named, and shows its stacks before the limit kills the guest
-    told = ("-v", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=200")
+    told = ("-v", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={WATCHED_S}")
     return ["env", *named, sys.executable, "-m", "pytest", *told, *places, *rest]
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernels import boot, matrix, stock
@@ -99,6 +100,39 @@ def test_a_hanging_guest_is_killed_with_its_console_kept(monkeypatch: pytest.Mon
     assert (done.timed_out, done.code, done.fine) == (True, None, False)
     assert done.tail() == "booting"
     _until(lambda: not _with_words(mark))
+
+
+def test_a_guest_whose_command_is_silent_is_killed_however_much_its_kernel_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = "echo begins; while sleep 0.1; do echo stuck >&2; done"
+    monkeypatch.setattr(boot, "_machine", lambda *unused: ["sh", "-c", script])
+    image = tmp_path / "image"
+    image.touch()
+    done = boot.boot(Kernel("5.10", tmp_path), "true", tmp_path / "shared", 100.0, silent_s=1.0, image=image)
+    assert (done.timed_out, done.silent, done.fine) == (True, True, False)
+    assert "stuck" in done.tail()
+
+
+@pytest.mark.parametrize(("silent", "verdict", "boots"), [(1, "passed", 2), (2, "failed", 2), (0, "passed", 1)])
+def test_an_emulator_that_hangs_is_booted_once_more(
+    silent: int, verdict: str, boots: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    booted: list[Path] = []
+
+    def guest(kernel: Kernel, command: str, shared: Path, limit_s: float, **more: Any) -> boot.Booted:
+        booted.append(shared)
+        hangs = len(booted) <= silent
+        lines(shared / "lines.jsonl", outcome("a", "passed"))
+        (shared / "console.log").touch()
+        return boot.Booted(None if hangs else 0, hangs, hangs, 1.0, shared / "console.log")
+
+    monkeypatch.setattr(stock, "fetch", lambda name: Kernel(name, tmp_path))
+    monkeypatch.setattr(Kernel, "release", "5.10")
+    monkeypatch.setattr(boot, "boot", guest)
+    monkeypatch.setattr(matrix, "_pytest", lambda *unused, **more: ["true"])
+    result = matrix.in_guest("5.10", [], 100.0)
+    assert (result["verdict"], result["tests"], len(booted)) == (verdict, {"passed": 1}, boots)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace needs root")
