@@ -62,8 +62,8 @@ def boot(
 ) -> Booted:
     """Run a shell command as root under a kernel, in this tree.
 
-    At the limit, when the command says nothing for `silent_s` seconds, or if this process dies, the guest is killed, and
-    nothing of it remains but `shared`.
+    At the limit, when the command says nothing for `silent_s` seconds, or if this process dies, the guest is killed,
+    and nothing of it remains but `shared`.
 
     Args:
         shared: the folder that the guest may write to, at the same path. Of the harness there: command.sh, code,
