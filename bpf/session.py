@@ -32,7 +32,7 @@ from whystall.bpf.samples import Place, SampleLog
 
 MAX_TARGETS = 1024
 _WALK_RING_MAX = 64 << 20
-_OTHER_DESCRIPTORS = 128  # what is opened beside the timers, and later: hooks, iterators, files of processes
+_OTHER_DESCRIPTORS = 512  # what is open beside the timers: hooks and maps take 120, files of processes come later
 _STACKS_TOLD = 1 << 16  # while sampling, nearly every stack is new
 _MOST_STACKS = 1 << 18  # kept in this process; of 200 bytes each, as a rule
 _PYTHON_LOOK_S = 0.5  # between looks for new Python processes among the targets; four times that on a whole host
@@ -508,10 +508,9 @@ def _room_for(descriptors: int) -> None:
     """Raise our limit of open files, where it leaves no room for so many and may be raised: of a soft limit of 1024 the
     timers of 512 CPUs take all. A limit that cannot be raised shows where it is reached."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = len(os.listdir("/proc/self/fd")) + descriptors
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY or soft >= descriptors:
         return
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    most = descriptors if hard == resource.RLIM_INFINITY else min(descriptors, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 

@@ -104,7 +104,7 @@ def held():
     return found
 def left():  # new, and held by no process: attached for good
     return libbpf.program_ids() - before - held()
-codes, before = [], libbpf.program_ids()
+codes, mended, before = [], 0, libbpf.program_ids()
 with Session({EVERYTHING}) as first: first.finish()  # libbpf remembers what a kernel can do, failed probes too
 at_start = len(os.listdir("/proc/self/fd"))
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -115,10 +115,10 @@ for room in range(4, 200):
         session.open()
     except BpfError as error:
         codes.append(error.code)
-        assert error.code not in ("attach_failed", "load_failed") or "ulimit -n" in error.remedy, (room, error)
+        mended += "ulimit -n" in error.remedy
     else:
         session.close()
-        print("opened", *sorted(set(codes)), len(codes))
+        print("opened", *sorted(set(codes)), mended, len(codes))
         break
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     assert len(os.listdir("/proc/self/fd")) <= at_start, room
@@ -129,10 +129,11 @@ for room in range(4, 200):
     )
     out, err = tracer.communicate(timeout=300)
     assert tracer.returncode == 0, err
-    opened, *codes, failures = out.split()
+    opened, *codes, mended, failures = out.split()
     assert opened == "opened"
     assert {"attach_failed", "load_failed"} <= set(codes)
     assert int(failures) > 20
+    assert int(mended) > 20
 
 
 def test_without_privilege_it_says_so() -> None:
