@@ -404,7 +404,7 @@ class Session:
         if made is None:
             raise BpfError("read_failed", "the session is not open", "open it first")
         if self._live.window_end:
-            return self._live.window_end
+            return int(self._live.window_end)
         self.poll()  # room for what the walk tells, before the end: what waits is decoded, which takes a while
         end = self._live.window_end = time.monotonic_ns()
         self._missed += self._misses()

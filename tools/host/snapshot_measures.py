@@ -243,8 +243,8 @@ def _waited(rows: list[_Row]) -> float | None:
     since = len(rows) - 1
     while since and rows[since - 1]["state"] == last["state"] == "R" and _stands(rows[since - 1], last):
         since -= 1
-    still = last["at_ns"] - rows[since]["at_ns"]
-    there = (last["at_ns"] - first["at_ns"]) / 1e9 - (_grown(first, last, "run_ns") or 0.0)
+    still: int = last["at_ns"] - rows[since]["at_ns"]
+    there: float = (last["at_ns"] - first["at_ns"]) / 1e9 - (_grown(first, last, "run_ns") or 0.0)
     return min(waited + (still / 1e9 if still >= _STILL_NS else 0.0), max(0.0, there))
 
 
