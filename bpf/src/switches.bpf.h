@@ -282,6 +282,38 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	return 0;
 }
 
+static __always_inline void begin_call(struct thread_state *state, __s32 nr)
+{
+	state->call_nr = nr;
+	state->call_seeded = 0;
+	state->entered = 1;
+	state->longest_ns = 0;
+	state->longest_stack = 0;
+	__builtin_memset(state->call_off, 0, sizeof(state->call_off));
+	state->call_start = bpf_ktime_get_ns();
+}
+
+/*
+ * Whether a thread that has not been seen to enter a call is in one of those that count: one that was in flight when
+ * the window began, while the thread was running. What comes first tells it, its exit or its going to sleep.
+ */
+static __always_inline bool in_call_before(struct task_struct *task, struct pt_regs *regs)
+{
+	const volatile struct syscall_row *row = row_of(regs_syscall(regs));
+
+	if (!row || (!config.target && !(row->flags & ROW_FILE_OP)) || task_is_compat(task))
+		return false;
+	return BPF_CORE_READ(task, start_time) < live.window_start;	/* a new thread leaves its clone */
+}
+
+static __always_inline void begin_before(struct thread_state *state, __s32 nr)
+{
+	begin_call(state, nr);
+	state->call_start = live.window_start;
+	state->call_seeded = 1;
+	state->closing.ino = 0;
+}
+
 static __always_inline void switch_away(void *ctx, struct task_struct *task, __u32 tgid, bool preempted,
 					unsigned int run_state)
 {
@@ -289,11 +321,23 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	__u64 now = bpf_ktime_get_ns();
 	__u32 tid = task->pid;
 	struct thread_state *state;
+	struct pt_regs *regs;
 
 	if (config.switches && !dead)
 		state = named_state(task, tgid, tid);
 	else
 		state = state_of(task, tid);
+	if (config.syscalls && !dead && has_user_side(task) && !(state && state->entered)) {
+		regs = saved_regs(task);
+		if (in_call_before(task, regs)) {
+			if (!state)
+				state = named_state(task, tgid, tid);
+			if (state)
+				begin_before(state, regs_syscall(regs));
+		} else if (state) {
+			state->entered = 1;	/* what it enters from now on is seen */
+		}
+	}
 	if (!state)
 		return;
 	read_clock(task, now);

@@ -217,17 +217,6 @@ static __noinline int add_to_slots(struct found_file *found, __u32 tgid, __s32 n
 	return 0;
 }
 
-static __always_inline void begin_call(struct thread_state *state, __s32 nr)
-{
-	state->call_nr = nr;
-	state->call_seeded = 0;
-	state->entered = 1;
-	state->longest_ns = 0;
-	state->longest_stack = 0;
-	__builtin_memset(state->call_off, 0, sizeof(state->call_off));
-	state->call_start = bpf_ktime_get_ns();
-}
-
 SEC("tp_btf/sys_enter")
 int on_enter(__u64 *ctx)
 {
@@ -272,27 +261,6 @@ int on_enter(__u64 *ctx)
 	return 0;
 }
 
-/* A call that was in flight when the window began and whose thread was running: its exit comes first. */
-static __always_inline struct thread_state *begun_before(struct task_struct *task, struct pt_regs *regs, __u64 id)
-{
-	__s32 nr = regs_syscall(regs);
-	const volatile struct syscall_row *row = row_of(nr);
-	struct thread_state *state;
-
-	if (!row || (!config.target && !(row->flags & ROW_FILE_OP)) || task_is_compat(task))
-		return 0;
-	if (BPF_CORE_READ(task, start_time) >= live.window_start)	/* a new thread leaves its clone */
-		return 0;
-	state = named_state(task, id >> 32, id);
-	if (!state || state->entered)
-		return 0;
-	begin_call(state, nr);
-	state->call_start = live.window_start;
-	state->call_seeded = 1;
-	state->closing.ino = 0;
-	return state;
-}
-
 SEC("tp_btf/sys_exit")
 int on_exit(__u64 *ctx)
 {
@@ -313,9 +281,12 @@ int on_exit(__u64 *ctx)
 	if (!state || !state->call_start) {
 		if (state && state->entered)
 			return 0;
-		state = begun_before(task, regs, id);
-		if (!state)
+		if (!in_call_before(task, regs))
 			return 0;
+		state = named_state(task, id >> 32, id);
+		if (!state || state->entered)
+			return 0;
+		begin_before(state, regs_syscall(regs));
 	}
 	now = bpf_ktime_get_ns();
 	settle_call(task, state, now);

@@ -41,10 +41,7 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 		nr = regs_syscall(regs);
 		row = row_of(nr);
 		if (row && (config.target || row->flags & ROW_FILE_OP)) {
-			begin_call(state, nr);
-			state->call_start = live.window_start;
-			state->call_seeded = 1;
-			state->closing.ino = 0;
+			begin_before(state, nr);
 		}
 	}
 	state->off_start = live.window_start;

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -263,6 +265,56 @@ def test_time_on_the_cpu_within_a_call() -> None:
     assert call.file is None
     assert call.cpu_ns + call.runnable_ns > 0.95 * (call.end - call.start)
     assert lines[0]["start"] <= call.start <= call.end <= lines[0]["end"]
+
+
+WRITER = """
+import os, sys
+sys.stdin.readline()
+os.write(int(sys.argv[1]), bytes(1 << 31))
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("variants", [{}, OLD_WAYS], ids=["newest", "oldest"])
+def test_a_call_that_was_running_when_the_window_began_is_seen_to_wait(variants: dict[str, bool]) -> None:
+    """Of such a call no hook saw the beginning: a writer copies into a pipe until nobody reads any more."""
+    readable, writable = os.pipe()
+    fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, 1 << 20)
+    enough, stop = threading.Event(), threading.Event()
+
+    def read(nowhere: int) -> None:  # faster than it is written, since nothing is copied
+        taken = 0
+        while not stop.is_set():
+            taken += os.splice(readable, nowhere, 1 << 20)
+            if taken > 1 << 26:
+                enough.set()
+
+    command = [sys.executable, "-c", WRITER, str(writable)]
+    with (
+        open(os.devnull, "wb") as nowhere,
+        subprocess.Popen(command, stdin=subprocess.PIPE, text=True, pass_fds=[writable]) as writer,
+        contextlib.closing(Session(SessionConfig(targets=frozenset({writer.pid}), variants=variants))) as session,
+    ):
+        assert writer.stdin is not None
+        reader = threading.Thread(target=read, args=(nowhere.fileno(),))
+        reader.start()
+        session.load()
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+        assert enough.wait(60)
+        session.begin()
+        stop.set()
+        reader.join(60)
+        time.sleep(0.5)
+        os.close(readable)
+        os.close(writable)
+        time.sleep(0.1)
+        seen = session.finish()
+        writer.kill()
+    (call,) = [call for call in named(seen.calls, "write") if call.start == seen.window_start]
+    assert call.flags & layout.SEEDED
+    assert call.s_ns > 0.4e9
+    assert call.cpu_ns < call.end - call.start - 0.4e9
 
 
 def test_waiting_for_a_cpu_agrees_with_the_kernels_own_account() -> None:
