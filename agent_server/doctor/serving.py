@@ -53,10 +53,11 @@ def serving(makes: Sequence[Callable[[], Engine]] | None = None) -> Serving:
         if not observes(tool) or not wanted:
             found.tools[tool.name] = FILES
             continue
+        needed = {need.collector for need in tool.needs(tool.params()) if not need.optional}
         served, reasons = _assigned(wanted, asked)
         judged = next((name for name in wanted if name != "proc"), "proc")
-        engine = NONE if len(served) < len(set(wanted)) else served[judged]
-        lacking = next((name for name in wanted if name not in served), judged)
+        lacking = next((name for name in wanted if name not in served and name in needed), judged)
+        engine = served.get(lacking, NONE)
         found.tools[tool.name] = engine
         found.why[tool.name] = reasons.get(lacking, {})
     return found

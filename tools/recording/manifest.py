@@ -59,6 +59,8 @@ class Manifest(BaseModel):
     # where the processes of its tables ran that were in one
     containers: list[Container] = Field(default_factory=list)
     collectors: dict[str, CollectorManifest] = Field(default_factory=dict)
+    # collectors that would have told more, and why nothing on that host could serve them
+    left_out: dict[str, Inert] = Field(default_factory=dict)
 
     def saw_everything(self, collector: str) -> bool:
         """Whether what `collector` did not report did not happen: proven, nothing lost, nothing in part only.
@@ -76,6 +78,7 @@ class Manifest(BaseModel):
         if lost:
             blind.append(BlindSpot(code="events_lost", detail=str(lost)))
         blind += [BlindSpot(code="not_proven", detail=name) for name, c in used.items() if not c.proven]
+        blind += [BlindSpot(code="no_engine", detail=f"{n}: {why}") for n, why in self.left_out.items() if n in names]
         if self.target_exited:
             blind.append(BlindSpot(code="target_exited", detail=self.target.describe()))
         if self.redacted:

@@ -7,7 +7,7 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -67,7 +67,9 @@ async def observe(
     with _exclusive():
         containers = Containers()
         containers.look(all_pids() if target.everything else target.pids)
-        started, start_ns = _start(merge_needs(needs), target, engines, choice)
+        needs = list(needs)
+        spare = {n.collector for n in needs} - {n.collector for n in needs if not n.optional}
+        started, start_ns, left_out = _start(merge_needs(needs), target, engines, choice, spare)
         try:
             wall = datetime.now(timezone.utc) - timedelta(microseconds=(time.monotonic_ns() - start_ns) / 1000)
             seen_ns = await _watch([a.engine for a in started], target, duration_s, progress, stop)
@@ -98,6 +100,7 @@ async def observe(
         requested_ns=int(duration_s * 1e9),
         target_exited=exited,
         observer=os.getpid(),
+        left_out=left_out,
     )
     tables: dict[str, pl.DataFrame] = {}
     for assignment, by_collector in captures:
@@ -132,15 +135,20 @@ def can_serve(collector: str, engines: Sequence[Callable[[], Engine]], choice: s
 
 
 def _start(
-    wanted: dict[str, dict[str, int]], target: Target, engines: Sequence[Callable[[], Engine]], choice: str
-) -> tuple[list[_Assignment], int]:
+    wanted: dict[str, dict[str, int]],
+    target: Target,
+    engines: Sequence[Callable[[], Engine]],
+    choice: str,
+    spare: Container[str] = (),
+) -> tuple[list[_Assignment], int, dict[str, str]]:
     """Assign and start engines, then have them begin; a collector whose engine fails falls to the next one.
 
-    Returned with the instant when the first of them began.
+    Returned with the instant when the first of them began, and the collectors of `spare` that nothing here serves, with
+    the reasons.
     """
     failed: dict[int, ToolError] = {}
     while True:
-        started = _assign(wanted, target, engines, choice, failed)
+        started, left_out = _assign(wanted, target, engines, choice, failed, spare)
         begun: list[int] = []
         try:
             for assignment in started:
@@ -153,7 +161,7 @@ def _start(
             _close(started)
             raise
         else:
-            return started, min([time.monotonic_ns(), *begun])
+            return started, min([time.monotonic_ns(), *begun]), left_out
 
 
 def _assign(
@@ -162,12 +170,15 @@ def _assign(
     engines: Sequence[Callable[[], Engine]],
     choice: str,
     failed: dict[int, ToolError],
-) -> list[_Assignment]:
-    """Start the engines that serve `wanted`, less those that `failed` before, by their place."""
+    spare: Container[str],
+) -> tuple[list[_Assignment], dict[str, str]]:
+    """Start the engines that serve `wanted`, less those that `failed` before, by their place; and why nothing serves
+    what of `spare` is left out. An engine that could and fails is an error all the same."""
     started: list[_Assignment] = []
     waiting: dict[str, Options] = dict(wanted)
     reasons: dict[str, list[str]] = {name: [] for name in wanted}
     last: ToolError | None = None
+    tried: set[str] = set()
     try:
         for place, make in enumerate(engines):
             engine = make()
@@ -178,8 +189,10 @@ def _assign(
             else:
                 problem = engine.unavailable() if mine else None
             if problem is None:
+                given = set(mine)
                 mine, error = _begin(engine, mine, target, reasons)
                 last = error or last
+                tried |= given - mine.keys() if error else set()
             else:
                 for name in mine:
                     reasons[name].append(f"{engine.name}: {problem}")
@@ -188,6 +201,9 @@ def _assign(
                 continue
             started.append(_Assignment(engine, place, mine, {n: "; ".join(reasons[n]) for n in mine}))
             waiting = {n: o for n, o in waiting.items() if n not in mine}
+        spared = [name for name in waiting if name in spare and name not in tried]
+        left_out = {name: "; ".join(reasons[name]) or f"no engine {choice!r} serves it" for name in spared}
+        waiting = {n: o for n, o in waiting.items() if n not in left_out}
         if waiting:
             if last is not None:
                 raise last
@@ -202,7 +218,7 @@ def _assign(
     except BaseException:
         _close(started)
         raise
-    return started
+    return started, left_out
 
 
 def _begin(

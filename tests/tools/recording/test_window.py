@@ -316,6 +316,23 @@ def test_what_nobody_can_serve_is_an_error(engines: list[Clock], choice: str, co
     assert words in caught.value.message
 
 
+def test_what_would_only_tell_more_is_left_out_where_nothing_serves_it_and_said() -> None:
+    wanted = [Need("proc"), Need("block", optional=True)]
+    factories = [lambda: Clock("one", "proc"), lambda: Clock("two", "block", missing="no BTF")]
+    recording = anyio.run(lambda: observe(wanted, EVERYTHING, 0.15, factories))
+    assert recording.manifest.collectors.keys() == {"proc"}
+    (spot,) = [s for s in recording.manifest.coverage(["proc", "block"], []).not_seen if s.code == "no_engine"]
+    assert spot.detail == "block: two: no BTF"
+    assert all(s.code != "no_engine" for s in recording.manifest.coverage(["proc"], []).not_seen)
+    # an engine that could, and fails, is an error; so is it where somebody needs it
+    factories[1] = lambda: Clock("two", "block", start_error=FAILURE)
+    with pytest.raises(ToolError, match="verifier"):
+        anyio.run(lambda: observe(wanted, EVERYTHING, 0.15, factories))
+    factories[1] = lambda: Clock("two", "block", missing="no BTF")
+    with pytest.raises(ToolError, match="no BTF"):
+        anyio.run(lambda: observe([*wanted, Need("block")], EVERYTHING, 0.15, factories))
+
+
 # --- what goes wrong ----------------------------------------------------------------------------------------
 
 
