@@ -42,6 +42,7 @@ class BccEngine:
         self._stock, self._own = stock, own
         self._running: dict[Way, dict[str, Options]] = {}
         self._why: dict[str, list[str]] = {}
+        self._alone: set[str] = set()
         self._epoll: select.epoll | None = None
         self._until = 0
 
@@ -166,7 +167,8 @@ class BccEngine:
         chosen: dict[str, tuple[Way, dict[str, Options]]] = {}
         for name, options in wanted.items():
             way = self._next(name, left, reasons)
-            chosen.setdefault(way.name, (way, {}))[1][name] = options
+            group = f"{way.name} {name}" if name in self._alone else way.name
+            chosen.setdefault(group, (way, {}))[1][name] = options
         again: set[str] = set()
         for late in (False, True):
             begun = []
@@ -178,12 +180,12 @@ class BccEngine:
                     way.start(mine, target)
                     begun.append((way, mine))
                 except ToolError as error:
-                    again |= self._give_up(way, error, reasons)
+                    again |= self._give_up(way, error, left, reasons)
             for way, mine in begun:
                 try:
                     way.ready(_share(deadline) if any(left[name] for name in mine) else deadline)
                 except ToolError as error:
-                    again |= self._give_up(way, error, reasons)
+                    again |= self._give_up(way, error, left, reasons)
         return again
 
     def _next(self, name: str, left: dict[str, list[Way]], reasons: dict[str, list[str]]) -> Way:
@@ -195,11 +197,19 @@ class BccEngine:
             reasons[name].append(why)
         raise failed(f"BCC cannot observe {name}: {'; '.join(reasons[name]) or 'no way to fill it'}")
 
-    def _give_up(self, way: Way, error: ToolError, reasons: dict[str, list[str]]) -> set[str]:
+    def _give_up(
+        self, way: Way, error: ToolError, left: dict[str, list[Way]], reasons: dict[str, list[str]]
+    ) -> set[str]:
+        """Of what shared the way each is tried by itself, since one alone may be what does not work."""
         mine = self._running.pop(way)
         way.close()
         for name in mine:
-            reasons[name].append(error.message)
+            if len(mine) == 1:
+                reasons[name].append(error.message)
+                continue
+            self._alone.add(name)
+            again = next(one for one in self._ways(name) if one.name == way.name)
+            left[name].insert(0, again)
         return set(mine)
 
 

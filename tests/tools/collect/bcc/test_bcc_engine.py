@@ -312,6 +312,20 @@ def test_one_that_hangs_leaves_time_for_our_program(install: Install, monkeypatc
     assert left[0] > 0
 
 
+def test_what_one_collector_cannot_costs_no_other_its_way(install: Install) -> None:
+    """Our program is one for all; where the kernel refuses a part of it, the others get one without that."""
+
+    class Refused(Way):
+        def ready(self, deadline: float) -> None:
+            if "page_cache" in self._wanted:
+                raise ToolError(ErrorCode.PROBE_FAILED, "on_page_add: too complex", "")
+
+    install("cachestat", "     900      100        7   90.00%            3        382")
+    captures = run({"syscalls": {}, "switches": {}, "page_cache": {}}, own=Refused)
+    assert captures["syscalls"].hooks == captures["switches"].hooks == ["own"]
+    assert "cachestat" in captures["page_cache"].hooks[0]
+
+
 def test_what_is_known_to_be_broken_is_not_run(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     path = install("runqlat", SLOTS)
     entry = known.Known("runqlat", "counts nobody", "a source", since=(0, 0), mended="_mended_here_")
