@@ -1,9 +1,10 @@
 """One window of kernel-side tracing: open, poll, finish, close.
 
-``open`` attaches everything or nothing. It is ``load``, which takes long (the kernel verifies), and ``attach``, which
-does not; ``finish`` detaches (``cease``) and reads: so whoever runs several things at once has them begin and end
-together. Nothing outlives the process: all attachments are file descriptors. Not thread-safe: one session belongs to
-one thread; several sessions may run at once.
+``open`` attaches everything or nothing. It is ``load``, which takes long (the kernel verifies; hooks are attached one
+by one, and count nothing yet), and ``begin``, which opens the gate of all at one instant. ``finish`` closes it
+(``cease``), detaches and reads. So whoever runs several things at once has them begin and end together. Nothing
+outlives the process: all attachments are file descriptors. Not thread-safe: one session belongs to one thread; several
+sessions may run at once.
 """
 
 from __future__ import annotations
