@@ -7,8 +7,7 @@
 #if PAGE_CACHE
 
 #define WORD_PAGES 64
-/* A folio of the cache is of the size of a huge page at most, 512 pages of 4 KiB (mm: MAX_PAGECACHE_ORDER). With more
-   turns, and others' branches around, the verifier of 6.1 gives up. */
+/* A folio of the cache is of the size of a huge page at most, 512 pages of 4 KiB (mm: MAX_PAGECACHE_ORDER). */
 #define MOST_WORDS 8
 
 struct own_word {
@@ -79,6 +78,8 @@ HERE __u64 evicted_bits(struct own_pages *pages, bool take)
 	if (words > MOST_WORDS)	/* pages of 64 KiB: of its end nothing is remembered */
 		count(LOST_PAGE_FILES);
 	for (int i = 0; i < MOST_WORDS; i++) {
+		/* else the compiler counts from `words` down to zero, and before 6.8 the verifier finds no end in that */
+		asm volatile("" : "+r"(words));
 		if (i >= words)
 			break;
 		bits = evicted.lookup(&key);
