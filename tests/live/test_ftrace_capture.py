@@ -570,7 +570,10 @@ def test_without_tracefs_it_is_mounted_for_us_alone(tmp_path: Path) -> None:
     argv = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", code, str(tmp_path / "t.txt")]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.stderr == ""
-    assert done.stdout == "True tracefs was not mounted: mounted for this process alone False True\n"
+    # where the node has it mounted, who sees the node's processes has the node's
+    node = any(os.path.exists(f"/sys/kernel/{place}/trace_clock") for place in ("tracing", "debug/tracing"))
+    told = "" if node else "tracefs was not mounted: mounted for this process alone"
+    assert done.stdout == f"True {told} False True\n"
     assert is_whole(tmp_path / "t.txt")
 
 

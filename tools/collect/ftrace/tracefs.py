@@ -70,6 +70,10 @@ def find() -> Tracefs:
             return Tracefs(root)
     if mounted:
         raise ToolError(ErrorCode.NO_PRIVILEGE, f"no permission to look into {mounted[0]}", "run as root")
+    from whystall.bpf.privileges import held  # only here, as what mounting takes: few come so far
+
+    if "CAP_SYS_ADMIN" not in held():
+        raise _not_mountable()
     mount = _mount_privately()
     return Tracefs(Path(f"/proc/self/fd/{mount}"), mount)
 
@@ -99,6 +103,10 @@ def _mounted() -> list[Path]:
     return sorted(found, key=lambda path: path != USUAL)
 
 
+def _not_mountable() -> ToolError:
+    return ToolError(ErrorCode.NO_TRACEFS, "tracefs is not mounted, and mounting is not permitted here", _MOUNT)
+
+
 def _mount_privately() -> int:
     import ctypes  # only here: it takes longer than all the rest
 
@@ -119,9 +127,7 @@ def _mount_privately() -> int:
             os.close(context)
     except OSError as error:
         if error.errno in (errno.EPERM, errno.EACCES):
-            raise ToolError(
-                ErrorCode.NO_PRIVILEGE, "tracefs is not mounted, and mounting is not permitted here", _MOUNT
-            ) from None
+            raise _not_mountable() from None
         reason = "this kernel has none" if error.errno == errno.ENODEV else str(error.strerror)
         raise ToolError(ErrorCode.NO_TRACEFS, f"tracefs cannot be mounted: {reason}", _MOUNT) from None
 
