@@ -91,7 +91,7 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
     if (cause.required and not required) or (cause.culprits and not culprits):
         return None
     elsewhere = _elsewhere(cause, findings, reach.victim)
-    share = _together(primary) - elsewhere
+    share = together(primary) - elsewhere
     share = max(min(share, reach.limit_pct, _bound(required, findings, primary)), 0.0)
     if elsewhere and share < STALL_PCT:
         return None
@@ -124,20 +124,26 @@ def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -
     return [f for f in found if not files or f.subject.path is None or path_pattern(f.subject.path) in files]
 
 
-def _together(primary: Sequence[Finding]) -> float:
+def together(primary: Sequence[Finding]) -> float:
     """Share of the window that findings about one thread account for. One mechanism counts every moment once, so what
     it found on several files adds up; another measures the same time again.
     """
     by_mechanism: dict[Mechanism, float] = {}
+    handlers: dict[tuple[str, int | None, str], float] = {}
     for finding in primary:
-        mechanism = finding.spec.mechanism
-        by_mechanism[mechanism] = by_mechanism.get(mechanism, 0.0) + finding.window_pct
+        mechanism, share = finding.spec.mechanism, finding.window_pct
+        if "interrupt" in finding.attributes:  # two tools tell of the same handlers: the larger share holds the other
+            key = (finding.kind, finding.subject.tid, finding.attributes["interrupt"])
+            known = handlers.get(key, 0.0)
+            handlers[key] = max(known, share)
+            share = max(0.0, share - known)
+        by_mechanism[mechanism] = by_mechanism.get(mechanism, 0.0) + share
     return min(max(by_mechanism.values(), default=0.0), 100.0)
 
 
 def _elsewhere(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> float:
     """What others are known to have taken of the time that the primary findings measure without saying who."""
-    return _together([f for f in findings if any(matches(p, f, victim) for p in cause.less)])
+    return together([f for f in findings if any(matches(p, f, victim) for p in cause.less)])
 
 
 def _bound(required: Sequence[str], findings: Sequence[Finding], primary: Sequence[Finding]) -> float:

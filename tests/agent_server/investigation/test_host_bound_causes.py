@@ -13,10 +13,12 @@ from sched_scenes import DISPATCH, GREEDY, PERIOD, WORK, machine, steady, times
 from solving import solve
 
 from whystall.agent_server.investigation import observer
+from whystall.agent_server.investigation.assess import together
 from whystall.agent_server.investigation.observer import LiveObserver, RecordedObserver
 from whystall.agent_server.investigation.victim import choose_victim
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 from whystall.tools.collect.procfs_engine import ProcfsEngine
+from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.recording.target import Target
 from whystall.tools.toolbox import registry
 
@@ -185,6 +187,23 @@ def test_a_server_without_requests_loses_nothing() -> None:
     assert found.victim.lost_pct < 1
     assert (found.verdict, found.cause) == (Verdict.INCONCLUSIVE, None)
     assert found.missing == ["idle_unexplained"]  # why it has nothing to do is another question
+
+
+def test_handlers_that_two_tools_tell_of_take_their_time_once() -> None:
+    def steal(interrupt: str, pct: float, tid: int = DISPATCH) -> Finding:
+        return Finding(
+            kind="irq.steal",
+            subject=Subject(type="thread", pid=PID, tid=tid, comm="dispatch"),
+            interval=Interval(start_ns=0, end_ns=1_000_000),
+            metrics={"window_pct": pct},
+            attributes={"interrupt": interrupt},
+            polarity=Polarity.ABNORMAL,
+            severity=Severity.MAJOR,
+        )
+
+    twice = [steal("softirq NET_RX", 28.8), steal("softirq NET_RX", 28.5)]
+    assert together(twice) == together(twice[::-1]) == pytest.approx(28.8)
+    assert together([*twice, steal("irq eth0", 5)]) == pytest.approx(33.8)
 
 
 def test_rivals_are_ruled_out_by_what_was_measured() -> None:
