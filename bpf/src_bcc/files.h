@@ -139,6 +139,8 @@ HERE void tell_file(void *ctx, struct vfsmount *mnt, struct dentry *dentry)
 	length = record->length;
 	if (length > PATH_BYTES)
 		return;
+	asm volatile("" : "+r"(length));	/* the compiler knows the bound by now, the verifier may not */
+	length &= 2 * PATH_BYTES - 1;
 	if (events.perf_submit(ctx, record, __builtin_offsetof(struct file_record, text) + length)) {
 		count(LOST_RING);
 		files_seen.delete(&key);	/* the next slow call tells it */
