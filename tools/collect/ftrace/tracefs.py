@@ -17,6 +17,7 @@ from whystall.tools.node.vantage import in_sidecar, node_path
 
 USUAL = Path("/sys/kernel/tracing")
 OLDER = Path("/sys/kernel/debug/tracing")
+_CAP_SYS_ADMIN = 21  # include/uapi/linux/capability.h
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # the same on every architecture that Linux 5.2 or later knows
 _FSCONFIG_CMD_CREATE, _CLOEXEC = 6, 1
 _MOUNT = f"run `mount -t tracefs nodev {USUAL}` as root"
@@ -70,9 +71,7 @@ def find() -> Tracefs:
             return Tracefs(root)
     if mounted:
         raise ToolError(ErrorCode.NO_PRIVILEGE, f"no permission to look into {mounted[0]}", "run as root")
-    from whystall.bpf.privileges import held  # only here, as what mounting takes: few come so far
-
-    if "CAP_SYS_ADMIN" not in held():
+    if not _may_mount():
         raise _not_mountable()
     mount = _mount_privately()
     return Tracefs(Path(f"/proc/self/fd/{mount}"), mount)
@@ -101,6 +100,13 @@ def _mounted() -> list[Path]:
         if len(fields) > 2 and fields[2] == "tracefs":
             found.append(Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[1])))
     return sorted(found, key=lambda path: path != USUAL)
+
+
+def _may_mount() -> bool:
+    """Whether this thread has CAP_SYS_ADMIN. Asked of /proc here: ``bpf.privileges`` imports more than a training
+    process, or a user to whom the interpreter's library is closed, should need for an error."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", _read_or_empty(Path("/proc/thread-self/status")), re.MULTILINE)
+    return found is None or bool(int(found[1], 16) >> _CAP_SYS_ADMIN & 1)
 
 
 def _not_mountable() -> ToolError:
