@@ -12,6 +12,7 @@ import pytest
 
 BESIDE = {
     "tracefs": (
+        "test_doctor_agrees",
         "test_doors_ftrace",
         "test_ftrace_bpf",
         "test_ftrace_capture",
@@ -22,11 +23,13 @@ BESIDE = {
         "test_bpf_session",
         "test_convert_disk_full",
         "test_doors_live",
+        "test_least_privilege",
         "test_recording_disk_full",
     ),
 }
 """Modules that two workers may run at the same time, one of each line: they judge by what a program logged of itself
-and by the kernel's own accounts, whatever else the machine does. Those of tracefs look at each other's instances.
+and by the kernel's own accounts, or say which engine answered and what it could not see, whatever else the machine
+does. Those of tracefs look at each other's instances.
 All others go one by one: each would be the other's noise.
 """
 
