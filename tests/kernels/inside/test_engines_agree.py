@@ -147,6 +147,26 @@ def test_both_count_waits_and_interrupts(captures: tuple[dict[str, Capture], dic
     assert counts[1] >= counts[0] - 2  # it began earlier, and was told to end later
 
 
+def test_all_that_the_own_program_serves_loads_at_once_for_the_whole_host(writing: Running, tmp_path: Path) -> None:
+    """This kernel's verifier takes every program of ours, with no process to look for."""
+    program = OwnProgram()
+    try:
+        program.start({name: {} for name in sorted(program.serves)}, Target(everything=True))
+        program.ready(time.monotonic() + READY_S)
+        program.begin()
+        (tmp_path / "touched").write_bytes(bytes(8192))
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            program.poll()
+        program.cease()
+        captures = program.stop()
+    finally:
+        program.close()
+    assert set(captures) == set(program.serves)
+    assert {name: capture.proven for name, capture in captures.items()} == dict.fromkeys(captures, True)
+
+
 def test_without_btf_the_answer_comes_from_bcc(tmp_path: Path, matrix: Matrix) -> None:
     """As a user would see it: type information hidden, nothing said about engines."""
     if shutil.which("unshare") is None:
