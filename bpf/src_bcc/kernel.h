@@ -41,8 +41,9 @@ struct mount {
 #define STATE_AT_SWITCH(ctx, task) TASK_STATE_OF(task)
 #endif
 
-/* The request is the first argument since 5.11, commit a54895fa057c; before, the queue was. */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 11, 0)
+/* The request is the first argument since 5.11, commit a54895fa057c, and 5.10.137 (iovisor/bcc#4772); before, the queue
+ * was. Where 5.10 got it otherwise, the kernel refuses to attach what reads a second argument. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 10, 137)
 #define REQUEST_OF(ctx) ((struct request *)(ctx)->args[0])
 #else
 #define REQUEST_OF(ctx) ((struct request *)(ctx)->args[1])
