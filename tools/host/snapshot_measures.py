@@ -22,6 +22,8 @@ _Row = dict[str, Any]
 _Key = TypeVar("_Key")
 # What runs on a CPU without a tick (nohz_full) is accounted once a second (kernel/sched/core.c, sched_tick_remote).
 _STILL_NS = 1_500_000_000
+# A thread's numbers are read some ms before or after the instant that they are told with.
+_INSTANT_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,8 @@ def _waited(rows: list[_Row]) -> float | None:
         since -= 1
     still: int = last["at_ns"] - rows[since]["at_ns"]
     there: float = (last["at_ns"] - first["at_ns"]) / 1e9 - (_grown(first, last, "run_ns") or 0.0)
-    return min(waited + (still / 1e9 if still >= _STILL_NS else 0.0), max(0.0, there))
+    waited += still / 1e9 if still >= _STILL_NS else 0.0
+    return waited if waited <= there + _INSTANT_S else max(0.0, there)
 
 
 def _stands(row: _Row, later: _Row) -> bool:
