@@ -198,9 +198,11 @@ def test_the_sandbox_breaks_no_tool(tool: str, service: Service, pid: int) -> No
     assert {engine for name, engine in found.items() if name not in ("proc", "residency")} <= {"ebpf"}
     hidden = {spot["code"] for spot in coverage["not_seen"]} & {"kernel_symbols", "not_permitted"}
     assert hidden <= ({"not_permitted"} if tool == "page_cache" else set())  # residency of others' files: CAP_FOWNER
-    if tool == "offcputime":
-        assert str(service.file) in said
+    if tool == "offcputime":  # a wait's file is told only of long ones, and this disk may be fast
+        assert "fsync" in said
         assert "[kernel+" not in said
+    if tool == "page_cache":
+        assert str(service.file) in said
     if tool == "cpu_profile":
         assert "work_in_python" in said
 

@@ -28,8 +28,8 @@ from whystall.tools.recording.target import Target, alive, all_pids, cgroup_pids
 
 Progress = Callable[[float, float, str], None]
 _TICK_S = 0.1
-# A target that was not seen to live so long within the window was not observed: nothing is said of it, least of all
-# what is normal. It may have exited while everything was being attached.
+# A window cut shorter than this by the target's exit says nothing, least of all what is normal; nor does one in which
+# the target was not seen alive: it exited while engines began.
 _LEAST_NS = 100_000_000
 # A busy ring buffer wakes its reader for every record; draining at most this often keeps our own CPU time bounded.
 _DRAIN_S = 0.02
@@ -77,7 +77,7 @@ async def observe(
             ends = [a.engine.cease() for a in started if isinstance(a.engine, Summing)]
             window_ns = max([over_ns, *ends]) - start_ns
             exited = seen_ns is not None
-            if seen_ns is not None and seen_ns - start_ns < _LEAST_NS:
+            if exited and (not seen_ns or over_ns - start_ns < _LEAST_NS):
                 raise ToolError(
                     ErrorCode.NO_SUCH_PROCESS,
                     f"{target.describe()} exited before it could be observed",
