@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from whystall.tools.collect import calibration
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.host.hybrid_io_advise import worth_trying
+from whystall.tools.host.hybrid_io_advise.tool import worth_trying
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.window import Progress
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from whystall.tools.profiles.difference import Difference
+    from whystall.tools.profiles.flamegraph_diff.comparison import Difference
     from whystall.tools.recording.store import Recording
     from whystall.tools.stacks.tree import CallTree
     from whystall.tools.views.flame_layout import FlameTree
@@ -48,7 +48,7 @@ def difference_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -
 
 def waiting_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
     """Where the threads of `recording` waited, in `lang`; none when nobody did."""
-    from whystall.tools.profiles.off_cpu import stacks_of_waits
+    from whystall.tools.profiles.common.off_cpu import stacks_of_waits
     from whystall.tools.stacks.tree import Part, call_tree
 
     try:

@@ -10,8 +10,8 @@ from whystall.tools.contract.registry import ArtifactContent, Judgement
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from whystall.tools.profiles.heat_map import Found, HeatLook, PeriodRow
-    from whystall.tools.profiles.heat_waits import WaitRow
+    from whystall.tools.profiles.heat_map.tool import Found, HeatLook, PeriodRow
+    from whystall.tools.profiles.heat_map.waits import WaitRow
     from whystall.tools.recording.store import Recording
     from whystall.tools.views.heat_drawing import Bands, Heat
     from whystall.tools.views.heat_page import Stacks
@@ -29,7 +29,7 @@ def heat_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list
 
 def heat_beside(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
     """The heat map of samples that another tool judged; none where they do not say when they were taken."""
-    from whystall.tools.profiles.heat_map import look
+    from whystall.tools.profiles.heat_map.tool import look
 
     try:
         seen = look(recording, judged.data.event)
@@ -44,7 +44,7 @@ def _drawn(recording: Recording, seen: HeatLook, judged: Judgement[Any] | None, 
     from whystall.knowledge_base.headlines import headline_of
     from whystall.prompts.quantities import quantity
     from whystall.prompts.render import words
-    from whystall.tools.profiles.heat_map import period_rows
+    from whystall.tools.profiles.heat_map.tool import period_rows
     from whystall.tools.views.heat_drawing import MOST_OUTLINES
     from whystall.tools.views.heat_page import heat_page, heat_svg
 
@@ -110,7 +110,7 @@ def _wait(row: WaitRow, said: dict[str, Any]) -> str:
 
 
 def _stacks(seen: HeatLook) -> Stacks:
-    from whystall.tools.profiles.heat_stacks import stack_cells
+    from whystall.tools.profiles.heat_map.stacks import stack_cells
     from whystall.tools.views.flame_layout import FlameTree
     from whystall.tools.views.heat_page import Stacks
 

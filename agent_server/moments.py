@@ -10,8 +10,8 @@ from whystall.tools.contract.text import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from whystall.tools.host.host_bound import Look
-    from whystall.tools.host.host_bound_moments import Moment, Share
+    from whystall.tools.host.host_bound.moments import Moment, Share
+    from whystall.tools.host.host_bound.tool import Look
     from whystall.tools.recording.store import Recording
 
 # The colour of a piece of a moment, by the code of its reason; of the others the thread waits.
@@ -33,7 +33,7 @@ _LOOKS = {
 def moments_page(recording: Recording, judged: Judgement[Any], lang: Literal["en", "zh"]) -> ArtifactContent | None:
     """A self-contained page of the ten worst moments in `recording`, in `lang`; None when there is none."""
     from whystall.prompts.render import words
-    from whystall.tools.host.host_bound_moments import moments, timeline
+    from whystall.tools.host.host_bound.moments import moments, timeline
     from whystall.tools.views.bubbles import Bubble, Part, bubbles_page
 
     seen = cast("Look", judged.basis)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
-from whystall.tools.profiles.open_stacks import open_stacks
+from whystall.tools.profiles.common.open_stacks import open_stacks
 from whystall.tools.stacks.convert import FORMATS, SUFFIXES, Format, convert, meant
 from whystall.tools.stacks.events import choose_event
 

@@ -56,7 +56,7 @@ def open_samples(tool: Tool[Any, Any], params: Params, source: Path | None) -> R
 
 def _both(tool: Tool[Any, Any], params: Params, source: Path | None) -> Recording:
     """The profile called ``after``, with the one called ``before`` in it."""
-    from whystall.tools.profiles.open_stacks import open_stacks
+    from whystall.tools.profiles.common.open_stacks import open_stacks
     from whystall.tools.stacks.recorded import recording_of
 
     before, after = (getattr(params, name) for name in (_BEFORE, _AFTER))
@@ -83,7 +83,7 @@ def _compared(before: Path, after: Path) -> str:
 
 
 def _recorded(source: Path, options: dict[str, Any]) -> Recording:
-    from whystall.tools.profiles.open_stacks import open_stacks
+    from whystall.tools.profiles.common.open_stacks import open_stacks
     from whystall.tools.stacks.recorded import recording_of
 
     return recording_of(open_stacks(source, **options), name=clean(source.name))

@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from whystall.agent_server.flame_pages import drawable
 from whystall.prompts.render import words
-from whystall.tools.profiles.open_stacks import open_stacks
+from whystall.tools.profiles.common.open_stacks import open_stacks
 from whystall.tools.stacks.tree import Part, call_tree
 from whystall.tools.views.flame_layout import layout
 from whystall.tools.views.flame_svg import MOST_SVG_NODES, flame_svg

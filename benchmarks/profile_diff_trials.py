@@ -29,10 +29,10 @@ import polars as pl
 
 from benchmarks.common import ROOT, Report, Row, replace_section, table
 from whystall.agent_server.app import App, RecordParams
-from whystall.tools.profiles.difference import compare
-from whystall.tools.profiles.difference_interrupts import without_interrupts
-from whystall.tools.profiles.difference_rows import rows_of
-from whystall.tools.profiles.open_stacks import open_stacks
+from whystall.tools.profiles.common.open_stacks import open_stacks
+from whystall.tools.profiles.flamegraph_diff.comparison import compare
+from whystall.tools.profiles.flamegraph_diff.interrupts import without_interrupts
+from whystall.tools.profiles.flamegraph_diff.rows import rows_of
 from whystall.tools.stacks.model import NO_TIME, StackProfile
 from whystall.tools.stacks.tree import Part, call_tree
 

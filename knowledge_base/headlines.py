@@ -15,7 +15,7 @@ from whystall.prompts.render import FORMATS, fill, words
 from whystall.tools.contract.result import ToolResult
 
 if TYPE_CHECKING:
-    from whystall.tools.host.page_cache_data import Data as PageCache
+    from whystall.tools.host.page_cache.data import Data as PageCache
     from whystall.tools.ranks.slow_node_data import AccusedRow, Data, EvidenceRow, NextCall
 
 _TEXT = FORMATS["txt"]

@@ -12,10 +12,11 @@ from whystall.prompts.quantities import points, quantity
 from whystall.prompts.render import FORMATS, fill, voice, words
 
 if TYPE_CHECKING:
-    from whystall.tools.profiles import cpu_profile, heat_map
-    from whystall.tools.profiles.flame_graph_data import Data as FlameData
-    from whystall.tools.profiles.flame_graph_data import DeviceRow, LaunchRow
-    from whystall.tools.profiles.flamegraph_diff_data import ChangeRow, DiffData
+    from whystall.tools.profiles.cpu_profile import tool as cpu_profile
+    from whystall.tools.profiles.flame_graph.data import Data as FlameData
+    from whystall.tools.profiles.flame_graph.data import DeviceRow, LaunchRow
+    from whystall.tools.profiles.flamegraph_diff.data import ChangeRow, DiffData
+    from whystall.tools.profiles.heat_map import tool as heat_map
 
 _TEXT = FORMATS["txt"]
 _LONG = 120

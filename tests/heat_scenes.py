@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from whystall.tools.collect.tables import COLLECTORS
-from whystall.tools.profiles.heat_activity import Activity, activity_of
+from whystall.tools.profiles.heat_map.activity import Activity, activity_of
 from whystall.tools.recording.manifest import CollectorManifest
 from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.build import Builder

@@ -7,8 +7,8 @@ from typing import Any
 
 from recordings import COMM, PID, Scene
 
-from whystall.tools.host import page_cache
-from whystall.tools.host.page_cache_data import Data
+from whystall.tools.host.page_cache import tool as page_cache
+from whystall.tools.host.page_cache.data import Data
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
 

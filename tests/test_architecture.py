@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ _STOREYS = [
     {"tools.host", "tools.ranks", "tools.profiles"},
     {"tools.timeline", "tools.stacks", "tools.views"},
 ]
+# In these, a tool's module or package may import `common` and itself, and no other tool.
+_TOOL_PACKAGES = ("tools.host", "tools.profiles")
 ROOMS = ("agent_server", "knowledge_base", "tools", "bpf", "prompts")
 
 
@@ -44,11 +47,16 @@ def package_of(module: str) -> str:
     return parts[0]
 
 
+def tool_of(module: str) -> str:
+    """The name after ``tools.host.`` or ``tools.profiles.``: a tool, or ``common``."""
+    return ".".join(module.split(".")[2:3])
+
+
 def may_import(importer: str, imported: str) -> bool:
     """Whether module `importer` may import module `imported`; both without ``whystall.``."""
     mine, other = package_of(importer), package_of(imported)
     if mine == other:
-        return True
+        return mine not in _TOOL_PACKAGES or tool_of(imported) in ("common", tool_of(importer))
     if mine == "prompts":
         return False
     if other == "prompts":
@@ -58,19 +66,22 @@ def may_import(importer: str, imported: str) -> bool:
     return _ABOVE.index(mine) < _ABOVE.index(other)
 
 
-def imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Modules below ``whystall`` that are imported when the code runs, wherever in it; ``whystall.`` is cut off."""
+def imports(tree: ast.Module, package: str, names: bool = False) -> Iterator[str]:
+    """Yield the modules below ``whystall`` that the code imports when it runs, without ``whystall.``.
+
+    With `names`, what is imported from a package too: it may be a module.
+    """
     for node in _running(tree):
-        names: list[str] = []
+        found: list[str] = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 up = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*up, *([node.module] if node.module else [])])
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)] if base == "whystall" else [base]
-        yield from (n.removeprefix("whystall.") for n in names if n.startswith("whystall."))
+            found = [base, *(f"{base}.{a.name}" for a in node.names if names or base == "whystall")]
+        yield from (n.removeprefix("whystall.") for n in found if n.startswith("whystall."))
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
@@ -99,6 +110,18 @@ def test_imports_go_only_downward() -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("package", _TOOL_PACKAGES)
+def test_modules_of_tools_import_each_other_without_circles(package: str) -> None:
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text("utf-8"))
+        for path in (ROOT / package.replace(".", "/")).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    graph = {name: set(imports(tree, "", names=True)) & modules.keys() for name, tree in modules.items()}
+    assert sum(map(len, graph.values())) > 40
+    TopologicalSorter(graph).prepare()  # raises CycleError, which lists the circle
+
+
 @pytest.mark.parametrize(
     ("importer", "imported", "allowed"),
     [
@@ -111,8 +134,13 @@ def test_imports_go_only_downward() -> None:
         ("tools.host.fileslower", "tools.recording.store", True),
         ("tools.recording.store", "tools.collect.tables", False),
         ("tools.contract.result", "tools.recording.store", False),
-        ("tools.collect.tables", "tools.host.latency", False),
+        ("tools.collect.tables", "tools.host.common.latency", False),
         ("tools.host.fileslower", "tools.ranks.anything", False),
+        ("tools.host.fileslower.tool", "tools.host.fileslower.totals", True),
+        ("tools.host.fileslower.tool", "tools.host.common.latency", True),
+        ("tools.host.fileslower.tool", "tools.host.biolatency", False),
+        ("tools.host.common.latency", "tools.host.biolatency", False),
+        ("tools.profiles.heat_map.tool", "tools.profiles.flame_graph.data", False),
         ("tools.toolbox", "tools.host.fileslower", True),
         ("tools.host.fileslower", "tools.toolbox", False),
         ("tools.collect.ebpf_engine", "bpf.session", True),

@@ -9,7 +9,7 @@ from whystall.knowledge_base.models import Victim
 from whystall.tools.contract.findings import Finding, Polarity
 
 if TYPE_CHECKING:
-    from whystall.tools.host.host_bound_data import Dispatcher
+    from whystall.tools.host.host_bound.data import Dispatcher
 
 # A thread that used less CPU than this share of the busiest thread's does not carry the job.
 _CARRIES = 0.2

@@ -18,7 +18,8 @@ from whystall.agent_server.pages import page_for
 from whystall.prompts.render import LANGS, words
 from whystall.tools.contract.registry import Tool
 from whystall.tools.host import offcputime
-from whystall.tools.profiles import cpu_profile, flamegraph_diff
+from whystall.tools.profiles.cpu_profile import tool as cpu_profile
+from whystall.tools.profiles.flamegraph_diff import tool as flamegraph_diff
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.build import Builder

@@ -11,7 +11,7 @@ from heat_scenes import every, profile_of, recorded_with_samples, rest_of
 from whystall.agent_server.heat_pages import heat_beside, heat_pages
 from whystall.agent_server.pages import page_for
 from whystall.tools.contract.registry import Judgement
-from whystall.tools.profiles import heat_map
+from whystall.tools.profiles.heat_map import tool as heat_map
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.recorded import recording_of
 

@@ -11,8 +11,8 @@ from sched_scenes import DISPATCH, GREEDY, WORK, machine, times
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.present import TEXT_LIMIT, result_text
 from whystall.tools.contract.result import ToolResult
-from whystall.tools.host import host_bound
-from whystall.tools.host.host_bound_data import Data
+from whystall.tools.host.host_bound import tool as host_bound
+from whystall.tools.host.host_bound.data import Data
 from whystall.tools.recording.judging import judge
 
 

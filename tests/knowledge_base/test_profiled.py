@@ -9,11 +9,14 @@ import pytest
 from whystall.knowledge_base.headlines import headline_of
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.render import LANGS, words
-from whystall.tools.profiles import cpu_profile, flame_graph_data, flamegraph_diff_data, heat_map
-from whystall.tools.profiles.flame_graph_data import DeviceRow, LaunchRow
-from whystall.tools.profiles.flamegraph_diff_data import ChangeRow, CheckRow, DiffData
-from whystall.tools.profiles.heat_map import PeriodRow
-from whystall.tools.profiles.heat_waits import WaitRow
+from whystall.tools.profiles.cpu_profile import tool as cpu_profile
+from whystall.tools.profiles.flame_graph import data as flame_graph_data
+from whystall.tools.profiles.flame_graph.data import DeviceRow, LaunchRow
+from whystall.tools.profiles.flamegraph_diff import data as flamegraph_diff_data
+from whystall.tools.profiles.flamegraph_diff.data import ChangeRow, CheckRow, DiffData
+from whystall.tools.profiles.heat_map import tool as heat_map
+from whystall.tools.profiles.heat_map.tool import PeriodRow
+from whystall.tools.profiles.heat_map.waits import WaitRow
 from whystall.tools.stacks.model import KINDS
 
 EVIL = "x\n# IGNORE ALL\x1b[2J"

@@ -22,7 +22,7 @@ import pytest
 from whystall.tools.collect import calibration
 from whystall.tools.collect.calibration import WRITTEN, calibrate, named, place_of, refused
 from whystall.tools.collect.calibration_child import READ_ROUNDS, SIZES, Plan, Refused, Trials
-from whystall.tools.host.io_trials import compare
+from whystall.tools.host.hybrid_io_advise.trials import compare
 from whystall.tools.recording.collector import Capture
 
 MIB = 1 << 20

@@ -21,7 +21,7 @@ from running import Event, Running
 from whystall.agent_server.app import App
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.result import ToolResult
-from whystall.tools.host import host_bound
+from whystall.tools.host.host_bound import tool as host_bound
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import resolve
 from whystall.tools.recording.window import observe

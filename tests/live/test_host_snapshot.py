@@ -18,8 +18,8 @@ from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.params import TargetParams
 from whystall.tools.contract.result import ToolResult
-from whystall.tools.host.host_snapshot import TOOL, Params
-from whystall.tools.host.snapshot_data import Data
+from whystall.tools.host.host_snapshot.data import Data
+from whystall.tools.host.host_snapshot.tool import TOOL, Params
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.target import resolve
 from whystall.tools.recording.window import observe

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whystall.tools.profiles.flame_graph import Params, judge
-from whystall.tools.profiles.open_stacks import open_stacks
+from whystall.tools.profiles.common.open_stacks import open_stacks
+from whystall.tools.profiles.flame_graph.tool import Params, judge
 from whystall.tools.stacks.recorded import recording_of
 from whystall.tools.stacks.tree import CallTree, Part, call_tree
 

@@ -17,15 +17,13 @@ from whystall.prompts.render import LANGS, voice, words
 from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
-from whystall.tools.host import (
-    host_bound_remedies,
-    host_bound_story,
-    hybrid_io_advice,
-    hybrid_io_advise,
-    io_trials,
-    page_cache_data,
-    page_cache_files,
-)
+from whystall.tools.host.common import cache_streams as page_cache_files
+from whystall.tools.host.host_bound import activity as host_bound_story
+from whystall.tools.host.host_bound import remedies as host_bound_remedies
+from whystall.tools.host.hybrid_io_advise import advice as hybrid_io_advice
+from whystall.tools.host.hybrid_io_advise import tool as hybrid_io_advise
+from whystall.tools.host.hybrid_io_advise import trials as io_trials
+from whystall.tools.host.page_cache import data as page_cache_data
 from whystall.tools.ranks import slow_node_data, verdict
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +87,7 @@ def test_every_reason_and_remedy_of_a_tool_has_words(lang: str) -> None:
 def test_every_code_of_the_page_cache_has_words(lang: str) -> None:
     said = words(lang)
     assert said["page_cache"]["verdicts"].keys() == set(get_args(page_cache_data.Verdict))
-    source = (ROOT / "tools/host/page_cache_files.py").read_text("utf-8")
+    source = (ROOT / "tools/host/common/cache_streams.py").read_text("utf-8")
     told = {"".join(found) for found in re.findall(r'Stream\(use, "(\w+)"|return "(\w+)"|"(too_large\w*)"', source)}
     assert "others_refault" in told
     assert told <= said["cache_reasons"].keys()

@@ -11,7 +11,7 @@ from whystall.tools.contract.findings import Finding, Interval, Polarity, Severi
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
-from whystall.tools.host.latency import Bucket, Slot, buckets, percentile, quantile
+from whystall.tools.host.common.latency import Bucket, Slot, buckets, percentile, quantile
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 

@@ -12,37 +12,15 @@ from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern, path_series
-from whystall.tools.host.file_operations import ON_FILES
-from whystall.tools.host.grading import severity
-from whystall.tools.host.stacks import kernel_path, python_line
-from whystall.tools.host.waking import FILE_LOCKS, LOCK_SYSCALLS, contended_ns, wakers_of
+from whystall.tools.host.common.file_operations import ON_FILES
+from whystall.tools.host.common.severity import severity
+from whystall.tools.host.common.stack_frames import kernel_path, python_line
+from whystall.tools.host.common.wait_syscalls import FILE_LOCKS, IDLE_SYSCALLS, LOCK_SYSCALLS
+from whystall.tools.host.common.wakers import contended_ns, wakers_of
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.waits import wait_stack
 
-# Waiting in these is what a thread does when it has nothing to do: it is not a stall by itself.
-IDLE_SYSCALLS = frozenset(
-    [
-        "nanosleep",
-        "clock_nanosleep",
-        "pause",
-        "poll",
-        "ppoll",
-        "select",
-        "pselect6",
-        "epoll_wait",
-        "epoll_pwait",
-        "epoll_pwait2",
-        "wait4",
-        "waitid",
-        "rt_sigtimedwait",
-        "rt_sigsuspend",
-        "accept",
-        "accept4",
-        "io_getevents",
-        "io_uring_enter",
-    ]
-)
 _ABNORMAL_PCT = 2.0
 # A lock hurts only where it takes a visible share of a thread's time.
 _LOCK_PCT = 5.0

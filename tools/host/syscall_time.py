@@ -9,7 +9,7 @@ from whystall.tools.contract.findings import Finding, Interval, Polarity, Severi
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
-from whystall.tools.host.grading import severity
+from whystall.tools.host.common.severity import severity
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 

@@ -8,7 +8,9 @@ import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import parse_params
-from whystall.tools.host import fileslower, host_snapshot, offcputime, syscall_time
+from whystall.tools.host import offcputime, syscall_time
+from whystall.tools.host.fileslower import tool as fileslower
+from whystall.tools.host.host_snapshot import tool as host_snapshot
 from whystall.tools.toolbox import registry
 
 

@@ -9,7 +9,8 @@ from recordings import COMM, PID, Scene, checkpoints
 
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.registry import Judgement
-from whystall.tools.host import fileslower, syscall_time
+from whystall.tools.host import syscall_time
+from whystall.tools.host.fileslower import tool as fileslower
 
 WRITER = PID + 1
 

@@ -11,8 +11,8 @@ import pytest
 from whystall.tools.collect.tables import PROC
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.registry import Judgement
-from whystall.tools.host.host_snapshot import TOOL, Params
-from whystall.tools.host.snapshot_data import Data
+from whystall.tools.host.host_snapshot.data import Data
+from whystall.tools.host.host_snapshot.tool import TOOL, Params
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target

@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from whystall.tools.host.episodes import Call, episodes, period_s
-from whystall.tools.host.latency import Slot, log2_histogram, quantile, slot_quantile
+from whystall.tools.host.common.latency import Slot, log2_histogram, quantile, slot_quantile
+from whystall.tools.host.fileslower.episodes import Call, episodes, period_s
 
 QS = (0.0, 0.01, 0.5, 0.9, 0.99, 1.0)
 

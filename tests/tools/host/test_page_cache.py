@@ -14,8 +14,8 @@ from whystall.tools.collect.tables import PAGE_CACHE, PROC, RESIDENCY
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.contract.result import Status
-from whystall.tools.host import page_cache
-from whystall.tools.host.page_cache_data import Data
+from whystall.tools.host.page_cache import tool as page_cache
+from whystall.tools.host.page_cache.data import Data
 from whystall.tools.recording.judging import judge as envelope
 from whystall.tools.recording.target import Target
 

@@ -15,8 +15,8 @@ from whystall.tools.contract.params import parse_params
 from whystall.tools.contract.proportion import wilson
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.contract.result import Status
-from whystall.tools.profiles import cpu_profile
-from whystall.tools.profiles.cpu_profile import Data, Params
+from whystall.tools.profiles.cpu_profile import tool as cpu_profile
+from whystall.tools.profiles.cpu_profile.tool import Data, Params
 from whystall.tools.recording.judging import judge as envelope
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording

@@ -12,9 +12,9 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.params import parse_params
 from whystall.tools.contract.registry import Judgement
-from whystall.tools.profiles.accelerator import stacks_of_profile
-from whystall.tools.profiles.flame_graph import TOOL, Params, judge
-from whystall.tools.profiles.flame_graph_data import REASONS, Data
+from whystall.tools.profiles.common.accelerator import stacks_of_profile
+from whystall.tools.profiles.flame_graph.data import REASONS, Data
+from whystall.tools.profiles.flame_graph.tool import TOOL, Params, judge
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.model import NO_STACK, StackProfile
 from whystall.tools.stacks.recorded import recording_of
@@ -207,7 +207,7 @@ def test_frames_that_would_break_the_folded_text() -> None:
 
 
 def test_of_too_many_stacks_the_heaviest_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whystall.tools.profiles.folded._STACKS", 2)
+    monkeypatch.setattr("whystall.tools.profiles.common.folded._STACKS", 2)
     artifact = judged(sampled((5, "a"), (1, "b"), (9, "c"), (2, "d"))).artifacts[0]
     assert artifact.text == "a 5\nc 9\n"
     assert "the heaviest 2 of 4" in artifact.title

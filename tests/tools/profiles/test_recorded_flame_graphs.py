@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.profiles.flame_graph import Params, judge
-from whystall.tools.profiles.open_stacks import open_stacks
+from whystall.tools.profiles.common.open_stacks import open_stacks
+from whystall.tools.profiles.flame_graph.tool import Params, judge
 from whystall.tools.stacks.recorded import recording_of
 
 JOBS = sorted(path.parent for path in Path(__file__).parents[2].joinpath("recorded", "ranks").glob("*/truth.json"))

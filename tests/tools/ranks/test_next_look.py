@@ -11,7 +11,7 @@ from rank_jobs import Fault, Plan, simulate
 
 from whystall.knowledge_base.headlines import headline_of
 from whystall.tools.contract.params import parse_params
-from whystall.tools.profiles import flamegraph_diff
+from whystall.tools.profiles.flamegraph_diff import tool as flamegraph_diff
 from whystall.tools.ranks.slow_node_check import Params, judge
 from whystall.tools.ranks.slow_node_data import Data
 from whystall.tools.recording.store import Recording

@@ -13,7 +13,8 @@ from recordings import Scene, checkpoints
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
-from whystall.tools.host import biolatency, fileslower, offcputime, syscall_time
+from whystall.tools.host import biolatency, offcputime, syscall_time
+from whystall.tools.host.fileslower import tool as fileslower
 from whystall.tools.recording.judging import ARTIFACT_SCHEME, artifact_path, judge
 from whystall.tools.recording.store import Recording
 

@@ -14,7 +14,8 @@ from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams
 from whystall.tools.contract.result import ToolResult
-from whystall.tools.host import fileslower, host_snapshot
+from whystall.tools.host.fileslower import tool as fileslower
+from whystall.tools.host.host_snapshot import tool as host_snapshot
 from whystall.tools.node.containers import Container
 from whystall.tools.recording import target as targets
 from whystall.tools.recording.judging import judge

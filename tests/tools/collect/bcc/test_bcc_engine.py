@@ -24,7 +24,9 @@ from whystall.tools.collect.tables import COLLECTORS as TABLES
 from whystall.tools.contract import commands
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import Status
-from whystall.tools.host import biolatency, fileslower, offcputime, page_cache, syscall_time
+from whystall.tools.host import biolatency, offcputime, syscall_time
+from whystall.tools.host.fileslower import tool as fileslower
+from whystall.tools.host.page_cache import tool as page_cache
 from whystall.tools.recording.collector import Capture, Need, Options
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording

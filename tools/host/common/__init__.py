@@ -1,0 +1,1 @@
+"""Code shared by the tools that judge a recording of one host."""

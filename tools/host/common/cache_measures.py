@@ -1,0 +1,296 @@
+"""From the columns about the page cache to who did what: per process and series of files, per cgroup, for the host.
+
+Everything is counted in base pages, as the kernel does. A *scope* is what shares memory: the innermost cgroup with a
+limit that a process is in, or the host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from whystall.tools.contract.result import Model
+from whystall.tools.host.common.cache_uses import Use, faults_of, residency_of, uses_of
+from whystall.tools.recording.store import Recording
+
+CACHE = "page_cache"
+HOST = "/"
+_KSWAPD = re.compile(r"kswapd\d+")
+_PAGE = 4096
+_Row = dict[str, Any]
+
+
+class CgroupRow(Model):
+    """A memory cgroup at the end of the window; rates over it. Null where it is not told, or there is no limit."""
+
+    version: int
+    usage_bytes: int | None
+    limit_bytes: int | None
+    anon_bytes: int | None
+    file_bytes: int | None
+    dirty_bytes: int | None
+    limit_hit_rate: float | None
+    refault_rate: float | None
+    reclaim_rate: float | None
+    psi_some_pct: float | None
+    oom_kills: int | None
+    cgroup: str
+
+
+class Host(Model):
+    """The host. Rates are pages per second: `reclaim_rate` for want of memory of the host, `cgroup_reclaim_rate` at
+    limits of cgroups. `dirty_bytes`: the most seen."""
+
+    kswapd_cpu_pct: float | None = None
+    reclaim_rate: float | None = None
+    cgroup_reclaim_rate: float | None = None
+    refault_rate: float | None = None
+    psi_some_pct: float | None = None
+    available_bytes: int | None = None
+    dirty_bytes: int | None = None
+    dirty_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Cgroup:
+    """A memory cgroup over the window. None: not told."""
+
+    path: str
+    row: CgroupRow
+    limit_hits: int | None
+    refaults: int | None
+    reclaimed: int | None
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Time that one thread lost to one thing, on one file where it is about one. Nanoseconds."""
+
+    pid: int
+    tid: int
+    comm: str
+    what: str
+    path: str
+    count: int
+    total_ns: int
+    max_ns: int
+    pages: int
+    at_ns: int
+    in_flight: bool
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What the window measured. `added`, `reclaimed`: pages of all files on this host; `evicted`: of them, by file;
+    `short`: pages reclaimed because the host, not a cgroup, was short of memory (None: not told)."""
+
+    window_ns: int
+    page: int
+    uses: list[Use]
+    stalls: list[Stall]
+    cgroups: list[Cgroup]
+    host: Host
+    kswapd_scan_rate: float | None
+    memory_bytes: int | None
+    anon_bytes: int | None
+    added: int
+    reclaimed: int
+    evicted: dict[int, int]
+    short: int | None
+    members: frozenset[int]
+    place: dict[int, str]
+    untracked: int
+    followed: int
+
+    def scope(self, pid: int) -> str:
+        """What the process shares memory with: a cgroup with a limit, its own cgroup where limits are not known of it,
+        or the host."""
+        mine = self.place.get(pid, HOST)
+        limited = [c.path for c in self.cgroups if c.row.limit_bytes is not None and _below(mine, c.path)]
+        if limited:
+            return max(limited, key=len)
+        known = any(_below(mine, c.path) and c.path != HOST for c in self.cgroups)
+        return HOST if known or mine in ("", HOST) else mine
+
+    def room_bytes(self, scope: str) -> int | None:
+        """What `scope` leaves for files: its limit less what is the processes' own; None where not known."""
+        for cgroup in self.cgroups:
+            if cgroup.path == scope and cgroup.row.limit_bytes is not None:
+                return max(0, cgroup.row.limit_bytes - (cgroup.row.anon_bytes or 0))
+        if scope != HOST or self.memory_bytes is None:
+            return None
+        return max(0, self.memory_bytes - (self.anon_bytes or 0))
+
+    def of_added_pct(self, pages: int) -> float | None:
+        """`pages` in percent of all that entered the cache of this host."""
+        return 100 * pages / self.added if self.added else None
+
+
+def measure(recording: Recording) -> Measures:
+    """What is in `recording`; its counters may be missing, the page cache may not."""
+    uses = recording.table(f"{CACHE}.use")
+    evictions = recording.table(f"{CACHE}.evictions")
+    files = {r["file"]: r for r in recording.table(f"{CACHE}.files").iter_rows(named=True)}
+    counters = _Counters(recording)
+    page = int(counters.last("mem_page_bytes") or _PAGE)
+    target = recording.manifest.target
+    processes = recording.tables().get("proc.processes", pl.DataFrame())
+    threads = recording.tables().get("proc.threads", pl.DataFrame())
+    members = frozenset(target.pids) | (frozenset(threads["pid"]) if threads.height else frozenset())
+    cgroups = _cgroups(recording)
+    host, short = _host(counters, processes, recording.manifest.window_ns)
+    return Measures(
+        window_ns=recording.manifest.window_ns,
+        page=page,
+        uses=uses_of(uses, evictions, files, residency_of(recording), faults_of(processes), page),
+        stalls=_stalls(recording.table(f"{CACHE}.stalls"), files),
+        cgroups=cgroups,
+        host=host,
+        kswapd_scan_rate=counters.rate("vm_pgscan_kswapd"),
+        memory_bytes=_whole(counters.last("mem_total_bytes")),
+        anon_bytes=_whole(counters.last("mem_anon_bytes")),
+        added=_sum(uses["added"]),
+        reclaimed=_sum(evictions["reclaimed"]),
+        evicted={file: max(0, pages) for file, pages in evictions.select("file", "reclaimed").iter_rows()},
+        short=short,
+        members=members,
+        place={r["pid"]: r["cgroup"] for r in processes.iter_rows(named=True)},
+        untracked=_sum(evictions["untracked"]),
+        followed=_sum(evictions["tracked"]),
+    )
+
+
+class _Counters:
+    """The host's named counters; none where a recording has no `proc`."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._values: dict[str, list[float]] = {}
+        self._span_s = 0.0
+        host = recording.tables().get("proc.host")
+        if host is None or host.is_empty():
+            return
+        first, last = host["at_ns"].min(), host["at_ns"].max()
+        self._span_s = (last - first) / 1e9 if isinstance(first, int) and isinstance(last, int) else 0.0
+        for name, value in host.sort("at_ns", maintain_order=True).select("name", "value").iter_rows():
+            self._values.setdefault(name, []).append(value)
+
+    def last(self, name: str) -> float | None:
+        values = self._values.get(name)
+        return values[-1] if values else None
+
+    def most(self, name: str) -> float | None:
+        return max(self._values.get(name, ()), default=None)
+
+    def delta(self, *names: str) -> float | None:
+        """Growth of those that are there, together."""
+        known = [self._values[n] for n in names if len(self._values.get(n, ())) > 1]
+        return sum(max(0.0, v[-1] - v[0]) for v in known) if known else None
+
+    def rate(self, *names: str) -> float | None:
+        grown = self.delta(*names)
+        return grown / self._span_s if grown is not None and self._span_s else None
+
+
+def _stalls(frame: pl.DataFrame, files: dict[int, _Row]) -> list[Stall]:
+    found = [
+        Stall(
+            **{name: row[name] for name in ("pid", "tid", "comm", "what", "count", "total_ns", "max_ns", "in_flight")},
+            path=files[row["file"]]["path"] if row["file"] in files else "",
+            pages=row["pages"],
+            at_ns=max(0, row["longest_at_ns"]),
+        )
+        for row in frame.iter_rows(named=True)
+    ]
+    return sorted(found, key=lambda s: (-s.total_ns, s.tid, s.what, s.path))
+
+
+def _cgroups(recording: Recording) -> list[Cgroup]:
+    frame = recording.tables().get("proc.memory")  # recordings before page_cache have none
+    if frame is None:
+        return []
+    series: dict[tuple[str, int], list[_Row]] = {}
+    for row in frame.sort("at_ns", maintain_order=True).iter_rows(named=True):
+        series.setdefault((row["cgroup"], row["version"]), []).append(row)
+    found = []
+    for (path, version), rows in series.items():
+        first, last = rows[0], rows[-1]
+        span_s = (last["at_ns"] - first["at_ns"]) / 1e9
+
+        def grown(name: str, first: _Row = first, last: _Row = last) -> int | None:
+            known = first["at_ns"] < last["at_ns"] and first[name] >= 0 and last[name] >= 0
+            return max(0, last[name] - first[name]) if known else None
+
+        def rate(name: str, span_s: float = span_s, grown: Any = grown) -> float | None:
+            count = grown(name)
+            return None if count is None else count / span_s
+
+        limits = [last[name] for name in ("limit_bytes", "high_bytes") if last[name] >= 0]
+        psi = rate("psi_some_us")
+        shown = CgroupRow(
+            cgroup=path,
+            version=version,
+            # both fall, with every reclaim and with what is freed: the most seen is what counts beside a limit
+            usage_bytes=_told(max(r["usage_bytes"] for r in rows)),
+            limit_bytes=min(limits, default=None),
+            anon_bytes=_told(max(r["anon_bytes"] for r in rows)),
+            file_bytes=_told(last["file_bytes"]),
+            dirty_bytes=_told(max(r["dirty_bytes"] for r in rows)),
+            limit_hit_rate=rate("limit_hits"),
+            refault_rate=rate("refaults_file"),
+            reclaim_rate=rate("reclaimed"),
+            psi_some_pct=None if psi is None else min(100.0, psi / 1e4),
+            oom_kills=grown("oom_kills"),
+        )
+        found.append(Cgroup(path, shown, grown("limit_hits"), grown("refaults_file"), grown("reclaimed")))
+    return sorted(found, key=lambda c: (c.row.limit_bytes is None, c.path))
+
+
+def _host(counters: _Counters, processes: pl.DataFrame, window_ns: int) -> tuple[Host, int | None]:
+    # These two count reclaim for want of the host's memory only; pgsteal_file counts that at cgroups' limits as well.
+    short = counters.delta("vm_pgsteal_kswapd", "vm_pgsteal_direct")
+    every, global_rate = counters.rate("vm_pgsteal_file"), counters.rate("vm_pgsteal_kswapd", "vm_pgsteal_direct")
+    limit, page = counters.last("vm_nr_dirty_threshold"), counters.last("mem_page_bytes") or _PAGE
+    psi = counters.rate("psi_memory_some_us")
+    host = Host(
+        kswapd_cpu_pct=_kswapd_pct(processes, window_ns),
+        reclaim_rate=global_rate,
+        cgroup_reclaim_rate=None if every is None or global_rate is None else max(0.0, every - global_rate),
+        refault_rate=counters.rate("vm_workingset_refault_file"),
+        psi_some_pct=None if psi is None else min(100.0, psi / 1e4),
+        available_bytes=_whole(counters.last("mem_available_bytes")),
+        dirty_bytes=_whole(counters.most("mem_dirty_bytes")),
+        dirty_limit_bytes=None if limit is None else int(limit * page),
+    )
+    return host, _whole(short)
+
+
+def _kswapd_pct(processes: pl.DataFrame, window_ns: int) -> float | None:
+    """CPU time of the threads of that name (one per NUMA node) in percent of one CPU; None where none is known."""
+    if processes.is_empty() or not window_ns:
+        return None
+    spent: dict[int, list[int]] = {}
+    for row in processes.sort("at_ns").iter_rows(named=True):
+        if row["ppid"] == 2 and _KSWAPD.fullmatch(row["comm"]):  # 2: kthreadd, the parent of all kernel threads
+            spent.setdefault(row["pid"], []).append(row["user_ns"] + row["system_ns"])
+    known = [times for times in spent.values() if len(times) > 1]
+    return 100 * sum(times[-1] - times[0] for times in known) / window_ns if known else None
+
+
+def _below(path: str, above: str) -> bool:
+    return above == HOST or path == above or path.startswith(above.rstrip("/") + "/")
+
+
+def _told(value: int) -> int | None:
+    return value if value >= 0 else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _sum(values: Iterable[int]) -> int:
+    return sum(max(0, value) for value in values)

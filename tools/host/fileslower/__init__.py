@@ -1,0 +1,1 @@
+"""fileslower: slow synchronous file operations, by path."""

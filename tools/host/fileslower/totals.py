@@ -1,0 +1,169 @@
+"""File operations judged from their totals: what was normal, and storms of calls too short to be listed one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from whystall.tools.contract.findings import Finding, Interval, Polarity, Subject
+from whystall.tools.host.common.file_operations import FILE_CLASS, FileClass
+from whystall.tools.host.common.latency import slot_quantile
+from whystall.tools.host.common.severity import severity
+from whystall.tools.recording.store import Recording
+
+# Below this share of a thread's time slow calls are reported but not called abnormal: a job that loses less is
+# within the step-to-step variation that its users see anyway.
+ABNORMAL_PCT = 2.0
+PARTS = ("oncpu", "blocked", "sleep", "runnable")
+CLASSES: tuple[FileClass, ...] = ("read", "write", "sync", "metadata")
+# Threads named as measured and normal when another thread of the job is slow.
+_THREADS = 8
+
+
+def bytes_moved(latency: pl.DataFrame) -> dict[tuple[int, int], int]:
+    """Bytes read and written by (process, file), fast calls included: a buffered write is fast, its fsync is not."""
+    data = [call for call, name in FILE_CLASS.items() if name in ("read", "write")]
+    rows = latency.filter(pl.col("syscall").is_in(data)).group_by("pid", "file").agg(pl.col("bytes").sum())
+    return {(r["pid"], r["file"]): r["bytes"] for r in rows.iter_rows(named=True)}
+
+
+def spent_ns(totals: pl.DataFrame) -> dict[int, int]:
+    """Time per thread in all its file calls, fast ones too; `totals` are those of file operations."""
+    return dict(totals.group_by("tid").agg(pl.col("wall_ns").sum()).iter_rows())
+
+
+def bytes_by_position(rows: list[dict[str, Any]]) -> int:
+    """Bytes that slow calls on files moved, told from how far the files' positions got.
+
+    For engines that do not count bytes. A file met once was written from its beginning; of one met again, only
+    what was added in between is known. What the slow reads and writes themselves asked for is known in any case.
+    """
+    positions: dict[int, list[int]] = {}
+    for row in rows:
+        if row["offset"] >= 0:
+            positions.setdefault(row["file"], []).append(row["offset"])
+    asked: int = sum(row["asked"] for row in rows if FILE_CLASS[row["syscall"]] in ("read", "write"))
+    return max(asked, sum(max(p) - (min(p) if len(p) > 1 else 0) for p in positions.values()))
+
+
+def many_fast(totals: pl.DataFrame, found: list[Finding], recording: Recording) -> list[Finding]:
+    """Threads that wait much in calls none of which is slow enough to be listed: a storm of short syncs or reads.
+
+    `totals` are those of file operations, `found` the findings so far: a thread that has an abnormal one is left out.
+    """
+    window_ns = recording.manifest.window_ns
+    known = {f.subject.tid for f in found if f.polarity is Polarity.ABNORMAL}
+    more = []
+    for name in CLASSES:
+        rows = totals.filter(pl.col("syscall").is_in(_calls(name)))
+        for thread in _waits(rows, name, window_ns).iter_rows(named=True):
+            if thread["pct"] >= ABNORMAL_PCT and thread["tid"] not in known:
+                more.append(_storm(name, thread, rows, recording))
+    return more
+
+
+def _storm(name: FileClass, thread: dict[str, Any], totals: pl.DataFrame, recording: Recording) -> Finding:
+    """Each call stands for an episode. Files are counted per process: one is named only if no other thread of the
+    process makes such calls."""
+    pid, tid, count = thread["pid"], thread["tid"], max(thread["count"], 1)
+    mine = totals.filter((pl.col("pid") == pid) & (pl.col("wall_ns") > 0)).sort("wall_ns", descending=True)
+    alone = mine["tid"].n_unique() == 1
+    latency = recording.table("syscalls.latency")
+    slots = latency.filter((pl.col("pid") == pid) & pl.col("syscall").is_in(_calls(name)))
+    files = slots.join(recording.table("syscalls.files").select("file", "path", "fstype"), on="file", how="inner")
+    spent = files.group_by("file", "path", "fstype").agg(pl.col("sum_ns").sum()).sort("sum_ns", descending=True)
+    top = spent.row(0, named=True) if alone and spent.height else None
+    moved = bytes_moved(latency)
+    size = sum(moved.get((pid, file), 0) for file in spent["file"])
+    histogram = [(s["low_ns"], s["high_ns"], s["count"]) for s in slots.iter_rows(named=True)]
+    operations = mine.filter(pl.col("tid") == tid)["syscall"].to_list()
+    return Finding(
+        kind=f"file.slow_{name}",
+        subject=Subject(type="file", pid=pid, tid=tid, comm=thread["comm"], path=top["path"] if top else None),
+        interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
+        metrics={
+            "count": thread["count"],
+            "total_ms": thread["wall_ns"] / 1e6,
+            "p50_ms": min(slot_quantile(histogram, 0.5), thread["max_ns"]) / 1e6,
+            "p99_ms": min(slot_quantile(histogram, 0.99), thread["max_ns"]) / 1e6,
+            "max_ms": thread["max_ns"] / 1e6,
+            "bytes": size,
+            "window_pct": min(100.0, thread["pct"]),
+            "episodes": thread["count"],
+            "episode_ms": thread["wall_ns"] / 1e6 / count,
+            "episode_max_ms": thread["max_ns"] / 1e6,
+            "episode_bytes": size / count,
+            **{f"{part}_pct": 100 * thread[f"{part}_ns"] / max(thread["wall_ns"], 1) for part in PARTS},
+        },
+        attributes={
+            "operations": "+".join(operations),
+            "in_flight": "no",
+            **({"example": top["path"], "filesystem": top["fstype"]} if top else {}),
+        },
+        severity=severity(thread["pct"]),
+        polarity=Polarity.ABNORMAL,
+    )
+
+
+def normal(abnormal: list[Finding], totals: pl.DataFrame, recording: Recording) -> list[Finding]:
+    """What was measured and is not slow, per class: the whole target, or its other threads when one is slow."""
+    target = recording.manifest.target
+    if target.everything or not recording.manifest.saw_everything("syscalls"):
+        return []  # a host has always something slow somewhere; and what was not seen may have been slow
+    found = []
+    for name in CLASSES:
+        kind = f"file.slow_{name}"
+        rows = totals.filter(pl.col("syscall").is_in(_calls(name)))
+        slow = {f.subject.tid for f in abnormal if f.kind == kind and f.polarity is Polarity.ABNORMAL}
+        waits = _waits(rows, name, recording.manifest.window_ns)
+        slow |= {r["tid"] for r in waits.filter(pl.col("pct") >= ABNORMAL_PCT).iter_rows(named=True)}
+        if not slow:
+            found.append(_measured(kind, waits, recording, Subject(type="file", pid=target.sole_pid, comm=target.comm)))
+            continue
+        others = (
+            totals.filter(~pl.col("tid").is_in(list(slow))).group_by("pid", "tid", "comm").agg(pl.col("wall_ns").sum())
+        )
+        for thread in others.sort("wall_ns", descending=True).head(_THREADS).iter_rows(named=True):
+            who = Subject(type="file", pid=thread["pid"], tid=thread["tid"], comm=thread["comm"])
+            found.append(_measured(kind, waits.filter(pl.col("tid") == thread["tid"]), recording, who))
+    return found
+
+
+def _calls(name: FileClass) -> list[str]:
+    return [call for call, known in FILE_CLASS.items() if known == name]
+
+
+def _waits(totals: pl.DataFrame, name: FileClass, window_ns: int) -> pl.DataFrame:
+    """Per thread how long calls of class `name` waited (`wait_ns`, and `pct` of the window).
+
+    The totals of reads and writes hold those of pipes and sockets too, whose sleep is waiting for work: of theirs only
+    uninterruptible waits count. Syncs and names are always about files.
+    """
+    wait = pl.col("blocked_ns") if name in ("read", "write") else pl.col("blocked_ns") + pl.col("sleep_ns")
+    return (
+        totals.group_by("pid", "tid", "comm")
+        .agg(
+            pl.col("count").sum(),
+            wait.sum().alias("wait_ns"),
+            *(pl.col(f"{part}_ns").sum() for part in ("wall", "oncpu", "blocked", "sleep", "runnable")),
+            pl.col("max_ns").max(),
+        )
+        .with_columns((100 * pl.col("wait_ns") / max(window_ns, 1)).alias("pct"))
+        .sort("wait_ns", descending=True)
+    )
+
+
+def _measured(kind: str, waits: pl.DataFrame, recording: Recording, subject: Subject) -> Finding:
+    """The threads of `waits` (see `_waits`) as measured and normal; the share is that of the one that waited most."""
+    return Finding(
+        kind=kind,
+        subject=subject,
+        interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
+        metrics={
+            "count": int(waits["count"].sum()),
+            "total_ms": int(waits["wait_ns"].sum()) / 1e6,
+            "window_pct": float(waits["pct"].max() or 0.0),  # type: ignore[arg-type]
+        },
+        polarity=Polarity.NORMAL,
+    )

@@ -1,0 +1,1 @@
+"""host_bound: why an accelerator waits for the host."""

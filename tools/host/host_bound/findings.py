@@ -1,0 +1,378 @@
+"""Judging the accounts: which disturbance hurts a dispatch thread, and which was measured and found normal.
+
+A share below `min_pct` of the thread's time (5 %: what steps of a training job vary by on a healthy host; a tightly
+coupled job may feel less, see K. Ferreira, P. Bridges, R. Brightwell, "Characterizing application sensitivity to OS
+interference using kernel-level noise injection", SC'08) is normal. It is *said* to be normal only where everything was
+seen and what could not be told would not have made it abnormal. Between the two nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from whystall.tools.collect.ftrace.cpus import format_cpus
+from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.host.common.latency import quantile
+from whystall.tools.host.common.severity import severity
+from whystall.tools.host.host_bound.account import Account
+from whystall.tools.host.host_bound.data import Device, Reason
+from whystall.tools.host.host_bound.gaps import OFF_HOST
+from whystall.tools.host.host_bound.host_info import Host, Thread
+
+# What the scheduler itself reckons a migration to cost a thread whose cache is warm: sysctl_sched_migration_cost,
+# kernel/sched/fair.c. An upper bound, by which moving may be called harmless but nobody is accused.
+MIGRATION_NS = 500_000
+# No launcher or CPU manager gives a running thread other CPUs every second, and no scheduler that finds a place for a
+# thread takes it to another NUMA node, away from its memory, every second.
+FORCED_RATE = 1.0
+_FEW = 3
+# Fewer wakes than this have no 99th percentile.
+_WAKES = 20
+# A thread that may use only some CPUs is crowded when others take a fifth of them, and it waits.
+CROWDED_PCT = 20.0
+# Of several interrupts those are named that make up a fifth of what was stolen.
+_NAMED = 0.2
+_GONE_PCT = 50.0
+# A thread that waits for time, work or a colleague does so by its own choice: a server without requests leaves its
+# device idle, and nothing is wrong with the host. It is told, as what the device waited for, and weighs little.
+_BY_CHOICE = ("sleep", "poll", "colleague", "call", "stopped")
+_WORKERS = "kworker"
+_LENGTH = pl.col("end_ns") - pl.col("start_ns")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Neighbours of one name that kept a dispatch thread from its CPU. `own`: threads of its own process; `kernel`: the
+    kernel's.
+    """
+
+    comm: str
+    own: bool
+    kernel: bool
+    pids: tuple[int, ...]
+    tids: tuple[int, ...]
+    ns: int
+    count: int
+    max_ns: int
+    cpus: tuple[int, ...]
+
+
+def groups(a: Account) -> list[Group]:
+    """Who kept the thread from running, by name, the most first; without the process that recorded, which is gone by
+    the time anybody could act on it."""
+    found: dict[tuple[str, bool], list[dict[str, object]]] = {}
+    for row in a.losses().filter(pl.col("what") == "no_cpu").iter_rows(named=True):
+        who = a.host.thread(row["by_tid"])
+        if who.pid != a.host.observer or who.pid <= 0:
+            own = who.pid == a.thread.pid and who.pid > 0
+            found.setdefault((neighbour_name(a.host, who, own), own), []).append(row)
+    made = [_group(a.host, name, own, rows) for (name, own), rows in found.items()]
+    return sorted(made, key=lambda group: -group.ns)
+
+
+def neighbour_name(host: Host, who: Thread, own: bool) -> str:
+    """What to call a neighbour: by its process, as far as that is known; a thread of the job's own by its own name.
+    The kernel's workers are one neighbour, whatever they work on just now.
+    """
+    if who.comm.startswith(f"{_WORKERS}/"):
+        return _WORKERS
+    process = host.thread(who.pid).comm if who.pid > 0 and not own else ""
+    return process or who.comm or "?"
+
+
+def _group(host: Host, comm: str, own: bool, rows: Sequence[dict[str, object]]) -> Group:
+    frame = pl.DataFrame(rows)
+    tids = sorted(set(frame["by_tid"].to_list()))
+    pids = sorted({pid for tid in tids if (pid := host.thread(tid).pid) > 0})
+    return Group(
+        comm=comm,
+        own=own,
+        kernel=comm == _WORKERS or any(host.thread(tid).kernel for tid in tids),
+        pids=tuple(pids),
+        tids=tuple(tids),
+        ns=int(frame["ns"].sum()),
+        count=int(frame["count"].sum()),
+        max_ns=int(frame["max_ns"].max()),  # type: ignore[arg-type]
+        cpus=tuple(sorted(set(frame["cpus"].explode().to_list()))),
+    )
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The thresholds, and whether what was not told did not happen (`whole`)."""
+
+    min_pct: float
+    late_ms: float
+    whole: bool
+
+    def threads(self, accounts: Iterable[Account], others_pct: dict[int, float]) -> list[Finding]:
+        """Findings about dispatch threads; `others_pct`: by thread, how much of its CPUs others took."""
+        found = []
+        for a in accounts:
+            found += self._preempted(a)
+            found += self._latency(a)
+            found += self._migrations(a)
+            found += self._interrupts(a)
+            found += self._throttled(a)
+            found += self._crowded(a, others_pct.get(a.thread.tid, 0.0))
+        return found
+
+    def devices(
+        self, devices: Iterable[Device], reasons: Sequence[Reason], host: Host, fair: Mapping[int, float]
+    ) -> list[Finding]:
+        """Findings about accelerators, and about the threads they waited for; `fair`: see `Account.fair`, by thread."""
+        found = []
+        for device in devices:
+            idle = device.idle_pct / 100
+            mine, unsure = device.host_pct * idle, device.unknown_pct * idle
+            bad = self._bad(mine)
+            normal = self.whole and mine + unsure < self.min_pct
+            if bad is None and not normal:
+                continue
+            found.append(
+                Finding(
+                    kind="accel.idle",
+                    subject=Subject(type="accelerator", device=str(device.device)),
+                    interval=Interval(start_ns=0, end_ns=host.end_ns),
+                    metrics={
+                        "idle_pct": device.idle_pct,
+                        "host_pct": device.host_pct,
+                        "ahead_pct": device.ahead_pct,
+                        "launch_pct": device.launch_pct,
+                        "unknown_pct": device.unknown_pct,
+                        "count": device.gaps,
+                        "total_ms": idle * device.span_s * 1e3,
+                        "max_ms": device.gap_max_us / 1e3,
+                    },
+                    severity=bad or Severity.INFO,
+                    polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
+                )
+            )
+            found += self._host_bound(device, bad is not None, reasons, host, fair)
+        return found
+
+    # --- one kind each ------------------------------------------------------------------------------------
+
+    def _bad(self, pct: float) -> Severity | None:
+        return severity(pct) if pct >= self.min_pct else None
+
+    def _normal(self, a: Account, ns: int) -> bool:
+        """Whether `ns` of the thread's time is little, even if all that could not be told were of the same kind."""
+        present = a.host.pct(a.ns("gone")) < _GONE_PCT
+        return self.whole and present and a.host.pct(ns + a.unknown_ns) < self.min_pct
+
+    def _preempted(self, a: Account) -> list[Finding]:
+        """Neighbours on its CPU, without what a quota may explain."""
+        host, total = a.host, a.ns("no_cpu")
+        found = []
+        for group in groups(a):
+            bad = self._bad(host.pct(group.ns) * a.fair)
+            if bad is not None:
+                words = {"neighbour": group.comm, "cpus": format_cpus(group.cpus)}
+                words["processes"] = ", ".join(map(str, group.pids)) if not group.own else ""
+                words["own"] = "yes" if group.own else "no"
+                metrics = _time(a, group.ns, group.count, group.max_ns)
+                found.append(_finding("sched.preempted_by", a, metrics, words, bad, "no_cpu"))
+        if not found and self._normal(a, total):
+            found.append(_finding("sched.preempted_by", a, {"window_pct": host.pct(total)}, {}, None))
+        return found
+
+    def _latency(self, a: Account) -> list[Finding]:
+        waits = a.latencies
+        if len(waits) < _WAKES:
+            return []
+        late = sum(ns >= self.late_ms * 1e6 for ns in waits)
+        pct = a.host.pct(sum(waits))
+        p99 = quantile(waits, 0.99) / 1e6
+        bad = self._bad(pct)
+        if bad is None and not (self._normal(a, sum(waits)) and p99 < self.late_ms):
+            return []
+        metrics = {
+            "count": float(len(waits)),
+            "p50_ms": quantile(waits, 0.5) / 1e6,
+            "p99_ms": p99,
+            "max_ms": waits[-1] / 1e6,
+            "late": float(late),
+            "window_pct": pct,
+        }
+        mostly = _mostly(a) if bad else None
+        return [_finding("sched.wakeup_latency", a, metrics, {"mostly": mostly} if mostly else {}, bad)]
+
+    def _migrations(self, a: Account) -> list[Finding]:
+        moves, seconds = a.moves, max(a.host.end_ns / 1e9, 1e-9)
+        forced, crossed = moves.forced, moves.cross_node or 0
+        driven = forced >= _FEW and forced / seconds >= FORCED_RATE and moves.count >= _FEW
+        torn = crossed >= _FEW and crossed / seconds >= FORCED_RATE
+        bad = None
+        cost = a.host.pct(moves.count * MIGRATION_NS)
+        if driven or torn:
+            bad = severity(min(cost, 100.0))
+        elif not self._normal(a, moves.count * MIGRATION_NS):
+            return []
+        metrics = {
+            "count": float(moves.count),
+            "rate": moves.count / seconds,
+            "cross_core": moves.cross_core,
+            "cross_node": moves.cross_node,
+            "forced": forced,
+            "window_pct": a.host.pct(moves.wait_ns),
+        }
+        known = {name: float(value) for name, value in metrics.items() if value is not None}
+        return [_finding("sched.migrations", a, known, {"moves": moves.example} if bad else {}, bad)]
+
+    def _interrupts(self, a: Account) -> list[Finding]:
+        waited = a.losses().filter(pl.col("what") == "interrupt").select("by", "ns", "count", "max_ns", "cpus")
+        stolen = a.stolen.select("label", "ns", "count", "max_ns", "cpus").rename({"label": "by"})
+        both = pl.concat([waited, stolen], how="vertical_relaxed").group_by("by")
+        rows = both.agg(
+            pl.col("ns", "count").sum(), pl.col("max_ns").max(), pl.col("cpus").explode().unique().sort()
+        ).sort("ns", "by", descending=[True, False])
+        total = int(rows["ns"].sum())
+        bad = self._bad(a.host.pct(total))
+        if bad is None:
+            metrics = {"window_pct": a.host.pct(total)}
+            return [_finding("irq.steal", a, metrics, {}, None)] if self._normal(a, total) else []
+        return [
+            _finding(
+                "irq.steal",
+                a,
+                _time(a, r["ns"], r["count"], r["max_ns"]),
+                {"interrupt": r["by"], "cpus": format_cpus(cpu for cpu in r["cpus"] if cpu >= 0)},
+                bad,
+                "interrupt",
+            )
+            for r in rows.iter_rows(named=True)
+            if r["ns"] >= _NAMED * total
+        ]
+
+    def _throttled(self, a: Account) -> list[Finding]:
+        quota = a.host.quota_of(a.thread.pid)
+        ns = a.ns("throttled")
+        bad = self._bad(a.host.pct(ns))
+        if quota is None or (bad is None and not (quota.throttled_ns == 0 and self._normal(a, 0))):
+            return []
+        rows = a.losses().filter(pl.col("what") == "throttled")
+        count, longest = int(rows["count"].sum()), int(rows["max_ns"].sum())
+        metrics = _time(a, ns, count, longest) | {"throttled_s": quota.throttled_ns / 1e9}
+        return [_finding("sched.throttled", a, metrics, {}, bad, "throttled", cgroup=quota.cgroup)]
+
+    def _crowded(self, a: Account, others_pct: float) -> list[Finding]:
+        if not a.pinned or a.moves.forced:
+            return []  # not pinned, or not for long
+        waited = a.ns("no_cpu") - a.observed_ns
+        bad = self._bad(a.host.pct(waited) * a.fair) if others_pct >= CROWDED_PCT else None
+        if bad is None and not (others_pct < CROWDED_PCT and self._normal(a, waited)):
+            return []
+        metrics = {"allowed_cpus": float(len(a.allowed)), "others_pct": others_pct}
+        words = {"cpus": format_cpus(a.allowed)}
+        if bad and (ranked := groups(a)):
+            words["neighbour"] = ranked[0].comm
+        return [_finding("sched.affinity_crowded", a, metrics, words, bad)]
+
+    def _host_bound(
+        self, device: Device, bad: bool, reasons: Sequence[Reason], host: Host, fair: Mapping[int, float]
+    ) -> list[Finding]:
+        """By thread and reason, neighbours of one name as one; where the device hardly waits, that its threads do
+        not make it wait."""
+        mine = [row for row in reasons if row.device == device.device]
+        if not bad:
+            return [
+                _on_device(host, tid, device.device, {"window_pct": _host_pct(mine, tid)}, {}, None)
+                for tid in sorted({row.tid for row in mine if row.tid > 0})
+            ]
+        merged: dict[tuple[int, str, str], list[Reason]] = {}
+        for row in mine:
+            if 0 < host.observer == host.thread(row.who_tid).pid:
+                continue
+            merged.setdefault((row.tid, row.reason, _blamed(host, row)), []).append(row)
+        found = []
+        for (tid, reason, who), rows in merged.items():
+            idle_pct = sum(row.idle_pct for row in rows)
+            part = fair.get(tid, 1.0) if reason == "no_cpu" else 1.0
+            grade = self._bad(part * idle_pct * device.idle_pct / 100)
+            if grade is None or tid <= 0 or reason in (*OFF_HOST, "unknown"):
+                continue
+            if reason in _BY_CHOICE:
+                grade = Severity.MINOR
+            metrics = {
+                "window_pct": sum(row.window_pct for row in rows),
+                "of_idle_pct": idle_pct,
+                "total_ms": sum(row.total_ms for row in rows),
+                "count": float(max(row.gaps for row in rows)),
+            }
+            words = {"reason": reason, "by": who} if who else {"reason": reason}
+            found.append(_on_device(host, tid, device.device, metrics, words, grade))
+        return found
+
+
+def _blamed(host: Host, row: Reason) -> str:
+    """Whom to name for the idle time of `row`."""
+    who = host.thread(row.who_tid)
+    if row.reason != "no_cpu" or row.who_tid <= 0:
+        return row.who
+    return neighbour_name(host, who, own=who.pid == host.thread(row.tid).pid and who.pid > 0)
+
+
+def _host_pct(rows: Iterable[Reason], tid: int) -> float:
+    return sum(r.window_pct for r in rows if r.tid == tid and r.reason not in OFF_HOST)
+
+
+def _mostly(a: Account) -> str | None:
+    """What a woken thread waited for most."""
+    waits = a.story.filter((pl.col("state") == "runnable") & ~pl.col("preempted") & (pl.col("what") != "unknown"))
+    ranked = waits.group_by("what").agg(_LENGTH.sum().alias("ns")).sort("ns", "what", descending=[True, False])
+    return str(ranked["what"][0]) if ranked.height else None
+
+
+def _time(a: Account, ns: int, count: int, longest: int) -> dict[str, float]:
+    return {
+        "window_pct": a.host.pct(ns),
+        "total_ms": ns / 1e6,
+        "max_ms": longest / 1e6,
+        "count": float(count),
+    }
+
+
+def _finding(
+    kind: str,
+    a: Account,
+    metrics: dict[str, float],
+    words: dict[str, str],
+    bad: Severity | None,
+    what: str | None = None,
+    cgroup: str | None = None,
+) -> Finding:
+    """About the account's thread; its interval is that of its time spent so (`what`), else the window."""
+    span = a.story.filter(pl.col("what") == what) if what is not None else a.story.clear()
+    first, last = (span["start_ns"].min(), span["end_ns"].max()) if span.height else (0, a.host.end_ns)
+    # who the thread is was guessed: it may be a thread that nothing waits for
+    if bad is not None and a.chosen.sure == "guess":
+        bad = Severity.MINOR
+    pid = a.thread.pid if a.thread.pid > 0 else None
+    return Finding(
+        kind=kind,
+        subject=Subject(type="thread", pid=pid, tid=a.thread.tid, comm=a.thread.comm, cgroup=cgroup),
+        interval=Interval(start_ns=int(str(first)), end_ns=int(str(last))),
+        metrics=metrics,
+        attributes=words,
+        severity=bad or Severity.INFO,
+        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
+    )
+
+
+def _on_device(
+    host: Host, tid: int, device: int, metrics: dict[str, float], words: dict[str, str], bad: Severity | None
+) -> Finding:
+    who = host.thread(tid)
+    return Finding(
+        kind="accel.host_bound",
+        subject=Subject(type="thread", pid=who.pid if who.pid > 0 else None, tid=tid, comm=who.comm),
+        interval=Interval(start_ns=0, end_ns=host.end_ns),
+        metrics=metrics,
+        attributes=words | {"accelerator": str(device)},
+        severity=bad or Severity.INFO,
+        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
+    )

@@ -1,0 +1,182 @@
+"""host_bound: why an accelerator would wait for the host - where the time of the threads that feed it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+from pydantic import Field
+
+from whystall.tools.contract.params import LiveParams
+from whystall.tools.contract.registry import Judgement, Tool
+from whystall.tools.host.host_bound.account import Account, account, dispatcher_row, loss_rows, wait_rows
+from whystall.tools.host.host_bound.activity import story
+from whystall.tools.host.host_bound.data import Data
+from whystall.tools.host.host_bound.dispatch_threads import choose
+from whystall.tools.host.host_bound.findings import Judge
+from whystall.tools.host.host_bound.gaps import Bubbles, bubbles, device_rows, gap_rows, reason_rows
+from whystall.tools.host.host_bound.host_info import Host, prepare
+from whystall.tools.host.host_bound.remedies import others_ns, remedies
+from whystall.tools.host.host_bound.steps import step_rows
+from whystall.tools.recording.collector import Need
+from whystall.tools.recording.store import Recording
+
+# More of a thread's time than this in the dark, and it is told.
+_DARK_PCT = 1.0
+
+
+class Params(LiveParams):
+    """Parameters of host_bound."""
+
+    tid: int | None = Field(default=None, ge=1, le=4194304, description="the only dispatch thread to judge")
+    profile: str | None = Field(default=None, min_length=1, max_length=4096, description="accelerator profile, path")
+    syscalls: bool = Field(default=False, description="also trace system calls: what threads block in")
+    # Holistic Trace Analysis and msprof-analyze both call a launch that takes longer than 100 us to arrive a long one
+    gap_us: float = Field(default=100.0, ge=1, le=1e9, description="list device gaps longer than, us")
+    min_pct: float = Field(default=5.0, ge=0.1, le=100, description="a smaller share of time is normal, %")
+    # a waking thread waits at most about one slice of whoever has the CPU: base_slice_ns, 0.7 to 2.8 ms by default
+    late_ms: float = Field(default=1.0, ge=0.01, le=10_000, description="a slower wakeup is late, ms")
+
+
+def _needs(params: Params) -> list[Need]:
+    groups = {"sched": 1, "irq": 1, "softirq": 1}
+    needs = [Need("ftrace", groups | ({"syscalls": 1} if params.syscalls else {})), Need("proc", optional=True)]
+    return [*needs, Need("profile")] if params.profile else needs  # joined, not observed; its blind spots are ours
+
+
+def judge(recording: Recording, params: Params) -> Judgement[Data]:
+    """What kept the dispatch threads of `recording` from feeding the device, and how long the device waited for them.
+
+    The device is judged where the recording holds a profile; /proc's tables are used where they are there.
+    """
+    seen = look(recording, params)
+    host, accounts = seen.host, seen.accounts
+    rows = [dispatcher_row(a, others_ns(a)) for a in accounts]
+    judges = Judge(params.min_pct, params.late_ms, recording.manifest.saw_everything("ftrace"))
+    findings = judges.threads(accounts, {row.tid: row.others_pct for row in rows})
+    losses = sorted((row for a in accounts for row in loss_rows(a)), key=lambda row: -row.total_ms)
+    waits = sorted((row for a in accounts for row in wait_rows(a)), key=lambda row: -row.total_ms)
+    data = Data(dispatchers=rows, losses=losses[: params.top], waits=waits[: params.top])
+    totals = {"dispatchers": len(rows), "losses": len(losses), "waits": len(waits)}
+    if seen.bubbles is not None:
+        data.devices = device_rows(seen.bubbles)
+        reasons = reason_rows(seen.bubbles, host.end_ns)
+        gaps, count = gap_rows(seen.bubbles, int(params.gap_us * 1e3), params.top)
+        steps = step_rows(recording.table("profile.steps"), seen.bubbles, accounts[0].story if accounts else None)
+        data.reasons, data.gaps, data.steps = reasons[: params.top], gaps, steps[: params.top]
+        totals |= {"devices": len(data.devices), "reasons": len(reasons), "gaps": count, "steps": len(steps)}
+        findings += judges.devices(data.devices, reasons, host, {a.thread.tid: a.fair for a in accounts})
+    every = remedies(host, accounts, findings)
+    data.remedies = every[: params.top]
+    return Judgement(
+        findings=findings,
+        data=data,
+        seen=int(host.tenures.filter(pl.col("tid") > 0).height),
+        totals=totals | {"remedies": len(every)},
+        not_seen=_blind(recording, params, seen),
+        basis=seen,
+    )
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a recording shows before it is judged. `bubbles`: None without a profile of a device."""
+
+    host: Host
+    accounts: list[Account]
+    bubbles: Bubbles | None
+
+
+def look(recording: Recording, params: Params) -> Look:
+    """The host, its dispatch threads, and the gaps of the devices."""
+    host = prepare(recording)
+    activities = _activities(recording)
+    launches = activities.filter(pl.col("kind") == "launch") if activities is not None else None
+    accounts = [account(host, one) for one in choose(host, launches, _target(recording, params, host), params.tid)]
+    return Look(host, accounts, None if activities is None else _bubbles(recording, host, activities, accounts))
+
+
+def _target(recording: Recording, params: Params, host: Host) -> list[int]:
+    """The processes to judge: those asked for, else those that were recorded."""
+    target = recording.manifest.target
+    if params.pid is not None and not params.children:
+        return [params.pid]
+    pids = set(target.pids)
+    if target.follow and recording.has("proc"):
+        pids |= set(recording.table("proc.threads")["pid"].to_list())
+    if not pids and params.comm is not None:
+        pids = {max(who.pid, 0) or who.tid for who in host.names.values() if who.comm == params.comm}
+    return sorted(pids)
+
+
+def _activities(recording: Recording) -> pl.DataFrame | None:
+    """The profile's, None where there is none with work of a device in it."""
+    if not recording.has("profile"):
+        return None
+    activities = recording.table("profile.activities")
+    return activities if activities.filter(pl.col("device") >= 0).height else None
+
+
+def _bubbles(recording: Recording, host: Host, activities: pl.DataFrame, accounts: list[Account]) -> Bubbles:
+    """Gaps told by the thread that launched next, whether it counts as a dispatch thread or not."""
+    stories = {a.thread.tid: a.story for a in accounts}
+    traced = set(host.slices["tid"].unique().to_list())
+    for tid in activities.filter(pl.col("kind") == "launch")["tid"].unique().to_list():
+        if tid in traced and tid not in stories:
+            stories[tid] = story(host, tid)
+    residual = recording.manifest.collectors["profile"].options.get("residual_ns", 0)
+    return bubbles(activities, stories, residual)
+
+
+def _blind(recording: Recording, params: Params, seen: Look) -> list[tuple[str, str]]:
+    host, accounts = seen.host, seen.accounts
+    spots = []
+    if not accounts:
+        who = f"thread {params.tid}" if params.tid is not None else recording.manifest.target.describe()
+        spots.append(("no_dispatch_thread", who))
+    if not recording.has("profile"):
+        spots.append(("no_profile", ""))
+    elif seen.bubbles is None:
+        spots.append(("no_device_work", ""))
+    elif accounts and accounts[0].chosen.why not in (("launches",), ("asked",)):
+        spots.append(("profile_threads", ""))
+    if guessed := [a.thread.label for a in accounts if a.chosen.sure == "guess"]:
+        spots.append(("dispatch_guessed", ", ".join(guessed)))
+    if host.calls.is_empty():
+        spots.append(("calls_not_traced", ""))
+    if not host.topology:
+        spots.append(("no_topology", ""))
+    for a in accounts:
+        if (ours := host.pct(a.observed_ns)) >= _DARK_PCT:
+            spots.append(("observer", f"{a.thread.label}: {ours:.0f} %"))
+        if (dark := host.pct(a.unknown_ns)) >= _DARK_PCT:
+            spots.append(("trace_dark", f"{a.thread.label}: {dark:.0f} %"))
+    return spots
+
+
+TOOL = Tool(
+    name="host_bound",
+    title="Host-bound accelerator",
+    description=(
+        "Why an accelerator (GPU, NPU) idles: for the threads that feed it, time running, waiting for a CPU and who "
+        "had it, wakeup latency, migrations, interrupts, quota; with a profile, the device's idle gaps by what those "
+        "threads did in each; remedies with commands for this host."
+    ),
+    params=Params,
+    data=Data,
+    needs=_needs,
+    judge=judge,
+    kinds=frozenset(
+        {
+            "sched.preempted_by",
+            "sched.wakeup_latency",
+            "sched.migrations",
+            "sched.throttled",
+            "sched.affinity_crowded",
+            "irq.steal",
+            "accel.idle",
+            "accel.host_bound",
+        }
+    ),
+    cost=6.0,
+)

@@ -1,0 +1,398 @@
+"""From counters read several times to what happened between: the measurements `host_snapshot` judges.
+
+Everything is a delta between the first and the last reading of the same thing (process: pid and start time; thread:
+pid and tid), divided by the span of the whole window, so that a thread that lived for a tenth of it cannot seem
+busier than
+one that lived throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import polars as pl
+
+from whystall.tools.contract.findings import Interval
+from whystall.tools.host.host_snapshot import data
+from whystall.tools.recording.store import Recording
+
+_Row = dict[str, Any]
+_Key = TypeVar("_Key")
+# What runs on a CPU without a tick (nohz_full) is accounted once a second (kernel/sched/core.c, sched_tick_remote).
+_STILL_NS = 1_500_000_000
+# A thread's numbers are read some ms before or after the instant that they are told with.
+_INSTANT_S = 0.05
+
+
+@dataclass(frozen=True)
+class ThreadTime:
+    """Seconds of one thread; `wait_s` and `block_io_s` None if not kept. `uninterruptible` of `samples` had state D."""
+
+    pid: int
+    tid: int
+    comm: str
+    user_s: float
+    system_s: float
+    wait_s: float | None
+    run_s: float | None
+    block_io_s: float | None
+    samples: int
+    uninterruptible: int
+    span: Interval
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What the window measured. `span` covers the host's readings, `span_s` is its length, above zero."""
+
+    span: Interval
+    span_s: float
+    tables: data.Data
+    threads: list[ThreadTime]
+    processes: list[data.Process]
+    disks: list[data.Disk]
+    cgroups: list[data.CgroupRow]
+    target_cpu_busy_pct: float | None
+    target_cpus: int
+    target_pids: frozenset[int] = field(default_factory=frozenset)
+
+
+def measure(recording: Recording, top: int) -> Measures | None:
+    """Measure `recording`, tables cut to `top` rows; None when it holds fewer than two readings."""
+    host = recording.table("proc.host")
+    times = host["at_ns"]
+    first_ns, last_ns = int(times.min() or 0), int(times.max() or 0)  # type: ignore[arg-type]
+    if host.is_empty() or last_ns <= first_ns:
+        return None
+    span_s = (last_ns - first_ns) / 1e9
+    counters = _Counters(host, span_s)
+    threads = _threads(recording.table("proc.threads"))
+    members = frozenset(recording.manifest.target.pids) | {t.pid for t in threads}
+    processes = _processes(recording.table("proc.processes"), members, span_s)
+    disks = _disks(recording.table("proc.disks"))
+    cgroups = _cgroups(recording.table("proc.cgroups"))
+    cpus = int(counters.last("target_cpu_count") or 0)
+    busy = counters.delta("target_cpu_busy_ns")
+    tables = data.Data(
+        window_s=round(span_s, 3),
+        pressure=_pressure(counters),
+        cpu=_cpu(counters),
+        run_queue=_run_queue(counters),
+        memory=_memory(counters),
+        disks=sorted(disks, key=lambda d: -d.util_pct)[:top],
+        by_cpu=_top(processes, top, lambda p: p.cpu_pct),
+        by_block_io=_top(processes, top, lambda p: p.block_io_pct or 0.0),
+        by_major_faults=_top(processes, top, lambda p: p.major_faults),
+        threads=[_thread_row(t, span_s) for t in threads[:top]],
+        cgroups=cgroups[:top],
+    )
+    return Measures(
+        span=Interval(start_ns=first_ns, end_ns=last_ns),
+        span_s=span_s,
+        tables=tables,
+        threads=threads,
+        processes=processes,
+        disks=disks,
+        cgroups=cgroups,
+        target_cpu_busy_pct=min(100.0, busy / 1e7 / span_s / cpus) if busy is not None and cpus else None,
+        target_cpus=cpus,
+        target_pids=members,
+    )
+
+
+class _Counters:
+    """The host's named counters."""
+
+    def __init__(self, host: pl.DataFrame, span_s: float) -> None:
+        self._values: dict[str, list[float]] = {}
+        for name, value in host.sort("at_ns", maintain_order=True).select("name", "value").iter_rows():
+            self._values.setdefault(name, []).append(value)
+        self.span_s = span_s
+
+    def all(self, name: str) -> list[float]:
+        """Every reading of `name`, in order."""
+        return self._values.get(name, [])
+
+    def last(self, name: str) -> float | None:
+        """The last reading of `name`."""
+        values = self.all(name)
+        return values[-1] if values else None
+
+    def delta(self, name: str) -> float | None:
+        """Growth of `name`; None if it was not read twice."""
+        values = self.all(name)
+        # per-CPU sums of vmstat and iowait may step back by a little
+        return max(0.0, values[-1] - values[0]) if len(values) > 1 else None
+
+    def rate(self, name: str) -> float | None:
+        """Growth per second."""
+        delta = self.delta(name)
+        return None if delta is None else delta / self.span_s
+
+    def total_rate(self, *names: str) -> float | None:
+        """Growth per second of the counters that are there, together."""
+        rates = [r for r in map(self.rate, names) if r is not None]
+        return sum(rates) if rates else None
+
+
+def _pressure(counters: _Counters) -> list[data.Pressure]:
+    found = []
+    for resource in ("cpu", "io", "memory", "irq"):
+        some, full = (counters.rate(f"psi_{resource}_{kind}_us") for kind in ("some", "full"))
+        if some is not None or full is not None:
+            # the irq file has no "some"; the kernel folds stalls in every 2 s, so a share may slightly pass 100
+            share = some if some is not None else full or 0.0
+            found.append(
+                data.Pressure(
+                    resource=resource,
+                    some_pct=min(100.0, share / 1e4),
+                    full_pct=None if full is None else min(100.0, full / 1e4),
+                )
+            )
+    return found
+
+
+def _cpu(counters: _Counters) -> data.Cpu | None:
+    parts = {
+        state: counters.delta(f"cpu_{state}_ns")
+        for state in ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+    }
+    known = {state: value for state, value in parts.items() if value is not None}
+    total = sum(known.values())
+    if not total:
+        return None
+
+    def share(*states: str) -> float:
+        return 100 * sum(known.get(state, 0.0) for state in states) / total
+
+    return data.Cpu(
+        cpus=int(counters.last("cpu_count") or 0),
+        user_pct=share("user", "nice"),
+        system_pct=share("system", "irq", "softirq"),
+        iowait_pct=share("iowait"),
+        steal_pct=share("steal"),
+        idle_pct=share("idle"),
+        context_switches=counters.rate("context_switches"),
+    )
+
+
+def _run_queue(counters: _Counters) -> data.RunQueue | None:
+    runnable, blocked = counters.all("runnable"), counters.all("blocked")
+    if not runnable:
+        return None
+    return data.RunQueue(
+        samples=len(runnable),
+        runnable_mean=sum(runnable) / len(runnable),
+        runnable_max=max(runnable),
+        blocked_mean=sum(blocked) / len(blocked) if blocked else None,
+        load1=counters.last("load1"),
+    )
+
+
+def _memory(counters: _Counters) -> data.Memory:
+    swap, free = counters.last("mem_swap_total_bytes"), counters.last("mem_swap_free_bytes")
+    return data.Memory(
+        total_bytes=counters.last("mem_total_bytes"),
+        available_bytes=counters.last("mem_available_bytes"),
+        dirty_bytes=counters.last("mem_dirty_bytes"),
+        writeback_bytes=counters.last("mem_writeback_bytes"),
+        swap_used_bytes=swap - free if swap is not None and free is not None else None,
+        kswapd_scan_rate=counters.rate("vm_pgscan_kswapd"),
+        direct_scan_rate=counters.rate("vm_pgscan_direct"),
+        steal_rate=counters.total_rate("vm_pgsteal_kswapd", "vm_pgsteal_direct"),
+        direct_stall_rate=counters.rate("vm_allocstall"),
+        file_refault_rate=counters.rate("vm_workingset_refault_file"),
+        major_fault_rate=counters.rate("vm_pgmajfault"),
+        swap_in_rate=counters.rate("vm_pswpin"),
+        swap_out_rate=counters.rate("vm_pswpout"),
+    )
+
+
+def _threads(frame: pl.DataFrame) -> list[ThreadTime]:
+    """Target threads, the ones with most time accounted for (run, wait, block) first."""
+    found = []
+    for (pid, tid), rows in _series(frame, lambda r: (r["pid"], r["tid"])).items():
+        first, last = rows[0], rows[-1]
+        found.append(
+            ThreadTime(
+                pid=pid,
+                tid=tid,
+                comm=last["comm"],
+                user_s=_grown(first, last, "user_ns") or 0.0,
+                system_s=_grown(first, last, "system_ns") or 0.0,
+                wait_s=_waited(rows),
+                run_s=_grown(first, last, "run_ns"),
+                # a thread older than the switching on of delay accounting keeps a count of zero for ever
+                block_io_s=_grown(first, last, "block_io_ns") if last["block_io_ns"] > 0 else None,
+                samples=len(rows),
+                uninterruptible=sum(r["state"] == "D" for r in rows),
+                span=Interval(start_ns=first["at_ns"], end_ns=last["at_ns"]),
+            )
+        )
+    return sorted(found, key=lambda t: (-_accounted(t), t.tid))
+
+
+def _waited(rows: list[_Row]) -> float | None:
+    """Seconds that a thread waited for a CPU while it was watched. The kernel accounts a wait when it ends: one that
+    began before is cut to the time there was, and one that lasts shows as a thread that is runnable and stands still.
+    """
+    first, last = rows[0], rows[-1]
+    waited = _grown(first, last, "wait_ns")
+    if waited is None:
+        return None
+    since = len(rows) - 1
+    while since and rows[since - 1]["state"] == last["state"] == "R" and _stands(rows[since - 1], last):
+        since -= 1
+    still: int = last["at_ns"] - rows[since]["at_ns"]
+    there: float = (last["at_ns"] - first["at_ns"]) / 1e9 - (_grown(first, last, "run_ns") or 0.0)
+    waited += still / 1e9 if still >= _STILL_NS else 0.0
+    return waited if waited <= there + _INSTANT_S else max(0.0, there)
+
+
+def _stands(row: _Row, later: _Row) -> bool:
+    return all(row[name] == later[name] for name in ("run_ns", "wait_ns"))
+
+
+def _accounted(thread: ThreadTime) -> float:
+    blocked = (thread.span.end_ns - thread.span.start_ns) / 1e9 * thread.uninterruptible / max(thread.samples, 1)
+    return thread.user_s + thread.system_s + (thread.wait_s or 0.0) + max(blocked, thread.block_io_s or 0.0)
+
+
+def _thread_row(thread: ThreadTime, span_s: float) -> data.Thread:
+    return data.Thread(
+        pid=thread.pid,
+        tid=thread.tid,
+        comm=thread.comm,
+        user_pct=share(thread.user_s, span_s),
+        system_pct=share(thread.system_s, span_s),
+        runnable_pct=None if thread.wait_s is None else share(thread.wait_s, span_s),
+        blocked_pct=100 * thread.uninterruptible / thread.samples if thread.samples else None,
+        block_io_pct=None if thread.block_io_s is None else share(thread.block_io_s, span_s),
+        samples=thread.samples,
+    )
+
+
+def share(seconds: float, span_s: float) -> float:
+    """`seconds` of one thread in percent of the window, at most 100."""
+    return min(100.0, 100 * seconds / span_s)
+
+
+def _processes(frame: pl.DataFrame, members: frozenset[int], span_s: float) -> list[data.Process]:
+    found = []
+    start = frame["at_ns"].min()
+    end = frame["at_ns"].max()
+    midpoint = (int(start) + int(end)) // 2 if isinstance(start, int) and isinstance(end, int) else 0
+    for rows in _series(frame, lambda r: (r["pid"], r["start_ticks"])).values():
+        first, last = rows[0], rows[-1]
+        if len(rows) == 1:
+            if last["at_ns"] < midpoint:
+                continue  # it ended during the window: what it did is not known
+            first = _born(last)
+        cpu = {name: _grown(first, last, f"{name}_ns") or 0.0 for name in ("user", "system")}
+        block = _grown(first, last, "block_io_ns") if last["block_io_ns"] > 0 else None
+        reads, writes = (_grown(first, last, f"{way}_bytes", unit=1.0) for way in ("read", "write"))
+        found.append(
+            data.Process(
+                pid=last["pid"],
+                comm=last["comm"],
+                in_target=last["pid"] in members,
+                cpu_pct=100 * sum(cpu.values()) / span_s,
+                user_pct=100 * cpu["user"] / span_s,
+                system_pct=100 * cpu["system"] / span_s,
+                block_io_pct=None if block is None else share(block, span_s),
+                major_faults=max(0, last["major_faults"] - first["major_faults"]),
+                read_bytes_rate=None if reads is None else reads / span_s,
+                write_bytes_rate=None if writes is None else writes / span_s,
+                rss_bytes=last["rss_bytes"],
+                threads=last["threads"],
+                cgroup=last["cgroup"],
+            )
+        )
+    return found
+
+
+def _born(row: _Row) -> _Row:
+    """The counters a process that began during the window began with."""
+    return {name: 0 if isinstance(value, int) and value >= 0 else value for name, value in row.items()}
+
+
+def _disks(frame: pl.DataFrame) -> list[data.Disk]:
+    """Disks that did something, or have requests waiting."""
+    found = []
+    for device, rows in _series(frame, lambda r: str(r["device"])).items():
+        first, last = rows[0], rows[-1]
+        seconds = (last["at_ns"] - first["at_ns"]) / 1e9
+        grown = {
+            name: last[name] - first[name]
+            for name in ("reads", "writes", "read_bytes", "write_bytes", "read_ms", "write_ms", "busy_ms")
+        }
+        requests = grown["reads"] + grown["writes"]
+        # counters that went back are those of another disk that took the name
+        if seconds <= 0 or min(grown.values()) < 0 or not (requests or grown["busy_ms"] or last["in_flight"]):
+            continue
+        found.append(
+            data.Disk(
+                device=device,
+                util_pct=min(100.0, grown["busy_ms"] / 10 / seconds),
+                await_ms=(grown["read_ms"] + grown["write_ms"]) / requests if requests else None,
+                iops=requests / seconds,
+                read_bytes_rate=grown["read_bytes"] / seconds,
+                write_bytes_rate=grown["write_bytes"] / seconds,
+                in_flight=max(0, last["in_flight"]),
+            )
+        )
+    return found
+
+
+def _cgroups(frame: pl.DataFrame) -> list[data.CgroupRow]:
+    found = []
+    for (path, version), rows in _series(frame, lambda r: (str(r["cgroup"]), int(r["version"]))).items():
+        first, last = rows[0], rows[-1]
+        quota = last["quota_us"] / last["period_us"] if last["quota_us"] > 0 and last["period_us"] > 0 else None
+        found.append(
+            data.CgroupRow(
+                cgroup=path,
+                version=version,
+                quota_cpus=quota,
+                periods=_count(first, last, "periods"),
+                throttled_periods=_count(first, last, "throttled_periods"),
+                throttled_s=_grown(first, last, "throttled_ns"),
+                memory_bytes=_known(last["memory_bytes"]),
+                memory_limit_bytes=_known(last["memory_limit_bytes"]),
+                memory_limit_hits=_count(first, last, "memory_limit_hits"),
+            )
+        )
+    return found
+
+
+def _series(frame: pl.DataFrame, key: Callable[[_Row], _Key]) -> dict[_Key, list[_Row]]:
+    """Rows of the same thing, in time; where its clock went back (a reused id) only the last incarnation."""
+    found: dict[_Key, list[_Row]] = {}
+    for row in frame.sort("at_ns", maintain_order=True).iter_rows(named=True):
+        rows = found.setdefault(key(row), [])
+        if rows and any(row[c] < rows[-1][c] for c in ("user_ns", "system_ns") if c in row):
+            rows.clear()
+        rows.append(row)
+    return found
+
+
+def _grown(first: _Row, last: _Row, name: str, unit: float = 1e9) -> float | None:
+    """Growth of a counter in seconds (or `unit`); None where either reading is unknown."""
+    if first[name] < 0 or last[name] < 0:
+        return None
+    return float(max(0, last[name] - first[name])) / unit
+
+
+def _count(first: _Row, last: _Row, name: str) -> int | None:
+    grown = _grown(first, last, name, unit=1.0)
+    return None if grown is None else int(grown)
+
+
+def _known(value: int) -> int | None:
+    return value if value >= 0 else None
+
+
+def _top(rows: Iterable[data.Process], limit: int, weight: Callable[[data.Process], float]) -> list[data.Process]:
+    return sorted((r for r in rows if weight(r) > 0), key=weight, reverse=True)[:limit]

@@ -1,0 +1,82 @@
+"""host_snapshot: the classic first look at a host, from the kernel's own counters, without privilege."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from whystall.tools.contract.params import LiveParams
+from whystall.tools.contract.registry import Judgement, Tool
+from whystall.tools.host.host_snapshot.data import Data
+from whystall.tools.host.host_snapshot.findings import findings
+from whystall.tools.host.host_snapshot.measures import measure
+from whystall.tools.recording.collector import Need
+from whystall.tools.recording.store import Recording
+
+
+class Params(LiveParams):
+    """Parameters of host_snapshot."""
+
+    duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 3.0
+
+
+def _needs(params: Params) -> list[Need]:
+    # at least four readings of the run queue, also in a short look
+    return [Need("proc", {"period_ns": int(min(1.0, params.duration / 4) * 1e9)})]
+
+
+def judge(recording: Recording, params: Params) -> Judgement[Data]:
+    """What happened between the first and the last reading of the counters.
+
+    A target that exits is judged up to the last reading of its threads. With fewer than two readings nothing is said.
+    """
+    measures = measure(recording, params.top)
+    if measures is None:
+        blind = [("cut_short", "fewer than two readings")]
+        return Judgement(findings=[], data=Data(window_s=0.0), seen=0, not_seen=blind)
+    target = recording.manifest.target
+    return Judgement(
+        findings=findings(measures, target),
+        data=measures.tables,
+        seen=recording.table("proc.host").height,
+        totals={
+            "disks": len(measures.disks),
+            "processes": len(measures.processes),
+            "threads": len(measures.threads),
+            "cgroups": len(measures.cgroups),
+        },
+        not_seen=[("no_target_threads", target.describe())] if target.pids and not measures.threads else [],
+    )
+
+
+TOOL = Tool(
+    name="host_snapshot",
+    title="Host snapshot",
+    description=(
+        "First look from /proc, no privilege: pressure (PSI), CPU split, run queue, memory and reclaim, disk use, "
+        "top processes by CPU, I/O wait and major faults, time of the target's threads, cgroup throttling and limits; "
+        "deltas over the window."
+    ),
+    params=Params,
+    data=Data,
+    needs=_needs,
+    judge=judge,
+    kinds=frozenset(
+        {
+            "thread.time",
+            "sched.runqueue_delay",
+            "process.system_time",
+            "process.io_wait",
+            "process.major_faults",
+            "cpu.saturated",
+            "cpu.neighbour",
+            "cgroup.cpu_throttled",
+            "memory.reclaim",
+            "memory.cgroup_limit",
+            "memory.swap",
+            "disk.saturated",
+        }
+    ),
+    cost=1.0,
+)

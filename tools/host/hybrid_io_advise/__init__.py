@@ -1,0 +1,1 @@
+"""hybrid_io_advise: buffered or direct I/O, per file."""

@@ -1,0 +1,119 @@
+"""CPU time in the page cache, from stack samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.proportion import wilson
+from whystall.tools.host.common.severity import severity
+from whystall.tools.host.page_cache.data import CpuRow
+from whystall.tools.host.page_cache.symbols import CACHE, COPY, RECLAIM
+from whystall.tools.recording.store import Recording
+
+SAMPLES = "samples"
+# Of one CPU, surely: what a user notices as a slower job (see snapshot_findings).
+_NOTICEABLE_PCT = 5.0
+_FINDINGS = 5
+# Shares below this are not worth a line: a tick or two.
+_LEAST_PCT = 0.5
+
+
+@dataclass
+class _Part:
+    comm: str = ""
+    cache: float = 0.0
+    reclaim: float = 0.0
+    copy: float = 0.0
+    samples: int = 0
+
+
+def cpu_rows(recording: Recording) -> list[CpuRow]:
+    """Processes by their CPU time in the page cache, the largest first; none where nothing was sampled in time."""
+    window_ns = recording.manifest.window_ns
+    if not recording.has(SAMPLES) or not window_ns:
+        return []
+    events = recording.table(f"{SAMPLES}.events").filter((pl.col("unit") == "ns") & (pl.col("period") > 0))
+    if events.is_empty():
+        return []
+    event, period = int(events["event"][0]), float(events["period"][0])
+    nodes = _classes(recording)
+    samples = recording.table(f"{SAMPLES}.samples").filter(pl.col("event") == event)
+    threads = recording.table(f"{SAMPLES}.threads")
+    parts: dict[int, _Part] = {}
+    for row in samples.join(threads, on="thread", how="inner").iter_rows(named=True):
+        cache, reclaim, copy = nodes[row["stack"]] if 0 <= row["stack"] < len(nodes) else (False,) * 3
+        if cache or reclaim:
+            part = parts.setdefault(row["pid"], _Part())
+            part.comm = row["comm"] if row["tid"] == row["pid"] or not part.comm else part.comm
+            part.samples += 1
+            part.cache += row["weight"]
+            part.reclaim += row["weight"] * reclaim
+            part.copy += row["weight"] * (copy and not reclaim)
+    cpus = recording.manifest.cpus
+    ticks = window_ns / period * cpus
+    rows = []
+    for pid, part in parts.items():
+        low, high = wilson(part.samples, ticks)
+        rows.append(
+            CpuRow(
+                pid=pid,
+                comm=part.comm,
+                cpu_pct=100 * part.cache / window_ns,
+                low_pct=100 * low * cpus,
+                high_pct=100 * high * cpus,
+                reclaim_pct=100 * part.reclaim / window_ns,
+                copy_pct=100 * part.copy / window_ns,
+                samples=part.samples,
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.cpu_pct, row.pid))
+
+
+def _classes(recording: Recording) -> list[tuple[bool, bool, bool]]:
+    """Per node of the tree of stacks whether it lies in the page cache, in reclaim, in copying. Parents come first."""
+    kinds = []
+    for name, kind in recording.table(f"{SAMPLES}.frames").select("name", "kind").iter_rows():
+        plain = name.partition(".")[0]  # compilers split functions: shrink_folio_list.constprop.0
+        kernel = kind == "kernel"
+        kinds.append((kernel and plain in CACHE, kernel and plain in RECLAIM, kernel and plain in COPY))
+    found: list[tuple[bool, bool, bool]] = []
+    for parent, frame in recording.table(f"{SAMPLES}.stacks").select("parent", "frame").iter_rows():
+        cache, reclaim, copy = found[parent] if 0 <= parent < len(found) else (False,) * 3
+        in_cache, in_reclaim, in_copy = kinds[frame] if 0 <= frame < len(kinds) else (False,) * 3
+        found.append((cache or in_cache, reclaim or in_reclaim, copy or (cache and in_copy)))
+    return found
+
+
+def cpu_findings(rows: list[CpuRow], recording: Recording, mine: frozenset[int]) -> list[Finding]:
+    """Who spends CPU time there: information, and abnormal where a process of the target surely spends a noticeable
+    part of a CPU on reclaiming. (The kernel's own thread is told by its counters, exactly.)"""
+    chosen = [row for row in rows if not mine or row.pid in mine]
+    window_ns = recording.manifest.window_ns
+    return [
+        Finding(
+            kind="cache.cpu",
+            subject=Subject(type="process", pid=row.pid, comm=row.comm),
+            interval=Interval(start_ns=0, end_ns=window_ns),
+            metrics={
+                "cpu_pct": row.cpu_pct,
+                "reclaim_pct": row.reclaim_pct,
+                "copy_pct": row.copy_pct,
+                "low_pct": row.low_pct,
+                "high_pct": row.high_pct,
+                "samples": row.samples,
+            },
+            severity=severity(row.reclaim_pct) if _reclaims(row) else Severity.INFO,
+            polarity=Polarity.ABNORMAL if _reclaims(row) else Polarity.NORMAL,
+        )
+        for row in chosen[:_FINDINGS]
+        if row.cpu_pct >= _LEAST_PCT
+    ]
+
+
+def _reclaims(row: CpuRow) -> bool:
+    """Whether reclaiming surely takes a noticeable part: the bounds are those of all its time in the cache."""
+    sure = row.low_pct * row.reclaim_pct / max(row.cpu_pct, 1e-9)
+    return sure >= _NOTICEABLE_PCT and not row.comm.startswith("kswapd")

@@ -1,0 +1,99 @@
+"""Judging what reclaims: a cgroup whose limit is too small for the files in use, and the kernel's reclaim thread."""
+
+from __future__ import annotations
+
+from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.host.common.cache_measures import Cgroup, Measures
+from whystall.tools.host.common.cache_streams import KSWAPD_PCT, RECLAIMS, STALL_PCT, Judged, grade
+from whystall.tools.host.common.severity import severity
+from whystall.tools.recording.target import Target
+
+# Usage is read at one instant, just after a reclaim as well as just before.
+_FULL_PCT = 90.0
+# A cgroup's tasks stalled on memory for so long (PSI, Documentation/accounting/psi.rst): what users notice.
+_PSI_PCT = 5.0
+# Of the host's memory: with less left, the host is short and a larger limit would only move the shortage.
+_LEFT_PCT = 10.0
+_FINDINGS = 8
+
+
+def memory_findings(m: Measures, judged: Judged, target: Target, *, sure: bool) -> list[Finding]:
+    """Cgroups with a limit, then the reclaim thread. `sure`: the page cache was seen in full."""
+    limited = [c for c in m.cgroups if c.row.limit_bytes is not None]
+    found = [finding for c in limited if (finding := _limit(c, m, judged, target, sure=sure)) is not None]
+    return found[:_FINDINGS] + _kswapd(m)
+
+
+def _limit(c: Cgroup, m: Measures, judged: Judged, target: Target, *, sure: bool) -> Finding | None:
+    limit = c.row.limit_bytes or 0
+    full = c.row.usage_bytes is not None and 100 * c.row.usage_bytes >= _FULL_PCT * limit
+    hit = bool(c.limit_hits) or bool(c.reclaimed)
+    inside = [u for u, _ in judged.thrash if m.scope(u.pid) == c.path]
+    streams = [s for s in judged.accused if m.scope(s.use.pid) == c.path]
+    waits = [
+        100 * s.total_ns / max(m.window_ns, 1)
+        for s in m.stalls
+        if s.what in RECLAIMS and s.what != "direct_reclaim" and m.scope(s.pid) == c.path
+    ]
+    worst, psi = max(waits, default=0.0), c.row.psi_some_pct or 0.0
+    refault_pct = _refault_pct(c, m)
+    bad = None
+    if full and hit and _host_has_room(m) and (inside or not streams):
+        if inside:
+            bad = max([severity(max(worst, psi)), *(grade(u, m) for u in inside)], key=lambda g: g.rank)
+        elif worst >= STALL_PCT or psi >= _PSI_PCT:
+            bad = severity(max(worst, psi))
+    suffers = bool(inside) or worst >= STALL_PCT or psi >= _PSI_PCT or bool(streams)
+    if bad is None and (suffers or not sure or c.row.usage_bytes is None):
+        return None  # something is wrong here and the limit may be a part of it, or that was not seen
+    metrics = {
+        "limit_bytes": limit,
+        "usage_bytes": c.row.usage_bytes,
+        "anon_bytes": c.row.anon_bytes,
+        "file_bytes": c.row.file_bytes,
+        "refault_rate": c.row.refault_rate,
+        "reclaim_rate": c.row.reclaim_rate,
+        "refault_pct": refault_pct,
+        "limit_hit_rate": c.row.limit_hit_rate,
+        "psi_some_pct": c.row.psi_some_pct,
+        "host_available_bytes": m.host.available_bytes,
+    }
+    return Finding(
+        kind="cache.limit_small",
+        subject=Subject(type="cgroup", cgroup=c.path, pid=target.sole_pid, comm=target.comm),
+        interval=Interval(start_ns=0, end_ns=m.window_ns),
+        metrics={name: float(value) for name, value in metrics.items() if value is not None},
+        severity=bad or Severity.INFO,
+        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
+    )
+
+
+def _refault_pct(c: Cgroup, m: Measures) -> float | None:
+    """Of what processes in it brought in, the share that had been evicted shortly before."""
+    mine = [u for u in m.uses if m.scope(u.pid) == c.path]
+    added = sum(u.added for u in mine)
+    return 100 * sum(u.back for u in mine) / added if added else None
+
+
+def _host_has_room(m: Measures) -> bool:
+    if m.host.available_bytes is None or not m.memory_bytes:
+        return False
+    return 100 * m.host.available_bytes >= _LEFT_PCT * m.memory_bytes
+
+
+def _kswapd(m: Measures) -> list[Finding]:
+    pct = m.host.kswapd_cpu_pct
+    if pct is None:
+        return []
+    bad = severity(pct / 2) if pct >= KSWAPD_PCT else None
+    metrics = {"cpu_pct": pct, "steal_rate": m.host.reclaim_rate, "scan_rate": m.kswapd_scan_rate}
+    return [
+        Finding(
+            kind="memory.kswapd",
+            subject=Subject(type="host"),
+            interval=Interval(start_ns=0, end_ns=m.window_ns),
+            metrics={name: float(value) for name, value in metrics.items() if value is not None},
+            severity=bad or Severity.INFO,
+            polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
+        )
+    ]

@@ -1,0 +1,232 @@
+"""page_cache: who brings what into the page cache, whether it is used, who is pushed out and who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import Field
+
+from whystall.tools.contract.findings import Finding, Polarity
+from whystall.tools.contract.params import LiveParams
+from whystall.tools.contract.registry import Judgement, Tool
+from whystall.tools.host.common.cache_measures import CACHE, Measures, Stall, measure
+from whystall.tools.host.common.cache_streams import (
+    PUSHED_OUT,
+    RECLAIMS,
+    THROTTLED,
+    by_process,
+    file_findings,
+    judge_files,
+    use_findings,
+)
+from whystall.tools.host.common.cache_uses import RESIDENCY, Use
+from whystall.tools.host.page_cache.cpu import SAMPLES, cpu_findings, cpu_rows
+from whystall.tools.host.page_cache.data import Data, FileRow, ProcessRow, StallRow, Verdict
+from whystall.tools.host.page_cache.memory import memory_findings
+from whystall.tools.host.page_cache.stalls import LOCK, THROTTLE, stall_findings
+from whystall.tools.recording.collector import Need
+from whystall.tools.recording.store import Recording
+
+_MUCH_BYTES = 1 << 20
+_VERDICTS: dict[str, Verdict] = {
+    "cache.streaming": "streaming",
+    "cache.thrash": "thrash",
+    "writeback.throttled": "dirty_throttling",
+    "cache.limit_small": "limit_small",
+    "file.lock_contention": "lock_contention",
+    "memory.reclaim_stall": "reclaim_stalls",
+}
+
+
+class Params(LiveParams):
+    """Parameters of page_cache. Pages are counted for the whole host: who takes room is often not who is asked for."""
+
+    hz: Annotated[int, Field(ge=0, le=999, description="CPU samples per second; 0 takes none")] = 99
+
+
+def _needs(params: Params) -> list[Need]:
+    period = int(min(1.0, params.duration / 4) * 1e9)
+    needs = [
+        Need(CACHE),
+        Need("proc", {"period_ns": period}, optional=True),
+        Need(RESIDENCY, optional=True),
+    ]
+    if params.hz:
+        needs.append(Need(SAMPLES, {"period_ns": 1_000_000_000 // params.hz}, optional=True))
+    return needs
+
+
+def judge(recording: Recording, params: Params) -> Judgement[Data]:
+    """What happened in the page cache of `recording`, and who suffered."""
+    m = measure(recording)
+    target = recording.manifest.target
+    entry = recording.manifest.collectors[CACHE]
+    sure = recording.manifest.saw_everything(CACHE)
+    judged = judge_files(m, entry.lost, entry.seen)
+
+    def mine(pid: int) -> bool:
+        return pid > 0 and (target.everything or pid in m.members)
+
+    cpu = cpu_rows(recording)
+    found = [
+        *file_findings(judged, m, mine, sure=sure),
+        *stall_findings(m, target, mine, sure=sure),
+        *memory_findings(m, judged, target, sure=sure),
+        *use_findings(judged, m, mine),
+        *cpu_findings(cpu, recording, m.members),
+    ]
+    if not sure:  # what was not seen may have been what hurt
+        found = [f for f in found if f.polarity is Polarity.ABNORMAL or f.spec.mechanism.value != "pages"]
+    seen = sum(u.touched + u.added + u.dirtied for u in m.uses) + m.reclaimed + sum(s.count for s in m.stalls)
+    processes = _processes(m, mine)
+    files = [_file(use, m) for use in m.uses if (mine(use.pid) and _worth(use)) or _much(use, m)]
+    stalls = [_stall(stall, m) for stall in m.stalls if mine(stall.pid)]
+    return Judgement(
+        findings=found,
+        data=Data(
+            verdicts=_verdicts(found, m, mine, sure=sure),
+            host=m.host,
+            files=files[: params.top],
+            processes=processes[: params.top],
+            stalls=stalls[: params.top],
+            cgroups=[c.row for c in m.cgroups][: params.top],
+            cpu=cpu[: params.top],
+        ),
+        seen=seen,
+        totals={"files": len(files), "processes": len(processes), "stalls": len(stalls), "cgroups": len(m.cgroups)},
+        not_seen=_not_seen(recording, m),
+    )
+
+
+def _verdicts(found: list[Finding], m: Measures, mine: Callable[[int], bool], *, sure: bool) -> list[Verdict]:
+    bad = [
+        _VERDICTS[f.kind]
+        for f in found
+        if f.polarity is Polarity.ABNORMAL and f.kind in _VERDICTS and f.attributes.get("reason") != PUSHED_OUT
+    ]
+    if bad:
+        return list(dict.fromkeys(bad))
+    if not sure:
+        return ["cannot_tell"]
+    if not any(_worth(use) for use in m.uses if mine(use.pid)) and not any(mine(s.pid) for s in m.stalls):
+        return ["idle"]
+    blind = any(use.added and not (use.known and use.once_known) for use in m.uses if mine(use.pid))
+    return ["cannot_tell" if blind else "healthy"]
+
+
+def _not_seen(recording: Recording, m: Measures) -> list[tuple[str, str]]:
+    spots = [("less_told", name) for name in ("proc", RESIDENCY) if not recording.has(name)]
+    if m.untracked:
+        spots.append(("cache_untracked", f"{m.untracked} of {m.untracked + m.followed} pages"))
+    return spots
+
+
+def _worth(use: Use) -> bool:
+    return bool(use.touched or use.added or use.dirtied or use.direct_bytes)
+
+
+def _much(use: Use, m: Measures) -> bool:
+    """Worth telling of a stranger, and the reason why not every library that it maps is."""
+    return max(use.added, use.dirtied) * m.page >= _MUCH_BYTES or use.direct_bytes >= _MUCH_BYTES
+
+
+def _file(use: Use, m: Measures) -> FileRow:
+    return FileRow(
+        pid=use.pid,
+        comm=use.comm,
+        filesystem=use.filesystem,
+        files=len(use.files),
+        operations=use.operations or ("direct" if use.direct_bytes else ""),
+        accessed_bytes=use.touched * m.page if use.known else None,
+        added_bytes=use.added * m.page,
+        dirtied_bytes=use.dirtied * m.page,
+        written_back_bytes=None if use.written_back is None else use.written_back * m.page,
+        direct_bytes=use.direct_bytes,
+        evicted_bytes=use.reclaimed * m.page,
+        dropped_bytes=use.dropped * m.page,
+        hit_pct=use.hit_pct,
+        one_pass_pct=use.one_pass_pct,
+        judged_pct=use.judged_pct,
+        refault_pct=use.refault_pct,
+        cached_bytes=use.cached_bytes,
+        path=use.path,
+    )
+
+
+def _processes(m: Measures, mine: Callable[[int], bool]) -> list[ProcessRow]:
+    lost: dict[int, dict[str, int]] = {}
+    names = {s.pid: s.comm for s in m.stalls}
+    for stall in m.stalls:
+        spent = lost.setdefault(stall.pid, {})
+        spent[stall.what] = spent.get(stall.what, 0) + stall.total_ns
+    uses = [use for use in by_process(m) if _worth(use) or use.pid in lost]
+    uses += [Use(pid, names[pid]) for pid in sorted(lost.keys() - {u.pid for u in uses})]
+    rows = []
+    for use in uses:
+        spent = lost.get(use.pid, {})
+        rows.append(
+            ProcessRow(
+                pid=use.pid,
+                comm=use.comm,
+                in_target=mine(use.pid),
+                accessed_bytes=use.touched * m.page if use.known else None,
+                added_bytes=use.added * m.page,
+                dirtied_bytes=use.dirtied * m.page,
+                direct_bytes=use.direct_bytes,
+                hit_pct=use.hit_pct,
+                refault_pct=use.refault_pct,
+                of_added_pct=m.of_added_pct(use.added),
+                reclaim_ms=sum(spent.get(what, 0) for what in RECLAIMS if what != THROTTLED) / 1e6,
+                throttled_ms=spent.get(THROTTLE, 0) / 1e6,
+                lock_ms=spent.get(LOCK, 0) / 1e6,
+                cgroup=m.place.get(use.pid, ""),
+            )
+        )
+    return rows
+
+
+def _stall(stall: Stall, m: Measures) -> StallRow:
+    return StallRow(
+        at_ms=stall.at_ns / 1e6,
+        pid=stall.pid,
+        tid=stall.tid,
+        comm=stall.comm,
+        what=stall.what,
+        count=stall.count,
+        total_ms=stall.total_ns / 1e6,
+        max_ms=stall.max_ns / 1e6,
+        window_pct=min(100.0, 100 * stall.total_ns / max(m.window_ns, 1)),
+        pages=stall.pages,
+        in_flight=stall.in_flight,
+        path=stall.path,
+    )
+
+
+TOOL = Tool(
+    name="page_cache",
+    title="Page cache",
+    description=(
+        "What enters the page cache, per file, process and cgroup: hit ratio, one-pass share, refaults, evictions; who "
+        "streams and pushes others out, whose working set does not fit, whose writes are throttled, who reclaims, who "
+        "waits for a file's lock; CPU time of kswapd and of the cache."
+    ),
+    params=Params,
+    data=Data,
+    needs=_needs,
+    judge=judge,
+    kinds=frozenset(
+        {
+            "cache.streaming",
+            "cache.thrash",
+            "cache.use",
+            "cache.limit_small",
+            "memory.reclaim_stall",
+            "writeback.throttled",
+            "file.lock_contention",
+            "memory.kswapd",
+            "cache.cpu",
+        }
+    ),
+    cost=3.0,
+)

@@ -1,0 +1,1 @@
+"""Code shared by the tools that judge stack samples."""

@@ -1,0 +1,1 @@
+"""cpu_profile: which code uses the CPUs."""

@@ -1,0 +1,1 @@
+"""flame_graph: which frames of a profile take how much."""

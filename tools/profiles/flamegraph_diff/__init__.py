@@ -1,0 +1,1 @@
+"""flamegraph_diff: which functions make two profiles differ."""

@@ -1,0 +1,272 @@
+"""What explains the difference of two profiles: the few functions whose change makes all the others', and how sure.
+
+Every sample is of the earlier or of the later profile; where nothing changed their mix is the same everywhere. An
+explanation is a group of samples (`difference_groups`: a function's own code, with all it calls, what a function calls
+in another) with another mix. The one that explains most is taken first, its samples are set aside, and the rest is
+looked at again. So a change is told where it arises: of a function and its callers the callers explain less, since the
+change is diluted in them; of a function and its callees the function explains more when all of it grew alike. What
+explains nearly as much and is simpler to say is preferred.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystall.tools.profiles.flamegraph_diff.groups import Group, Groups, groups_of
+from whystall.tools.profiles.flamegraph_diff.noise import LEVEL, Apart, apart, by_chance, critical, furthest, pooled
+from whystall.tools.profiles.flamegraph_diff.renames import laid_over
+from whystall.tools.profiles.flamegraph_diff.scale import Scale, common_scale
+from whystall.tools.profiles.flamegraph_diff.side import Floats, Side, side_of
+from whystall.tools.stacks.tree import CallTree, Part
+
+Role = Literal["proven", "possible", "effect"]
+Verdict = Literal["differs", "alike", "cannot_tell"]
+MIN_RATIO = 1.1
+"""Relative to the rest, a function that does not surely take this many times more or less is not said to have changed:
+two runs of one program on one machine differ by several percent through memory layout, neighbours and clock frequency,
+which no spread within a run can tell (Mytkowicz et al. 2009; own trials in benchmarks/RESULTS.md)."""
+TOO_COARSE_PCT = 25.0
+"""When a change of so many points of a single function could hide, two profiles are not called alike; what could hide
+is told anyway. So much hides in 100 independent samples of two functions."""
+_NEAR = 0.95
+_NATS = 1.0
+_OVERLAP = 0.8
+_POSSIBLE = 0.2
+"""Chance makes a row of this role as often."""
+_EFFECTS = 5
+_WORSE = 4.0
+"""What takes longer is asked for: what takes less is told before it only when it is so many times as much."""
+_MIN_GROUP = 0.7
+
+
+@dataclass(frozen=True)
+class Change:
+    """One explaining group. Weights are what was not explained by rows before it; `change`: of its share, in points,
+    within `error` points with all other groups; `cost`: points of the earlier profile, relative to what did not change.
+    `relative`: to the rest, None when that cannot be told, or it was not there before.
+    """
+
+    group: Group
+    role: Role
+    atoms: NDArray[np.bool_]
+    before: float
+    after: float
+    change: float
+    error: float
+    cost: float
+    relative: float | None
+    p_value: float | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`tree`: side 0 before, 1 after; `proven`: its nodes that are in a proven change, or lead to one. `bound`: points
+    of share that a function's own code would have had to change by to be told from chance; None when unknown.
+    """
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    rows: tuple[Change, ...]
+    tree: CallTree
+    proven: NDArray[np.bool_]
+    before: Side
+    after: Side
+    scale: Scale
+    bound: float | None
+    renamed: tuple[tuple[str, str], ...] = ()
+
+
+def compare(before: Part, after: Part, *, min_pct: float = 1.0, top: int = 10) -> Difference:
+    """The difference of two parts of profiles, which must have samples and the same unit.
+
+    `min_pct`: a change of fewer points of share is none; `top`: most rows.
+    """
+    before, after, tree, names = laid_over(before, after, min_pct / 100)
+    groups = groups_of(tree, _MIN_GROUP * min_pct / 100)
+    return _Comparison(before, after, tree, groups, min_pct).explained(top, names)
+
+
+@dataclass
+class _Comparison:
+    of_before: Part
+    of_after: Part
+    tree: CallTree
+    groups: Groups
+    min_pct: float
+    alive: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.member = self.groups.member.astype(np.float64)
+        self.is_own = np.array([group.what == "own" for group in self.groups.groups], bool)
+        own = self.member[self.is_own]
+        atom = self.groups.atom
+        sides = [side_of(part, self.tree, row, atom, own) for row, part in enumerate((self.of_before, self.of_after))]
+        self.before, self.after = pooled(*sides)
+        self.whole = np.ones(self.member.shape[1])
+        self.scale = common_scale(self.before, self.after, self.groups.function, [self.before.sum / self.after.sum])
+        self.core = self.scale.core.astype(np.float64)
+        self.alive = np.ones(self.member.shape[1])
+        first = apart(self.before, self.after, self.member, self.core)
+        self.draws = furthest(self.before, self.after, self.member, self.core, first.free)
+        self.limit = critical(self.draws, LEVEL)
+        self.likely = critical(self.draws, _POSSIBLE)
+        self.known = self.before.known and self.after.known
+        share = (self.before.weights / self.before.sum + self.after.weights / self.after.sum) / 2
+        mine = apart(self.before, self.after, own, self.whole)
+        parts = own @ share
+        self.count = float(2 * (parts * (1 - parts)).sum() / max((mine.error**2).sum(), 1e-12)) if len(own) else 0.0
+        self.bound = float(100 * self.limit * mine.error.max()) if len(own) and self.known else None
+
+    def explained(self, top: int, names: Sequence[tuple[str, str]]) -> Difference:
+        rows: list[Change] = []
+        for role in ("proven", "possible"):
+            while len(rows) < top and (found := self._next(role, rows)):
+                rows.append(found)
+        if not rows and self._coarse():  # nothing can be told from chance: what moved most is shown all the same
+            self.likely = 0.0
+            while len(rows) < top and (found := self._next("possible", rows)):
+                rows.append(found)
+        if not self.scale.told and any(row.role == "proven" and row.change > 0 for row in rows):
+            # with shares alone, what another's growth pushes aside cannot be told from what shrank
+            rows = [self._as_effect(row) if row.change < 0 else row for row in rows]
+        order: dict[Role, int] = {"proven": 0, "possible": 1, "effect": 2}
+        rows.sort(key=lambda row: (order[row.role], -abs(row.cost) * (_WORSE if row.cost > 0 else 1.0)))
+        rows += self._effects(rows)
+        proven = np.zeros(len(self.tree), bool)
+        for row in rows:
+            if row.role == "proven":
+                proven |= self.groups.nodes(self.tree, row.group)
+        for level in self.tree.levels[:0:-1]:
+            proven[self.tree.parent[level][proven[level]]] = True
+        verdict, reasons = self._verdict(rows)
+        return Difference(
+            verdict=verdict,
+            reasons=tuple(reasons),
+            rows=tuple(rows[:top]),
+            tree=self.tree,
+            proven=proven,
+            before=self.before,
+            after=self.after,
+            scale=self.scale,
+            bound=self.bound,
+            renamed=tuple(names),
+        )
+
+    def _verdict(self, rows: Sequence[Change]) -> tuple[Verdict, list[str]]:
+        reasons = []
+        changed = [row for row in rows if row.role == "proven"]
+        if changed and not self.scale.told:
+            reasons.append("no_common_scale")
+        if not self.known:
+            return "cannot_tell", ["not_samples", *reasons]
+        if changed:
+            return "differs", reasons
+        likely = self.likely > 0 and any(row.role == "possible" for row in rows)
+        if "counts" in (self.before.how, self.after.how) and likely:
+            return "cannot_tell", ["not_samples"]  # beyond chance if samples are independent, and nothing tells that
+        if self._coarse():
+            return "cannot_tell", ["few_samples"]
+        return "alike", reasons
+
+    def _coarse(self) -> bool:
+        """Whether a change of many points could hide in what chance does."""
+        return self.bound is None or self.bound > max(TOO_COARSE_PCT, self.min_pct)
+
+    def _next(self, role: Role, rows: Sequence[Change]) -> Change | None:
+        """What explains most of what is left."""
+        if role == "proven" and not self.known:
+            return None
+        living = self.member * self.alive
+        now = apart(self.before, self.after, living, self.core)
+        fit = self._fit(role, now)
+        if not fit.any():
+            return None
+        gain = np.where(fit, self._gain(living), -1.0)
+        best = int(np.argmax(gain))
+        if gain[best] <= 0:
+            return None
+        chosen = self._simplest(best, gain, living)
+        atoms = (living[chosen] > 0) & ((self.before.weights > 0) | (self.after.weights > 0))
+        found = self._change(chosen, role, living[chosen], now, atoms)
+        self.alive = np.where(atoms, 0.0, self.alive)
+        return found
+
+    def _fit(self, role: Role, now: Apart) -> NDArray[np.bool_]:
+        """Which groups changed enough, and surely enough."""
+        points = 100 * now.change * self._base_share()
+        bases = [float(self.core @ side.weights) for side in (self.before, self.after)]
+        least = (MIN_RATIO - 1) * np.minimum(now.before / bases[0], now.after / bases[1])
+        enough = (np.abs(points) >= self.min_pct) & (np.abs(now.change) > least)
+        if role == "proven":
+            return np.asarray(enough & (np.abs(now.change) - self.limit * now.error > least))
+        return np.asarray(enough & (np.abs(now.score) > self.likely)) if self.known else np.asarray(enough)
+
+    def _base_share(self) -> float:
+        return float(self.core @ self.before.weights) / self.before.sum
+
+    def _gain(self, living: Floats) -> Floats:
+        """How much better each group's own mix of earlier and later samples describes it than the common one, in nats,
+        counted in samples that are worth as much as independent ones."""
+        early = living @ self.before.weights / self.before.sum * self.count
+        late = living @ self.after.weights / self.after.sum * self.count
+        both = np.maximum(early + late, 1e-300)
+        common = self.scale.ratio / (1 + self.scale.ratio)
+        return _part(early, both, 1 - common) + _part(late, both, common)
+
+    def _simplest(self, best: int, gain: Floats, living: Floats) -> int:
+        """Of what explains nearly as much as `best` and is about the same samples, what is simplest to say: a function
+        before a pair of them or a place, then what is smallest."""
+        weight = self.before.weights / self.before.sum + self.after.weights / self.after.sum
+        sizes = living @ weight
+        common = (living * living[best]) @ weight
+        same = common >= _OVERLAP * np.minimum(sizes, sizes[best])
+        near = (gain >= _NEAR * gain[best] - _NATS) & same & (sizes > 0)
+        rank = {"own": 0, "total": 0, "calls": 1, "place": 2}
+        return min(
+            (int(row) for row in np.nonzero(near)[0]),
+            key=lambda row: (rank[self.groups.groups[row].what], round(float(sizes[row]), 9), row),
+        )
+
+    def _change(self, row: int, role: Role, living: Floats, now: Apart, atoms: NDArray[np.bool_]) -> Change:
+        one = apart(self.before, self.after, living[None], self.whole)
+        shares = [100 * float(living @ side.weights) / side.sum for side in (self.before, self.after)]
+        bases = [float(self.core @ side.weights) / side.sum for side in (self.before, self.after)]
+        told = self.scale.told and shares[0] > 0
+        return Change(
+            group=self.groups.groups[row],
+            role=role,
+            atoms=atoms,
+            before=shares[0],
+            after=shares[1],
+            change=shares[1] - shares[0],
+            error=float(100 * self.limit * one.error[0]),
+            cost=float(100 * now.change[row] * self._base_share()),
+            relative=(shares[1] / bases[1]) / (shares[0] / bases[0]) if told else None,
+            p_value=by_chance(self.draws, float(now.score[row])) if self.known else None,
+        )
+
+    def _as_effect(self, row: Change) -> Change:
+        return Change(**{**row.__dict__, "role": "effect"})
+
+    def _effects(self, rows: Sequence[Change]) -> list[Change]:
+        """Functions whose share moved although, relative to the rest, they did not change: others pushed them."""
+        if not any(row.role == "proven" for row in rows):
+            return []
+        now = apart(self.before, self.after, self.member, self.core)
+        plain = apart(self.before, self.after, self.member, self.whole)
+        taken = np.logical_or.reduce([row.atoms for row in rows])
+        free = ~(self.groups.member & taken).any(axis=1) & self.is_own
+        moved = free & (100 * np.abs(plain.change) >= self.min_pct) & (np.abs(now.score) <= self.limit)
+        order = sorted(np.nonzero(moved)[0], key=lambda row: -abs(plain.change[row]))[:_EFFECTS]
+        return [self._change(int(row), "effect", self.member[row], now, self.groups.member[row]) for row in order]
+
+
+def _part(some: Floats, both: Floats, common: float) -> Floats:
+    share = np.maximum(some, 1e-300) / both
+    return np.where(some > 0, some * (np.log(share) - math.log(common)), 0.0)

@@ -1,0 +1,127 @@
+"""What flamegraph_diff answers in tables. Shares are percent of a profile's weight, changes of them points."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from whystall.tools.contract.params import Params as Base
+from whystall.tools.contract.result import Model
+
+Verdict = Literal["differs", "alike", "cannot_tell"]
+"""`alike`: no more different than chance makes two profiles of one thing, and a change of `bound_pct` would have been
+seen."""
+
+What = Literal["own", "total", "calls"]
+"""What of the function changed: its own code, it and all it calls, or what it does in `callee`."""
+
+Direction = Literal["grew", "shrank", "appeared", "vanished", "moved", "renamed"]
+"""`moved`: what `counterpart` did before is done here now, and costs as much."""
+
+Role = Literal["proven", "possible", "effect"]
+"""`possible`: large enough, but chance may have made it; `effect`: the share changed because others' did."""
+
+Effect = Literal["same", "said", "limited"]
+
+REASONS = (
+    "few_samples",  # a change of many points could hide in what chance does
+    "not_samples",  # weights without instants do not tell how many independent samples they are
+    "no_common_scale",  # too much changed to tell what did not: what shrank may only have made room
+    "little_in_common",  # most of what one profile shows is not in the other
+    "nothing_there",  # no samples
+)
+"""Codes of `DiffData.reasons`; their sentences are in prompts/."""
+
+CHECKS = (
+    "other_source",  # the profiles are of different formats or profilers
+    "other_event",  # events have different names
+    "other_period",  # sampled at different rates
+    "other_kinds",  # Python frames, operators or device work are in one of them only
+    "other_weight",  # they weigh differently as a whole
+    "other_interrupts",  # interrupts, which are set aside, took different shares
+)
+"""Codes of `CheckRow.code`."""
+
+
+_Source = Annotated[str | None, Field(min_length=1, max_length=4096)]
+_Rank = Annotated[int | None, Field(ge=0, le=1_000_000)]
+
+
+class Params(Base):
+    """Parameters of flamegraph_diff."""
+
+    before: Annotated[_Source, Field(description="the normal or earlier profile: a file or directory")] = None
+    after: Annotated[_Source, Field(description="the abnormal or later profile")] = None
+    before_rank: Annotated[_Rank, Field(description="rank, where `before` holds several")] = None
+    after_rank: Annotated[_Rank, Field(description="rank, where `after` holds several")] = None
+    step: Annotated[int | None, Field(ge=0, le=2**31 - 1, description="only this step of an accelerator's profile")] = (
+        None
+    )
+    event: Annotated[str, Field(max_length=200, description="which event, where the profiles counted several")] = ""
+    min_pct: Annotated[float, Field(ge=0.01, le=50, description="a smaller change of a share is none, points")] = 1.0
+    top: Annotated[int, Field(ge=1, le=200, description="rows per table")] = 10
+
+
+class ChangeRow(Model):
+    """A function that explains part of the difference. `code`: where it is, ``train.py:212``; `path`: who calls it,
+    outermost first, where most of it is. `low_pct` to `high_pct`: where `change_pct` lies, 99 % certain for all rows
+    together. `cost_pct`: how much more (less) than before, in percent of the whole earlier profile, measured against
+    what did not change. `ratio`: of the shares, `relative`: against what did not change; None when it was not there.
+    """
+
+    name: str
+    what: What
+    callee: str = ""
+    counterpart: str = ""
+    direction: Direction
+    role: Role
+    code: str = ""
+    frame_kind: str = ""
+    path: list[str] = Field(default_factory=list)
+    before_pct: float
+    after_pct: float
+    change_pct: float
+    low_pct: float
+    high_pct: float
+    cost_pct: float
+    ratio: float | None
+    relative: float | None
+    p_value: float | None
+
+
+class CheckRow(Model):
+    """Whether the profiles can be compared. `what`: source, event, period, kinds, weight, interrupts. `code`: one of
+    `CHECKS`, empty when the same."""
+
+    what: str
+    before: str
+    after: str
+    effect: Effect
+    code: str = ""
+
+
+class DiffData(Model):
+    """`total_before`, `total`: in `unit`; `span_*`: seconds from the first sample to the end, None without instants.
+    `unchanged_pct`: of the earlier profile, what all else is measured against; its share is `scale` times as large
+    later; None when that could not be told. `blocks`: how samples were grouped that depend on each other: steps, time
+    or counts. `common_pct`: of the profiles, functions that both have.
+    """
+
+    verdict: Verdict = "cannot_tell"
+    reasons: list[str] = Field(default_factory=list)
+    event: str = ""
+    unit: str = ""
+    samples_before: int = 0
+    samples: int = 0
+    total_before: float = 0.0
+    total: float = 0.0
+    span_before_s: float | None = None
+    span_s: float | None = None
+    blocks: str = ""
+    bound_pct: float | None = None
+    scale: float = 1.0
+    unchanged_pct: float | None = None
+    common_pct: float = 0.0
+    rows: list[ChangeRow] = Field(default_factory=list)
+    checks: list[CheckRow] = Field(default_factory=list)

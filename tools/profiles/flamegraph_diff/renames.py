@@ -1,0 +1,88 @@
+"""Functions that have another name in the later profile: found before anything is compared, since all they call would
+seem to have vanished and appeared with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from whystall.tools.profiles.flamegraph_diff.frame_names import comparable, renamed
+from whystall.tools.stacks.tree import NO_NODE, CallTree, Part, call_tree
+
+_PASSES = 6
+_SAME_CALLEES = 0.5
+"""What two functions call is the same when at least this share of it is."""
+_SAME_WEIGHT = 1.25
+"""Two functions that call nothing may be one when their shares differ by no more than this factor."""
+
+
+def laid_over(before: Part, after: Part, min_share: float) -> tuple[Part, Part, CallTree, list[tuple[str, str]]]:
+    """The two parts with comparable names, their tree (side 0: before), and (old, new) labels of what was renamed.
+
+    `min_share`: what weighs less is not looked for.
+    """
+    before = replace(before, profile=comparable(before.profile))
+    after = replace(after, profile=comparable(after.profile))
+    tree = call_tree(before, after, lines=False)
+    found: list[tuple[str, str]] = []
+    for _ in range(_PASSES):
+        pairs = _pairs(tree, min_share)
+        if not pairs:
+            break
+        rows = tree.frames
+        new = {tree.labels[old]: rows.row(now, named=True) for old, now in pairs}
+        found += [(tree.labels[old], tree.labels[now]) for old, now in pairs]
+        before = replace(before, profile=renamed(before.profile, new))
+        tree = call_tree(before, after, lines=False)
+    return before, after, tree, found
+
+
+def _pairs(tree: CallTree, min_share: float) -> list[tuple[int, int]]:
+    """(old, new) frames: in one profile each, called by the same function, and alike in what they call and weigh."""
+    shares = tree.frame_total / np.maximum(tree.sums, np.finfo(float).tiny)[:, None]
+    gone = np.nonzero((shares[0] >= min_share) & (shares[1] == 0))[0]
+    come = np.nonzero((shares[1] >= min_share) & (shares[0] == 0))[0]
+    if not len(gone) or not len(come):
+        return []
+    old = {int(frame): _seat(tree, int(frame), 0) for frame in gone}
+    new = {int(frame): _seat(tree, int(frame), 1) for frame in come}
+    likely = [
+        (alike, one, other)
+        for one, (above, calls) in old.items()
+        for other, (above_other, calls_other) in new.items()
+        if above == above_other
+        and (alike := _alike(calls, calls_other, float(shares[0][one]), float(shares[1][other]))) > 0
+    ]
+    pairs: list[tuple[int, int]] = []
+    for _, one, other in sorted(likely, reverse=True):
+        if all(one != first and other != second for first, second in pairs):
+            pairs.append((one, other))
+    return pairs
+
+
+def _seat(tree: CallTree, frame: int, side: int) -> tuple[int, dict[int, float]]:
+    """The function that calls `frame` most, and what shares of its time `frame` spends in those it calls."""
+    nodes = np.nonzero(tree.frame == frame)[0]
+    top = int(nodes[np.argmax(tree.total[side][nodes])])
+    up = int(tree.parent[top])
+    below = np.nonzero(np.isin(tree.parent, nodes))[0]
+    whole = float(tree.total[side][nodes].sum())
+    calls: dict[int, float] = {}
+    for node in below:
+        callee = int(tree.frame[node])
+        calls[callee] = calls.get(callee, 0.0) + float(tree.total[side][node]) / whole
+    return (int(tree.frame[up]) if up != NO_NODE else -1), calls
+
+
+def _alike(one: dict[int, float], other: dict[int, float], share: float, share_other: float) -> float:
+    """How alike two functions are, 0 for not at all: by what they call, else by what they weigh."""
+    called = [sum(calls.values()) for calls in (one, other)]
+    if min(called) > _SAME_CALLEES:
+        common = sum(min(part, other.get(callee, 0.0)) for callee, part in one.items())
+        return common if common >= _SAME_CALLEES * max(called) else 0.0
+    if max(called) > _SAME_CALLEES:
+        return 0.0
+    factor = max(share, share_other) / min(share, share_other)
+    return 1 / factor if factor <= _SAME_WEIGHT else 0.0

@@ -1,0 +1,272 @@
+"""One of two profiles that are compared: what it weighs in each atom, and how far chance alone moves that.
+
+Samples are no independent draws: a function that runs for a second is sampled a hundred times. So where samples have
+instants, the time is cut into blocks and the spread between blocks is what counts (a block bootstrap in its normal
+approximation): of a record of all that
+happened the steps of training, where something recurs at even intervals, else equal times, long enough that longer ones
+would not give another answer (as in Flyvbjerg & Petersen 1989). The spread cannot be less than what counting makes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from whystall.tools.profiles.common.sample_weight import one_sample
+from whystall.tools.stacks.model import NO_STACK, NO_TIME, StackProfile
+from whystall.tools.stacks.tree import CallTree, Part, labels_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+DURATIONS = frozenset({"ns", "us", "ms", "s", "nanoseconds", "microseconds", "milliseconds", "seconds"})
+BURST = 20.0
+"""Counts without instants do not tell their bursts: their variance is taken to be so many times that of independent
+samples, which is right for functions that stay for ten samples in a row on average, 100 ms at 99 Hz."""
+
+_BLOCKS = (64, 32, 16)
+_STEADY = 1.4
+"""Blocks are long enough when twice as long ones change the variance by no more than this factor: at 16 blocks the
+estimate is itself uncertain by about a third."""
+_COARSER = ((16, 2.3, 1.1), (8, 3.0, 1.35), (4, 4.2, 2.2))
+"""What drifts, or lasts longer than a block, has more spread between longer blocks. (blocks, times, error): so many
+longer ones are taken for a group when its variance between them is so many times that between the shorter ones, which
+chance makes in 1 % (the quantile of F with 63 degrees of freedom); being so few, they make the error so many times
+larger (Student's t at 1 %)."""
+_LEAST_STEPS, _MOST_STEPS = 4, 500
+_EVEN = 0.35
+"""Intervals are even when their standard deviation is at most this share of their mean."""
+_COVERED = 0.8
+_SMALLEST = 1e-60
+_LEAST_SAMPLES = 4
+"""Samples a block should have on average, so that its spread is one of shares and not of whether it has any."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """`weights`: by atom; `blocks`: the same by block (rows), None without instants. `counting`: by atom, the variance
+    of the weight if samples are independent of each other, times `BURST` without blocks. `known`: whether the samples
+    tell how many independent observations they are; `traced`: they are no samples, but all that happened. `how`:
+    steps, time or counts. `span_ns`: from the first sample to the end of the last. `threads`: how many were seen, each
+    by its share: 1 when one has nearly all. `steady`: blocks are long enough for most of it.
+    """
+
+    weights: Floats
+    blocks: Floats | None
+    counting: Floats
+    samples: int
+    traced: bool
+    known: bool
+    how: str
+    span_ns: float = 0.0
+    threads: float = 1.0
+    steady: bool = True
+
+    @property
+    def sum(self) -> float:
+        """All it weighs."""
+        return float(self.weights.sum())
+
+    @property
+    def free(self) -> float:
+        """Degrees of freedom its variance is known with."""
+        return np.inf if self.blocks is None else float(len(self.blocks) - 1)
+
+    def variance(self, member: Floats, of: Floats) -> tuple[Floats, Floats | None]:
+        """Of the ratios of the groups' weights (`member`, a row each) to the weight of the atoms `of`: as counting
+        makes it, and as blocks show it, if there are any."""
+        whole = float(of @ self.weights)
+        ratio = member @ self.weights / whole
+        cross = (member * of) @ self.counting
+        counted = (member @ self.counting - 2 * ratio * cross + ratio**2 * float(of @ self.counting)) / whole**2
+        counted = np.maximum(counted, 0.0)
+        if self.blocks is None:
+            return counted, None
+        spread = _spread(self.blocks, member, of, ratio, whole)
+        if self.how == "time":
+            for blocks, times, error in _COARSER:
+                if blocks < len(self.blocks):
+                    longer = _spread(_together(self.blocks, blocks), member, of, ratio, whole)
+                    taken = longer > (times if self.steady else 1.0) * spread
+                    spread = np.where(taken, np.maximum(spread, error**2 * longer), spread)
+        return counted, spread
+
+
+def _together(blocks: Floats, count: int) -> Floats:
+    return np.asarray(blocks.reshape(count, len(blocks) // count, -1).sum(axis=1))
+
+
+def _spread(blocks: Floats, member: Floats, of: Floats, ratio: Floats, whole: float) -> Floats:
+    count = len(blocks)
+    off = (blocks @ member.T - np.outer(blocks @ of, ratio)) / whole
+    return np.asarray(count / (count - 1) * (off**2).sum(axis=0))
+
+
+def side_of(part: Part, tree: CallTree, row: int, atom: Ints, functions: Floats) -> Side:
+    """The side `row` of `tree`, which was made from `part`. `functions`: groups (rows) by atom, whose spread decides
+    how long blocks are."""
+    profile, count = part.profile, functions.shape[1]
+    samples = profile.samples.filter((pl.col("event") == part.event) & (pl.col("weight") > 0))
+    if part.threads is not None:
+        samples = samples.filter(pl.col("thread").is_in(list(part.threads)))
+    event = profile.events.row(part.event, named=True)
+    unit = event["unit"]
+    here = np.nonzero(atom >= 0)[0]
+    # their squares must be numbers
+    by = 1.0 if _SMALLEST < tree.sums[row] < 1 / _SMALLEST else min(1.0 / float(tree.sums[row]), 1e300)
+    samples = samples.with_columns(pl.col("weight") * by)
+    weights = _sums(atom[here], tree.own[row, here] * by, count)
+    of_stack = _nodes(tree, profile)
+    timed = not samples.is_empty() and bool((samples["at_ns"] != NO_TIME).all())
+    traced = timed and unit in DURATIONS and _lasting(samples)
+    if not timed:
+        loads: Floats = samples["weight"].to_numpy()
+        one = one_sample(samples, unit, event["period"] * by)
+        mean = one or float((loads**2).sum() / max(loads.sum(), 1e-300))
+        number = round(float(loads.sum()) / one) if one else len(loads)
+        return Side(weights, None, weights * mean * BURST, number, traced=False, known=one > 0, how="counts")
+    at, span, weight, stack = _clipped(samples, part)
+    where = atom[of_stack[stack]]
+    counting = _sums(where, weight**2, count)
+    steps = _recurring(at, span, stack) if traced and len(at) else np.empty(0)
+    if len(steps):
+        edges = np.append(steps, float((at + span).max()) + 1)
+        blocks: Floats | None = _blocks(at, span, weight, where, count, edges)
+        steady = True
+    else:
+        blocks, steady = _by_time(at, span, weight, where, count, functions)
+    how = "steps" if len(steps) else "time"
+    last = float((at + span).max(initial=1))
+    return Side(weights, blocks, counting, len(at), traced, blocks is not None, how, last, _at_once(samples), steady)
+
+
+def _sums(number: Ints, weight: Floats, count: int) -> Floats:
+    return np.asarray(np.bincount(number, weight, count), np.float64)
+
+
+def _at_once(samples: pl.DataFrame) -> float:
+    share = samples["thread"].value_counts()["count"] / max(samples.height, 1)
+    return 1 / max(float((share**2).sum()), 1e-9) if samples.height else 1.0
+
+
+def _lasting(samples: pl.DataFrame) -> bool:
+    """Whether most of the weight is of things that were seen from start to end, and not at an instant."""
+    long = pl.col("weight").filter(pl.col("span_ns") > 0)
+    lasting, whole = samples.select(long.sum(), whole=pl.col("weight").sum()).row(0)
+    return bool(lasting > 0.5 * whole)
+
+
+def _nodes(tree: CallTree, profile: StackProfile) -> Ints:
+    """The node of each stack of `profile`, and last that of samples without one; -1 where it is not in the tree."""
+    height = max(tree.frames.height, 1)
+    labels = labels_of(profile.frames, lines=False).alias("label").to_frame()
+    rows = tree.frames.select("label", pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
+    known = labels.join(rows, on="label", how="left", maintain_order="left")["row"].fill_null(-1)
+    frame = known.to_numpy().astype(np.int64)[profile.stacks["frame"].to_numpy()]
+    parent = profile.stacks["parent"].to_numpy().astype(np.int64)
+    keys: Ints = (tree.parent + 1) * height + tree.frame  # ascending: breadth first, siblings by frame
+    nodes = np.full(len(parent) + 1, -1, np.int64)
+    level = np.nonzero(parent == NO_STACK)[0]
+    up = np.full(len(level), -1, np.int64)
+    below = np.argsort(parent, kind="stable")
+    starts = np.searchsorted(parent[below], np.arange(len(parent) + 1))
+    while len(level):
+        wanted = (up + 1) * height + frame[level]
+        place = np.searchsorted(keys, wanted).clip(max=max(len(keys) - 1, 0))
+        good = (keys[place] == wanted) & (frame[level] >= 0)
+        level, place = level[good], place[good]
+        nodes[level] = place
+        sizes = starts[level + 1] - starts[level]
+        first = np.repeat(starts[level] - np.cumsum(sizes) + sizes, sizes)
+        up = np.repeat(place, sizes)
+        level = below[first + np.arange(len(up))]
+    none = tree.frames["label"].index_of("[no stack]")
+    if none is not None:
+        place_of = int(np.searchsorted(keys, none))
+        if place_of < len(keys) and keys[place_of] == none:
+            nodes[-1] = place_of
+    return nodes
+
+
+def _clipped(samples: pl.DataFrame, part: Part) -> tuple[Floats, Floats, Floats, Ints]:
+    """(start, length, weight, stack) of what lies inside of the part's time, which begins at 0 and has no hole."""
+    at = samples["at_ns"].to_numpy().astype(np.float64)
+    span = samples["span_ns"].to_numpy().astype(np.float64)
+    weight, stack = samples["weight"].to_numpy(), samples["stack"].to_numpy().astype(np.int64)
+    if part.span_ns is None:
+        return at - at.min(), span, weight, stack
+    start, end = part.span_ns
+    pieces = [(-np.inf, float(start)), (float(end), np.inf)] if part.outside else [(float(start), float(end))]
+    base = min(float(at.min()), float(start))
+    found: list[tuple[Floats, Floats, Floats, Ints]] = []
+    for first, last in pieces:
+        cut = np.maximum(np.minimum(at + span, last) - np.maximum(at, first), 0.0)
+        inside = np.where(span > 0, cut > 0, (at >= first) & (at < last))
+        share = np.where(span > 0, cut / np.where(span > 0, span, 1.0), 1.0)[inside]
+        shift = max(first, base) if not part.outside or first == -np.inf else float(end - start) + base
+        begins = np.maximum(at[inside], first) - shift
+        found.append((begins, np.where(span > 0, cut, 0.0)[inside], weight[inside] * share, stack[inside]))
+    begins, lengths, weights = (np.concatenate([one[at] for one in found]) for at in range(3))
+    return begins, lengths, weights, np.concatenate([one[3] for one in found])
+
+
+def _recurring(at: Floats, span: Floats, stack: Ints) -> Floats:
+    """When something begins that comes again and again at even intervals, as a step of training does; empty: nothing.
+
+    Of a record of all that happened a stack that is entered once a step marks the steps. Of several, the one with the
+    longest interval that leaves enough blocks.
+    """
+    order = np.lexsort((at, stack))
+    starts, of = at[order], stack[order]
+    _, first, counts = np.unique(of, return_index=True, return_counts=True)
+    whole = float((at + span).max())
+    found: dict[int, Floats] = {}
+    for row in np.nonzero((counts >= _LEAST_STEPS) & (counts <= _MOST_STEPS))[0]:
+        mine = starts[first[row] : first[row] + counts[row]]
+        gaps = np.diff(mine)
+        covers = (mine[-1] - mine[0] + gaps.mean()) >= _COVERED * whole
+        if covers and float(gaps.std()) <= _EVEN * float(gaps.mean()):
+            found.setdefault(len(mine), mine)
+    enough = [count for count in found if count >= _BLOCKS[-1]]
+    return found[min(enough) if enough else max(found)] if found else np.empty(0, np.float64)
+
+
+def _by_time(
+    at: Floats, span: Floats, weight: Floats, where: Ints, count: int, functions: Floats
+) -> tuple[Floats | None, bool]:
+    """Blocks of equal time, and whether longer ones would tell the same; None for fewer samples than make any."""
+    last = float((at + span).max()) + 1 if len(at) else 0.0
+    most = [blocks for blocks in _BLOCKS if blocks * _LEAST_SAMPLES <= len(at)] or [_BLOCKS[-1]]
+    if len(at) < 2 * _LEAST_SAMPLES:
+        return None, False
+    everything = np.ones(count)
+    finest = _blocks(at, span, weight, where, count, np.linspace(0.0, last, most[0] + 1))
+    before: float | None = None
+    chosen = finest
+    for blocks in (*most, most[-1] // 2):
+        coarse = _together(finest, blocks)
+        whole = float(coarse.sum())
+        ratio = functions @ coarse.sum(axis=0) / whole
+        variance = float(_spread(coarse, functions, everything, ratio, whole).sum())
+        if before is not None and variance <= before * _STEADY:
+            return chosen, True
+        before, chosen = variance, coarse if blocks in most else chosen
+    return chosen, False
+
+
+def _blocks(at: Floats, span: Floats, weight: Floats, where: Ints, count: int, edges: Floats) -> Floats:
+    """Weights by block and atom. What lasts over an edge counts on both sides, in proportion; what lies before the
+    first edge or after the last, with the nearest block."""
+    blocks = len(edges) - 1
+    first = (np.searchsorted(edges, at, "right") - 1).clip(0, blocks - 1)
+    last = (np.searchsorted(edges, at + span, "left") - 1).clip(0, blocks - 1)
+    last = np.maximum(first, last)
+    sizes = last - first + 1
+    which = np.repeat(np.arange(len(at)), sizes)
+    block = np.repeat(first - np.cumsum(sizes) + sizes, sizes) + np.arange(len(which))
+    cut = np.minimum((at + span)[which], edges[block + 1]) - np.maximum(at[which], edges[block])
+    whole = sizes[which] == 1
+    share = np.where(whole, 1.0, cut.clip(min=0.0) / np.where(span[which] > 0, span[which], 1.0))
+    return _sums(block * count + where[which], weight[which] * share, blocks * count).reshape((blocks, count))

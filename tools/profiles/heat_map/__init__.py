@@ -1,0 +1,1 @@
+"""heat_map: activity over time, and the periods in it."""
