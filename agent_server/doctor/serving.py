@@ -80,7 +80,7 @@ class _Asked:
 
     def cannot(self, collector: str) -> str | None:
         """Why it would start without `collector`, which it serves elsewhere; None if it has it."""
-        reason = getattr(self.engine, "cannot", lambda _: None)(collector)
+        reason = self.engine.cannot(collector)
         return None if reason is None else clean(reason, 500)
 
 

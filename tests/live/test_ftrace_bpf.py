@@ -44,12 +44,12 @@ def trace(
 ) -> tuple[Capture, list[dict[str, Any]]]:
     """Trace from before the child's ``go`` until it logs ``until``; instants stay absolute, like the child's."""
     engine = FtraceBpfEngine()
-    engine.start({"ftrace": {"buffer_kb": ROOM >> 11, **options}}, target)
+    engine.load({"ftrace": {"buffer_kb": ROOM >> 11, **options}}, target)
     try:
         with polled(engine.poll):
             subject.go()
             lines = subject.until(until)
-        capture = engine.stop()["ftrace"]
+        capture = engine.read()["ftrace"]
         assert capture.lost == 0
         return capture, lines
     finally:
@@ -530,13 +530,13 @@ def test_close_leaves_nothing_attached_and_may_be_repeated() -> None:
     before = programs()
     for end in (FtraceBpfEngine.close, FtraceBpfEngine.stop):
         engine = FtraceBpfEngine()
-        engine.start({"ftrace": dict.fromkeys(("irq", "softirq", "syscalls", "block", "power"), 1)}, EVERYONE)
+        engine.load({"ftrace": dict.fromkeys(("irq", "softirq", "syscalls", "block", "power"), 1)}, EVERYONE)
         mine = programs() - before
         assert len(mine) >= 10
         end(engine)
         engine.close()
         engine.close()
-        assert engine.stop() == {}
+        assert engine.read() == {}
         engine.poll()
         assert gone(mine)
 
@@ -558,7 +558,7 @@ def test_bad_input_is_refused_before_anything_is_attached() -> None:
         assert refused(TraceSession(config).open) == "bad_config"
     assert refused(TraceSession(TraceConfig()).finish) == "read_failed"
     with pytest.raises(ToolError) as failure:
-        FtraceBpfEngine().start({"ftrace": {"cpus": 1 << 9000}}, EVERYONE)
+        FtraceBpfEngine().load({"ftrace": {"cpus": 1 << 9000}}, EVERYONE)
     assert failure.value.code is ErrorCode.BAD_ARGUMENT
 
 
@@ -569,7 +569,7 @@ from whystall.tools.collect.ftrace.bpf_engine import FtraceBpfEngine
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.recording.target import Target
 os.setgid(65534); os.setuid(65534)
-try: FtraceBpfEngine().start({"ftrace": {}}, Target(everything=True))
+try: FtraceBpfEngine().load({"ftrace": {}}, Target(everything=True))
 except ToolError as error: print(error.code.value, "|", error.remedy)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

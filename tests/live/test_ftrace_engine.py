@@ -114,7 +114,7 @@ def test_a_target_that_is_gone_is_told() -> None:
     gone.wait()
     engine = TracefsEngine()
     with pytest.raises(ToolError) as caught:
-        engine.start({"ftrace": {"only_target": 1}}, of(gone.pid))
+        engine.load({"ftrace": {"only_target": 1}}, of(gone.pid))
     assert caught.value.code is ErrorCode.NO_SUCH_PROCESS
     engine.close()
 
@@ -158,16 +158,16 @@ def test_an_engine_lets_go_at_every_end(end: str) -> None:
     assert engine.unavailable() is None
     if end == "start fails":
         with pytest.raises(ToolError):
-            engine.start({"ftrace": {"buffer_kb": 3}}, EVERYTHING)
+            engine.load({"ftrace": {"buffer_kb": 3}}, EVERYTHING)
     else:
-        engine.start({"ftrace": {}}, EVERYTHING)
+        engine.load({"ftrace": {}}, EVERYTHING)
         engine.poll()
         if end == "stop":
-            assert engine.stop()["ftrace"].proven
+            assert engine.read()["ftrace"].proven
     engine.close()
     engine.close()
     engine.poll()
-    assert engine.stop() == {}
+    assert engine.read() == {}
 
 
 # --- the tool -----------------------------------------------------------------------------------------------

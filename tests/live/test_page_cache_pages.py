@@ -307,12 +307,12 @@ def test_what_a_neighbour_does_is_told_beside_a_target(disk: Path) -> None:
     with child(NEIGHBOUR, *arguments, "mine") as subject, child(NEIGHBOUR, *arguments, "theirs") as other:
         engine = EbpfEngine()
         try:
-            engine.start({"page_cache": {}}, Target(everything=False, pid=subject.pid, pids=[subject.pid]))
-            engine.begin()
+            engine.load({"page_cache": {}}, Target(everything=False, pid=subject.pid, pids=[subject.pid]))
+            engine.start()
             for one in (subject, other):
                 one.go()
                 one.until("done")
-            capture = engine.stop()["page_cache"]
+            capture = engine.read()["page_cache"]
         finally:
             engine.close()
     assert capture.proven

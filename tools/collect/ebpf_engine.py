@@ -32,7 +32,7 @@ from whystall.tools.collect.python_notes import python_notes
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
-from whystall.tools.recording.collector import Capture, Options
+from whystall.tools.recording.collector import Capture, Engine, Options
 from whystall.tools.recording.target import Target
 
 _CODES = {"no_libbpf": ErrorCode.NO_LIBBPF, "no_btf": ErrorCode.NO_BTF, "no_privilege": ErrorCode.NO_PRIVILEGE}
@@ -54,7 +54,7 @@ _LOSSES = {
 _RING_TARGET, _RING_HOST = 1 << 21, 1 << 23
 
 
-class EbpfEngine:
+class EbpfEngine(Engine):
     """See the module; one instance serves one window."""
 
     name = "ebpf"
@@ -100,7 +100,7 @@ class EbpfEngine:
             os.close(timer)
         return None
 
-    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+    def load(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Attach what `wanted` needs."""
         if len(target.pids) > MAX_TARGETS:
             raise ToolError(
@@ -141,11 +141,11 @@ class EbpfEngine:
         self._sample_ns = sample_ns
         self._spy = _beside(self._session, target, sample_ns)
 
-    def begin(self) -> int:
+    def start(self) -> int:
         """Count from now on; then cause events of our own that prove the hooks alive."""
         session = self._session
         if session is None:
-            raise ValueError("nothing was started")
+            raise ValueError("not loaded")
         try:
             since = session.begin()
         except BpfError as error:
@@ -159,11 +159,11 @@ class EbpfEngine:
             cause_page_events(session)
         return since
 
-    def cease(self) -> int:
+    def stop(self) -> int:
         """Count no longer; the last events of our own are caused before."""
         session = self._session
         if session is None:
-            raise ValueError("nothing was started")
+            raise ValueError("not loaded")
         if self._until:
             return self._until
         if self._interrupts is not None:
@@ -187,11 +187,11 @@ class EbpfEngine:
             self._session.poll()
             self._processes.look(self._session.new_places())
 
-    def stop(self) -> dict[str, Capture]:
+    def read(self) -> dict[str, Capture]:
         """Detach; captures of the wanted collectors."""
         if self._session is None:
             return {}
-        self.cease()
+        self.stop()
         session, self._session = self._session, None
         try:
             beside = self._spy.stop() if self._spy is not None else []

@@ -14,7 +14,7 @@ from whystall.tools.collect.proc_run_queue import ThreadWaits
 from whystall.tools.collect.proc_sampler import ThreadSampler
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.node.vantage import PARTIAL_PROC, hidden_processes, proc_is_whole
-from whystall.tools.recording.collector import Capture, Options
+from whystall.tools.recording.collector import Capture, Engine, Options
 from whystall.tools.recording.target import Target, children_of
 
 _TARGET_PERIOD_NS = 20_000_000
@@ -27,7 +27,7 @@ _OF_PROCESSES = frozenset({"proc", "syscalls", "switches", "run_queue"})
 """Collectors that go through the processes; the others count for the whole host."""
 
 
-class ProcfsEngine:
+class ProcfsEngine(Engine):
     """Implements `Engine` by reading /proc.
 
     `proc` is counted exactly. `syscalls` and `switches` are sampled: the target's threads 50 times a second, or,
@@ -62,7 +62,7 @@ class ProcfsEngine:
             return "/proc is not mounted"
         return None if proc_is_whole() else PARTIAL_PROC
 
-    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+    def load(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Take the first samples."""
         self._wanted = {name: dict(options) for name, options in wanted.items()}
         self._target, self._pids = target, list(target.pids)
@@ -98,10 +98,6 @@ class ProcfsEngine:
         self._started = self._clock()
         self.poll()
 
-    def fileno(self) -> int | None:
-        """Nothing to wait for: samples are due by the clock."""
-        return None
-
     def poll(self) -> None:
         """Take the samples that are due, and set `period_s` to when the next one is."""
         now = self._clock()
@@ -131,7 +127,7 @@ class ProcfsEngine:
         cost = time.thread_time_ns() - began
         self._next_scan = now + max(sampler.period_ns, int(cost / _CPU_SHARE))
 
-    def stop(self) -> dict[str, Capture]:
+    def read(self) -> dict[str, Capture]:
         """Take the last samples and hand everything over."""
         captures: dict[str, Capture] = {}
         if self._sampler is not None:

@@ -7,9 +7,10 @@ A *collector* is a named set of columns (``syscalls``, ``switches``, ``block``, 
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import polars as pl
 
@@ -76,48 +77,53 @@ class Capture:
 
 
 class Engine(Protocol):
-    """A way to fill collectors. One instance serves one window.
+    """Fills collectors during one window. One instance serves one window, and is used by one thread.
 
-    `start` attaches everything as one unit or raises `ToolError` with nothing left attached. `poll` drains what has
-    arrived; it is called when `fileno` is readable and at least every `period_s`. `stop` detaches and returns the
-    captures; `close` detaches without them, may be called at any time and more than once.
+    The window calls ``load``, ``start``, ``poll`` any number of times, ``stop``, ``read``, ``close``, in this order:
+
+    * All engines are loaded before the first one starts, and all are stopped before the first one is read, since
+      loading and reading may take seconds. The window reaches from the first ``start`` to the last ``stop``.
+    * ``load`` and ``start`` are all or nothing: where they raise, nothing stays attached once ``close`` was called.
+    * ``close`` may be called at any time, also twice and after a failure; nothing is attached or running afterwards.
+    * An engine whose totals are made in the kernel counts only between its ``start`` and its ``stop``. One that records
+      single events or takes readings may record from ``load`` until ``read``: the window drops what lies outside of it.
+    * Failures are `ToolError`.
     """
 
     name: str
     serves: frozenset[str]
+    """The collectors that it can fill."""
     period_s: float
+    """``poll`` is wanted at least this often, in seconds; it may change between calls."""
 
     def unavailable(self) -> str | None:
-        """Why this engine cannot run here, in a few words; None if it can. Cheap: attaches nothing."""
+        """Return why this engine cannot run here, in a few words; None if it can. Cheap: attaches nothing."""
 
-    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
-        """Attach for the `wanted` collectors and `target`."""
+    def cannot(self, collector: str) -> str | None:
+        """Return why `collector` cannot be filled here although others can; None if it can. After a ``load`` that
+        failed: why it failed for this one."""
+        return None
+
+    def load(self, wanted: Mapping[str, Options], target: Target) -> None:
+        """Attach for the `wanted` collectors and `target`. May take long: kernels verify, compilers compile."""
+
+    def start(self) -> int:
+        """Begin to count, and return the instant since when, in ns of CLOCK_MONOTONIC."""
+        return time.monotonic_ns()
 
     def fileno(self) -> int | None:
-        """A descriptor that becomes readable when events wait, or None."""
+        """Return a descriptor that becomes readable when events wait, or None: then only ``period_s`` counts."""
+        return None
 
     def poll(self) -> None:
         """Take in what has arrived."""
 
-    def stop(self) -> dict[str, Capture]:
-        """Detach, and return a capture per wanted collector."""
+    def stop(self) -> int:
+        """End counting, and return the instant until when, in ns of CLOCK_MONOTONIC; the first one when repeated."""
+        return time.monotonic_ns()
+
+    def read(self) -> dict[str, Capture]:
+        """Detach, and return a capture for every wanted collector."""
 
     def close(self) -> None:
-        """Detach; idempotent."""
-
-
-@runtime_checkable
-class Summing(Protocol):
-    """An engine that sums up in the kernel, so that nothing can be taken from its sums afterwards. The window has every
-    such engine begin when all engines have started, which may take seconds, and cease before the first stops. It
-    reaches from the first that begins to the last that ceases, so that no sum is of more than the window.
-    """
-
-    def begin(self) -> int:
-        """Count from now on; as `start` it raises `ToolError`. `start` has everything ready for it.
-
-        Returned is the instant since when it counts, in ns of the monotonic clock.
-        """
-
-    def cease(self) -> int:
-        """Count no longer. Returned is the instant until when it counted; the first one when it is called again."""
+        """Release everything."""

@@ -20,7 +20,7 @@ from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import clean
 from whystall.tools.node.containers import Containers
 from whystall.tools.node.vantage import host_name
-from whystall.tools.recording.collector import Capture, Engine, Need, Options, Summing, merge_needs
+from whystall.tools.recording.collector import Capture, Engine, Need, Options, merge_needs
 from whystall.tools.recording.home import home
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
@@ -74,8 +74,8 @@ async def observe(
             wall = datetime.now(timezone.utc) - timedelta(microseconds=(time.monotonic_ns() - start_ns) / 1000)
             seen_ns = await _watch([a.engine for a in started], target, duration_s, progress, stop)
             over_ns = time.monotonic_ns()
-            ends = [a.engine.cease() for a in started if isinstance(a.engine, Summing)]
-            window_ns = max([over_ns, *ends]) - start_ns
+            # The one that started first stops last, so that what reads at the end is not read after the window.
+            window_ns = max([over_ns, *(a.engine.stop() for a in reversed(started))]) - start_ns
             exited = seen_ns is not None
             if exited and (not seen_ns or over_ns - start_ns < _LEAST_NS):
                 raise ToolError(
@@ -83,8 +83,8 @@ async def observe(
                     f"{target.describe()} exited before it could be observed",
                     "observe a process that lives longer",
                 )
-            # Counters are read to the end of the window; naming symbols takes time, so who attached first stops last.
-            captures = [(a, a.engine.stop()) for a in reversed(started)]
+            # Counters of /proc first, since naming symbols takes time.
+            captures = [(a, a.engine.read()) for a in reversed(started)]
         finally:
             _close(started)
     manifest = Manifest(
@@ -152,8 +152,7 @@ def _start(
         begun: list[int] = []
         try:
             for assignment in started:
-                if isinstance(assignment.engine, Summing):
-                    begun.append(assignment.engine.begin())
+                begun.append(assignment.engine.start())
         except ToolError as error:  # all anew, without this one
             _close(started)
             failed[assignment.place] = error
@@ -161,7 +160,7 @@ def _start(
             _close(started)
             raise
         else:
-            return started, min([time.monotonic_ns(), *begun]), left_out
+            return started, min(begun), left_out
 
 
 def _assign(
@@ -229,20 +228,19 @@ def _begin(
     An engine whose ways differ per collector says by `cannot` which it cannot serve, also after it failed to start:
     then it is tried once more without them.
     """
-    cannot = getattr(engine, "cannot", lambda name: None)
     last: ToolError | None = None
     for _ in range(2):
-        for name in [n for n in mine if cannot(n) is not None]:
-            reasons[name].append(f"{engine.name}: {cannot(name)}")
+        for name in [n for n in mine if engine.cannot(n) is not None]:
+            reasons[name].append(f"{engine.name}: {engine.cannot(name)}")
             mine.pop(name)
         if not mine:
             break
         try:
-            engine.start(mine, target)
+            engine.load(mine, target)
         except ToolError as error:
             engine.close()
             last = error
-            if all(cannot(name) is None for name in mine):
+            if all(engine.cannot(name) is None for name in mine):
                 break
         except BaseException:
             engine.close()  # interrupted half-way: nothing may stay attached

@@ -58,18 +58,18 @@ def captures(writing: Running) -> tuple[dict[str, Capture], dict[str, Capture]]:
     ebpf, bcc = EbpfEngine(), OwnProgram()
     try:
         bcc.start(WANTED, target)
-        ebpf.start(WANTED, target)
+        ebpf.load(WANTED, target)
         bcc.ready(time.monotonic() + READY_S)
         bcc.begin()
-        ebpf.begin()
+        ebpf.start()
         writing.go()
         while len(writing.of("write")) < WRITES:
             time.sleep(0.05)
             ebpf.poll()
             bcc.poll()
-        ebpf.cease()
+        ebpf.stop()
         bcc.cease()
-        seen = ebpf.stop(), bcc.stop()
+        seen = ebpf.read(), bcc.stop()
         writing.stop()
         return seen
     finally:

@@ -39,14 +39,14 @@ def seen() -> Iterator[tuple[int, dict[str, Capture]]]:
             assert process.stdout is not None
             process.stdout.readline()
             target = Target(everything=False, pid=process.pid, comm="python3", pids=[process.pid])
-            engine.start({"run_queue": {}, "interrupts": {}}, target)
-            engine.begin()
+            engine.load({"run_queue": {}, "interrupts": {}}, target)
+            engine.start()
             end = time.monotonic() + SPAN_S
             while time.monotonic() < end:
                 engine.poll()
                 time.sleep(0.05)
-            engine.cease()
-            yield process.pid, engine.stop()
+            engine.stop()
+            yield process.pid, engine.read()
         finally:
             engine.close()
             process.kill()

@@ -20,8 +20,8 @@ OF_PROCESSES = {"proc", "syscalls", "switches", "run_queue"}
 def told(target: Target) -> set[str]:
     """The collectors that say that processes are hidden."""
     engine = ProcfsEngine()
-    engine.start({name: {} for name in (*OF_PROCESSES, "block", "interrupts")}, target)
-    captures = engine.stop()
+    engine.load({name: {} for name in (*OF_PROCESSES, "block", "interrupts")}, target)
+    captures = engine.read()
     return {name for name, seen in captures.items() if [code for code, _ in seen.not_seen].count("hidden_processes")}
 
 

@@ -138,16 +138,16 @@ def test_a_look_ends_in_time_and_says_what_was_left(cold: int) -> None:
 
 def test_the_engine_looks_at_the_start_and_at_the_end(cold: int) -> None:
     engine = ProcfsEngine()
-    engine.start({"residency": {}}, Target(everything=False, pid=os.getpid(), pids=[os.getpid()]))
+    engine.load({"residency": {}}, Target(everything=False, pid=os.getpid(), pids=[os.getpid()]))
     os.pread(cold, 7 * PAGE, 0)
-    tables = engine.stop()["residency"].tables
+    tables = engine.read()["residency"].tables
     rows = tables["open_files"].join(tables["files"].filter(ino=os.fstat(cold).st_ino), on="file")
     assert rows["cached_bytes"].to_list() == [0, 7 * PAGE]
 
 
 def test_without_a_target_nobodys_files_are_opened() -> None:
     engine = ProcfsEngine()
-    engine.start({"residency": {}}, Target(everything=True))
-    capture = engine.stop()["residency"]
+    engine.load({"residency": {}}, Target(everything=True))
+    capture = engine.read()["residency"]
     assert capture.tables["open_files"].is_empty()
     assert capture.proven

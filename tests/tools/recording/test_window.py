@@ -19,7 +19,7 @@ import pytest
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams
-from whystall.tools.recording.collector import Capture, Need, Options, merge_needs
+from whystall.tools.recording.collector import Capture, Engine, Need, Options, merge_needs
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target, resolve
 from whystall.tools.recording.window import observe
@@ -29,16 +29,16 @@ HERE = Target(everything=False, pid=os.getpid(), comm="x", pids=[os.getpid()])
 FAILURE = ToolError(ErrorCode.PROBE_FAILED, "the verifier said no", "use another kernel")
 
 
-class Clock:
+class Clock(Engine):
     """Serves what it is told to with readings of the clock; `log` tells its life, `attached` who is on."""
 
     log: ClassVar[list[str]] = []
     attached: ClassVar[set[str]] = set()
     period_s = 0.02
     missing: str | None = None
-    start_error: BaseException | None = None
+    load_error: BaseException | None = None
     poll_error: BaseException | None = None
-    stop_error: BaseException | None = None
+    read_error: BaseException | None = None
     close_error: BaseException | None = None
 
     def __init__(self, name: str, *serves: str, **faults: Any) -> None:
@@ -50,27 +50,24 @@ class Clock:
     def unavailable(self) -> str | None:
         return self.missing
 
-    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
-        self.log.append(f"start {self.name}")
+    def load(self, wanted: Mapping[str, Options], target: Target) -> None:
+        self.log.append(f"load {self.name}")
         self.wanted = dict(wanted)
         self.attached.add(self.name)
         self.readings.append(time.monotonic_ns() - 5_000_000_000)  # something that began before the window
-        if self.start_error is not None:
-            raise self.start_error
-
-    def fileno(self) -> int | None:
-        return None
+        if self.load_error is not None:
+            raise self.load_error
 
     def poll(self) -> None:
         self.readings.append(time.monotonic_ns())
         if self.poll_error is not None:
             raise self.poll_error
 
-    def stop(self) -> dict[str, Capture]:
-        self.log.append(f"stop {self.name}")
+    def read(self) -> dict[str, Capture]:
+        self.log.append(f"read {self.name}")
         self.readings.append(time.monotonic_ns() + 9_000_000_000)  # and something that would end after it
-        if self.stop_error is not None:
-            raise self.stop_error
+        if self.read_error is not None:
+            raise self.read_error
         self.close()
         return {name: self._capture(name) for name in self.wanted}
 
@@ -107,8 +104,8 @@ class Pipe(Clock):
 
     period_s = 30.0
 
-    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
-        super().start(wanted, target)
+    def load(self, wanted: Mapping[str, Options], target: Target) -> None:
+        super().load(wanted, target)
         self.reader, self.writer = os.pipe()
         os.write(self.writer, b"x" * 3)
 
@@ -121,21 +118,21 @@ class Pipe(Clock):
 
 
 class Sums(Clock):
-    """Sums up between `begin` and `cease`."""
+    """Sums up between `start` and `stop`."""
 
-    begin_error: BaseException | None = None
+    start_error: BaseException | None = None
     since = until = 0
 
-    def begin(self) -> int:
-        self.log.append(f"begin {self.name}")
-        if self.begin_error is not None:
-            raise self.begin_error
+    def start(self) -> int:
+        self.log.append(f"start {self.name}")
+        if self.start_error is not None:
+            raise self.start_error
         self.since = time.monotonic_ns()
         time.sleep(0.05)  # events of its own, a look at all threads
         return self.since
 
-    def cease(self) -> int:
-        self.log.append(f"cease {self.name}")
+    def stop(self) -> int:
+        self.log.append(f"stop {self.name}")
         time.sleep(0.05)
         self.until = time.monotonic_ns()
         return self.until
@@ -201,8 +198,8 @@ def test_two_engines_make_one_recording() -> None:
     assert manifest.collectors["proc"].rows["host"] == recording.table("proc.host").height > 3
     assert (manifest.target_exited, manifest.requested_ns) == (False, 150_000_000)
     assert manifest.window_ns >= 150_000_000
-    assert Clock.log[:2] == ["start fast", "start slow"]
-    assert {line for line in Clock.log[2:] if line.startswith("st")} == {"stop fast", "stop slow"}
+    assert Clock.log[:2] == ["load fast", "load slow"]
+    assert {line for line in Clock.log[2:] if line.startswith("read")} == {"read fast", "read slow"}
 
 
 def test_times_are_relative_and_within_the_window() -> None:
@@ -224,17 +221,17 @@ def test_an_event_outside_of_the_window_is_not_one_at_its_edge() -> None:
     assert recording.table("ftrace.names")["at_ns"].to_list() == [0]
 
 
-def test_engines_that_sum_up_begin_when_all_have_started_and_cease_before_any_stops() -> None:
+def test_engines_start_when_all_are_loaded_and_stop_before_any_is_read() -> None:
     run(["syscalls", "block", "proc"], Sums("one", "syscalls"), Clock("two", "block"), Sums("three", "proc"))
     life = [line for line in Clock.log if not line.startswith("close")]
-    begun = ["start one", "start two", "start three", "begin one", "begin three"]
-    assert life == [*begun, "cease one", "cease three", "stop three", "stop two", "stop one"]
+    started = ["load one", "load two", "load three", "start one", "start three"]
+    assert life == [*started, "stop three", "stop one", "read three", "read two", "read one"]
 
 
-def test_the_window_is_from_the_first_that_begins_to_the_last_that_ceases() -> None:
+def test_the_window_reaches_from_the_first_start_to_the_last_stop() -> None:
     one, two = Sums("one", "syscalls"), Sums("two", "proc")
     manifest = run(["syscalls", "proc"], one, two).manifest
-    assert (manifest.start_ns, manifest.window_ns) == (one.since, two.until - one.since)
+    assert (manifest.start_ns, manifest.window_ns) == (one.since, one.until - one.since)
     started = datetime.fromisoformat(manifest.started).timestamp()
     assert started == pytest.approx(time.time() - (time.monotonic_ns() - one.since) / 1e9, abs=0.01)
 
@@ -262,7 +259,7 @@ def test_progress_runs_from_nothing_to_all() -> None:
     ("first", "why"),
     [
         (Clock("best", "proc", missing="no BTF"), "best: no BTF"),
-        (Clock("best", "proc", start_error=FAILURE), "best: probe_failed: the verifier said no"),
+        (Clock("best", "proc", load_error=FAILURE), "best: probe_failed: the verifier said no"),
     ],
 )
 def test_the_next_engine_takes_over_and_says_why(first: Clock, why: str) -> None:
@@ -271,16 +268,16 @@ def test_the_next_engine_takes_over_and_says_why(first: Clock, why: str) -> None
     assert (entry.engine, entry.why) == ("next", why)
 
 
-def test_the_next_engine_takes_over_from_one_that_cannot_begin() -> None:
-    engines = Clock("one", "block"), Sums("best", "proc", begin_error=FAILURE), Clock("next", "proc")
+def test_the_next_engine_takes_over_from_one_that_cannot_start() -> None:
+    engines = Clock("one", "block"), Sums("best", "proc", start_error=FAILURE), Clock("next", "proc")
     recording = run(["proc", "block"], *engines)
     told = {name: (entry.engine, entry.why) for name, entry in recording.manifest.collectors.items()}
     assert told == {"block": ("one", ""), "proc": ("next", "best: probe_failed: the verifier said no")}
 
 
-def test_an_engine_that_cannot_begin_and_has_no_other_ends_the_window_with_its_error() -> None:
+def test_an_engine_that_cannot_start_and_has_no_other_ends_the_window_with_its_error() -> None:
     with pytest.raises(ToolError) as caught:
-        run(["proc", "block"], Clock("one", "proc"), Sums("two", "block", begin_error=FAILURE))
+        run(["proc", "block"], Clock("one", "proc"), Sums("two", "block", start_error=FAILURE))
     assert caught.value is FAILURE
     assert {"close one", "close two"} <= set(Clock.log)
 
@@ -296,7 +293,7 @@ def test_what_only_a_better_engine_serves_is_not_had_from_a_lesser_one_that_is_c
     with pytest.raises(ToolError, match="no engine 'next' serves it") as caught:
         run(["proc", "block"], Clock("best", "proc", "block"), Clock("next", "proc"), choice="next")
     assert caught.value.remedy == "choose auto or best"
-    assert "start best" not in Clock.log
+    assert "load best" not in Clock.log
 
 
 @pytest.mark.parametrize(
@@ -305,7 +302,7 @@ def test_what_only_a_better_engine_serves_is_not_had_from_a_lesser_one_that_is_c
         ([], "auto", ErrorCode.NO_ENGINE, "nothing can observe proc"),
         ([Clock("e", "block")], "auto", ErrorCode.NO_ENGINE, "nothing can observe proc"),
         ([Clock("e", "proc", missing="no BTF")], "auto", ErrorCode.NO_ENGINE, "e: no BTF"),
-        ([Clock("e", "proc", start_error=FAILURE)], "auto", ErrorCode.PROBE_FAILED, "the verifier said no"),
+        ([Clock("e", "proc", load_error=FAILURE)], "auto", ErrorCode.PROBE_FAILED, "the verifier said no"),
         ([Clock("e", "proc"), Clock("f", "proc")], "g", ErrorCode.NO_ENGINE, "no engine 'g' serves it"),
     ],
 )
@@ -325,7 +322,7 @@ def test_what_would_only_tell_more_is_left_out_where_nothing_serves_it_and_said(
     assert spot.detail == "block: two: no BTF"
     assert all(s.code != "no_engine" for s in recording.manifest.coverage(["proc"], []).not_seen)
     # an engine that could, and fails, is an error; so is it where somebody needs it
-    factories[1] = lambda: Clock("two", "block", start_error=FAILURE)
+    factories[1] = lambda: Clock("two", "block", load_error=FAILURE)
     with pytest.raises(ToolError, match="verifier"):
         anyio.run(lambda: observe(wanted, EVERYTHING, 0.15, factories))
     factories[1] = lambda: Clock("two", "block", missing="no BTF")
@@ -337,15 +334,15 @@ def test_what_would_only_tell_more_is_left_out_where_nothing_serves_it_and_said(
 
 
 @pytest.mark.parametrize("error", [FAILURE, OSError("odd"), KeyboardInterrupt()])
-def test_when_the_second_cannot_start_the_first_is_closed(error: BaseException) -> None:
+def test_when_the_second_cannot_be_loaded_the_first_is_closed(error: BaseException) -> None:
     with pytest.raises(type(error)):
-        run(["proc", "block"], Clock("one", "proc"), Clock("two", "block", start_error=error))
+        run(["proc", "block"], Clock("one", "proc"), Clock("two", "block", load_error=error))
     assert Clock.log[-1] == "close one"
     assert "close two" in Clock.log
 
 
 @pytest.mark.parametrize("error", [FAILURE, OSError("odd")])
-@pytest.mark.parametrize("where", ["poll_error", "stop_error"])
+@pytest.mark.parametrize("where", ["poll_error", "read_error"])
 def test_an_error_on_the_way_comes_out_as_itself_and_closes_all(where: str, error: BaseException) -> None:
     one, two = Clock("one", "proc", **{where: error}), Clock("two", "block")
     with pytest.raises(type(error)) as caught:
@@ -355,7 +352,7 @@ def test_an_error_on_the_way_comes_out_as_itself_and_closes_all(where: str, erro
 
 
 def test_all_are_closed_when_one_cannot_be() -> None:
-    broken = Clock("two", "block", start_error=None, close_error=OSError("stuck"), stop_error=FAILURE)
+    broken = Clock("two", "block", load_error=None, close_error=OSError("stuck"), read_error=FAILURE)
     with pytest.raises((OSError, ToolError)):
         run(["proc", "block"], Clock("one", "proc"), broken)
     assert Clock.log.count("close one") >= 1
@@ -372,7 +369,7 @@ def test_a_cancelled_window_is_closed_and_the_next_one_can_run() -> None:
     begun = time.monotonic()
     anyio.run(impatient)
     assert time.monotonic() - begun < 10
-    assert "stop e" not in Clock.log
+    assert "read e" not in Clock.log
     assert Clock.attached == set()
     run(["proc"], Clock("again", "proc"))
 
@@ -444,12 +441,12 @@ def test_a_target_that_is_gone_at_once_is_an_error_and_no_measurement() -> None:
     assert "exited" in caught.value.message
 
 
-def test_a_target_that_ends_while_engines_begin_was_not_observed() -> None:
+def test_a_target_that_exits_while_engines_start_was_not_observed() -> None:
     with subprocess.Popen(["sleep", "0.1"]) as program:
 
         class Slow(Sums):
-            def begin(self) -> int:
-                since = super().begin()
+            def start(self) -> int:
+                since = super().start()
                 program.wait()
                 time.sleep(0.2)
                 return since

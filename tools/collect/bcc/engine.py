@@ -21,14 +21,14 @@ from whystall.tools.collect.bcc.stock_scheduler import Interrupts, Offcputime, R
 from whystall.tools.collect.bcc.ways import READY_S, Way
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
-from whystall.tools.recording.collector import Capture, Options
+from whystall.tools.recording.collector import Capture, Engine, Options
 from whystall.tools.recording.target import Target
 
 STOCK: Sequence[Callable[[], StockWay]] = (Fileslower, Offcputime, Biolatency, Interrupts, Runqlat, Cachestat)
 COLLECTORS = frozenset({"syscalls", "switches", "block", "page_cache", "interrupts", "run_queue"})
 
 
-class BccEngine:
+class BccEngine(Engine):
     """See the module; one instance serves one window."""
 
     name = "bcc"
@@ -65,7 +65,7 @@ class BccEngine:
     def cannot(self, collector: str) -> str | None:
         """Why this engine cannot fill `collector` here, in a few words; None if it can. Starts nothing.
 
-        After a `start` that failed, why it failed for this one.
+        After a `load` that failed, why it failed for this one.
         """
         if collector in self._why:
             return "; ".join(self._why[collector]) or None
@@ -81,7 +81,7 @@ class BccEngine:
         """The way that would be tried first for `collector`, by name; None if there is none."""
         return next((way.name for way in self._ways(collector) if way.unavailable(collector) is None), None)
 
-    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+    def load(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Start the first way of each that works, all at once; `ToolError` when a collector has none, or the headers
         are not this kernel's."""
         wrong = headers.problem()
@@ -105,11 +105,11 @@ class BccEngine:
             self.close()
             raise
 
-    def begin(self) -> int:
+    def start(self) -> int:
         """Forget what was before; the instant since when the first way counts."""
         return min([way.begin() for way in self._running])
 
-    def cease(self) -> int:
+    def stop(self) -> int:
         """What happens from now on is not of the window any more: have all children end, without waiting for it."""
         for way in self._running:
             way.cease()
@@ -125,7 +125,7 @@ class BccEngine:
         for way in self._running:
             way.poll()
 
-    def stop(self) -> dict[str, Capture]:
+    def read(self) -> dict[str, Capture]:
         """End all; captures of the wanted collectors."""
         captures: dict[str, Capture] = {}
         try:

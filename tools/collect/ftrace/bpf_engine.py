@@ -21,7 +21,7 @@ from whystall.tools.collect.ftrace.bpf_decode import Named, tables
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
-from whystall.tools.recording.collector import Capture, Options
+from whystall.tools.recording.collector import Capture, Engine, Options
 from whystall.tools.recording.target import Target
 from whystall.tools.timeline import clocks
 from whystall.tools.timeline.ftrace_holes import unseen_holes
@@ -32,7 +32,7 @@ EVENT_TABLES = frozenset(TABLES) - {"holes", "names", "clocks"}
 _RING_CPU, _RING_LEAST, _RING_MOST = 1 << 21, 1 << 24, 1 << 27
 
 
-class FtraceBpfEngine:
+class FtraceBpfEngine(Engine):
     """See the module; one instance serves one window.
 
     Options of the collector: a group of events by its name (1: wanted; ``sched`` always is), ``cpus`` as bits (0: all),
@@ -60,7 +60,7 @@ class FtraceBpfEngine:
             return "the BPF objects are not built (run `make build`)"
         return None
 
-    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+    def load(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Load and attach; then sleep once, to be seen."""
         options = wanted["ftrace"]
         bits = options.get("cpus", 0)
@@ -92,7 +92,7 @@ class FtraceBpfEngine:
         if self._session is not None:
             self._session.poll()
 
-    def stop(self) -> dict[str, Capture]:
+    def read(self) -> dict[str, Capture]:
         """Detach; the capture."""
         session, self._session = self._session, None
         if session is None or self._clock is None:

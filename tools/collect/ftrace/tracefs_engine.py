@@ -19,7 +19,7 @@ from whystall.tools.collect.ftrace.trace_file import TraceFile
 from whystall.tools.collect.ftrace.tracefs import find
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
-from whystall.tools.recording.collector import Capture, Options
+from whystall.tools.recording.collector import Capture, Engine, Options
 from whystall.tools.recording.target import Target
 from whystall.tools.timeline import ftrace_text
 from whystall.tools.timeline.sched import TABLES, SchedTrace, empty_tables
@@ -32,7 +32,7 @@ _BUDGET_S = 0.2
 _MOST_BYTES = 1 << 30
 
 
-class TracefsEngine:
+class TracefsEngine(Engine):
     """See the module; one instance serves one window.
 
     Options of the collector: a group of events by its name (1: wanted; ``sched`` always is), ``cpus`` as bits (0: all),
@@ -70,7 +70,7 @@ class TracefsEngine:
             tracefs.close()
         return READ_ONLY if read_only else "no permission to make a tracefs instance (root may)"
 
-    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+    def load(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Record into a file of our own; then sleep once, so that it can be seen to be told."""
         options = wanted["ftrace"]
         bits = options.get("cpus", 0)
@@ -124,7 +124,7 @@ class TracefsEngine:
             session.halt()
             self._stopped_ns = session.recorded_ns[1]
 
-    def stop(self) -> dict[str, Capture]:
+    def read(self) -> dict[str, Capture]:
         """Stop recording, remove the instance, and read the file."""
         session, file, directory = self._session, self._file, self._directory
         if session is None or file is None or directory is None:

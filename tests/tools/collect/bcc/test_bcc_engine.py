@@ -71,15 +71,15 @@ def run(
 ) -> dict[str, Capture]:
     engine = BccEngine(own=own)
     assert engine.unavailable() is None
-    engine.start(wanted, target)
+    engine.load(wanted, target)
     try:
-        engine.begin()
+        engine.start()
         until = time.monotonic() + span_s
         while time.monotonic() < until:
             engine.poll()
             time.sleep(0.01)
-        engine.cease()
-        return engine.stop()
+        engine.stop()
+        return engine.read()
     finally:
         engine.close()
 
@@ -270,10 +270,10 @@ def test_kprobes_that_are_disarmed_meanwhile_prove_nothing(install: Install, mon
     install("biolatency")
     monkeypatch.setattr(stock, "no_kprobes", lambda: None)
     engine = BccEngine(own=None)
-    engine.start({"block": {}}, HOST)
-    engine.begin()
+    engine.load({"block": {}}, HOST)
+    engine.start()
     monkeypatch.setattr(stock, "no_kprobes", lambda: "kprobes are disarmed")
-    assert engine.stop()["block"].proven is False
+    assert engine.read()["block"].proven is False
     assert BccEngine(own=None).cannot("block") == "kprobes are disarmed"
 
 
@@ -363,7 +363,7 @@ def test_wrong_headers_are_refused_before_anything_runs(
     engine = BccEngine()
     assert "headers are of kernel 6.1" in (engine.unavailable() or "")
     with pytest.raises(ToolError) as caught:
-        engine.start({"run_queue": {}}, HOST)
+        engine.load({"run_queue": {}}, HOST)
     assert caught.value.remedy == wrong.remedy
     assert children() <= others
 
