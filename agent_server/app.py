@@ -18,6 +18,7 @@ from whystall.agent_server.pages import judged
 from whystall.agent_server.rank_sources import Runs, gathered, open_job
 from whystall.agent_server.sources import check_profile_place, in_thread, joining, opened
 from whystall.agent_server.stack_sources import observes, open_samples
+from whystall.tools.collect.options import SAMPLE_NS, FtraceOptions, SampleOptions, SwitchOptions, SyscallOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Registry, Tool
@@ -42,14 +43,14 @@ if TYPE_CHECKING:
 # A recording is judged later with thresholds nobody knows yet: keep what is slower than a millisecond.
 _RECORD_NEEDS = [
     Need("proc"),
-    Need("syscalls", {"min_ns": 1_000_000}),
-    Need("switches", {"min_ns": 1_000_000, "wakers": 1, "python": 1}),
-    Need("block", {"min_ns": 10_000_000}),
+    Need("syscalls", SyscallOptions(min_ns=1_000_000)),
+    Need("switches", SwitchOptions(wakers=True, python=True)),
+    Need("block"),
     Need("interrupts"),
     Need("run_queue"),
 ]
 _CACHE_NEEDS = [Need("page_cache"), Need("residency")]
-_TRACE_NEED = Need("ftrace", {"irq": 1, "softirq": 1})
+_TRACE_NEED = Need("ftrace", FtraceOptions(frozenset({"irq", "softirq"})))
 
 
 class RecordParams(TargetParams):
@@ -71,8 +72,8 @@ class RecordParams(TargetParams):
     @property
     def needs(self) -> list[Need]:
         """What every tool can judge, and what is taken only when it is asked for."""
-        rate = {"period_ns": 1_000_000_000 // self.hz} if self.hz else {}
-        samples = [Need("samples", {**rate, "python": 1})] if self.samples else []
+        period_ns = 1_000_000_000 // self.hz if self.hz else SAMPLE_NS
+        samples = [Need("samples", SampleOptions(period_ns, python=True))] if self.samples else []
         cache = _CACHE_NEEDS if self.cache else []
         return [*_RECORD_NEEDS, *([_TRACE_NEED] if self.trace else []), *samples, *cache]
 

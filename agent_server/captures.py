@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from whystall.tools.collect.ftrace.nspid import NamespacePids
 from whystall.tools.collect.ftrace.options import Progress, Recorded, RecordOptions
 from whystall.tools.collect.ftrace.recorder import check, record
+from whystall.tools.collect.options import FtraceOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams
 from whystall.tools.contract.result import BlindSpot
@@ -120,8 +121,8 @@ async def capture_with_bpf(
     target = resolve(TargetParams(pid=next(iter(options.pids), None), children=options.children))
     _check_free(output, None, overwrite)
     _try_place(output)
-    asked = dict.fromkeys(options.groups, 1) | {"cpus": sum(1 << cpu for cpu in options.cpus)}
-    asked |= {"only_target": int(not target.everything), "buffer_kb": options.buffer_kb}
+    cpus = sum(1 << cpu for cpu in options.cpus)
+    asked = FtraceOptions(frozenset(options.groups), cpus, not target.everything, options.buffer_kb)
     seconds = min(options.duration_s, _MOST_S) if options.duration_s > 0 else _MOST_S
     recording = await observe(
         [Need("ftrace", asked)], target, seconds, ENGINES, choice="ebpf", progress=progress, stop=stop

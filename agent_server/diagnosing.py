@@ -17,6 +17,7 @@ from whystall.agent_server.investigation.causes import CHECK
 from whystall.agent_server.pages import judged
 from whystall.agent_server.rank_sources import gathered, runs_named
 from whystall.agent_server.sources import check_profile_place, in_thread, joining, opened
+from whystall.tools.collect.options import SwitchOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams, parse_params
 from whystall.tools.contract.registry import Registry
@@ -324,7 +325,7 @@ class Diagnosing:
         tool = self._registry.get("host_snapshot")
         seconds = min(2.0, params.duration / 4)
         look = parse_params(tool.params, {"duration": seconds})
-        needs = [*tool.needs(look), Need("switches", {"min_ns": 100_000_000})]
+        needs = [*tool.needs(look), Need("switches", SwitchOptions(min_ns=100_000_000))]
         recording = await observe(needs, target, seconds, ENGINES, choice=params.engine, progress=progress)
         pid = suspect(recording)
         return resolve(TargetParams(pid=pid)) if pid is not None else target

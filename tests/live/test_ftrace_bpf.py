@@ -20,9 +20,10 @@ from scripted import Child, child
 
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import program_ids
-from whystall.bpf.trace import RECORD_BYTES, TraceConfig, TraceSession
+from whystall.bpf.trace import GROUPS, RECORD_BYTES, TraceConfig, TraceSession
 from whystall.tools.collect.ftrace.bpf_decode import tables
 from whystall.tools.collect.ftrace.bpf_engine import EVENT_TABLES, FtraceBpfEngine
+from whystall.tools.collect.options import FtraceOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams
 from whystall.tools.recording.collector import Capture, Need
@@ -39,12 +40,18 @@ OLD_WAYS = dict.fromkeys(("current_btf", "switch_has_state", "pt_regs_helper"), 
 Row = dict[str, Any]
 
 
+def asked(**options: int) -> FtraceOptions:
+    """Groups of events by their names, and other options."""
+    groups = frozenset(name for name in options if name in GROUPS)
+    return FtraceOptions(groups, **{name: value for name, value in options.items() if name not in groups})  # type: ignore[arg-type]
+
+
 def trace(
     subject: Child, target: Target = EVERYONE, until: str = "done", **options: int
 ) -> tuple[Capture, list[dict[str, Any]]]:
     """Trace from before the child's ``go`` until it logs ``until``; instants stay absolute, like the child's."""
     engine = FtraceBpfEngine()
-    engine.load({"ftrace": {"buffer_kb": ROOM >> 11, **options}}, target)
+    engine.load({"ftrace": asked(buffer_kb=ROOM >> 11, **options)}, target)
     try:
         with polled(engine.poll):
             subject.go()
@@ -511,7 +518,7 @@ def test_a_window_stores_the_trace_from_its_start(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
     with child(SLEEPS) as subject:
         subject.go()
-        need = Need("ftrace", {"irq": 1, "softirq": 1, "futex": 1})
+        need = Need("ftrace", asked(irq=1, softirq=1, futex=1))
         target = resolve(TargetParams(pid=subject.pid))
         recording = anyio.run(lambda: observe([need], target, 0.5, [FtraceBpfEngine]))
     entry = recording.manifest.collectors["ftrace"]
@@ -530,7 +537,7 @@ def test_close_leaves_nothing_attached_and_may_be_repeated() -> None:
     before = programs()
     for end in (FtraceBpfEngine.close, FtraceBpfEngine.stop):
         engine = FtraceBpfEngine()
-        engine.load({"ftrace": dict.fromkeys(("irq", "softirq", "syscalls", "block", "power"), 1)}, EVERYONE)
+        engine.load({"ftrace": asked(irq=1, softirq=1, syscalls=1, block=1, power=1)}, EVERYONE)
         mine = programs() - before
         assert len(mine) >= 10
         end(engine)
@@ -558,7 +565,7 @@ def test_bad_input_is_refused_before_anything_is_attached() -> None:
         assert refused(TraceSession(config).open) == "bad_config"
     assert refused(TraceSession(TraceConfig()).finish) == "read_failed"
     with pytest.raises(ToolError) as failure:
-        FtraceBpfEngine().load({"ftrace": {"cpus": 1 << 9000}}, EVERYONE)
+        FtraceBpfEngine().load({"ftrace": asked(cpus=1 << 9000)}, EVERYONE)
     assert failure.value.code is ErrorCode.BAD_ARGUMENT
 
 
@@ -569,7 +576,7 @@ from whystall.tools.collect.ftrace.bpf_engine import FtraceBpfEngine
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.recording.target import Target
 os.setgid(65534); os.setuid(65534)
-try: FtraceBpfEngine().load({"ftrace": {}}, Target(everything=True))
+try: FtraceBpfEngine().load({}, Target(everything=True))
 except ToolError as error: print(error.code.value, "|", error.remedy)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

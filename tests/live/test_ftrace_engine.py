@@ -20,6 +20,7 @@ from whystall.agent_server.app import App
 from whystall.tools.collect.ftrace import tracefs_engine
 from whystall.tools.collect.ftrace.tracefs import find
 from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
+from whystall.tools.collect.options import FtraceOptions
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import Status
@@ -48,7 +49,10 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 def window(duration: float = 0.5, target: Target = EVERYTHING, **options: int) -> Recording:
     (tempfile.gettempdir() and Path(tempfile.gettempdir(), "home")).mkdir(exist_ok=True)
-    return anyio.run(lambda: observe([Need("ftrace", options)], target, duration, [TracefsEngine]))
+    groups = frozenset(options) - {"cpus", "only_target", "buffer_kb"}
+    others: dict[str, Any] = {name: value for name, value in options.items() if name not in groups}
+    need = Need("ftrace", FtraceOptions(groups, **others))
+    return anyio.run(lambda: observe([need], target, duration, [TracefsEngine]))
 
 
 def of(pid: int) -> Target:
@@ -114,7 +118,7 @@ def test_a_target_that_is_gone_is_told() -> None:
     gone.wait()
     engine = TracefsEngine()
     with pytest.raises(ToolError) as caught:
-        engine.load({"ftrace": {"only_target": 1}}, of(gone.pid))
+        engine.load({"ftrace": FtraceOptions(only_target=True)}, of(gone.pid))
     assert caught.value.code is ErrorCode.NO_SUCH_PROCESS
     engine.close()
 
@@ -158,9 +162,9 @@ def test_an_engine_lets_go_at_every_end(end: str) -> None:
     assert engine.unavailable() is None
     if end == "start fails":
         with pytest.raises(ToolError):
-            engine.load({"ftrace": {"buffer_kb": 3}}, EVERYTHING)
+            engine.load({"ftrace": FtraceOptions(buffer_kb=3)}, EVERYTHING)
     else:
-        engine.load({"ftrace": {}}, EVERYTHING)
+        engine.load({"ftrace": FtraceOptions()}, EVERYTHING)
         engine.poll()
         if end == "stop":
             assert engine.read()["ftrace"].proven

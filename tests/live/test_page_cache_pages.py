@@ -16,6 +16,7 @@ from whystall.bpf.capture import Capture, FileKey, device
 from whystall.bpf.capture_pages import PageFile, Pages, PageUse, SizeSlot
 from whystall.bpf.session import Session, SessionConfig
 from whystall.tools.collect.ebpf_engine import EbpfEngine
+from whystall.tools.recording.collector import Options
 from whystall.tools.recording.target import Target
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="tracing and mounting need root")
@@ -307,7 +308,7 @@ def test_what_a_neighbour_does_is_told_beside_a_target(disk: Path) -> None:
     with child(NEIGHBOUR, *arguments, "mine") as subject, child(NEIGHBOUR, *arguments, "theirs") as other:
         engine = EbpfEngine()
         try:
-            engine.load({"page_cache": {}}, Target(everything=False, pid=subject.pid, pids=[subject.pid]))
+            engine.load({"page_cache": Options()}, Target(everything=False, pid=subject.pid, pids=[subject.pid]))
             engine.start()
             for one in (subject, other):
                 one.go()

@@ -23,8 +23,9 @@ from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
 from whystall.tools.collect.ebpf_interrupts import InterruptLook, run_queue_capture
 from whystall.tools.collect.ebpf_page_cache import cause_page_events, page_capture
-from whystall.tools.collect.ebpf_samples import DEFAULT_NS, Processes, SampleCalls, Ticking, sample_capture
+from whystall.tools.collect.ebpf_samples import Processes, SampleCalls, Ticking, sample_capture
 from whystall.tools.collect.mounted import Table, tables, whole_paths
+from whystall.tools.collect.options import SAMPLE_NS, BlockOptions, SampleOptions, SwitchOptions, SyscallOptions
 from whystall.tools.collect.proc_maps import mapped_file
 from whystall.tools.collect.py_spy import Beside, PySpy, installed
 from whystall.tools.collect.python_merge import label
@@ -92,7 +93,7 @@ class EbpfEngine(Engine):
         if collector != "samples":
             return None
         try:
-            timer = cpu_clock(online_cpus()[0], DEFAULT_NS)
+            timer = cpu_clock(online_cpus()[0], SAMPLE_NS)
         except BpfError as error:
             # where no program is loaded either, starting says so, with what to do about it
             return error.message if refusal() is None else None
@@ -108,28 +109,27 @@ class EbpfEngine(Engine):
                 f"{len(target.pids)} processes are too many for one window (at most {MAX_TARGETS})",
                 "observe the whole host, or a smaller cgroup",
             )
-        self._wanted = {name: dict(options) for name, options in wanted.items()}
+        self._wanted = dict(wanted)
         self._mounts = tables(target.pids)
-        calls, switches, block, samples = (
-            self._wanted.get(name) for name in ("syscalls", "switches", "block", "samples")
-        )
-        sample_ns = samples.get("period_ns", DEFAULT_NS) if samples is not None else 0
+        calls, switches = SyscallOptions.of(wanted, "syscalls"), SwitchOptions.of(wanted, "switches")
+        samples = SampleOptions.of(wanted, "samples")
+        sample_ns = samples.period_ns if "samples" in wanted else 0
         config = SessionConfig(
             targets=None if target.everything else frozenset(target.pids),
             follow=target.follow,
-            syscalls=calls is not None,
-            call_min_ns=(calls or {}).get("min_ns", 10_000_000),
-            switches=switches is not None,
-            switch_min_ns=(switches or {}).get("min_ns", 1_000_000),
-            user_stacks=switches is not None,
-            wakers=bool((switches or {}).get("wakers", 0)),
-            block=block is not None,
-            block_min_ns=(block or {}).get("min_ns", 50_000_000),
+            syscalls="syscalls" in wanted,
+            call_min_ns=calls.min_ns,
+            switches="switches" in wanted,
+            switch_min_ns=switches.min_ns,
+            user_stacks="switches" in wanted,
+            wakers=switches.wakers,
+            block="block" in wanted,
+            block_min_ns=BlockOptions.of(wanted, "block").min_ns,
             page_cache="page_cache" in self._wanted,
             interrupts="interrupts" in self._wanted,
             run_queue="run_queue" in self._wanted,
             sample_ns=sample_ns,
-            python=any(options.get("python", 0) for options in self._wanted.values()),
+            python=switches.python or samples.python,
             ring_bytes=_RING_HOST if target.everything else _RING_TARGET,
         )
         self._session = Session(config)
@@ -236,7 +236,7 @@ class EbpfEngine(Engine):
             agrees = seen.seen["block"] > 0 or self._disk_requests == 0
             captures["block"] = _capture(seen, "block", block_tables(seen, disk_name), "block", agrees)
         if self._ticking is not None:
-            options = self._wanted["samples"]
+            options = SampleOptions.of(self._wanted, "samples")
             captures["samples"] = sample_capture(seen, calls, options, losses(seen, "samples"), self._ticking, beside)
         if seen.interrupts is not None and self._interrupts is not None:
             captures["interrupts"] = self._interrupts.capture(seen.interrupts, seen, losses(seen, "interrupts"))
@@ -252,7 +252,7 @@ class EbpfEngine(Engine):
                 if named["kernel"].any() and kernel_symbols().hidden:  # symbols are read only when they are needed
                     captures[name].not_seen.append(("kernel_symbols", ""))
         for name in ("switches", "samples"):
-            if name in captures and self._wanted[name].get("python", 0):
+            if name in captures and getattr(self._wanted[name], "python", False):
                 captures[name].not_seen += python_notes(seen, switches=name == "switches")
         if beside:
             pids = sorted({one.pid for one in beside})

@@ -13,13 +13,12 @@ from whystall.bpf.samples import Place
 from whystall.bpf.session import Session
 from whystall.bpf.symbols import OpenFiles, ProcessSymbols
 from whystall.bpf.symbols import kernel as kernel_symbols
+from whystall.tools.collect.options import SampleOptions
 from whystall.tools.collect.py_spy import Beside
 from whystall.tools.collect.python_merge import merged
 from whystall.tools.collect.samples_decode import Call, sample_tables
-from whystall.tools.recording.collector import Capture, Options
+from whystall.tools.recording.collector import Capture
 
-DEFAULT_NS = 10_101_010
-"""99 Hz: a program that does something every 10 ms would be caught at the same point each time by 100 Hz."""
 _LOOK_AGAIN_NS = 1_000_000_000
 _PROOF_TICKS, _PROOF_S = 4, 4.0
 _FEW_TICKS = 50
@@ -150,13 +149,13 @@ def busy_ns(source: Path = Path("/proc/stat")) -> int:
 def sample_capture(
     seen: Seen,
     calls: Callable[[Place], list[Call]],
-    options: Options,
+    options: SampleOptions,
     lost: int,
     ticking: Ticking,
     beside: Sequence[Beside] = (),
 ) -> Capture:
     """The collector's capture; `lost`: what the kernel side counted as lost; `beside`: what py-spy sampled."""
-    period_ns = options.get("period_ns", DEFAULT_NS)
+    period_ns = options.period_ns
     kernel_symbols().prepare(
         a - bool(at) for s in seen.stacks.values() if not s.kind for at, a in enumerate(s.addresses)
     )

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
+from whystall.tools.collect.options import ProcOptions, SwitchOptions, SyscallOptions
 from whystall.tools.collect.proc_block import BlockTotals
 from whystall.tools.collect.proc_interrupts import InterruptCounts
 from whystall.tools.collect.proc_reader import DEFAULT_PERIOD_NS, ProcReader, whole_disks
@@ -64,7 +65,7 @@ class ProcfsEngine(Engine):
 
     def load(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Take the first samples."""
-        self._wanted = {name: dict(options) for name, options in wanted.items()}
+        self._wanted = dict(wanted)
         self._target, self._pids = target, list(target.pids)
         try:
             if "block" in wanted:
@@ -83,11 +84,14 @@ class ProcfsEngine(Engine):
                 self._sampler = ThreadSampler(
                     _HOST_PERIOD_NS if everywhere else _TARGET_PERIOD_NS,
                     blocked_only=everywhere,
-                    min_ns=(_min_ns(wanted, "syscalls"), _min_ns(wanted, "switches")),
+                    min_ns=(
+                        SyscallOptions.of(wanted, "syscalls").min_ns,
+                        SwitchOptions.of(wanted, "switches").min_ns,
+                    ),
                 )
                 self._proven = self._sampler.prove()
             if "proc" in wanted:
-                period = wanted["proc"].get("period_ns", DEFAULT_PERIOD_NS)
+                period = ProcOptions.of(wanted, "proc").period_ns
                 self._reader = ProcReader(target, period, clock=self._clock)
                 self._reader.start()
         except OSError as error:
@@ -218,10 +222,6 @@ def _counted(counts: InterruptCounts) -> Capture:
             *(("not_permitted", f"/proc/{name}") for name in counts.denied),
         ],
     )
-
-
-def _min_ns(wanted: Mapping[str, Options], collector: str) -> int:
-    return wanted.get(collector, {}).get("min_ns", 0)
 
 
 def _everyone_else() -> list[int]:

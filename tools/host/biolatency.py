@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 from pydantic import Field
 
+from whystall.tools.collect.options import BlockOptions
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
@@ -76,7 +77,7 @@ class Data(Model):
 
 
 def _needs(params: Params) -> list[Need]:
-    return [Need("block", {"min_ns": 50_000_000})]
+    return [Need("block", BlockOptions())]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from whystall.tools.collect.ftrace.cpus import parse_cpus
 from whystall.tools.collect.ftrace.events import check_groups
+from whystall.tools.collect.options import FtraceOptions
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Model
@@ -108,9 +109,9 @@ def _words(text: str) -> list[str]:
 
 
 def _needs(params: Params) -> list[Need]:
-    options = dict.fromkeys(_words(params.groups), 1)
-    options |= {"cpus": sum(1 << cpu for cpu in parse_cpus(params.cpus)), "only_target": int(params.only_target)}
-    return [Need("ftrace", options | {"buffer_kb": int(params.buffer_mb * 1024)})]
+    cpus = sum(1 << cpu for cpu in parse_cpus(params.cpus))
+    groups = frozenset(_words(params.groups))
+    return [Need("ftrace", FtraceOptions(groups, cpus, params.only_target, int(params.buffer_mb * 1024)))]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:

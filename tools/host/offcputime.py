@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 from pydantic import Field
 
+from whystall.tools.collect.options import SwitchOptions
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
@@ -94,7 +95,7 @@ class Data(Model):
 
 
 def _needs(params: Params) -> list[Need]:
-    return [Need("switches", {"min_ns": int(params.min_ms * 1e6), "wakers": int(params.waker), "python": 1})]
+    return [Need("switches", SwitchOptions(int(params.min_ms * 1e6), wakers=params.waker, python=True))]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 from pydantic import Field
 
+from whystall.tools.collect.options import SyscallOptions
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
@@ -48,7 +49,7 @@ class Data(Model):
 
 
 def _needs(params: Params) -> list[Need]:
-    return [Need("syscalls", {"min_ns": 10_000_000})]
+    return [Need("syscalls", SyscallOptions())]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:

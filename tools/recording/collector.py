@@ -6,53 +6,73 @@ A *collector* is a named set of columns (``syscalls``, ``switches``, ``block``, 
 
 from __future__ import annotations
 
-import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
 from whystall.tools.recording.target import Target
 
-Options = Mapping[str, int]
-"""Options of a collector; booleans are 0 or 1, times are nanoseconds."""
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+def option(default: Any, merge: Callable[[Any, Any], Any]) -> Any:
+    """A field of `Options`: its default, and the function that makes one value of those that two tools ask for."""
+    return field(default=default, metadata={"merge": merge})
+
+
+def narrowest(one: int, other: int) -> int:
+    """Merge bit sets of which 0 stands for everything: either tool may need everything."""
+    return one | other if one and other else 0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one collector; times are nanoseconds. The class itself stands for the defaults of any collector.
+
+    A collector with options has a subclass: a frozen dataclass whose fields are made by `option`.
+    """
+
+    @classmethod
+    def of(cls, wanted: Mapping[str, Options], collector: str) -> Self:
+        """Return the options of `collector` among `wanted`; the defaults where none are given."""
+        given = wanted.get(collector)
+        return given if isinstance(given, cls) else cls()
+
+    def merged(self, other: Options) -> Options:
+        """Return options that serve both whoever asked for these and whoever asked for `other`."""
+        if type(self) is Options:
+            return other if type(other) is Options else type(other)().merged(other)
+        if type(other) is Options:
+            other = type(self)()
+        names = {f.name: f.metadata["merge"](getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        return replace(self, **names)
+
+    def as_dict(self) -> dict[str, int]:
+        """Return them as a manifest stores them; switches that are off are left out."""
+        values = {f.name: (int(getattr(self, f.name)), int(f.default)) for f in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, (value, default) in values.items() if value or default}
 
 
 @dataclass(frozen=True)
 class Need:
-    """A tool needs `collector` with at least these `options` (see `merge_needs`). `optional`: a recording without it
-    can be judged all the same, less well.
+    """A tool needs `collector` with at least these `options`. `optional`: a recording without the collector can still
+    be judged, less precisely.
     """
 
     collector: str
-    options: Options = field(default_factory=dict)
+    options: Options = Options()
     optional: bool = False
 
 
-# Options are merged so that the union serves every tool: thresholds take the smallest, switches any.
-_SMALLEST = frozenset({"min_ns", "period_ns"})
-# These narrow what is seen, and without them everything is: they hold only where every tool can do with that. CPUs are
-# bits of a number, and of those any tool's are wanted.
-_NARROWING: Mapping[str, Callable[[int, int], int]] = {"cpus": operator.or_, "only_target": min}
-
-
-def merge_needs(needs: Iterable[Need]) -> dict[str, dict[str, int]]:
-    """Union of `needs`: collector name to options that satisfy every one of them."""
-    merged: dict[str, dict[str, int]] = {}
+def merge_needs(needs: Iterable[Need]) -> dict[str, Options]:
+    """Return, per collector, options that satisfy every one of `needs`."""
+    merged: dict[str, Options] = {}
     for need in needs:
-        first = need.collector not in merged
-        options = merged.setdefault(need.collector, {})
-        for name, merge in _NARROWING.items():
-            new, old = need.options.get(name, 0), options.pop(name, 0)
-            if new and (first or old):
-                options[name] = new if first else merge(old, new)
-        for name, value in need.options.items():
-            if name in _NARROWING:
-                continue
-            old = options.get(name, value)
-            options[name] = min(old, value) if name in _SMALLEST else max(old, value)
+        before = merged.get(need.collector)
+        merged[need.collector] = need.options if before is None else before.merged(need.options)
     return merged
 
 

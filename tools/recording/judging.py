@@ -15,6 +15,7 @@ from whystall.tools.contract.params import Params
 from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Artifact, BlindSpot, Status, ToolResult
 from whystall.tools.node.cgroups import of_path
+from whystall.tools.recording.collector import Options
 from whystall.tools.recording.home import home
 from whystall.tools.recording.manifest import Manifest
 from whystall.tools.recording.store import Recording
@@ -100,10 +101,10 @@ class _Places:
         return subject.model_copy(update={"container": group.container, "pod": pod or group.pod_uid})
 
 
-def _thresholds(collector: str, options: Any, recording: Recording) -> list[BlindSpot]:
+def _thresholds(collector: str, options: Options, recording: Recording) -> list[BlindSpot]:
     """A recording that kept only events slower than asked for cannot answer in full."""
     entry = recording.manifest.collectors.get(collector)
-    wanted, kept = options.get("min_ns"), entry.options.get("min_ns") if entry else None
+    wanted, kept = getattr(options, "min_ns", None), entry.options.get("min_ns") if entry else None
     if wanted is None or kept is None or kept <= wanted:
         return []
     return [BlindSpot(code="below_threshold", detail=f"{collector} {kept / 1e6:g} ms")]

@@ -135,7 +135,7 @@ def can_serve(collector: str, engines: Sequence[Callable[[], Engine]], choice: s
 
 
 def _start(
-    wanted: dict[str, dict[str, int]],
+    wanted: dict[str, Options],
     target: Target,
     engines: Sequence[Callable[[], Engine]],
     choice: str,
@@ -164,7 +164,7 @@ def _start(
 
 
 def _assign(
-    wanted: dict[str, dict[str, int]],
+    wanted: dict[str, Options],
     target: Target,
     engines: Sequence[Callable[[], Engine]],
     choice: str,
@@ -340,7 +340,7 @@ def _describe(assignment: _Assignment, name: str, capture: Capture) -> Collector
     return CollectorManifest(
         engine=assignment.engine.name,
         why=clean(assignment.why.get(name, ""), 500),
-        options=dict(assignment.wanted[name]),
+        options=assignment.wanted[name].as_dict(),
         hooks=capture.hooks,
         seen=capture.seen,
         kept=capture.kept,

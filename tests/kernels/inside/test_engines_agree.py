@@ -23,7 +23,8 @@ from running import Running, file_server
 from whystall.tools.collect.bcc import headers
 from whystall.tools.collect.bcc.own_program import OwnProgram
 from whystall.tools.collect.ebpf_engine import EbpfEngine
-from whystall.tools.recording.collector import Capture
+from whystall.tools.collect.options import SwitchOptions, SyscallOptions
+from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ WRITES = 3
 TOLERANCE_NS = 20_000_000
 """Both hook the same instants; what lies between is their own code, twenty times slower under emulation."""
 READY_S = 240.0
-WANTED = {"syscalls": {"min_ns": 100_000_000}, "switches": {"min_ns": 100_000_000}, "run_queue": {}, "interrupts": {}}
+WANTED = {
+    "syscalls": SyscallOptions(min_ns=100_000_000),
+    "switches": SwitchOptions(min_ns=100_000_000),
+    "run_queue": Options(),
+    "interrupts": Options(),
+}
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +157,7 @@ def test_all_that_the_own_program_serves_loads_at_once_for_the_whole_host(writin
     """This kernel's verifier takes every program of ours, with no process to look for."""
     program = OwnProgram()
     try:
-        program.start({name: {} for name in sorted(program.serves)}, Target(everything=True))
+        program.start({name: Options() for name in sorted(program.serves)}, Target(everything=True))
         program.ready(time.monotonic() + READY_S)
         program.begin()
         (tmp_path / "touched").write_bytes(bytes(8192))

@@ -17,7 +17,7 @@ import pytest
 from whystall.tools.collect.bcc import headers
 from whystall.tools.collect.bcc.engine import BccEngine
 from whystall.tools.collect.bcc.running import no_kprobes
-from whystall.tools.recording.collector import Capture
+from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target
 
 pytestmark = pytest.mark.skipif(
@@ -39,7 +39,7 @@ def seen() -> Iterator[tuple[int, dict[str, Capture]]]:
             assert process.stdout is not None
             process.stdout.readline()
             target = Target(everything=False, pid=process.pid, comm="python3", pids=[process.pid])
-            engine.load({"run_queue": {}, "interrupts": {}}, target)
+            engine.load({"run_queue": Options(), "interrupts": Options()}, target)
             engine.start()
             end = time.monotonic() + SPAN_S
             while time.monotonic() < end:

@@ -10,6 +10,7 @@ import pytest
 from whystall.tools.collect import procfs_engine
 from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.node import vantage
+from whystall.tools.recording.collector import Options
 from whystall.tools.recording.target import Target
 
 EVERYTHING = Target(everything=True)
@@ -20,7 +21,7 @@ OF_PROCESSES = {"proc", "syscalls", "switches", "run_queue"}
 def told(target: Target) -> set[str]:
     """The collectors that say that processes are hidden."""
     engine = ProcfsEngine()
-    engine.load({name: {} for name in (*OF_PROCESSES, "block", "interrupts")}, target)
+    engine.load({name: Options() for name in (*OF_PROCESSES, "block", "interrupts")}, target)
     captures = engine.read()
     return {name for name, seen in captures.items() if [code for code, _ in seen.not_seen].count("hidden_processes")}
 

@@ -14,6 +14,7 @@ from whystall.tools.collect.proc_residency import OpenFiles
 from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.collect.residency import PAGE, Residency, cachestat, mincore, residency
 from whystall.tools.collect.tables import RESIDENCY
+from whystall.tools.recording.collector import Options
 from whystall.tools.recording.target import Target
 
 SIZE = 64 * PAGE
@@ -138,7 +139,7 @@ def test_a_look_ends_in_time_and_says_what_was_left(cold: int) -> None:
 
 def test_the_engine_looks_at_the_start_and_at_the_end(cold: int) -> None:
     engine = ProcfsEngine()
-    engine.load({"residency": {}}, Target(everything=False, pid=os.getpid(), pids=[os.getpid()]))
+    engine.load({"residency": Options()}, Target(everything=False, pid=os.getpid(), pids=[os.getpid()]))
     os.pread(cold, 7 * PAGE, 0)
     tables = engine.read()["residency"].tables
     rows = tables["open_files"].join(tables["files"].filter(ino=os.fstat(cold).st_ino), on="file")
@@ -147,7 +148,7 @@ def test_the_engine_looks_at_the_start_and_at_the_end(cold: int) -> None:
 
 def test_without_a_target_nobodys_files_are_opened() -> None:
     engine = ProcfsEngine()
-    engine.load({"residency": {}}, Target(everything=True))
+    engine.load({"residency": Options()}, Target(everything=True))
     capture = engine.read()["residency"]
     assert capture.tables["open_files"].is_empty()
     assert capture.proven

@@ -9,6 +9,7 @@ import pytest
 
 from whystall.bpf.capture import Thread
 from whystall.bpf.samples import Place, Samples
+from whystall.tools.collect.options import SampleOptions
 from whystall.tools.collect.samples_decode import Call, sample_tables
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.params import parse_params
@@ -17,6 +18,7 @@ from whystall.tools.contract.registry import Judgement
 from whystall.tools.contract.result import Status
 from whystall.tools.profiles.cpu_profile import tool as cpu_profile
 from whystall.tools.profiles.cpu_profile.tool import Data, Params
+from whystall.tools.recording.collector import Need
 from whystall.tools.recording.judging import judge as envelope
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
@@ -137,7 +139,7 @@ def test_who_never_ran_is_no_data_and_not_health(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(("hz", "period"), [(1, 1_000_000_000), (99, 10_101_010), (999, 1_001_001)])
 def test_how_often_is_asked_for(hz: int, period: int) -> None:
     need = cpu_profile.TOOL.needs(Params(hz=hz))[0]
-    assert (need.collector, need.options["period_ns"]) == ("samples", period)
+    assert need == Need("samples", SampleOptions(period, python=True))
 
 
 @pytest.mark.parametrize("hz", [0, 1000, -1])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import operator
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +21,7 @@ import pytest
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams
-from whystall.tools.recording.collector import Capture, Engine, Need, Options, merge_needs
+from whystall.tools.recording.collector import Capture, Engine, Need, Options, merge_needs, option
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target, resolve
 from whystall.tools.recording.window import observe
@@ -150,33 +152,28 @@ def run(
     needs: list[str], *engines: Clock, target: Target = EVERYTHING, duration: float = 0.15, **more: Any
 ) -> Recording:
     factories: list[Callable[[], Clock]] = [lambda engine=engine: engine for engine in engines]
-    wanted = [Need(name, {"min_ns": 5}) for name in needs]
+    wanted = [Need(name, Slow(min_ns=5)) for name in needs]
     return anyio.run(lambda: observe(wanted, target, duration, factories, **more))
 
 
 # --- needs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("needs", "merged"),
-    [
-        ([], {}),
-        ([Need("proc")], {"proc": {}}),
-        ([Need("a", {"min_ns": 5}), Need("a", {"min_ns": 3}), Need("a")], {"a": {"min_ns": 3}}),
-        ([Need("a", {"wakers": 0, "min_ns": 9}), Need("a", {"wakers": 1})], {"a": {"wakers": 1, "min_ns": 9}}),
-        ([Need("a", {"period_ns": 9}), Need("b"), Need("a", {"period_ns": 7})], {"a": {"period_ns": 7}, "b": {}}),
-        ([Need("a", {"cpus": 0b0011}), Need("a", {"cpus": 0b0110})], {"a": {"cpus": 0b0111}}),
-        ([Need("a", {"cpus": 1, "irq": 1}), Need("a", {"irq": 1}), Need("a", {"cpus": 2})], {"a": {"irq": 1}}),
-        ([Need("a", {"cpus": 1 << 200}), Need("a", {"cpus": 0})], {"a": {}}),
-        ([Need("a", {"only_target": 1}), Need("a", {"only_target": 1})], {"a": {"only_target": 1}}),
-        ([Need("a", {"only_target": 1, "cpus": 2}), Need("a", {"cpus": 2})], {"a": {"cpus": 2}}),
-        ([Need("a", {"only_target": 0}), Need("b", {"only_target": 1})], {"a": {}, "b": {"only_target": 1}}),
-        ([Need("a", {"buffer_kb": 64}), Need("a", {"buffer_kb": 128})], {"a": {"buffer_kb": 128}}),
-    ],
-)
-def test_needs_are_merged(needs: list[Need], merged: dict[str, dict[str, int]]) -> None:
-    assert merge_needs(needs) == merged
-    assert merge_needs(reversed(needs)) == merged
+@dataclass(frozen=True)
+class Slow(Options):
+    min_ns: int = option(10, min)
+    wakers: bool = option(False, operator.or_)
+
+
+def test_needs_of_one_collector_are_merged() -> None:
+    needs = [Need("a", Slow(min_ns=5)), Need("b"), Need("a", Slow(min_ns=3)), Need("a", Slow(min_ns=7, wakers=True))]
+    assert merge_needs(needs) == merge_needs(reversed(needs)) == {"a": Slow(3, True), "b": Options()}
+
+
+@pytest.mark.parametrize(("given", "merged"), [(50, 10), (5, 5)])
+def test_a_need_without_options_asks_for_the_defaults(given: int, merged: int) -> None:
+    needs = [Need("a", Slow(min_ns=given)), Need("a")]
+    assert merge_needs(needs) == merge_needs(reversed(needs)) == {"a": Slow(min_ns=merged)}
 
 
 # --- a window that goes well ----------------------------------------------------------------------------------

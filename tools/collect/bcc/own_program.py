@@ -34,6 +34,7 @@ from whystall.tools.collect.ebpf_interrupts import InterruptLook, run_queue_capt
 from whystall.tools.collect.ebpf_page_cache import page_capture
 from whystall.tools.collect.ebpf_samples import Processes, SampleCalls
 from whystall.tools.collect.mounted import Table, tables, whole_paths
+from whystall.tools.collect.options import SwitchOptions, SyscallOptions
 from whystall.tools.collect.proc_maps import mapped_file
 from whystall.tools.collect.python_merge import label
 from whystall.tools.contract.commands import argv, program
@@ -118,7 +119,7 @@ class OwnProgram:
                 f"{len(target.pids)} processes are too many for one window (at most {MAX_TARGETS})",
                 "observe the whole host, or a smaller cgroup",
             )
-        self._wanted = {name: dict(options) for name, options in wanted.items()}
+        self._wanted = dict(wanted)
         self._target = target
         own = 0 if os.getpid() in target.pids else os.getpid()
         self._mounts = tables(target.pids)
@@ -196,8 +197,8 @@ class OwnProgram:
         threads = {s.tid: Thread(s.tid, s.tgid, s.comm, False) for s in self._seeds} | seen.threads
         threads |= _named_now(threads.values())
         wanted = own_open.Wanted(
-            self._wanted["syscalls"].get("min_ns", 10_000_000) if "syscalls" in self._wanted else None,
-            self._wanted["switches"].get("min_ns", 1_000_000) if "switches" in self._wanted else None,
+            SyscallOptions.of(self._wanted, "syscalls").min_ns if "syscalls" in self._wanted else None,
+            SwitchOptions.of(self._wanted, "switches").min_ns if "switches" in self._wanted else None,
             "run_queue" in self._wanted,
             self._target.everything,
             self._selves,
@@ -264,7 +265,7 @@ class OwnProgram:
         for name in captures.keys() & {"switches", "run_queue"}:
             if untold := seen.seen["untold"]:
                 captures[name].not_seen.append(("untold_switches", str(untold)))
-        if self._wanted.get("switches", {}).get("python", 0):
+        if SwitchOptions.of(self._wanted, "switches").python:
             captures["switches"].not_seen.append(("python_frames", "not walked by programs of BCC"))
         for name in ("syscalls", "switches"):
             if name in captures:

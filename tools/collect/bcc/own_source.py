@@ -15,6 +15,7 @@ from typing import Any
 
 from whystall.bpf import layout as lay
 from whystall.bpf import syscalls
+from whystall.tools.collect.options import BlockOptions, SwitchOptions, SyscallOptions
 from whystall.tools.recording.collector import Options
 from whystall.tools.recording.target import Target
 
@@ -122,9 +123,9 @@ def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, A
     pages_too = "page_cache" in wanted
     threads = calls or switches or queue
     settings: dict[str, int | str] = {
-        "CALL_MIN_NS": f"{wanted.get('syscalls', {}).get('min_ns', 10_000_000)}ULL",
-        "SWITCH_MIN_NS": f"{wanted.get('switches', {}).get('min_ns', 1_000_000)}ULL",
-        "BLOCK_MIN_NS": f"{wanted.get('block', {}).get('min_ns', 50_000_000)}ULL",
+        "CALL_MIN_NS": f"{SyscallOptions.of(wanted, 'syscalls').min_ns}ULL",
+        "SWITCH_MIN_NS": f"{SwitchOptions.of(wanted, 'switches').min_ns}ULL",
+        "BLOCK_MIN_NS": f"{BlockOptions.of(wanted, 'block').min_ns}ULL",
         "PARENT_TGID": own,
         "EVERYBODY": int(target.everything),
         "FOLLOW": int(target.follow),

@@ -38,7 +38,7 @@ class StockWay:
         self._running: list[Running] = []
         self._ceased = False
         self._epoll: select.epoll | None = None
-        self._options: Options = {}
+        self._wanted: Mapping[str, Options] = {}
         self._target = Target(everything=True)
 
     @property
@@ -64,7 +64,7 @@ class StockWay:
 
     def start(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Start the tools."""
-        self._options, self._target = wanted[self.collector], target
+        self._wanted, self._target = wanted, target
         try:
             self._spawn()
             self._epoll = select.epoll()

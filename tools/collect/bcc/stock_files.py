@@ -14,6 +14,7 @@ from whystall.tools.collect.bcc import parse
 from whystall.tools.collect.bcc.running import Running
 from whystall.tools.collect.bcc.stock import AGREE, FEW, UNTOLD, StockWay, late, odd
 from whystall.tools.collect.bcc.threads import process_of
+from whystall.tools.collect.options import SyscallOptions
 from whystall.tools.collect.tables import BLOCK, FILES, PAGE_CACHE, STACKS, SYSCALLS
 from whystall.tools.recording.collector import Capture
 
@@ -34,7 +35,7 @@ class Fileslower(StockWay):
         self._began = 0.0
         pid = self._only_pid()
         # in milliseconds, at least one
-        self._min_ms = max(1, self._options.get("min_ns", 10 * _MS) // _MS)
+        self._min_ms = max(1, SyscallOptions.of(self._wanted, "syscalls").min_ns // _MS)
         self._running = [Running("fileslower", "FILENAME", self._feed, pid=pid, min_ms=self._min_ms)]
 
     def _feed(self, line: str) -> None:
@@ -51,7 +52,7 @@ class Fileslower(StockWay):
         self._began = time.monotonic()
 
     def _capture(self) -> Capture:
-        asked_ns = self._options.get("min_ns", 10 * _MS)
+        asked_ns = SyscallOptions.of(self._wanted, "syscalls").min_ns
         began_ns, zero_ns = int(self._began * 1e9), int(self._running[0].ready_at * 1e9)
         files: dict[str, int] = {}
         rows = []

@@ -18,6 +18,7 @@ from whystall.bpf.errors import BpfError
 from whystall.bpf.trace import GROUPS, MAX_CPUS, RECORD_BYTES, Trace, TraceConfig, TraceSession
 from whystall.tools.collect.ebpf_engine import disk_name, translated
 from whystall.tools.collect.ftrace.bpf_decode import Named, tables
+from whystall.tools.collect.options import FtraceOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
@@ -62,17 +63,17 @@ class FtraceBpfEngine(Engine):
 
     def load(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Load and attach; then sleep once, to be seen."""
-        options = wanted["ftrace"]
-        bits = options.get("cpus", 0)
+        options = FtraceOptions.of(wanted, "ftrace")
+        bits = options.cpus
         if not 0 <= bits < 1 << MAX_CPUS:
             raise ToolError(ErrorCode.BAD_ARGUMENT, "no such CPUs", f"give CPUs below {MAX_CPUS}")
-        only = bool(options.get("only_target")) and not target.everything
+        only = options.only_target and not target.everything
         self._config = TraceConfig(
-            groups=frozenset(group for group in GROUPS if options.get(group)),
+            groups=options.groups & set(GROUPS),
             cpus=frozenset(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1) or None,
             targets=frozenset(target.pids) if only else None,
             follow=target.follow,
-            ring_bytes=_ring_bytes(options.get("buffer_kb", 0) << 10),
+            ring_bytes=_ring_bytes(options.buffer_kb << 10),
         )
         self._session = TraceSession(self._config)
         try:

@@ -17,6 +17,7 @@ from whystall.tools.collect.ftrace.pids import lives
 from whystall.tools.collect.ftrace.session import Session
 from whystall.tools.collect.ftrace.trace_file import TraceFile
 from whystall.tools.collect.ftrace.tracefs import find
+from whystall.tools.collect.options import FtraceOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
 from whystall.tools.recording.collector import Capture, Engine, Options
@@ -72,18 +73,18 @@ class TracefsEngine(Engine):
 
     def load(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Record into a file of our own; then sleep once, so that it can be seen to be told."""
-        options = wanted["ftrace"]
-        bits = options.get("cpus", 0)
+        options = FtraceOptions.of(wanted, "ftrace")
+        bits = options.cpus
         pids: tuple[int, ...] = ()
-        if options.get("only_target") and not target.everything:
+        if options.only_target and not target.everything:
             pids = tuple(pid for pid in target.pids if lives(pid))
             if not pids:
                 raise ToolError(ErrorCode.NO_SUCH_PROCESS, f"{target.describe()} has ended", "name one that runs")
         asked = RecordOptions(
             cpus=tuple(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1),
-            groups=tuple(group for group in GROUPS if options.get(group)),
+            groups=tuple(group for group in GROUPS if group in options.groups),
             mode="stream",
-            buffer_kb=options.get("buffer_kb", 0),
+            buffer_kb=options.buffer_kb,
             pids=pids,
             children=target.follow,
         )

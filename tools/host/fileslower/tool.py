@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 from pydantic import Field
 
+from whystall.tools.collect.options import SyscallOptions
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.params import LiveParams, MinMs
 from whystall.tools.contract.registry import Judgement, Tool
@@ -90,7 +91,7 @@ class Data(Model):
 
 
 def _needs(params: Params) -> list[Need]:
-    return [Need("syscalls", {"min_ns": int(params.min_ms * 1e6)})]
+    return [Need("syscalls", SyscallOptions(min_ns=int(params.min_ms * 1e6)))]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 from pydantic import Field
 
+from whystall.tools.collect.options import FtraceOptions
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.host.host_bound.account import Account, account, dispatcher_row, loss_rows, wait_rows
@@ -39,8 +40,8 @@ class Params(LiveParams):
 
 
 def _needs(params: Params) -> list[Need]:
-    groups = {"sched": 1, "irq": 1, "softirq": 1}
-    needs = [Need("ftrace", groups | ({"syscalls": 1} if params.syscalls else {})), Need("proc", optional=True)]
+    groups = {"irq", "softirq", *(["syscalls"] if params.syscalls else [])}
+    needs = [Need("ftrace", FtraceOptions(frozenset(groups))), Need("proc", optional=True)]
     return [*needs, Need("profile")] if params.profile else needs  # joined, not observed; its blind spots are ours
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from whystall.tools.collect.options import ProcOptions
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.host.host_snapshot.data import Data
@@ -23,7 +24,7 @@ class Params(LiveParams):
 
 def _needs(params: Params) -> list[Need]:
     # at least four readings of the run queue, also in a short look
-    return [Need("proc", {"period_ns": int(min(1.0, params.duration / 4) * 1e9)})]
+    return [Need("proc", ProcOptions(period_ns=int(min(1.0, params.duration / 4) * 1e9)))]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:

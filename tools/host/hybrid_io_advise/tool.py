@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import polars as pl
 from pydantic import Field, model_validator
 
+from whystall.tools.collect.options import ProcOptions, SyscallOptions
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
@@ -130,8 +131,8 @@ def _needs(params: Params) -> list[Need]:
     period = int(min(1.0, params.duration / 4) * 1e9)
     return [
         Need("page_cache"),
-        Need("proc", {"period_ns": period}, optional=True),
-        Need("syscalls", {"min_ns": 1_000_000}, optional=True),
+        Need("proc", ProcOptions(period_ns=period), optional=True),
+        Need("syscalls", SyscallOptions(min_ns=1_000_000), optional=True),
         *tried,
     ]
 

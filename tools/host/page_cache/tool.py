@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from whystall.tools.collect.options import ProcOptions, SampleOptions
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
@@ -49,11 +50,11 @@ def _needs(params: Params) -> list[Need]:
     period = int(min(1.0, params.duration / 4) * 1e9)
     needs = [
         Need(CACHE),
-        Need("proc", {"period_ns": period}, optional=True),
+        Need("proc", ProcOptions(period_ns=period), optional=True),
         Need(RESIDENCY, optional=True),
     ]
     if params.hz:
-        needs.append(Need(SAMPLES, {"period_ns": 1_000_000_000 // params.hz}, optional=True))
+        needs.append(Need(SAMPLES, SampleOptions(period_ns=1_000_000_000 // params.hz), optional=True))
     return needs
 
 

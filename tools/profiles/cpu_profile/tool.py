@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import polars as pl
 from pydantic import Field
 
+from whystall.tools.collect.options import SampleOptions
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
@@ -100,7 +101,7 @@ class Data(Model):
 
 
 def _needs(params: Params) -> list[Need]:
-    return [Need(NOW, {"period_ns": 1_000_000_000 // params.hz, "python": 1})]
+    return [Need(NOW, SampleOptions(1_000_000_000 // params.hz, python=True))]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:

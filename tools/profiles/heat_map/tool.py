@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from whystall.tools.collect.options import SampleOptions, SwitchOptions
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
@@ -108,8 +109,8 @@ class HeatLook:
 
 def _needs(params: Params) -> list[Need]:
     return [
-        Need(NOW, {"period_ns": 1_000_000_000 // params.hz, "python": 1}),
-        Need("switches", {"min_ns": _SWITCHES_NS}, optional=True),
+        Need(NOW, SampleOptions(1_000_000_000 // params.hz, python=True)),
+        Need("switches", SwitchOptions(min_ns=_SWITCHES_NS), optional=True),
     ]
 
 

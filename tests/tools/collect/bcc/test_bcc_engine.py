@@ -20,6 +20,7 @@ from whystall.tools.collect.bcc import engine as engine_module
 from whystall.tools.collect.bcc import headers, known, running, stock, stock_files, stock_scheduler
 from whystall.tools.collect.bcc.engine import COLLECTORS, BccEngine
 from whystall.tools.collect.bcc.headers import HeadersProblem
+from whystall.tools.collect.options import SyscallOptions
 from whystall.tools.collect.tables import COLLECTORS as TABLES
 from whystall.tools.contract import commands
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -144,7 +145,7 @@ SLOTS = "10:00:00\n     usecs               : count     distribution\n      4096
 
 def test_what_a_stock_tool_cannot_tell_is_unknown_and_never_zero(install: Install) -> None:
     install("fileslower", SLOW)
-    capture = run({"syscalls": {"min_ns": 10_000_000}})["syscalls"]
+    capture = run({"syscalls": SyscallOptions(min_ns=10_000_000)})["syscalls"]
     (row,) = capture.tables["calls"].to_dicts()
     assert (row["syscall"], row["tid"], row["asked"]) == ("write", 77, 4096)
     assert row["end_ns"] - row["start_ns"] == 250_000_000
@@ -160,25 +161,25 @@ def test_all_columns_are_those_of_the_collector(install: Install, tool: str) -> 
     collector = {"fileslower": "syscalls", "biolatency": "block", "runqlat": "run_queue", "cachestat": "page_cache"}
     install(tool, {"fileslower": SLOW}.get(tool, SLOTS))
     name = collector[tool]
-    for table, frame in run({name: {}})[name].tables.items():
+    for table, frame in run({name: Options()})[name].tables.items():
         assert frame.schema == TABLES[name][table], table
 
 
 def test_the_whole_hosts_histogram_is_nobodys_and_silence_is_no_proof(install: Install) -> None:
     install("runqlat", SLOTS)
-    told = run({"run_queue": {}})["run_queue"]
+    told = run({"run_queue": Options()})["run_queue"]
     assert told.tables["latency"].to_dicts() == [
         {"pid": -1, "comm": "", "low_ns": 4_096_000, "high_ns": 8_192_000, "count": 5}
     ]
     install("runqlat", (RECORDED / "runqlat-wrong-headers.txt").read_text())
-    silent = run({"run_queue": {}})["run_queue"]
+    silent = run({"run_queue": Options()})["run_queue"]
     assert (silent.seen, silent.proven) == (0, False)  # as with wrong headers: while we ran, it saw nobody run
 
 
 def test_a_process_that_ran_without_being_seen_is_no_proof(install: Install) -> None:
     install("runqlat")
     me = Target(everything=False, pid=os.getpid(), comm="python", pids=[os.getpid()])
-    capture = run({"run_queue": {}}, me, span_s=0.6)["run_queue"]
+    capture = run({"run_queue": Options()}, me, span_s=0.6)["run_queue"]
     assert (capture.seen, capture.proven) == (0, False)
 
 
@@ -193,13 +194,13 @@ def test_handlers_that_run_in_silence_are_not_believed(install: Install, monkeyp
     monkeypatch.setattr(stock_scheduler, "InterruptCounts", lambda: proc_interrupts.InterruptCounts(read))
     install("softirqs", "10:00:00\nSOFTIRQ          TOTAL_nsecs")
     install("hardirqs", "10:00:00\nHARDIRQ                    TOTAL_nsecs")
-    silent = run({"interrupts": {}})["interrupts"]
+    silent = run({"interrupts": Options()})["interrupts"]
     assert (silent.seen, silent.proven) == (1000, False)
     assert silent.tables["totals"].to_dicts() == [
         {"kind": "softirq", "name": "TIMER", "cpu": -1, "count": 1000, "total_ns": -1, "max_ns": -1}
     ]
     install("softirqs", "10:00:00\nSOFTIRQ          TOTAL_nsecs\ntimer                 5000")
-    told = run({"interrupts": {}})["interrupts"]
+    told = run({"interrupts": Options()})["interrupts"]
     assert told.proven
     assert told.tables["totals"]["total_ns"].to_list() == [5000]
 
@@ -214,12 +215,12 @@ def test_disks_that_work_in_silence_are_not_believed(install: Install, monkeypat
 
     install("biolatency")
     monkeypatch.setattr(stock_files, "_disks", disks)
-    assert run({"block": {}})["block"].proven is False
+    assert run({"block": Options()})["block"].proven is False
     looks = iter([0, 3])  # three requests of an ailing disk
-    assert run({"block": {}})["block"].proven is False
+    assert run({"block": Options()})["block"].proven is False
     looks = iter([0, 5])
     install("biolatency", SLOTS.replace("     usecs", "disk = sda\n     usecs"))
-    capture = run({"block": {}})["block"]
+    capture = run({"block": Options()})["block"]
     assert capture.proven
     (row,) = capture.tables["totals"].to_dicts()
     assert (row["device"], row["count"], row["bytes"]) == ("sda", 5, 5 * 8 * 512)
@@ -229,14 +230,14 @@ def test_disks_that_work_in_silence_are_not_believed(install: Install, monkeypat
 def test_one_that_dies_before_it_is_ready_is_an_error_that_says_why(others: set[int], install: Install) -> None:
     install("runqlat", does="sys.exit('x.c:3: error: no such field')", ready=False)
     with pytest.raises(ToolError, match="no such field") as caught:
-        run({"run_queue": {}})
+        run({"run_queue": Options()})
     assert caught.value.code is ErrorCode.PROBE_FAILED
     assert children() <= others
 
 
 def test_one_that_dies_in_the_window_proves_nothing_and_says_so(install: Install) -> None:
     install("runqlat", SLOTS, does="time.sleep(0.2); sys.exit('gone')")
-    capture = run({"run_queue": {}}, span_s=0.6)["run_queue"]
+    capture = run({"run_queue": Options()}, span_s=0.6)["run_queue"]
     assert not capture.proven
     assert any(code == "cut_short" and "gone" in detail for code, detail in capture.not_seen)
 
@@ -247,14 +248,14 @@ def test_one_that_is_never_ready_is_given_up(
     install("runqlat", ready=False)
     monkeypatch.setattr(engine_module, "READY_S", 0.4)
     with pytest.raises(ToolError, match="not ready in time"):
-        run({"run_queue": {}})
+        run({"run_queue": Options()})
     assert children() <= others
 
 
 def test_one_that_hangs_at_the_end_is_killed_and_says_so(others: set[int], install: Install) -> None:
     ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
     install("runqlat", SLOTS, does=ignore)
-    capture = run({"run_queue": {}}, span_s=0.5)["run_queue"]
+    capture = run({"run_queue": Options()}, span_s=0.5)["run_queue"]
     assert not capture.proven
     assert any("did not end" in detail for _, detail in capture.not_seen)
     assert children() <= others
@@ -262,7 +263,7 @@ def test_one_that_hangs_at_the_end_is_killed_and_says_so(others: set[int], insta
 
 def test_garbage_is_odd_and_told(install: Install) -> None:
     install("runqlat", SLOTS + "\nwhat is this\n[1;31m\n")
-    capture = run({"run_queue": {}})["run_queue"]
+    capture = run({"run_queue": Options()})["run_queue"]
     assert ("odd_lines", "2") in capture.not_seen
 
 
@@ -270,7 +271,7 @@ def test_kprobes_that_are_disarmed_meanwhile_prove_nothing(install: Install, mon
     install("biolatency")
     monkeypatch.setattr(stock, "no_kprobes", lambda: None)
     engine = BccEngine(own=None)
-    engine.load({"block": {}}, HOST)
+    engine.load({"block": Options()}, HOST)
     engine.start()
     monkeypatch.setattr(stock, "no_kprobes", lambda: "kprobes are disarmed")
     assert engine.read()["block"].proven is False
@@ -296,7 +297,7 @@ def test_whether_kprobes_see_anything(tmp_path: Path, files: dict[str, str], why
 
 def test_our_program_stands_in_for_what_is_missing_and_for_what_fails(install: Install) -> None:
     install("runqlat", does="sys.exit('cannot attach')", ready=False)
-    captures = run({"run_queue": {}, "block": {}}, own=Way)
+    captures = run({"run_queue": Options(), "block": Options()}, own=Way)
     assert captures["run_queue"].hooks == captures["block"].hooks == ["own"]
 
 
@@ -310,7 +311,7 @@ def test_one_that_hangs_leaves_time_for_our_program(install: Install, monkeypatc
         def ready(self, deadline: float) -> None:
             left.append(deadline - time.monotonic())
 
-    assert run({"run_queue": {}}, own=Watch)["run_queue"].hooks == ["own"]
+    assert run({"run_queue": Options()}, own=Watch)["run_queue"].hooks == ["own"]
     assert left[0] > 0
 
 
@@ -323,7 +324,7 @@ def test_what_one_collector_cannot_costs_no_other_its_way(install: Install) -> N
                 raise ToolError(ErrorCode.PROBE_FAILED, "on_page_add: too complex", "")
 
     install("cachestat", "     900      100        7   90.00%            3        382")
-    captures = run({"syscalls": {}, "switches": {}, "page_cache": {}}, own=Refused)
+    captures = run(dict.fromkeys(("syscalls", "switches", "page_cache"), Options()), own=Refused)
     assert captures["syscalls"].hooks == captures["switches"].hooks == ["own"]
     assert "cachestat" in captures["page_cache"].hooks[0]
 
@@ -349,9 +350,9 @@ def test_a_poor_one_comes_last(install: Install, monkeypatch: pytest.MonkeyPatch
 def test_several_processes_are_for_our_program(install: Install) -> None:
     install("runqlat", SLOTS)
     many = Target(everything=False, cgroup="/x", pids=[1, 2], follow=True)
-    assert run({"run_queue": {}}, many, own=Way)["run_queue"].hooks == ["own"]
+    assert run({"run_queue": Options()}, many, own=Way)["run_queue"].hooks == ["own"]
     with pytest.raises(ToolError, match="follows one process"):
-        run({"run_queue": {}}, many)
+        run({"run_queue": Options()}, many)
 
 
 def test_wrong_headers_are_refused_before_anything_runs(
@@ -363,7 +364,7 @@ def test_wrong_headers_are_refused_before_anything_runs(
     engine = BccEngine()
     assert "headers are of kernel 6.1" in (engine.unavailable() or "")
     with pytest.raises(ToolError) as caught:
-        engine.load({"run_queue": {}}, HOST)
+        engine.load({"run_queue": Options()}, HOST)
     assert caught.value.remedy == wrong.remedy
     assert children() <= others
 
@@ -402,17 +403,17 @@ def test_the_known_faults_of_this_version_of_bcc() -> None:
         assert path is None or known.broken(tool, path, (6, 1)) is None
 
 
-def window(wanted: str, target: Target = HOST, span_s: float = 0.5, **options: int) -> Recording:
+def window(wanted: str, target: Target = HOST, span_s: float = 0.5) -> Recording:
     class Only(BccEngine):
         def __init__(self) -> None:
             super().__init__(own=None)
 
-    return anyio.run(lambda: observe([Need(wanted, options)], target, span_s, [Only]))
+    return anyio.run(lambda: observe([Need(wanted)], target, span_s, [Only]))
 
 
 def test_the_judges_say_what_was_seen_and_call_nothing_normal(install: Install) -> None:
     install("fileslower", SLOW.replace("5.000", "1.500"))
-    recording = window("syscalls", span_s=2.0, min_ns=10_000_000)
+    recording = window("syscalls", span_s=2.0)
     result = judge(fileslower.TOOL, recording, fileslower.Params())
     (event,) = result.data.events
     assert (event.operation, event.latency_ms, event.blocked_ms, event.direct) == ("write", 250.0, None, None)
@@ -440,7 +441,7 @@ def test_sums_of_waits_are_judged_without_counts(install: Install) -> None:
     lines = (RECORDED / "offcputime-6.1.txt").read_text().partition("\n")[2]
     install("offcputime", lines)
     me = Target(everything=False, pid=os.getpid(), comm="python", pids=[os.getpid()])
-    recording = window("switches", me, min_ns=1_000_000)
+    recording = window("switches", me)
     result = judge(offcputime.TOOL, recording, offcputime.Params())
     assert result.data.rows
     assert {row.count for row in result.data.rows} == {None}

@@ -10,6 +10,7 @@ from whystall.tools.collect.bcc import own_program
 from whystall.tools.collect.bcc.own_program import OwnProgram, python_bcc
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
+from whystall.tools.recording.collector import Options
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.target import Target
 
@@ -51,7 +52,7 @@ def test_without_the_module_each_collector_says_so(monkeypatch: pytest.MonkeyPat
 def test_too_many_targets_are_refused_before_anything_starts() -> None:
     way = OwnProgram()
     with pytest.raises(ToolError, match="too many") as told:
-        way.start({"syscalls": {}}, Target(everything=False, pids=list(range(1, 1100))))
+        way.start({"syscalls": Options()}, Target(everything=False, pids=list(range(1, 1100))))
     assert told.value.code is ErrorCode.BAD_ARGUMENT
     assert way.fileno() is None
 

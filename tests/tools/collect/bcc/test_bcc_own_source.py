@@ -15,11 +15,13 @@ import pytest
 from whystall.bpf import layout as lay
 from whystall.bpf import syscalls
 from whystall.tools.collect.bcc import own_source
+from whystall.tools.collect.options import SyscallOptions
+from whystall.tools.recording.collector import Options
 from whystall.tools.recording.target import Target
 
 ONE = Target(everything=False, pid=7, pids=[7, 9], follow=True)
 HOST = Target(everything=True)
-ALL = {name: {} for name in sorted(own_source.SERVES)}
+ALL = {name: Options() for name in sorted(own_source.SERVES)}
 
 
 def settings(text: str) -> dict[str, str]:
@@ -41,16 +43,16 @@ def test_a_plan_is_plain_data() -> None:
 
 
 def test_targets_are_filled_in_before_anything_runs() -> None:
-    plan = own_source.plan({"syscalls": {"min_ns": 5}}, ONE, 100)
+    plan = own_source.plan({"syscalls": SyscallOptions(min_ns=5)}, ONE, 100)
     assert [int.from_bytes(base64.b64decode(key), "little") for key, _ in plan["fill"]["targets"]] == [7, 9]
     assert settings(plan["source"])["CALL_MIN_NS"] == "5ULL"
-    whole = own_source.plan({"syscalls": {}}, HOST, 100)
+    whole = own_source.plan({"syscalls": Options()}, HOST, 100)
     assert "targets" not in whole["fill"]
     assert ("sched_process_fork", "on_fork", True) not in whole["attach"]
 
 
 def test_rows_of_system_calls_are_those_of_the_other_engine() -> None:
-    rows = own_source.plan({"syscalls": {}}, HOST, 0)["fill"]["rows"]
+    rows = own_source.plan({"syscalls": Options()}, HOST, 0)["fill"]["rows"]
     image = b"".join(base64.b64decode(value) for _, value in rows)
     assert image == syscalls.rows_image()
     assert [int.from_bytes(base64.b64decode(key), "little") for key, _ in rows] == list(range(lay.SYSCALL_ROWS))
@@ -58,7 +60,7 @@ def test_rows_of_system_calls_are_those_of_the_other_engine() -> None:
 
 @pytest.mark.parametrize("collector", sorted(own_source.SERVES))
 def test_each_collector_alone_has_its_programs_and_maps(collector: str) -> None:
-    plan = own_source.plan({collector: {}}, HOST, 0)
+    plan = own_source.plan({collector: Options()}, HOST, 0)
     programs = {function for _, function, _ in plan["attach"]}
     assert all(f"int {function}(" in plan["source"] for function in programs)
     assert set(plan["read"]) | set(plan["fill"]) | {"live"} == set(plan["maps"])

@@ -1,0 +1,70 @@
+"""The options of every collector that has some: their defaults, and how the needs of two tools merge.
+
+Thresholds take the smallest, switches any. A threshold bounds only what is recorded event by event; totals cover every
+event.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+
+from whystall.tools.recording.collector import Options, narrowest, option
+
+SAMPLE_NS = 10_101_010
+"""99 Hz: a program that does something every 10 ms would be caught at the same point each time by 100 Hz."""
+
+
+@dataclass(frozen=True)
+class SyscallOptions(Options):
+    """`min_ns`: record calls that take at least this long."""
+
+    min_ns: int = option(10_000_000, min)
+
+
+@dataclass(frozen=True)
+class SwitchOptions(Options):
+    """`min_ns`: record times off the CPU of at least this length; `wakers`: who ended each; `python`: Python frames."""
+
+    min_ns: int = option(1_000_000, min)
+    wakers: bool = option(False, operator.or_)
+    python: bool = option(False, operator.or_)
+
+
+@dataclass(frozen=True)
+class BlockOptions(Options):
+    """`min_ns`: record requests that take at least this long, queue and device together."""
+
+    min_ns: int = option(50_000_000, min)
+
+
+@dataclass(frozen=True)
+class SampleOptions(Options):
+    """`period_ns`: between two samples of a CPU; `python`: Python frames."""
+
+    period_ns: int = option(SAMPLE_NS, min)
+    python: bool = option(False, operator.or_)
+
+
+@dataclass(frozen=True)
+class ProcOptions(Options):
+    """`period_ns`: between two readings of /proc."""
+
+    period_ns: int = option(1_000_000_000, min)
+
+
+@dataclass(frozen=True)
+class FtraceOptions(Options):
+    """`groups`: groups of events beside ``sched``; `cpus`: bits of the CPUs whose events are wanted, 0: all;
+    `only_target`: only events of the target; `buffer_kb`: per CPU, 0: the engine's default.
+    """
+
+    groups: frozenset[str] = option(frozenset(), operator.or_)
+    cpus: int = option(0, narrowest)
+    only_target: bool = option(False, operator.and_)
+    buffer_kb: int = option(0, max)
+
+    def as_dict(self) -> dict[str, int]:
+        """Return them as a manifest stores them: each group by its name."""
+        others = {"cpus": self.cpus, "only_target": int(self.only_target), "buffer_kb": self.buffer_kb}
+        return dict.fromkeys(sorted(self.groups), 1) | {name: value for name, value in others.items() if value}
