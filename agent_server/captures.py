@@ -21,9 +21,9 @@ from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import resolve
 from whystall.tools.recording.window import observe
-from whystall.tools.timeline import ftrace_write
 from whystall.tools.timeline.recorded import trace_of
 from whystall.tools.timeline.sched import SchedTrace
+from whystall.tools.timeline.writers import ftrace as ftrace_write
 from whystall.tools.toolbox import ENGINES
 
 MAPPING = "pid_mapping.json"

@@ -13,7 +13,7 @@ from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.recording.store import Recording
-from whystall.tools.timeline.align import Alignment, align, apply
+from whystall.tools.timeline.alignment.align import Alignment, align, apply
 from whystall.tools.timeline.convert import FORMATS, Format, convert
 from whystall.tools.timeline.open_trace import open_trace
 from whystall.tools.timeline.profile import Profile

@@ -34,7 +34,8 @@ def moments_page(recording: Recording, judged: Judgement[Any], lang: Literal["en
     """A self-contained page of the ten worst moments in `recording`, in `lang`; None when there is none."""
     from whystall.prompts.render import words
     from whystall.tools.host.host_bound.moments import moments, timeline
-    from whystall.tools.views.bubbles import Bubble, Part, bubbles_page
+    from whystall.tools.views.bubble_data import Bubble, Part
+    from whystall.tools.views.bubbles import bubbles_page
 
     seen = cast("Look", judged.basis)
     worst = moments(seen)

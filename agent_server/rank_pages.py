@@ -11,8 +11,8 @@ from whystall.tools.contract.text import clean
 if TYPE_CHECKING:
     from typing import Any
 
-    from whystall.tools.ranks.look import Look
-    from whystall.tools.ranks.slow_node_data import AccusedRow, Data
+    from whystall.tools.ranks.analysis.analyse import Look
+    from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data
     from whystall.tools.recording.store import Recording
     from whystall.tools.views.rank_drawing import Mark
 
@@ -23,7 +23,7 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
     """
     from whystall.knowledge_base.headlines import headline_of
     from whystall.prompts.render import voice, words
-    from whystall.tools.ranks.waits import wait_matrix
+    from whystall.tools.ranks.analysis.waits import wait_matrix
     from whystall.tools.views.rank_cells import Group
     from whystall.tools.views.rank_matrix import RankView, rank_page, step_svg, wait_svg
 

@@ -58,7 +58,7 @@ def gathered(runs: Runs) -> Recording:
 
     Raises `ToolError`: bad_argument when no directory is named; what reading them raises.
     """
-    from whystall.tools.ranks.gather import gather, with_before
+    from whystall.tools.ranks.traces.gather import gather, with_before
 
     if runs.now is None:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "no directory of ranks is named", "give the directory of their traces")

@@ -40,7 +40,7 @@ def join_profile(recording: Recording, path: Path) -> Recording:
     Raises `ToolError`: missing_collector when there is no trace to align with, bad_trace when it cannot be read,
     bad_argument when there are several, clock_mismatch when they share no clock, no_overlap when they share no time.
     """
-    from whystall.tools.timeline.align import align
+    from whystall.tools.timeline.alignment.align import align
     from whystall.tools.timeline.recorded import trace_of, with_profile
 
     trace = trace_of(recording, absolute=True)

@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.common import ROOT, Report, Row, machine, table
 from whystall.tools.contract.errors import ToolError
-from whystall.tools.ranks.gather import gather
-from whystall.tools.ranks.slow_node_check import TOOL, Params
+from whystall.tools.ranks.slow_node_check.tool import TOOL, Params
+from whystall.tools.ranks.traces.gather import gather
 from whystall.tools.recording.judging import judge
 
 sys.path.append(str(ROOT / "tests" / "live" / "workloads"))

@@ -10,7 +10,7 @@ from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, words
 
 if TYPE_CHECKING:
-    from whystall.tools.ranks.compare_data import CompareData
+    from whystall.tools.ranks.compare_runs.tables import CompareData
 
 _TEXT = FORMATS["txt"]
 _LONG = 120

@@ -16,7 +16,7 @@ from whystall.tools.contract.result import ToolResult
 
 if TYPE_CHECKING:
     from whystall.tools.host.page_cache.data import Data as PageCache
-    from whystall.tools.ranks.slow_node_data import AccusedRow, Data, EvidenceRow, NextCall
+    from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data, EvidenceRow, NextCall
 
 _TEXT = FORMATS["txt"]
 _ACCUSED = 5

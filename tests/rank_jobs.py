@@ -22,7 +22,7 @@ from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
 from whystall.tools.timeline.collectives import SYNCHRONISING, group_key
-from whystall.tools.timeline.rank_tables import TABLES
+from whystall.tools.timeline.rank_data.tables import TABLES
 
 MS = 1_000_000
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from rank_jobs import MS, Fault, Plan, simulate
 
-from whystall.tools.timeline.rank_tables import TABLES
+from whystall.tools.timeline.rank_data.tables import TABLES
 
 PLANS = [
     Plan(),

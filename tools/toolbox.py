@@ -21,7 +21,8 @@ from whystall.tools.profiles.cpu_profile import tool as cpu_profile
 from whystall.tools.profiles.flame_graph import tool as flame_graph
 from whystall.tools.profiles.flamegraph_diff import tool as flamegraph_diff
 from whystall.tools.profiles.heat_map import tool as heat_map
-from whystall.tools.ranks import compare_runs, slow_node_check
+from whystall.tools.ranks.compare_runs import tool as compare_runs
+from whystall.tools.ranks.slow_node_check import tool as slow_node_check
 from whystall.tools.recording.collector import Engine
 
 # In order of preference; the first that can serve a collector does.

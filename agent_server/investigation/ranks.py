@@ -16,7 +16,7 @@ from whystall.agent_server.investigation.verdict import Conclusion, conclude, cu
 from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Step, Verdict, Victim
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.result import BlindSpot, Status, ToolResult
-from whystall.tools.ranks.slow_node_data import Data
+from whystall.tools.ranks.slow_node_check.tables import Data
 
 _NAMED = (Verdict.CONFIRMED, Verdict.LIKELY)
 # Operators on a CPU take longer too when the host does not give them one: only its host tells the rank from its CPU.

@@ -12,7 +12,7 @@ from rank_jobs import Fault, Plan, simulate
 
 from whystall.agent_server.pages import page_for
 from whystall.prompts.render import LANGS, words
-from whystall.tools.ranks.slow_node_check import TOOL, Params
+from whystall.tools.ranks.slow_node_check.tool import TOOL, Params
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording
 

@@ -13,7 +13,7 @@ from whystall.knowledge_base.present import TEXT_LIMIT, result_text
 from whystall.prompts.render import LANGS
 from whystall.tools.contract.result import Status, ToolResult
 from whystall.tools.contract.text import clean
-from whystall.tools.ranks.slow_node_data import AccusedRow, Data, EvidenceRow, Verdict
+from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data, EvidenceRow, Verdict
 
 
 def accused(rank: int = 3, host: str = "host-a", **changes: Any) -> AccusedRow:

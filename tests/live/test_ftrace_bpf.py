@@ -30,7 +30,7 @@ from whystall.tools.recording.collector import Capture, Need
 from whystall.tools.recording.target import Target, resolve
 from whystall.tools.recording.window import observe
 from whystall.tools.timeline.clocks import ClockPoint
-from whystall.tools.timeline.ftrace_holes import unseen_holes
+from whystall.tools.timeline.ftrace.holes import unseen_holes
 from whystall.tools.timeline.sched import TABLES
 
 MS = 1_000_000

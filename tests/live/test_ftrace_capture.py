@@ -25,7 +25,8 @@ from whystall.tools.collect.ftrace.recorder import record
 from whystall.tools.collect.ftrace.session import END_MARK, HEAD_MARK, LOST_MARK
 from whystall.tools.collect.ftrace.tracefs import Tracefs, find
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import clocks, ftrace_text
+from whystall.tools.timeline import clocks
+from whystall.tools.timeline.ftrace import text as ftrace_text
 
 GLOBAL = ("trace_clock", "set_event", "set_event_pid", "tracing_cpumask", "tracing_on", "current_tracer")
 # comm-tid (tgid) [cpu] flags seconds.micros: event:

@@ -25,7 +25,7 @@ from whystall.tools.host.host_bound import tool as host_bound
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import resolve
 from whystall.tools.recording.window import observe
-from whystall.tools.timeline.lanes import interrupt_slices, thread_slices
+from whystall.tools.timeline.lanes.build import interrupt_slices, thread_slices
 from whystall.tools.timeline.recorded import trace_of
 from whystall.tools.toolbox import ENGINES
 

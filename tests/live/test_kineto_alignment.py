@@ -21,10 +21,10 @@ from running import HERE
 
 from whystall.tools.collect.ftrace import ftrace_record
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import ftrace_text
-from whystall.tools.timeline.align import Alignment, align, apply
-from whystall.tools.timeline.align_check import evidence
-from whystall.tools.timeline.lanes import thread_slices
+from whystall.tools.timeline.alignment.align import Alignment, align, apply
+from whystall.tools.timeline.alignment.check import evidence
+from whystall.tools.timeline.ftrace import text as ftrace_text
+from whystall.tools.timeline.lanes.build import thread_slices
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profiles import open_profile
 from whystall.tools.timeline.sched import SchedTrace

@@ -24,7 +24,8 @@ from whystall.tools.host.hybrid_io_advise import advice as hybrid_io_advice
 from whystall.tools.host.hybrid_io_advise import tool as hybrid_io_advise
 from whystall.tools.host.hybrid_io_advise import trials as io_trials
 from whystall.tools.host.page_cache import data as page_cache_data
-from whystall.tools.ranks import slow_node_data, verdict
+from whystall.tools.ranks.slow_node_check import tables as slow_node_data
+from whystall.tools.ranks.slow_node_check import verdict
 
 ROOT = Path(__file__).parents[2]
 CJK = re.compile(r"[\u4e00-\u9fff]")

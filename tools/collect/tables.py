@@ -10,7 +10,8 @@ from __future__ import annotations
 import polars as pl
 
 from whystall.tools.stacks import model as stack_samples
-from whystall.tools.timeline import profile, rank_tables, sched
+from whystall.tools.timeline import profile, sched
+from whystall.tools.timeline.rank_data import tables as rank_tables
 
 _Type = type[pl.DataType] | pl.DataType
 _I, _S, _B = pl.Int64, pl.String, pl.Boolean

@@ -16,7 +16,7 @@ from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
-from whystall.tools.timeline import lanes
+from whystall.tools.timeline.lanes import build as lanes
 from whystall.tools.timeline.recorded import trace_of
 from whystall.tools.timeline.sched import SchedTrace
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.store import Recording
-from whystall.tools.timeline.rank_tables import TABLES
+from whystall.tools.timeline.rank_data.tables import TABLES
 
 _I, _N, _S, _B = pl.Int64, pl.Int32, pl.String, pl.Boolean
 

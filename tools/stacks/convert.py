@@ -57,7 +57,9 @@ def convert(profile: StackProfile, event: int, path: Path, format: Format) -> Wr
 
 
 def _writer(format: Format) -> Callable[[StackProfile, int, Path], int]:
-    from whystall.tools.stacks import write_json, write_pprof, write_text
+    from whystall.tools.stacks.writers import json_formats as write_json
+    from whystall.tools.stacks.writers import pprof as write_pprof
+    from whystall.tools.stacks.writers import text as write_text
 
     return {
         "folded": write_text.folded,

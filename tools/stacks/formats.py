@@ -75,7 +75,7 @@ def _json(start: bytes) -> str | None:
 def _binary(start: bytes) -> str | None:
     if not _CONTROL.search(start):  # lengths and numbers of protocol buffers are hardly ever letters alone
         return None
-    from whystall.tools.stacks.pprof import is_pprof
+    from whystall.tools.stacks.readers.pprof import is_pprof
 
     return "pprof" if is_pprof(start) else None
 
@@ -89,8 +89,8 @@ def _lines(start: bytes) -> str | None:
     lines = text.split("\n", _LINES)[:_LINES]
     import polars as pl
 
-    from whystall.tools.stacks.folded import LINES, lines_of
-    from whystall.tools.stacks.perf_script import is_perf_script
+    from whystall.tools.stacks.readers.folded import LINES, lines_of
+    from whystall.tools.stacks.readers.perf_script import is_perf_script
 
     if is_perf_script(lines):
         return "perf_script"

@@ -11,12 +11,16 @@ import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.files.output_file import aside
-from whystall.tools.timeline import ftrace_write, pid_mapping, write_chrome, write_mindstudio_db, write_perfetto
-from whystall.tools.timeline.align import Alignment, apply
-from whystall.tools.timeline.drawing import draw
-from whystall.tools.timeline.drawing_names import Names
+from whystall.tools.timeline.alignment import pid_mapping
+from whystall.tools.timeline.alignment.align import Alignment, apply
+from whystall.tools.timeline.drawing.build import draw
+from whystall.tools.timeline.drawing.names import Names
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.sched import SchedTrace
+from whystall.tools.timeline.writers import chrome as write_chrome
+from whystall.tools.timeline.writers import ftrace as ftrace_write
+from whystall.tools.timeline.writers import mindstudio_db as write_mindstudio_db
+from whystall.tools.timeline.writers import perfetto as write_perfetto
 
 Format = Literal["json", "perfetto", "db", "text"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import ftrace_text, trace_cmd
-from whystall.tools.timeline.ftrace_source import Source
+from whystall.tools.timeline.ftrace import text as ftrace_text
+from whystall.tools.timeline.ftrace import trace_cmd
+from whystall.tools.timeline.ftrace.source import Source
 from whystall.tools.timeline.sched import SchedTrace
 
 _OTHERS = {

@@ -10,20 +10,18 @@ from pathlib import Path
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.files.input import bad, unreadable
-from whystall.tools.timeline import (
-    ascend,
-    ascend_db,
-    ascend_text,
-    flight_recorder,
-    kineto,
-    msprof,
-    nccl_inspector,
-    nsys,
-)
-from whystall.tools.timeline.ascend_info import info_of
+from whystall.tools.timeline.ascend import db as ascend_db
+from whystall.tools.timeline.ascend import directory as ascend
+from whystall.tools.timeline.ascend import msprof
+from whystall.tools.timeline.ascend import text as ascend_text
+from whystall.tools.timeline.ascend.info import info_of
+from whystall.tools.timeline.kineto import trace as kineto
+from whystall.tools.timeline.nccl import flight_recorder
+from whystall.tools.timeline.nccl import inspector as nccl_inspector
+from whystall.tools.timeline.nsys import export as nsys
 from whystall.tools.timeline.profile import Profile
-from whystall.tools.timeline.profile_json import head
-from whystall.tools.timeline.sqlite_tables import is_database
+from whystall.tools.timeline.profile_reading.sqlite_tables import is_database
+from whystall.tools.timeline.profile_reading.trace_events import head
 
 _DEPTH = 4
 _ENTRIES = 100_000

@@ -22,7 +22,7 @@ from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.sched import SchedTrace
 
 if TYPE_CHECKING:
-    from whystall.tools.timeline.align import Alignment
+    from whystall.tools.timeline.alignment.align import Alignment
 
 UNKNOWN_START = "1970-01-01T00:00:00.000Z"
 """`Manifest.started` of a trace that does not say when on the calendar it was made."""
@@ -114,7 +114,7 @@ def with_profile(recording: Recording, profile: Profile, alignment: Alignment | 
     options: dict[str, int] = {}
     spots: list[BlindSpot] = []
     if alignment is not None:
-        from whystall.tools.timeline.align import apply
+        from whystall.tools.timeline.alignment.align import apply
 
         profile = apply(profile, alignment)  # its notes are the profile's then
         options["residual_ns"] = alignment.residual_ns

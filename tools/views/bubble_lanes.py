@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import polars as pl
 
 if TYPE_CHECKING:
-    from whystall.tools.views.bubbles import Bubble, Timeline
+    from whystall.tools.views.bubble_data import Bubble, Timeline
 
 MOST_PIECES = 750
 """Of a lane, when it has more slices than twice that: then all within one such piece of time are drawn as one."""

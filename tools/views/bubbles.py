@@ -7,10 +7,8 @@ the attribution, like every other word, is handed in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
-import polars as pl
-
+from whystall.tools.views.bubble_data import Bubble, Timeline
 from whystall.tools.views.bubble_lanes import LOOKS, Panel, panel
 from whystall.tools.views.page import escape, page
 
@@ -31,47 +29,6 @@ WORDS = (
 lane_cpu, lane_interrupts, merged, lanes_left_out, moments_left_out, on_cpu, queued_on_cpu, left_cpu, from_cpu,
 woken_by, preempted_by, own_time, lost, correlation, matches (two)."""
 _SCRIPT_WORDS = ("matches", "no_match", "fit", "zoom_in", "zoom_out", "at", "lasted", "bubble")
-
-
-@dataclass(frozen=True)
-class Part:
-    """A share of a bubble: what to call it, how long, and the look (one of `LOOKS`) of its piece of the bar."""
-
-    label: str
-    ns: int
-    look: str
-
-
-@dataclass(frozen=True)
-class Bubble:
-    """One moment to show.
-
-    `title`: its attribution in words. `tids`: the dispatch thread first, then others that matter (whom it waited
-    for). `parts`: how its length divides.
-    """
-
-    start_ns: int
-    end_ns: int
-    title: str
-    tids: tuple[int, ...]
-    parts: tuple[Part, ...] = ()
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """What happened, as the lanes and the profile give it; one clock, of which the page shows the seconds.
-
-    `threads`, `cpus`, `interrupts`: columns as ``THREAD_SLICES``, ``CPU_SLICES`` and ``INTERRUPT_SLICES`` of
-    whystall.tools.timeline.lanes; `holes` as the table of sched.TABLES; `activities` as profile.ACTIVITIES. They may
-    hold all threads and the whole span: what a bubble needs is picked. Absent ones show nothing. `names`: of threads.
-    """
-
-    threads: pl.DataFrame
-    cpus: pl.DataFrame
-    interrupts: pl.DataFrame | None = None
-    holes: pl.DataFrame | None = None
-    activities: pl.DataFrame | None = None
-    names: Mapping[int, str] = field(default_factory=dict)
 
 
 def bubbles_page(

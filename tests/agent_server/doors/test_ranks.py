@@ -15,7 +15,7 @@ from whystall.agent_server.app import App
 from whystall.agent_server.doors.mcp_server import Door
 from whystall.agent_server.rank_sources import open_job
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.ranks import slow_node_check
+from whystall.tools.ranks.slow_node_check import tool as slow_node_check
 from whystall.tools.toolbox import registry
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -24,7 +24,7 @@ from whystall.knowledge_base.tickets import drafting as tickets
 from whystall.knowledge_base.verify import compare
 from whystall.prompts.render import LANGS
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.ranks import slow_node_check
+from whystall.tools.ranks.slow_node_check import tool as slow_node_check
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.redact import redact
 from whystall.tools.recording.store import Recording

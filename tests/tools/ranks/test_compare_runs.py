@@ -17,10 +17,10 @@ from whystall.knowledge_base.headlines import headline_of
 from whystall.prompts.render import LANGS, words
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.registry import Judgement
-from whystall.tools.ranks.compare_data import REASONS, CompareData
-from whystall.tools.ranks.compare_runs import Params, judge
-from whystall.tools.ranks.gather import gather, with_before
-from whystall.tools.ranks.slow_node_findings import numbers
+from whystall.tools.ranks.compare_runs.tables import REASONS, CompareData
+from whystall.tools.ranks.compare_runs.tool import Params, judge
+from whystall.tools.ranks.rank_list import rank_list
+from whystall.tools.ranks.traces.gather import gather, with_before
 from whystall.tools.recording.store import Recording
 
 BEFORE = Plan(ranks=4, steps=20, seed=1)
@@ -382,7 +382,7 @@ def test_real_faults_are_named_beside_the_sound_run(after: str, what: str) -> No
     dearest = max(found.values(), key=lambda one: one.metrics["change_ms"])
     assert dearest.attributes["what"] == what
     # one of two slow ranks may have waited for the other and cost nothing
-    costly = {numbers(slow), *map(str, slow)}
+    costly = {rank_list(slow), *map(str, slow)}
     assert {key[2] for key in found if key[0] in ("compute", "loader", "gap")} <= costly
 
 

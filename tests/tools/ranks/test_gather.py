@@ -13,10 +13,10 @@ from rank_files import KERNEL, STEP_US, write_job, write_rank
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.files import input as packed_input
-from whystall.tools.ranks import gather as module
-from whystall.tools.ranks.gather import gather, with_before
 from whystall.tools.ranks.job import job_of
-from whystall.tools.ranks.one_job import ranks_text
+from whystall.tools.ranks.traces import gather as module
+from whystall.tools.ranks.traces.gather import gather, with_before
+from whystall.tools.ranks.traces.one_job import ranks_text
 from whystall.tools.recording.redact import redact
 from whystall.tools.recording.store import Recording
 

@@ -8,10 +8,18 @@ from pathlib import Path
 import pytest
 from flight_dumps import Rank, write
 
-from whystall.tools.ranks.gather import gather
-from whystall.tools.ranks.hangs import ALL_ENTERED, DEADLOCK, MEMBERS_UNKNOWN, OTHER_ORDER, RANKS_MISSING, Hangs, hangs
+from whystall.tools.ranks.hangs.find import (
+    ALL_ENTERED,
+    DEADLOCK,
+    MEMBERS_UNKNOWN,
+    OTHER_ORDER,
+    RANKS_MISSING,
+    Hangs,
+    hangs,
+)
 from whystall.tools.ranks.job import job_of
-from whystall.tools.ranks.standing import spans
+from whystall.tools.ranks.rank_list import rank_list
+from whystall.tools.ranks.traces.gather import gather
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "flight_recorder"
 SAMPLES = Path(__file__).parents[4] / "shared" / "data" / "flight_recorder"
@@ -354,9 +362,9 @@ def test_collectives_wait_through_a_pipeline(tmp_path: Path) -> None:
     assert (answer.roots, answer.victims) == ((0,), (1,))
 
 
-def test_spans() -> None:
-    assert spans([5, 1, 2, 0, 7, 7]) == "0-2, 5, 7"
-    assert spans([]) == ""
+def test_rank_list() -> None:
+    assert rank_list([5, 1, 2, 0, 7, 7]) == "0-2, 5, 7"
+    assert rank_list([]) == ""
 
 
 EXPECTED: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[str, ...]]] = {

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 from rank_jobs import Fault, Plan, simulate
 
+from whystall.tools.ranks.analysis.analyse import look
 from whystall.tools.ranks.job import Job, job_of
-from whystall.tools.ranks.links import Links, links
-from whystall.tools.ranks.look import look
-from whystall.tools.ranks.slow_node_check import Params, judge
-from whystall.tools.timeline.rank_tables import RANK_LINKS
+from whystall.tools.ranks.slow_node_check.links import Links, links
+from whystall.tools.ranks.slow_node_check.tool import Params, judge
+from whystall.tools.timeline.rank_data.tables import RANK_LINKS
 
 STEP_NS = 50e6
 

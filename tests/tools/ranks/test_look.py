@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 from rank_jobs import Plan, simulate
 
-from whystall.tools.ranks.gather import gather
+from whystall.tools.ranks.analysis.analyse import Look, look
 from whystall.tools.ranks.job import MATCHED, OWN, WAITS, Job, job_of
-from whystall.tools.ranks.look import Look, look
+from whystall.tools.ranks.traces.gather import gather
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "ranks"
 ROWS_AND_COLUMNS = {(0, 1), (2, 3), (0, 2), (1, 3)}

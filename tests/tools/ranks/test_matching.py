@@ -9,7 +9,7 @@ import pytest
 from rank_jobs import Fault, Plan, Simulated, simulate
 
 from whystall.tools.ranks.job import MATCHED, Job, job_of
-from whystall.tools.ranks.matching import Matched, match
+from whystall.tools.ranks.matching.operations import Matched, match
 
 EXTRA = (Fault("compute", (0,), ms=10.0),)
 

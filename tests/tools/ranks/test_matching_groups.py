@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from whystall.tools.ranks.matching_groups import _agreed, _apart, _left
+from whystall.tools.ranks.matching.groups import _agreed, _apart, _left
 
 MEMBERS = {"all": (0, 1, 2, 3), "even": (0, 2), "odd": (1, 3)}
 SLOT = ("all_reduce/8/float", 0)

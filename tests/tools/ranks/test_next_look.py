@@ -12,8 +12,8 @@ from rank_jobs import Fault, Plan, simulate
 from whystall.knowledge_base.headlines import headline_of
 from whystall.tools.contract.params import parse_params
 from whystall.tools.profiles.flamegraph_diff import tool as flamegraph_diff
-from whystall.tools.ranks.slow_node_check import Params, judge
-from whystall.tools.ranks.slow_node_data import Data
+from whystall.tools.ranks.slow_node_check.tables import Data
+from whystall.tools.ranks.slow_node_check.tool import Params, judge
 from whystall.tools.recording.store import Recording
 
 

@@ -9,8 +9,8 @@ import pytest
 from rank_jobs import MS, Fault, Plan, simulate
 
 from whystall.tools.ranks.job import MATCHED, Clocks, job_of
-from whystall.tools.ranks.matching import match
-from whystall.tools.ranks.offsets import estimate
+from whystall.tools.ranks.matching.clock_offsets import estimate
+from whystall.tools.ranks.matching.operations import match
 
 US = 1000
 HOURS = 3.6e6

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from nsys_export import COLLECTIVE, COMM_INIT, Export, payload
 
-from whystall.tools.ranks.gather import gather
-from whystall.tools.ranks.slow_node_check import Params, judge
-from whystall.tools.ranks.slow_node_data import Data
+from whystall.tools.ranks.slow_node_check.tables import Data
+from whystall.tools.ranks.slow_node_check.tool import Params, judge
+from whystall.tools.ranks.traces.gather import gather
 
 RANKS = 4
 WORLD = 0xABCD

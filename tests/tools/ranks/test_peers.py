@@ -7,10 +7,10 @@ import pytest
 from rank_jobs import Fault, Plan, simulate
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.ranks.analysis.analyse import look
+from whystall.tools.ranks.analysis.peers import peers
 from whystall.tools.ranks.job import MATCHED, Job, Peers, job_of
-from whystall.tools.ranks.look import look
-from whystall.tools.ranks.matching import match
-from whystall.tools.ranks.peers import peers
+from whystall.tools.ranks.matching.operations import match
 
 
 def found(plan: Plan, stages: str = "") -> list[Peers]:

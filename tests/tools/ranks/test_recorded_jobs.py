@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from ranks_table import VARIANTS, score
 
-from whystall.tools.ranks.gather import gather
-from whystall.tools.ranks.slow_node_check import TOOL, Params
+from whystall.tools.ranks.slow_node_check.tool import TOOL, Params
+from whystall.tools.ranks.traces.gather import gather
 from whystall.tools.recording.judging import judge
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "ranks"

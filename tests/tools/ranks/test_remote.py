@@ -17,9 +17,10 @@ from ascend_job import text_directory
 from rank_files import write_job, write_rank
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.ranks import cluster, remote
-from whystall.tools.ranks.cluster import on_cluster
-from whystall.tools.ranks.gather import gather
+from whystall.tools.ranks.traces import dask_cluster as cluster
+from whystall.tools.ranks.traces import remote
+from whystall.tools.ranks.traces.dask_cluster import on_cluster
+from whystall.tools.ranks.traces.gather import gather
 from whystall.tools.recording.store import Recording
 
 _PATIENCE_S = 60.0

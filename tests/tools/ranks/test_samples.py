@@ -9,7 +9,7 @@ from math import comb
 
 import pytest
 
-from whystall.tools.ranks.samples import more_often, rank_test, shift
+from whystall.tools.ranks.statistics.two_samples import more_often, rank_test, shift
 
 
 def above(before: Sequence[float], after: Sequence[float]) -> int:

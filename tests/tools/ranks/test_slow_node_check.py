@@ -15,13 +15,13 @@ from whystall.tools.contract.kinds import Mechanism
 from whystall.tools.contract.params import parse_params
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
-from whystall.tools.ranks import verdict
-from whystall.tools.ranks.look import Look
-from whystall.tools.ranks.slow_node_check import TOOL, Params, judge
-from whystall.tools.ranks.slow_node_data import AccusedRow, Data
+from whystall.tools.ranks.analysis.analyse import Look
+from whystall.tools.ranks.slow_node_check import verdict
+from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data
+from whystall.tools.ranks.slow_node_check.tool import TOOL, Params, judge
 from whystall.tools.recording.judging import judge as envelope
 from whystall.tools.recording.store import Recording
-from whystall.tools.timeline.rank_tables import OPERATORS
+from whystall.tools.timeline.rank_data.tables import OPERATORS
 
 EXTRA_MS = 20.0
 

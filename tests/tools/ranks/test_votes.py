@@ -10,9 +10,10 @@ from itertools import product
 import polars as pl
 import pytest
 
-from whystall.tools.ranks import chance, votes
-from whystall.tools.ranks.grid import Grid, grid, highest, known, lost_in
 from whystall.tools.ranks.job import MATCHED, OWN
+from whystall.tools.ranks.slow_node_check import votes
+from whystall.tools.ranks.slow_node_check.grid import Grid, grid, highest, known, lost_in
+from whystall.tools.ranks.statistics import probability as chance
 
 STEP_NS = 100.0
 FLOOR_NS = 10.0

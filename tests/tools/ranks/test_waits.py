@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 from rank_jobs import MS, Fault, Plan, Simulated, simulate
 
+from whystall.tools.ranks.analysis.analyse import Look, look
+from whystall.tools.ranks.analysis.waits import wait_matrix, waits
 from whystall.tools.ranks.job import OWN, WAITS, Clocks, job_of
-from whystall.tools.ranks.look import Look, look
-from whystall.tools.ranks.matching import match
-from whystall.tools.ranks.offsets import estimate
-from whystall.tools.ranks.waits import wait_matrix, waits
+from whystall.tools.ranks.matching.clock_offsets import estimate
+from whystall.tools.ranks.matching.operations import match
 from whystall.tools.recording.store import Recording
 
 US = 1000

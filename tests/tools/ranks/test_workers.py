@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from whystall.tools.ranks.workers import in_processes
+from whystall.tools.ranks.traces.workers import in_processes
 
 
 def because(task: object, why: str) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from whystall.tools.stacks.build import Builder
-from whystall.tools.stacks.perf_script import read
-from whystall.tools.stacks.write_text import perf_script
+from whystall.tools.stacks.readers.perf_script import read
+from whystall.tools.stacks.writers.text import perf_script
 
 
 @pytest.mark.parametrize("at", [1_795_321_985_151_487_196, 99_151_487_196])

@@ -11,10 +11,10 @@ import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.files.protobuf import message, number, text, varint
-from whystall.tools.stacks import folded
 from whystall.tools.stacks.events import choose_event
 from whystall.tools.stacks.formats import read, sniff
 from whystall.tools.stacks.model import NO_STACK, StackProfile
+from whystall.tools.stacks.readers import folded
 from whystall.tools.stacks.tree import Part, call_tree
 
 # As perf 6.1 writes them: -g; -F +srcline with an inlined frame and the unwinder's end; a tracepoint with arguments.
@@ -121,7 +121,7 @@ def test_large_folded_files_read_in_parts_say_the_same(tmp_path: Path, monkeypat
         expected[path] = expected.get(path, 0) + 1.5
         lines.append(f"{path} 1.5\n")
     place = put(tmp_path, gzip.compress("".join(lines).encode()))
-    monkeypatch.setattr("whystall.tools.stacks.text.BLOCK", 4096)
+    monkeypatch.setattr("whystall.tools.stacks.readers.text.BLOCK", 4096)
     monkeypatch.setattr(folded.Text.__init__, "__defaults__", (4096,))
     monkeypatch.setattr(folded, "_TOGETHER", 500)
     assert weights(folded.read(place)) == expected

@@ -12,8 +12,8 @@ import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BLIND_SPOTS
-from whystall.tools.timeline.align import DRIFT_LIMIT_PPM, Alignment, align, apply
-from whystall.tools.timeline.align_check import evidence
+from whystall.tools.timeline.alignment.align import DRIFT_LIMIT_PPM, Alignment, align, apply
+from whystall.tools.timeline.alignment.check import evidence
 from whystall.tools.timeline.profile import ACTIVITIES, STEPS, ClockBridge, Profile
 from whystall.tools.timeline.sched import TABLES, SchedTrace, empty_tables
 

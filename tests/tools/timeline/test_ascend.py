@@ -22,8 +22,10 @@ from ascend_job import (
 )
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import ascend, ascend_db, ascend_text
-from whystall.tools.timeline.ascend_info import Info
+from whystall.tools.timeline.ascend import db as ascend_db
+from whystall.tools.timeline.ascend import directory as ascend
+from whystall.tools.timeline.ascend import text as ascend_text
+from whystall.tools.timeline.ascend.info import Info
 from whystall.tools.timeline.profile import Profile
 
 Row = tuple[Any, ...]

@@ -29,8 +29,9 @@ from ascend_job import (
 )
 
 from whystall.tools.contract.result import BLIND_SPOTS
-from whystall.tools.timeline import ascend, msprof
-from whystall.tools.timeline.ascend_groups import Communicators, hashed, number_of
+from whystall.tools.timeline.ascend import directory as ascend
+from whystall.tools.timeline.ascend import msprof
+from whystall.tools.timeline.ascend.groups import Communicators, hashed, number_of
 from whystall.tools.timeline.collectives import COLLECTIVES, LINKS
 from whystall.tools.timeline.profile import Profile
 

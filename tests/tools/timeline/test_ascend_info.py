@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ascend_job import BEGIN, MONO_BEGIN, RAW_BEGIN, host_files, profiler_info, text_directory
 
-from whystall.tools.timeline.ascend_info import Info, info_of
+from whystall.tools.timeline.ascend.info import Info, info_of
 from whystall.tools.timeline.profile import ClockBridge
 
 SECOND = 1_000_000_000

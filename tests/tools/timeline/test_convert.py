@@ -12,7 +12,7 @@ from profiles import profile_of
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.timeline import convert as module
-from whystall.tools.timeline.align import Alignment
+from whystall.tools.timeline.alignment.align import Alignment
 from whystall.tools.timeline.convert import FORMATS, Format, convert
 from whystall.tools.timeline.open_trace import open_trace
 from whystall.tools.timeline.sched import SchedTrace

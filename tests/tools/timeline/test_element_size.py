@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from whystall.tools.timeline.element_size import element_size
+from whystall.tools.timeline.profile_reading.element_size import element_size
 
 
 @pytest.mark.parametrize(

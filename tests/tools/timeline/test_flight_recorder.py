@@ -13,8 +13,8 @@ import pytest
 from flight_dumps import MS, T0, Rank, write
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import flight_recorder
-from whystall.tools.timeline.flight_recorder import is_dump, named_rank, read
+from whystall.tools.timeline.nccl import flight_recorder
+from whystall.tools.timeline.nccl.flight_recorder import is_dump, named_rank, read
 from whystall.tools.timeline.profiles import candidates, open_profile, with_work
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "flight_recorder"

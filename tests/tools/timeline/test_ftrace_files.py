@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import ftrace_source
 from whystall.tools.timeline.clocks import ClockPoint
-from whystall.tools.timeline.ftrace_text import read
+from whystall.tools.timeline.ftrace import source as ftrace_source
+from whystall.tools.timeline.ftrace.text import read
 from whystall.tools.timeline.sched import TABLES, SchedTrace
 
 DATA = Path(__file__).with_name("data") / "ftrace"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from whystall.tools.timeline.ftrace_holes import unseen_holes
+from whystall.tools.timeline.ftrace.holes import unseen_holes
 from whystall.tools.timeline.sched import TABLES
 
 SWITCHES = TABLES["switches"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from whystall.tools.timeline.ftrace_text import read
+from whystall.tools.timeline.ftrace.text import read
 from whystall.tools.timeline.sched import SchedTrace
 
 

@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import trace_cmd
-from whystall.tools.timeline.ftrace_text import read
+from whystall.tools.timeline.ftrace import trace_cmd
+from whystall.tools.timeline.ftrace.text import read
 from whystall.tools.timeline.open_trace import open_trace
 from whystall.tools.timeline.sched import TABLES
 

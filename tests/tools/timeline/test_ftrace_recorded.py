@@ -7,8 +7,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from whystall.tools.timeline import ftrace_events, ftrace_source, ftrace_text
-from whystall.tools.timeline.ftrace_text import read
+from whystall.tools.timeline.ftrace import events as ftrace_events
+from whystall.tools.timeline.ftrace import source as ftrace_source
+from whystall.tools.timeline.ftrace import text as ftrace_text
+from whystall.tools.timeline.ftrace.text import read
 from whystall.tools.timeline.sched import TABLES
 
 DATA = Path(__file__).with_name("data") / "ftrace"

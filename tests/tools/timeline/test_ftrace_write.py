@@ -8,10 +8,12 @@ import polars as pl
 import pytest
 from machine import Machine, changed, trace_of
 
-from whystall.tools.timeline import ftrace_text, ftrace_write, ftrace_write_lines
-from whystall.tools.timeline.drawing_names import Names
-from whystall.tools.timeline.ftrace_holes import unseen_holes
+from whystall.tools.timeline.drawing.names import Names
+from whystall.tools.timeline.ftrace import text as ftrace_text
+from whystall.tools.timeline.ftrace.holes import unseen_holes
 from whystall.tools.timeline.sched import TABLES, SchedTrace
+from whystall.tools.timeline.writers import ftrace as ftrace_write
+from whystall.tools.timeline.writers import ftrace_lines as ftrace_write_lines
 
 EVENTS = ("switches", "wakeups", "migrations", "interrupts", "syscalls", "tasks", "power", "block")
 

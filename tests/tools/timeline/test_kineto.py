@@ -11,7 +11,7 @@ import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BLIND_SPOTS
-from whystall.tools.timeline import kineto
+from whystall.tools.timeline.kineto import trace as kineto
 from whystall.tools.timeline.profile import KINDS, Profile
 
 BASE = 1_711_964_646_000_000_000

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from whystall.tools.contract.result import BLIND_SPOTS
-from whystall.tools.timeline import kineto
 from whystall.tools.timeline.collectives import COLLECTIVES
+from whystall.tools.timeline.kineto import trace as kineto
 from whystall.tools.timeline.profile import Profile
 
 PID = 4242

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from whystall.tools.contract.result import BLIND_SPOTS
-from whystall.tools.timeline import kineto
 from whystall.tools.timeline.collectives import COLLECTIVES
+from whystall.tools.timeline.kineto import trace as kineto
 from whystall.tools.timeline.profile import Profile
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "gloo"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from whystall.tools.timeline.kineto_groups import Groups, Mentioned
-from whystall.tools.timeline.profile_groups import RANK_LIMIT, number, ranks_of
+from whystall.tools.timeline.kineto.groups import Groups, Mentioned
+from whystall.tools.timeline.profile_reading.groups import RANK_LIMIT, number, ranks_of
 
 
 def entry(name: object = "0", ranks: Any = None, **more: Any) -> dict[str, Any]:

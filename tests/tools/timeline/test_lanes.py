@@ -8,8 +8,14 @@ import polars as pl
 import pytest
 from machine import Row, trace_of
 
-from whystall.tools.timeline.lanes import CPU_SLICES, INTERRUPT_SLICES, THREAD_SLICES, interrupt_slices, thread_slices
-from whystall.tools.timeline.lanes import cpu_slices as _cpu_slices
+from whystall.tools.timeline.lanes.build import (
+    CPU_SLICES,
+    INTERRUPT_SLICES,
+    THREAD_SLICES,
+    interrupt_slices,
+    thread_slices,
+)
+from whystall.tools.timeline.lanes.build import cpu_slices as _cpu_slices
 from whystall.tools.timeline.sched import SchedTrace
 
 T, U, IDLE = 7, 8, 0

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from machine import Machine, changed
 
-from whystall.tools.timeline.lanes import cpu_slices, interrupt_slices, thread_slices
+from whystall.tools.timeline.lanes.build import cpu_slices, interrupt_slices, thread_slices
 from whystall.tools.timeline.sched import TABLES, SchedTrace
 
 SEEDS = range(8)

@@ -10,7 +10,7 @@ import pytest
 from ascend_job import BEGIN, PID, QUEUE, RAW_BEGIN, database, prof_directory, timeline
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import msprof
+from whystall.tools.timeline.ascend import msprof
 from whystall.tools.timeline.profile import Profile
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import nccl_inspector
-from whystall.tools.timeline.nccl_inspector import is_log, read
+from whystall.tools.timeline.nccl import inspector as nccl_inspector
+from whystall.tools.timeline.nccl.inspector import is_log, read
 from whystall.tools.timeline.profiles import candidates, open_profile, with_work
 
 T0 = 1_752_867_229_000_000  # us

@@ -11,8 +11,8 @@ import pytest
 from nsys_export import COLLECTIVE, COMM_INIT, EPOCH, PEER, PID, TID, Export, payload
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import nsys
-from whystall.tools.timeline.nsys_steps import step_numbers
+from whystall.tools.timeline.nsys import export as nsys
+from whystall.tools.timeline.nsys.steps import step_numbers
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profiles import candidates, open_profile
 

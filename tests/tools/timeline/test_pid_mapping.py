@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import pid_mapping
+from whystall.tools.timeline.alignment import pid_mapping
 
 TIDS = {4000, 4001, 4002, 7}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from whystall.tools.timeline.plain_pickle import PickleRefused, loads
+from whystall.tools.timeline.nccl.plain_pickle import PickleRefused, loads
 
 PLAIN: list[Any] = [
     None,

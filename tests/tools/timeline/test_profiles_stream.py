@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.timeline import profile_json
-from whystall.tools.timeline.profile_json import Event, EventFile, head
+from whystall.tools.timeline.profile_reading import trace_events as profile_json
+from whystall.tools.timeline.profile_reading.trace_events import Event, EventFile, head
 
 NASTY = 'a "quoted" },{"ph": "X"}, {"x":1} \\ ]}, "traceEvents":[ {'
 

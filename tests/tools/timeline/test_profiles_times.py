@@ -7,7 +7,7 @@ import random
 import polars as pl
 import pytest
 
-from whystall.tools.timeline.profile_times import EXACT_FLOAT, from_texts, nanoseconds, small, whole
+from whystall.tools.timeline.profile_reading.numbers import EXACT_FLOAT, from_texts, nanoseconds, small, whole
 
 EPOCH_US = 1_736_000_000_000_000
 

@@ -10,9 +10,9 @@ from profiles import profile_of
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.timeline.collectives import COLLECTIVES
 from whystall.tools.timeline.profile import Profile
-from whystall.tools.timeline.rank_summary import joined, summarise
-from whystall.tools.timeline.rank_tables import TABLES
-from whystall.tools.timeline.rank_work import NAMES_KEPT, OTHERS
+from whystall.tools.timeline.rank_data.summary import joined, summarise
+from whystall.tools.timeline.rank_data.tables import TABLES
+from whystall.tools.timeline.rank_data.work import NAMES_KEPT, OTHERS
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 

@@ -13,11 +13,11 @@ import pytest
 from machine import Machine, changed, trace_of
 from profiles import profile_of
 
-from whystall.tools.timeline import write_chrome
-from whystall.tools.timeline.drawing import draw
-from whystall.tools.timeline.lanes import cpu_slices, interrupt_slices, thread_slices
+from whystall.tools.timeline.drawing.build import draw
+from whystall.tools.timeline.lanes.build import cpu_slices, interrupt_slices, thread_slices
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.sched import TABLES, SchedTrace
+from whystall.tools.timeline.writers import chrome as write_chrome
 
 Event = dict[str, Any]
 PHASES = {

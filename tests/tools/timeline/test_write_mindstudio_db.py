@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from machine import Machine, trace_of
 
-from whystall.tools.timeline import write_chrome
 from whystall.tools.timeline.convert import convert
-from whystall.tools.timeline.drawing import draw
+from whystall.tools.timeline.drawing.build import draw
+from whystall.tools.timeline.writers import chrome as write_chrome
 
 # github.com/Ascend/msinsight: scripts/ftrace_tools/exporters.py; ``flow`` as its server makes it of Chrome's format.
 TABLES = {

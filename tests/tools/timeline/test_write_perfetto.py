@@ -10,9 +10,9 @@ from machine import Machine, changed, trace_of
 from profiles import profile_of
 
 from whystall.tools.files.protobuf import fixed64, message, number, text, varint
-from whystall.tools.timeline import write_perfetto
-from whystall.tools.timeline.lanes import cpu_slices
+from whystall.tools.timeline.lanes.build import cpu_slices
 from whystall.tools.timeline.sched import TABLES, SchedTrace
+from whystall.tools.timeline.writers import perfetto as write_perfetto
 
 Message = dict[str, Any]
 # name: (field, message or type); a list: repeated. Types: u unsigned, i signed, s text, x 8 bytes.

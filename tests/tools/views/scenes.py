@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 
 from whystall.prompts.render import words
-from whystall.tools.timeline.lanes import CPU_SLICES, INTERRUPT_SLICES, THREAD_SLICES
+from whystall.tools.timeline.lanes.build import CPU_SLICES, INTERRUPT_SLICES, THREAD_SLICES
 from whystall.tools.timeline.profile import ACTIVITIES
 from whystall.tools.timeline.sched import TABLES
-from whystall.tools.views.bubbles import Bubble, Part, Timeline
+from whystall.tools.views.bubble_data import Bubble, Part, Timeline
 
 MS = 1_000_000
 HOSTILE = '</script><img src=x onerror="window.executed=1"><!-- \u2028 ${1} \\'

@@ -14,8 +14,9 @@ import pytest
 from scenes import HOSTILE, MS, NEIGHBOUR, TID, bubble, said, timeline
 
 from whystall.prompts.render import LANGS
+from whystall.tools.views.bubble_data import Part, Timeline
 from whystall.tools.views.bubble_lanes import LOOKS, MOST_LANES
-from whystall.tools.views.bubbles import MOST_BUBBLES, MOST_SLICES, WORDS, Part, Timeline, bubbles_page
+from whystall.tools.views.bubbles import MOST_BUBBLES, MOST_SLICES, WORDS, bubbles_page
 
 Json = dict[str, Any]
 

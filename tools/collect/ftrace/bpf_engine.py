@@ -25,7 +25,7 @@ from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the
 from whystall.tools.recording.collector import Capture, Engine, Options
 from whystall.tools.recording.target import Target
 from whystall.tools.timeline import clocks
-from whystall.tools.timeline.ftrace_holes import unseen_holes
+from whystall.tools.timeline.ftrace.holes import unseen_holes
 from whystall.tools.timeline.sched import TABLES
 
 EVENT_TABLES = frozenset(TABLES) - {"holes", "names", "clocks"}

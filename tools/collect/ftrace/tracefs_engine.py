@@ -22,7 +22,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
 from whystall.tools.recording.collector import Capture, Engine, Options
 from whystall.tools.recording.target import Target
-from whystall.tools.timeline import ftrace_text
+from whystall.tools.timeline.ftrace import text as ftrace_text
 from whystall.tools.timeline.sched import TABLES, SchedTrace, empty_tables
 
 EVENT_TABLES = frozenset(TABLES) - {"holes", "names", "clocks"}

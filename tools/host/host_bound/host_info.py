@@ -12,7 +12,7 @@ from whystall.bpf import syscalls
 from whystall.tools.collect.ftrace.cpus import parse_cpus
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.recording.store import Recording
-from whystall.tools.timeline import lanes
+from whystall.tools.timeline.lanes import build as lanes
 from whystall.tools.timeline.recorded import trace_of
 
 _UNKNOWN_PID = -1
@@ -69,7 +69,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class Host:
-    """One recorded host. Frames are those of `whystall.tools.timeline.lanes`; instants count from the start.
+    """One recorded host. Frames are those of `whystall.tools.timeline.lanes.build`; instants count from the start.
 
     `slices`: threads'; `tenures`: who had which CPU; `calls`: system calls as intervals (tid, start, end, name), empty
     where none were traced. `cpus`: traced ones. `topology` is empty when it was not recorded.

@@ -11,7 +11,7 @@ from whystall.tools.host.host_bound.gaps import OFF_HOST
 from whystall.tools.host.host_bound.tool import Look
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.sched import TABLES
-from whystall.tools.views.bubbles import Timeline
+from whystall.tools.views.bubble_data import Timeline
 
 _LENGTH = pl.col("end_ns") - pl.col("start_ns")
 

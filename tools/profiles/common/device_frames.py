@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from whystall.tools.timeline.profile_build import is_step
+from whystall.tools.timeline.profile_reading.build import is_step
 
 GPU, NPU = "GPU:", "NPU:"
 IDLE = "[idle]"

@@ -20,9 +20,9 @@ from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.formats import read
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.recorded import NOW, stacks_of
-from whystall.tools.timeline import nsys
+from whystall.tools.timeline.nsys import export as nsys
+from whystall.tools.timeline.profile_reading.sqlite_tables import is_database
 from whystall.tools.timeline.profiles import open_profile
-from whystall.tools.timeline.sqlite_tables import is_database
 
 _MANIFEST = "manifest.json"
 _SNIFF = 1 << 20

@@ -10,7 +10,8 @@ from whystall.prompts.render import words
 from whystall.tools.host.host_bound import tool as host_bound
 from whystall.tools.host.host_bound.moments import moments, timeline
 from whystall.tools.recording.store import Recording
-from whystall.tools.views.bubbles import Bubble, Part, bubbles_page
+from whystall.tools.views.bubble_data import Bubble, Part
+from whystall.tools.views.bubbles import bubbles_page
 
 
 def recording(*, profiled: bool) -> Recording:

@@ -18,7 +18,7 @@ from whystall.tools.profiles.common.accelerator import stacks_of_profile
 from whystall.tools.profiles.common.open_stacks import open_stacks
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.tree import CallTree, Part, call_tree
-from whystall.tools.timeline.profile_build import NAME_LIMIT
+from whystall.tools.timeline.profile_reading.build import NAME_LIMIT
 from whystall.tools.timeline.profiles import open_profile
 
 DATA = Path(__file__).parents[5] / "shared" / "data"

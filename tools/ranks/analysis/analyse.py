@@ -1,0 +1,54 @@
+"""All that is derived from a job before anybody is judged, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from whystall.tools.ranks.analysis.peers import peers
+from whystall.tools.ranks.analysis.steps import placed, steps_of
+from whystall.tools.ranks.analysis.waits import own, waits
+from whystall.tools.ranks.job import Clocks, Job, Peers
+from whystall.tools.ranks.matching.clock_offsets import estimate
+from whystall.tools.ranks.matching.operations import match
+
+
+@dataclass(frozen=True)
+class Look:
+    """`matched`, `waits`, `own`: `job.MATCHED`, `job.WAITS`, `job.OWN`; `counts`: of `matching.Matched`. `derived`: the
+    traces have no steps that all ranks share, operations stand in for them (`steps`).
+    """
+
+    job: Job
+    matched: pl.DataFrame
+    counts: Mapping[str, int]
+    clocks: Clocks
+    waits: pl.DataFrame
+    own: pl.DataFrame
+    peers: tuple[Peers, ...]
+    derived: bool
+
+
+def look(job: Job, stages: str = "") -> Look:
+    """Derive everything from `job`. `stages`: as in `peers`. Raises `ToolError` (bad_argument) for bad stages.
+
+    Linear in the rows: a data-parallel job of 512 ranks and 50 steps (102 400 rows of operations) took 2 s on two
+    shared cores. Groups that nothing names, without steps, are dearer: up to a few seconds for 64 ranks.
+    """
+    found = match(job)
+    clocks = estimate(found.frame)
+    steps = steps_of(job, found.frame, clocks)
+    matched = placed(found.frame, steps)
+    waited = waits(matched, clocks)
+    return Look(
+        job,
+        matched,
+        found.counts,
+        clocks,
+        waited,
+        own(steps, matched, waited),
+        tuple(peers(job, matched, stages)),
+        steps.derived,
+    )

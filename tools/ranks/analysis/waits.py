@@ -1,0 +1,97 @@
+"""Who waited for whom, and what each rank's steps took without the waiting.
+
+In an operation that none leaves before all have entered, the rank with the shortest duration came last, and what the
+others took longer they waited: no common clock is needed. Where the trace of a rank is missing, or lost the operation,
+the same is said of the others: they waited at least so long. A receive waits until its sender sends, which needs one:
+waits below the clocks' residual are not told. A sender's wait for its receiver is not counted: sends run beside the
+work.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from whystall.tools.ranks.analysis.steps import Steps
+from whystall.tools.ranks.job import OWN, WAITS, Clocks
+from whystall.tools.timeline.collectives import SYNCHRONISING
+
+
+def waits(matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
+    """`job.WAITS` of the operations in `matched` (`job.MATCHED`), sorted by instance and rank."""
+    found = pl.concat([_together(matched), _received(matched, clocks)])
+    return found.sort("instance", "rank")
+
+
+def _together(matched: pl.DataFrame) -> pl.DataFrame:
+    shared = matched.filter(pl.col("op").is_in(SYNCHRONISING))
+    shared = shared.with_columns(took=pl.col("end_ns") - pl.col("start_ns"))
+    shortest = pl.col("took").min().over("instance")
+    return shared.with_columns(
+        wait_ns=pl.col("took") - shortest,
+        transfer_ns=shortest,
+        last=pl.col("rank").sort_by("took", "rank").first().over("instance"),
+    ).select(WAITS.names())
+
+
+def _received(matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
+    sent = matched.filter(pl.col("op") == "send").select("instance", last="rank", sent="start_ns")
+    got = matched.filter(pl.col("op") == "recv").join(sent, on="instance")
+    residual = [
+        pl.col(rank).replace_strict(dict(clocks.residual_ns), default=0, return_dtype=pl.Int64)
+        for rank in ("rank", "last")
+    ]
+    took = pl.col("end_ns") - pl.col("start_ns")
+    got = (
+        got.with_columns(late=clocks.common("sent", "last") - clocks.common("start_ns"))
+        .drop_nulls("late")
+        .with_columns(
+            wait_ns=pl.when(pl.col("late") > residual[0] + residual[1])
+            .then(pl.min_horizontal(pl.col("late"), took))
+            .otherwise(0)
+        )
+    )
+    return got.with_columns(transfer_ns=took - pl.col("wait_ns")).select(WAITS.names())
+
+
+def own(steps: Steps, matched: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFrame:
+    """`job.OWN`: of each step of each rank, the union of its waits, and the rest.
+
+    An operation that runs beside the rank's own work costs only what no work hides. Tables tell how much that is of
+    all communication of a step, not which: waiting is at most that, and counted first. Where transfers are exposed and
+    waits hidden, waiting is told too long by at most the exposed transfers.
+    """
+    spans = steps.frame.filter(pl.col("end_ns") > pl.col("start_ns"))
+    starts = matched.select("instance", "rank", "op", "start_ns").filter(pl.col("op") != "send").drop("op")
+    parts = waited.filter(pl.col("wait_ns") > 0).join(starts, on=["instance", "rank"])
+    parts = parts.select("rank", low="start_ns", high=pl.col("start_ns") + pl.col("wait_ns")).sort("low")
+    # waits are disjoint or overlap in few steps: each is laid into the step it begins in and the one it ends in
+    edges = spans.select("rank", "step", "start_ns", "end_ns").sort("start_ns")
+    inside = [
+        parts.sort(side).join_asof(edges, left_on=side, right_on="start_ns", by="rank", check_sortedness=False)
+        for side in ("low", "high")
+    ]
+    laid = pl.concat(inside).drop_nulls("step").unique()
+    laid = laid.with_columns(low=pl.max_horizontal("low", "start_ns"), high=pl.min_horizontal("high", "end_ns")).filter(
+        pl.col("high") > pl.col("low")
+    )
+    before = pl.col("high").cum_max().shift(1).over("rank", "step").fill_null(0)
+    laid = laid.sort("rank", "step", "low").with_columns(
+        new=(pl.col("high") - pl.max_horizontal(pl.col("low"), before)).clip(0)
+    )
+    sums = laid.group_by("rank", "step").agg(wait_ns=pl.col("new").sum())
+    table = spans.join(sums, on=["rank", "step"], how="left").with_columns(
+        step_ns=pl.col("end_ns") - pl.col("start_ns"), wait_ns=pl.col("wait_ns").fill_null(0)
+    )
+    table = table.with_columns(wait_ns=pl.min_horizontal("wait_ns", "exposed_comm_ns"))
+    table = table.with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"))
+    return table.select(pl.col(name).cast(dtype) for name, dtype in OWN.items()).sort("rank", "step")
+
+
+def wait_matrix(waited: pl.DataFrame) -> pl.DataFrame:
+    """How long each rank (``waiter``) waited for each other (``last``) in all, ``wait_ns``; of `job.WAITS`."""
+    return (
+        waited.filter((pl.col("rank") != pl.col("last")) & (pl.col("wait_ns") > 0))
+        .group_by(waiter="rank", last="last")
+        .agg(pl.col("wait_ns").sum())
+        .sort("waiter", "last")
+    )

@@ -1,0 +1,147 @@
+"""Whether two runs are of the same configuration: only then does another speed mean anything."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from whystall.tools.ranks.compare_runs.tables import CheckRow, Effect
+from whystall.tools.ranks.job import Job
+from whystall.tools.ranks.rank_list import rank_list
+
+OTHERS = "(others)"
+_REFUSED, _LIMITED = 0.5, 0.95
+"""Runs that share less than half of their operators' time, or of their operations, run different programs; below 95 %
+it is said what differs: a profiler's names vary a little from run to run."""
+_MOST_NAMED = 200
+
+
+def checks(before: Job, after: Job) -> list[CheckRow]:
+    """All checks, the worst first."""
+    rows = [
+        _plain("world_size", "other_world_size", _one(before.world_size), _one(after.world_size)),
+        _plain("backend", "other_backend", _words(before, "backend"), _words(after, "backend")),
+        _plain("device", "other_device", _device(before), _device(after)),
+        _groups(before, after),
+        _ranks(before, after),
+        _plain("format", "other_format", _words(before, "source"), _words(after, "source"), effect="limited"),
+        _shared("collectives", _operations(before), _operations(after), "other_collectives", "collectives_differ"),
+        _shared("operators", _times(before), _times(after), "other_operators", "operators_differ", either=True),
+        _plain("hosts", "hosts_differ", _hosts(before), _hosts(after), effect="said"),
+    ]
+    order: list[Effect] = ["refused", "limited", "said", "same"]
+    return sorted(rows, key=lambda row: order.index(row.effect))
+
+
+def common(before: Job, after: Job) -> tuple[int, ...]:
+    """The ranks that are in both runs."""
+    return tuple(sorted(set(before.present) & set(after.present)))
+
+
+def _plain(what: str, code: str, before: str, after: str, effect: Effect = "refused") -> CheckRow:
+    """Same, unless both are known and differ."""
+    same = before == after or not before or not after
+    return CheckRow(what=what, before=before, after=after, effect="same" if same else effect, code="" if same else code)
+
+
+def _one(number: int) -> str:
+    return str(number) if number > 0 else ""
+
+
+def _words(job: Job, column: str) -> str:
+    return ", ".join(sorted(set(job.table("ranks")[column].to_list()) - {""}))[:_MOST_NAMED]
+
+
+def _device(job: Job) -> str:
+    seen = set(job.table("ranks")["device"].to_list())
+    if job.table("steps").is_empty() or not seen:
+        return ""
+    return "device" if seen == {True} else "host" if seen == {False} else "both"
+
+
+def _hosts(job: Job) -> str:
+    """Ranks by host; empty when hosts are not known."""
+    known = job.table("ranks").filter(pl.col("host") != "").group_by("host").agg(pl.col("rank")).sort("host")
+    return "; ".join(f"{host}: {rank_list(ranks)}" for host, ranks in known.iter_rows())[:_MOST_NAMED]
+
+
+def _ranks(before: Job, after: Job) -> CheckRow:
+    one, other = rank_list(before.present), rank_list(after.present)
+    if not common(before, after):
+        return CheckRow(what="ranks", before=one, after=other, effect="refused", code="no_common_ranks")
+    return _plain("ranks", "ranks_differ", one, other, "limited")
+
+
+def _groups(before: Job, after: Job) -> CheckRow:
+    """By members where both know them, else by size; groups are named anew in every run."""
+    known = all(job.table("groups")["ranks"].list.len().min() not in (None, 0) for job in (before, after))
+    column = "ranks" if known else "size"
+    one, other = (_members(job, column) for job in (before, after))
+    return _plain("groups", "other_groups", one, other)
+
+
+def _members(job: Job, column: str) -> str:
+    groups = job.table("groups").filter(pl.col("size") > 1).unique(["group"])
+    if column == "ranks":
+        texts = sorted({rank_list(ranks) for ranks in groups["ranks"].to_list()})
+    else:
+        texts = [f"{count} of {size}" for size, count in groups.group_by("size").len().sort("size").iter_rows()]
+    return "; ".join(texts)
+
+
+def _operations(job: Job) -> dict[str, float]:
+    """Operations per step and rank, by kind, payload and group size; the usual count of a step, so that what a trace
+    lost or cut off does not matter."""
+    rows = job.table("collectives")
+    sizes = job.table("groups").unique(["group"]).select("group", "size")
+    rows = rows.join(sizes, on="group", how="left").with_columns(pl.col("size").fill_null(-1))
+    each = rows.group_by("rank", "step", "op", "bytes", "size").len()
+    usual = each.group_by("op", "bytes", "size", "rank").agg(pl.col("len").median(), steps=pl.len())
+    if rows["step"].max() != -1:  # an operation of few steps (a checkpoint's) is no part of the step
+        most = usual["steps"].max() or 0
+        usual = usual.filter(pl.col("steps") * 2 >= most)
+        count = pl.col("len").sum()
+    else:  # without steps: shares
+        count = pl.col("len").sum() / max(rows.height, 1)
+    found = usual.group_by("op", "bytes", "size").agg(count)
+    return {f"{op} {size} B x{members}": value for op, size, members, value in found.iter_rows()}
+
+
+def _times(job: Job) -> dict[str, float]:
+    """Share of the work by name, without what was put together."""
+    rows = job.table("operators").filter((pl.col("name") != OTHERS) & (pl.col("kind") != "loader"))
+    total = max(rows["total_ns"].sum(), 1)
+    sums = rows.group_by("kind", "name").agg(pl.col("total_ns").sum() / total)
+    return {f"{kind} {name}": share for kind, name, share in sums.iter_rows()}
+
+
+def _shared(
+    what: str,
+    before: dict[str, float],
+    after: dict[str, float],
+    refused: str,
+    limited: str,
+    *,
+    either: bool = False,
+) -> CheckRow:
+    """How much of either run is of keys that both have. The row tells how many keys each has, ``(+2)`` of which the
+    other has not.
+
+    `either`: it is enough that most of one run is in the other. Operators that came on top, or went when that was
+    mended, may be the very difference that is looked for.
+    """
+    texts = [
+        f"{len(mine)} (+{only})" if (only := len(mine.keys() - theirs.keys())) else str(len(mine))
+        for mine, theirs in ((before, after), (after, before))
+    ]
+    row = CheckRow(what=what, before=texts[0], after=texts[1], effect="same")
+    if not before or not after:
+        return row
+    kept, known = (
+        sum(value for key, value in mine.items() if key in theirs) / max(sum(mine.values()), 1e-12)
+        for mine, theirs in ((before, after), (after, before))
+    )
+    if (max(kept, known) if either else min(kept, known)) < _REFUSED:
+        return row.model_copy(update={"effect": "refused", "code": refused})
+    if min(kept, known) < _LIMITED:
+        return row.model_copy(update={"effect": "limited", "code": limited})
+    return row

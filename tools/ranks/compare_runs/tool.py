@@ -1,0 +1,78 @@
+"""compare_runs: one configuration, two runs, different speed - which ranks, steps, operators or transfers differ."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from whystall.tools.contract.registry import Judgement, Tool
+from whystall.tools.ranks.analysis.analyse import look
+from whystall.tools.ranks.compare_runs.configuration import checks
+from whystall.tools.ranks.compare_runs.judge import Runs
+from whystall.tools.ranks.compare_runs.tables import CompareData
+from whystall.tools.ranks.job import job_of
+from whystall.tools.ranks.params import Directory, RankParams
+from whystall.tools.recording.collector import Need
+from whystall.tools.recording.store import Recording
+
+_TABLES = ("ranks", "operators", "collectives", "slow_steps")
+
+
+class Params(RankParams):
+    """Parameters of compare_runs."""
+
+    before: Annotated[Directory, Field(description="directory of the earlier run's traces")] = None
+    after: Annotated[Directory, Field(description="directory of the later run's traces")] = None
+    # runs of one job differ by a few percent on a machine that is well; below that there is no cause to find
+    min_pct: float = Field(default=5.0, ge=0.1, le=100, description="a smaller change of the step is none, %")
+
+
+def _needs(params: Params) -> list[Need]:
+    return [Need("ranks"), Need("ranks_before")]
+
+
+def judge(recording: Recording, params: Params) -> Judgement[CompareData]:
+    """What makes the steps of the run ``ranks`` take another time than those of ``ranks_before``."""
+    before, after = job_of(recording, "ranks_before"), job_of(recording)
+    data = CompareData(checks=checks(before, after))
+    seen = len(before.present) + len(after.present)
+    data.reasons = [row.code for row in data.checks if row.effect == "refused"]
+    if data.reasons:
+        return Judgement(findings=[], data=data, seen=seen)
+    data.reasons = [row.code for row in data.checks if row.code]
+    runs = Runs(data, look(before), look(after), params.min_pct)
+    runs.judge()
+    findings = runs.findings(recording.manifest.window_ns)
+    totals = {name: len(getattr(data, name)) for name in _TABLES}
+    for name in _TABLES:
+        setattr(data, name, getattr(data, name)[: params.top])
+    return Judgement(findings=findings, data=data, seen=seen, totals=totals, not_seen=_blind(runs))
+
+
+def _blind(runs: Runs) -> list[tuple[str, str]]:
+    data, spots = runs.data, []
+    if "few_steps" in data.reasons:
+        spots.append(("few_steps", f"{data.steps_before} before, {data.steps_after} after"))
+    if not runs.waits:
+        spots.append(("no_collectives", ""))
+    if all((one.job.table("steps")["step"] < 0).all() for one in (runs.before, runs.after)):
+        spots.append(("no_steps", ""))
+    return spots
+
+
+TOOL = Tool(
+    name="compare_runs",
+    title="Two runs of a job compared",
+    description=(
+        "Same configuration, different speed: does the step of a run really differ from an earlier run's, and which "
+        "ranks, steps, operators, collectives or host gaps make it so; from the ranks' traces."
+    ),
+    params=Params,
+    data=CompareData,
+    needs=_needs,
+    judge=judge,
+    kinds=frozenset({"run.step_time", "run.difference"}),
+    cost=8.0,
+    reads="ranks",
+)

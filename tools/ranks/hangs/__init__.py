@@ -1,0 +1,1 @@
+"""Find ranks that did not enter an operation that others wait in."""

@@ -1,0 +1,380 @@
+"""Hangs: which rank did not enter which operation that others wait in, from the ranks' Flight Recorder dumps.
+
+A rank that has not entered an operation may itself wait in another one. So waiting is followed from rank to rank to
+those who wait for nobody (the roots), or round a circle (ranks that enter operations in different orders). Ranks
+without a dump are never accused; whoever waits for one of them is not either.
+
+Dumps do not tell when they were written, and for an instant a job that runs looks like one that hangs. That they were
+written because the job hung is taken for granted, and said (``dump_instant``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.ranks.hangs.mismatches import Mismatch, mismatches
+from whystall.tools.ranks.hangs.progress import Standings, standings
+from whystall.tools.ranks.hangs.tables import HangRow
+from whystall.tools.ranks.hangs.wait_graph import ends
+from whystall.tools.ranks.job import Job
+from whystall.tools.ranks.rank_list import rank_list
+from whystall.tools.timeline.collectives import SYNCHRONISING
+
+ALL_ENTERED = "all_entered"
+"""Operations are open that all their ranks entered: nobody is missing, it is the transfer or a device that stopped."""
+MEMBERS_UNKNOWN = "members_unknown"
+"""All ranks that were seen to use a group entered its operation, but the dumps do not tell who else belongs to it."""
+DEADLOCK = "deadlock"
+"""Ranks wait for each other in a circle."""
+RANKS_MISSING = "ranks_missing"
+"""Some wait for ranks that there is no dump of."""
+OTHER_ORDER = "mismatch"
+"""Ranks of a group entered operations that do not fit."""
+# Dumps do not tell when they were written. The last instant in any of them bounds how long others have waited, and as
+# all stop about together the bound often says nothing.
+_TELLING_NS = 10**9
+# Whom ranks wait for in a group whose ranks are not told.
+_SOMEBODY = -1
+# A job that stands still loses all of its time.
+_ALL_PCT = 100.0
+# How far clocks of hosts may be apart where instants of different ranks are compared.
+_SKEW_NS = 10**9
+
+
+@dataclass(frozen=True)
+class Hangs:
+    """What hangs. Empty rows and findings: nothing does, as far as the dumps tell.
+
+    `roots`: ranks that did not enter what others wait in, and wait for nobody themselves. `circle`: ranks that wait
+    for each other. `victims`: did not enter it either, because they wait. `not_finished`: entered, but have not
+    finished what others of the group have. `reasons`: codes (`ALL_ENTERED` ...). `notes`: (blind spot, detail).
+    """
+
+    rows: list[HangRow] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    roots: tuple[int, ...] = ()
+    circle: tuple[int, ...] = ()
+    victims: tuple[int, ...] = ()
+    not_finished: tuple[int, ...] = ()
+    mismatched: tuple[int, ...] = ()
+    reasons: tuple[str, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def accused(self) -> tuple[int, ...]:
+        """Whom to look at: roots, ranks of a circle, those that do not finish, those whose operation does not fit."""
+        return tuple(sorted({*self.roots, *self.circle, *self.not_finished, *self.mismatched}))
+
+
+@dataclass(frozen=True)
+class _Blocked:
+    """An operation that `waiting` ranks entered (with the instants) and `lacking` ones with a dump did not.
+
+    `unknown`: members without a dump. `over`: it ended for all who entered it, which without the others is a failure.
+    """
+
+    group: str
+    label: str
+    op: str
+    seq: int
+    bytes: int
+    waiting: Mapping[int, int]
+    entered: frozenset[int]
+    lacking: frozenset[int]
+    unknown: frozenset[int]
+    over: bool = False
+
+    @property
+    def nobody(self) -> bool:
+        """Whether nobody is known to be missing."""
+        return not self.lacking | self.unknown
+
+
+def hangs(job: Job) -> Hangs:
+    """What hangs in `job`; an empty answer when no rank has a Flight Recorder's dump."""
+    known = standings(job)
+    if not known.ranks:
+        return Hangs()
+    odd = mismatches(known)
+    blocked = [found for key in sorted(known.of) for found in _blocked(key, known)]
+    to_peers = _peers(known)
+    edges: dict[int, set[int]] = {}
+    for found in [*blocked, *to_peers]:
+        for rank in found.waiting:
+            edges.setdefault(rank, set()).update((found.lacking | found.unknown) - {rank} or {_SOMEBODY})
+    lacking = set[int]().union(*(found.lacking for found in blocked))
+    # Point to point nothing counts what both sides did: only who takes part in nothing at all is known to be missing.
+    idle = {rank for rank in known.ranks if not _takes_part(rank, known)}
+    lacking |= {rank for found in to_peers for rank in found.lacking if rank in idle}
+    roots, circles = ends(edges, lacking)
+    # Who has sent need not wait for it, so that pairs that only send do not prove a circle.
+    circle = {rank for ranks in circles if _by_collectives(ranks, blocked) for rank in ranks}
+    unfinished = _not_finished(known, lacking) if lacking or any(found.unknown for found in blocked) else {}
+    shown = [*blocked, *(found for found in to_peers if found.lacking & lacking.union(*circles))]
+    open_odd = [one for one in odd if one.still_open]
+    explained = {one.group for one in open_odd}
+    stuck = [] if shown or open_odd else _stuck(known)
+    present = set(known.ranks)
+    gone = set[int]().union(*(found.unknown for found in blocked)) - present
+    reasons = [
+        *([DEADLOCK] if circles else []),
+        *([OTHER_ORDER] if open_odd else []),
+        *([RANKS_MISSING] if gone else []),
+        *([MEMBERS_UNKNOWN] if any(one.nobody and one.group not in explained for one in blocked) else []),
+        *([ALL_ENTERED] if stuck else []),
+    ]
+    return Hangs(
+        rows=[_row(found, known) for found in sorted([*shown, *stuck], key=_since)],
+        findings=[
+            *_not_entered(roots, circle, shown, known),
+            *_unfinished_findings(unfinished, known),
+            *(_mismatch(one, known) for one in odd),
+        ],
+        roots=tuple(sorted(roots)),
+        circle=tuple(sorted(circle)),
+        victims=tuple(sorted(lacking - roots - circle)),
+        not_finished=tuple(sorted(unfinished)),
+        mismatched=tuple(sorted({one.rank for one in open_odd})),
+        reasons=tuple(reasons),
+        notes=tuple(
+            note
+            for note, told in (
+                (("ranks_missing", rank_list(gone)), bool(gone)),
+                (("group_guessed", "from who used it"), any(group.guessed for group in known.groups.values())),
+                (("dump_instant", ""), any(_waited_s(found, known) is None for found in shown)),
+            )
+            if told
+        ),
+    )
+
+
+def _blocked(key: str, known: Standings) -> Iterable[_Blocked]:
+    """Where a group stops: its first open operation that a member is known not to have entered, or may not have."""
+    # What one has finished together with all, all have entered: a dump that does not know it yet is an earlier one.
+    joined = max(standing.joined for standing in known.of[key].values())
+    of = {rank: standing for rank, standing in known.of[key].items() if standing.asked >= joined}
+    others = frozenset(set(known.groups[key].members) - of.keys())
+    numbers = sorted({seq for standing in of.values() for seq in standing.opened})
+    for seq in numbers:
+        absent = _absent(key, seq, known, others)
+        lacking = absent | {rank for rank, standing in of.items() if standing.asked < seq}
+        unknown = others - absent
+        if lacking or unknown or known.groups[key].guessed:
+            # who waits in a later one waits for the same ranks
+            waiting = {
+                rank: min(at for number, at in standing.opened.items() if number >= seq)
+                for rank, standing in of.items()
+                if any(number >= seq for number in standing.opened)
+            }
+            yield _operation(key, seq, known, waiting, lacking, unknown)
+            return
+    last = max(standing.asked for standing in of.values())
+    lacking = frozenset(rank for rank, standing in of.items() if standing.asked < last)
+    if not numbers and lacking and all(of[rank].asked == last - 1 for rank in lacking):
+        yield from _failed(key, last, known, lacking, others)
+
+
+def _absent(key: str, seq: int, known: Standings, others: frozenset[int]) -> frozenset[int]:
+    """Of members that say nothing about a group, those that would if they had entered its operation `seq`: their dump
+    is blank, or holds operations from before the others entered this one, which nobody can have finished yet."""
+    rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
+    entered = rows.select(pl.max_horizontal("launch_ns", "start_ns").min()).item() or 0
+    together = bool(rows["op"].is_in(list(SYNCHRONISING)).all())
+    return frozenset(
+        rank
+        for rank in others
+        if rank in known.ranks
+        and rank not in known.of[key]
+        and (known.is_blank(rank) or (together and known.oldest_ns.get(rank, entered) < entered - _SKEW_NS))
+    )
+
+
+def _failed(
+    key: str, seq: int, known: Standings, lacking: frozenset[int], unknown: frozenset[int]
+) -> Iterable[_Blocked]:
+    """The last operation of a group, over for those who entered it though it cannot succeed without the others: gloo
+    ends so what timed out."""
+    rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
+    unproven = rows.filter(pl.col("op").is_in(list(SYNCHRONISING)) & (pl.col("end_ns") == 0))
+    if rows.height and unproven.height == rows.height and all(known.of[key][r].done < seq for r in rows["rank"]):
+        found = _operation(key, seq, known, {}, lacking, unknown)
+        yield _Blocked(**(vars(found) | {"over": True}))
+
+
+def _operation(
+    key: str,
+    seq: int,
+    known: Standings,
+    waiting: Mapping[int, int],
+    lacking: frozenset[int],
+    unknown: frozenset[int],
+) -> _Blocked:
+    rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
+    op = rows["op"].mode().sort()[0] if rows.height else "other"
+    size = rows["bytes"].max()
+    entered = frozenset(rank for rank, standing in known.of[key].items() if standing.asked >= seq)
+    label = known.groups[key].label
+    return _Blocked(
+        group=key,
+        label=label,
+        op=op,
+        seq=seq,
+        bytes=size if isinstance(size, int) else -1,
+        waiting=waiting,
+        entered=entered,
+        lacking=lacking,
+        unknown=unknown,
+    )
+
+
+def _peers(known: Standings) -> list[_Blocked]:
+    """Sends and receives that are open on one side, and none the other way on the other."""
+    found: list[_Blocked] = []
+    other = {"send": "recv", "recv": "send"}
+    for (rank, peer, op), _ in sorted(known.p2p_open.items()):
+        if op not in other or known.p2p_open.get((peer, rank, other[op])):
+            continue
+        rows = known.p2p_rows.filter((pl.col("rank") == rank) & (pl.col("peer") == peer) & (pl.col("op") == op))
+        first = rows.sort("seq").row(0, named=True)
+        there = peer in known.ranks
+        group = known.groups.get(first["group"])
+        found.append(
+            _Blocked(
+                group=first["group"],
+                label=group.label if group else first["group"],
+                op=op,
+                seq=first["seq"],
+                bytes=first["bytes"],
+                waiting={rank: max(first["launch_ns"], first["start_ns"])},
+                entered=frozenset({rank}),
+                lacking=frozenset({peer} if there else ()),
+                unknown=frozenset(() if there else {peer}),
+            )
+        )
+    return found
+
+
+def _by_collectives(ranks: set[int], blocked: Iterable[_Blocked]) -> bool:
+    """Whether any of these ranks waits for another of them in a collective."""
+    return any(found.lacking & ranks and found.waiting.keys() & ranks for found in blocked)
+
+
+def _takes_part(rank: int, known: Standings) -> bool:
+    """Whether a rank has anything open."""
+    return any(rank in of and of[rank].opened for of in known.of.values()) or rank in known.p2p_rows["rank"]
+
+
+def _not_finished(known: Standings, lacking: set[int]) -> dict[int, tuple[str, int, int]]:
+    """Ranks that have open what others of the group finished, with where and by how many: in no group are they ahead,
+    and their dump is not merely older, because they entered as much as the others (or are known not to have)."""
+    behind: dict[int, tuple[str, int, int]] = {}
+    ahead: set[int] = set()
+    for key, of in known.of.items():
+        furthest = max(standing.done for standing in of.values())
+        newest = max(standing.asked for standing in of.values())
+        for rank, standing in of.items():
+            number = furthest - standing.first_open + 1 if standing.first_open else 0
+            if number > 0 and (standing.asked == newest or rank in lacking):
+                behind[rank] = max(
+                    behind.get(rank, ("", 0, 0)), (key, standing.first_open, number), key=lambda one: one[2]
+                )
+            others = (one.first_open for other, one in of.items() if other != rank and one.first_open)
+            if standing.done >= min(others, default=standing.done + 1):
+                ahead.add(rank)
+    return {rank: where for rank, where in behind.items() if rank not in ahead}
+
+
+def _stuck(known: Standings) -> list[_Blocked]:
+    """The first open operation of each group, when all entered all of them."""
+    found = []
+    for key, of in sorted(known.of.items()):
+        first = min((one.first_open for one in of.values() if one.first_open), default=0)
+        if first and len(of) > 1:
+            waiting = {rank: one.opened[first] for rank, one in of.items() if first in one.opened}
+            found.append(_operation(key, first, known, waiting, frozenset(), frozenset()))
+    return found
+
+
+def _since(found: _Blocked) -> int:
+    return min(found.waiting.values(), default=0)
+
+
+def _waited_s(found: _Blocked, known: Standings) -> float | None:
+    waited = known.latest_ns - _since(found) if found.waiting else 0
+    return waited / 1e9 if waited >= _TELLING_NS else None
+
+
+def _row(found: _Blocked, known: Standings) -> HangRow:
+    return HangRow(
+        group=found.label,
+        op=found.op,
+        seq=found.seq,
+        bytes=found.bytes,
+        entered=rank_list(found.entered),
+        not_entered=rank_list(found.lacking),
+        unknown=rank_list(found.unknown),
+        over=found.over,
+        waiting_s=_waited_s(found, known),
+    )
+
+
+def _not_entered(roots: set[int], circle: set[int], shown: list[_Blocked], known: Standings) -> Iterable[Finding]:
+    """One per rank: the operation most others wait in, of those the first; in a circle one that closes it."""
+    for rank in sorted(roots | circle):
+        mine = [found for found in shown if rank in found.lacking]
+        if rank in circle:
+            mine = [found for found in mine if circle & found.waiting.keys()]
+        found = max(mine, key=lambda one: (len(one.entered), -_since(one)))
+        waited = _waited_s(found, known)
+        metrics = {"seq": float(found.seq), "waiting": float(len(found.entered)), "window_pct": _ALL_PCT}
+        yield Finding(
+            kind="rank.not_entered",
+            subject=Subject(type="rank", rank=rank),
+            interval=_interval(_since(found) or known.latest_ns, known),
+            metrics=metrics | ({"waiting_s": waited} if waited is not None else {}),
+            attributes={"name": found.label, "operation": found.op},
+            severity=Severity.CRITICAL,
+            polarity=Polarity.ABNORMAL,
+        )
+
+
+def _unfinished_findings(unfinished: Mapping[int, tuple[str, int, int]], known: Standings) -> Iterable[Finding]:
+    for rank, (key, seq, number) in sorted(unfinished.items()):
+        yield Finding(
+            kind="rank.not_finished",
+            subject=Subject(type="rank", rank=rank),
+            interval=_interval(known.of[key][rank].opened.get(seq, known.latest_ns), known),
+            metrics={"seq": float(seq), "count": float(number), "window_pct": _ALL_PCT},
+            attributes={"name": known.groups[key].label},
+            severity=Severity.CRITICAL,
+            polarity=Polarity.ABNORMAL,
+        )
+
+
+def _mismatch(one: Mismatch, known: Standings) -> Finding:
+    # Where neither side is the rule, each is named and neither held to be wrong.
+    severity = Severity.CRITICAL if one.still_open and not one.even else Severity.MAJOR
+    return Finding(
+        kind="rank.mismatch",
+        subject=Subject(type="rank", rank=one.rank),
+        interval=_interval(one.at_ns, known),
+        metrics={"seq": float(one.seq)},
+        attributes={
+            "name": known.groups[one.group].label,
+            "operation": one.op,
+            "what": one.what,
+            "expected": one.expected,
+            "found": one.found,
+        },
+        severity=severity,
+        polarity=Polarity.ABNORMAL,
+    )
+
+
+def _interval(start_ns: int, known: Standings) -> Interval:
+    start = max(start_ns, 0)
+    return Interval(start_ns=start, end_ns=max(known.latest_ns, start))

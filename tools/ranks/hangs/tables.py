@@ -1,0 +1,21 @@
+"""The table of operations that ranks wait in."""
+
+from __future__ import annotations
+
+from whystall.tools.contract.result import Model
+
+
+class HangRow(Model):
+    """An operation that some ranks wait in: who entered, who did not. `seq` in its group. `unknown`: its ranks without
+    a trace, or with one of an earlier time. `over`: it ended for those who entered it, which without the others is a
+    failure. `waiting_s`: at least so long; None: the traces do not tell."""
+
+    group: str
+    op: str
+    seq: int
+    bytes: int
+    entered: str
+    not_entered: str
+    unknown: str = ""
+    over: bool = False
+    waiting_s: float | None

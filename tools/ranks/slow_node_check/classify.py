@@ -1,0 +1,156 @@
+"""What kind of slow an accused rank is, by what it did between collectives, beside the median of its innocent peers.
+
+Independent of the votes: these are its operators, its gaps, its loader and its launches, not how long collectives took.
+A class is given when one part makes up most (`MOST`) of the extra time; else the rank is slow and the kind open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from whystall.tools.ranks.slow_node_check.tables import EvidenceRow, SlowClass
+from whystall.tools.ranks.statistics import probability as chance
+from whystall.tools.timeline.rank_data.tables import OPERATORS
+
+# More than half, with room for the noise of both parts.
+MOST = 0.6
+# The loader explains a gap if it makes up this part of it.
+_EXPLAINS = 0.5
+# Holistic Trace Analysis and msprof-analyze both call a launch that takes longer than this to start a long one: then
+# the device had work waiting, and it is not the host that was late.
+LONG_LAUNCH_NS = 100_000
+# An operator is named when it makes up a fifth of the extra time.
+_NAMED = 0.2
+_SHOWN = 3
+_DEVICE = ("kernel", "memcpy", "memset")
+_PARTS = ("own_ns", "wait_ns", "compute_ns", "gap_ns", "loader_ns")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The class of a rank. `excess_ms` and `mine_ms`, `peers_ms` by part (own, wait, compute, gap, loader), per step;
+    parts that the traces do not tell are missing. `name`: the operator, or the loader, that makes most of it.
+    """
+
+    slow_class: SlowClass
+    name: str
+    evidence: list[EvidenceRow] = field(default_factory=list)
+    mine_ms: dict[str, float] = field(default_factory=dict)
+    peers_ms: dict[str, float] = field(default_factory=dict)
+
+    def excess_ms(self, part: str) -> float:
+        """How much longer `part` takes than with its peers; 0 when not known."""
+        return self.mine_ms.get(part, 0.0) - self.peers_ms.get(part, 0.0)
+
+
+def classify(
+    own: pl.DataFrame, operators: pl.DataFrame, rank: int, innocent: Sequence[int], since: int | None = None
+) -> Kind:
+    """The class of `rank` from the rows of `OWN` and of `OPERATORS`; `since`: the step at which it began."""
+    rows = own if since is None else own.filter(pl.col("step") >= since)
+    mine, peers = _parts(rows.filter(pl.col("rank") == rank)), _middle_parts(rows, innocent)
+    kind = Kind("unattributed", "", [], mine, {part: ns for part, ns in peers.items() if part in mine})
+    shown = [part for part in ("own", "wait", "compute", "gap") if part in kind.peers_ms]
+    evidence = [_row("own_time" if p == "own" else p, "", kind.mine_ms[p], kind.peers_ms[p]) for p in shown]
+    extra = kind.excess_ms("own")
+    if "compute" not in kind.peers_ms or extra <= 0:
+        return Kind("unattributed", "", evidence, kind.mine_ms, kind.peers_ms)
+    if kind.excess_ms("compute") >= MOST * extra:
+        names = slower_operators(operators, rank, innocent, _steps(own))
+        name = names[0].name if names else ""
+        return Kind("compute_slow", name, evidence + names, kind.mine_ms, kind.peers_ms)
+    if kind.excess_ms("gap") >= MOST * extra:
+        name, more, late = _gap(rows, operators, rank, innocent, kind)
+        return Kind("host_slow" if late else "unattributed", name, evidence + more, kind.mine_ms, kind.peers_ms)
+    return Kind("unattributed", "", evidence, kind.mine_ms, kind.peers_ms)
+
+
+def _steps(own: pl.DataFrame) -> int:
+    return max(1, own["step"].n_unique())
+
+
+def _parts(rows: pl.DataFrame) -> dict[str, float]:
+    """Trimmed means in ms per step; parts that are not known in every step are left out."""
+    return {
+        part.removesuffix("_ns"): chance.trimmed_mean(rows[part].to_list()) / 1e6
+        for part in _PARTS
+        if rows.height and float(str(rows[part].min())) >= 0
+    }
+
+
+def _middle_parts(rows: pl.DataFrame, ranks: Sequence[int]) -> dict[str, float]:
+    """The same of the median rank of `ranks`, step by step."""
+    middle = rows.filter(pl.col("rank").is_in(list(ranks))).group_by("step").agg(pl.col(_PARTS).median())
+    return _parts(middle.with_columns(pl.col(_PARTS).fill_null(-1)))
+
+
+def _gap(
+    rows: pl.DataFrame, operators: pl.DataFrame, rank: int, innocent: Sequence[int], kind: Kind
+) -> tuple[str, list[EvidenceRow], bool]:
+    """What makes the gap, with its evidence, and whether it is the host that was late."""
+    evidence: list[EvidenceRow] = []
+    name = ""
+    if "loader" in kind.peers_ms:
+        evidence.append(_row("loader", "", kind.mine_ms["loader"], kind.peers_ms["loader"]))
+        if kind.excess_ms("loader") >= _EXPLAINS * kind.excess_ms("gap"):
+            name = _loader(operators, rank)
+    launch = pl.col("launch_delay_ns")
+    known = rows.filter(launch >= 0)
+    mine = known.filter(pl.col("rank") == rank)["launch_delay_ns"].to_list()
+    others = known.filter(pl.col("rank").is_in(list(innocent)))["launch_delay_ns"].to_list()
+    if not mine or not others:
+        return name, evidence, True
+    delay, usual = chance.median(mine), chance.median(others)
+    evidence.append(EvidenceRow(what="launch_delay", mine=delay / 1e3, peers=usual / 1e3, unit="us"))
+    # the device was idle although its work had been handed to it: the gap is not the host's doing
+    return name, evidence, delay <= max(LONG_LAUNCH_NS, 2 * usual)
+
+
+def _loader(operators: pl.DataFrame, rank: int) -> str:
+    rows = operators.filter((pl.col("rank") == rank) & (pl.col("kind") == "loader")).sort("total_ns", descending=True)
+    return str(rows["name"][0]) if rows.height else "DataLoader"
+
+
+def slower_operators(operators: pl.DataFrame, rank: int, innocent: Sequence[int], steps: int) -> list[EvidenceRow]:
+    """The operators (kernels, where there are any) that make most of the extra time of `rank`, the most first; those
+    that run more often than with the peers with how often.
+    """
+    kinds = _DEVICE if operators.filter(pl.col("kind").is_in(_DEVICE)).height else ("operator",)
+    table = operators.filter(pl.col("kind").is_in(kinds))
+    compared = _beside(table, rank, innocent).filter(pl.col("more") > 0)
+    whole = float(compared["more"].sum())
+    named = compared.filter(pl.col("more") >= _NAMED * whole).head(_SHOWN)
+    if named.is_empty():
+        named = compared.head(1)
+    evidence: list[EvidenceRow] = []
+    for row in named.iter_rows(named=True):
+        evidence.append(_row("operator", row["name"], row["total_ns"] / 1e6 / steps, row["usual_ns"] / 1e6 / steps))
+        if row["count"] > 1.1 * row["usual_count"]:
+            mine, peers = row["count"] / steps, row["usual_count"] / steps
+            evidence.append(EvidenceRow(what="operator_count", name=row["name"], mine=mine, peers=peers, unit="count"))
+    return evidence
+
+
+def _beside(table: pl.DataFrame, rank: int, innocent: Sequence[int]) -> pl.DataFrame:
+    """Each operator of `rank` and its median over `innocent` (0 where most of them do not have it)."""
+    names = ["kind", "name"]
+    mine = table.filter(pl.col("rank") == rank)
+    usual = pl.concat(
+        # a rank that does not have an operator spends no time in it
+        mine.select(names)
+        .join(table.filter(pl.col("rank") == other), on=names, how="left")
+        .select(*names, pl.col("total_ns").fill_null(0), pl.col("count").fill_null(0))
+        for other in innocent
+    ).group_by(names)
+    middle = usual.agg(usual_ns=pl.col("total_ns").median(), usual_count=pl.col("count").median())
+    joined = mine.select(list(OPERATORS)).join(middle, on=names)
+    return joined.with_columns(more=pl.col("total_ns") - pl.col("usual_ns")).sort(
+        "more", "name", descending=[True, False]
+    )
+
+
+def _row(what: str, name: str, mine: float, peers: float) -> EvidenceRow:
+    return EvidenceRow(what=what, name=name, mine=mine, peers=peers, unit="ms")

@@ -1,0 +1,60 @@
+"""What to look at next about a slow rank: its profile against that of the median of its peers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import polars as pl
+
+from whystall.tools.ranks.analysis.analyse import Look
+from whystall.tools.ranks.slow_node_check.tables import NextCall
+from whystall.tools.ranks.slow_node_check.verdict import Accused
+from whystall.tools.ranks.statistics import probability as chance
+
+_DIFFERENCE = "flamegraph_diff"
+# What takes longer on the rank itself: a slow transfer, or an operation not entered, is no difference of its functions.
+_ITS_OWN = frozenset({"compute_slow", "host_slow", "unattributed"})
+
+
+def next_looks(look: Look, accused: Iterable[Accused], traces: str | None) -> list[NextCall]:
+    """For each accused rank that is slow in something of its own, the comparison with the median of its peers.
+
+    `traces`: the directory of the run, None where only what was gathered of it is known: then the calls name the ranks
+    alone. Ranks whose traces do not tell what ran, and those without an innocent peer, have none.
+    """
+    rows = list(accused)
+    guilty = {one.rank for one in rows}
+    ran = set(look.job.table("operators").filter(pl.col("kind").is_in(["operator", "kernel"]))["rank"].to_list())
+    calls = []
+    for one in rows:
+        peers = next((set(group.ranks) for group in look.peers if one.rank in group.ranks), set()) - guilty
+        peer = _median(look, peers & ran)
+        if one.kind.slow_class in _ITS_OWN and one.rank in ran and peer is not None:
+            arguments = {**_side(look, "before", peer, traces), **_side(look, "after", one.rank, traces)}
+            calls.append(NextCall(tool=_DIFFERENCE, rank=one.rank, peer=peer, arguments=arguments))
+    return calls
+
+
+def _median(look: Look, ranks: set[int]) -> int | None:
+    """Of `ranks` the one with the median own time per step, of an even number the faster; None of none."""
+    rows = look.own.filter(pl.col("rank").is_in(list(ranks)))
+    took = {
+        rank: chance.trimmed_mean(steps["own_ns"].to_list())
+        for (rank,), steps in rows.partition_by("rank", as_dict=True).items()
+    }
+    ordered = sorted(took, key=lambda rank: (took[rank], rank))
+    return ordered[(len(ordered) - 1) // 2] if ordered else None
+
+
+def _side(look: Look, side: str, rank: int, traces: str | None) -> dict[str, str | int]:
+    """What names the profile of `rank`: its file, where that is its alone, else the directory and the rank."""
+    if traces is None or "://" in traces:
+        return {f"{side}_rank": rank}
+    paths = dict(look.job.table("ranks").select("rank", "path").iter_rows())
+    mine = paths.get(rank, "")
+    if mine and list(paths.values()).count(mine) == 1:
+        # a run may be a single file, which then is the directory's only trace
+        base = os.path.dirname(traces) if os.path.basename(traces) == mine else traces
+        return {side: os.path.normpath(os.path.join(base, mine))}
+    return {side: traces, f"{side}_rank": rank}

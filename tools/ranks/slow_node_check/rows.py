@@ -1,0 +1,173 @@
+"""The tables of slow_node_check: what the verdict rests on, one row per rank, link, replica and accused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from whystall.tools.contract.text import clean
+from whystall.tools.ranks.rank_list import rank_list
+from whystall.tools.ranks.slow_node_check.tables import AccusedRow, EvidenceRow, LinkRow, RankRow, ReplicaRow
+from whystall.tools.ranks.slow_node_check.verdict import Accused, Outcome
+from whystall.tools.ranks.slow_node_check.votes import last_ranks
+from whystall.tools.ranks.statistics import probability as chance
+
+if TYPE_CHECKING:
+    from whystall.tools.ranks.analysis.analyse import Look
+    from whystall.tools.ranks.hangs.find import Hangs
+    from whystall.tools.ranks.job import Job
+    from whystall.tools.ranks.slow_node_check.links import Transfers
+
+
+def where(job: Job, rank: int) -> tuple[str, int | None]:
+    """Host and process of `rank`; empty and None unknown."""
+    rows = job.table("ranks").filter(pl.col("rank") == rank)
+    if rows.is_empty():
+        return "", None
+    pid = int(rows["pid"][0])
+    return clean(rows["host"][0]), pid if pid > 0 else None
+
+
+def accused_row(job: Job, one: Accused) -> AccusedRow:
+    """An accused rank with its evidence."""
+    host, pid = where(job, one.rank)
+    evidence = [row.model_copy(update={"name": clean(row.name)}) for row in one.kind.evidence]
+    if one.transfers is not None:
+        evidence.append(_transfer(one.transfers))
+    return AccusedRow(
+        rank=one.rank,
+        host=host,
+        pid=pid,
+        slow_class=one.kind.slow_class,
+        lost_ms_per_step=one.cost_ns / 1e6,
+        of_step_pct=100 * one.of_step,
+        job_pct=100 * one.of_job,
+        votes=one.late.votes,
+        steps=one.late.steps,
+        p_value=one.late.p_value,
+        began_step=one.began if one.began >= 0 else None,
+        confidence=one.confidence,
+        evidence=evidence,
+    )
+
+
+def _transfer(row: Transfers) -> EvidenceRow:
+    name = clean(row.description or row.group)
+    return EvidenceRow(what="transfer", name=name, mine=row.transfer_ns / 1e6, peers=row.peers_ns / 1e6, unit="ms")
+
+
+def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
+    """The ranks that others wait for in operations that they have not entered or not finished, or took for others."""
+    rows = []
+    for rank in stuck.accused:
+        host, pid = where(job, rank)
+        mine = [one for one in stuck.findings if one.subject.rank == rank]
+        told = [f"{one.attributes.get('operation', '')} {one.attributes.get('name', '')}".strip() for one in mine]
+        waiting = [one.metrics.get("waiting", 0.0) for one in mine]
+        rows.append(
+            AccusedRow(
+                rank=rank,
+                host=host,
+                pid=pid,
+                slow_class="hang",
+                lost_ms_per_step=None,
+                of_step_pct=None,
+                job_pct=max((one.window_pct for one in mine), default=0.0),
+                votes=None,
+                steps=None,
+                p_value=None,
+                began_step=None,
+                # counted, not estimated: only who is the one among several is open
+                confidence="high" if stuck.accused == (rank,) else "medium",
+                evidence=[
+                    EvidenceRow(
+                        what=one.kind.removeprefix("rank."), name=clean(name), mine=0.0, peers=count, unit="count"
+                    )
+                    for one, name, count in zip(mine, told, waiting, strict=True)
+                ],
+            )
+        )
+    return rows
+
+
+def rank_rows(look: Look, out: Outcome) -> list[RankRow]:
+    """Every rank, the one with the longest own time first."""
+    last: dict[int, float] = {}
+    for board in out.grids:
+        voted = last_ranks(board)
+        last |= {rank: 100 * voted.count(rank) / max(1, len(voted)) for rank in board.ranks}
+    peers = {rank: one.label for one in look.peers for rank in one.ranks}
+    sources = dict(look.job.table("ranks").select("rank", "source").iter_rows())
+    rows = []
+    for (rank,), steps in sorted(look.own.partition_by("rank", as_dict=True).items()):
+        host, _ = where(look.job, rank)
+        took = {part: chance.trimmed_mean(steps[part].to_list()) / 1e6 for part in ("step_ns", "own_ns", "wait_ns")}
+        offset, residual = look.clocks.offset_ns.get(rank), look.clocks.residual_ns.get(rank)
+        rows.append(
+            RankRow(
+                rank=rank,
+                host=host,
+                source=sources.get(rank, ""),
+                peers=clean(peers.get(rank, "")),
+                steps=steps.height,
+                step_ms=took["step_ns"],
+                own_ms=took["own_ns"],
+                wait_ms=took["wait_ns"],
+                compute_ms=_mean_ms(steps["compute_ns"]),
+                gap_ms=_mean_ms(steps["gap_ns"]),
+                exposed_comm_ms=_mean_ms(steps["exposed_comm_ns"]),
+                offset_us=None if offset is None else offset / 1e3,
+                residual_us=None if residual is None else residual / 1e3,
+                last_pct=last.get(rank, 0.0),
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.own_ms, row.rank))
+
+
+def _mean_ms(part_ns: pl.Series) -> float | None:
+    """Of the steps in which the traces tell of the part: in others it is below zero."""
+    told = part_ns.filter(part_ns >= 0)
+    return chance.trimmed_mean(told.to_list()) / 1e6 if len(told) else None
+
+
+def link_rows(out: Outcome) -> list[LinkRow]:
+    """Groups and pairs whose transfers could be compared, slow ones first."""
+    return [
+        LinkRow(
+            ranks=_members(row),
+            group=clean(row.description or row.group),
+            op=row.op,
+            bytes=row.bytes,
+            count=row.count,
+            transfer_ms=row.transfer_ns / 1e6,
+            peers_ms=row.peers_ns / 1e6,
+            gb_per_s=row.gb_per_s,
+        )
+        for row in (out.links.rows if out.links is not None else [])
+        if row.peers_ns > 0
+    ]
+
+
+def _members(row: Transfers) -> str:
+    """``0-3``, or of a pair ``2 to 3``: both directions are rows of their own."""
+    if row.source not in row.ranks or len(row.ranks) != 2:
+        return rank_list(row.ranks)
+    (target,) = (rank for rank in row.ranks if rank != row.source)
+    return f"{row.source} to {target}"
+
+
+def replica_rows(job: Job, out: Outcome) -> list[ReplicaRow]:
+    """Replicas, the slowest first."""
+    rows = [
+        ReplicaRow(
+            rank=one.rank,
+            host=where(job, one.rank)[0],
+            steps=one.steps,
+            p50_ms=one.p50_ns / 1e6,
+            p99_ms=one.p99_ns / 1e6,
+            ratio=one.ratio,
+        )
+        for one in out.replicas
+    ]
+    return sorted(rows, key=lambda row: (-row.ratio, row.rank))

@@ -1,0 +1,123 @@
+"""What slow_node_check answers in tables."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from whystall.tools.contract.result import Model
+from whystall.tools.ranks.hangs.tables import HangRow
+
+Verdict = Literal["rank", "several", "stage", "moving", "link", "none", "cannot_tell"]
+"""Who holds the job back: one rank, several, a pipeline stage (its ranks alike), ranks that take turns, a link between
+ranks, nobody, or it cannot be told (`reasons` say why)."""
+
+SlowClass = Literal["compute_slow", "communication_slow", "host_slow", "unattributed", "hang"]
+"""Its operators take longer; the transfer itself does; its CPU dispatches late; slow without a visible kind; or it did
+not enter an operation the others wait in."""
+
+
+class EvidenceRow(Model):
+    """One measured difference. `what`: wait, own_time, compute, gap, loader, launch_delay, transfer, operator,
+    operator_count, bandwidth, not_entered, not_finished, mismatch. `name`: the operator, group or operation. Times in
+    ms per step."""
+
+    what: str
+    name: str = ""
+    mine: float
+    peers: float
+    unit: str
+
+
+class AccusedRow(Model):
+    """A rank that holds the job back. `of_step_pct`: time it costs every step, of the step; `job_pct`: of the whole
+    traced time. In `votes` of `steps` it was behind all who are not accused, p_value: of that many by chance.
+    `began_step`: first slow step; None: from the start. A hang has no cost per step, no votes and no beginning: None.
+    """
+
+    rank: int
+    host: str
+    pid: int | None
+    slow_class: SlowClass
+    lost_ms_per_step: float | None
+    of_step_pct: float | None
+    job_pct: float
+    votes: int | None
+    steps: int | None
+    p_value: float | None
+    began_step: int | None
+    confidence: Literal["high", "medium", "low"]
+    evidence: list[EvidenceRow] = Field(default_factory=list)
+
+
+class RankRow(Model):
+    """One rank per step on average, ms; None: the traces do not tell. `offset_us`, `residual_us`: of its clock against
+    the others'."""
+
+    rank: int
+    host: str
+    source: str
+    peers: str
+    steps: int
+    step_ms: float
+    own_ms: float
+    wait_ms: float
+    compute_ms: float | None
+    gap_ms: float | None
+    exposed_comm_ms: float | None
+    offset_us: float | None
+    residual_us: float | None
+    last_pct: float
+
+
+class LinkRow(Model):
+    """A group (``0-3``) or pair (``2 to 3``) of ranks and how fast its transfers are beside equal ones."""
+
+    ranks: str
+    group: str
+    op: str
+    bytes: int
+    count: int
+    transfer_ms: float
+    peers_ms: float
+    gb_per_s: float | None
+
+
+class ReplicaRow(Model):
+    """A rank of a job without collectives: latency of its steps."""
+
+    rank: int
+    host: str
+    steps: int
+    p50_ms: float
+    p99_ms: float
+    ratio: float
+
+
+class NextCall(Model):
+    """A call of another tool that would tell more about `rank`: its difference to `peer`, the median of the ranks that
+    do the same work. `arguments` are the tool's own; of a recording without its traces they name no paths."""
+
+    tool: str
+    rank: int
+    peer: int
+    arguments: dict[str, str | int]
+
+
+class Data(Model):
+    """The verdict and the tables behind it. `reasons`: codes of what the verdict lacked or why it abstains. `next`:
+    what to look at next."""
+
+    verdict: Verdict = "cannot_tell"
+    reasons: list[str] = Field(default_factory=list)
+    step_ms: float | None = None
+    steps: int = 0
+    lost_pct: float | None = None
+    accused: list[AccusedRow] = Field(default_factory=list)
+    ranks: list[RankRow] = Field(default_factory=list)
+    links: list[LinkRow] = Field(default_factory=list)
+    hangs: list[HangRow] = Field(default_factory=list)
+    replicas: list[ReplicaRow] = Field(default_factory=list)
+    next: list[NextCall] = Field(default_factory=list)
+    matched: dict[str, int] = Field(default_factory=dict)

@@ -1,0 +1,153 @@
+"""slow_node_check: which rank of a synchronous job holds the others back, what kind of slow it is, what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import Field, model_validator
+
+from whystall.tools.contract.registry import Judgement, Tool
+from whystall.tools.ranks.analysis.analyse import Look, look
+from whystall.tools.ranks.hangs.find import hangs
+from whystall.tools.ranks.job import job_of
+from whystall.tools.ranks.params import Directory, RankParams
+from whystall.tools.ranks.rank_list import rank_list
+from whystall.tools.ranks.slow_node_check.findings import Findings
+from whystall.tools.ranks.slow_node_check.next_call import next_looks
+from whystall.tools.ranks.slow_node_check.rows import accused_row, hang_rows, link_rows, rank_rows, replica_rows
+from whystall.tools.ranks.slow_node_check.tables import Data, Verdict
+from whystall.tools.ranks.slow_node_check.verdict import Floors, Outcome, decide
+from whystall.tools.recording.collector import Need
+from whystall.tools.recording.store import Recording
+
+# Clocks further apart than this are told: what a good NTP keeps hosts within.
+_CLOCKS_NS = 1_000_000
+
+
+class Params(RankParams):
+    """Parameters of slow_node_check."""
+
+    traces: Directory = None
+    stages: str = Field(default="", max_length=1000, description="pipeline stages: 0-3,4-7")
+    warn_pct: float = Field(default=10.0, ge=1, le=100, description="accuse from this share of a step, %")
+    critical_pct: float = Field(default=20.0, ge=1, le=100, description="critical from, %")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Params:
+        if self.critical_pct < self.warn_pct:
+            raise ValueError("critical_pct is below warn_pct")
+        return self
+
+
+def judge(recording: Recording, params: Params) -> Judgement[Data]:
+    """The verdict on the job whose ranks `recording` holds."""
+    job = job_of(recording)
+    seen = look(job, params.stages)
+    floors = Floors(params.warn_pct / 100, params.critical_pct / 100)
+    out = decide(seen, floors)
+    stuck = hangs(job)
+    hanging = hang_rows(job, stuck)
+    if stuck.rows or stuck.reasons:
+        out = Outcome(_who(len(hanging)), ["hang", *stuck.reasons], steps=out.steps, step_ns=out.step_ns)
+    spots = [*_blind(recording, seen, out), *stuck.notes]
+    told = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
+    mixed = "other_time" in told
+    if mixed:  # of two runs, maybe: what sets a rank apart may be the run
+        out.accused = [replace(one, confidence="low") for one in out.accused]
+    whole = recording.manifest.saw_everything("ranks") and not job.missing and not mixed
+    ranks, links, replicas = rank_rows(seen, out), link_rows(out), replica_rows(job, out)
+    data = Data(
+        verdict=out.verdict,
+        reasons=out.reasons,
+        step_ms=out.step_ns / 1e6 if out.step_ns else None,
+        steps=out.steps,
+        lost_pct=None if out.lost is None else 100 * out.lost,
+        accused=[*hanging, *(accused_row(job, one) for one in out.accused)][: params.top],
+        ranks=ranks[: params.top],
+        links=links[: params.top],
+        hangs=stuck.rows[: params.top],
+        replicas=replicas[: params.top],
+        next=next_looks(seen, out.accused, params.traces)[: params.top],
+        matched=dict(seen.counts),
+    )
+    return Judgement(
+        findings=[*stuck.findings, *Findings(job, floors, whole).of(out)],
+        data=data,
+        seen=job.table("collectives").height + job.table("steps").height,
+        totals={
+            "accused": len(hanging) + len(out.accused),
+            "hangs": len(stuck.rows),
+            "ranks": len(ranks),
+            "links": len(links),
+            "replicas": len(replicas),
+        },
+        not_seen=spots,
+        basis=seen,
+    )
+
+
+def _who(accused: int) -> Verdict:
+    return "cannot_tell" if not accused else "rank" if accused == 1 else "several"
+
+
+def _blind(recording: Recording, seen: Look, out: Outcome) -> list[tuple[str, str]]:
+    """What could not be seen, apart from what the recording says itself."""
+    job = seen.job
+    said = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
+    spots = []
+    if job.missing:
+        spots.append(("ranks_missing", rank_list(job.missing)))
+    if job.table("collectives").is_empty():
+        spots.append(("no_collectives", ""))
+        return [spot for spot in spots if spot[0] not in said]
+    counts = seen.counts
+    if left := counts.get("rows", 0) - counts.get("matched", 0) - counts.get("single", 0):
+        spots.append(("unmatched", str(left)))
+    if seen.derived:
+        spots.append(("no_steps", ""))
+    if out.unheard:
+        spots.append(("ranks_unheard", rank_list(out.unheard)))
+    if "few_steps" in out.reasons:
+        spots.append(("few_steps", str(out.steps)))
+    if "no_work_seen" in out.reasons:
+        spots.append(("no_work_seen", ""))
+    if out.links is not None and not out.links.compared:
+        spots.append(("no_baseline", ""))
+    if seen.clocks.spread_ns > _CLOCKS_NS:
+        left_ns = max(seen.clocks.residual_ns.values(), default=0)
+        spots.append(("clock_spread", f"{seen.clocks.spread_ns / 1e6:.1f} ms, {left_ns / 1e3:.0f} us left"))
+    return [spot for spot in spots if spot[0] not in said]
+
+
+TOOL = Tool(
+    name="slow_node_check",
+    title="Slow-node check",
+    description=(
+        "Which rank of a distributed job holds the others back, by the ranks' traces (PyTorch, Ascend, nsys, NCCL): "
+        "rank, several, stage, moving, link, none or cannot_tell; compute-, communication-, host-slow or hang; cost "
+        "per step, evidence."
+    ),
+    params=Params,
+    data=Data,
+    needs=lambda params: [Need("ranks")],
+    judge=judge,
+    kinds=frozenset(
+        {
+            "rank.late",
+            "rank.compute_slow",
+            "rank.host_slow",
+            "rank.unattributed",
+            "rank.communication_slow",
+            "rank.even",
+            "rank.not_entered",
+            "rank.not_finished",
+            "rank.mismatch",
+            "stage.slow",
+            "rank.moving",
+            "link.slow",
+            "replica.slow",
+        }
+    ),
+    cost=3.0,
+    reads="ranks",
+)

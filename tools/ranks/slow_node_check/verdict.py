@@ -1,0 +1,413 @@
+"""Who holds the job back, what kind of slow it is, what it costs and how sure that is - or why it cannot be told.
+
+Two measures must agree before a rank is accused: the others waited for it (how long collectives took, `votes`), and it
+took longer itself (what ran between them, `classes`). What costs most gives the verdict. Nobody is accused on a mixed
+signal, on too few steps, where noise or the clocks' residual is as large as the claim, or where somebody absent may be
+the one that all wait for. `none` is a measurement too: it is said only where a rank that costs `Floors.warn` would
+have been seen.
+
+Confidence of an accusation: *high* - p < 0.001, it costs at least `Floors.critical` of a step, and both measures agree;
+*medium* - p < 0.001 and both agree; *low* - the rest. A job with ranks missing or with operations that could not be
+matched gives one grade less. Replicas wait for nobody, which leaves one measure: at most *medium*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from whystall.tools.ranks.hangs.find import ALL_ENTERED, DEADLOCK, OTHER_ORDER
+from whystall.tools.ranks.slow_node_check import replicas, votes
+from whystall.tools.ranks.slow_node_check.classify import Kind, classify
+from whystall.tools.ranks.slow_node_check.grid import Grid, ahead_of_all, grid, highest, known, lost_in
+from whystall.tools.ranks.slow_node_check.links import Links, Transfers, links
+from whystall.tools.ranks.slow_node_check.missing_operations import unheard
+from whystall.tools.ranks.slow_node_check.stages import SlowStage, slow_stages
+from whystall.tools.ranks.slow_node_check.tables import Verdict
+from whystall.tools.ranks.statistics import probability as chance
+from whystall.tools.timeline.collectives import SYNCHRONISING
+
+if TYPE_CHECKING:
+    from whystall.tools.ranks.analysis.analyse import Look
+
+REASONS = frozenset(
+    {
+        "few_steps",  # too few steps for a vote
+        "few_ranks",  # no two ranks do the same work
+        "no_collectives",  # replicas: judged by their own latency
+        "no_work_seen",  # what ran between collectives is not in the traces: one measure only
+        "no_baseline",  # most of a step is transfers, and there is nothing to compare them with
+        "unmatched",  # too many operations were not found on all their ranks
+        "ranks_missing",  # somebody absent may be the one that all wait for
+        "mixed_signals",  # waited for, but not longer at work: or the other way round
+        "noise",  # steps vary so much that a slow rank may hide in it
+        "clocks",  # ranks leave operations further apart than what the rank would cost
+        "uneven_steps",  # in every step somebody is late, but each time another
+        "link_of_group",  # a group's transfers are slow; which of its ranks it is cannot be told
+        "stage_of_one",  # the slow stage is one rank: its node and its layers cannot be told apart
+        "hang",  # ranks wait in an operation that others have not entered
+        ALL_ENTERED,
+        DEADLOCK,
+        OTHER_ORDER,
+    }
+)
+"""Codes of why a verdict is what it is."""
+
+# More than this share of operations not found on all their ranks: what is left is no fair sample.
+MOST_UNMATCHED = 0.3
+# From this share on the answer is less sure.
+SOME_UNMATCHED = 0.05
+# Transfers that take more than this share of a step may well be slow; without others to compare with nobody can tell.
+MOSTLY_TRANSFERS = 0.5
+# One-sided 99 %: what noise can hide.
+_Z = 2.33
+# Of the loss by waits, at least so much must be seen at work too: else the two measures do not tell of the same thing.
+_AGREE = 0.5
+
+
+@dataclass(frozen=True)
+class Floors:
+    """What a rank must cost, as a share of a step. 0.10 and 0.20: where published slow-node detectors draw the line
+    (notes on the step's rule); variation below is usual on healthy clusters.
+    """
+
+    warn: float = 0.10
+    critical: float = 0.20
+
+
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True)
+class Accused:
+    """A rank that holds the job back. `cost_ns` per step since `began` (a step's number, -1 from the start), `of_step`
+    and `of_job`: as shares of those steps' time and of the time of all steps. `transfers`: of a slow link.
+    """
+
+    rank: int
+    late: votes.Late
+    kind: Kind
+    peers: tuple[int, ...]
+    cost_ns: float
+    of_step: float
+    of_job: float
+    began: int
+    confidence: Confidence
+    transfers: Transfers | None = None
+
+
+@dataclass
+class Outcome:
+    """The verdict and all that speaks for it. `lost`: the share of the ranks' time that is waiting; None unknown.
+    `unheard`: ranks that are not judged, see there.
+    """
+
+    verdict: Verdict = "cannot_tell"
+    reasons: list[str] = field(default_factory=list)
+    accused: list[Accused] = field(default_factory=list)
+    stages: list[SlowStage] = field(default_factory=list)
+    turns: list[votes.Turns] = field(default_factory=list)
+    links: Links | None = None
+    replicas: list[replicas.Replica] = field(default_factory=list)
+    grids: list[Grid] = field(default_factory=list)
+    step_ns: float = 0.0
+    steps: int = 0
+    lost: float | None = None
+    unheard: tuple[int, ...] = ()
+
+    def because(self, code: str) -> None:
+        """Note a reason, once."""
+        if code not in self.reasons:
+            self.reasons.append(code)
+
+
+def decide(look: Look, floors: Floors) -> Outcome:
+    """The verdict on the job of `look`, hangs apart."""
+    if look.job.table("collectives").is_empty():
+        return _replicas(look, floors)
+    return _Case(look, floors).close()
+
+
+class _Case:
+    """One job under judgement."""
+
+    def __init__(self, look: Look, floors: Floors) -> None:
+        self.look = look
+        self.floors = floors
+        self.own = look.own
+        # without work in the traces there is one measure only
+        self.work_seen = not self.own.is_empty() and int(str(self.own["compute_ns"].min())) >= 0
+        self.unheard = unheard(look.job, look.matched, self.own)
+        heard = (replace(one, ranks=tuple(r for r in one.ranks if r not in self.unheard)) for one in look.peers)
+        self.peers = [one for one in heard if one.ranks]
+        self.result = Outcome(unheard=tuple(sorted(self.unheard)))
+        self.abstain: list[str] = []
+        self.result.steps = self.own["step"].n_unique()
+        self.result.step_ns = chance.median(self.own["step_ns"].to_list())
+        self.floor_ns = floors.warn * self.result.step_ns
+        if self.result.steps:
+            self.result.lost = float(self.own["wait_ns"].sum()) / max(1, int(self.own["step_ns"].sum()))
+
+    def close(self) -> Outcome:
+        """Look at ranks, links and stages, and weigh them."""
+        out = self.result
+        if not out.step_ns:
+            out.because("few_steps")
+            return out
+        if not self.work_seen:
+            out.because("no_work_seen")
+        out.links = links(self.look.job, self.look.matched, self.look.waits, out.step_ns)
+        self._ranks()
+        self._links()
+        self._stages()
+        self._weigh()
+        return out
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def _ranks(self) -> None:
+        """Ranks beside their peers."""
+        out = self.result
+        comparable = [one for one in self.peers if len(one.ranks) > 1]
+        if not comparable:
+            self.abstain.append("few_ranks")
+        for peers in comparable:
+            lost = lost_in(self.look.matched, peers.ranks)
+            board = grid(self.own, peers.ranks, work_seen=self.work_seen, lost=lost)
+            out.grids.append(board)
+            if len(board.steps) < votes.enough_steps(board):
+                self.abstain.append("few_steps")
+                continue
+            turns = votes.turns(board, self.floor_ns, len(comparable))
+            if turns is not None:
+                out.turns.append(turns)
+                continue
+            found = votes.late(board, self.floor_ns, len(comparable))
+            innocent = board.others(one.rank for one in found)
+            accused = [self._accuse(one, innocent, board) for one in found if self._agreed(one)]
+            out.accused += accused
+            if not accused:
+                self._what_noise_hides(board)
+
+    def _agreed(self, late: votes.Late) -> bool:
+        """Whether what ran between collectives says so too; a clear contradiction is noted."""
+        if (absent := self._absent()) and self._exposed(late.rank) >= self.floors.warn:
+            self.abstain += absent  # it may wait for somebody absent itself: then it costs nothing
+            return False
+        if late.work_lost_ns is None and late.p_value >= votes.SURE:
+            self.abstain.append("no_work_seen")
+            return False
+        if late.work_lost_ns is None or late.work_lost_ns >= self.floor_ns:
+            return self._beyond_residual(late)
+        if late.work_lost_ns < _AGREE * late.lost_ns:
+            self.abstain.append("mixed_signals")
+        return False
+
+    def _absent(self) -> list[str]:
+        """Why somebody else may be the one all wait for: ranks without a trace, or whose traces lack operations."""
+        missing = ["ranks_missing"] if self.look.job.missing else []
+        return [*missing, "unmatched"] if self.unheard else missing
+
+    def _beyond_residual(self, late: votes.Late) -> bool:
+        """Whether ranks leave operations so close together that durations tell who came last."""
+        if late.cost_ns > max(self.look.clocks.residual_ns.values(), default=0):
+            return True
+        self.abstain.append("clocks")
+        return False
+
+    def _accuse(self, late: votes.Late, innocent: tuple[int, ...], board: Grid) -> Accused:
+        since = board.steps[late.began] if late.began >= 0 else None
+        kind = classify(self.own, self.look.job.table("operators"), late.rank, innocent, since)
+        return self._accused(late, kind, innocent, late.cost_ns, -1 if since is None else since, agreed=self.work_seen)
+
+    def _accused(
+        self, late: votes.Late, kind: Kind, peers: tuple[int, ...], cost_ns: float, began: int, *, agreed: bool
+    ) -> Accused:
+        mine = self.own.filter(pl.col("rank") == late.rank)
+        slow = mine if began < 0 else mine.filter(pl.col("step") >= began)
+        step_ns = chance.median(slow["step_ns"].to_list())
+        of_step = cost_ns / step_ns if step_ns > 0 else 0.0
+        of_job = cost_ns * slow.height / max(1, int(mine["step_ns"].sum()))
+        sure = self._confidence(late.p_value, of_step, agreed=agreed)
+        return Accused(late.rank, late, kind, peers, cost_ns, of_step, min(1.0, of_job), began, sure)
+
+    def _confidence(self, p_value: float, of_step: float, *, agreed: bool) -> Confidence:
+        grades: tuple[Confidence, ...] = ("low", "medium", "high")
+        grade = 0
+        if p_value < votes.SURE and agreed:
+            grade = 2 if of_step >= self.floors.critical else 1
+        if self._absent() or self._unmatched() > SOME_UNMATCHED:
+            grade -= 1
+        return grades[max(0, grade)]
+
+    def _what_noise_hides(self, board: Grid) -> None:
+        """Abstain where a rank may cost as much as the floor, by both measures, and the steps vary too much to tell."""
+        frames = [ahead_of_all(frame) for frame in (board.own, board.work) if frame is not None]
+        if any(min(_at_most(frame[str(rank)]) for frame in frames) >= self.floor_ns for rank in board.ranks):
+            self.abstain.append("noise")
+
+    def _links(self) -> None:
+        """Ranks whose transfers are slow: by what is slower elsewhere, and as far as the steps feel it."""
+        out = self.result
+        found = out.links
+        if found is None or not found.slow:
+            return
+        cost_ns = min(found.cost_ns, self._felt(found))
+        if cost_ns < self.floor_ns:
+            return
+        row = found.slow[0]
+        if len(found.suspects) > 2:
+            out.because("link_of_group")
+            out.links = replace(found, cost_ns=cost_ns)
+            return
+        for rank in found.suspects:
+            if any(one.rank == rank for one in out.accused):
+                continue
+            innocent = tuple(r for r in self._peers_of(rank) if r not in found.suspects)
+            late = votes.Late(rank, row.votes, row.steps, row.p_value, cost_ns, None, -1)
+            seen = classify(self.own, self.look.job.table("operators"), rank, innocent)
+            kind = replace(seen, slow_class="communication_slow", name=row.description or row.group)
+            one = self._accused(late, kind, innocent, cost_ns, row.began, agreed=True)
+            out.accused.append(replace(one, transfers=row))
+        out.links = replace(found, cost_ns=cost_ns)
+
+    def _peers_of(self, rank: int) -> tuple[int, ...]:
+        """The ranks that do what `rank` does."""
+        return next((one.ranks for one in self.peers if rank in one.ranks), ())
+
+    def _felt(self, found: Links) -> float:
+        """How much longer the members of the slow groups took than peers that are in none: a transfer that is hidden
+        behind work costs nothing. Without such peers it cannot be told, and is not limited."""
+        members = {rank for row in found.slow for rank in row.ranks}
+        felt = []
+        for board in self.result.grids:
+            mine, others = [r for r in board.ranks if r in members], board.others(members)
+            if mine and others:
+                ahead = highest(board.own, mine) - highest(board.own, others)
+                felt.append(chance.trimmed_mean(known(ahead)))
+        return max(felt, default=math.inf)
+
+    def _stages(self) -> None:
+        out = self.result
+        staged = [one for one in self.peers if one.how != "all"]
+        # first with all ranks: noise makes one of a slow stage look slow too. Then without those that are.
+        for apart in (set[int](), {one.rank for one in out.accused}):
+            out.stages = slow_stages(self.own, staged, apart, self.floor_ns, work_seen=self.work_seen)
+            if out.stages:
+                return
+
+    # --- weighing ---------------------------------------------------------------------------------------------------
+
+    def _weigh(self) -> None:
+        out = self.result
+        out.accused.sort(key=lambda one: (-one.cost_ns, one.rank))
+        linked = [one for one in out.accused if one.transfers is not None]
+        slow = [one for one in out.accused if one.transfers is None]
+        costs: dict[Verdict, float] = {
+            "moving": max((one.lost_ns for one in out.turns), default=0.0),
+            "several" if len(slow) > 1 else "rank": max((one.cost_ns for one in slow), default=0.0),
+            "link": max((one.cost_ns for one in linked), default=0.0),
+            "stage": max((one.late.cost_ns for one in out.stages), default=0.0),
+        }
+        if "link_of_group" in out.reasons and out.links is not None:
+            costs["link"] = max(costs["link"], out.links.cost_ns)
+        verdict, cost = max(costs.items(), key=lambda item: item[1])
+        if cost > 0:
+            out.verdict = verdict
+            if verdict in ("stage", "moving", "link"):  # what is not sure beside what explains more is not said
+                out.accused = [one for one in out.accused if one in linked or one.confidence != "low"]
+            if any(len(one.peers.ranks) == 1 for one in out.stages):
+                out.because("stage_of_one")
+            return
+        self._acquit()
+
+    def _acquit(self) -> None:
+        """Nobody is accused: because nobody is slow, or because that cannot be told."""
+        out = self.result
+        unmatched = self._unmatched()
+        if unmatched > MOST_UNMATCHED:
+            self.abstain.append("unmatched")
+        if (absent := self._absent()) and self._exposed() >= self.floors.warn:
+            self.abstain += absent
+        if not (out.links and out.links.compared) and self._exposed() - (out.lost or 0.0) > MOSTLY_TRANSFERS:
+            self.abstain.append("no_baseline")
+        if any(self._hidden(board) for board in out.grids):
+            self.abstain.append("mixed_signals")
+        for code in self.abstain:
+            out.because(code)
+        if self.abstain:
+            return
+        out.verdict = "none"
+        if any(self._uneven(board) for board in out.grids):
+            out.because("uneven_steps")
+
+    def _unmatched(self) -> float:
+        """Share of the operations in which ranks wait for others that tell of no waiting: not found on another rank."""
+        rows = self.look.job.table("collectives").filter(pl.col("op").is_in([*SYNCHRONISING, "recv"]))
+        count = rows.height - self.look.counts.get("single", 0)
+        return 1 - self.look.waits.height / count if count > 0 else 1.0
+
+    def _exposed(self, rank: int | None = None) -> float:
+        """Share of the steps in which the ranks (or one) did nothing but communicate or wait: the most an absent rank
+        costs."""
+        rows = self.own if rank is None else self.own.filter(pl.col("rank") == rank)
+        return float(rows["exposed_comm_ns"].sum()) / max(1, int(rows["step_ns"].sum()))
+
+    def _hidden(self, board: Grid) -> bool:
+        """Whether a rank computes longer than the others, who wait for it in something that no trace shows."""
+        if board.work is None or len(board.steps) < votes.enough_steps(board):
+            return False
+        busy = grid(self.own.with_columns(own_ns=pl.col("compute_ns"), wait_ns=-pl.col("compute_ns")), board.ranks)
+        return any(one.cost_ns >= self.floor_ns for one in votes.late(busy, self.floor_ns))
+
+    def _uneven(self, board: Grid) -> bool:
+        """Whether the slowest rank of every step, whoever it is, costs as much as one slow rank would."""
+        first = highest(board.own, board.ranks)
+        usual = board.own.select(pl.concat_list(pl.all()).list.median()).to_series()
+        return chance.trimmed_mean(known(first - usual)) >= self.floor_ns
+
+
+def _at_most(ahead_of_others: pl.Series) -> float:
+    """How much longer a rank takes than the slowest other one, at most as far as noise tells."""
+    ahead = known(ahead_of_others)
+    return chance.trimmed_mean(ahead) + _Z * chance.spread(ahead) / math.sqrt(max(1, len(ahead)))
+
+
+def _replicas(look: Look, floors: Floors) -> Outcome:
+    """Ranks that never wait for each other."""
+    steps = look.job.table("steps")
+    out = Outcome(reasons=["no_collectives"], replicas=replicas.compare(steps))
+    counts = [one.steps for one in out.replicas]
+    out.steps = min(counts, default=0)
+    out.step_ns = chance.median(one.p50_ns for one in out.replicas)
+    if len(counts) < 2:
+        out.because("few_ranks")
+        return out
+    if out.steps < votes.FEWEST_STEPS:
+        out.because("few_steps")
+        return out
+    slow = sorted((one for one in out.replicas if one.slow(floors.warn)), key=lambda one: -one.ratio)
+    if len(slow) * 2 > len(counts):
+        out.because("mixed_signals")
+        return out
+    if not slow and any(one.seems_slow(floors.warn) for one in out.replicas):
+        out.because("noise")
+        return out
+    innocent = tuple(one.rank for one in out.replicas if one not in slow)
+    out.accused = [_slow_replica(look, one, innocent, floors) for one in slow]
+    out.verdict = "none" if not slow else "rank" if len(slow) == 1 else "several"
+    return out
+
+
+def _slow_replica(look: Look, one: replicas.Replica, innocent: Sequence[int], floors: Floors) -> Accused:
+    cost = one.p50_ns - one.peers_ns
+    late = votes.Late(one.rank, one.longer, one.votes, one.p_value, cost, None, -1)
+    kind = classify(replicas.own(look.job.table("steps")), look.job.table("operators"), one.rank, innocent)
+    share = cost / one.p50_ns
+    # one measure: never more than medium
+    sure: Confidence = "medium" if share >= floors.critical else "low"
+    return Accused(one.rank, late, kind, tuple(innocent), cost, share, share, -1, sure)

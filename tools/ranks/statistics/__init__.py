@@ -1,0 +1,1 @@
+"""Exact probabilities and two-sample tests, without a numerical library."""

@@ -1,0 +1,1 @@
+"""Read the traces of a job's ranks, local or remote, in parallel."""

@@ -1,0 +1,48 @@
+"""Tasks on an existing dask cluster: the same function as here, on its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+from whystall.tools.ranks.traces.remote import EXTRA
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_PATIENCE = "10s"
+
+
+def on_cluster(
+    function: Callable[[T], R], tasks: Sequence[T], scheduler: str, failed: Callable[[T, str], R]
+) -> list[R]:
+    """`function` of each of `tasks`, in their order, on the workers of `scheduler` (``tcp://host:8786``).
+
+    `failed` makes the answer for a task that a worker could not do or died over, of the task and the reason. Raises
+    `ToolError`: bad_argument when dask.distributed is not installed here, or whystall not on the workers; io_error when
+    nobody answers, or no worker is there.
+    """
+    try:
+        import distributed
+    except ImportError:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "a scheduler needs dask.distributed", EXTRA) from None
+    connect: Any = distributed.Client  # its types are half there
+    try:
+        client = connect(scheduler, timeout=_PATIENCE, set_as_default=False, asynchronous=False)
+    except (OSError, ValueError, TypeError) as error:
+        why = f"no dask scheduler answers at {scheduler}: {error}"
+        raise ToolError(ErrorCode.IO_ERROR, why, "check the address, or leave it out to read here") from None
+    with client:
+        if not client.scheduler_info()["workers"]:
+            raise ToolError(ErrorCode.IO_ERROR, f"the scheduler at {scheduler} has no workers", "start some")
+        futures = client.map(function, tasks, pure=False)
+        answers = []
+        for task, future in zip(tasks, futures, strict=True):
+            failure = future.exception()
+            if isinstance(failure, ImportError):
+                why = f"a worker of {scheduler} cannot import: {failure}"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, why, "install the same whystall there")
+            answers.append(future.result() if failure is None else failed(task, clean(f"its reader failed: {failure}")))
+        return answers

@@ -1,0 +1,223 @@
+"""The traces of a job's ranks as a recording: small, enough to judge the job by, and comparable with an earlier run.
+
+Ranks are read side by side, in processes of this machine or on a cluster; a rank that cannot be read is told and does
+not end the answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import PurePath
+from typing import TypeVar
+
+import polars as pl
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.result import BlindSpot
+from whystall.tools.contract.text import clean
+from whystall.tools.ranks.traces.dask_cluster import on_cluster
+from whystall.tools.ranks.traces.one_job import of_one_job, ranks_text
+from whystall.tools.ranks.traces.read import Trace, Unread, read, traces_at, unread
+from whystall.tools.ranks.traces.remote import RemoteTrace, is_url, local_path, read_remote, remote_traces
+from whystall.tools.ranks.traces.workers import in_processes, processors
+from whystall.tools.recording.manifest import CollectorManifest, Manifest
+from whystall.tools.recording.store import Recording
+from whystall.tools.recording.target import Target
+from whystall.tools.timeline.rank_data.summary import Summary
+from whystall.tools.timeline.rank_data.tables import TABLES
+from whystall.tools.timeline.recorded import UNKNOWN_START
+
+T = TypeVar("T", Trace, RemoteTrace)
+
+NOW, BEFORE = "ranks", "ranks_before"
+"""The collectors of a run and of an earlier one it is compared with."""
+
+_SMALL = 4 << 20
+"""Bytes on disk below which traces are read here: a process takes longer to start."""
+_NAMED = 8
+_OF_PROCESS = "memory://"  # no other process sees it
+_CLOCKS = {"real": "CLOCK_REALTIME", "mono": "CLOCK_MONOTONIC", "mono_raw": "CLOCK_MONOTONIC_RAW"}
+_INSTANTS = ("start_ns", "end_ns", "launch_ns")
+
+
+def gather(place: str | os.PathLike[str], *, scheduler: str | None = None, jobs: int | None = None) -> Recording:
+    """The ranks at or below `place`, a path or an fsspec URL, as a recording in memory with the collector ``ranks``.
+
+    `scheduler`: of a dask cluster (``tcp://host:8786``) whose workers read them; else `jobs` processes of this machine
+    do, at most (None: one per CPU). Instants count from the earliest of all ranks, each on its own clock.
+
+    Raises `ToolError`: bad_trace when there is no trace, or fewer than two ranks are left beside traces that cannot be
+    read; bad_argument when the traces are not those of one run (`one_job`); io_error.
+    """
+    found = _read(os.fspath(place), scheduler, jobs)
+    failed = [one for one in found if isinstance(one, Unread)]
+    kept, left_out = _of_one_kind([one for one in found if isinstance(one, Summary)])
+    ranks, spots = of_one_job(kept)
+    if failed and len(ranks) < 2:
+        names = "; ".join(f"{one.shown}: {one.why}" for one in failed[:_NAMED])
+        raise ToolError(
+            ErrorCode.BAD_TRACE,
+            f"{len(failed)} of {len(found)} traces below {os.fspath(place)} cannot be read: {names}",
+            "export them from the profiler again",
+        )
+    return _recording(_name(os.fspath(place)), ranks, failed, spots + left_out)
+
+
+def with_before(
+    recording: Recording,
+    place: str | os.PathLike[str],
+    *,
+    scheduler: str | None = None,
+    jobs: int | None = None,
+) -> Recording:
+    """A copy of `recording` that also holds the ranks at `place`, of an earlier run, as the collector ``ranks_before``;
+    their instants count from that run's own start. Raises what `gather` raises.
+    """
+    earlier = gather(place, scheduler=scheduler, jobs=jobs)
+    manifest = recording.manifest.model_copy(deep=True)
+    manifest.collectors[BEFORE] = earlier.manifest.collectors[NOW]
+    manifest.window_ns = manifest.requested_ns = max(manifest.window_ns, earlier.manifest.window_ns)
+    tables = {name.replace(NOW, BEFORE, 1): frame for name, frame in earlier.tables().items()}
+    return Recording.in_memory(manifest, recording.tables() | tables)
+
+
+def _name(place: str) -> str:
+    """What to call the run at `place`: as its directory."""
+    return clean(PurePath(place if is_url(place) else os.path.abspath(local_path(place))).name)
+
+
+def _read(place: str, scheduler: str | None, jobs: int | None) -> list[Summary | Unread]:
+    """All traces at `place`, in the order of their names."""
+    answers: list[list[Summary | Unread]]
+    if is_url(place):
+        answers = _apart(read_remote, remote_traces(place), scheduler, jobs, here=place.startswith(_OF_PROCESS))
+    else:
+        traces = traces_at(local_path(place))
+        answers = _apart(read, traces, scheduler, jobs, here=sum(trace.size for trace in traces) < _SMALL)
+    found = [one for answer in answers for one in answer]
+    if not found:
+        raise ToolError(
+            ErrorCode.BAD_TRACE, f"no profile in {place}", "give the directory with the traces of the ranks"
+        )
+    return sorted(found, key=lambda one: one.path if isinstance(one, Summary) else one.shown)
+
+
+def _apart(
+    function: Callable[[T], list[Summary | Unread]],
+    traces: Sequence[T],
+    scheduler: str | None,
+    jobs: int | None,
+    *,
+    here: bool,
+) -> list[list[Summary | Unread]]:
+    """`function` of each trace: on the cluster of `scheduler`, in this process (`here`), or in others."""
+    # the largest first: what is left at the end is short
+    ordered = sorted(traces, key=lambda trace: -trace.size)
+    if scheduler is not None:
+        return on_cluster(function, ordered, scheduler, _failed)
+    if here:
+        return [function(trace) for trace in ordered]
+    return in_processes(function, ordered, min(jobs or processors(), len(ordered)), _failed)
+
+
+def _failed(trace: Trace | RemoteTrace, why: str) -> list[Summary | Unread]:
+    return [unread(trace, why) if isinstance(trace, Trace) else Unread(trace.shown, -1, why)]
+
+
+def _of_one_kind(found: list[Summary]) -> tuple[list[Summary], list[tuple[str, str]]]:
+    """Beside traces that tell what ran, dumps that tell only how ranks communicate are a second account of the same
+    ranks: they are left out, and that is said."""
+    working = [one for one in found if one.tells_work]
+    sources = {one.head["source"] for one in working}
+    others = [one for one in found if not one.tells_work and one.head["source"] not in sources]
+    if not working or not others:
+        return found, []
+    formats = ", ".join(sorted({str(one.head["source"]) for one in others}))
+    kept = [one for one in found if one.tells_work or one.head["source"] in sources]
+    return kept, [("ranks_unread", f"{len(others)} of {formats}, beside others: give their directory alone")]
+
+
+def _recording(
+    name: str, ranks: Sequence[Summary], failed: Sequence[Unread], spots: Sequence[tuple[str, str]]
+) -> Recording:
+    clocks = Counter(str(one.head["clock"]) for one in ranks)
+    main = clocks.most_common(1)[0][0]
+    # instants of different kinds of clock have nothing in common: each kind counts from its own earliest; 0 is unknown
+    starts = {clock: min(one.span[0] for one in ranks if one.head["clock"] == clock) - 1 for clock in clocks}
+    frames: dict[str, list[pl.DataFrame]] = defaultdict(list)
+    for one in ranks:
+        start = starts[str(one.head["clock"])]
+        for table in TABLES:
+            frames[table].append(_relative(one.tables[table], start))
+    tables = {table: pl.concat(parts) for table, parts in frames.items()}
+    window = max(one.span[1] - starts[str(one.head["clock"])] for one in ranks)
+    seen = sum(one.seen for one in ranks)
+    stepped = bool((tables["steps"]["step"] >= 0).any())
+    entry = CollectorManifest(
+        engine="+".join(sorted({str(one.head["source"]) for one in ranks})),
+        seen=seen,
+        kept=seen,
+        proven=stepped or tables["collectives"].height > 0,
+        not_seen=[BlindSpot(code=code, detail=detail) for code, detail in _blind(ranks, failed, spots, clocks)],
+    )
+    hosts = {str(one.head["host"]) for one in ranks}
+    manifest = Manifest(
+        id=name,
+        host=hosts.pop() if len(hosts) == 1 else "",
+        kernel="",
+        machine="",
+        cpus=1,
+        target=Target(everything=True),
+        started=_wall(starts[main]) if main == "real" else UNKNOWN_START,
+        clock=_CLOCKS.get(main, main),
+        start_ns=max(starts[main], 0),
+        window_ns=window,
+        requested_ns=window,
+        collectors={NOW: entry},
+    )
+    return Recording.in_memory(manifest, {f"{NOW}.{table}": frame for table, frame in tables.items()})
+
+
+def _relative(frame: pl.DataFrame, start_ns: int) -> pl.DataFrame:
+    """Instants since `start_ns`; unknown ones stay 0."""
+    columns = [name for name in _INSTANTS if name in frame.columns]
+    return frame.with_columns(pl.when(pl.col(c) > 0).then(pl.col(c) - start_ns).otherwise(0).alias(c) for c in columns)
+
+
+def _blind(
+    ranks: Sequence[Summary], failed: Sequence[Unread], spots: Sequence[tuple[str, str]], clocks: Counter[str]
+) -> list[tuple[str, str]]:
+    """What could not be seen: code and detail."""
+    found = list(spots)
+    if failed:
+        found.append(("ranks_unread", "; ".join(f"{one.shown}: {one.why}" for one in failed)))
+    here = {one.rank for one in ranks} | {one.rank for one in failed}
+    world = max(int(str(one.head["world_size"])) for one in ranks)
+    absent = set(range(world)) - here
+    if absent:
+        found.append(("ranks_missing", ranks_text(absent)))
+    if len(clocks) > 1:
+        found.append(("clock_spread", ", ".join(f"{count} {clock or 'unknown'}" for clock, count in clocks.items())))
+    by_note: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for one in ranks:
+        for code, detail in one.notes:
+            by_note[code][detail].append(one.rank)
+    for code, details in by_note.items():
+        if len(details) == 1 and len(next(iter(details.values()))) == len(ranks):
+            found.append((code, next(iter(details))))
+        else:
+            said = (f"rank {ranks_text(told)}" + (f": {detail}" if detail else "") for detail, told in details.items())
+            found.append((code, "; ".join(said)))
+    return found
+
+
+def _wall(real_ns: int) -> str:
+    """RFC 3339."""
+    try:
+        wall = datetime.fromtimestamp(real_ns / 1e9, timezone.utc)
+    except (ValueError, OverflowError, OSError):  # a damaged clock
+        return UNKNOWN_START
+    return wall.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,79 @@
+"""One trace of a rank read into its summary: the same function in this process, in a worker's, and on a cluster."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.text import clean, clean_path
+from whystall.tools.timeline.profiles import candidates, open_profile
+from whystall.tools.timeline.rank_data.summary import Summary, summarise
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace to be read. `path` on this machine's file system; `shown`: relative to the directory of the run; `rank`
+    as far as known before it is read, -1 unknown; `size`: bytes on disk.
+    """
+
+    path: str
+    shown: str
+    rank: int = -1
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A trace that could not be read, and why. `rank` -1 unknown."""
+
+    shown: str
+    rank: int
+    why: str
+
+
+def read(trace: Trace) -> list[Summary | Unread]:
+    """The summary of one trace; whatever is wrong with it stays its own matter."""
+    try:
+        profile = open_profile(trace.path, trace.rank if trace.rank >= 0 else None)
+        return [summarise(profile, trace.shown)]
+    except ToolError as error:
+        return [unread(trace, error.message)]
+    except MemoryError:
+        return [unread(trace, "too little memory to read it")]
+    except Exception as error:  # a file can be wrong in more ways than readers foresee, and the other ranks count
+        return [unread(trace, f"reading it failed: {type(error).__name__}: {error}")]
+
+
+def unread(trace: Trace, why: str) -> Unread:
+    """Of `trace`, because of `why`: without its path, which is named beside it."""
+    plain = why.removeprefix(f"{trace.path} is not a usable profile: ").replace(f" {trace.path}", "")
+    return Unread(trace.shown, trace.rank, clean(plain))
+
+
+def traces_at(place: str, *, required: bool = True) -> list[Trace]:
+    """The traces at or below `place`, at least one when `required`. Raises `ToolError` as `profiles.candidates`."""
+    base = place if os.path.isdir(place) else os.path.dirname(place) or "."
+    return [
+        Trace(
+            os.path.abspath(one.path),
+            clean_path(os.path.relpath(one.path, base)),
+            one.rank,
+            _size(os.fspath(one.path)),
+        )
+        for one in candidates(place, required=required)
+    ]
+
+
+def _size(path: str) -> int:
+    """Bytes on disk at or below `path`; what cannot be looked at counts nothing: reading it will say so."""
+    if not os.path.isdir(path):
+        return _size_of(path)
+    return sum(_size_of(os.path.join(directory, name)) for directory, _, names in os.walk(path) for name in names)
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path, follow_symlinks=False).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,166 @@
+"""Traces that are not on this machine: listed through fsspec, and brought here one at a time by whoever reads them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean, clean_path
+from whystall.tools.ranks.traces.read import Unread, read, traces_at
+
+if TYPE_CHECKING:
+    from whystall.tools.timeline.rank_data.summary import Summary
+
+EXTRA = "install the extra: pip install 'whystall[dask]'"
+
+_DEPTH = 8
+_FILES = 100_000
+_BLOCK = 8 << 20
+_SPARED = 256 << 20
+"""Bytes that stay free where a trace is brought to."""
+# A directory that is one trace: of an Ascend profiler, or of msprof.
+_DIRECTORY = re.compile(r".*_ascend_(?:pt|ms)|PROF_[0-9]+_.*")
+_EXPORT = "ASCEND_PROFILER_OUTPUT"
+# What such a directory holds beside its export.
+_RAW_DATA = re.compile(r"(?:.*/)?FRAMEWORK/.*|.*\.slice_[0-9]+(?:\.done)?")
+# A file that may be a trace by itself.
+_FILE = re.compile(
+    r".*\.(?:json|jsonl|log|txt|pkl|pickle)(?:\.gz)?|.*\.(?:db|sqlite3?)|.*(?:_dump_|_trace_rank_)[0-9]{1,6}",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class RemoteTrace:
+    """A trace behind `url`, the place of the run: its `files` (path within that place, bytes), to be put below a
+    directory called `name`; a place that is a file has one, with an empty path."""
+
+    url: str
+    name: str
+    files: tuple[tuple[str, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes to bring."""
+        return sum(size for _, size in self.files)
+
+    @property
+    def shown(self) -> str:
+        """Its path within the run."""
+        return clean_path(os.path.commonpath([path for path, _ in self.files]) or self.name)
+
+
+def is_url(place: str) -> bool:
+    """Whether `place` is an fsspec URL that is no path of this machine."""
+    return "://" in place and not place.startswith("file://")
+
+
+def local_path(place: str) -> str:
+    """`place` without ``file://``."""
+    return place.removeprefix("file://")
+
+
+def remote_traces(url: str) -> list[RemoteTrace]:
+    """What may be a trace at or below `url`, listed, not opened.
+
+    Raises `ToolError`: bad_argument without fsspec or the package it needs for such a URL, or with too many files;
+    bad_trace when there is nothing; io_error.
+    """
+    try:
+        system, root = _system(url)
+        listed = system.find(root, maxdepth=_DEPTH, detail=True)
+    except (OSError, ValueError) as error:
+        raise ToolError(
+            ErrorCode.IO_ERROR, f"cannot list {url}: {error}", "check the URL and the access to it"
+        ) from None
+    if len(listed) > _FILES:
+        raise ToolError(
+            ErrorCode.BAD_ARGUMENT, f"more than {_FILES} files below {url}", "give the directory of one run"
+        )
+    top = PurePosixPath(root)
+    sizes = {
+        "" if path == root else str(PurePosixPath(path).relative_to(top)): int(info.get("size") or 0)
+        for path, info in listed.items()
+    }
+    found = [RemoteTrace(url, clean(top.name), tuple(files)) for files in _units(sizes)]
+    if not found:
+        raise ToolError(ErrorCode.BAD_TRACE, f"no profile in {url}", "give the directory with the traces of the ranks")
+    return found
+
+
+def read_remote(trace: RemoteTrace) -> list[Summary | Unread]:
+    """Bring a trace to a temporary directory of this machine and read it there; nothing when it is none."""
+    with tempfile.TemporaryDirectory(prefix="whystall-") as directory:
+        place = Path(directory, os.path.basename(trace.name) or "run")
+        try:
+            _bring(trace, place)
+            found = traces_at(os.fspath(place), required=trace.files[0][0] == "")
+        except ToolError as error:
+            return [Unread(trace.shown, -1, clean(error.message.replace(f" {place}", "")))]
+        except (OSError, ValueError) as error:
+            return [Unread(trace.shown, -1, clean(f"cannot be brought here: {error}"))]
+        return [one for local in found for one in read(local)]
+
+
+def _system(url: str) -> tuple[Any, str]:
+    """The file system of `url`, and its path there."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{url} needs fsspec", EXTRA) from None
+    try:
+        system, root = url_to_fs(url)
+    except ImportError as error:  # s3:// wants s3fs, and so on
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{url}: {error}", "install the package it names") from None
+    return system, str(root)
+
+
+def _units(sizes: dict[str, int]) -> list[list[tuple[str, int]]]:
+    """Files by the trace they belong to, in the order of names."""
+    exports = {path[: path.index(_EXPORT)].rstrip("/") for path in sizes if f"/{_EXPORT}/" in f"/{path}"}
+    units: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for path, size in sorted(sizes.items()):
+        if ".." in path.split("/"):
+            continue
+        within = _directory(path, exports)
+        if within is not None:
+            if not _RAW_DATA.fullmatch(path):
+                units[within + "/"].append((path, size))
+        elif not path or _FILE.fullmatch(path):
+            units[path].append((path, size))
+    return list(units.values())
+
+
+def _directory(path: str, exports: set[str]) -> str | None:
+    """The outermost directory around `path` that is a trace as a whole; empty: the place itself."""
+    parts = path.split("/")[:-1]
+    for depth in range(len(parts) + 1):
+        directory = "/".join(parts[:depth])
+        if directory in exports or (depth and _DIRECTORY.fullmatch(parts[depth - 1])):
+            return directory
+    return None
+
+
+def _bring(trace: RemoteTrace, place: Path) -> None:
+    """Copy the files of `trace` to `place`. Raises OSError, `ToolError` (disk_full) when there is no room for them."""
+    system, root = _system(trace.url)
+    room = shutil.disk_usage(place.parent).free - _SPARED
+    if trace.size > room:
+        message = f"{trace.size >> 20} MiB to be brought, {max(room, 0) >> 20} MiB free in {tempfile.gettempdir()}"
+        raise ToolError(ErrorCode.DISK_FULL, message, "free space, or set TMPDIR to another directory")
+    for path, _ in trace.files:
+        target = place / path if path else place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with system.open(f"{root}/{path}" if path else root, "rb") as source, target.open("wb") as copy:
+            while block := source.read(_BLOCK):
+                room -= len(block)
+                if room < 0:  # it has grown since it was listed, or did not tell its size
+                    raise ToolError(ErrorCode.DISK_FULL, "no room to bring it here", "free space, or set TMPDIR")
+                copy.write(block)

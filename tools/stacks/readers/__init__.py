@@ -1,0 +1,1 @@
+"""Readers of stack sample formats, one module each."""

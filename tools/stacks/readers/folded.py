@@ -1,0 +1,175 @@
+"""Folded stacks: ``main;load;read 12`` a line. Also what py-spy calls raw, and difffolded's two counts a line.
+
+Lines are read in columns, so that millions of them take seconds; memory holds distinct stacks, not lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.stacks.columns import FrameTable, tables_of
+from whystall.tools.stacks.forest import EMPTY, Forest, Ints, grown, merged
+from whystall.tools.stacks.model import StackProfile
+from whystall.tools.stacks.names import named
+from whystall.tools.stacks.readers.text import Text
+from whystall.tools.stacks.tree import labels_of
+
+BEFORE, AFTER = "before", "after"
+"""The events of a file with two counts a line."""
+MOST_NODES = 30_000_000
+"""Nodes of the tree of all stacks; about 100 bytes each while they are laid together."""
+_TOGETHER = 16_000_000
+_AT_ONCE = 16 << 20  # bytes of different lines that are taken apart at once
+_BLOCKS = 32  # lines of so many blocks wait at most: each holds its block
+_APART = b"\x01"  # what parts the columns of a table; lines are read as one of a single column
+_LINE = pl.Schema({"line": pl.String})
+LINES = pl.Schema({"line": pl.String, "times": pl.Int64})
+"""Lines, each once, and how often they are there."""
+_TAIL = 64  # characters that hold the counts of a line
+_COUNTS = {1: r"([ \t]+[^ \t;]+[ \t]*)$", 2: r"([ \t]+[^ \t;]+[ \t]+[^ \t;]+[ \t]*)$"}
+_LAST, _LAST_BUT_ONE = r"([^ \t]+)[ \t]*$", r"([^ \t]+)[ \t]+[^ \t]+[ \t]*$"
+
+
+def read(path: Path) -> StackProfile:
+    """The stacks in `path`. Counts may be fractions; negative and non-finite ones make a line odd.
+
+    The unit is ``samples``, since the format tells none. Two counts on every line (difffolded) are the events
+    ``before`` and ``after``. Raises `ToolError`: bad_trace (no such line in it, more than `MOST_NODES`), io_error.
+    """
+    text = Text(path)
+    reader = _Reader(path)
+    for block in text.raw():
+        reader.add(block)
+    reader.read_pending()
+    if not reader.columns:
+        raise text.nothing("a folded stack like a;b;c 12")
+    reader.odd += text.odd
+    return reader.profile()
+
+
+def lines_of(lines: pl.DataFrame, columns: int) -> tuple[pl.DataFrame, int]:
+    """(`stack`, `1`, `2`...) of the `LINES` that end with so many counts, and how many do not."""
+    some = lines.filter(pl.col("line").str.len_bytes() > 0)
+    line = some.with_columns(tail=pl.col("line").str.tail(_TAIL).str.extract(_COUNTS[columns]))
+    tail = pl.col("tail").str
+    texts = {str(columns): tail.strip_chars(" \t") if columns == 1 else tail.extract(_LAST)}
+    if columns == 2:
+        texts["1"] = tail.extract(_LAST_BUT_ONE)
+    counts = [text.cast(pl.Float64, strict=False).alias(name) for name, text in texts.items()]
+    found = line.select("times", *counts, stack=pl.col("line").str.strip_suffix(pl.col("tail")))
+    sound = pl.all_horizontal(*((pl.col(name).is_finite() & (pl.col(name) >= 0)).fill_null(False) for name in texts))
+    kept = found.filter(sound & pl.col("stack").str.contains(r"[^; \t]"))
+    odd = int(some["times"].sum()) - int(kept["times"].sum())
+    return kept.select("stack", *(pl.col(name) * pl.col("times") for name in texts)), odd
+
+
+def _split(block: bytes) -> pl.DataFrame:
+    """The `LINES` of a block, each once."""
+    if not block.isascii():
+        block = block.decode("utf-8", "backslashreplace").encode()
+    block = block.replace(_APART, b"\\x01")
+    lines = pl.read_csv(block, has_header=False, separator=_APART.decode(), quote_char=None, schema=_LINE)
+    return lines.group_by("line").agg(pl.len().cast(pl.Int64).alias("times"))
+
+
+class _Reader:
+    def __init__(self, path: Path) -> None:
+        self.columns = 0  # of counts; 0: not known yet
+        self.odd = 0
+        self._path = path
+        self._frames = FrameTable()
+        self._row_of: dict[str, int] = {}
+        self._forest, self._weights = EMPTY, np.zeros((2, 0))
+        self._lines: list[pl.DataFrame] = []
+        self._bytes = 0
+        self._parts: list[tuple[Forest, Ints, NDArray[np.float64]]] = []
+        self._pending = 0
+
+    def add(self, block: bytes) -> None:
+        """Read some lines."""
+        lines = _split(block)
+        self._lines.append(lines)
+        self._bytes += int(lines["line"].str.len_bytes().sum())
+        if self._bytes > _AT_ONCE or len(self._lines) > _BLOCKS:
+            self.read_pending()
+
+    def read_pending(self) -> None:
+        """Read the lines that wait for more that are the same."""
+        together = pl.concat([pl.DataFrame(schema=LINES), *self._lines])
+        self._lines, self._bytes = [], 0
+        lines, odd = lines_of(together, self.columns or 1)
+        if not self.columns and lines.height:
+            both, other = lines_of(together, 2)
+            self.columns = 2 if other == odd and both.height else 1
+            lines = both if self.columns == 2 else lines
+        self.odd += odd
+        if lines.is_empty():
+            return
+        names = [str(number + 1) for number in range(self.columns)]
+        stacks = lines.group_by("stack").agg(pl.col(names).sum()).sort("stack")  # neighbours share most
+        parts = stacks.select(pl.col("stack").str.split(";"))["stack"]
+        codes, row = self._coded(parts.explode())
+        forest, leaf = grown(codes, parts.list.len().to_numpy().astype(np.int64))
+        self._parts.append((replace(forest, frame=row[forest.frame]), leaf, stacks.select(names).to_numpy().T))
+        self._pending += len(forest)
+        if self._pending > max(_TOGETHER, len(self._forest)):
+            self._lay_together()
+
+    def profile(self) -> StackProfile:
+        """All that was read; frames in the order of their labels, so that the tree is as `call_tree` wants it."""
+        frames = self._frames.table()
+        by_label = frames.select(labels_of(frames), "frame", thread=pl.col("kind") == "thread").sort("label", "thread")
+        order = by_label["frame"].to_numpy()
+        self._lay_together(np.argsort(order))
+        frames = frames[order].with_columns(frames["frame"])
+        found = [np.flatnonzero(row) for row in self._weights]
+        samples = {
+            "stack": np.concatenate(found),
+            "event": np.repeat(np.arange(len(found)), [len(one) for one in found]),
+            "weight": np.concatenate([row[one] for row, one in zip(self._weights, found, strict=True)]),
+        }
+        names = (BEFORE, AFTER) if self.columns == 2 else ("samples",)
+        events = [(name, "samples", 0.0) for name in names]
+        tables = tables_of(frames, self._forest, events, samples)
+        return StackProfile(tables, "folded", notes=(("odd_lines", str(self.odd)),) if self.odd else ())
+
+    def _coded(self, texts: pl.Series) -> tuple[Ints, Ints]:
+        """A number for each text, and for each number the row in the frames."""
+        codes = texts.cast(pl.Categorical(pl.Categories.random())).to_physical().to_numpy()
+        at = np.full(int(codes.max()) + 1, -1, np.int32)
+        at[codes] = np.arange(len(codes), dtype=np.int32)
+        used = np.flatnonzero(at >= 0)
+        rows = self._row_of
+        found = np.zeros(len(at), np.int32)
+        for code, text in zip(used, texts.gather(at[used]).to_list(), strict=True):
+            row = rows.get(text)
+            if row is None:
+                row = rows[text] = self._frames.row(named(text))
+            found[code] = row
+        return codes, found
+
+    def _lay_together(self, number: Ints | None = None) -> None:
+        """One tree of what was read so far, with other `number`s for the frames."""
+        parts, self._parts = self._parts, []
+        forests = [self._forest, *(part[0] for part in parts)]
+        if number is not None:
+            forests = [replace(forest, frame=number[forest.frame]) for forest in forests]
+        forest, node_of = merged(forests)
+        nodes = np.concatenate(
+            [node_of[0], *(nodes[leaf] for (_, leaf, _), nodes in zip(parts, node_of[1:], strict=True))]
+        )
+        counts = np.concatenate([self._weights[: self.columns], *(part[2] for part in parts)], axis=1)
+        weights = np.array([np.bincount(nodes, row, len(forest)) for row in counts])
+        self._forest, self._weights, self._pending = forest, weights, 0
+        if len(forest) > MOST_NODES:
+            raise ToolError(
+                ErrorCode.BAD_TRACE,
+                f"{self._path.name} has more than {MOST_NODES // 1_000_000} million different calls in its stacks",
+                "fold by function instead of by line or address, or fold a part of the profile",
+            )

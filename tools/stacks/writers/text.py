@@ -1,0 +1,60 @@
+"""Write stack samples as text: folded stacks, and what ``perf script`` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import polars as pl
+
+from whystall.tools.stacks.model import NO_TIME, StackProfile
+from whystall.tools.stacks.names import UNKNOWN, written
+from whystall.tools.stacks.writers.paths import Stacks, figure, summed
+
+_NO_STACK = "[no stack]"
+_COLON = "\\x3b"  # what a semicolon within a name becomes in folded stacks, where it stands between names
+
+
+def folded(profile: StackProfile, event: int, path: Path) -> int:
+    """Write ``a;b;c 12`` lines; how many. Fractions are kept; threads and times are not in this format."""
+    names = [written(*row).replace(";", _COLON) for row in profile.frames.select("name", "file", "line", "kind").rows()]
+    stacks, lines = Stacks(profile), 0
+    with path.open("w", encoding="utf-8") as file:
+        for stack, weight in summed(profile, event, "stack"):
+            frames = ";".join([names[frame] for frame in reversed(stacks.frames(int(stack)))])
+            file.write(f"{frames or _NO_STACK} {figure(weight)}\n")
+            lines += 1
+    return lines
+
+
+def perf_script(profile: StackProfile, event: int, path: Path) -> int:
+    """Write samples as ``perf script`` does; how many. Weights stand where perf has the period.
+
+    Addresses are made up: they number the frames. An instant is written if there is one. Of an event that is none of
+    perf's clocks a comment tells the unit, which our own reader takes.
+    """
+    rows = profile.frames.select("name", "file", "line", "kind").rows()
+    lines = [f"\t{(number + 1) << 4:16x} {_symbol(*row)}\n" for number, row in enumerate(rows)]
+    stacks, written_ = Stacks(profile), 0
+    name = "_".join(cast("str", profile.events["name"][event]).split()).strip(":") or "samples"
+    unit = "_".join(cast("str", profile.events["unit"][event]).split()) or "samples"
+    chosen = profile.samples.filter(pl.col("event") == event).sort("at_ns", maintain_order=True)
+    with path.open("w", encoding="utf-8") as file:
+        file.write(f"# {name}: weights in {unit}\n")
+        for at, thread, stack, weight in chosen.select("at_ns", "thread", "stack", "weight").iter_rows():
+            who = stacks.threads[thread]
+            ids = f"{who.pid}/{who.tid}" if who.pid >= 0 else str(max(who.tid, 0))
+            when = f" {at // 1_000_000_000}.{at % 1_000_000_000:09}:" if at != NO_TIME else ""
+            file.write(f"{who.comm.strip() or UNKNOWN} {ids}{when} {figure(weight)} {name}: \n")
+            file.writelines(lines[frame] for frame in stacks.frames(stack))
+            file.write("\n")
+            written_ += 1
+    return written_
+
+
+def _symbol(name: str, file: str, line: int, kind: str) -> str:
+    if kind == "kernel":
+        return f"{name} ({file if file.startswith('[') else '[kernel.kallsyms]'})"
+    if kind == "native" and file and not line:
+        return f"{name} ({file})"
+    return f"{written(name, file, line, kind)} ({UNKNOWN})"

@@ -1,0 +1,1 @@
+"""Put a profile onto the clock of a scheduling trace, and check the result."""

@@ -1,0 +1,1 @@
+"""Readers of Ascend profiles: torch_npu, MindSpore and msprof."""

@@ -1,0 +1,1 @@
+"""Lanes, slices and flows of a trace, independent of the viewer's file format."""

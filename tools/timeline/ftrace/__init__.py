@@ -1,0 +1,1 @@
+"""Readers of ftrace's text and of trace-cmd files."""

@@ -1,0 +1,38 @@
+"""What threads were called and which process they belong to, from all blocks of a trace."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from whystall.tools.timeline.ftrace.block import Block
+from whystall.tools.timeline.ftrace.events import SAID, renamed
+from whystall.tools.timeline.ftrace.payloads import inert
+from whystall.tools.timeline.sched import TABLES
+
+IDLE = "swapper"
+"""The idle threads, all of number 0; each CPU's has its own name."""
+
+_UNNAMED = "<...>"  # the tracer had forgotten it
+
+
+def names_table(blocks: list[Block]) -> pl.DataFrame:
+    """The table ``names``: as events told them at their time; of a thread none of them named, as the heads do."""
+    said = renamed(pl.concat([SAID.to_frame(), *(block.names for block in blocks)]))
+    heads = pl.concat([block.threads for block in blocks]).unique("tid", keep="first", maintain_order=True)
+    unsaid = heads.join(said, on="tid", how="anti").filter(pl.col("comm") != _UNNAMED)
+    unsaid = unsaid.with_columns(comm=pl.when(pl.col("tid") == 0).then(pl.lit(IDLE)).otherwise(inert(unsaid["comm"])))
+    every = pl.concat([frame.select("at_ns", "tid", "comm") for frame in (said, unsaid)])
+    pid = every.get_column("tid").replace_strict(_processes(blocks, heads), default=-1, return_dtype=pl.Int32)
+    names = every.with_columns(pid=pid).select(TABLES["names"].names()).cast(TABLES["names"])
+    return names.sort("at_ns", maintain_order=True)
+
+
+def _processes(blocks: list[Block], heads: pl.DataFrame) -> dict[int, int]:
+    """The thread group of each thread, where the trace tells it: in a column of its own, or when it was made."""
+    columns = dict(heads.filter(pl.col("pid") >= 0).select("tid", "pid").iter_rows())
+    found = {0: 0, **columns}
+    for block in blocks:
+        for tid, pid, like in block.groups.iter_rows():
+            if tid not in columns:
+                found[tid] = pid if pid >= 0 else found.get(like, -1)
+    return found

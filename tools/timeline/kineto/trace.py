@@ -1,0 +1,152 @@
+"""PyTorch Kineto traces: JSON, plain or gzip, of any year.
+
+Facts of the format: libkineto/src/output_json.cpp. Since 2024 ``ts`` counts from ``baseTimeNanoseconds``; before, it
+was the epoch in microseconds. Categories and argument names changed in 2021 (``Kernel`` to ``kernel`` and so on).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import polars as pl
+
+from whystall.tools.timeline.kineto.collectives import NO_PART, Seen, part_of, with_collectives
+from whystall.tools.timeline.kineto.event_args import Told
+from whystall.tools.timeline.kineto.groups import Groups
+from whystall.tools.timeline.profile import Profile
+from whystall.tools.timeline.profile_reading.build import Found, call_kind, finished, is_collective, is_step
+from whystall.tools.timeline.profile_reading.numbers import nanoseconds, whole
+from whystall.tools.timeline.profile_reading.trace_events import Event, EventFile
+
+_KINDS = {
+    "kernel": "kernel",
+    "concurrent_kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+    "cpu_op": "operator",
+    "operator": "operator",
+    "user_annotation": "annotation",
+    "python_function": "python",
+    # spans of the profiler itself, and what it sampled
+    "trace": "",
+    "ac2g": "",
+}
+_DEVICE = frozenset({"kernel", "memcpy", "memset", "collective"})
+# Rows on a device's lane that are no work of it: ranges projected onto it, and waits it was told of.
+_ON_DEVICE = frozenset({"gpu_user_annotation", "cuda_sync"})
+_COLLECTIVE = "collective of "
+_BASE_LIMIT_NS = 4 * 10**18
+_EPOCH_NS = 10**18
+
+
+class _Args(Told, gc=False):
+    correlation: int | str | None = -1
+    device: int | str | None = None
+    stream: int | str | None = None
+
+
+class _Event(Event, gc=False):
+    args: _Args | None = None
+
+
+_NONE = _Args()
+
+
+def read(path: Path) -> Profile:
+    """The profile in a Kineto file. Raises `ToolError` (bad_trace, io_error)."""
+    file, found, seen, labels = EventFile(path, _Event), Found(), Seen(), _Labels()
+    for events in file.pieces():
+        _take([event for event in events if event.ph == "X"], found, seen, labels)
+    on_host, groups = seen.of_host(), Groups(file.top.get("distributedInfo"))
+    found.odd += file.odd + seen.odd + groups.odd
+    shift = _shift(found, file.top.get("baseTimeNanoseconds"))
+    profile = finished(path, found, _kind, source="kineto", rank=rank_of(file.top))
+    return with_collectives(profile, seen, on_host, groups, file.top.get("host_name"), shift)
+
+
+def rank_of(top: dict[str, object]) -> int:
+    """The rank a file's head names, -1 when it names none."""
+    info = top.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
+    return rank if isinstance(rank, int) and 0 <= rank < 2**31 else -1
+
+
+@dataclass
+class _Labels:
+    """By number of the name: whether its lane is a device's, and what it is to a collective."""
+
+    lanes: list[bool] = field(default_factory=list)
+    parts: list[int] = field(default_factory=list)
+
+
+def _take(events: list[_Event], found: Found, seen: Seen, labels: _Labels) -> None:
+    """Add the rows of some events."""
+    length = nanoseconds([event.dur for event in events])
+    # a device's work without an end is written as a negative length; taken as an instant, it would be the shortest
+    if (backwards := (length < 0).arg_true()).len():
+        unfinished = {at for at in backwards if _lane_of_device(_label(events[at]))}
+        found.odd += len(unfinished)
+        events = [event for at, event in enumerate(events) if at not in unfinished]
+        length = nanoseconds([event.dur for event in events])
+    args = [event.args or _NONE for event in events]
+    names, start = found.names, nanoseconds([event.ts for event in events])
+    what = [names[_label(event), event.name] for event in events]
+    frame = pl.DataFrame(
+        {
+            "start_ns": start,
+            "end_ns": start + length.clip(0),
+            "what": pl.Series(what, dtype=pl.UInt32),
+            "pid": whole([event.pid for event in events]),
+            "tid": whole([event.tid for event in events]),
+            "device": whole([-1 if arg.device is None else arg.device for arg in args]),
+            "stream": whole([-1 if arg.stream is None else arg.stream for arg in args]),
+            "correlation": whole([arg.correlation for arg in args]),
+        }
+    )
+    new = list(islice(names, len(labels.lanes), None))
+    labels.lanes += [_lane_of_device(label) for label, _ in new]
+    labels.parts += [part_of(_kind(label, name), name) for label, name in new]
+    device = pl.lit(pl.Series(labels.lanes, dtype=pl.Boolean).gather(frame["what"]))
+    # The lanes of a device are its number and its stream's; 0 and below is no correlation.
+    frame = frame.with_columns(
+        pl.when(~device).then(-1).when(pl.col("device") < 0).then("pid").otherwise("device").alias("device"),
+        pl.when(~device).then(-1).when(pl.col("stream") < 0).then("tid").otherwise("stream").alias("stream"),
+        pl.when(pl.col("correlation") > 0).then("correlation").otherwise(-1).alias("correlation"),
+    )
+    part = pl.Series(labels.parts, dtype=pl.UInt8).gather(frame["what"])
+    places = (part != NO_PART).arg_true()
+    seen.take(part.gather(places).to_list(), [(events[i].name, args[i]) for i in places], frame[places])
+    found.add(frame)
+
+
+def _shift(found: Found, base: object) -> int:
+    """Add the base to all instants, unless they are those of the epoch already; how much was added."""
+    if not isinstance(base, int) or not 0 < base < _BASE_LIMIT_NS:
+        return 0
+    if any((frame["start_ns"] >= _EPOCH_NS).any() for frame in found.rows):
+        return 0
+    found.rows = [frame.with_columns(pl.col("start_ns", "end_ns") + base) for frame in found.rows]
+    return base
+
+
+def _label(event: _Event) -> str:
+    return _COLLECTIVE + event.cat if event.args is not None and event.args.collective else event.cat
+
+
+def _lane_of_device(label: str) -> bool:
+    category = label.removeprefix(_COLLECTIVE).lower()
+    return category in _ON_DEVICE or _KINDS.get(category) in _DEVICE
+
+
+def _kind(label: str, name: str) -> str:
+    category = label.removeprefix(_COLLECTIVE).lower()
+    if category.endswith(("runtime", "driver")):
+        return call_kind(name)
+    kind = _KINDS.get(category, "other")
+    if kind == "kernel" and (label.startswith(_COLLECTIVE) or is_collective(name)):
+        return "collective"
+    return "annotation" if kind == "operator" and is_step(name) else kind

@@ -1,0 +1,1 @@
+"""Lanes made from scheduling events: CPU occupancy, thread states and waits, interrupts."""

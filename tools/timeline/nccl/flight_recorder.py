@@ -1,0 +1,423 @@
+"""Dumps of PyTorch's Flight Recorder, version 2: pickle (``_dump_3``, ``nccl_trace_rank_3``) or JSON.
+
+The recorder is a ring buffer of the collectives a rank asked for, written out when a job hangs. Facts of the format:
+torch/csrc/distributed/c10d/FlightRecorder*.{hpp,cpp}. What matters here:
+
+* The host's part is exact (``time_created_ns``, sequence numbers); the device's is what a watchdog discovered. Starts
+  are known only with timing switched on, so most entries start where they were asked for.
+* ``retired``: the work object is gone - done, or failed: gloo retires what timed out and never says ``completed``.
+  Such an entry is completed at an unknown instant (``end_ns`` 0), one that was seen to complete has its instant.
+* Point-to-point calls inside a coalesced batch keep the state they were born with; the batch's own entry tells it.
+* Numbers in ``send 0->3`` are places within the group.
+* ``pg_status`` counts by a number of the process, not by the group's name, and in groups used for point-to-point it
+  counts those. gloo writes no ranks of groups.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.text import clean
+from whystall.tools.files.input import bad, opened, unreadable
+from whystall.tools.timeline import profile
+from whystall.tools.timeline.collectives import (
+    COLLECTIVES,
+    GROUPS,
+    POINT_TO_POINT,
+    PROGRESS,
+    canonical_op,
+    group_key,
+)
+from whystall.tools.timeline.nccl.plain_pickle import PickleRefused, loads
+from whystall.tools.timeline.profile import Profile, Run
+from whystall.tools.timeline.profile_reading.element_size import element_size
+
+SOURCE = "flight_recorder"
+
+_LIMIT = 256 << 20
+"""Bytes of a dump, unpacked. The default ring of 2000 entries with stacks takes 1 to 10 MB."""
+_ENTRIES = 1_000_000
+_TENSORS = 100_000
+"""Of one operation; coalesced ones have thousands."""
+_NAMED = re.compile(r"(?:dump_|trace_rank_|rank[_-]?)([0-9]{1,6})(?:\.[a-z]{1,8})*$", re.IGNORECASE)
+_OWN = re.compile(r"(?:_dump_|(?:nccl|fr|comm_lib)_trace_rank_)[0-9]{1,6}$")
+_PICKLE = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?\}", re.DOTALL)
+# Words that a dump has near its beginning: its head comes first, and no entry is without a profiling name.
+_WORDS = (b"pg_config", b"profiling_name", b"collective_seq_id")
+# Kineto's files tell their groups under the same name.
+_NOT_WORDS = (b'"distributedInfo"', b'"traceEvents"')
+_HEAD = 1 << 18
+_PEERS = re.compile(r"(send|recv) ([0-9]{1,6})(->|<-)([0-9]{1,6})$")
+_LARGEST = 2**62
+
+
+class _Entry(msgspec.Struct, gc=False):
+    # name and description
+    process_group: tuple[str, ...] | None = None
+    pg_id: int = -1
+    thread_id: int | str | None = None
+    collective_seq_id: int | None = None
+    p2p_seq_id: int | None = None
+    # before 2.1 one number for both
+    seq_id: int | None = None
+    profiling_name: str = ""
+    state: str = ""
+    is_p2p: bool = False
+    retired: bool = False
+    time_created_ns: int = 0
+    time_discovered_started_ns: int | None = None
+    time_discovered_completed_ns: int | None = None
+    input_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
+    output_sizes: list[list[int]] = []
+    output_dtypes: list[str] = []
+
+
+class _Group(msgspec.Struct, gc=False):
+    desc: str = ""
+    # "[0, 1]" or [0, 1]
+    ranks: str | list[int] = ""
+
+
+class _Status(msgspec.Struct, gc=False):
+    last_enqueued_collective: int = -1
+    last_completed_collective: int = -1
+
+
+class _Dump(msgspec.Struct):
+    version: str = ""
+    pg_config: dict[str, _Group] = {}
+    pg_status: dict[str, _Status] = {}
+    entries: list[msgspec.Raw] | None = None
+
+
+@dataclass
+class _Content:
+    version: str
+    config: dict[str, _Group]
+    status: dict[str, _Status]
+    entries: list[_Entry] = field(default_factory=list)
+    odd: int = 0
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A group as this dump knows it."""
+
+    key: str
+    name: str
+    description: str
+    # in the order of their places within the group
+    ranks: tuple[int, ...]
+
+
+def is_dump(path: Path) -> bool:
+    """Whether a file can be read and begins as a dump does, pickled or JSON. Nothing is loaded."""
+    try:
+        with opened(path) as file:
+            text = file.read(_HEAD)
+    except (OSError, EOFError, zlib.error, ToolError):
+        return False
+    begins = text.lstrip()[:1] == b"{" if text[:1] != b"\x80" else _PICKLE.match(text) is not None
+    return begins and any(word in text for word in _WORDS) and not any(word in text for word in _NOT_WORDS)
+
+
+def has_its_name(path: Path) -> bool:
+    """Whether a file is called as the recorder itself calls its dumps."""
+    return _OWN.search(path.name) is not None
+
+
+def is_pickle(path: Path) -> bool:
+    """Whether a file is a pickle, or called as a dump: what `read` takes, or refuses with the reason.
+
+    Raises OSError; `ToolError` (bad_trace) for a pipe.
+    """
+    if has_its_name(path):
+        return True
+    try:
+        with opened(path) as file:
+            begin = file.read(2)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return False
+    return len(begin) == 2 and begin[0] == 0x80 and 2 <= begin[1] <= 5
+
+
+def named_rank(path: Path) -> int:
+    """The rank a dump's name tells, -1 when none: `_dump_3`, `nccl_trace_rank_3`, `rank3.json`."""
+    named = _NAMED.search(path.name)
+    return int(named.group(1)) if named else -1
+
+
+def read(path: Path) -> Profile:
+    """The collectives in a dump, pickled or JSON, plain or gzip.
+
+    Raises `ToolError`: bad_trace (also for a pickle that wants to import or run anything), io_error.
+    """
+    try:
+        with opened(path) as file:
+            data = file.read(_LIMIT + 1)
+    except (EOFError, zlib.error) as error:
+        raise bad(path, f"damaged ({error})") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if len(data) > _LIMIT:
+        raise bad(path, f"larger than {_LIMIT >> 20} MiB")
+    if not data:
+        raise bad(path, "it is empty")
+    content = _of_json(path, data) if data.lstrip()[:1] in (b"{", b"[") else _of_pickle(path, data)
+    if not content.version.startswith(("2.", "1.")):
+        raise bad(path, f"a Flight Recorder dump of version {clean(content.version, 20) or 'unknown'}, not 2.x")
+    return _profile(path, content)
+
+
+def _of_json(path: Path, data: bytes) -> _Content:
+    try:
+        top = msgspec.json.decode(data, type=_Dump, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad(path, f"no Flight Recorder dump ({error})") from None
+    if top.entries is None:
+        raise bad(path, "JSON without entries: no Flight Recorder dump")
+    decoder = msgspec.json.Decoder(_Entry, strict=False)
+    content = _Content(top.version, top.pg_config, top.pg_status)
+    for entry in top.entries[:_ENTRIES]:
+        try:
+            content.entries.append(decoder.decode(entry))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            content.odd += 1
+    content.odd += max(len(top.entries) - _ENTRIES, 0)
+    return content
+
+
+def _of_pickle(path: Path, data: bytes) -> _Content:
+    try:
+        top = loads(data)
+    except PickleRefused as error:
+        raise bad(path, str(error)) from None
+    if not isinstance(top, dict) or not isinstance(top.get("entries"), list):
+        raise bad(path, "a pickle without entries: no Flight Recorder dump")
+    content = _Content(
+        str(top.get("version", "")), _each(top.get("pg_config"), _Group), _each(top.get("pg_status"), _Status)
+    )
+    for entry in top["entries"][:_ENTRIES]:
+        try:
+            content.entries.append(msgspec.convert(entry, _Entry, strict=False))
+        except msgspec.ValidationError:
+            content.odd += 1
+    content.odd += max(len(top["entries"]) - _ENTRIES, 0)
+    return content
+
+
+def _each(table: object, kind: type[Any]) -> dict[str, Any]:
+    """The members of a dictionary that are of a kind."""
+    found: dict[str, Any] = {}
+    for name, value in table.items() if isinstance(table, dict) else ():
+        try:
+            found[str(name)] = msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError:
+            continue
+    return found
+
+
+def _profile(path: Path, content: _Content) -> Profile:
+    members = _members(content)
+    rank = _rank(path, content.config)
+    status = _status_of_collectives(content)
+    backends = {entry.profiling_name.partition(":")[0] for entry in content.entries if ":" in entry.profiling_name}
+    # gloo counts what failed as completed.
+    counts_failed = "gloo" in backends
+    done = {name: max(_count(one.last_completed_collective), 0) for name, one in status.items() if not counts_failed}
+    batches = {
+        (_name(entry), entry.p2p_seq_id): entry for entry in content.entries if "coalesced" in entry.profiling_name
+    }
+    rows = [_row(entry, members, done, batches, rank) for entry in content.entries]
+    frame = pl.DataFrame(rows, schema=COLLECTIVES, orient="row").sort("start_ns", maintain_order=True)
+    unstarted = sum(not entry.time_discovered_started_ns for entry in content.entries)
+    notes = [("odd_events", str(content.odd))] if content.odd else []
+    notes += [("starts_unknown", f"{unstarted} of {frame.height}")] if unstarted else []
+    notes += [("group_guessed", "the dump does not tell the ranks of groups")] if _no_ranks(members) else []
+    groups = [(one.key, one.name, one.description, sorted(one.ranks), len(one.ranks) or -1) for one in members.values()]
+    progress = [
+        (members[name].key, max(_count(one.last_enqueued_collective), 0), done.get(name, -1))
+        for name, one in status.items()
+        if name in members
+    ]
+    default = _default(members)
+    return Profile(
+        tables={name: schema.to_frame() for name, schema in profile.TABLES.items()},
+        clock="real",
+        source=SOURCE,
+        rank=rank,
+        notes=tuple(notes),
+        collectives=frame,
+        groups=pl.DataFrame(groups, schema=GROUPS, orient="row"),
+        progress=pl.DataFrame(progress, schema=PROGRESS, orient="row"),
+        run=Run(
+            world_size=len(default.ranks) if default and default.ranks else -1,
+            backend=clean(backends.pop(), 32) if len(backends) == 1 else "",
+        ),
+    )
+
+
+def _members(content: _Content) -> dict[str, _Member]:
+    """The groups by name: those configured, and those that entries name besides."""
+    described = {entry.process_group[0]: entry.process_group[-1] for entry in content.entries if entry.process_group}
+    found: dict[str, _Member] = {}
+    for name in [*content.config, *(name for name in described if name not in content.config)]:
+        group = content.config.get(name, _Group())
+        if not name:  # gloo's only entry, without a rank
+            continue
+        ranks = _ranks(group.ranks)
+        said = clean(name)
+        description = clean(group.desc or described.get(name, ""))
+        found[name] = _Member(group_key(said, ranks), said, description, ranks)
+    return found
+
+
+def _ranks(told: str | Iterable[int]) -> tuple[int, ...]:
+    numbers = [int(number) for number in re.findall(r"[0-9]{1,9}", told)] if isinstance(told, str) else list(told)
+    return tuple(number for number in numbers if 0 <= number < 2**31)
+
+
+def _no_ranks(members: Mapping[str, _Member]) -> bool:
+    return any(not one.ranks for one in members.values())
+
+
+def _default(members: Mapping[str, _Member]) -> _Member | None:
+    return next((one for one in members.values() if one.description == "default_pg"), members.get("0"))
+
+
+def _rank(path: Path, config: Mapping[str, _Group]) -> int:
+    """The rank: the only one that all its groups share, else as the name says, which the groups must allow."""
+    named = named_rank(path)
+    of_groups = [ranks for group in config.values() if (ranks := set(_ranks(group.ranks)))]
+    shared = set.intersection(*of_groups) if of_groups else set()
+    if len(shared) == 1:
+        return shared.pop()
+    if shared and named >= 0 and named not in shared:
+        raise bad(path, f"it is called rank {named}, but its groups are of others: {sorted(shared)[:4]}")
+    return named
+
+
+def _status_by_name(content: _Content) -> dict[str, _Status]:
+    """The counters by name of the group. Their numbers stand for names only in entries; of groups without any entry
+    the order tells, when both sides number all groups in the order they were made and no entry says otherwise."""
+    named = {str(entry.pg_id): _name(entry) for entry in content.entries if entry.pg_id >= 0}
+    names, numbers = list(content.config), list(content.status)
+    if len(names) == len(numbers) and all(one.isascii() and one.isdigit() for one in [*names, *numbers]):
+        ordered = dict(zip(sorted(numbers, key=int), sorted(names, key=int), strict=True))
+        if all(ordered.get(number, name) == name for number, name in named.items()):
+            named = ordered
+    return {named[number]: status for number, status in content.status.items() if number in named}
+
+
+def _status_of_collectives(content: _Content) -> dict[str, _Status]:
+    """Of groups whose counters count collectives: not those used point-to-point, nor those where the last entry has
+    another number - gloo counts what it sends without recording it."""
+    status = _status_by_name(content)
+    last: dict[str, int] = {}
+    for entry in content.entries:
+        name = _name(entry)
+        if _is_p2p(entry):
+            status.pop(name, None)
+        else:
+            last[name] = max(last.get(name, 0), entry.collective_seq_id or entry.seq_id or 0)
+    return {
+        name: one
+        for name, one in status.items()
+        if last.get(name, one.last_enqueued_collective) == one.last_enqueued_collective
+    }
+
+
+def _name(entry: _Entry) -> str:
+    return entry.process_group[0] if entry.process_group else ""
+
+
+def _is_p2p(entry: _Entry) -> bool:
+    return entry.is_p2p or _PEERS.search(entry.profiling_name) is not None
+
+
+def _count(number: int) -> int:
+    return number if 0 <= number < _LARGEST else -1
+
+
+def _row(
+    entry: _Entry,
+    members: Mapping[str, _Member],
+    done: Mapping[str, int],
+    batches: Mapping[tuple[str, int | None], _Entry],
+    rank: int,
+) -> tuple[object, ...]:
+    p2p, name = _is_p2p(entry), _name(entry)
+    told = batches.get((name, entry.p2p_seq_id), entry) if p2p else entry
+    member = members.get(name)
+    seq = entry.p2p_seq_id if p2p else entry.collective_seq_id
+    seq = _count(entry.seq_id if seq is None and entry.seq_id is not None else -1 if seq is None else seq)
+    created = _instant(entry.time_created_ns)
+    started, ended = _instant(told.time_discovered_started_ns), _instant(told.time_discovered_completed_ns)
+    finished = told.state == "completed" or told.retired or ended > 0 or (not p2p and 0 <= seq <= done.get(name, -1))
+    state = "completed" if finished else "started" if started or told.state == "started" else "scheduled"
+    start = started or created
+    op = canonical_op(entry.profiling_name)
+    thread = entry.thread_id
+    lane = int(thread) if thread is not None and str(thread).isdecimal() else -1
+    return (
+        start,
+        max(ended, start) if finished and ended else 0,
+        op if p2p or op not in POINT_TO_POINT else "send_recv",
+        member.key if member else "",
+        seq,
+        _bytes(entry),
+        clean((entry.input_dtypes or entry.output_dtypes or [""])[0], 32),
+        _peer(entry, member, rank),
+        created,
+        -1,
+        -1,
+        lane if 0 <= lane < _LARGEST else -1,
+        state,
+        -1,
+    )
+
+
+def _instant(number: int | None) -> int:
+    return number if number is not None and 0 < number < _LARGEST else 0
+
+
+def _peer(entry: _Entry, member: _Member | None, rank: int) -> int:
+    """The other end, as a global rank."""
+    told = _PEERS.search(entry.profiling_name)
+    if told is None or member is None:
+        return -1
+    # both forms begin with this rank's own place
+    place = int(told.group(4))
+    if not member.ranks:
+        return place if member.description == "default_pg" else -1
+    return member.ranks[place] if place < len(member.ranks) and member.ranks[place] != rank else -1
+
+
+def _bytes(entry: _Entry) -> int:
+    """The larger of what goes in and comes out; -1 when a size or type is not known."""
+    sides = _total(entry.input_sizes, entry.input_dtypes), _total(entry.output_sizes, entry.output_dtypes)
+    return max(sides) if min(sides) >= 0 else -1
+
+
+def _total(sizes: list[list[int]], dtypes: list[str]) -> int:
+    if len(sizes) > _TENSORS or (sizes and len(dtypes) not in (1, len(sizes))):
+        return -1
+    total = 0
+    for place, shape in enumerate(sizes):
+        width = element_size(dtypes[place if len(dtypes) > 1 else 0])
+        if width < 0 or len(shape) > 64 or any(not 0 <= extent < _LARGEST for extent in shape):
+            return -1
+        total += width * math.prod(shape)
+    return total if total < _LARGEST else -1

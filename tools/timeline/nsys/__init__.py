@@ -1,0 +1,1 @@
+"""Reader of Nsight Systems' SQLite exports."""

@@ -1,0 +1,292 @@
+"""Nsight Systems: the SQLite export of a report (``nsys export --type sqlite``).
+
+Tables appear only when there is something in them, and their columns differ between versions, so what is there is
+looked up. Instants count from the start of the session, which ``TARGET_INFO_SESSION_START_TIME`` gives on the epoch.
+Threads are ``process << 24 | thread``. An export holds the environment of the profiled process, passwords and all:
+only its rank is taken from it.
+
+Steps are NVTX ranges that say so (``ProfilerStep#3``, ``step 3``, ``iteration_3``, ``train_step`` in order); they are
+called ``ProfilerStep#N`` here.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import polars as pl
+
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+from whystall.tools.files.input import bad, unreadable
+from whystall.tools.timeline.nsys.collectives import Ranges, with_collectives
+from whystall.tools.timeline.nsys.steps import step_numbers
+from whystall.tools.timeline.profile import Profile, Run
+from whystall.tools.timeline.profile_reading.build import RAW, Found, call_kind, finished, is_collective
+from whystall.tools.timeline.profile_reading.sqlite_tables import Database, opened_database
+
+SOURCE = "nsys"
+REPORTS = (".nsys-rep", ".qdrep")
+"""Suffixes of reports that are not exported: a format of NVIDIA's own."""
+
+_KERNELS, _COPIES, _SETS = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
+_GRAPHS, _CALLS, _RANGES = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
+_CONTENT = frozenset({_KERNELS, _COPIES, _SETS, _GRAPHS, _CALLS, _RANGES})
+_OWN = frozenset({"StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT"})
+# CUpti_ActivityMemcpyKind
+_COPY_KINDS = {
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoA",
+    4: "AtoH",
+    5: "AtoA",
+    6: "AtoD",
+    7: "DtoA",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+}
+_VERSION = re.compile(r"_v[0-9]{4,6}$")  # cudaLaunchKernel_v7000
+# torch's emit_nvtx: "aten::mm, op_id = 7, sizes = ..."
+_OPERATOR = re.compile(r"((?:aten|c10d|autograd|torch)::[\w:.]+)(?:,.*)?", re.DOTALL)
+_PUSHED, _STARTED = 59, 60  # NvtxPushPopRange, NvtxStartEndRange
+_ENVIRONMENT = r"""(?:^|[\s"';,{{\0]){name}["']?\s*[=:]\s*["']?([0-9]{{1,6}})(?![0-9])"""
+_RANK, _WORLD = (re.compile(_ENVIRONMENT.format(name=name)) for name in ("RANK", "WORLD_SIZE"))
+_NAMED = re.compile(r"rank[_-]?([0-9]{1,6})(?![0-9])", re.IGNORECASE)
+_KIND = {_KERNELS: "kernel", _COPIES: "memcpy", _SETS: "memset", _GRAPHS: "kernel", _CALLS: "call", _RANGES: "range"}
+_EVENT = ("start", "end", "process", "thread", "device", "stream", "correlation", "name")
+_PID_BITS, _TID_BITS = 24, 24
+
+
+def is_export(path: Path) -> bool:
+    """Whether a database is an export of Nsight Systems. Raises OSError."""
+    try:
+        with opened_database(path) as database:
+            return bool(database.tables & _CONTENT) and bool(database.tables & _OWN)
+    except sqlite3.Error:
+        return False
+
+
+def rank_of(path: Path) -> int:
+    """The rank as the environment of the process says, else the file's name; -1 when neither does."""
+    try:
+        with opened_database(path) as database:
+            return _rank(path, _environment(database))
+    except (OSError, sqlite3.Error):
+        return -1
+
+
+def named_rank(path: Path) -> int:
+    """The rank a file's name tells, -1 when none."""
+    named = _NAMED.search(path.name)
+    return int(named.group(1)) if named else -1
+
+
+def read_report(path: Path) -> NoReturn:
+    """A report as nsys writes it cannot be read. Raises `ToolError` (bad_trace), which says how to export it."""
+    remedy = f"nsys export --type sqlite {path.name}"
+    raise ToolError(ErrorCode.BAD_TRACE, f"{path} is a report of Nsight Systems that was not exported", remedy)
+
+
+def read(path: Path) -> Profile:
+    """The profile in an export. Raises `ToolError` (bad_trace, io_error)."""
+    try:
+        with opened_database(path) as database:
+            if not database.tables & _CONTENT:
+                raise bad(path, "a database of something else")
+            epoch = _epoch(database)
+            environment = _environment(database)
+            tables = _tables(database)
+            ranges = Ranges.of(database)
+            texts = _texts(database, tables.values())
+    except sqlite3.Error as error:
+        raise bad(path, f"damaged ({error})") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    found = Found()
+    processes = set(tables[_CALLS]["process"].drop_nulls()) if _CALLS in tables else set()
+    for table, frame in tables.items():
+        _add(found, table, frame, texts, epoch, apart=len(processes) > 1)
+    tables.clear()
+    profile = finished(path, found, _kind, source=SOURCE, rank=_rank(path, environment))
+    working = set(profile.activities.filter((pl.col("device") >= 0) & (pl.col("pid") > 0))["pid"])
+    host, variables = environment
+    world = _WORLD.search(variables)
+    run = Run(
+        world_size=int(world.group(1)) if world else -1,
+        host=host,
+        pid=working.pop() if len(working) == 1 else -1,
+    )
+    return with_collectives(replace(profile, run=run), ranges.shifted(epoch))
+
+
+def _epoch(database: Database) -> int:
+    """What to add to an instant: the session's start on the epoch, 0 when it is not told."""
+    for column in ("utcEpochNs", "utcEpochTimeNs", "systemClockNs"):
+        for rows in database.read("TARGET_INFO_SESSION_START_TIME", column):
+            if isinstance(rows[0][0], int) and 0 < rows[0][0] < 2**62:
+                return rows[0][0]
+    return 0
+
+
+def _environment(database: Database) -> tuple[str, str]:
+    """The host's name, and the variables of the process as they stand."""
+    host = variables = ""
+    for rows in database.read("TARGET_INFO_SYSTEM_ENV", "name", "value"):
+        for name, value in rows:
+            if name == "Hostname" and isinstance(value, str):
+                host = clean(value)
+            elif isinstance(name, str) and "Environment" in name and isinstance(value, str):
+                variables += "\n" + value
+    return host, variables
+
+
+def _rank(path: Path, environment: tuple[str, str]) -> int:
+    told = _RANK.search(environment[1])
+    return int(told.group(1)) if told else named_rank(path)
+
+
+def _tables(database: Database) -> dict[str, pl.DataFrame]:
+    """What happened, by table; columns as `_EVENT`. `name` is a key of StringIds, or the text itself."""
+    found = {}
+    for table, wanted in {
+        _KERNELS: ("globalPid", "", "deviceId", "streamId", "correlationId", ("demangledName", "shortName")),
+        _COPIES: ("globalPid", "", "deviceId", "streamId", "correlationId", ("copyKind",)),
+        _SETS: ("globalPid", "", "deviceId", "streamId", "correlationId", ()),
+        _GRAPHS: ("globalPid", "", "deviceId", "streamId", "correlationId", ("graphId",)),
+        _CALLS: ("globalTid", "globalTid", "", "", "correlationId", ("nameId",)),
+    }.items():
+        *places, names = wanted
+        columns = database.columns(table)
+        if {"start", "end"} <= columns:
+            chosen = [place if place in columns else "" for place in places]
+            chosen.append(next((name for name in names if name in columns), ""))
+            found[table] = _frame(database, table, ["start", "end", *chosen])
+    columns = database.columns(_RANGES)
+    if {"start", "end"} <= columns:
+        thread = "globalTid" if "globalTid" in columns else ""
+        places = ["start", "end", thread, thread, "", "", "", "textId" if "textId" in columns else ""]
+        found[_RANGES] = _ranges(database, columns, places)
+    return found
+
+
+def _frame(database: Database, table: str, places: list[str]) -> pl.DataFrame:
+    """The columns `places` of a table (empty: there is none) called as `_EVENT`; what is no number is null."""
+    known = [place for place in dict.fromkeys(places) if place]
+    schema = dict.fromkeys(known, pl.Int64)
+    parts = [_columns(rows, schema) for rows in database.read(table, *known)]
+    frame = pl.concat([pl.DataFrame(schema=schema), *parts])
+    none = pl.lit(None, pl.Int64)
+    return frame.select(
+        **{name: pl.col(place) if place else none for name, place in zip(_EVENT, places, strict=True)},
+        text=pl.lit(None, pl.String),
+    )
+
+
+def _ranges(database: Database, columns: set[str], places: list[str]) -> pl.DataFrame:
+    """NVTX ranges that ended; the text stands in the row or in StringIds."""
+    more = [name for name in ("text", "eventType") if name in columns]
+    known = [place for place in dict.fromkeys(places) if place]
+    kinds: dict[str, type[pl.DataType]] = dict.fromkeys(known, pl.Int64)
+    kinds |= {name: pl.String if name == "text" else pl.Int64 for name in more}
+    parts = []
+    for rows in database.read(_RANGES, *known, *more):
+        frame = _columns(rows, kinds)
+        told = pl.col("eventType").is_in([_PUSHED, _STARTED]) if "eventType" in more else pl.lit(True)
+        parts.append(frame.filter(told & pl.col("end").is_not_null()))
+    frame = pl.concat([pl.DataFrame(schema=kinds), *parts])
+    none = pl.lit(None, pl.Int64)
+    return frame.select(
+        **{name: pl.col(place) if place else none for name, place in zip(_EVENT, places, strict=True)},
+        text=pl.col("text") if "text" in more else pl.lit(None, pl.String),
+    )
+
+
+def _columns(rows: list[tuple[object, ...]], kinds: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+    """Rows as columns of numbers and texts; what is something else is null. SQLite holds anything in any column."""
+    try:
+        return pl.DataFrame(rows, schema=kinds, orient="row", infer_schema_length=None)
+    except (pl.exceptions.PolarsError, TypeError, OverflowError):
+        fitting = [_whole if kind == pl.Int64 else _text for kind in kinds.values()]
+        rows = [tuple(fits(value) for fits, value in zip(fitting, row, strict=True)) for row in rows]
+        return pl.DataFrame(rows, schema=kinds, orient="row", infer_schema_length=None)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _texts(database: Database, tables: Iterable[pl.DataFrame]) -> dict[int, str]:
+    """Of StringIds what is used: it may hold many million texts."""
+    used: set[int] = set()
+    for frame in tables:
+        used.update(frame["name"].drop_nulls().unique())
+    found: dict[int, str] = {}
+    for rows in database.read("StringIds", "id", "value"):
+        found |= {key: str(value) for key, value in rows if key in used and isinstance(key, int)}
+    return found
+
+
+def _add(found: Found, table: str, frame: pl.DataFrame, texts: dict[int, str], epoch: int, *, apart: bool) -> None:
+    """Rows of one table. `apart`: several processes, whose correlations count from 1 each."""
+    process = pl.col("process") // 2**_PID_BITS % 2**_PID_BITS
+    frame = frame.with_columns(pid=process.fill_null(-1), tid=(pl.col("thread") % 2**_TID_BITS).fill_null(-1))
+    names = frame.select("name", "text").unique(maintain_order=True)
+    said = [_name(table, number, text, texts) for number, text in names.rows()]
+    steps: dict[int, int] = {}
+    if table == _RANGES:
+        labelled = names.with_columns(said=pl.Series(said, dtype=pl.String))
+        wide = frame.join(labelled, on=["name", "text"], how="left", nulls_equal=True, maintain_order="left")
+        steps = step_numbers(wide.select("said", "pid", "tid", "start", "end"))
+        frame = wide.drop("said")
+    what = [found.names[_KIND[table], one] for one in said]
+    names = names.with_columns(what=pl.Series(what, dtype=pl.UInt32))
+    frame = frame.join(names, on=["name", "text"], how="left", nulls_equal=True, maintain_order="left")
+    if steps:
+        numbered = [found.names[_KIND[table], f"ProfilerStep#{number}"] for number in steps.values()]
+        frame = frame.with_columns(frame["what"].scatter(list(steps), pl.Series(numbered, dtype=pl.UInt32)))
+    correlation = pl.col("correlation").fill_null(-1)
+    scoped = pl.when(correlation > 0).then(correlation + (pl.col("pid") * 2**32 if apart else 0)).otherwise(-1)
+    device = table in (_KERNELS, _COPIES, _SETS, _GRAPHS)
+    found.add(
+        frame.select(
+            start_ns=pl.col("start") + epoch,
+            end_ns=pl.when(pl.col("start").is_not_null()).then(pl.col("end") + epoch),
+            what="what",
+            pid="pid",
+            tid=pl.lit(-1, pl.Int64) if device else pl.col("tid"),
+            device=pl.col("device").fill_null(0) if device else pl.lit(-1, pl.Int64),
+            stream=pl.col("stream").fill_null(-1) if device else pl.lit(-1, pl.Int64),
+            correlation=scoped,
+        ).cast(RAW)
+    )
+
+
+def _name(table: str, number: int | None, text: str | None, texts: dict[int, str]) -> str:
+    if table == _COPIES:
+        return f"Memcpy {_COPY_KINDS.get(number or 0, '')}".strip()
+    if table == _SETS:
+        return "Memset"
+    if table == _GRAPHS:
+        return "CUDA graph" if number is None else f"CUDA graph {number}"
+    said = text or texts.get(-1 if number is None else number, "")
+    if table == _CALLS:
+        return _VERSION.sub("", said)
+    operator = _OPERATOR.fullmatch(said) if table == _RANGES else None
+    return operator.group(1) if operator else said
+
+
+def _kind(label: str, name: str) -> str:
+    if label == "call":
+        return call_kind(name)
+    if label == "range":
+        return "operator" if _OPERATOR.fullmatch(name) else "annotation"
+    return "collective" if label == "kernel" and is_collective(name) else label

@@ -1,0 +1,1 @@
+"""What readers of accelerator profiles share: JSON and SQLite input, numbers, groups, building a Profile."""

@@ -1,0 +1,107 @@
+"""What is kept of each rank of a job: the tables of the collector ``ranks`` (and ``ranks_before``, an earlier run).
+
+Small beside the traces they are made from: nothing here grows with kernels or operators, only with steps, collectives
+and distinct names. Instants are nanoseconds since the start of the recording, on the clock of *each rank's own file*:
+clocks of hosts differ, and what estimates the difference is a judgement
+(`whystall.tools.ranks.matching.clock_offsets`).
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, LINKS, PROGRESS
+
+_I, _N, _S, _B = pl.Int64, pl.Int32, pl.String, pl.Boolean
+
+
+def _of_rank(schema: pl.Schema) -> pl.Schema:
+    return pl.Schema([("rank", _N), *schema.items()])
+
+
+RANKS = pl.Schema(
+    {
+        "rank": _N,
+        # format it was read from: kineto, ascend_text, ascend_db, flight_recorder, nsys, nccl_inspector, msprof
+        "source": _S,
+        # file or directory, relative to the directory of the run; several files of one rank: the first
+        "path": _S,
+        "files": _N,
+        "host": _S,
+        "pid": _N,
+        "world_size": _N,
+        "backend": _S,
+        # clock of its instants: real, mono, ..., empty unknown
+        "clock": _S,
+        "start_ns": _I,
+        "end_ns": _I,
+        # whether work of a device was seen; without it the host's operators are the work
+        "device": _B,
+    }
+)
+STEPS = pl.Schema(
+    {
+        "rank": _N,
+        # number of the step as the profiler counts; without steps there is one row with -1 for the whole file
+        "step": _N,
+        "start_ns": _I,
+        "end_ns": _I,
+        # union of the time its work ran: kernels of the device (not collectives), else operators of the host
+        "compute_ns": _I,
+        # union of the time collectives ran or waited; and the part of it during which no work ran
+        "comm_ns": _I,
+        "exposed_comm_ns": _I,
+        # neither work nor collective: on a device "free", on a host time outside of operators
+        "gap_ns": _I,
+        # of the gap, time in ranges that say they fetch data (DataLoader); -1 unknown
+        "loader_ns": _I,
+        # work started in it
+        "work_count": _I,
+        # median from launch to start on the device over work that found it idle; -1 unknown. Near the smallest
+        # possible: the device waited for the host.
+        "launch_delay_ns": _I,
+    }
+)
+"""Sums of a step: of what ran within its span. On a device, which runs behind the host, step N lasts from the end of
+its step N-1 to the end of the work launched in step N (`whystall.tools.timeline.rank_data.work.device_steps`), so that
+waiting for a step's first work belongs to that step. compute_ns and gap_ns are -1 where a source tells no work."""
+
+# before_*: what this rank did between the end of its last synchronising collective (or the step's start) and this
+# start. beside_compute_ns: how long its work ran from then on until this end, beside what others could have waited in.
+# compute and gap are -1 where a source tells no work
+RANK_COLLECTIVES = pl.Schema(
+    [
+        *_of_rank(COLLECTIVES).items(),
+        ("before_ns", _I),
+        ("before_compute_ns", _I),
+        ("before_gap_ns", _I),
+        ("beside_compute_ns", _I),
+    ]
+)
+RANK_GROUPS = _of_rank(GROUPS)
+RANK_LINKS = _of_rank(LINKS)
+RANK_PROGRESS = _of_rank(PROGRESS)
+OPERATORS = pl.Schema(
+    {
+        "rank": _N,
+        # kernel, memcpy, memset (device); operator, loader (host)
+        "kind": _S,
+        "name": _S,
+        "count": _I,
+        # host operators: outermost ones only, so that times add up
+        "total_ns": _I,
+        "median_ns": _I,
+        "max_ns": _I,
+    }
+)
+"""Work by name over all steps, the names with the most time; the rest is one row named ``(others)`` per kind."""
+
+TABLES: dict[str, pl.Schema] = {
+    "ranks": RANKS,
+    "steps": STEPS,
+    "collectives": RANK_COLLECTIVES,
+    "groups": RANK_GROUPS,
+    "links": RANK_LINKS,
+    "progress": RANK_PROGRESS,
+    "operators": OPERATORS,
+}

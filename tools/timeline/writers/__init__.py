@@ -1,0 +1,1 @@
+"""Writers of trace files: ftrace text, Chrome JSON, MindStudio's database, Perfetto."""
