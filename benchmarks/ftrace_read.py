@@ -26,7 +26,7 @@ _CHILD = """
 import resource, sys, time
 from pathlib import Path
 from benchmarks import ftrace_peer
-from whystall.tools.timeline.ftrace import text as ftrace_text# both load it: what is compared is the reading
+from whystall.tools.timeline.ftrace import text as ftrace_text  # both load it: what is compared is the reading
 read = {"ours": ftrace_text.read, "line by line": ftrace_peer.read}[sys.argv[1]]
 cpu, wall = time.process_time(), time.perf_counter()
 found = read(Path(sys.argv[2]))

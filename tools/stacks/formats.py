@@ -40,7 +40,7 @@ def read(path: Path, event: str = "") -> StackProfile:
     found = sniff(path)
     if found is None:
         raise bad(path, "no stack samples of a known format in it", _REMEDY)
-    reader = cast("Callable[[Path], StackProfile]", import_module(f"{__package__}.{found}").read)
+    reader = cast("Callable[[Path], StackProfile]", import_module(f"{__package__}.readers.{found}").read)
     return reader(path)
 
 
