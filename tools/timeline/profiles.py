@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.formats import Head, format_of
 from whystall.tools.files.input import bad, unreadable
-from whystall.tools.timeline.ascend import db as ascend_db
 from whystall.tools.timeline.ascend import directory as ascend
+from whystall.tools.timeline.ascend import files as ascend_files
 from whystall.tools.timeline.ascend import msprof
-from whystall.tools.timeline.ascend import text as ascend_text
-from whystall.tools.timeline.ascend.info import info_of
 from whystall.tools.timeline.kineto import trace as kineto
-from whystall.tools.timeline.nccl import flight_recorder
-from whystall.tools.timeline.nccl import inspector as nccl_inspector
+from whystall.tools.timeline.nccl import flight_recorder, inspector
 from whystall.tools.timeline.nsys import export as nsys
 from whystall.tools.timeline.profile import Profile
-from whystall.tools.timeline.profile_reading.sqlite_tables import is_database
-from whystall.tools.timeline.profile_reading.trace_events import head
+from whystall.tools.timeline.profile_reading.format import ProfileFormat
+
+FORMATS: tuple[ProfileFormat, ...] = (
+    kineto.FORMAT,
+    ascend.FORMAT,
+    ascend_files.TEXT,
+    ascend_files.DATABASE,
+    msprof.FORMAT,
+    nsys.FORMAT,
+    nsys.REPORT,
+    flight_recorder.FORMAT,
+    inspector.FORMAT,
+)
+"""The formats that are read; their order is of no account."""
 
 _DEPTH = 4
 _ENTRIES = 100_000
 _LISTED = 8
-_RANK = re.compile(r"(?:rank[_-]?|_profiler_)([0-9]{1,6})(?![0-9])", re.IGNORECASE)
-_TIMELINE = re.compile(r"(?:rank[_-]?[0-9]{1,6}(?![0-9]).*|\.pt\.trace)\.json(?:\.gz)?\Z", re.IGNORECASE)
-_DATABASES = (".sqlite", ".sqlite3", ".db")
 _REMEDY = (
     "give a Kineto trace (.json, .json.gz), an *_ascend_pt or PROF_* directory, an export of Nsight Systems (.sqlite),"
     " Flight Recorder dumps or NCCL Inspector logs of all ranks, or a directory that holds such"
@@ -110,66 +118,25 @@ def _list(ranks: list[int]) -> str:
 
 
 def _of_file(path: Path) -> Candidate:
-    database = is_database(path)
-    top = None if database else head(path)
-    if not database and (top is None or top.content is None):
-        found = (_damaged(path) if top is None else None) or _of_ranks(path, named=True)
-        if found is not None:
-            return found
-    if path.suffix in nsys.REPORTS:
-        return _report(path)
-    if not database and top is None:
+    found = _candidate(Head(path), FORMATS)
+    if found is None:
         raise bad(path, "neither a timeline in JSON nor a database")
-    if top is not None and not top.bare:
-        return Candidate(path, _rank(path, top.content or {}), lambda: kineto.read(path))
-    if database and nsys.is_export(path):
-        return Candidate(path, nsys.rank_of(path), lambda: nsys.read(path))
-    info, of_msprof = info_of(_home(path)), path.name.startswith(msprof.SOURCE)
-    if database:
-        source = msprof.SOURCE if of_msprof else "ascend_db"
-        return Candidate(path, _rank(path, {}, info.rank), lambda: ascend_db.read(path, info, source))
-    source = msprof.SOURCE if of_msprof else "ascend_text"
-    return Candidate(path, _rank(path, {}, info.rank), lambda: ascend_text.read([path], info, source))
+    return found
 
 
-def _of_ranks(path: Path, *, named: bool = False) -> Candidate | None:
-    """A file that tells only how ranks communicate; `named`: also one that is only called so, to hear what is wrong."""
-    if flight_recorder.is_dump(path) or (named and flight_recorder.is_pickle(path)):
-        rank = flight_recorder.named_rank(path)
-        return Candidate(path, rank, lambda: flight_recorder.read(path), flight_recorder.SOURCE)
-    if (named or path.name.endswith(nccl_inspector.SUFFIXES)) and nccl_inspector.is_log(path):
-        rank = nccl_inspector.rank_of(path)
-        return Candidate(path, rank, lambda: nccl_inspector.read(path), nccl_inspector.SOURCE)
-    return None
-
-
-def _report(path: Path) -> Candidate:
-    """A report of Nsight Systems that is not exported: reading it says how to."""
-    return Candidate(path, nsys.named_rank(path), lambda: nsys.read_report(path))
-
-
-def _home(path: Path) -> Path:
-    """The directory with the small files that belong to a timeline or database."""
-    parent = path.absolute().parent
-    return parent.parent if parent.name in (ascend.OUTPUT, "mindstudio_profiler_output") else parent
-
-
-def _rank(path: Path, top: dict[str, object], known: int = -1) -> int:
-    """As the content says, else the name: rank3.json, ascend_pytorch_profiler_3.db."""
-    rank = known if known >= 0 else kineto.rank_of(top)
-    if rank < 0 and (named := _RANK.search(path.name)):
-        return int(named.group(1))
-    return rank
+def _candidate(head: Head, formats: Iterable[ProfileFormat]) -> Candidate | None:
+    """The profile that `head` is of one of `formats`. Raises `ToolError` if it may be of several."""
+    found = format_of(head, [one for one in formats if one.directory == head.directory])
+    if found is None:
+        return None
+    return Candidate(head.path, found.rank(head), partial(found.read, head.path), found.name * found.only_collectives)
 
 
 def _below(place: Path, depth: int, budget: list[int]) -> Iterator[Candidate]:
     if place.name == ascend.OUTPUT:
         place = place.absolute().parent
-    if ascend.is_directory(place):
-        yield Candidate(place, info_of(place).rank, lambda: ascend.read(place))
-        return
-    if msprof.is_directory(place):
-        yield Candidate(place, info_of(place).rank, lambda: msprof.read(place))
+    if found := _candidate(Head(place), FORMATS):
+        yield found
         return
     for entry in sorted(os.scandir(place), key=lambda entry: entry.name):
         budget[0] -= 1
@@ -180,13 +147,17 @@ def _below(place: Path, depth: int, budget: list[int]) -> Iterator[Candidate]:
             if depth > 1:
                 yield from _below(path, depth - 1, budget)
         elif _is_file(entry):
-            if path.suffix in nsys.REPORTS:
-                if not any(path.with_suffix(suffix).exists() for suffix in _DATABASES):
-                    yield _report(path)
-            elif _promising(path):
-                yield _of_file(path)
-            elif found := _of_ranks(path, named=flight_recorder.has_its_name(path)) or _damaged(path):
+            head = Head(path)
+            try:
+                found = _candidate(head, [one for one in FORMATS if one.listed(head)])
+            except ToolError as error:
+                found = Candidate(path, -1, partial(_fail, error))
+            if found:
                 yield found
+
+
+def _fail(error: ToolError) -> NoReturn:
+    raise error
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -194,20 +165,3 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return entry.is_file()
     except OSError:  # a link that leads to itself
         return False
-
-
-def _damaged(path: Path) -> Candidate | None:
-    """A file called like a rank's timeline that does not begin like one: reading it says what is wrong."""
-    if not _TIMELINE.search(path.name) or head(path) is not None:
-        return None
-    return Candidate(path, _rank(path, {}), lambda: kineto.read(path))
-
-
-def _promising(path: Path) -> bool:
-    """Whether a file among others is a profile of its own."""
-    if path.name.endswith((".json", ".json.gz")):
-        top = head(path)
-        return top is not None and top.content is not None
-    if path.suffix in _DATABASES and is_database(path) and nsys.is_export(path):
-        return True
-    return ascend.DATABASE.fullmatch(path.name) is not None

@@ -12,7 +12,7 @@ import pytest
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.files.protobuf import message, number, text, varint
 from whystall.tools.stacks.events import choose_event
-from whystall.tools.stacks.formats import read, sniff
+from whystall.tools.stacks.formats import format_at, read
 from whystall.tools.stacks.model import NO_STACK, StackProfile
 from whystall.tools.stacks.readers import folded
 from whystall.tools.stacks.tree import Part, call_tree
@@ -79,7 +79,7 @@ def test_folded_lines_of_all_kinds(tmp_path: Path) -> None:
         "保存;<script>alert(1)</script> 1e-3\nzero 0\n"
         "nan nan\nminus -5\ninf inf\nhuge 1e400\nno count\n;; 3\n 7\n\n",
     )
-    assert sniff(place) == "folded"
+    assert format_at(place).name == "folded"
     profile = read(place)
     assert odd(profile) == 7
     found = weights(profile)
@@ -143,7 +143,7 @@ def test_folded_lines_that_look_like_something_else(tmp_path: Path) -> None:
 
 def test_perf_script(tmp_path: Path) -> None:
     place = put(tmp_path, PERF)
-    assert sniff(place) == "perf_script"
+    assert format_at(place).name == "perf_script"
     profile = read(place)
     assert odd(profile) == 1
     assert weights(profile, "cpu-clock") == {
@@ -180,7 +180,7 @@ def test_perf_script_without_call_chains_and_instants(tmp_path: Path) -> None:
         "              dd  1235 cpu-clock:            7f0001 main (/bin/dd)\n"
         "              dd  1235 cpu-clock:            7f0001 main (/bin/dd)\n",
     )
-    assert sniff(place) == "perf_script"
+    assert format_at(place).name == "perf_script"
     profile = read(place)
     assert (weights(profile), odd(profile)) == ({"do_x": 1, "main": 2}, 0)
     assert profile.threads["comm"].to_list() == ["python3", "dd"]
@@ -227,7 +227,7 @@ def pprof_file() -> bytes:
 @pytest.mark.parametrize("pack", [gzip.compress, bytes])
 def test_pprof(tmp_path: Path, pack: object) -> None:
     place = put(tmp_path, pack(pprof_file()))  # type: ignore[operator]
-    assert sniff(place) == "pprof"
+    assert format_at(place).name == "pprof"
     profile = read(place)
     assert odd(profile) == 3
     assert profile.events.rows() == [(0, "cpu", "ns", 1e7), (1, "samples", "samples", 0.0)]
@@ -273,7 +273,7 @@ def test_speedscope_evented_and_sampled(tmp_path: Path) -> None:
     sampled = {"type": "sampled", "name": 'Thread 9 "w"', "unit": "none", "startValue": 0, "endValue": 3}
     sampled |= {"samples": [[0, 1], [9], [0], [0]], "weights": [1.5, 1, -2, "x"]}
     place = put(tmp_path, json.dumps({"shared": {"frames": frames}, "profiles": [evented, sampled]}))
-    assert sniff(place) == "speedscope"
+    assert format_at(place).name == "speedscope"
     profile = read(place)
     assert odd(profile) == 6
     assert weights(profile, "wall") == {"main (a.py:3)": 7e6, "main (a.py:3);f": 3e6}
@@ -299,7 +299,7 @@ CHROME = [
 def test_chrome_events(tmp_path: Path, shape: str) -> None:
     content = json.dumps({"traceEvents": CHROME} if shape == "object" else CHROME)
     place = put(tmp_path, content if shape != "open" else content[:-1] + ",\n")
-    assert sniff(place) == "chrome"
+    assert format_at(place).name == "chrome"
     profile = read(place)
     assert odd(profile) == 3
     # what outlasts the call it began in ends with it
@@ -359,4 +359,4 @@ def test_zstd(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["main;a -5\nmain;b nan\nmain;c 10\n", "main;a -5\nmain;b nan\nmain;c inf\n"])
 def test_negative_and_non_finite_counts_are_odd_lines_of_folded_stacks(tmp_path: Path, text: str) -> None:
     (tmp_path / "x").write_text(text, encoding="utf-8")
-    assert sniff(tmp_path / "x") == "folded"
+    assert format_at(tmp_path / "x").name == "folded"

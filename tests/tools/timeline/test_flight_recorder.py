@@ -13,8 +13,9 @@ import pytest
 from flight_dumps import MS, T0, Rank, write
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.formats import Head, Match
 from whystall.tools.timeline.nccl import flight_recorder
-from whystall.tools.timeline.nccl.flight_recorder import is_dump, named_rank, read
+from whystall.tools.timeline.nccl.flight_recorder import detect, named_rank, read
 from whystall.tools.timeline.profiles import candidates, open_profile, with_work
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "flight_recorder"
@@ -300,7 +301,7 @@ def test_what_is_a_dump_is_seen_without_loading_it(tmp_path: Path) -> None:
     (tmp_path / "model.pkl").write_bytes(pickle.dumps({"weights": [1, 2]}))
     (tmp_path / "config.json").write_text('{"profiling_name": 1')  # what it begins with decides
     (tmp_path / "notes").write_text("pg_config")
-    seen = sorted(path.name for path in tmp_path.iterdir() if is_dump(path))
+    seen = sorted(path.name for path in tmp_path.iterdir() if detect(Head(path)) is Match.CERTAIN)
     assert seen == ["_dump_3", "_dump_3.json", "config.json"]
 
 

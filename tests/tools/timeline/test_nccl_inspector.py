@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.formats import Head
 from whystall.tools.timeline.nccl import inspector as nccl_inspector
-from whystall.tools.timeline.nccl.inspector import is_log, read
+from whystall.tools.timeline.nccl.inspector import detect, read
 from whystall.tools.timeline.profiles import candidates, open_profile, with_work
 
 T0 = 1_752_867_229_000_000  # us
@@ -165,7 +166,7 @@ def test_what_is_no_log(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ToolError) as caught:
         read(tmp_path / "a.log")
     assert caught.value.code is ErrorCode.BAD_TRACE
-    assert not is_log(tmp_path / "a.log")
+    assert not detect(Head(tmp_path / "a.log"))
 
 
 def test_a_log_cut_short(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.timeline.profile_reading import trace_events as profile_json
-from whystall.tools.timeline.profile_reading.trace_events import Event, EventFile, head
+from whystall.tools.timeline.profile_reading.trace_events import Event, EventFile, content_before_events
 
 NASTY = 'a "quoted" },{"ph": "X"}, {"x":1} \\ ]}, "traceEvents":[ {'
 
@@ -212,15 +212,8 @@ def test_a_bomb_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.Mon
     assert caught.value.code is ErrorCode.BAD_TRACE
 
 
-def test_the_head_tells_the_format_without_reading_on(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text('{"schemaVersion": 1, "distributedInfo": {"rank": 3}, "traceEvents": [ {"cut')
-    found = head(path)
-    assert found is not None
-    assert found.content == {"schemaVersion": 1, "distributedInfo": {"rank": 3}, "traceEvents": []}
-    path.write_text("[{}]")
-    found = head(path)
-    assert found is not None
-    assert found.bare
-    path.write_text("id,name")
-    assert head(path) is None
+def test_what_stands_before_the_events_without_reading_on() -> None:
+    text = b'{"schemaVersion": 1, "distributedInfo": {"rank": 3}, "traceEvents": [ {"cut'
+    expected = {"schemaVersion": 1, "distributedInfo": {"rank": 3}, "traceEvents": []}
+    assert content_before_events(text) == expected
+    assert content_before_events(b"[{}]") is None

@@ -1,42 +1,36 @@
 """Open stack samples from any path: a recording, an accelerator's profile, or a file of any stack format.
 
 The content decides the format. `accelerator` converts profiles to stacks, `off_cpu` a recording's waits;
-`whystall.tools.stacks.formats` reads every other format.
+`whystall.tools.stacks.formats` lists every other format.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
+from typing import Any
 
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.files.input import DAMAGED, opened, unreadable
+from whystall.tools.files.formats import Format, Head, format_of
+from whystall.tools.files.input import unreadable
 from whystall.tools.profiles.common.accelerator import DEVICE, HOST, profile_in, stacks_of_profile
 from whystall.tools.profiles.common.events import only_event
 from whystall.tools.profiles.common.off_cpu import OFF_CPU, stacks_of_waits
 from whystall.tools.recording.store import Recording
-from whystall.tools.stacks.formats import read
+from whystall.tools.stacks.formats import FORMATS as STACK_FORMATS
+from whystall.tools.stacks.formats import format_at
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.recorded import NOW, stacks_of
-from whystall.tools.timeline.nsys import export as nsys
-from whystall.tools.timeline.profile_reading.sqlite_tables import is_database
+from whystall.tools.timeline.profile_reading.format import ProfileFormat
+from whystall.tools.timeline.profiles import FORMATS as PROFILE_FORMATS
 from whystall.tools.timeline.profiles import open_profile
 
 _MANIFEST = "manifest.json"
-_SNIFF = 1 << 20
 _REMEDY = (
     "give a recording, a profile of an accelerator, or stack samples (folded, perf script, pprof, speedscope, Chrome"
     " trace, py-spy raw)"
 )
-# What only profilers of accelerators write: Kineto's head and categories, the arguments and sections of Ascend's.
-_KINETO_HEAD = re.compile(rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
-_KINETO = re.compile(
-    rb'"cat"\s*:\s*"(?:cpu_op|gpu_mem(?:cpy|set)|(?:cuda|hip|xpu|mtia|privateuse1)_(?:runtime|driver)'
-    rb'|user_annotation|python_function|Operator|Runtime)"'
-)
-_ASCEND = re.compile(rb'"(?:connection_id|Task Type|Physic Stream Id|async_npu|Ascend Hardware|CANN|AscendCL)"')
 
 
 def open_stacks(
@@ -72,27 +66,20 @@ def open_stacks(
         return only_event(_recorded(Recording.open(place, COLLECTORS), event, rank, step, idle=idle), event)
     if not regular and not directory:
         raise ToolError(ErrorCode.BAD_TRACE, f"{place} is not a regular file", _REMEDY)
-    if directory or is_accelerators(place):
+    found = None if directory else _format(place)
+    if found is None or isinstance(found, ProfileFormat):
         return stacks_of_profile(open_profile(place, rank), event=event, step=step, idle=idle)
     _refuse(place, rank, step, idle=idle)
-    return only_event(read(place, event), event)
+    return only_event(found.read(place), event)
 
 
-def is_accelerators(path: Path) -> bool:
-    """Whether the regular file `path` is a profile of an accelerator, by its first MiB. Raises `ToolError`."""
+def _format(path: Path) -> Format[Any]:
+    """Return the format of the regular file `path`. Raises `ToolError`."""
+    working = [one for one in PROFILE_FORMATS if not (one.directory or one.only_collectives)]
     try:
-        if path.suffix in nsys.REPORTS or is_database(path):
-            return True
-        with opened(path) as file:
-            text = file.read(_SNIFF)
-    except DAMAGED:
-        return False  # a reader will tell
+        return format_of(Head(path), (*working, *STACK_FORMATS)) or format_at(path)
     except OSError as error:
         raise unreadable(path, error) from None
-    start = text.lstrip()[:1]
-    if start == b"{":
-        return b'"traceEvents"' in text and bool(_KINETO_HEAD.search(text) or _KINETO.search(text))
-    return start == b"[" and bool(_ASCEND.search(text) or _KINETO.search(text))
 
 
 def _recorded(recording: Recording, event: str, rank: int | None, step: int | None, *, idle: bool) -> StackProfile:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.formats import Format, Head, Match
 from whystall.tools.files.input import bad
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.model import StackProfile
@@ -23,6 +24,7 @@ from whystall.tools.stacks.readers.whole_file import content
 
 _NS = 1000.0  # in a microsecond, the unit of ts and dur
 _TRIES = 64
+_EVENT = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
 _BYTE = re.compile(r"\(byte (?P<byte>[0-9]+)\)")
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -188,3 +190,14 @@ def _number(value: int | str) -> int:
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 11 else -1
     return value if -1 <= value < 1 << 31 else -1
+
+
+def detect(head: Head) -> Match:
+    """Return LIKELY for JSON with trace events, whoever wrote them."""
+    if head.json == b"{":
+        return Match.LIKELY if b'"traceEvents"' in head.data else Match.NO
+    empty = not head.data.strip()[1:].strip(b" \t\r\n]")
+    return Match.LIKELY if head.json == b"[" and (empty or _EVENT.search(head.data)) else Match.NO
+
+
+FORMAT = Format("chrome", detect, read)

@@ -5,6 +5,7 @@ Lines are read in columns, so that millions of them take seconds; memory holds d
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.formats import Format, Head, Match
 from whystall.tools.stacks.columns import FrameTable, tables_of
 from whystall.tools.stacks.forest import EMPTY, Forest, Ints, grown, merged
 from whystall.tools.stacks.model import StackProfile
@@ -31,6 +33,7 @@ _APART = b"\x01"  # what parts the columns of a table; lines are read as one of 
 _LINE = pl.Schema({"line": pl.String})
 LINES = pl.Schema({"line": pl.String, "times": pl.Int64})
 """Lines, each once, and how often they are there."""
+_REFUSED = re.compile(r"[^;\s].*\s(?:-[0-9][0-9.e+]*|[-+]?(?:nan|inf(?:inity)?))\s*", re.IGNORECASE)
 _TAIL = 64  # characters that hold the counts of a line
 _COUNTS = {1: r"([ \t]+[^ \t;]+[ \t]*)$", 2: r"([ \t]+[^ \t;]+[ \t]+[^ \t;]+[ \t]*)$"}
 _LAST, _LAST_BUT_ONE = r"([^ \t]+)[ \t]*$", r"([^ \t]+)[ \t]+[^ \t]+[ \t]*$"
@@ -173,3 +176,18 @@ class _Reader:
                 f"{self._path.name} has more than {MOST_NODES // 1_000_000} million different calls in its stacks",
                 "fold by function instead of by line or address, or fold a part of the profile",
             )
+
+
+def detect(head: Head) -> Match:
+    """Return POSSIBLE for text whose lines mostly end with a number."""
+    lines = head.lines
+    sound, odd = lines_of(pl.DataFrame({"line": lines, "times": 1}, schema=LINES), 1)
+    if sound.height and sound.height >= odd:
+        return Match.POSSIBLE
+    # what is refused line by line, as negative counts are, is of this format all the same
+    refused = sum(_REFUSED.fullmatch(line) is not None for line in lines)
+    separated = any(";" in line for line in lines)
+    return Match.POSSIBLE if refused and separated and sound.height + refused > max(odd - refused, 0) else Match.NO
+
+
+FORMAT = Format("folded", detect, read)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from whystall.tools.files.formats import Format, Match
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.events import LOST
 from whystall.tools.stacks.model import NO_STACK, NO_TIME, StackProfile
@@ -15,13 +16,14 @@ from whystall.tools.stacks.names import UNKNOWN, Name, named
 from whystall.tools.stacks.readers.text import Text
 from whystall.tools.stacks.readers.whole_file import DEEPEST
 
+# `comm` ends only where a run of blanks begins: `.*?\s+` alone tries every pair of blanks, in quadratic time.
 _HEAD = re.compile(
-    r"\s*(?P<comm>\S.*?)\s+(?P<pid>-?[0-9]{1,10})(?:/\s*(?P<tid>-?[0-9]{1,10}))?\s+(?:\[(?P<cpu>[0-9]+)\]\s+)?"
+    r"\s*(?P<comm>\S.*?)(?<=\S)\s+(?P<pid>-?[0-9]{1,10})(?:/\s*(?P<tid>-?[0-9]{1,10}))?\s+(?:\[(?P<cpu>[0-9]+)\]\s+)?"
     r"(?:(?=\S*\.)[A-Za-z.][A-Za-z0-9.]{3,6}\s+)?(?:(?P<s>[0-9]{1,10})\.(?P<fraction>[0-9]{3,9}):\s+)?(?:(?P<period>[0-9]{1,19}(?:\.[0-9]+)?(?:e[-+][0-9]{1,3})?)\s+)?"
     r"(?P<event>[^\s:]\S*?):(?:\s+(?P<rest>.*))?"
 )
 _LOST = re.compile(
-    r".*?(?:(?P<s>[0-9]{1,10})\.(?P<fraction>[0-9]{3,9}):\s+)?PERF_RECORD_LOST(?:_SAMPLES)?\D*(?P<count>[0-9]+)"
+    r".*?(?:(?P<s>[0-9]{1,10})\.(?P<fraction>[0-9]{3,9}):\s+)?PERF_RECORD_LOST(?:_SAMPLES)?\D{0,64}(?P<count>[0-9]+)"
 )
 _ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 _FRAME = re.compile(r"\s+[0-9a-f]{1,16} \S.*")
@@ -246,3 +248,6 @@ def _with_periods(profile: StackProfile, measured: set[str]) -> StackProfile:
     periods = profile.events.join(usual, on="event", how="left", maintain_order="left")
     events = periods.with_columns(pl.col("weight").fill_null(0.0).alias("period")).select(profile.events.columns)
     return StackProfile({**profile.tables, "events": events}, profile.source, profile.clock, profile.notes)
+
+
+FORMAT = Format("perf_script", lambda head: Match.LIKELY if is_perf_script(head.lines) else Match.NO, read)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from whystall.tools.files.formats import Format, Head, Match
 from whystall.tools.files.input import bad
 from whystall.tools.files.protobuf import fields, packed, signed
 from whystall.tools.stacks.build import Builder
@@ -18,6 +20,7 @@ _PERIOD_TYPE, _PERIOD, _DEFAULT = 11, 12, 14
 _FIELDS = range(1, 16)
 _UNITS = {"nanoseconds": "ns", "microseconds": "us", "milliseconds": "ms", "seconds": "s"}
 _MILLIONTHS = "/1000000"  # the end of a unit of ours: the format has no fractions
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 _TID = ("tid", "thread_id", "thread id", "thread")
 _PID = ("pid", "process_id", "process id")
 _COMM = ("comm", "thread_name", "thread name", "thread")
@@ -221,3 +224,11 @@ def _id(value: str | int) -> int:
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 11 else -1
     return value if 0 <= value < 1 << 31 else -1
+
+
+def detect(head: Head) -> Match:
+    """Return LIKELY for protocol buffers with the fields of pprof; their lengths are hardly ever letters alone."""
+    return Match.LIKELY if not head.json and _CONTROL.search(head.data) and is_pprof(head.data) else Match.NO
+
+
+FORMAT = Format("pprof", detect, read)

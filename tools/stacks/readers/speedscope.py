@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.formats import Format, Match
 from whystall.tools.files.input import bad
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.model import NO_THREAD, StackProfile
@@ -16,6 +17,7 @@ from whystall.tools.stacks.names import Name, named
 from whystall.tools.stacks.readers.evented import Evented, instant
 from whystall.tools.stacks.readers.whole_file import DEEPEST, content
 
+_SCHEMA = re.compile(rb'"\$schema"\s*:\s*"[^"]*speedscope|"shared"\s*:\s*\{\s*"frames"\s*:')
 _NS = {"nanoseconds": 1.0, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
 # As py-spy names profiles, and as we do.
 _THREADS = (
@@ -165,3 +167,10 @@ def _event(raw: msgspec.Raw) -> _Event | None:
         return msgspec.json.decode(raw, type=_Event)
     except msgspec.DecodeError:
         return None
+
+
+FORMAT = Format(
+    "speedscope",
+    lambda head: Match.CERTAIN if head.json == b"{" and _SCHEMA.search(head.data) else Match.NO,
+    read,
+)

@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.formats import Match
 from whystall.tools.timeline.ascend import db as ascend_db
 from whystall.tools.timeline.ascend import text as ascend_text
 from whystall.tools.timeline.ascend.info import info_of
 from whystall.tools.timeline.profile import Profile
+from whystall.tools.timeline.profile_reading.format import ProfileFormat
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _NAME = re.compile(r".*_ascend_(?:pt|ms)")
@@ -38,3 +40,13 @@ def read(directory: Path) -> Profile:
         f"{directory} holds raw data only",
         "analyse it first: torch_npu.profiler.profiler.analyse(its parent directory)",
     )
+
+
+FORMAT = ProfileFormat(
+    "ascend",
+    lambda head: Match.CERTAIN if is_directory(head.path) else Match.NO,
+    read,
+    lambda head: info_of(head.path).rank,
+    lambda head: False,
+    directory=True,
+)

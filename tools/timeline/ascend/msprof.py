@@ -10,17 +10,19 @@ import re
 from pathlib import Path
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.formats import Match
 from whystall.tools.timeline.ascend import db as ascend_db
 from whystall.tools.timeline.ascend import text as ascend_text
 from whystall.tools.timeline.ascend.info import info_of
 from whystall.tools.timeline.profile import Profile
+from whystall.tools.timeline.profile_reading.format import ProfileFormat
 
 SOURCE = "msprof"
 NAME = re.compile(r"PROF_\w+")
 _DATABASE = re.compile(r"msprof_([0-9]{1,20})\.db")
 _TIMELINE = re.compile(r"msprof(?:_slice_[0-9]{1,9})?(?:_[0-9]{1,9}){0,2}_([0-9]{1,20})\.json")
-_OUTPUT = "mindstudio_profiler_output"
-_PLACES = (_OUTPUT, "timeline")  # the second before CANN 7
+OUTPUT = "mindstudio_profiler_output"
+_PLACES = (OUTPUT, "timeline")  # the second before CANN 7
 
 
 def is_directory(path: Path) -> bool:
@@ -50,3 +52,13 @@ def _newest(directory: Path, pattern: re.Pattern[str]) -> list[Path]:
     found = [(match.group(1), path) for path in directory.iterdir() if (match := pattern.fullmatch(path.name))]
     last = max((int(stamp) for stamp, _ in found), default=0)
     return sorted(path for stamp, path in found if int(stamp) == last)
+
+
+FORMAT = ProfileFormat(
+    "msprof",
+    lambda head: Match.CERTAIN if is_directory(head.path) else Match.NO,
+    read,
+    lambda head: info_of(head.path).rank,
+    lambda head: False,
+    directory=True,
+)

@@ -23,7 +23,7 @@ TOGETHER = 4
 
 _GZIP = b"\x1f\x8b"
 _HTML = re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE)
-_SECTION = re.compile(rb'<script[^>]*class="trace-data"[^>]*>|linuxPerfData = "\\')
+_SECTION = re.compile(rb'<script[^<>]{0,256}class="trace-data"[^<>]{0,256}>|linuxPerfData = "\\')
 _SECTION_END = re.compile(rb'</script>|^";', re.MULTILINE)
 # One of them is in no line, so that a reader of separated columns takes each line as one.
 _SEPARATORS = [bytes([code]) for code in range(1, 32) if code not in b"\t\n\r"]

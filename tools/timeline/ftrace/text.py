@@ -16,6 +16,7 @@ import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.files.formats import Format, Match
 from whystall.tools.timeline.ftrace import block as ftrace_block
 from whystall.tools.timeline.ftrace import marks as ftrace_marks
 from whystall.tools.timeline.ftrace.block import Block, Loss
@@ -76,6 +77,9 @@ def read_source(
                 "choose fewer CPUs (--cpu), cut the file, or use a machine with more memory",
             )
     return _trace(source, blocks, chosen)
+
+
+FORMAT = Format("ftrace", lambda head: Match.POSSIBLE, read)  # lines of any tracer: nothing marks them
 
 
 _local = threading.local()

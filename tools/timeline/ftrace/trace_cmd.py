@@ -10,12 +10,18 @@ import subprocess
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from whystall.tools.contract.commands import argv, program
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.files.formats import Format, Match
+from whystall.tools.files.input import GZIP
+from whystall.tools.timeline.ftrace import text
+from whystall.tools.timeline.ftrace.source import Source
+from whystall.tools.timeline.sched import SchedTrace
 
 MAGIC = b"\x17\x08\x44tracing"
 """How such a file begins."""
@@ -113,3 +119,23 @@ def _bound(process: subprocess.Popen[bytes]) -> None:
 
 def _failed(why: str) -> ToolError:
     return ToolError(ErrorCode.BAD_TRACE, f"trace-cmd could not read the file: {clean(why, 300)}", "record it again")
+
+
+def read(
+    path: Path,
+    *,
+    cpus: Collection[int] | None = None,
+    span_ns: tuple[int, int] | None = None,
+    memory: int | None = None,
+) -> SchedTrace:
+    """Return the trace in a trace-cmd file. Arguments and errors are those of `whystall.tools.timeline.ftrace.text`."""
+    with path.open("rb") as file:
+        if file.read(2) == GZIP:
+            raise ToolError(ErrorCode.BAD_TRACE, f"{path.name} is a packed file of trace-cmd", "unpack it with gunzip")
+    with report(path, cpus) as output:
+        source = Source(path, output, "trace-cmd finds none: the file is cut or damaged; record it again")
+        trace = text.read_source(source, cpus=cpus, span_ns=span_ns, memory=memory)
+    return replace(trace, clock=clock_of(path) or trace.clock)
+
+
+FORMAT = Format("trace-cmd", lambda head: Match.CERTAIN if head.begin.startswith(MAGIC) else Match.NO, read)

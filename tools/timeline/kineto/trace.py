@@ -6,19 +6,22 @@ was the epoch in microseconds. Categories and argument names changed in 2021 (``
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 import polars as pl
 
+from whystall.tools.files.formats import Head, Match
 from whystall.tools.timeline.kineto.collectives import NO_PART, Seen, part_of, with_collectives
 from whystall.tools.timeline.kineto.event_args import Told
 from whystall.tools.timeline.kineto.groups import Groups
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profile_reading.build import Found, call_kind, finished, is_collective, is_step
+from whystall.tools.timeline.profile_reading.format import ProfileFormat, rank_in_name
 from whystall.tools.timeline.profile_reading.numbers import nanoseconds, whole
-from whystall.tools.timeline.profile_reading.trace_events import Event, EventFile
+from whystall.tools.timeline.profile_reading.trace_events import Event, EventFile, content_before_events
 
 _KINDS = {
     "kernel": "kernel",
@@ -38,6 +41,14 @@ _KINDS = {
 _DEVICE = frozenset({"kernel", "memcpy", "memset", "collective"})
 # Rows on a device's lane that are no work of it: ranges projected onto it, and waits it was told of.
 _ON_DEVICE = frozenset({"gpu_user_annotation", "cuda_sync"})
+# What only Kineto writes: names at the top of the file, categories of events.
+_HEAD = re.compile(rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
+CATEGORY = re.compile(
+    rb'"cat"\s*:\s*"(?:cpu_op|gpu_mem(?:cpy|set)|(?:cuda|hip|xpu|mtia|privateuse1)_(?:runtime|driver)'
+    rb'|user_annotation|python_function|Operator|Runtime)"'
+)
+_TIMELINE = re.compile(r"(?:rank[_-]?[0-9]{1,6}(?![0-9]).*|\.pt\.trace)\.json(?:\.gz)?\Z", re.IGNORECASE)
+_PICKLE = b"\x80"
 _COLLECTIVE = "collective of "
 _BASE_LIMIT_NS = 4 * 10**18
 _EPOCH_NS = 10**18
@@ -54,6 +65,28 @@ class _Event(Event, gc=False):
 
 
 _NONE = _Args()
+
+
+def detect(head: Head) -> Match:
+    """Return how well a file fits: what only Kineto writes, any JSON object, or the name of a rank's timeline."""
+    if head.json == b"{":
+        if b'"traceEvents"' in head.data and (_HEAD.search(head.data) or CATEGORY.search(head.data)):
+            return Match.CERTAIN
+        return Match.POSSIBLE
+    named = _TIMELINE.search(head.name) and not head.json and not head.database and head.begin[:1] != _PICKLE
+    return Match.POSSIBLE if named else Match.NO  # reading it says what is wrong
+
+
+def _listed(head: Head) -> bool:
+    if head.json:
+        named = head.name.endswith((".json", ".json.gz"))
+        return named and head.json == b"{" and content_before_events(head.data) is not None
+    return _TIMELINE.search(head.name) is not None
+
+
+def _rank(head: Head) -> int:
+    rank = rank_of(content_before_events(head.data) or {}) if head.json else -1
+    return rank if rank >= 0 else rank_in_name(head.name)
 
 
 def read(path: Path) -> Profile:
@@ -73,6 +106,9 @@ def rank_of(top: dict[str, object]) -> int:
     info = top.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and 0 <= rank < 2**31 else -1
+
+
+FORMAT = ProfileFormat("kineto", detect, read, _rank, _listed)
 
 
 @dataclass

@@ -15,7 +15,6 @@ torch/csrc/distributed/c10d/FlightRecorder*.{hpp,cpp}. What matters here:
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
 import zlib
@@ -29,6 +28,7 @@ import polars as pl
 
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.files.formats import Head, Match
 from whystall.tools.files.input import bad, opened, unreadable
 from whystall.tools.timeline import profile
 from whystall.tools.timeline.collectives import (
@@ -42,6 +42,7 @@ from whystall.tools.timeline.collectives import (
 from whystall.tools.timeline.nccl.plain_pickle import PickleRefused, loads
 from whystall.tools.timeline.profile import Profile, Run
 from whystall.tools.timeline.profile_reading.element_size import element_size
+from whystall.tools.timeline.profile_reading.format import ProfileFormat
 
 SOURCE = "flight_recorder"
 
@@ -52,6 +53,7 @@ _TENSORS = 100_000
 """Of one operation; coalesced ones have thousands."""
 _NAMED = re.compile(r"(?:dump_|trace_rank_|rank[_-]?)([0-9]{1,6})(?:\.[a-z]{1,8})*$", re.IGNORECASE)
 _OWN = re.compile(r"(?:_dump_|(?:nccl|fr|comm_lib)_trace_rank_)[0-9]{1,6}$")
+_PROTOCOLS = b"\x02\x03\x04\x05"
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?\}", re.DOTALL)
 # Words that a dump has near its beginning: its head comes first, and no entry is without a profiling name.
 _WORDS = (b"pg_config", b"profiling_name", b"collective_seq_id")
@@ -122,35 +124,31 @@ class _Member:
     ranks: tuple[int, ...]
 
 
-def is_dump(path: Path) -> bool:
-    """Whether a file can be read and begins as a dump does, pickled or JSON. Nothing is loaded."""
+def detect(head: Head) -> Match:
+    """Return how well a file fits: the words of a dump, the recorder's own name for dumps, or any pickle."""
+    pickled = head.begin[:1] == b"\x80"
+    begins = _PICKLE.match(head.begin) is not None if pickled else head.json == b"{"
+    if begins or has_its_name(head):
+        text = head.data[:_HEAD]
+        if any(word in text for word in _NOT_WORDS):
+            return Match.NO
+        if begins and any(word in text for word in _WORDS):
+            return Match.CERTAIN
+        if has_its_name(head):
+            return Match.LIKELY
+    return Match.POSSIBLE if pickled and head.begin[1:2] in _PROTOCOLS else Match.NO
+
+
+def _listed(head: Head) -> bool:
     try:
-        with opened(path) as file:
-            text = file.read(_HEAD)
-    except (OSError, EOFError, zlib.error, ToolError):
+        return detect(head) >= Match.LIKELY
+    except (OSError, ToolError):  # any file of a directory is tried: most are none of ours
         return False
-    begins = text.lstrip()[:1] == b"{" if text[:1] != b"\x80" else _PICKLE.match(text) is not None
-    return begins and any(word in text for word in _WORDS) and not any(word in text for word in _NOT_WORDS)
 
 
-def has_its_name(path: Path) -> bool:
+def has_its_name(head: Head) -> bool:
     """Whether a file is called as the recorder itself calls its dumps."""
-    return _OWN.search(path.name) is not None
-
-
-def is_pickle(path: Path) -> bool:
-    """Whether a file is a pickle, or called as a dump: what `read` takes, or refuses with the reason.
-
-    Raises OSError; `ToolError` (bad_trace) for a pipe.
-    """
-    if has_its_name(path):
-        return True
-    try:
-        with opened(path) as file:
-            begin = file.read(2)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        return False
-    return len(begin) == 2 and begin[0] == 0x80 and 2 <= begin[1] <= 5
+    return _OWN.search(head.name) is not None
 
 
 def named_rank(path: Path) -> int:
@@ -421,3 +419,13 @@ def _total(sizes: list[list[int]], dtypes: list[str]) -> int:
             return -1
         total += width * math.prod(shape)
     return total if total < _LARGEST else -1
+
+
+FORMAT = ProfileFormat(
+    SOURCE,
+    detect,
+    read,
+    lambda head: named_rank(head.path),
+    _listed,
+    only_collectives=True,
+)

@@ -21,12 +21,13 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.files.formats import Head, Match
 from whystall.tools.files.input import bad, opened, unreadable
 from whystall.tools.timeline import profile
 from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, POINT_TO_POINT, canonical_op
 from whystall.tools.timeline.profile import Profile, Run
+from whystall.tools.timeline.profile_reading.format import ProfileFormat
 from whystall.tools.timeline.profile_reading.groups import ELEMENT_LIMIT, RANK_LIMIT
 
 SOURCE = "nccl_inspector"
@@ -112,14 +113,14 @@ class _Read:
     odd: int = 0
 
 
-def is_log(path: Path) -> bool:
-    """Whether a file can be read and begins as such a log."""
-    return next(_beginning(path), None) is not None
+def detect(head: Head) -> Match:
+    """Return CERTAIN for a file whose first line is one of the Inspector's."""
+    return Match.CERTAIN if next(_beginning(head), None) is not None else Match.NO
 
 
-def rank_of(path: Path) -> int:
+def rank_of(head: Head) -> int:
     """The place in the communicator of most ranks that the first lines name; -1 when there is none."""
-    members = {str(line.header.id): (line.header.n_ranks, line.header.rank) for line in _beginning(path)}
+    members = {str(line.header.id): (line.header.n_ranks, line.header.rank) for line in _beginning(head)}
     return _place(members)
 
 
@@ -149,15 +150,12 @@ def read(path: Path) -> Profile:
     return _profile(found)
 
 
-def _beginning(path: Path) -> Iterator[_Line]:
+def _beginning(head: Head) -> Iterator[_Line]:
     """The first lines, when the first of all is one of the Inspector's."""
     decoder = msgspec.json.Decoder(_Line)
-    try:
-        with opened(path) as file:
-            text = file.read(_SNIFF)
-    except (OSError, EOFError, zlib.error, ToolError):
+    if head.json != b"{":
         return
-    lines = text.splitlines()
+    lines = head.data[:_SNIFF].splitlines()
     for number, line in enumerate(lines[:_HEAD_LINES]):
         try:
             one = decoder.decode(line)
@@ -280,3 +278,8 @@ def _place(members: dict[str, tuple[int, int]]) -> int:
     world = max((ranks for ranks, _ in members.values()), default=-1)
     places = {place for ranks, place in members.values() if ranks == world and 0 <= place < ranks}
     return places.pop() if len(places) == 1 else -1
+
+
+FORMAT = ProfileFormat(
+    SOURCE, detect, read, rank_of, lambda head: head.name.endswith(SUFFIXES), only_collectives=True
+)

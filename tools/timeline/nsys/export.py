@@ -22,16 +22,19 @@ import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.files.formats import Head, Match
 from whystall.tools.files.input import bad, unreadable
 from whystall.tools.timeline.nsys.collectives import Ranges, with_collectives
 from whystall.tools.timeline.nsys.steps import step_numbers
 from whystall.tools.timeline.profile import Profile, Run
 from whystall.tools.timeline.profile_reading.build import RAW, Found, call_kind, finished, is_collective
+from whystall.tools.timeline.profile_reading.format import ProfileFormat
 from whystall.tools.timeline.profile_reading.sqlite_tables import Database, opened_database
 
 SOURCE = "nsys"
 REPORTS = (".nsys-rep", ".qdrep")
 """Suffixes of reports that are not exported: a format of NVIDIA's own."""
+_EXPORTS = (".sqlite", ".sqlite3", ".db")
 
 _KERNELS, _COPIES, _SETS = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
 _GRAPHS, _CALLS, _RANGES = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
@@ -69,6 +72,11 @@ def is_export(path: Path) -> bool:
             return bool(database.tables & _CONTENT) and bool(database.tables & _OWN)
     except sqlite3.Error:
         return False
+
+
+def detect(head: Head) -> Match:
+    """Return CERTAIN for an export of Nsight Systems."""
+    return Match.CERTAIN if head.database and is_export(head.path) else Match.NO
 
 
 def rank_of(path: Path) -> int:
@@ -290,3 +298,16 @@ def _kind(label: str, name: str) -> str:
     if label == "range":
         return "operator" if _OPERATOR.fullmatch(name) else "annotation"
     return "collective" if label == "kernel" and is_collective(name) else label
+
+
+FORMAT = ProfileFormat(
+    "nsys", detect, read, lambda head: rank_of(head.path), lambda head: head.path.suffix in _EXPORTS and head.database
+)
+REPORT = ProfileFormat(
+    "nsys_report",
+    lambda head: Match.CERTAIN if head.path.suffix in REPORTS else Match.NO,
+    read_report,
+    lambda head: named_rank(head.path),
+    # not beside its own export
+    lambda head: not any(head.path.with_suffix(suffix).exists() for suffix in _EXPORTS),
+)

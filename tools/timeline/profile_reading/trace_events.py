@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar, cast
 
@@ -22,7 +22,7 @@ from whystall.tools.timeline.profile_reading.numbers import EXACT_FLOAT
 _PIECE = 4 << 20  # larger ones are hardly faster, and take memory
 _LIMIT = 128 << 20  # a head, a tail or one event beyond it is no profile
 _TRIES = 64
-_SNIFF = 1 << 20
+_HEADS = 16  # places that may begin the list of events: parsing up to each of them takes quadratic time
 _BLOCK = 1 << 20
 # Between two objects. A quote after the brace opens a string when a letter follows; so all of it is outside of strings.
 _BETWEEN = re.compile(rb"\}(\s*,\s*)(?=\{\s*\"[A-Za-z])")
@@ -108,7 +108,7 @@ class EventFile(Generic[_E]):
                 return start[1:], True
             if start and not start.startswith(b"{"):
                 raise self._bad("not JSON")
-            for match in _LIST.finditer(text):
+            for match in islice(_LIST.finditer(text), _HEADS):
                 top = _parsed(text[: match.end()] + b"]}")
                 if top is not None:
                     self.top = top
@@ -206,31 +206,13 @@ class EventFile(Generic[_E]):
         return bad(self.path, why)
 
 
-@dataclass(frozen=True)
-class Head:
-    """How a file begins: with a `bare` list, or with an object and its `content` before the events (None: no events
-    so far)."""
-
-    bare: bool
-    content: dict[str, Any] | None
-
-
-def head(path: Path) -> Head | None:
-    """How a JSON file begins, from its first MiB; None: it is something else. Raises OSError, `ToolError`."""
-    try:
-        with opened(path) as file:
-            text = file.read(_SNIFF).lstrip()
-    except DAMAGED:
-        return None
-    if text.startswith(b"["):
-        return Head(True, None)
-    if not text.startswith(b"{"):
-        return None
-    for match in _LIST.finditer(text):
+def content_before_events(text: bytes) -> dict[str, Any] | None:
+    """Return what the JSON object that begins with `text` holds before its list ``traceEvents``; None: no list yet."""
+    for match in islice(_LIST.finditer(text), _HEADS):
         content = _parsed(text[: match.end()] + b"]}")
         if content is not None:
-            return Head(False, content)
-    return Head(False, None)
+            return content
+    return None
 
 
 def _text(number: object) -> str:

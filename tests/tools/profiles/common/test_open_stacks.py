@@ -14,9 +14,8 @@ from tests import ascend_job, flight_dumps
 from tests.profiles import profile_of
 from tests.recordings import Scene
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.profiles.common.open_stacks import is_accelerators, open_stacks
+from whystall.tools.profiles.common.open_stacks import open_stacks
 from whystall.tools.stacks.build import Builder
-from whystall.tools.stacks.formats import sniff
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.recorded import recording_of
 from whystall.tools.timeline.recorded import with_profile
@@ -89,11 +88,9 @@ def test_another_list_of_events_is_no_accelerators(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     spans = [event("kernel", "sys_read", 0, 10), event("", "inner", 2, 3)]
     path.write_text(json.dumps({"traceEvents": spans}))
-    assert not is_accelerators(path)
-    assert sniff(path) == "chrome"
+    assert open_stacks(path).source == "chrome"
     path.write_text(json.dumps(spans))
-    assert not is_accelerators(path)
-    assert sniff(path) == "chrome"
+    assert open_stacks(path).source == "chrome"
 
 
 def test_folded(tmp_path: Path) -> None:
