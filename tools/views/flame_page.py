@@ -13,7 +13,7 @@ from whystall.tools.views.flame_data import flame_data
 from whystall.tools.views.flame_layout import Layout
 from whystall.tools.views.page import escape, page
 
-STYLES = ("flame_colours", "flame")
+STYLES = ("flame_colours", "flame", "page_frame")
 SCRIPTS = ("flame_parts", "flame")
 """What a page with a flame graph has among its `also` and `scripts`."""
 MOST_ROWS = 200

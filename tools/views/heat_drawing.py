@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whystall.tools.views.page import asset, escape
-from whystall.tools.views.png import Colour, data_uri
+from whystall.tools.views.figure import ROUND, Figure, cells_image, colour_bar
+from whystall.tools.views.page import escape
+from whystall.tools.views.png import Colour
 
 UNKNOWN = 255
 """The level of a cell that was not observed; the others are 0 to 254."""
@@ -27,7 +28,6 @@ _ROW = 7.0
 _WIDE, _NARROW, _WANTED = 64.0, 2.0, 1120.0
 _OUTLINE_WIDTH = 5.0  # narrower columns have no room for frames
 _LABEL_GAP = 54.0
-_ROUND = [m * 10.0**power for power in range(-3, 9) for m in (1, 2, 5)]
 
 Levels = NDArray[np.uint8]
 
@@ -86,42 +86,6 @@ def scale_of(value: NDArray[np.float64]) -> float:
     return next((step for step in steps if step >= top * 0.98), 1.0)
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A drawing without its ``svg`` element; `x`, `y`: where the cells begin, `cell`: the size of one."""
-
-    content: str
-    width: float
-    height: float
-    x: float
-    y: float
-    cell: tuple[float, float]
-
-    def inline(self, key: str, label: str) -> str:
-        """Within a page: `key` is its id; it can have the focus."""
-        return (
-            f'<svg id="{escape(key)}" class="heat" xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" '
-            f'height="{self.height:.0f}" viewBox="0 0 {self.width:.0f} {self.height:.0f}" role="application" '
-            f'tabindex="0" aria-label="{escape(label)}">{self.content}</svg>'
-        )
-
-    def alone(self, heading: str, lines: Sequence[str]) -> str:
-        """A file of its own: `heading` and `lines` above; it follows the theme of whoever opens it."""
-        high = 32 + 18 * len(lines)
-        width = max(self.width, 20 + 7.2 * max((len(line) for line in (heading, *lines)), default=0))
-        said = "".join(
-            f'<text class="line" x="12" y="{42 + 18 * at}">{escape(line)}</text>' for at, line in enumerate(lines)
-        )
-        size = f"{width:.0f} {self.height + high:.0f}"
-        return (
-            f'<svg class="heat alone" xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" '
-            f'height="{self.height + high:.0f}" viewBox="0 0 {size}" role="img" aria-label="{escape(heading)}">'
-            f'<style>{asset("heat_figure.css")}</style><rect class="ground" width="100%" height="100%"/>'
-            f'<text class="heading" x="12" y="22">{escape(heading)}</text>{said}'
-            f'<g transform="translate(0 {high})">{self.content}</g></svg>\n'
-        )
-
-
 def heat_figure(heat: Heat, words: Mapping[str, str]) -> Figure:
     """The drawing of `heat`, at least one column. `words`: seconds, within, busy, not_observed, cut_out."""
     count = len(heat.columns)
@@ -130,15 +94,12 @@ def heat_figure(heat: Heat, words: Mapping[str, str]) -> Figure:
     parts = [_hatch(), _legend(heat, words)]
     parts.append(f'<rect class="unknown" x="{_LEFT}" y="{_TOP}" width="{size[0]:.2f}" height="{size[1]:.2f}"/>')
     pixels = np.ascontiguousarray(heat.levels.T).tobytes()
-    parts.append(
-        f'<image class="cells" image-rendering="optimizeSpeed" x="{_LEFT}" y="{_TOP}" width="{size[0]:.2f}" '
-        f'height="{size[1]:.2f}" preserveAspectRatio="none" href="{data_uri(count, heat.rows, pixels, _palette())}"/>'
-    )
+    parts.append(cells_image(_LEFT, _TOP, size, (count, heat.rows), pixels, _palette()))
     parts += _rows(heat, words, size)
     parts += _columns(heat, words, wide, size[1])
     parts += [_outline(heat, band, at, wide) for at, band in enumerate(heat.bands)]
     width = max(_LEFT + size[0] + 24, 420.0)
-    return Figure("".join(parts), width, _TOP + size[1] + _BOTTOM, _LEFT, _TOP, (wide, _ROW))
+    return Figure("heat", "".join(parts), width, _TOP + size[1] + _BOTTOM, _LEFT, _TOP, (wide, _ROW))
 
 
 def _palette() -> list[Colour]:
@@ -157,14 +118,11 @@ def _hatch() -> str:
 
 
 def _legend(heat: Heat, words: Mapping[str, str]) -> str:
-    colours = _palette()[:UNKNOWN]
-    picture = data_uri(len(colours), 1, bytes(range(len(colours))), colours)
     x = _LEFT
     return (
         f'<text class="tick start" x="{x}" y="16">{escape(words["busy"])}</text>'
         f'<text class="tick end" x="{x + 18}" y="32">0</text>'
-        f'<image x="{x + 24}" y="23" width="150" height="10" preserveAspectRatio="none" href="{picture}"/>'
-        f'<rect class="frame" x="{x + 24}" y="23" width="150" height="10"/>'
+        f"{colour_bar(x + 24, 23, 150, _palette()[:UNKNOWN])}"
         f'<text class="tick start" x="{x + 180}" y="32">{100 * heat.scale:g} %</text>'
         f'<rect class="unknown" x="{x + 240}" y="23" width="18" height="10"/>'
         f'<rect class="frame" x="{x + 240}" y="23" width="18" height="10"/>'
@@ -189,7 +147,7 @@ def _rows(heat: Heat, words: Mapping[str, str], size: tuple[float, float]) -> li
 def _columns(heat: Heat, words: Mapping[str, str], wide: float, high: float) -> list[str]:
     foot = _TOP + high
     seconds = heat.columns / 1e9
-    step = next((one for one in _ROUND if one * wide >= _LABEL_GAP * heat.column_ns / 1e9), _ROUND[-1])
+    step = next((one for one in ROUND if one * wide >= _LABEL_GAP * heat.column_ns / 1e9), ROUND[-1])
     step = max(step, heat.column_ns / 1e9)
     out, last = [], -math.inf
     gaps = set(heat.gaps)

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from whystall.tools.views.figure import Figure
 from whystall.tools.views.flame_data import flame_data, packed
 from whystall.tools.views.flame_layout import REST_KIND, FlameTree, Layout, layout
 from whystall.tools.views.flame_page import SCRIPT_WORDS as FLAME_WORDS
 from whystall.tools.views.flame_page import SCRIPTS, STYLES
-from whystall.tools.views.heat_drawing import Figure, Heat, heat_figure
+from whystall.tools.views.heat_drawing import Heat, heat_figure
 from whystall.tools.views.page import escape, page
 
 MOST_NODES = 8000
@@ -79,7 +80,7 @@ def heat_page(
 {_periods(heat, said)}
 <section aria-labelledby="map-title"><h2 id="map-title">{escape(said["map"])}</h2>
 <p class="note">{escape(said["keys"])}</p>
-<div class="scroll">{figure.inline("map", said["map"])}</div>
+<div class="scroll">{figure.inline("map", said["map"], role="application")}</div>
 <p class="chosen-line"><output id="chosen" aria-live="polite">{escape(said["chosen_none"])}</output>
 <button id="clear" type="button" disabled>{escape(said["clear"])}</button></p></section>
 <section aria-labelledby="flame-title"><h2 id="flame-title" data-whole="{escape(said["whole"])}"

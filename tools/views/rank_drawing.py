@@ -10,8 +10,8 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from whystall.tools.views.figure import ROUND, Figure, cells_image, colour_bar
 from whystall.tools.views.page import escape
 from whystall.tools.views.png import Colour, data_uri
 from whystall.tools.views.rank_cells import Matrix
@@ -37,37 +37,6 @@ class Mark:
     rank: int
     label: str
     began_step: int = -1
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One drawing. `markup`: what is within the svg element. `x`, `y`: of the first cell; cells are `cell` in size."""
-
-    markup: str
-    width: float
-    height: float
-    x: float
-    y: float
-    cell: tuple[float, float]
-
-    def inline(self, key: str, label: str) -> str:
-        """The element for a page that has the style."""
-        return (
-            f'<svg class="figure" id="{key}" tabindex="0" role="img" aria-label="{escape(label)}" '
-            f'width="{self.width:g}" height="{self.height:g}" viewBox="0 0 {self.width:g} {self.height:g}">'
-            f"{self.markup}</svg>"
-        )
-
-    def alone(self, heading: str) -> str:
-        """A file of its own, with its style, a heading and a ground that follows the reader's theme."""
-        style = (Path(__file__).parent / "assets" / "rank_figure.css").read_text("utf-8")
-        top, width, height = 34, self.width, self.height
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="figure alone" role="img" width="{width:g}" '
-            f'height="{height + top:g}" viewBox="0 {-top} {width:g} {height + top:g}"><title>{escape(heading)}</title>'
-            f'<style>{style}</style><rect class="ground" y="{-top}" width="100%" height="100%"/>'
-            f'<text class="heading" x="12" y="-10">{escape(heading)}</text>{self.markup}</svg>\n'
-        )
 
 
 def scale_of(shade: array[float]) -> float:
@@ -103,7 +72,7 @@ def step_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str])
     means = [_mean(matrix.values["own"][row * columns : (row + 1) * columns]) for row in range(rows)]
     parts += _bars_right(means, x + width + 16, y, cell[1], words["own_mean"], "own", marked=_marked(matrix, marks))
     total = max(x + width + 16 + 150, x + 640)
-    return Figure("".join(parts), total, y + height + 60, x, y, cell)
+    return Figure("rank", "".join(parts), total, y + height + 60, x, y, cell)
 
 
 def wait_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str]) -> Figure:
@@ -134,7 +103,7 @@ def wait_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str])
     caused = [sum(matrix.shade[column::count]) for column in range(count)]
     parts += _bars_right(waited, x + extent + 16, y, side, words["sum_waited"], "wait", marked=marked)
     parts += _bars_foot(caused, x, y + extent + 12, side, words["sum_caused"], marked)
-    return Figure("".join(parts), max(x + extent + 180, x + 560), y + extent + 150, x, y, cell)
+    return Figure("rank", "".join(parts), max(x + extent + 180, x + 560), y + extent + 150, x, y, cell)
 
 
 # --- colours -------------------------------------------------------------------------------------------------
@@ -155,13 +124,10 @@ def _nice(value: float) -> float:
 
 def _legend(x: float, palette: Sequence[Colour], ends: tuple[str, str, str], label: str) -> str:
     first = 1 if len(palette) > 2 * _LEVELS else 0  # without the colour of the unknown
-    colours = palette[first:]
-    picture = data_uri(len(colours), 1, bytes(range(len(colours))), colours)
     low, middle, high = (escape(text) for text in ends)
     return (
         f'<text class="label" x="{x + 60}" y="14">{escape(label)}</text>'
-        f'<image x="{x + 60}" y="22" width="240" height="10" preserveAspectRatio="none" href="{picture}"/>'
-        f'<rect class="frame" x="{x + 60}" y="22" width="240" height="10"/>'
+        f"{colour_bar(x + 60, 22, 240, palette[first:])}"
         f'<text class="tick end" x="{x + 54}" y="31">{low}</text><text class="tick" x="{x + 180}" y="31">'
         f'{middle}</text><text class="tick start" x="{x + 306}" y="31">{high}</text>'
     )
@@ -183,11 +149,8 @@ def _picture(
 ) -> str:
     if not pixels:
         return ""
-    return (
-        f'<image class="cells" image-rendering="optimizeSpeed" x="{x}" y="{y}" width="{width:.2f}" '
-        f'height="{height:.2f}" preserveAspectRatio="none" href="{data_uri(*size, pixels, palette)}"/>'
-        f'<rect class="frame" x="{x}" y="{y}" width="{width:.2f}" height="{height:.2f}"/>'
-    )
+    frame = f'<rect class="frame" x="{x}" y="{y}" width="{width:.2f}" height="{height:.2f}"/>'
+    return cells_image(x, y, (width, height), size, pixels, palette) + frame
 
 
 def _grid(x: float, y: float, cell: tuple[float, float], size: tuple[int, int]) -> list[str]:
@@ -291,7 +254,7 @@ def _groups(matrix: Matrix, x: float, y: float, high: float, width: float) -> li
 def _steps(matrix: Matrix, x: float, y: float, wide: float, words: Mapping[str, str]) -> list[str]:
     columns = matrix.columns
     least = 10.0 + 7.0 * max((len(str(step)) for step in columns), default=1)
-    every = next(n for n in _ROUND if n * wide >= least) if columns else 1
+    every = next(int(n) for n in ROUND if n >= 1 and n * wide >= least) if columns else 1
     out = [
         f'<text class="column" x="{x + (place + 0.5) * wide:.1f}" y="{y + 14}">{columns[place]}</text>'
         for place in range(0, len(columns), every)
@@ -299,9 +262,6 @@ def _steps(matrix: Matrix, x: float, y: float, wide: float, words: Mapping[str, 
     name = words["step"] if matrix.binned == 1 else words["steps_binned"].format(matrix.binned)
     out.append(f'<text class="axis" x="{x + wide * len(columns) / 2:.1f}" y="{y + 32}">{escape(name)}</text>')
     return out
-
-
-_ROUND = [m * 10**power for power in range(7) for m in (1, 2, 5)]
 
 
 # --- marks ---------------------------------------------------------------------------------------------------

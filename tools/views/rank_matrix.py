@@ -15,9 +15,10 @@ from typing import Any
 
 import polars as pl
 
+from whystall.tools.views.figure import Figure
 from whystall.tools.views.page import escape, page
 from whystall.tools.views.rank_cells import Group, Matrix, known, step_matrix, wait_matrix
-from whystall.tools.views.rank_drawing import Figure, Mark, step_figure, wait_figure
+from whystall.tools.views.rank_drawing import Mark, step_figure, wait_figure
 
 MOST_LINES = 1024
 """Of the table of ranks; the accused come first."""
