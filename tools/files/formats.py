@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.files.input import DAMAGED, opened
@@ -25,7 +25,7 @@ _JSON = re.compile(rb'\s*(?:(\{)\s*(?:["}]|\Z)|(\[)\s*(?:[\[\]{"0-9-]|\Z))')
 _SQLITE = b"SQLite format 3\0"
 
 T = TypeVar("T")
-F = TypeVar("F", bound="Format[object]")
+F = TypeVar("F", bound="Format[Any]")
 
 
 class Match(IntEnum):

@@ -1,1 +1,1 @@
-"""Models, readers and writers of traces and profiles; clocks and how to align them. Nothing here judges."""
+"""Models, readers and writers of traces and profiles; clocks and their alignment. Nothing is judged here."""

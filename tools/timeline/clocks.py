@@ -1,6 +1,6 @@
-"""The host's clocks, read at one instant, so that traces and profiles on different clocks can be laid side by side.
+"""Read the host's clocks at one instant, so that traces and profiles on different clocks can be aligned.
 
-Standard library only: the recorder that runs inside a training process uses it.
+Imports the standard library only: the recorder inside a training process uses it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 
 _TRIES = 16
 MARK = "# whystall-clocks: "
-"""Begins the comment lines of a trace file that carry a `ClockPoint` as JSON."""
+"""Prefix of the comment lines of a trace file that carry a `ClockPoint` as JSON."""
 
 
 @dataclass(frozen=True)
 class ClockPoint:
-    """One instant on four clocks, integer nanoseconds. `error_ns`: they were read at most so far apart."""
+    """One instant on four clocks, integer nanoseconds. `error_ns`: the longest time between two of the readings."""
 
     mono: int
     mono_raw: int
@@ -25,12 +25,12 @@ class ClockPoint:
     error_ns: int
 
     def line(self) -> str:
-        """As a comment line of a trace file, without line end."""
+        """Return a comment line of a trace file, without line end."""
         return MARK + json.dumps(asdict(self), separators=(",", ":"))
 
 
 def now() -> ClockPoint:
-    """The clocks now: the tightest of several readings. clock_gettime(2); mono_raw is not slewed by NTP."""
+    """Read the clocks: the tightest of several readings. clock_gettime(2); NTP does not slew mono_raw."""
     return min((_read() for _ in range(_TRIES)), key=lambda point: point.error_ns)
 
 
@@ -44,7 +44,11 @@ def _read() -> ClockPoint:
 
 
 def parse(line: str) -> ClockPoint | None:
-    """The point a comment line carries, or None when it is another line or damaged."""
+    """Return the point in a comment line; None for another or a damaged line.
+
+    Example: ``# whystall-clocks:
+    {"real":1700000000000000000,"mono":5000000000,"mono_raw":4999990000,"boot":5000000000,"error_ns":120}``
+    """
     if not line.startswith(MARK):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Communication between ranks, from any source, in columns: each rank's part in each operation, groups, links.
+"""Tables of communication between ranks, from any source: each rank's part in each operation, groups, links.
 
 Conventions as in `whystall.tools.timeline.profile`: integer nanoseconds on the profile's own clock, 0 for an unknown
 instant, -1 for another unknown number, empty for an unknown text; no nulls.
@@ -14,7 +14,7 @@ _I, _N, _S = pl.Int64, pl.Int32, pl.String
 
 COLLECTIVES = pl.Schema(
     {
-        # where it ran: the kernel on the device; without a device the host's thread that carried it out
+        # the kernel on the device; without a device the host's thread that executed it
         "start_ns": _I,
         # 0: not known to have ended (a Flight Recorder's entry of a hang)
         "end_ns": _I,
@@ -22,15 +22,14 @@ COLLECTIVES = pl.Schema(
         "op": _S,
         # key of the group in `GROUPS`; empty unknown
         "group": _S,
-        # sequence number within the group, as the library counted it; -1 unknown. Point-to-point operations are
-        # counted apart.
+        # sequence number within the group as the library counts it, point-to-point operations separately; -1 unknown
         "seq": _I,
-        # payload of this rank: the larger of what goes in and comes out; -1 unknown
+        # payload of this rank: the larger of input and output; -1 unknown
         "bytes": _I,
         "dtype": _S,
         # the other rank of a point-to-point operation, as a global rank; -1
         "peer": _N,
-        # the instant the host asked for it; 0 unknown
+        # when the host requested it; 0 unknown
         "launch_ns": _I,
         # the step it belongs to, -1 unknown
         "step": _N,
@@ -39,7 +38,7 @@ COLLECTIVES = pl.Schema(
         "lane": _I,
         # scheduled, started or completed
         "state": _S,
-        # of this rank's time in it, what the vendor's own counters call waiting for peers; -1 where it has none
+        # time of this rank's part that the vendor's counters attribute to waiting for peers; -1 without counters
         "vendor_wait_ns": _I,
     }
 )
@@ -50,7 +49,7 @@ _GROUPS: dict[str, _Type] = {
     # unique within the job and equal on all its ranks: see `group_key`
     "group": _S,
     "name": _S,
-    # what the program calls it: default_pg, TENSOR_MODEL_PARALLEL_GROUP ...
+    # the program's name for it: default_pg, TENSOR_MODEL_PARALLEL_GROUP ...
     "description": _S,
     # global ranks, ascending; empty when not known
     "ranks": pl.List(_N),
@@ -65,34 +64,35 @@ LINKS = pl.Schema(
         # global ranks
         "source": _N,
         "target": _N,
-        # HCCS, RDMA, PCIE, NVLINK, ... as the profiler says; empty unknown
+        # HCCS, RDMA, PCIE, NVLINK, ... as the profiler names it; empty unknown
         "transport": _S,
         "bytes": _I,
-        # time the bytes were under way
+        # transfer time
         "transit_ns": _I,
     }
 )
-"""What went from rank to rank, where a profiler measures it (Ascend's communication_matrix.json)."""
+"""Bytes sent from rank to rank, where a profiler measures it (Ascend's communication_matrix.json)."""
 
 PROGRESS = pl.Schema(
     {
         # key of the group
         "group": _S,
-        # sequence number of the last collective the host asked for, and of the last one that is done; -1 unknown
+        # sequence numbers of the last collective requested and of the last one done; -1 unknown
         "asked": _I,
         "done": _I,
     }
 )
-"""How far a rank is in its groups, as the library itself counts, where its dump says so (Flight Recorder's pg_status).
-It outlives the ring buffer of operations, which forgets. Point-to-point operations are not counted here."""
+"""Progress of a rank in its groups as the library counts it (Flight Recorder's pg_status). It covers operations that
+the ring buffer has dropped. Point-to-point operations are not counted.
+"""
 
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-"""No rank leaves before all have entered: the rank that arrives last has the shortest one."""
+"""Operations in which no rank leaves before all have entered: the rank that arrives last has the shortest one."""
 POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})
 OPS = SYNCHRONISING | POINT_TO_POINT | {"all_to_all_v", "broadcast", "reduce", "gather", "scatter", "other"}
 
 _PREFIX = re.compile(r"^(?:c10d::|nccl:|gloo:|rccl:|hccl:|mpi:|ncclDevKernel_|ncclKernel_|rcclKernel_|hcom_)", re.I)
-# Longer names first: all_to_all_v is no all_to_all.
+# Longer names first: all_to_all_v is not all_to_all.
 _OPS = (
     ("all_to_all_v", re.compile(r"all_?to_?all_?v")),
     ("all_to_all", re.compile(r"all_?to_?all")),
@@ -111,7 +111,7 @@ _OPS = (
 
 
 def canonical_op(name: str) -> str:
-    """One of `OPS` for a library's or profiler's `name` of an operation.
+    """Return one of `OPS` for a library's or profiler's `name` of an operation.
 
     ``nccl:_allgather_base``, ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``, ``hcom_allReduce__586_0_1``, ``all_to_allv``.
     """
@@ -120,5 +120,5 @@ def canonical_op(name: str) -> str:
 
 
 def group_key(name: str, ranks: tuple[int, ...]) -> str:
-    """The identity of a group: names alone are not unique (``split_group``), rank sets alone neither."""
+    """Return the identity of a group: neither names (``split_group``) nor sets of ranks are unique alone."""
     return f"{name}|{','.join(map(str, sorted(ranks)))}" if ranks else name

@@ -1,4 +1,4 @@
-"""A trace into a file that others can open."""
+"""Convert a trace to the file format of a viewer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 @dataclass(frozen=True)
 class Converted:
     """What was written: `items` are events (json), packets (perfetto), slices (db) or lines (text). `beyond_doubles`:
-    the JSON's instants lose nanoseconds in viewers that read numbers as doubles (see `write_chrome`)."""
+    viewers that read numbers as doubles lose nanoseconds of the JSON's instants (see `writers.chrome`).
+    """
 
     path: Path
     format: Format
@@ -48,14 +49,14 @@ def convert(
     alignment: Alignment | None = None,
     pids: Path | None = None,
 ) -> Converted:
-    """Write `trace` to `output`: ``json`` (`write_chrome`), ``perfetto`` (`write_perfetto`), ``db``
-    (`write_mindstudio_db`) or ``text`` (`ftrace_write`).
+    """Write `trace` to `output`: ``json`` (`writers.chrome`), ``perfetto`` (`writers.perfetto`), ``db``
+    (`writers.mindstudio_db`) or ``text`` (`writers.ftrace`).
 
-    `cpus`: only these, and the threads that ran on them. `profile`: drawn beside, its instants on the trace's clock.
-    `alignment`: everything is written on the clock of the profile it is of, so that a viewer can lay it beside the
-    profile's own files. `pids`: a file of numbers in a container (see `pid_mapping`).
+    `cpus`: only these, and the threads that ran on them. `profile`: added, its instants on the trace's clock.
+    `alignment`: everything is written on the clock of its profile, so that a viewer can show it with the profile's own
+    files. `pids`: a file that maps thread ids to those in a container (see `alignment.pid_mapping`).
 
-    Raises `ToolError`: bad_argument, disk_full, io_error. `output` is replaced when all is written, or left as it was.
+    Raises `ToolError`: bad_argument, disk_full, io_error. `output` is replaced as a whole, or left as it was.
     """
     output = Path(output)
     _check(trace, output, format, cpus)
@@ -106,7 +107,7 @@ def _tids(trace: SchedTrace) -> set[int]:
 def _on_profile_clock(
     trace: SchedTrace, profile: Profile | None, alignment: Alignment
 ) -> tuple[SchedTrace, Profile | None]:
-    """Both moved from the trace's clock to the profile's."""
+    """Return both, moved from the trace's clock to the profile's."""
     drift = alignment.drift_ppt
     back = replace(
         alignment,
@@ -119,10 +120,10 @@ def _on_profile_clock(
         instants = [column for column in ("at_ns", "start_ns", "end_ns") if column in frame.columns]
         moved = [back.expression(column) for column in instants]
         if "prev_arrived_ns" in frame.columns:
-            told = pl.col("prev_arrived_ns") > 0
-            moved.append(pl.when(told).then(back.expression("prev_arrived_ns")).otherwise(0).alias("prev_arrived_ns"))
+            known = pl.col("prev_arrived_ns") > 0
+            moved.append(pl.when(known).then(back.expression("prev_arrived_ns")).otherwise(0).alias("prev_arrived_ns"))
         tables[name] = frame.with_columns(moved)
-    tables["clocks"] = tables["clocks"].clear()  # they are of the old clock
+    tables["clocks"] = tables["clocks"].clear()  # they belong to the old clock
     trace = replace(
         trace, tables=tables, start_ns=back.at(trace.start_ns), end_ns=back.at(trace.end_ns), clock="profile"
     )

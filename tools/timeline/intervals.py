@@ -1,4 +1,4 @@
-"""Time covered by intervals: unions, and how much of them lies within given spans, in columns."""
+"""Time covered by intervals: unions, and how much of them lies within spans, in columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Cover:
 
     @classmethod
     def of(cls, *frames: pl.DataFrame) -> Cover:
-        """Of all intervals (start_ns, end_ns) in `frames`; empty ones do not count."""
+        """Return the union of all intervals (start_ns, end_ns) in `frames`; empty ones do not count."""
         all_of = pl.concat([frame.select("start_ns", "end_ns") for frame in frames])
         found = all_of.filter(pl.col("end_ns") > pl.col("start_ns")).sort("start_ns")
         reached = pl.col("end_ns").cum_max().shift(1)
@@ -32,11 +32,11 @@ class Cover:
         return Cover.of(self.pieces, other.pieces)
 
     def within(self, begin: pl.Series, end: pl.Series) -> pl.Series:
-        """Covered time between each pair of instants, 0 where the end is not after the begin."""
+        """Return the covered time between each pair of instants, 0 where the end is not after the begin."""
         return pl.select((pl.lit(self._up_to(end)) - self._up_to(begin)).clip(0).alias("covered")).to_series()
 
     def _up_to(self, instants: pl.Series) -> pl.Series:
-        """Time covered before each instant."""
+        """Return the time covered before each instant."""
         if self.pieces.is_empty():
             return pl.zeros(len(instants), dtype=pl.Int64, eager=True)
         starts = self.pieces["start_ns"]

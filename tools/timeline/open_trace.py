@@ -11,7 +11,7 @@ from whystall.tools.timeline.ftrace import text, trace_cmd
 from whystall.tools.timeline.sched import SchedTrace
 
 FORMATS: tuple[Format[SchedTrace], ...] = (text.FORMAT, trace_cmd.FORMAT)
-"""The formats that are read; their order is of no account."""
+"""The formats that are read, in any order."""
 
 _OTHERS = {
     b"PERFILE2": ("a file of perf", "record with `whystall ftrace record` or trace-cmd"),
@@ -40,7 +40,7 @@ def open_trace(
 
 def _format(path: Path) -> Format[SchedTrace]:
     with suppress(OSError):
-        if path.is_file() and path.stat().st_size:  # a file of tracefs has no size; what is read of its pipe is gone
+        if path.is_file() and path.stat().st_size:  # tracefs files have size 0, and reading a trace pipe consumes it
             head = Head(path)
             refuse_others(head, _OTHERS)
             return format_of(head, FORMATS) or text.FORMAT

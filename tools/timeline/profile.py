@@ -1,4 +1,4 @@
-"""The accelerator profile: what a process asked for and what its device did, from any profiler, in columns.
+"""The accelerator profile: what a process requested and what its device did, from any profiler, in columns.
 
 Conventions as in `whystall.tools.timeline.sched`: integer nanoseconds, no nulls, 0 for an unknown instant, -1 for
 another unknown number, empty for an unknown text.
@@ -25,7 +25,7 @@ ACTIVITIES = pl.Schema(
         "end_ns": _I,
         "kind": _S,
         "name": _S,
-        # the host's process and thread; for device work of whom it was launched, when known
+        # the host's process and thread; for device work those that launched it, if known
         "pid": _N,
         "tid": _N,
         # where it ran on the device; -1 for host work
@@ -38,8 +38,8 @@ ACTIVITIES = pl.Schema(
     }
 )
 STEPS = pl.Schema({"start_ns": _I, "end_ns": _I, "step": _N, "pid": _N, "tid": _N})
-# The operator (when it began, in which thread) some device work was enqueued for, where the profiler says so: calls
-# that go through a queue are launched by another thread than the one that wanted them.
+# The operator (its start and thread) that device work belongs to, where the profiler records it: a call that goes
+# through a queue is launched by another thread.
 OWNERS = pl.Schema({"correlation": _I, "at_ns": _I, "owner_pid": _I, "owner_tid": _I})
 TABLES: dict[str, pl.Schema] = {"activities": ACTIVITIES, "steps": STEPS}
 """The tables of a profile, and of the collector ``profile`` in a recording."""
@@ -56,8 +56,8 @@ class ClockBridge:
 
 @dataclass(frozen=True)
 class Run:
-    """The job a profile is of, as far as its files say. `world_size` -1 unknown; `host`: its name; `backend`: nccl,
-    gloo, hccl ...; `pid` -1 unknown.
+    """The job of a profile, as far as its files say. `world_size` -1 unknown; `host`: its name; `backend`: nccl, gloo,
+    hccl ...; `pid` -1 unknown.
     """
 
     world_size: int = -1
@@ -70,12 +70,12 @@ class Run:
 class Profile:
     """One rank's profile, both tables sorted by start.
 
-    `clock`: what its instants are on: ``real`` (the epoch), ``mono``, ``mono_raw``, ``boot``, or empty when the
-    files do not say. `bridges`: pairs the profiler itself recorded. `rank` -1 when unknown. `source`: the format
-    (``kineto``, ``ascend_text``, ``ascend_db``, ``msprof``, ``flight_recorder``, ``nsys``, ``nccl_inspector``).
-    `notes`: (blind spot code, detail). `collectives`, `groups`, `links`, `progress`: communication with other ranks,
-    see `whystall.tools.timeline.collectives`. Sources that know only collectives have no activities. `owners`: for
-    whom device work was enqueued (`OWNERS`, a correlation at most once); most sources do not say.
+    `clock`: ``real`` (the epoch), ``mono``, ``mono_raw``, ``boot``, or empty if unknown. `bridges`: pairs of readings
+    that the profiler recorded. `rank` -1 when unknown. `source`: the format (``kineto``, ``ascend_text``,
+    ``ascend_db``, ``msprof``, ``flight_recorder``, ``nsys``, ``nccl_inspector``). `notes`: (blind spot code, detail).
+    `collectives`, `groups`, `links`, `progress`: communication with other ranks, see
+    `whystall.tools.timeline.collectives`. Sources of collectives only have no activities. `owners`: the operator of
+    device work (`OWNERS`, a correlation at most once); most sources have none.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -104,10 +104,10 @@ class Profile:
 
     @property
     def activities(self) -> pl.DataFrame:
-        """All activities."""
+        """Return all activities."""
         return self.tables["activities"]
 
     @property
     def steps(self) -> pl.DataFrame:
-        """The profiler's steps."""
+        """Return the profiler's steps."""
         return self.tables["steps"]

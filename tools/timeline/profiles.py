@@ -1,4 +1,4 @@
-"""Any accelerator profile: which format it is, which ranks a directory holds, and the one that is asked for."""
+"""Find and open accelerator profiles of any format: a file, or one of several ranks below a directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORMATS: tuple[ProfileFormat, ...] = (
     flight_recorder.FORMAT,
     inspector.FORMAT,
 )
-"""The formats that are read; their order is of no account."""
+"""The formats that are read, in any order."""
 
 _DEPTH = 4
 _ENTRIES = 100_000
@@ -46,8 +46,8 @@ _OF_RANKS = "give the directory with the dumps of all ranks to slow_node_check (
 
 @dataclass(frozen=True)
 class Candidate:
-    """A profile found, not read yet. `rank` -1 when it does not say before it is read. `source`: as in `Profile`,
-    when it tells only how ranks communicate and nothing of what they or their devices work on; else empty.
+    """A profile that was found and is not read yet. `rank` -1 if it is unknown before reading. `source`: as in
+    `Profile` if it holds only collectives, else empty.
     """
 
     path: Path
@@ -57,12 +57,12 @@ class Candidate:
 
 
 def open_profile(path: str | os.PathLike[str], rank: int | None = None) -> Profile:
-    """The profile at `path`: a file or directory of any format known; `rank` chooses among several below it.
+    """Return the profile at `path`: a file or directory of any known format; `rank` chooses among several below it.
 
-    One that tells what ran goes before dumps that tell only how ranks communicate.
+    A profile of work is preferred to dumps of collectives only.
 
-    Raises `ToolError`: bad_trace when there is none or it cannot be read, bad_argument when there are several (it
-    lists the ranks) or `rank` is not among them, io_error.
+    Raises `ToolError`: bad_trace when there is none or it cannot be read, bad_argument when there are several (it lists
+    the ranks) or `rank` is not among them, io_error.
     """
     found = candidates(path)
     found = [one for one in found if not one.source] or found
@@ -83,7 +83,7 @@ def open_profile(path: str | os.PathLike[str], rank: int | None = None) -> Profi
 
 
 def candidates(path: str | os.PathLike[str], *, required: bool = True) -> list[Candidate]:
-    """The profiles at or below `path`, by rank, then by name; at least one when `required`.
+    """Return the profiles at or below `path`, by rank, then by name; at least one when `required`.
 
     Raises `ToolError` as `open_profile`.
     """
@@ -104,10 +104,10 @@ def candidates(path: str | os.PathLike[str], *, required: bool = True) -> list[C
 
 
 def with_work(found: list[Candidate]) -> list[Candidate]:
-    """Those that tell what ran. Raises `ToolError` (bad_trace) when all tell only how ranks communicate."""
+    """Return those that hold work. Raises `ToolError` (bad_trace) if all hold only collectives."""
     working = [one for one in found if not one.source]
     if found and not working:
-        what = f"{found[0].path} tells the collectives of a rank ({found[0].source}), not what ran on it"
+        what = f"{found[0].path} holds the collectives of a rank ({found[0].source}), not what ran on it"
         raise ToolError(ErrorCode.BAD_TRACE, what, _OF_RANKS)
     return working
 
@@ -125,7 +125,7 @@ def _of_file(path: Path) -> Candidate:
 
 
 def _candidate(head: Head, formats: Iterable[ProfileFormat]) -> Candidate | None:
-    """The profile that `head` is of one of `formats`. Raises `ToolError` if it may be of several."""
+    """Return the profile in `head`, of one of `formats`. Raises `ToolError` if several formats fit."""
     found = format_of(head, [one for one in formats if one.directory == head.directory])
     if found is None:
         return None
@@ -163,5 +163,5 @@ def _fail(error: ToolError) -> NoReturn:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a symbolic link to itself
         return False

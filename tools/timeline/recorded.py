@@ -1,7 +1,7 @@
-"""Between traces, profiles and recordings: the collectors ``ftrace`` and ``profile`` are their tables.
+"""Convert traces and profiles to recordings and back: the collectors ``ftrace`` and ``profile``.
 
-A recording's instants count from its start; a trace's and a profile's are those of their clock. CPUs that were chosen
-stand in the collector's option ``cpus`` as bits, CPU 0 the lowest (0 or absent: all were traced).
+A recording's instants count from its start; a trace's and a profile's are those of their clock. Selected CPUs are bits
+of the collector's option ``cpus``, CPU 0 the lowest (0 or absent: all were traced).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from whystall.tools.timeline.alignment.align import Alignment
 
 UNKNOWN_START = "1970-01-01T00:00:00.000Z"
-"""`Manifest.started` of a trace that does not say when on the calendar it was made."""
+"""`Manifest.started` of a trace without wall-clock time."""
 
 _CLOCKS = {"mono": "CLOCK_MONOTONIC", "mono_raw": "CLOCK_MONOTONIC_RAW", "boot": "CLOCK_BOOTTIME"}
 _TRACER_CLOCKS = {name: clock for clock, name in _CLOCKS.items()}
 _INSTANTS = ("at_ns", "start_ns", "end_ns", "prev_arrived_ns")
-# What is about the trace and no event of it.
+# Tables about the trace, not of events.
 _NO_EVENTS = frozenset({"holes", "names", "clocks"})
 
 
 def trace_of(recording: Recording, *, absolute: bool = False) -> SchedTrace:
-    """The trace in `recording`: from 0 to its window's end, or with `absolute` on the clock it was taken on.
+    """Return the trace in `recording`: from 0 to its window's end, or with `absolute` on its own clock.
 
-    Raises `ToolError` (missing_collector) when it holds none. What a trace says of its odd lines and of events without
-    a table is in a recording only as blind spots.
+    Raises `ToolError` (missing_collector) if it has none. Unreadable lines and events without a table are only blind
+    spots in a recording.
     """
     if not recording.has("ftrace"):
         raise ToolError(
@@ -63,16 +63,16 @@ def trace_of(recording: Recording, *, absolute: bool = False) -> SchedTrace:
 
 
 def recording_of(trace: SchedTrace, *, name: str = "trace", host: str = "", kernel: str = "") -> Recording:
-    """A trace made elsewhere as a recording, in memory, of the whole host; `name` becomes its id.
+    """Return a trace as a recording, in memory, of the whole host; `name` becomes its id.
 
-    `Manifest.started` comes from the trace's clocks, else it is `UNKNOWN_START`. It counts as proven when it shows
-    context switches at all.
+    `Manifest.started` comes from the trace's clocks, else it is `UNKNOWN_START`. The collector counts as proven if the
+    trace has any context switch.
     """
     window = max(trace.end_ns - trace.start_ns, 0)
     tables = {table: _relative(frame, trace.start_ns, window) for table, frame in trace.tables.items()}
     events = sum(frame.height for table, frame in tables.items() if table not in _NO_EVENTS)
     holes = tables["holes"].filter(pl.col("why") == "lost")["lost"]
-    lost = int(holes.clip(1).sum())  # a loss that was not counted is at least one
+    lost = int(holes.clip(1).sum())  # a loss without a count is at least one event
     count = max(trace.cpus, default=0) + 1
     chosen = {} if trace.cpus == tuple(range(count)) else {"cpus": sum(1 << cpu for cpu in trace.cpus)}
     spots = [BlindSpot(code=code, detail=detail) for code, detail in trace.notes]
@@ -106,9 +106,10 @@ def recording_of(trace: SchedTrace, *, name: str = "trace", host: str = "", kern
 
 
 def with_profile(recording: Recording, profile: Profile, alignment: Alignment | None = None) -> Recording:
-    """A copy of `recording` that also holds `profile`, put on the recording's clock by `alignment` (None: it is).
+    """Return a copy of `recording` that also holds `profile`, moved to the recording's clock by `alignment` (None: it
+    is on that clock).
 
-    Activities are cut at the window's edges; those outside, and steps that are not whole inside, are left out and
+    Activities are cut at the window's edges; those outside, and steps that are not entirely inside, are left out and
     counted in a blind spot. Raises `ToolError` (no_overlap) when nothing lies in the window.
     """
     options: dict[str, int] = {}
@@ -116,7 +117,7 @@ def with_profile(recording: Recording, profile: Profile, alignment: Alignment | 
     if alignment is not None:
         from whystall.tools.timeline.alignment.align import apply
 
-        profile = apply(profile, alignment)  # its notes are the profile's then
+        profile = apply(profile, alignment)  # adds its notes to the profile's
         options["residual_ns"] = alignment.residual_ns
         spots.append(BlindSpot(code="alignment", detail=f"{alignment.residual_ns / 1e3:g} us, {alignment.method}"))
     spots += [BlindSpot(code=code, detail=detail) for code, detail in profile.notes]
@@ -148,7 +149,9 @@ def with_profile(recording: Recording, profile: Profile, alignment: Alignment | 
 
 
 def _relative(frame: pl.DataFrame, start_ns: int, window_ns: int) -> pl.DataFrame:
-    """Instants of the trace's clock to those of a recording; unknown ones, and those before the start, become 0."""
+    """Convert instants of the trace's clock to those of a recording; unknown ones, and those before the start, become
+    0.
+    """
     columns = [name for name in _INSTANTS if name in frame.columns]
     return frame.with_columns((pl.col(name) - start_ns).clip(0, window_ns) for name in columns)
 

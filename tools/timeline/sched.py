@@ -1,9 +1,9 @@
-"""The scheduling trace: what ran where, who woke whom, what interrupted it - from any tracer, in columns.
+"""The scheduling trace: what ran where, wakeups, interrupts - from any tracer, in columns.
 
 Instants end in ``_ns``: integer nanoseconds of the trace's clock (`SchedTrace.clock`), or since the start of the
 recording once stored in one. No cell is null: an unknown instant is 0, another unknown number -1, an unknown text
-empty. A thread is its `tid` (0: the idle thread of the CPU); names are a table of their own, since threads rename
-themselves and numbers are used again.
+empty. A thread is its `tid` (0: the idle thread of the CPU); names are a separate table, since threads rename
+themselves and ids are reused.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TABLES: dict[str, pl.Schema] = {
             "next_prio": _N,
         }
     ),
-    # `kind`: waking (in the waker's context), wakeup (queued on target_cpu), new. `context`: of the waker, one of
-    # task, softirq, hardirq, nmi, or empty when the trace does not say; only in `task` did `waker_tid` wake it.
+    # `kind`: waking (in the waker's context), wakeup (queued on target_cpu), new. `context`: of the waker, one of task,
+    # softirq, hardirq, nmi, or empty if unknown; `waker_tid` is the waker only in `task`.
     "wakeups": pl.Schema(
         {
             "at_ns": _I,
@@ -82,8 +82,8 @@ TABLES: dict[str, pl.Schema] = {
             "bytes": _I,
         }
     ),
-    # Where the trace is blind: `cpu` -1 means all. `lost` events, -1 when not counted. `why`: lost (the tracer says
-    # so), unseen (the events contradict each other: a switch happened that was not told), rotated, stopped.
+    # Where events are missing: `cpu` -1 means all. `lost` events, -1 when not counted. `why`: lost (reported by the
+    # tracer), unseen (the events contradict each other: a switch is missing), rotated, stopped.
     "holes": pl.Schema({"start_ns": _I, "end_ns": _I, "cpu": _N, "lost": _I, "why": _S}),
     # A thread's name from `at_ns` on; `pid` the thread group, -1 when unknown.
     "names": pl.Schema({"at_ns": _I, "tid": _N, "pid": _N, "comm": _S}),
@@ -95,7 +95,7 @@ TABLES: dict[str, pl.Schema] = {
 
 @dataclass(frozen=True)
 class Odd:
-    """Lines that could not be read: how many, and the first few, made inert."""
+    """Lines that could not be read: their number, and the first few, escaped."""
 
     count: int = 0
     examples: tuple[str, ...] = ()
@@ -106,8 +106,8 @@ class SchedTrace:
     """A whole trace. Every table of `TABLES` is there, sorted by its instant (ties in the order of the trace).
 
     `clock`: the tracer's name of its clock (``mono``, ``mono_raw``, ``local``, ``boot`` ...), empty when unknown.
-    `cpus`: those that were traced. `start_ns`, `end_ns`: the span covered. `others`: events by name that no table
-    takes. `notes`: (blind spot code, detail) for what the trace cannot show.
+    `cpus`: the traced ones. `start_ns`, `end_ns`: the span covered. `others`: number of events by name, of those
+    without a table. `notes`: (blind spot code, detail) for what the trace cannot show.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -125,10 +125,10 @@ class SchedTrace:
                 raise ValueError(f"table {name} does not have its columns")
 
     def table(self, name: str) -> pl.DataFrame:
-        """The table called `name`, one of `TABLES`."""
+        """Return the table called `name`, one of `TABLES`."""
         return self.tables[name]
 
 
 def empty_tables() -> dict[str, pl.DataFrame]:
-    """Every table, without rows."""
+    """Return every table, without rows."""
     return {name: schema.to_frame() for name, schema in TABLES.items()}
