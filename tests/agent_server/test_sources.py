@@ -19,7 +19,7 @@ def dumps(directory: Path) -> Path:
 
 def test_a_dump_is_refused_with_what_it_is_good_for(tmp_path: Path) -> None:
     for place in (dumps(tmp_path), tmp_path / "_dump_1"):
-        with pytest.raises(ToolError, match=r"tells the collectives of a rank \(flight_recorder\)") as caught:
+        with pytest.raises(ToolError, match=r"holds the collectives of a rank \(flight_recorder\)") as caught:
             profiles_at(place)
         assert caught.value.code is ErrorCode.BAD_TRACE
         assert "--traces" in caught.value.remedy

@@ -92,7 +92,7 @@ class Job:
     world_size: int
 
     def table(self, name: str) -> pl.DataFrame:
-        """A table of `rank_tables.TABLES`."""
+        """Return a table of `rank_tables.TABLES`."""
         return self.tables[name]
 
 
@@ -118,7 +118,7 @@ class Clocks:
         return max(self.offset_ns.values(), default=0) - min(self.offset_ns.values(), default=0)
 
     def common(self, instant: str, rank: str = "rank") -> pl.Expr:
-        """The column `instant` of the clock of `rank`, on the common clock; null where the rank is absent."""
+        """Return the column `instant` of the clock of `rank`, on the common clock; null where the rank is absent."""
         of = pl.col(rank)
         offset = of.replace_strict(dict(self.offset_ns), default=None, return_dtype=_I)
         since = pl.col(instant) - of.replace_strict(dict(self.origin_ns), default=0, return_dtype=_I)
@@ -126,7 +126,7 @@ class Clocks:
         return pl.col(instant) - offset - (since * drift).round().cast(_I)
 
     def local(self, instant: str, rank: str = "rank") -> pl.Expr:
-        """The inverse of `common`: what the clock of `rank` shows at the common `instant`."""
+        """Return the inverse of `common`: what the clock of `rank` shows at the common `instant`."""
         of = pl.col(rank)
         offset = of.replace_strict(dict(self.offset_ns), default=None, return_dtype=_I)
         since = pl.col(instant) + offset - of.replace_strict(dict(self.origin_ns), default=0, return_dtype=_I)
@@ -146,7 +146,7 @@ class Peers:
 
 
 def job_of(recording: Recording, collector: str = "ranks") -> Job:
-    """The job in `recording`. Raises `ToolError` (missing_collector) when it holds none."""
+    """Return the job in `recording`. Raises `ToolError` (missing_collector) when it holds none."""
     if not recording.has(collector):
         raise ToolError(
             ErrorCode.MISSING_COLLECTOR,

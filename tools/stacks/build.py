@@ -76,7 +76,7 @@ class Builder:
         self._weight.append(weight)
 
     def profile(self, source: str, *, clock: str = "", notes: Iterable[tuple[str, str]] = ()) -> StackProfile:
-        """What was added so far, with a note of what was odd."""
+        """Return what was added so far, with a note of what was odd."""
         odd = [("odd_lines", str(self.odd))] if self.odd else []
         return StackProfile(self._tables(), source, clock, (*notes, *odd))
 

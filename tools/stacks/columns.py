@@ -22,17 +22,17 @@ class FrameTable:
         self._rows: dict[Name, int] = {}
 
     def row(self, frame: Name) -> int:
-        """The row of a frame."""
+        """Return the row of a frame."""
         name, file = clean(frame.name, NAME_LIMIT), clean(frame.file, PATH_LIMIT)
         return self._rows.setdefault(Name(name, file, frame.line, frame.kind), len(self._rows))
 
     def table(self) -> pl.DataFrame:
-        """All of them."""
+        """Return all of them."""
         return numbered("frames", self._rows)
 
 
 def numbered(table: str, rows: Iterable[Sequence[object]]) -> pl.DataFrame:
-    """A table whose first column is the row's number; `rows` hold the others."""
+    """Return a table whose first column is the row's number; `rows` hold the others."""
     schema = TABLES[table]
     number, *names = schema.names()
     frame = pl.DataFrame(list(rows), schema={name: schema[name] for name in names}, orient="row", strict=False)
@@ -46,7 +46,7 @@ def tables_of(
     samples: Mapping[str, NDArray[Any]],
     threads: Iterable[tuple[int, int, str]] = (),
 ) -> dict[str, pl.DataFrame]:
-    """The tables; `samples` needs `stack`, `event` and `weight`, and may have the others."""
+    """Return the tables; `samples` needs `stack`, `event` and `weight`, and may have the others."""
     count = len(samples["stack"])
     usual = {"at_ns": NO_TIME, "span_ns": 0, "thread": NO_THREAD}
     columns = {**{name: np.full(count, value, np.int64) for name, value in usual.items()}, **samples}

@@ -10,7 +10,7 @@ from whystall.tools.stacks.model import KINDS, NO_STACK, NO_THREAD, NO_TIME
 
 
 def fault(tables: Mapping[str, pl.DataFrame]) -> str:
-    """What is wrong with `tables` (of a stack profile), in a few words; empty when nothing is.
+    """Return what is wrong with `tables` (of a stack profile), in a few words; empty when nothing is.
 
     Rows are numbered, numbers point at rows that are there, a parent comes before its children, weights are finite
     and not negative, and instants are none or not negative: what every reader of a profile relies on.

@@ -39,7 +39,7 @@ class Written:
 
 
 def meant(path: Path) -> Format | None:
-    """The format that the end of a name means."""
+    """Return the format that the end of a name means."""
     ends = [end for end in SUFFIXES if path.name.lower().endswith(end)]
     return SUFFIXES[max(ends, key=len)] if ends else None
 

@@ -44,7 +44,7 @@ class Forest:
         return Forest(parent, frame, depth)
 
     def levels(self) -> list[Ints]:
-        """The nodes of each depth, outermost first."""
+        """Return the nodes of each depth, outermost first."""
         if not len(self):
             return []
         order = _by_depth(self.depth)
@@ -55,8 +55,8 @@ EMPTY = Forest(*(np.empty(0, np.int64) for _ in range(3)))
 
 
 def grown(frames: NDArray[Any], lengths: Ints) -> tuple[Forest, Ints]:
-    """The tree of stacks that stand one behind another in `frames`, outermost frame first, each as long as `lengths`
-    says (at least 1), and the innermost node of each stack. Nodes are level by level.
+    """Return the tree of stacks that stand one behind another in `frames`, outermost frame first, each as long as
+    `lengths` says (at least 1), and the innermost node of each stack. Nodes are level by level.
 
     What a stack shares with the one before it is shared; what it shares with others is not: see `merged`. So it costs
     O(n), and sorted stacks give few nodes.
@@ -76,7 +76,7 @@ def grown(frames: NDArray[Any], lengths: Ints) -> tuple[Forest, Ints]:
     keys = ordered * np.int64(count + 1) + order
 
     def last(depths: Ints, until: Ints) -> Ints:
-        """The place of the newest of the first `until` nodes that has this depth."""
+        """Return the place of the newest of the first `until` nodes that has this depth."""
         return np.searchsorted(keys, depths * (count + 1) + until) - 1
 
     parent = np.append(_Small(NO_PARENT), place)[:count]  # the node before, but where a stack leaves the one before it
@@ -90,7 +90,7 @@ def grown(frames: NDArray[Any], lengths: Ints) -> tuple[Forest, Ints]:
 
 
 def _shared(frames: NDArray[Any], start: Ints, lengths: Ints) -> Ints:
-    """How many frames each stack has in common with the one before it."""
+    """Return how many frames each stack has in common with the one before it."""
     if not len(start):
         return lengths
     before = np.append(0, lengths[:-1])
@@ -109,9 +109,9 @@ def _by_depth(depth: Ints) -> Ints:
 
 
 def merged(forests: Sequence[Forest]) -> tuple[Forest, list[Ints]]:
-    """All of them over one another, and for each which node its nodes became: equal frames beneath equal parents are
-    one. Nodes are in breadth-first order, siblings neighbours ordered by frame. O(n log n); one that is so already is
-    given back.
+    """Return all of them over one another, and for each which node its nodes became: equal frames beneath equal parents
+    are one. Nodes are in breadth-first order, siblings neighbours ordered by frame. O(n log n); one that is so already
+    is given back.
     """
     if len(forests) == 1 and _in_order(forests[0]):
         return forests[0], [np.arange(len(forests[0]))]
@@ -138,14 +138,14 @@ def merged(forests: Sequence[Forest]) -> tuple[Forest, list[Ints]]:
 
 
 def _in_order(forest: Forest) -> bool:
-    """Whether it is as `merged` makes it."""
+    """Return whether it is as `merged` makes it."""
     up, frame = forest.parent, forest.frame
     return bool(((up[1:] > up[:-1]) | ((up[1:] == up[:-1]) & (frame[1:] > frame[:-1]))).all())
 
 
 def _unique(keys: Ints) -> tuple[Ints, Ints]:
-    """The different keys (not negative) in order, and the place there of each. Where a key and its place have room in
-    one number, that is sorted: several times as fast as looking for the order.
+    """Return the different keys (not negative) in order, and the place there of each. Where a key and its place have
+    room in one number, that is sorted: several times as fast as looking for the order.
     """
     bits = len(keys).bit_length()
     if int(keys.max(initial=0)).bit_length() + bits > 63:

@@ -34,7 +34,7 @@ class Name(NamedTuple):
 
 
 def named(text: str) -> Name:
-    """The frame that `text` stands for."""
+    """Return the frame that `text` stands for."""
     if not text.strip():
         return Name(UNKNOWN)
     last = text[-1]
@@ -63,13 +63,13 @@ def named(text: str) -> Name:
 
 
 def device(name: str, prefix: str = GPU) -> Name:
-    """The frame of an accelerator's work, or of its doing nothing."""
+    """Return the frame of an accelerator's work, or of its doing nothing."""
     name = name.removeprefix(prefix)
     return Name(prefix + name, kind="idle" if name == IDLE else "device")
 
 
 def written(name: str, file: str, line: int, kind: str) -> str:
-    """The frame as one text, which `named` takes for the same, as far as text can say it."""
+    """Return the frame as one text, which `named` takes for the same, as far as text can say it."""
     if kind == "kernel":
         return f"{name}_[k]"
     if file and kind in ("python", "native"):

@@ -19,7 +19,7 @@ _NAMES = {clock: name for name, clock in _CLOCKS.items()}
 
 
 def stacks_of(recording: Recording, collector: str = NOW) -> StackProfile:
-    """The stack profile in `recording`; instants since its start.
+    """Return the stack profile in `recording`; instants since its start.
 
     Raises `ToolError`: missing_collector when it has none, bad_recording when its tables do not fit together.
     """
@@ -78,7 +78,7 @@ def recording_of(profile: StackProfile, *, name: str = "profile", before: StackP
 
 
 def _span(profile: StackProfile) -> tuple[int, int]:
-    """The first instant, and how long it is to the last; zeros without instants."""
+    """Return the first instant, and how long it is to the last; zeros without instants."""
     timed = profile.samples.filter(pl.col("at_ns") != NO_TIME)
     if timed.is_empty():
         return 0, 0

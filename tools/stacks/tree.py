@@ -77,11 +77,11 @@ class CallTree:
         return self.frames["label"].to_list()
 
     def label(self, node: int) -> str:
-        """What `node` is called: ``save (train.py:212)`` in Python, else its name."""
+        """Return what `node` is called: ``save (train.py:212)`` in Python, else its name."""
         return self.labels[int(self.frame[node])]
 
     def path(self, node: int) -> list[int]:
-        """The nodes from the outermost to `node`."""
+        """Return the nodes from the outermost to `node`."""
         found = []
         while node != NO_NODE:
             found.append(int(node))
@@ -137,7 +137,8 @@ class CallTree:
         return self._by_frame(np.where(self.outermost, self.total, 0.0))
 
     def pruned(self, min_share: float) -> CallTree:
-        """The tree without nodes that have less than `min_share` of the sum on every side; nothing else changes."""
+        """Return the tree without nodes that have less than `min_share` of the sum on every side; nothing else changes.
+        """
         floor = self.sums[:, None] * min_share
         keep = ((self.total >= floor) & (self.total > 0)).any(axis=0)
         if keep.all():
@@ -161,7 +162,7 @@ class CallTree:
 
 
 def call_tree(*parts: Part, roots: Roots = "none", lines: bool = True) -> CallTree:
-    """The tree of all `parts` over one another, a side each.
+    """Return the tree of all `parts` over one another, a side each.
 
     Frames are one when their labels are: two runs of a program match wherever its files lie. `lines`: Python frames
     are told apart by line; else by function. `roots`: a frame of kind ``thread`` beneath everything, for each comm,
@@ -175,7 +176,7 @@ def call_tree(*parts: Part, roots: Roots = "none", lines: bool = True) -> CallTr
 
 
 def labels_of(frames: pl.DataFrame, *, lines: bool = True) -> pl.Series:
-    """What each row of a table of frames is called."""
+    """Return what each row of a table of frames is called."""
     file = pl.col("file").str.extract(r"((?:[^/\\]+[/\\]__init__\.py)|[^/\\]*)$").fill_null("")
     at = pl.when((pl.col("line") > 0) & pl.lit(lines)).then(file + ":" + pl.col("line").cast(pl.String)).otherwise(file)
     known = (pl.col("kind") == "python") & (pl.col("file") != "")
@@ -248,7 +249,7 @@ def _chosen(part: Part) -> pl.DataFrame:
 
 
 def _rooted(profile: StackProfile, thread: NDArray[Any], roots: Roots) -> tuple[list[str], Ints]:
-    """The labels of the roots, and the root of each sample."""
+    """Return the labels of the roots, and the root of each sample."""
     used, at = np.unique(thread, return_inverse=True)
     known_as = {number: row for number, *row in profile.threads.iter_rows()}
     main = {pid: comm for pid, tid, comm in known_as.values() if pid == tid >= 0}
@@ -290,7 +291,7 @@ def _under_roots(
 
 
 def _one_set(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[Ints]]:
-    """All frames once, ordered by label, and for each table the rows of its frames there."""
+    """Return all frames once, ordered by label, and for each table the rows of its frames there."""
     rows = pl.concat([*tables, pl.DataFrame(schema=_LABELS)])
     told = pl.col("kind").sort_by(pl.col("kind") == "other", maintain_order=True).first()
     thread = (pl.col("kind") == "thread").alias("thread")  # a thread called as a function is not that function

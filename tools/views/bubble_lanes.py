@@ -103,8 +103,8 @@ class Panel:
 
 
 def panel(timeline: Timeline, bubble: Bubble, words: Mapping[str, str], most: int) -> Panel:
-    """The panel of one bubble, of at most about `most` slices, with as much before and after it as half its length, at
-    least 1 ms.
+    """Return the panel of one bubble, of at most about `most` slices, with as much before and after it as half its
+    length, at least 1 ms.
     """
     return _Builder(timeline, bubble, words).build(most)
 
@@ -120,7 +120,7 @@ class _Builder:
         self._pieces = MOST_PIECES
 
     def build(self, most: int) -> Panel:
-        """All lanes, from the device down to the interrupts, then what connects them."""
+        """Return all lanes, from the device down to the interrupts, then what connects them."""
         tids = self._limited(self._bubble.tids)
         threads = self._pick(self._timeline.threads, pl.col("tid").is_in(tids))
         mine = threads.filter(pl.col("tid").is_in(tids[:1]))
@@ -203,7 +203,7 @@ class _Builder:
         return {lane.key: place for place, lane in enumerate(self._panel.lanes) if lane.sort == sort}
 
     def _first_thread(self) -> Iterator[tuple[int, Row]]:
-        """The dispatch thread's: arrows of all would hide what they point at."""
+        """Return the dispatch thread's: arrows of all would hide what they point at."""
         return ((place, row) for place, row in self._rows("thread") if row["tid"] == self._bubble.tids[0])
 
     def _rows(self, sort: str) -> Iterator[tuple[int, Row]]:
@@ -214,7 +214,7 @@ class _Builder:
     # --- parts --------------------------------------------------------------------------------------------
 
     def _pick(self, table: pl.DataFrame | None, wanted: pl.Expr) -> pl.DataFrame:
-        """The rows within the span shown."""
+        """Return the rows within the span shown."""
         if table is None:
             return pl.DataFrame()
         return table.filter((pl.col("end_ns") > self._low) & (pl.col("start_ns") < self._high) & wanted)
@@ -261,7 +261,7 @@ class _Slices:
         self._names, self._tids, self._words = names, tids, words
 
     def state(self, row: Row, origin: int) -> Slice:
-        """What a thread did."""
+        """Return what a thread did."""
         look = row["state"] if row["state"] in _STATES else "unknown"
         more = []
         if row["cpu"] >= 0:
@@ -291,12 +291,12 @@ class _Slices:
         return self._slice(row, origin, "running" if tid in self._tids[:1] else others, self._who(tid), [])
 
     def hole(self, row: Row, origin: int) -> Slice:
-        """Where the trace is blind."""
+        """Return where the trace is blind."""
         lost = [self._words["lost"].format(row["lost"])] if row["lost"] > 0 else []
         return self._slice(row, origin, "hole", self._words["hole"], lost)
 
     def interrupt(self, row: Row, origin: int) -> Slice:
-        """An interrupt or softirq."""
+        """Return an interrupt or softirq."""
         own = self._words["own_time"].format(f"{row['self_ns'] / 1e6:.6f} ms")
         look = "softirq" if row["soft"] else "interrupt"
         return self._slice(row, origin, look, row["name"] or str(row["vector"]), [own])
@@ -320,7 +320,7 @@ class _Slices:
 
 
 def _most(rows: pl.DataFrame, by: list[str]) -> list[tuple[int, ...]]:
-    """The keys in `by`, those with most time first."""
+    """Return the keys in `by`, those with most time first."""
     if rows.is_empty():
         return []
     total = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total")
@@ -328,7 +328,7 @@ def _most(rows: pl.DataFrame, by: list[str]) -> list[tuple[int, ...]]:
 
 
 def _cpus_of(threads: pl.DataFrame) -> list[int]:
-    """The CPUs that threads had, waited for, left or came from, the most used first."""
+    """Return the CPUs that threads had, waited for, left or came from, the most used first."""
     if threads.is_empty():
         return []
     came = threads.filter(pl.col("state") == "running").select(cpu="from_cpu", start_ns="start_ns", end_ns="start_ns")

@@ -40,7 +40,7 @@ def bubbles_page(
     heading: str,
     notes: Sequence[str] = (),
 ) -> str:
-    """The HTML of one offline page, a panel per bubble in the given order, at most `MOST_BUBBLES`.
+    """Return the HTML of one offline page, a panel per bubble in the given order, at most `MOST_BUBBLES`.
 
     `heading` and `notes` (lines below it) are shown on top; `words` holds all of `WORDS`. Its size is bounded: what a
     panel leaves out it says. Raises KeyError for a word that is missing.

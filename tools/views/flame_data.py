@@ -16,7 +16,7 @@ _LABEL = 400
 
 
 def flame_data(layout: Layout) -> dict[str, Any]:
-    """The columns of `layout`, bounded: labels of 40,000 frames take some megabytes."""
+    """Return the columns of `layout`, bounded: labels of 40,000 frames take some megabytes."""
     longest = max(40, min(_LABEL, MOST_TEXT // max(len(layout.labels), 1)))
     return {
         "labels": [_short(label, longest) for label in layout.labels],

@@ -92,8 +92,8 @@ class Layout:
 def layout(
     tree: FlameTree, *, root: str, rest: str, least: float = LEAST_SHARE, most: int = MOST_NODES
 ) -> Layout | None:
-    """What of `tree` is drawn, None when it weighs nothing; `root` and `rest`: what to call everything, and frames
-    that are too narrow.
+    """Return what of `tree` is drawn, None when it weighs nothing; `root` and `rest`: what to call everything, and
+    frames that are too narrow.
 
     Raises ValueError for weights that are negative or not finite.
     """
@@ -153,7 +153,7 @@ class _Names:
 
 
 def _kept(tree: FlameTree, scale: Floats, least: float, most: int) -> tuple[Ints, float]:
-    """The nodes wide enough, and the share that is: larger than asked for when there are too many."""
+    """Return the nodes wide enough, and the share that is: larger than asked for when there are too many."""
     share = (tree.total * scale[:, None]).max(axis=0)
     keep = (share >= least) & (share > 0) & (tree.depth < MOST_LEVELS - 1)
     if int(keep.sum()) > most:
@@ -197,7 +197,8 @@ def _gather(tree: FlameTree, kept: Ints, sums: Floats, scale: Floats) -> _Nodes:
 
 
 def _names(tree: FlameTree, nodes: _Nodes, root: str, rest: str) -> _Names:
-    """The frames in use, and their order among siblings: by label, the rest last. Renumbers the nodes' frames."""
+    """Return the frames in use, and their order among siblings: by label, the rest last. Renumbers the nodes' frames.
+    """
     used, frame = np.unique(nodes.frame, return_inverse=True)
     nodes.frame[:] = frame
     ours = {len(tree.labels): (root, ROOT_KIND, ""), len(tree.labels) + 1: (rest, REST_KIND, "")}
@@ -210,7 +211,7 @@ def _names(tree: FlameTree, nodes: _Nodes, root: str, rest: str) -> _Names:
 
 
 def _drawing_order(parent: Ints, depth: Ints, rank: Ints) -> Ints:
-    """The nodes level by level, those of a parent together, by rank."""
+    """Return the nodes level by level, those of a parent together, by rank."""
     place = np.zeros(len(parent), np.int64)
     found, start = [], 0
     for level in _levels(depth):
@@ -222,7 +223,7 @@ def _drawing_order(parent: Ints, depth: Ints, rank: Ints) -> Ints:
 
 
 def _starts(parent: Ints, depth: Ints, width: Floats) -> Floats:
-    """Where each node begins: beside the siblings before it."""
+    """Return where each node begins: beside the siblings before it."""
     x = np.zeros_like(width)
     for level in _levels(depth)[1:]:
         above = parent[level]

@@ -42,7 +42,7 @@ ADVANCE = 0.602
 
 
 def kinds_in(layout: Layout) -> list[str]:
-    """The kinds that are shown, for a legend."""
+    """Return the kinds that are shown, for a legend."""
     shown = set(layout.kinds) - {ROOT_KIND}
     return [kind for kind in LETTERS if kind in shown]
 
@@ -79,7 +79,7 @@ def grades(change: Floats, scale: float) -> Floats:
 
 
 def columns(text: str) -> int:
-    """How many characters of a monospaced font `text` takes; those of East Asia take two."""
+    """Return how many characters of a monospaced font `text` takes; those of East Asia take two."""
     return len(text) if text.isascii() else sum(map(_wide, text))
 
 

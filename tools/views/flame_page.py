@@ -74,10 +74,10 @@ def flame_page(
     verdict: str = "",
     notes: Sequence[str] = (),
 ) -> str:
-    """The HTML of the page; `shown` None: nothing was sampled. `rows`: in the order to rank, the first `MOST_ROWS` are
-    listed. `unit`: of the weights: ``samples``, ``ns``, ``bytes`` or a name; `period`: what one sample
-    stands for, in the unit, 0 when that is not known or differs. `verdict` and `notes` are lines on top.
-    `words` holds all of `WORDS`; a KeyError for one that is missing.
+    """Return the HTML of the page; `shown` None: nothing was sampled. `rows`: in the order to rank, the first
+    `MOST_ROWS` are listed. `unit`: of the weights: ``samples``, ``ns``, ``bytes`` or a name; `period`: what one sample
+    stands for, in the unit, 0 when that is not known or differs. `verdict` and `notes` are lines on top. `words` holds
+    all of `WORDS`; a KeyError for one that is missing.
     """
     said = {key: words[key] for key in sorted(WORDS)}
     body = f"""<header>
@@ -103,7 +103,7 @@ def flame_page(
 
 
 def cut_note(shown: Layout, words: Mapping[str, str]) -> str:
-    """How many frames are not drawn, empty when all are."""
+    """Return how many frames are not drawn, empty when all are."""
     if not shown.cut:
         return ""
     digits = max(0, 1 - math.floor(math.log10(100 * shown.least)))
@@ -111,7 +111,7 @@ def cut_note(shown: Layout, words: Mapping[str, str]) -> str:
 
 
 def help_dialog(words: Mapping[str, str], *, sides: int) -> str:
-    """The keys, as a dialog called ``keys``."""
+    """Return the keys, as a dialog called ``keys``."""
     keys = (
         ("← ↑ → ↓", "key_move"),
         ("Enter", "key_zoom"),

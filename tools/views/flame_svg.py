@@ -49,7 +49,7 @@ def flame_svg(
     unit: str,
     notes: Sequence[str] = (),
 ) -> str:
-    """The file. `shown` None: nothing was sampled. `unit` and `words` as of `flame_page`."""
+    """Return the file. `shown` None: nothing was sampled. `unit` and `words` as of `flame_page`."""
     lines = [note for note in notes if note]
     if shown is None:
         return _file(heading, [*lines, words["nothing"]], "", 0, {}, words)
@@ -96,7 +96,7 @@ def _file(
 
 
 def _frames(shown: Layout, side: int, top: int, looks: Sequence[str], titles: Sequence[str]) -> Iterator[str]:
-    """One group a frame: what it says, its bar, and its label where there is room for it."""
+    """Yield one group a frame: what it says, its bar, and its label where there is room for it."""
     left = (MARGIN + shown.x[side] * _INNER).tolist()
     wide = (shown.width[side] * _INNER).tolist()
     rows = (top + shown.depth * ROW).tolist()
@@ -117,7 +117,7 @@ def _frames(shown: Layout, side: int, top: int, looks: Sequence[str], titles: Se
 
 
 def _titles(shown: Layout, words: Mapping[str, str], unit: str) -> Iterator[str]:
-    """What each frame says of itself, escaped: the label on the first line."""
+    """Yield what each frame says of itself, escaped: the label on the first line."""
     change = shown.change.tolist() if shown.sides > 1 else []
     own, total, width = shown.own.tolist(), shown.total.tolist(), shown.width.tolist()
     for node, frame in enumerate(shown.frame.tolist()):
@@ -143,7 +143,7 @@ def _titles(shown: Layout, words: Mapping[str, str], unit: str) -> Iterator[str]
 
 
 def _legend(shown: Layout, words: Mapping[str, str], top: int) -> tuple[str, int]:
-    """The looks in use with what they mean, in lines of the picture's width; and where it ends."""
+    """Return the looks in use with what they mean, in lines of the picture's width; and where it ends."""
     if shown.sides > 1:
         most = scale_of(shown)
         edges = [most * n / STEPS for n in range(STEPS + 1)]

@@ -79,7 +79,7 @@ class Heat:
 
 
 def scale_of(value: NDArray[np.float64]) -> float:
-    """A round share that nearly all cells stay below."""
+    """Return a round share that nearly all cells stay below."""
     known = value[~np.isnan(value)]
     top = float(np.quantile(known, 0.999)) if len(known) else 0.0
     steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
@@ -87,7 +87,7 @@ def scale_of(value: NDArray[np.float64]) -> float:
 
 
 def heat_figure(heat: Heat, words: Mapping[str, str]) -> Figure:
-    """The drawing of `heat`, at least one column. `words`: seconds, within, busy, not_observed, cut_out."""
+    """Return the drawing of `heat`, at least one column. `words`: seconds, within, busy, not_observed, cut_out."""
     count = len(heat.columns)
     wide = min(max(_WANTED / count, _NARROW), _WIDE)
     size = wide * count, _ROW * heat.rows
@@ -170,7 +170,7 @@ def _columns(heat: Heat, words: Mapping[str, str], wide: float, high: float) -> 
 
 
 def _outline(heat: Heat, band: Bands, number: int, wide: float) -> str:
-    """All bands of a period as one path, cut at the ends of columns."""
+    """Return all bands of a period as one path, cut at the ends of columns."""
     path: list[str] = []
     for start, end in zip(band.starts.tolist(), band.ends.tolist(), strict=True):
         if len(path) >= MOST_OUTLINES:

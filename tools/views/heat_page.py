@@ -62,7 +62,7 @@ def heat_page(
     verdict: str = "",
     notes: Sequence[str] = (),
 ) -> str:
-    """The HTML of the page. `words` holds all of `WORDS`, `flame_words` those of a flame graph, with ``all`` and
+    """Return the HTML of the page. `words` holds all of `WORDS`, `flame_words` those of a flame graph, with ``all`` and
     ``rest``; a KeyError for one that is missing. `verdict` and `notes` are lines on top.
     """
     said = {key: words[key] for key in sorted(WORDS)}
@@ -113,7 +113,7 @@ def heat_page(
 
 
 def heat_svg(heat: Heat, words: Mapping[str, str], *, heading: str, notes: Sequence[str] = ()) -> str:
-    """The heat map as one SVG file, without script; words as of the page."""
+    """Return the heat map as one SVG file, without script; words as of the page."""
     figure = _figure(heat, words)
     return figure.alone(heading, [*notes, *(band.label for band in heat.bands)])
 
@@ -156,7 +156,7 @@ def _periods(heat: Heat, words: Mapping[str, str]) -> str:
 
 
 def _map(heat: Heat, figure: Figure) -> dict[str, Any]:
-    """What the script needs of the map: times in ns as 64-bit floats, exact below 104 days."""
+    """Return what the script needs of the map: times in ns as 64-bit floats, exact below 104 days."""
     return {
         "x": figure.x,
         "y": figure.y,
@@ -187,7 +187,7 @@ def _entries(stacks: Stacks, shown: Layout) -> dict[str, Any]:
 
 
 def _places(tree: FlameTree, shown: Layout) -> NDArray[np.int64]:
-    """Where each node of `tree` is drawn: as itself, or in what is left out beside its siblings."""
+    """Return where each node of `tree` is drawn: as itself, or in what is left out beside its siblings."""
     number = {(label, kind): at for at, (label, kind) in enumerate(zip(shown.labels, shown.kinds, strict=True))}
     height = len(shown.labels)
     frame = np.array([number.get(key, -1) for key in zip(tree.labels, tree.kinds, strict=True)], dtype=np.int64)[

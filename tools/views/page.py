@@ -42,9 +42,9 @@ def page(
     scripts: Sequence[str] = (),
     images: bool = False,
 ) -> str:
-    """The document. `body`: markup, already escaped; `data`: read by the script; `name`: of the style and the script
-    among the assets; `also`: of styles that come before it; `scripts`: of scripts that do. `images`: the markup holds
-    pictures as ``data:`` URIs.
+    """Return the document. `body`: markup, already escaped; `data`: read by the script; `name`: of the style and the
+    script among the assets; `also`: of styles that come before it; `scripts`: of scripts that do. `images`: the markup
+    holds pictures as ``data:`` URIs.
     """
     style = "".join(asset(f"{one}.css") for one in (*also, name))
     code = [asset(f"{one}.js") for one in (*scripts, name)]
@@ -72,7 +72,7 @@ def page(
 
 
 def asset(name: str) -> str:
-    """The text of a style or script of ours."""
+    """Return the text of a style or script of ours."""
     return (_ASSETS / name).read_text("utf-8")
 
 

@@ -12,7 +12,7 @@ Colour = tuple[int, int, int, int]
 
 
 def data_uri(width: int, height: int, pixels: bytes, palette: Sequence[Colour]) -> str:
-    """The picture as a ``data:`` URI. `pixels`: row by row, each an index into `palette` (at most 256 colours).
+    """Return the picture as a ``data:`` URI. `pixels`: row by row, each an index into `palette` (at most 256 colours).
 
     Raises ValueError when there are not `width` times `height` pixels, or too many colours.
     """

@@ -44,7 +44,7 @@ class Rows:
         return max((len(cell) for cell in self.cells), default=0)
 
     def places(self) -> dict[int, int]:
-        """The row of each rank."""
+        """Return the row of each rank."""
         return {rank: row for row, cell in enumerate(self.cells) for rank in cell}
 
 
@@ -64,7 +64,9 @@ class Matrix:
 
 
 def rows_of(ranks: Sequence[int], groups: Sequence[Group], most: int = MOST_RANKS) -> Rows:
-    """The rows for `ranks`: group by group in the given order, then those in no group; at most about `most` rows."""
+    """Return the rows for `ranks`: group by group in the given order, then those in no group; at most about `most`
+    rows.
+    """
     known = set(ranks)
     placed: set[int] = set()
     parts: list[tuple[str, list[int]]] = []
@@ -122,7 +124,7 @@ def step_matrix(own: pl.DataFrame, groups: Sequence[Group]) -> Matrix:
 
 
 def known(*names: str) -> pl.Expr:
-    """The columns `names`, null where they are negative: not known."""
+    """Return the columns `names`, null where they are negative: not known."""
     columns = pl.col(*names)
     return pl.when(columns >= 0).then(columns)
 

@@ -40,7 +40,7 @@ class Mark:
 
 
 def scale_of(shade: array[float]) -> float:
-    """Where the diverging scale ends, as a share."""
+    """Return where the diverging scale ends, as a share."""
     known = sorted(abs(value) for value in shade if not math.isnan(value))
     if not known:
         return _SCALES[0]
@@ -49,7 +49,7 @@ def scale_of(shade: array[float]) -> float:
 
 
 def step_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str]) -> Figure:
-    """Ranks down, steps along; colour: own time beside the peers'. Bars at the edge: the mean of each row."""
+    """Return ranks down, steps along; colour: own time beside the peers'. Bars at the edge: the mean of each row."""
     rows, columns = len(matrix.rows.cells), len(matrix.columns)
     cell = min(_WIDE / max(columns, 1), 36.0), max(min(620 / max(rows, 1), 22.0), 1.25)
     x, y = _PLOT
@@ -115,7 +115,7 @@ def _diverging(level: int) -> Colour:
 
 
 def _nice(value: float) -> float:
-    """The next round number; 1 for nothing."""
+    """Return the next round number; 1 for nothing."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -186,7 +186,7 @@ def _name(ranks: tuple[int, ...]) -> str:
 
 
 def _marked(matrix: Matrix, marks: Sequence[Mark]) -> dict[int, Mark]:
-    """The accused by row; the first of a row stands for it."""
+    """Return the accused by row; the first of a row stands for it."""
     places = matrix.rows.places()
     found: dict[int, Mark] = {}
     for mark in marks:
@@ -270,7 +270,7 @@ def _steps(matrix: Matrix, x: float, y: float, wide: float, words: Mapping[str, 
 def _row_marks(
     matrix: Matrix, marks: Sequence[Mark], x: float, y: float, cell: tuple[float, float], width: float
 ) -> list[str]:
-    """A triangle at both ends of an accused row, and a frame where the row is high enough to see it."""
+    """Return a triangle at both ends of an accused row, and a frame where the row is high enough to see it."""
     out = []
     for row, mark in list(_marked(matrix, marks).items())[:_MOST_MARKS]:
         middle = y + (row + 0.5) * cell[1]
@@ -286,7 +286,7 @@ def _row_marks(
 def _begins(
     matrix: Matrix, marks: Sequence[Mark], x: float, y: float, wide: float, height: float, words: Mapping[str, str]
 ) -> list[str]:
-    """A line down where somebody became slow; many at one step are one."""
+    """Return a line down where somebody became slow; many at one step are one."""
     out, last = [], -math.inf
     for step in sorted({mark.began_step for mark in marks if mark.began_step >= 0})[:_MOST_MARKS]:
         column = sum(first <= step for first in matrix.columns) - 1
@@ -365,7 +365,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _short(value: float) -> str:
-    """A figure in few characters."""
+    """Return a figure in few characters."""
     size = abs(value)
     if size >= 1000:
         return f"{value:.0f}"

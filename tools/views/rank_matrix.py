@@ -67,8 +67,9 @@ class RankView:
 def rank_page(
     view: RankView, words: Mapping[str, str], *, lang: str, heading: str, verdict: str, notes: Sequence[str] = ()
 ) -> str:
-    """The HTML of one offline page. `heading`, `verdict` and `notes` (lines) are shown on top; `words` holds all of
-    `WORDS`. Its size is bounded: what is put together or left out it says. Raises KeyError for a word that is missing.
+    """Return the HTML of one offline page. `heading`, `verdict` and `notes` (lines) are shown on top; `words` holds all
+    of `WORDS`. Its size is bounded: what is put together or left out it says. Raises KeyError for a word that is
+    missing.
     """
     said = {key: words[key] for key in sorted(WORDS)}
     figures: dict[str, Any] = {}
@@ -132,8 +133,9 @@ def _section(key: str, title: str, figure: Figure, note: str) -> str:
 
 
 def _data(matrix: Matrix, figure: Figure) -> dict[str, Any]:
-    """What the script needs to tell the figures of a cell: numbers as little-endian bytes in base64, shares as 16-bit
-    integers in thousandths, with the least one for unknown, the rest as 32-bit floats."""
+    """Return what the script needs to tell the figures of a cell: numbers as little-endian bytes in base64, shares as
+    16-bit integers in thousandths, with the least one for unknown, the rest as 32-bit floats.
+    """
     return {
         "x": figure.x,
         "y": figure.y,

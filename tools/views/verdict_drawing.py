@@ -92,7 +92,7 @@ class Card:
 
 
 def draw(card: Card) -> str:
-    """The picture as an SVG file."""
+    """Return the picture as an SVG file."""
     pen = _Pen()
     _head(pen, card)
     if card.shares:
@@ -292,7 +292,7 @@ def _append(row: list[Run], like: Run, text: str) -> None:
 
 
 def _atoms(run: Run, width: float, size: float) -> Iterator[str]:
-    """The pieces of `run` between which a line may end; none is wider than a line."""
+    """Yield the pieces of `run` between which a line may end; none is wider than a line."""
     most = max(int(width / (size * 0.7)), 1)
     for atom in _ATOMS.findall(run.text):
         for at in range(0, len(atom), most):

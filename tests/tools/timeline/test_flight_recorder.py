@@ -308,7 +308,7 @@ def test_what_is_a_dump_is_seen_without_loading_it(tmp_path: Path) -> None:
 def test_a_dump_is_no_profile_of_work(tmp_path: Path) -> None:
     found = candidates(write(tmp_path, rank_three()))
     assert [(one.rank, one.source) for one in found] == [(3, "flight_recorder")]
-    with pytest.raises(ToolError, match="tells the collectives of a rank") as caught:
+    with pytest.raises(ToolError, match="holds the collectives of a rank") as caught:
         with_work(found)
     assert "slow_node_check" in caught.value.remedy
     assert open_profile(tmp_path).source == "flight_recorder"

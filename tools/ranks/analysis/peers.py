@@ -28,7 +28,7 @@ _ALIKE = 0.5
 
 
 def peers(job: Job, matched: pl.DataFrame, stages: str = "") -> list[Peers]:
-    """The sets of ranks of `job` that do the same work, every present rank in one of them, by their first rank.
+    """Return the sets of ranks of `job` that do the same work, every present rank in one of them, by their first rank.
 
     `stages`: what the user says, ``0-3,4-7`` (or ``0+2,1+3``); ranks not named are one more set. `matched`
     (`job.MATCHED`) tells the ranks of groups that the traces do not name. Raises `ToolError` (bad_argument) when
@@ -95,7 +95,7 @@ def _groups(job: Job, matched: pl.DataFrame) -> dict[str, tuple[str, tuple[int, 
 
 
 def _by_pipeline(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> list[Peers]:
-    """Ranks at the same place of the groups that are pipelines."""
+    """Return ranks at the same place of the groups that are pipelines."""
     place: dict[int, int] = {}
     for text, ranks in groups.values():
         if len(ranks) > 1 and _PIPELINE.search(text):
@@ -108,8 +108,8 @@ def _by_pipeline(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> li
 
 
 def _share_all(job: Job, matched: pl.DataFrame, groups: dict[str, tuple[str, tuple[int, ...]]]) -> bool:
-    """Whether operations of all ranks carry more bytes than messages: gradients of one model that all have. Stages
-    have other gradients each, and send activations; what they share is a norm or a loss.
+    """Return whether operations of all ranks carry more bytes than messages: gradients of one model that all have.
+    Stages have other gradients each, and send activations; what they share is a norm or a loss.
     """
     everybody = [group for group, (_, ranks) in groups.items() if set(ranks) >= set(job.present)]
     size = pl.col("bytes").clip(0).sum()
@@ -119,7 +119,7 @@ def _share_all(job: Job, matched: pl.DataFrame, groups: dict[str, tuple[str, tup
 
 
 def _by_messages(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> list[Peers]:
-    """Ranks that synchronising groups tie together, where messages go from one such part to another."""
+    """Return ranks that synchronising groups tie together, where messages go from one such part to another."""
     edges = _edges(job)
     if not edges:
         return []

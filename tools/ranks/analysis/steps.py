@@ -39,7 +39,7 @@ class Steps:
 
 
 def steps_of(job: Job, matched: pl.DataFrame, clocks: Clocks) -> Steps:
-    """The steps of `job`; empty when it has neither steps nor operations that recur."""
+    """Return the steps of `job`; empty when it has neither steps nor operations that recur."""
     told = job.table("steps").filter(pl.col("step") >= 0)
     told = told.unique(["rank", "step"], keep="first", maintain_order=True)
     common = told.group_by("step").len().filter(pl.col("len") == len(job.present))

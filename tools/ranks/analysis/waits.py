@@ -88,7 +88,7 @@ def own(steps: Steps, matched: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFra
 
 
 def wait_matrix(waited: pl.DataFrame) -> pl.DataFrame:
-    """How long each rank (``waiter``) waited for each other (``last``) in all, ``wait_ns``; of `job.WAITS`."""
+    """Return how long each rank (``waiter``) waited for each other (``last``) in all, ``wait_ns``; of `job.WAITS`."""
     return (
         waited.filter((pl.col("rank") != pl.col("last")) & (pl.col("wait_ns") > 0))
         .group_by(waiter="rank", last="last")

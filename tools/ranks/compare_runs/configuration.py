@@ -16,7 +16,7 @@ _MOST_NAMED = 200
 
 
 def checks(before: Job, after: Job) -> list[CheckRow]:
-    """All checks, the worst first."""
+    """Return all checks, the worst first."""
     rows = [
         _plain("world_size", "other_world_size", _one(before.world_size), _one(after.world_size)),
         _plain("backend", "other_backend", _words(before, "backend"), _words(after, "backend")),
@@ -33,7 +33,7 @@ def checks(before: Job, after: Job) -> list[CheckRow]:
 
 
 def common(before: Job, after: Job) -> tuple[int, ...]:
-    """The ranks that are in both runs."""
+    """Return the ranks that are in both runs."""
     return tuple(sorted(set(before.present) & set(after.present)))
 
 
@@ -59,7 +59,7 @@ def _device(job: Job) -> str:
 
 
 def _hosts(job: Job) -> str:
-    """Ranks by host; empty when hosts are not known."""
+    """Return ranks by host; empty when hosts are not known."""
     known = job.table("ranks").filter(pl.col("host") != "").group_by("host").agg(pl.col("rank")).sort("host")
     return "; ".join(f"{host}: {rank_list(ranks)}" for host, ranks in known.iter_rows())[:_MOST_NAMED]
 
@@ -123,8 +123,8 @@ def _shared(
     *,
     either: bool = False,
 ) -> CheckRow:
-    """How much of either run is of keys that both have. The row tells how many keys each has, ``(+2)`` of which the
-    other has not.
+    """Return how much of either run is of keys that both have. The row tells how many keys each has, ``(+2)`` of which
+    the other has not.
 
     `either`: it is enough that most of one run is in the other. Operators that came on top, or went when that was
     mended, may be the very difference that is looked for.

@@ -42,8 +42,9 @@ class Culprit:
 
 
 def culprits(before: Steps, after: Steps, change_ms: float, affected: Sequence[int] | None) -> list[Culprit]:
-    """The parts of which ranks' own work make the change of the step. `affected`: steps of `after` that are slow; None:
-    they are alike."""
+    """Return the parts of which ranks' own work make the change of the step. `affected`: steps of `after` that are
+    slow; None: they are alike.
+    """
     slack = slack_ms(after if change_ms > 0 else before)
     ranks = sorted(slack)
     one, other = (by_rank(run) for run in (before, after))
@@ -80,7 +81,7 @@ class Differences:
     found: list[tuple[float, Finding]] = field(default_factory=list)
 
     def of(self, own: Sequence[Culprit]) -> list[Finding]:
-        """The step's finding and those of what makes the difference."""
+        """Return the step's finding and those of what makes the difference."""
         for one in own:
             self._difference(one.what, one.before_ms, one.after_ms, ranks=one.ranks)
         told = {one.what for one in own}
@@ -94,7 +95,7 @@ class Differences:
         return [self.step(), *(finding for _, finding in self.found)]
 
     def step(self) -> Finding:
-        """What the step itself did; normal when the runs are alike."""
+        """Return what the step itself did; normal when the runs are alike."""
         data, differs = self.data, self.data.verdict in ("slower", "faster")
         metrics = {
             "before_ms": data.step_before_ms or 0.0,
@@ -115,7 +116,7 @@ class Differences:
         return part.p_value < ALPHA and part.change_ms * math.copysign(1, change) >= SHARE * abs(change)
 
     def _key(self, rows: Sequence[CollectiveRow]) -> CollectiveRow | None:
-        """The kind of operation that changed most in the same direction."""
+        """Return the kind of operation that changed most in the same direction."""
         sign = math.copysign(1, self.data.change_ms or 0.0)
         alike = [row for row in rows if row.change_ms * sign > 0]
         return max(alike, key=lambda row: abs(row.change_ms), default=None)

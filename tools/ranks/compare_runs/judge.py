@@ -76,7 +76,9 @@ class Runs:
             data.slow_steps = self._slow_steps()
 
     def findings(self, window_ns: int) -> list[Finding]:
-        """What there is to say; nothing where it cannot be told, and normal only where a difference could not hide."""
+        """Return what there is to say; nothing where it cannot be told, and normal only where a difference could not
+        hide.
+        """
         data = self.data
         if not self.differs:
             alike = data.verdict == "none"
@@ -136,7 +138,9 @@ class Runs:
             data.reasons.append("too_noisy")
 
     def _more_far_steps(self) -> tuple[float, float]:
-        """The chance that one run has so many more steps far off than the other, and from where on a step is that."""
+        """Return the chance that one run has so many more steps far off than the other, and from where on a step is
+        that.
+        """
         pair = [self.one.series("step_ns"), self.other.series("step_ns")]
         if min(map(len, pair)) < _LEAST_FOR_TAIL:
             return 1.0, 0.0
@@ -170,7 +174,7 @@ class Runs:
         return sorted(rows, key=lambda row: (row.what == "rest", -abs(row.change_ms)))
 
     def _ranks(self) -> list[RankChange]:
-        """Every rank that is compared, the largest change of its own time first."""
+        """Return every rank that is compared, the largest change of its own time first."""
         hosts = {row["rank"]: clean(row["host"]) for row in self.after.job.table("ranks").iter_rows(named=True)}
         one, other = (by_rank(run) for run in (self.one, self.other))
         rows = []
@@ -236,7 +240,8 @@ def _steps_traced(job: Job, run: Steps) -> int:
 
 
 def _shape(before: Sequence[float], after: Sequence[float]) -> tuple[Shape, list[int]]:
-    """Which steps of `after` are slow, where that is clear: all, those from one on, or some; and their places."""
+    """Return which steps of `after` are slow, where that is clear: all, those from one on, or some; and their places.
+    """
     usual = median(before)
     upper = median(sorted(after)[len(after) // 2 :])
     if upper - usual < _CLEAR * max(spread(before), 1.0):

@@ -47,7 +47,7 @@ class Steps:
 
 
 def steps_of(own: pl.DataFrame, ranks: Sequence[int], *, loader: bool, waits: bool) -> Steps:
-    """The steps of `ranks` in `own` (`job.OWN`).
+    """Return the steps of `ranks` in `own` (`job.OWN`).
 
     `loader`: whether the time of loaders is known in both runs; else it is in the gap. `waits`: whether waiting can be
     told from transfers; else all communication is one part. Where nobody waits for anybody (no collectives), the path
@@ -92,18 +92,18 @@ def odd_steps(steps: Steps) -> list[int]:
 
 
 def by_rank(steps: Steps) -> dict[int, pl.DataFrame]:
-    """The rows of each rank, in the order of steps."""
+    """Return the rows of each rank, in the order of steps."""
     parts = steps.rows.sort("step").partition_by("rank", as_dict=True)
     return {int(rank): frame for (rank,), frame in parts.items()}
 
 
 def mean_ms(values: Sequence[float]) -> float:
-    """The mean of nanoseconds in ms; 0 of nothing."""
+    """Return the mean of nanoseconds in ms; 0 of nothing."""
     return math.fsum(values) / len(values) / 1e6 if values else 0.0
 
 
 def slack_ms(steps: Steps) -> dict[int, float]:
-    """How much longer each rank could take without lengthening the step: its wait beyond that of the path."""
+    """Return how much longer each rank could take without lengthening the step: its wait beyond that of the path."""
     path = mean_ms(steps.series("communication"))
     means = steps.rows.group_by("rank").agg(pl.col("communication").mean() / 1e6)
     return {rank: max(wait - path, 0.0) for rank, wait in means.iter_rows()}

@@ -33,7 +33,7 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[CompareData]:
-    """What makes the steps of the run ``ranks`` take another time than those of ``ranks_before``."""
+    """Return what makes the steps of the run ``ranks`` take another time than those of ``ranks_before``."""
     before, after = job_of(recording, "ranks_before"), job_of(recording)
     data = CompareData(checks=checks(before, after))
     seen = len(before.present) + len(after.present)

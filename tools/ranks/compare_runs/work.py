@@ -131,7 +131,7 @@ _KEY = ["op", "bytes", "size"]
 
 
 def _transfers(waits: pl.DataFrame, matched: pl.DataFrame) -> pl.DataFrame:
-    """One row per operation: its key, its ranks, and the shortest stay of any."""
+    """Return one row per operation: its key, its ranks, and the shortest stay of any."""
     shape = matched.group_by("instance").agg(pl.col("bytes").max(), pl.col("size").max())
     return (
         waits.join(shape, on="instance")
@@ -186,8 +186,8 @@ def _spread(values: list[float]) -> list[float]:
 
 
 def _changed(before: pl.DataFrame, after: pl.DataFrame) -> str:
-    """The ranks of the groups whose transfers changed most, and those that changed at least half as much; groups may
-    have new names in each run, so they are known by their ranks.
+    """Return the ranks of the groups whose transfers changed most, and those that changed at least half as much; groups
+    may have new names in each run, so they are known by their ranks.
     """
     who = pl.col("ranks").cast(pl.List(pl.String)).list.join(",")
     middles = [

@@ -95,7 +95,7 @@ class _Blocked:
 
 
 def hangs(job: Job) -> Hangs:
-    """What hangs in `job`; an empty answer when no rank has a Flight Recorder's dump."""
+    """Return what hangs in `job`; an empty answer when no rank has a Flight Recorder's dump."""
     known = standings(job)
     if not known.ranks:
         return Hangs()
@@ -153,7 +153,8 @@ def hangs(job: Job) -> Hangs:
 
 
 def _blocked(key: str, known: Standings) -> Iterable[_Blocked]:
-    """Where a group stops: its first open operation that a member is known not to have entered, or may not have."""
+    """Yield where a group stops: its first open operation that a member is known not to have entered, or may not have.
+    """
     # What one has finished together with all, all have entered: a dump that does not know it yet is an earlier one.
     joined = max(standing.joined for standing in known.of[key].values())
     of = {rank: standing for rank, standing in known.of[key].items() if standing.asked >= joined}
@@ -196,8 +197,9 @@ def _absent(key: str, seq: int, known: Standings, others: frozenset[int]) -> fro
 def _failed(
     key: str, seq: int, known: Standings, lacking: frozenset[int], unknown: frozenset[int]
 ) -> Iterable[_Blocked]:
-    """The last operation of a group, over for those who entered it though it cannot succeed without the others: gloo
-    ends so what timed out."""
+    """Yield the last operation of a group, over for those who entered it though it cannot succeed without the others:
+    gloo ends so what timed out.
+    """
     rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
     unproven = rows.filter(pl.col("op").is_in(list(SYNCHRONISING)) & (pl.col("end_ns") == 0))
     if rows.height and unproven.height == rows.height and all(known.of[key][r].done < seq for r in rows["rank"]):
@@ -259,18 +261,19 @@ def _peers(known: Standings) -> list[_Blocked]:
 
 
 def _by_collectives(ranks: set[int], blocked: Iterable[_Blocked]) -> bool:
-    """Whether any of these ranks waits for another of them in a collective."""
+    """Return whether any of these ranks waits for another of them in a collective."""
     return any(found.lacking & ranks and found.waiting.keys() & ranks for found in blocked)
 
 
 def _takes_part(rank: int, known: Standings) -> bool:
-    """Whether a rank has anything open."""
+    """Return whether a rank has anything open."""
     return any(rank in of and of[rank].opened for of in known.of.values()) or rank in known.p2p_rows["rank"]
 
 
 def _not_finished(known: Standings, lacking: set[int]) -> dict[int, tuple[str, int, int]]:
-    """Ranks that have open what others of the group finished, with where and by how many: in no group are they ahead,
-    and their dump is not merely older, because they entered as much as the others (or are known not to have)."""
+    """Return ranks that have open what others of the group finished, with where and by how many: in no group are they
+    ahead, and their dump is not merely older, because they entered as much as the others (or are known not to have).
+    """
     behind: dict[int, tuple[str, int, int]] = {}
     ahead: set[int] = set()
     for key, of in known.of.items():
@@ -289,7 +292,7 @@ def _not_finished(known: Standings, lacking: set[int]) -> dict[int, tuple[str, i
 
 
 def _stuck(known: Standings) -> list[_Blocked]:
-    """The first open operation of each group, when all entered all of them."""
+    """Return the first open operation of each group, when all entered all of them."""
     found = []
     for key, of in sorted(known.of.items()):
         first = min((one.first_open for one in of.values() if one.first_open), default=0)
@@ -323,7 +326,7 @@ def _row(found: _Blocked, known: Standings) -> HangRow:
 
 
 def _not_entered(roots: set[int], circle: set[int], shown: list[_Blocked], known: Standings) -> Iterable[Finding]:
-    """One per rank: the operation most others wait in, of those the first; in a circle one that closes it."""
+    """Yield one per rank: the operation most others wait in, of those the first; in a circle one that closes it."""
     for rank in sorted(roots | circle):
         mine = [found for found in shown if rank in found.lacking]
         if rank in circle:

@@ -34,7 +34,7 @@ class Mismatch:
 
 
 def mismatches(known: Standings) -> list[Mismatch]:
-    """The first of each group: what follows in it is out of step because of that one."""
+    """Return the first of each group: what follows in it is out of step because of that one."""
     frame = known.collectives.with_columns(pl.col("op").replace(_SAME).alias("operation"))
     sized = pl.col("operation").is_in(_EQUAL_BYTES) & (pl.col("bytes") >= 0)
     frame = frame.with_columns(

@@ -63,7 +63,7 @@ class Standings:
     latest_ns: int
 
     def is_blank(self, rank: int) -> bool:
-        """Whether a rank has a dump that holds nothing, not even counters: it entered nothing so far."""
+        """Return whether a rank has a dump that holds nothing, not even counters: it entered nothing so far."""
         return rank not in self.oldest_ns and not any(rank in of for of in self.of.values())
 
 

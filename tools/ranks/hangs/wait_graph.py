@@ -23,7 +23,7 @@ def ends(edges: Mapping[int, Set[int]], lacking: Set[int]) -> tuple[set[int], li
 
 
 def _circles(edges: Mapping[int, Set[int]]) -> Iterator[set[int]]:
-    """The strongly connected parts, single ranks included (Kosaraju, without recursion)."""
+    """Yield the strongly connected parts, single ranks included (Kosaraju, without recursion)."""
     nodes = sorted({*edges, *(target for targets in edges.values() for target in targets)})
     back: dict[int, list[int]] = {node: [] for node in nodes}
     for node, targets in edges.items():

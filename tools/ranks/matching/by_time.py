@@ -135,7 +135,7 @@ def _of_unknown(clusters: pl.DataFrame, every: pl.DataFrame, groups: Iterable[tu
 
 
 def _sets(seen: dict[frozenset[int], int]) -> list[frozenset[int]]:
-    """The groups among the sets of ranks that were `seen` to end together, and how often."""
+    """Return the groups among the sets of ranks that were `seen` to end together, and how often."""
     per_rank: dict[int, int] = {}
     for ranks, count in seen.items():
         for rank in ranks:
@@ -150,7 +150,7 @@ def _sets(seen: dict[frozenset[int], int]) -> list[frozenset[int]]:
 
 
 def _union(ranks: frozenset[int], seen: dict[frozenset[int], int]) -> bool:
-    """Whether `ranks` are several groups that end together by chance: then their parts are seen apart as well.
+    """Return whether `ranks` are several groups that end together by chance: then their parts are seen apart as well.
 
     Where operations were lost, the ranks that are missing from one are nowhere else: there are about as many parts as
     its best seen rank has operations, and no two parts that have no rank in common.

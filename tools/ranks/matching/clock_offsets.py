@@ -34,13 +34,13 @@ class _Line:
     residual: float
 
     def turned(self) -> _Line:
-        """The same, from `to` to `rank`."""
+        """Return the same, from `to` to `rank`."""
         origin = self.origin - self.offset
         return _Line(self.to, self.rank, -self.offset, -self.drift, origin, self.residual)
 
 
 def estimate(matched: pl.DataFrame) -> Clocks:
-    """The clocks of the ranks in `matched` (`job.MATCHED`). Of parts that share no operation, the largest."""
+    """Return the clocks of the ranks in `matched` (`job.MATCHED`). Of parts that share no operation, the largest."""
     together = matched.filter(pl.col("op").is_in(SYNCHRONISING))
     lines = _of_groups(together) + _of_messages(matched.filter(pl.col("op").is_in(["send", "recv"])))
     tree = _spanned(lines)
@@ -84,7 +84,9 @@ def _of_groups(together: pl.DataFrame) -> list[_Line]:
 
 
 def _lines(pairs: pl.DataFrame, by: list[str]) -> list[_Line]:
-    """A line per `by` (it holds rank and to) through ``apart`` over ``end_ns``: medians of the first and last third."""
+    """Return a line per `by` (it holds rank and to) through ``apart`` over ``end_ns``: medians of the first and last
+    third.
+    """
     low, high = pl.col("end_ns").quantile(1 / 3).over(by), pl.col("end_ns").quantile(2 / 3).over(by)
     early, late = pl.col("end_ns") <= low, pl.col("end_ns") >= high
     # differences to the first value: a float would cut the nanoseconds off an offset of hours
@@ -153,7 +155,7 @@ def _of_messages(pairs: pl.DataFrame) -> list[_Line]:
 
 
 def _spanned(lines: list[_Line]) -> dict[int, _Line]:
-    """The ranks of the largest part that `lines` link, each with its line to one of them; best links first."""
+    """Return the ranks of the largest part that `lines` link, each with its line to one of them; best links first."""
     links: dict[int, list[_Line]] = {}
     for line in lines:
         links.setdefault(line.to, []).append(line)

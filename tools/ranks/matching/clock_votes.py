@@ -32,7 +32,8 @@ _LINES = pl.Schema(
 
 
 def laid(rows: pl.DataFrame, ranks: list[int], clocks: Clocks) -> pl.DataFrame:
-    """The ends of `rows` (``row``, `rank`, `token`, `end_ns`) on one clock (``at``), each with its rank's ``residual``.
+    """Return the ends of `rows` (``row``, `rank`, `token`, `end_ns`) on one clock (``at``), each with its rank's
+    ``residual``.
 
     Ranks in `clocks` are on it already; of the others, those in `ranks` are placed if they can be. Absent: the rest.
     """
@@ -77,7 +78,7 @@ def _pairs(shares: pl.DataFrame, left: set[int], known: set[int], asked: set[tup
 
 
 def _voted(rows: pl.DataFrame, placed: pl.DataFrame, pairs: list[tuple[int, int]]) -> pl.DataFrame:
-    """The difference of clocks (`_LINES`) that each of `pairs` agrees on."""
+    """Return the difference of clocks (`_LINES`) that each of `pairs` agrees on."""
     open_ = pl.DataFrame(pairs, schema={"rank": pl.Int32, "to": pl.Int32}, orient="row")
     theirs = placed.select("token", "at", to="rank")
     shared = theirs.select("token", "to").unique()
@@ -98,7 +99,7 @@ def _voted(rows: pl.DataFrame, placed: pl.DataFrame, pairs: list[tuple[int, int]
 
 
 def _elected(votes: pl.DataFrame, scale: int) -> pl.DataFrame:
-    """The offset that most voters name within `scale`, for the ranks where it has no rival."""
+    """Return the offset that most voters name within `scale`, for the ranks where it has no rival."""
     # two sets of bins, half a bin apart: votes on both sides of a border are seen together in one of them
     shifted = [votes.with_columns(bin=(pl.col("offset") + half) // scale, half=half) for half in (0, scale // 2)]
     bins = (

@@ -143,13 +143,13 @@ def _scores(rows: pl.DataFrame, members: Mapping[str, tuple[int, ...]]) -> _Scor
 
 
 def _scatter(difference: pl.Expr) -> pl.Expr:
-    """How `difference` changes from step to step: clocks that drift apart do not scatter."""
+    """Return how `difference` changes from step to step: clocks that drift apart do not scatter."""
     change = difference.sort_by("step").diff().drop_nulls()
     return (change - change.median()).abs()
 
 
 def _chosen(scores: _Scores) -> dict[tuple[int, _Slot], str]:
-    """The group of each rank's place by that rank's own evidence; empty where that does not tell."""
+    """Return the group of each rank's place by that rank's own evidence; empty where that does not tell."""
     choices = {place: _best(fits) for place, fits in scores.items()}
     by_kind: dict[tuple[int, str], set[str]] = {}
     for (rank, (token, _)), group in choices.items():
@@ -169,7 +169,7 @@ def _chosen(scores: _Scores) -> dict[tuple[int, _Slot], str]:
 def _agreed(
     choices: Mapping[tuple[int, _Slot], str], members: Mapping[str, tuple[int, ...]]
 ) -> dict[tuple[int, _Slot], str]:
-    """Those of `choices` that all ranks of the group make."""
+    """Return those of `choices` that all ranks of the group make."""
     return {
         (rank, slot): group
         for (rank, slot), group in choices.items()
@@ -217,7 +217,7 @@ def _left(
 
 
 def _best(fits: Mapping[str, tuple[float, float]]) -> str:
-    """The group whose ends scatter least, empty where another fits as well."""
+    """Return the group whose ends scatter least, empty where another fits as well."""
     best = min(fits, key=lambda group: (fits[group][0], group))
     ends, starts = fits[best]
     rivals = sum(other <= _MARGIN * ends for other, _ in fits.values()) - 1

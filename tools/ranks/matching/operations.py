@@ -82,9 +82,10 @@ def match(job: Job) -> Matched:
 
 
 def _prepared(job: Job) -> tuple[pl.DataFrame, dict[str, tuple[int, ...]], dict[str, str]]:
-    """The job's operations with ``channel`` (what orders them: a group, or a pair within it), ``token`` (what both
-    sides must agree on), and their group's ``size`` and whether its ranks are known (``trusted``). Also the ranks of
-    groups that state them, and the names of groups: 512 ranks make a long one, so that `rows` hold short ones."""
+    """Return the job's operations with ``channel`` (what orders them: a group, or a pair within it), ``token`` (what
+    both sides must agree on), and their group's ``size`` and whether its ranks are known (``trusted``). Also the ranks
+    of groups that state them, and the names of groups: 512 ranks make a long one, so that `rows` hold short ones.
+    """
     rows = job.table("collectives").with_row_index("row").filter(pl.col("end_ns") > 0)
     codes = pl.concat([rows.select("group"), job.table("groups").select("group")])
     codes = codes.unique(maintain_order=True).with_row_index("code")
@@ -145,7 +146,7 @@ def _prepared(job: Job) -> tuple[pl.DataFrame, dict[str, tuple[int, ...]], dict[
 
 
 def _by_seq(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Rows with the same number in the same group; and rows whose numbers agree while what they do does not.
+    """Return rows with the same number in the same group; and rows whose numbers agree while what they do does not.
 
     Numbers of point-to-point operations are each rank's own count and say nothing about the other's. Operations that
     were enqueued as one share a number: they are told apart by their order.
@@ -169,7 +170,7 @@ def _by_seq(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _by_order(rows: pl.DataFrame, job: Job) -> pl.DataFrame:
-    """Rows at the same place among equal operations of the same step, where nothing can have been lost."""
+    """Return rows at the same place among equal operations of the same step, where nothing can have been lost."""
     rows = rows.filter(pl.col("step") >= 0).sort("start_ns", "row")
     counts = rows.group_by("channel", "token", "step", "rank").agg(count=pl.len())
     of = ["channel", "token"]
@@ -240,8 +241,9 @@ def _believed(
 
 
 def _leave_together(doubted: pl.DataFrame, clocks: Clocks) -> list[str]:
-    """The channels of which no rank leaves at another time than the first does; on `clocks` where these are known,
-    else on clocks that make the ends agree, which proves less."""
+    """Return the channels of which no rank leaves at another time than the first does; on `clocks` where these are
+    known, else on clocks that make the ends agree, which proves less.
+    """
     first = doubted.filter((pl.col("rank") == pl.col("rank").min().over("channel")) & pl.col("op").is_in(SYNCHRONISING))
     beside = doubted.join(
         first.select("key", zero_rank="rank", zero_start="start_ns", zero_end="end_ns"), on="key"

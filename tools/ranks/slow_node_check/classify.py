@@ -42,14 +42,14 @@ class Kind:
     peers_ms: dict[str, float] = field(default_factory=dict)
 
     def excess_ms(self, part: str) -> float:
-        """How much longer `part` takes than with its peers; 0 when not known."""
+        """Return how much longer `part` takes than with its peers; 0 when not known."""
         return self.mine_ms.get(part, 0.0) - self.peers_ms.get(part, 0.0)
 
 
 def classify(
     own: pl.DataFrame, operators: pl.DataFrame, rank: int, innocent: Sequence[int], since: int | None = None
 ) -> Kind:
-    """The class of `rank` from the rows of `OWN` and of `OPERATORS`; `since`: the step at which it began."""
+    """Return the class of `rank` from the rows of `OWN` and of `OPERATORS`; `since`: the step at which it began."""
     rows = own if since is None else own.filter(pl.col("step") >= since)
     mine, peers = _parts(rows.filter(pl.col("rank") == rank)), _middle_parts(rows, innocent)
     kind = Kind("unattributed", "", [], mine, {part: ns for part, ns in peers.items() if part in mine})
@@ -82,7 +82,7 @@ def _parts(rows: pl.DataFrame) -> dict[str, float]:
 
 
 def _middle_parts(rows: pl.DataFrame, ranks: Sequence[int]) -> dict[str, float]:
-    """The same of the median rank of `ranks`, step by step."""
+    """Return the same of the median rank of `ranks`, step by step."""
     middle = rows.filter(pl.col("rank").is_in(list(ranks))).group_by("step").agg(pl.col(_PARTS).median())
     return _parts(middle.with_columns(pl.col(_PARTS).fill_null(-1)))
 
@@ -90,7 +90,7 @@ def _middle_parts(rows: pl.DataFrame, ranks: Sequence[int]) -> dict[str, float]:
 def _gap(
     rows: pl.DataFrame, operators: pl.DataFrame, rank: int, innocent: Sequence[int], kind: Kind
 ) -> tuple[str, list[EvidenceRow], bool]:
-    """What makes the gap, with its evidence, and whether it is the host that was late."""
+    """Return what makes the gap, with its evidence, and whether it is the host that was late."""
     evidence: list[EvidenceRow] = []
     name = ""
     if "loader" in kind.peers_ms:
@@ -115,8 +115,8 @@ def _loader(operators: pl.DataFrame, rank: int) -> str:
 
 
 def slower_operators(operators: pl.DataFrame, rank: int, innocent: Sequence[int], steps: int) -> list[EvidenceRow]:
-    """The operators (kernels, where there are any) that make most of the extra time of `rank`, the most first; those
-    that run more often than with the peers with how often.
+    """Return the operators (kernels, where there are any) that make most of the extra time of `rank`, the most first;
+    those that run more often than with the peers with how often.
     """
     kinds = _DEVICE if operators.filter(pl.col("kind").is_in(_DEVICE)).height else ("operator",)
     table = operators.filter(pl.col("kind").is_in(kinds))
@@ -135,7 +135,7 @@ def slower_operators(operators: pl.DataFrame, rank: int, innocent: Sequence[int]
 
 
 def _beside(table: pl.DataFrame, rank: int, innocent: Sequence[int]) -> pl.DataFrame:
-    """Each operator of `rank` and its median over `innocent` (0 where most of them do not have it)."""
+    """Return each operator of `rank` and its median over `innocent` (0 where most of them do not have it)."""
     names = ["kind", "name"]
     mine = table.filter(pl.col("rank") == rank)
     usual = pl.concat(

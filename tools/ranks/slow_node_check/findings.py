@@ -38,7 +38,7 @@ class Findings:
     whole: bool
 
     def of(self, out: Outcome) -> list[Finding]:
-        """All findings, the dearest first."""
+        """Return all findings, the dearest first."""
         found: list[tuple[float, Finding]] = []
         normal: list[Finding] = []
         for one in out.accused:
@@ -58,7 +58,7 @@ class Findings:
         return Severity.MAJOR if share >= self.floors.warn else Severity.MINOR
 
     def subject(self, rank: int) -> Subject:
-        """A rank, with its host and process as far as the traces tell."""
+        """Return a rank, with its host and process as far as the traces tell."""
         rows = self.job.table("ranks").filter(pl.col("rank") == rank).rows(named=True)
         host, pid = (rows[0]["host"], rows[0]["pid"]) if rows else ("", -1)
         return Subject(type="rank", rank=rank, host=clean(host) or None, pid=pid if pid > 0 else None)
@@ -90,7 +90,7 @@ class Findings:
         return [first, self._about(one, _KINDS[one.kind.slow_class], shared | _slow(one), words)]
 
     def _as_peers(self, one: Accused, out: Outcome) -> list[Finding]:
-        """The parts of an accused rank that were measured and take as long as its peers' do."""
+        """Return the parts of an accused rank that were measured and take as long as its peers' do."""
         normal_ms = _AS_PEERS * self.floors.warn * out.step_ns / 1e6
         found = []
         for part, kind in (("compute", "rank.compute_slow"), ("gap", "rank.host_slow")):
@@ -124,7 +124,7 @@ class Findings:
     # --- the job ----------------------------------------------------------------------------------------------------
 
     def _slow_links(self, out: Outcome) -> list[Finding]:
-        """One finding for what the suspects share: the dearest of their groups stands for all."""
+        """Return one finding for what the suspects share: the dearest of their groups stands for all."""
         if out.links is None or not out.links.slow:
             return []
         if "link_of_group" not in out.reasons and all(one.transfers is None for one in out.accused):
@@ -158,7 +158,7 @@ class Findings:
         return self._job("rank.moving", metrics, {"ranks": rank_list(turns.rows)}, self.severity(share))
 
     def _normal(self, out: Outcome) -> list[Finding]:
-        """What was measured of the job and is normal."""
+        """Return what was measured of the job and is normal."""
         found = []
         if out.verdict == "none":
             metrics = {"ranks": float(len(self.job.present)), "steps": float(out.steps)}

@@ -39,12 +39,14 @@ class Grid:
         return Grid(kept, self.steps, self.own.select(names), self.wait.select(names), work, self.step_ns)
 
     def others(self, ranks: Iterable[int]) -> tuple[int, ...]:
-        """The ranks that are not among `ranks`."""
+        """Return the ranks that are not among `ranks`."""
         return tuple(sorted(set(self.ranks) - set(ranks)))
 
 
 def grid(own: pl.DataFrame, ranks: Sequence[int], *, work_seen: bool = False, lost: pl.DataFrame | None = None) -> Grid:
-    """The rows of `OWN` of `ranks`, for the steps that all of them have. `lost`: rank and step of what to leave out."""
+    """Return the rows of `OWN` of `ranks`, for the steps that all of them have. `lost`: rank and step of what to leave
+    out.
+    """
     mine = own.filter(pl.col("rank").is_in(list(ranks)))
     full = mine.group_by("step").len().filter(pl.col("len") == len(ranks))["step"]
     mine = mine.filter(pl.col("step").is_in(full.implode())).sort("step", "rank")
@@ -86,7 +88,7 @@ def lost_in(matched: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
 
 
 def known(series: pl.Series) -> list[float]:
-    """The values that are known."""
+    """Return the values that are known."""
     values: list[float] = series.drop_nulls().to_list()
     return values
 

@@ -111,8 +111,8 @@ _COLUMNS = {
 
 
 def _descriptions(job: Job) -> dict[str, str]:
-    """What the program calls a group, by its ranks: an operation's group may have been inferred from its ranks alone.
-    Ranks that are in several groups together tell nothing.
+    """Return what the program calls a group, by its ranks: an operation's group may have been inferred from its ranks
+    alone. Ranks that are in several groups together tell nothing.
     """
     table = job.table("groups").filter(pl.col("ranks").list.len() > 1)
     told = table.with_columns(members=pl.col("ranks").list.sort().cast(pl.List(pl.String)).list.join(","))
@@ -121,7 +121,7 @@ def _descriptions(job: Job) -> dict[str, str]:
 
 
 def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[str, str]) -> pl.DataFrame:
-    """One row per operation, with the group or pair it belongs to."""
+    """Return one row per operation, with the group or pair it belongs to."""
     once = waits.group_by("instance").agg(pl.col("transfer_ns").first())
     # with a rank absent the shortest duration may hold waiting for it
     seen = (
@@ -164,7 +164,8 @@ def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[s
 
 
 def _measured(rows: pl.DataFrame) -> pl.DataFrame:
-    """What a profiler measured per pair and transport, per step; times are those of the median number of bytes."""
+    """Return what a profiler measured per pair and transport, per step; times are those of the median number of bytes.
+    """
     usual = pl.col("bytes").median().over("transport")
     ranks = pl.concat_list(pl.min_horizontal("source", "target"), pl.max_horizontal("source", "target"))
     # every rank of a pair may tell of it
@@ -190,7 +191,7 @@ def _measured(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _family(rows: pl.DataFrame, step_ns: float, tests: int) -> list[Transfers]:
-    """The groups of one family beside each other, over the operations that all of them have."""
+    """Return the groups of one family beside each other, over the operations that all of them have."""
     keys = rows["key"].unique().sort().to_list()
     slots = rows.group_by("slot").agg(held=pl.col("key").n_unique()).filter(pl.col("held") == len(keys))
     rows = rows.join(slots, on="slot", how="semi")
@@ -257,7 +258,8 @@ def _transfers(rows: pl.DataFrame, key: str, late: votes.Late | None, board: Gri
 
 
 def _suspects(rows: Iterable[Transfers]) -> tuple[int, ...]:
-    """What all slow groups and pairs share; where that is nothing, several links are slow: all of their ranks."""
+    """Return what all slow groups and pairs share; where that is nothing, several links are slow: all of their ranks.
+    """
     slow = [set(row.ranks) for row in rows if row.slow]
     if not slow:
         return ()

@@ -16,8 +16,8 @@ _CLEARLY = 0.9
 
 
 def unheard(job: Job, matched: pl.DataFrame, own: pl.DataFrame) -> frozenset[int]:
-    """The ranks of `job` that have clearly fewer of the synchronising operations of their groups than the rank that has
-    most of its, in the steps of `own` (`job.OWN`). `matched`: `job.MATCHED`.
+    """Return the ranks of `job` that have clearly fewer of the synchronising operations of their groups than the rank
+    that has most of its, in the steps of `own` (`job.OWN`). `matched`: `job.MATCHED`.
     """
     inside = pl.col("step").is_in(own["step"].unique().implode())
     rows = matched.filter(pl.col("op").is_in(SYNCHRONISING) & inside)

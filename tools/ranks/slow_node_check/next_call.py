@@ -48,7 +48,7 @@ def _median(look: Look, ranks: set[int]) -> int | None:
 
 
 def _side(look: Look, side: str, rank: int, traces: str | None) -> dict[str, str | int]:
-    """What names the profile of `rank`: its file, where that is its alone, else the directory and the rank."""
+    """Return what names the profile of `rank`: its file, where that is its alone, else the directory and the rank."""
     if traces is None or "://" in traces:
         return {f"{side}_rank": rank}
     paths = dict(look.job.table("ranks").select("rank", "path").iter_rows())

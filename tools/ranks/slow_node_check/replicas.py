@@ -42,16 +42,16 @@ class Replica:
         return self.p50_ns / self.peers_ns if self.peers_ns > 0 else 1.0
 
     def seems_slow(self, floor: float) -> bool:
-        """Whether it is slower than the others by at least the share `floor`, be it by chance."""
+        """Return whether it is slower than the others by at least the share `floor`, be it by chance."""
         return self.ratio >= 1 + floor
 
     def slow(self, floor: float) -> bool:
-        """Whether it is, and not by chance: there is no second measure that could agree."""
+        """Return whether it is, and not by chance: there is no second measure that could agree."""
         return self.p_value < SURE and self.seems_slow(floor)
 
 
 def compare(steps: pl.DataFrame) -> list[Replica]:
-    """Every rank in `steps` (rows of `rank_tables.STEPS`) beside the others, by rank."""
+    """Return every rank in `steps` (rows of `rank_tables.STEPS`) beside the others, by rank."""
     spans = steps.select("rank", "start_ns", ns=pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("ns") > 0)
     of_rank = {
         rank: frame.sort("start_ns")["ns"].to_list()

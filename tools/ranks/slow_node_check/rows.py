@@ -30,7 +30,7 @@ def where(job: Job, rank: int) -> tuple[str, int | None]:
 
 
 def accused_row(job: Job, one: Accused) -> AccusedRow:
-    """An accused rank with its evidence."""
+    """Return an accused rank with its evidence."""
     host, pid = where(job, one.rank)
     evidence = [row.model_copy(update={"name": clean(row.name)}) for row in one.kind.evidence]
     if one.transfers is not None:
@@ -58,7 +58,9 @@ def _transfer(row: Transfers) -> EvidenceRow:
 
 
 def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
-    """The ranks that others wait for in operations that they have not entered or not finished, or took for others."""
+    """Return the ranks that others wait for in operations that they have not entered or not finished, or took for
+    others.
+    """
     rows = []
     for rank in stuck.accused:
         host, pid = where(job, rank)
@@ -92,7 +94,7 @@ def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
 
 
 def rank_rows(look: Look, out: Outcome) -> list[RankRow]:
-    """Every rank, the one with the longest own time first."""
+    """Return every rank, the one with the longest own time first."""
     last: dict[int, float] = {}
     for board in out.grids:
         voted = last_ranks(board)

@@ -38,7 +38,7 @@ class SlowStage:
 def slow_stages(
     own: pl.DataFrame, peers: Sequence[Peers], accused: Collection[int], floor_ns: float, *, work_seen: bool
 ) -> list[SlowStage]:
-    """The stages that hold the others back by at least `floor_ns` per step, apart from the ranks `accused`."""
+    """Return the stages that hold the others back by at least `floor_ns` per step, apart from the ranks `accused`."""
     stages = [one for one in peers if set(one.ranks) - set(accused)]
     if len(stages) < 2:
         return []

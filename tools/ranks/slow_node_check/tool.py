@@ -40,7 +40,7 @@ class Params(RankParams):
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """The verdict on the job whose ranks `recording` holds."""
+    """Return the verdict on the job whose ranks `recording` holds."""
     job = job_of(recording)
     seen = look(job, params.stages)
     floors = Floors(params.warn_pct / 100, params.critical_pct / 100)
@@ -91,7 +91,7 @@ def _who(accused: int) -> Verdict:
 
 
 def _blind(recording: Recording, seen: Look, out: Outcome) -> list[tuple[str, str]]:
-    """What could not be seen, apart from what the recording says itself."""
+    """Return what could not be seen, apart from what the recording says itself."""
     job = seen.job
     said = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
     spots = []

@@ -126,7 +126,7 @@ class Outcome:
 
 
 def decide(look: Look, floors: Floors) -> Outcome:
-    """The verdict on the job of `look`, hangs apart."""
+    """Return the verdict on the job of `look`, hangs apart."""
     if look.job.table("collectives").is_empty():
         return _replicas(look, floors)
     return _Case(look, floors).close()
@@ -194,7 +194,7 @@ class _Case:
                 self._what_noise_hides(board)
 
     def _agreed(self, late: votes.Late) -> bool:
-        """Whether what ran between collectives says so too; a clear contradiction is noted."""
+        """Return whether what ran between collectives says so too; a clear contradiction is noted."""
         if (absent := self._absent()) and self._exposed(late.rank) >= self.floors.warn:
             self.abstain += absent  # it may wait for somebody absent itself: then it costs nothing
             return False
@@ -213,7 +213,7 @@ class _Case:
         return [*missing, "unmatched"] if self.unheard else missing
 
     def _beyond_residual(self, late: votes.Late) -> bool:
-        """Whether ranks leave operations so close together that durations tell who came last."""
+        """Return whether ranks leave operations so close together that durations tell who came last."""
         if late.cost_ns > max(self.look.clocks.residual_ns.values(), default=0):
             return True
         self.abstain.append("clocks")
@@ -276,12 +276,13 @@ class _Case:
         out.links = replace(found, cost_ns=cost_ns)
 
     def _peers_of(self, rank: int) -> tuple[int, ...]:
-        """The ranks that do what `rank` does."""
+        """Return the ranks that do what `rank` does."""
         return next((one.ranks for one in self.peers if rank in one.ranks), ())
 
     def _felt(self, found: Links) -> float:
-        """How much longer the members of the slow groups took than peers that are in none: a transfer that is hidden
-        behind work costs nothing. Without such peers it cannot be told, and is not limited."""
+        """Return how much longer the members of the slow groups took than peers that are in none: a transfer that is
+        hidden behind work costs nothing. Without such peers it cannot be told, and is not limited.
+        """
         members = {rank for row in found.slow for rank in row.ranks}
         felt = []
         for board in self.result.grids:
@@ -358,27 +359,27 @@ class _Case:
         return float(rows["exposed_comm_ns"].sum()) / max(1, int(rows["step_ns"].sum()))
 
     def _hidden(self, board: Grid) -> bool:
-        """Whether a rank computes longer than the others, who wait for it in something that no trace shows."""
+        """Return whether a rank computes longer than the others, who wait for it in something that no trace shows."""
         if board.work is None or len(board.steps) < votes.enough_steps(board):
             return False
         busy = grid(self.own.with_columns(own_ns=pl.col("compute_ns"), wait_ns=-pl.col("compute_ns")), board.ranks)
         return any(one.cost_ns >= self.floor_ns for one in votes.late(busy, self.floor_ns))
 
     def _uneven(self, board: Grid) -> bool:
-        """Whether the slowest rank of every step, whoever it is, costs as much as one slow rank would."""
+        """Return whether the slowest rank of every step, whoever it is, costs as much as one slow rank would."""
         first = highest(board.own, board.ranks)
         usual = board.own.select(pl.concat_list(pl.all()).list.median()).to_series()
         return chance.trimmed_mean(known(first - usual)) >= self.floor_ns
 
 
 def _at_most(ahead_of_others: pl.Series) -> float:
-    """How much longer a rank takes than the slowest other one, at most as far as noise tells."""
+    """Return how much longer a rank takes than the slowest other one, at most as far as noise tells."""
     ahead = known(ahead_of_others)
     return chance.trimmed_mean(ahead) + _Z * chance.spread(ahead) / math.sqrt(max(1, len(ahead)))
 
 
 def _replicas(look: Look, floors: Floors) -> Outcome:
-    """Ranks that never wait for each other."""
+    """Return ranks that never wait for each other."""
     steps = look.job.table("steps")
     out = Outcome(reasons=["no_collectives"], replicas=replicas.compare(steps))
     counts = [one.steps for one in out.replicas]

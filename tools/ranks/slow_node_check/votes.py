@@ -79,13 +79,13 @@ class Turns:
 
 
 def enough_steps(grid: Grid) -> int:
-    """How many steps a vote among these ranks needs before it can convict anybody."""
+    """Return how many steps a vote among these ranks needs before it can convict anybody."""
     count = len(grid.ranks)
     return max(FEWEST_STEPS, chance.fewest(1 / count, count, UNLIKELY)) if count > 1 else FEWEST_STEPS
 
 
 def late(grid: Grid, floor_ns: float, tests: float = 1) -> list[Late]:
-    """The ranks that hold the others back by at least `floor_ns` per step, the worst first.
+    """Return the ranks that hold the others back by at least `floor_ns` per step, the worst first.
 
     `tests`: in how many other places was also looked.
     """
@@ -110,7 +110,7 @@ def _rounds(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
 
 
 def suspects(grid: Grid, allowed: int) -> tuple[int, ...]:
-    """The ranks above the largest gap between mean own times, at most `allowed`."""
+    """Return the ranks above the largest gap between mean own times, at most `allowed`."""
     if allowed < 1 or not grid.steps:
         return ()
     means = sorted(((chance.trimmed_mean(known(grid.own[str(r)])), r) for r in grid.ranks), reverse=True)
@@ -123,7 +123,9 @@ def suspects(grid: Grid, allowed: int) -> tuple[int, ...]:
 
 
 def _convicted(grid: Grid, accused: tuple[int, ...], floor_ns: float, tests: float) -> list[Late]:
-    """Those of `accused` against whom the votes and the loss suffice, measured against all who are then innocent."""
+    """Return those of `accused` against whom the votes and the loss suffice, measured against all who are then
+    innocent.
+    """
     while accused:
         innocent = grid.others(accused)
         picked = tests * chance.subsets(len(accused), len(grid.ranks)) * len(accused)
@@ -168,7 +170,7 @@ def _with_begin(grid: Grid, one: Late, found: list[Late], floor_ns: float) -> La
 
 
 def _since(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
-    """Ranks that were alike and are not any more: too short a time for a vote over all steps.
+    """Return ranks that were alike and are not any more: too short a time for a vote over all steps.
 
     Where to cut is not corrected for here: `change` has done so.
     """
@@ -193,8 +195,8 @@ def excess(grid: Grid, rank: int, innocent: tuple[int, ...]) -> list[float]:
 
 
 def excesses(grid: Grid) -> Iterable[pl.Series]:
-    """The same of every rank, beside the median of all: what one of several does to a median is little, and it is
-    worked out once.
+    """Return the same of every rank, beside the median of all: what one of several does to a median is little, and it
+    is worked out once.
     """
     if len(grid.ranks) < _SEVERAL:
         return (pl.Series(excess(grid, rank, grid.others((rank,))), dtype=pl.Float64) for rank in grid.ranks)
@@ -203,8 +205,8 @@ def excesses(grid: Grid) -> Iterable[pl.Series]:
 
 
 def change(values: list[float], floor: float) -> int:
-    """The row from which on `values` are clearly higher and above `floor`, where before they were below it and not half
-    as high; -1 for none.
+    """Return the row from which on `values` are clearly higher and above `floor`, where before they were below it and
+    not half as high; -1 for none.
 
     The split with the largest difference of means in standard errors, where a value counts for at most a few floors:
     one step that is huge is no beginning. Its two sides must then differ by their order, corrected for all splits.
@@ -232,15 +234,17 @@ def change(values: list[float], floor: float) -> int:
 
 
 def turns(grid: Grid, floor_ns: float, tests: float = 1) -> Turns | None:
-    """Ranks that are late one after the other, together for at least `floor_ns` per step; None when they are not."""
+    """Return ranks that are late one after the other, together for at least `floor_ns` per step; None when they are
+    not.
+    """
     if len(grid.ranks) < 2 or len(grid.steps) < 2 * _TURN:
         return None
     return _runs(grid, floor_ns, tests) or _alternating(grid, floor_ns, tests)
 
 
 def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
-    """The same rank is late in step after step more often than its share explains, two ranks or more have such runs,
-    and each is as quick as the others outside of its own.
+    """Return the same rank is late in step after step more often than its share explains, two ranks or more have such
+    runs, and each is as quick as the others outside of its own.
     """
     steps = len(grid.steps)
     last = last_ranks(grid)
@@ -261,7 +265,8 @@ def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
 
 
 def _alternating(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
-    """One of a few ranks is late more often than their share explains, hardly ever two of them in the same step."""
+    """Return one of a few ranks is late more often than their share explains, hardly ever two of them in the same step.
+    """
     accused = suspects(grid, len(grid.ranks) // 2)
     innocent = grid.others(accused)
     if len(accused) < 2:
@@ -297,7 +302,9 @@ def last_ranks(grid: Grid) -> list[int | None]:
 
 
 def _own_turns(grid: Grid, rank: int, last: list[int | None], floor_ns: float) -> list[int]:
-    """The rows of the runs of steps in which `rank` is late, if they are turns: costly, and over when they are over."""
+    """Return the rows of the runs of steps in which `rank` is late, if they are turns: costly, and over when they are
+    over.
+    """
     rows: list[int] = []
     run: list[int] = []
     for row, one in enumerate([*last, None]):

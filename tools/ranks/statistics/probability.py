@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def binomial_tail(hits: int, trials: int, chance: float) -> float:
-    """The probability of at least `hits` in `trials` independent tries of which each succeeds with `chance`.
+    """Return the probability of at least `hits` in `trials` independent tries of which each succeeds with `chance`.
 
     Exact up to rounding: terms are summed from logarithms, so that many trials neither overflow nor vanish.
     """
@@ -26,7 +26,7 @@ def binomial_tail(hits: int, trials: int, chance: float) -> float:
 
 
 def fewest(chance: float, tests: float, below: float) -> int:
-    """How many tries in a row must succeed for chance to be less likely than `below` in `tests` tests."""
+    """Return how many tries in a row must succeed for chance to be less likely than `below` in `tests` tests."""
     return max(1, math.floor(math.log(below / tests) / math.log(chance)) + 1)
 
 
@@ -41,7 +41,7 @@ def subsets(size: int, of: int) -> int:
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle one, between two their mean; 0 of nothing."""
+    """Return the middle one, between two their mean; 0 of nothing."""
     ordered = sorted(values)
     if not ordered:
         return 0.0
@@ -50,8 +50,8 @@ def median(values: Iterable[float]) -> float:
 
 
 def trimmed_mean(values: Iterable[float], share: float = 0.1) -> float:
-    """The mean without the `share` of largest and of smallest values, at least one of each from five values on: one
-    odd step (a checkpoint, a compilation) does not make a rank slow. 0 of nothing.
+    """Return the mean without the `share` of largest and of smallest values, at least one of each from five values on:
+    one odd step (a checkpoint, a compilation) does not make a rank slow. 0 of nothing.
     """
     ordered = sorted(values)
     cut = max(1, int(len(ordered) * share)) if len(ordered) >= 5 else 0
@@ -60,7 +60,7 @@ def trimmed_mean(values: Iterable[float], share: float = 0.1) -> float:
 
 
 def spread(values: Iterable[float]) -> float:
-    """The standard deviation as the median absolute deviation estimates it."""
+    """Return the standard deviation as the median absolute deviation estimates it."""
     kept = list(values)
     middle = median(kept)
     return 1.4826 * median(abs(value - middle) for value in kept)

@@ -76,7 +76,7 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def _ranks(values: Sequence[float]) -> tuple[list[float], float]:
-    """The rank of each value, equal ones sharing theirs, and the sum of t^3 - t over ties."""
+    """Return the rank of each value, equal ones sharing theirs, and the sum of t^3 - t over ties."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     ties, at = 0.0, 0

@@ -44,7 +44,8 @@ _INSTANTS = ("start_ns", "end_ns", "launch_ns")
 
 
 def gather(place: str | os.PathLike[str], *, scheduler: str | None = None, jobs: int | None = None) -> Recording:
-    """The ranks at or below `place`, a path or an fsspec URL, as a recording in memory with the collector ``ranks``.
+    """Return the ranks at or below `place`, a path or an fsspec URL, as a recording in memory with the collector
+    ``ranks``.
 
     `scheduler`: of a dask cluster (``tcp://host:8786``) whose workers read them; else `jobs` processes of this machine
     do, at most (None: one per CPU). Instants count from the earliest of all ranks, each on its own clock.
@@ -73,8 +74,8 @@ def with_before(
     scheduler: str | None = None,
     jobs: int | None = None,
 ) -> Recording:
-    """A copy of `recording` that also holds the ranks at `place`, of an earlier run, as the collector ``ranks_before``;
-    their instants count from that run's own start. Raises what `gather` raises.
+    """Return a copy of `recording` that also holds the ranks at `place`, of an earlier run, as the collector
+    ``ranks_before``; their instants count from that run's own start. Raises what `gather` raises.
     """
     earlier = gather(place, scheduler=scheduler, jobs=jobs)
     manifest = recording.manifest.model_copy(deep=True)
@@ -85,12 +86,12 @@ def with_before(
 
 
 def _name(place: str) -> str:
-    """What to call the run at `place`: as its directory."""
+    """Return what to call the run at `place`: as its directory."""
     return clean(PurePath(place if is_url(place) else os.path.abspath(local_path(place))).name)
 
 
 def _read(place: str, scheduler: str | None, jobs: int | None) -> list[Summary | Unread]:
-    """All traces at `place`, in the order of their names."""
+    """Return all traces at `place`, in the order of their names."""
     answers: list[list[Summary | Unread]]
     if is_url(place):
         answers = _apart(read_remote, remote_traces(place), scheduler, jobs, here=place.startswith(_OF_PROCESS))
@@ -190,7 +191,7 @@ def _relative(frame: pl.DataFrame, start_ns: int) -> pl.DataFrame:
 def _blind(
     ranks: Sequence[Summary], failed: Sequence[Unread], spots: Sequence[tuple[str, str]], clocks: Counter[str]
 ) -> list[tuple[str, str]]:
-    """What could not be seen: code and detail."""
+    """Return what could not be seen: code and detail."""
     found = list(spots)
     if failed:
         found.append(("ranks_unread", "; ".join(f"{one.shown}: {one.why}" for one in failed)))

@@ -21,7 +21,7 @@ _LIKE = 0.5
 
 
 def of_one_job(summaries: Sequence[Summary]) -> tuple[list[Summary], list[tuple[str, str]]]:
-    """One summary per rank, ascending, and (blind spot code, detail) of what had to be assumed.
+    """Return one summary per rank, ascending, and (blind spot code, detail) of what had to be assumed.
 
     Raises `ToolError` (bad_argument): two traces of one rank, ranks of different runs, or ranks that cannot be told.
     """
@@ -109,12 +109,13 @@ def _check_groups(found: list[Summary]) -> None:
 
 
 def _of_torch(one: Summary) -> bool:
-    """Whether groups are named by PyTorch; a communication library's own names may be counted by each process."""
+    """Return whether groups are named by PyTorch; a communication library's own names may be counted by each process.
+    """
     return one.head["source"] in ("kineto", "flight_recorder")
 
 
 def _check_contents(found: list[Summary]) -> list[tuple[str, str]]:
-    """Ranks whose time does not overlap the others' may have a clock that is off; then what they did is alike.
+    """Return ranks whose time does not overlap the others' may have a clock that is off; then what they did is alike.
 
     A blind spot for those that are of the same host, and so of the same clock: hosts may share a name, so they are
     not refused.
@@ -135,7 +136,7 @@ def _check_contents(found: list[Summary]) -> list[tuple[str, str]]:
 
 
 def _overlapping(found: list[Summary]) -> list[list[Summary]]:
-    """Ranks whose times overlap, directly or through others; most ranks first."""
+    """Return ranks whose times overlap, directly or through others; most ranks first."""
     clusters: list[list[Summary]] = []
     reached = 0
     for one in sorted(found, key=lambda one: one.span):
@@ -148,7 +149,8 @@ def _overlapping(found: list[Summary]) -> list[list[Summary]]:
 
 
 def _alike(one: Summary, other: Summary) -> bool:
-    """Whether two ranks did the same: operations in groups they share, else steps; nothing to compare is alike."""
+    """Return whether two ranks did the same: operations in groups they share, else steps; nothing to compare is alike.
+    """
     mine, theirs = (side.tables["collectives"].filter(pl.col("group") != "") for side in (one, other))
     shared = set(mine["group"].to_list()) & set(theirs["group"].to_list())
     if shared:

@@ -33,7 +33,7 @@ class Unread:
 
 
 def read(trace: Trace) -> list[Summary | Unread]:
-    """The summary of one trace; whatever is wrong with it stays its own matter."""
+    """Return the summary of one trace; whatever is wrong with it stays its own matter."""
     try:
         profile = open_profile(trace.path, trace.rank if trace.rank >= 0 else None)
         return [summarise(profile, trace.shown)]
@@ -52,7 +52,8 @@ def unread(trace: Trace, why: str) -> Unread:
 
 
 def traces_at(place: str, *, required: bool = True) -> list[Trace]:
-    """The traces at or below `place`, at least one when `required`. Raises `ToolError` as `profiles.candidates`."""
+    """Return the traces at or below `place`, at least one when `required`. Raises `ToolError` as `profiles.candidates`.
+    """
     base = place if os.path.isdir(place) else os.path.dirname(place) or "."
     return [
         Trace(
@@ -66,7 +67,7 @@ def traces_at(place: str, *, required: bool = True) -> list[Trace]:
 
 
 def _size(path: str) -> int:
-    """Bytes on disk at or below `path`; what cannot be looked at counts nothing: reading it will say so."""
+    """Return the bytes on disk at or below `path`; what cannot be looked at counts nothing: reading it will say so."""
     if not os.path.isdir(path):
         return _size_of(path)
     return sum(_size_of(os.path.join(directory, name)) for directory, _, names in os.walk(path) for name in names)

@@ -58,7 +58,7 @@ class RemoteTrace:
 
 
 def is_url(place: str) -> bool:
-    """Whether `place` is an fsspec URL that is no path of this machine."""
+    """Return whether `place` is an fsspec URL that is no path of this machine."""
     return "://" in place and not place.startswith("file://")
 
 
@@ -68,7 +68,7 @@ def local_path(place: str) -> str:
 
 
 def remote_traces(url: str) -> list[RemoteTrace]:
-    """What may be a trace at or below `url`, listed, not opened.
+    """Return what may be a trace at or below `url`, listed, not opened.
 
     Raises `ToolError`: bad_argument without fsspec or the package it needs for such a URL, or with too many files;
     bad_trace when there is nothing; io_error.
@@ -110,7 +110,7 @@ def read_remote(trace: RemoteTrace) -> list[Summary | Unread]:
 
 
 def _system(url: str) -> tuple[Any, str]:
-    """The file system of `url`, and its path there."""
+    """Return the file system of `url`, and its path there."""
     try:
         from fsspec.core import url_to_fs
     except ImportError:
@@ -139,7 +139,7 @@ def _units(sizes: dict[str, int]) -> list[list[tuple[str, int]]]:
 
 
 def _directory(path: str, exports: set[str]) -> str | None:
-    """The outermost directory around `path` that is a trace as a whole; empty: the place itself."""
+    """Return the outermost directory around `path` that is a trace as a whole; empty: the place itself."""
     parts = path.split("/")[:-1]
     for depth in range(len(parts) + 1):
         directory = "/".join(parts[:depth])

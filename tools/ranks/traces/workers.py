@@ -101,7 +101,7 @@ class _Worker:
         self.alive = True
 
     def ask(self, function: Callable[[T], R], task: T) -> R | _Gone:
-        """The answer. Raises what `function` raised."""
+        """Return the answer. Raises what `function` raised."""
         try:
             _send(self._tasks, (function, task))
             failed, answer = _received(self._answers)

@@ -52,7 +52,7 @@ _Call = tuple[float, float, str]
 
 
 def read(path: Path) -> StackProfile:
-    """The calls in `path`, timed, in nanoseconds; a thread of the trace is one here.
+    """Return the calls in `path`, timed, in nanoseconds; a thread of the trace is one here.
 
     Odd are events that cannot be read or end before they begin, and ends without a beginning. Raises `ToolError`:
     bad_trace (not such JSON, no calls in it, more than 1 GiB unpacked), io_error.
@@ -85,7 +85,7 @@ def _events(path: Path, data: bytes) -> tuple[list[_Event], int]:
 
 
 def _raws(path: Path, data: bytes) -> tuple[list[msgspec.Raw], int]:
-    """The events as they stand, and whether the end of the file was lost."""
+    """Return the events as they stand, and whether the end of the file was lost."""
     text = data.strip()
     bare = text.startswith(b"[")
     try:
@@ -115,7 +115,7 @@ def _raws(path: Path, data: bytes) -> tuple[list[msgspec.Raw], int]:
 def _calls(
     builder: Builder, events: list[_Event]
 ) -> tuple[dict[tuple[int | str, int | str], list[_Call]], dict[tuple[int | str, int | str | None], str]]:
-    """The calls of each thread, and what threads and processes are called (a process: without a thread)."""
+    """Return the calls of each thread, and what threads and processes are called (a process: without a thread)."""
     found: dict[tuple[int | str, int | str], list[_Call]] = defaultdict(list)
     pairs: dict[tuple[int | str, int | str], list[tuple[float, bool, str]]] = defaultdict(list)
     names: dict[tuple[int | str, int | str | None], str] = {}
@@ -186,7 +186,7 @@ def _time(value: float | str) -> float:
 
 
 def _number(value: int | str) -> int:
-    """A process or thread number; -1 when it is none."""
+    """Return a process or thread number; -1 when it is none."""
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 11 else -1
     return value if -1 <= value < 1 << 31 else -1

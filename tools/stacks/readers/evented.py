@@ -26,7 +26,7 @@ class Evented:
         self._stacks = [NO_STACK]
 
     def begin(self, at: float, frame: int) -> bool:
-        """A call begins; False when it is too deep."""
+        """Return a call begins; False when it is too deep."""
         if len(self.open) >= DEEPEST:
             return False
         self.until(at)

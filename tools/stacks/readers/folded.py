@@ -40,7 +40,7 @@ _LAST, _LAST_BUT_ONE = r"([^ \t]+)[ \t]*$", r"([^ \t]+)[ \t]+[^ \t]+[ \t]*$"
 
 
 def read(path: Path) -> StackProfile:
-    """The stacks in `path`. Counts may be fractions; negative and non-finite ones make a line odd.
+    """Return the stacks in `path`. Counts may be fractions; negative and non-finite ones make a line odd.
 
     The unit is ``samples``, since the format tells none. Two counts on every line (difffolded) are the events
     ``before`` and ``after``. Raises `ToolError`: bad_trace (no such line in it, more than `MOST_NODES`), io_error.
@@ -73,7 +73,7 @@ def lines_of(lines: pl.DataFrame, columns: int) -> tuple[pl.DataFrame, int]:
 
 
 def _split(block: bytes) -> pl.DataFrame:
-    """The `LINES` of a block, each once."""
+    """Return the `LINES` of a block, each once."""
     if not block.isascii():
         block = block.decode("utf-8", "backslashreplace").encode()
     block = block.replace(_APART, b"\\x01")
@@ -125,7 +125,8 @@ class _Reader:
             self._lay_together()
 
     def profile(self) -> StackProfile:
-        """All that was read; frames in the order of their labels, so that the tree is as `call_tree` wants it."""
+        """Return all that was read; frames in the order of their labels, so that the tree is as `call_tree` wants it.
+        """
         frames = self._frames.table()
         by_label = frames.select(labels_of(frames), "frame", thread=pl.col("kind") == "thread").sort("label", "thread")
         order = by_label["frame"].to_numpy()
@@ -143,7 +144,7 @@ class _Reader:
         return StackProfile(tables, "folded", notes=(("odd_lines", str(self.odd)),) if self.odd else ())
 
     def _coded(self, texts: pl.Series) -> tuple[Ints, Ints]:
-        """A number for each text, and for each number the row in the frames."""
+        """Return a number for each text, and for each number the row in the frames."""
         codes = texts.cast(pl.Categorical(pl.Categories.random())).to_physical().to_numpy()
         at = np.full(int(codes.max()) + 1, -1, np.int32)
         at[codes] = np.arange(len(codes), dtype=np.int32)

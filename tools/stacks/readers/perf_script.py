@@ -52,7 +52,7 @@ class _Sample(NamedTuple):
 
 
 def is_perf_script(lines: list[str]) -> bool:
-    """Whether `lines`, the first of a file, are mostly samples and their frames."""
+    """Return whether `lines`, the first of a file, are mostly samples and their frames."""
     heads = frames = others = 0
     for number, line in enumerate(lines):
         if not line.strip() or line[0] == "#":
@@ -69,7 +69,7 @@ def is_perf_script(lines: list[str]) -> bool:
 
 
 def read(path: Path) -> StackProfile:
-    """The samples in `path`, as ``perf script`` writes them with its usual fields, more or fewer.
+    """Return the samples in `path`, as ``perf script`` writes them with its usual fields, more or fewer.
 
     Weights are periods where they are told (of the clocks: nanoseconds), else 1. A single number beside the command is
     its thread. Odd are lines that are neither sample nor frame. Raises `ToolError`: bad_trace, io_error.
@@ -158,7 +158,7 @@ class _Reader:
             self._chain.append(frame)
 
     def _frame_of(self, line: str) -> int | None:
-        """The frame of a line; -1: the unwinder's end, which is none; None: the line is something else."""
+        """Return the frame of a line; -1: the unwinder's end, which is none; None: the line is something else."""
         address, _, place = line.strip().partition(" ")
         if not _ADDRESS.fullmatch(address) or not (place := place.strip()):
             return None
@@ -192,13 +192,14 @@ class _Reader:
 
 
 def _begins(line: str, head: re.Match[str]) -> bool:
-    """Whether a sample begins with `line` and not a frame: those without call chains are indented too, and have their
-    only frame behind."""
+    """Return whether a sample begins with `line` and not a frame: those without call chains are indented too, and have
+    their only frame behind.
+    """
     return line[0] != " " or head["s"] is not None or _FRAME.fullmatch(f" {head['rest']}") is not None
 
 
 def _placed(place: str, *, high: bool) -> Name:
-    """The frame for symbol and object, like ``read+0x1f (/usr/lib/libc.so.6)``."""
+    """Return the frame for symbol and object, like ``read+0x1f (/usr/lib/libc.so.6)``."""
     symbol, file = place, ""
     if place.endswith(")"):
         cut = place.rfind(" (", 0, -11 if place.endswith(" (deleted))") else len(place))

@@ -46,7 +46,7 @@ class _Location(NamedTuple):
 
 
 def is_pprof(start: bytes) -> bool:
-    """Whether a file that begins so (unpacked) may be a profile: its first fields are those of one."""
+    """Return whether a file that begins so (unpacked) may be a profile: its first fields are those of one."""
     seen = 0
     try:
         for field, value in fields(start):
@@ -60,7 +60,7 @@ def is_pprof(start: bytes) -> bool:
 
 
 def read(path: Path) -> StackProfile:
-    """The profile in `path`, gzip or plain. Its own choice of event comes first (see `choose_event`).
+    """Return the profile in `path`, gzip or plain. Its own choice of event comes first (see `choose_event`).
 
     Records that point nowhere, or whose value is negative (of a difference), are odd. Raises `ToolError`: bad_trace
     (no profile, cut short, more than 1 GiB unpacked), io_error.
@@ -94,7 +94,7 @@ class _Reader:
         self._scale: list[float] = []
 
     def profile(self) -> StackProfile:
-        """All of it."""
+        """Return all of it."""
         types = [(self._text(_number(one, 1)), self._text(_number(one, 2))) for one in map(_message, self._parts[1])]
         if not types or not self._parts[_SAMPLE]:
             raise bad(self._path, "it has no samples", "profile for longer, or while the program runs")
@@ -117,7 +117,9 @@ class _Reader:
         return self._builder.profile("pprof")
 
     def _events(self, types: list[tuple[str, str]]) -> list[int]:
-        """The event of each sample type, the source's own choice first: what it names, else the last, as pprof does."""
+        """Return the event of each sample type, the source's own choice first: what it names, else the last, as pprof
+        does.
+        """
         names = [name for name, _ in types]
         chosen = self._text(self._numbers.get(_DEFAULT, 0))
         first = names.index(chosen) if chosen in names else len(names) - 1
@@ -133,7 +135,8 @@ class _Reader:
         return list(found.values())
 
     def _stack(self, ids: tuple[int, ...]) -> int:
-        """The stack of locations, the innermost first; below `NO_STACK` when one is not there or it is too deep."""
+        """Return the stack of locations, the innermost first; below `NO_STACK` when one is not there or it is too deep.
+        """
         found, depth = NO_STACK, 0
         for one in reversed(ids):
             frames = self._frames.get(one)
@@ -150,7 +153,7 @@ class _Reader:
         return found
 
     def _frames_at(self, number: int) -> list[int]:
-        """The frames of a location from the caller inward; none when it is not there."""
+        """Return the frames of a location from the caller inward; none when it is not there."""
         location = self._locations.get(number)
         if location is None:
             return []
@@ -199,12 +202,12 @@ def _message(data: bytes) -> list[tuple[int, int | bytes]]:
 
 
 def _number(message: list[tuple[int, int | bytes]], field: int) -> int:
-    """The value of an integer field; the last one counts, 0 is what was not written."""
+    """Return the value of an integer field; the last one counts, 0 is what was not written."""
     return next((value for one, value in reversed(message) if one == field and isinstance(value, int)), 0)
 
 
 def _integers(message: list[tuple[int, int | bytes]], field: int) -> list[int]:
-    """The values of a repeated field, packed or not."""
+    """Return the values of a repeated field, packed or not."""
     found: list[int] = []
     for one, value in message:
         if one == field:
@@ -220,7 +223,7 @@ def _location(message: list[tuple[int, int | bytes]]) -> _Location:
 
 
 def _id(value: str | int) -> int:
-    """A process or thread number; -1 when it is none."""
+    """Return a process or thread number; -1 when it is none."""
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 11 else -1
     return value if 0 <= value < 1 << 31 else -1

@@ -59,7 +59,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 def read(path: Path) -> StackProfile:
-    """The profiles in `path`, each a thread. Times become nanoseconds; other units are kept.
+    """Return the profiles in `path`, each a thread. Times become nanoseconds; other units are kept.
 
     A sampled profile with times tells when each sample began; so does an evented one for each stretch of one stack.
     Odd are samples with a frame that is not there or a weight that is no number, and events that close what is not

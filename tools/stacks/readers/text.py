@@ -84,7 +84,7 @@ class Text:
                 self.size += len(rest)
 
     def nothing(self, what: str) -> ToolError:
-        """The error of a file without a line that could be read as `what`."""
+        """Return the error of a file without a line that could be read as `what`."""
         return bad(self.path, f"no line of it is {what}")
 
 

@@ -33,7 +33,7 @@ class Stacks:
         self.threads = {NO_THREAD: Thread()} | {row[0]: Thread(*row[1:]) for row in profile.threads.iter_rows()}
 
     def frames(self, stack: int) -> list[int]:
-        """Rows of the frames of `stack`, the innermost first."""
+        """Return rows of the frames of `stack`, the innermost first."""
         found = []
         while stack != NO_STACK:
             found.append(self._frame[stack])
@@ -48,5 +48,5 @@ def summed(profile: StackProfile, event: int, *by: str) -> Iterator[tuple[int | 
 
 
 def figure(value: float) -> str:
-    """A weight as text, nothing of it lost."""
+    """Return a weight as text, nothing of it lost."""
     return str(int(value)) if value.is_integer() and abs(value) < 1 << 63 else repr(value)

@@ -52,14 +52,14 @@ class Alignment:
     notes: tuple[tuple[str, str], ...] = ()
 
     def at(self, profile_ns: int) -> int:
-        """An instant of the profile on the trace's clock."""
+        """Return an instant of the profile on the trace's clock."""
         passed = profile_ns - self.profile_ns
         # in two steps, as 64 bits hold them too: 1e13 ns (three hours) times the drift do not fit
         whole, part = divmod(passed, _MICRO)
         return self.trace_ns + passed + (whole * self.drift_ppt + part * self.drift_ppt // _MICRO) // _MICRO
 
     def expression(self, column: str) -> pl.Expr:
-        """The same for a column."""
+        """Return the same for a column."""
         passed = pl.col(column) - self.profile_ns
         whole = passed // _MICRO
         part = passed - whole * _MICRO
@@ -68,7 +68,7 @@ class Alignment:
 
 
 def align(trace: SchedTrace, profile: Profile) -> Alignment:
-    """How `profile` lies on the clock of `trace`, whose instants are absolute.
+    """Return how `profile` lies on the clock of `trace`, whose instants are absolute.
 
     Raises `ToolError`: clock_mismatch when they share no clock, when the clock was set meanwhile, or when the
     profile's threads did not run while they recorded; no_overlap when they share a clock but no time.
@@ -101,7 +101,7 @@ def align(trace: SchedTrace, profile: Profile) -> Alignment:
 
 
 def apply(profile: Profile, alignment: Alignment) -> Profile:
-    """The profile with all instants on the trace's clock; `Profile.clock` is empty then."""
+    """Return the profile with all instants on the trace's clock; `Profile.clock` is empty then."""
     moved = [alignment.expression("start_ns"), alignment.expression("end_ns")]
     tables = {name: frame.with_columns(moved) for name, frame in profile.tables.items()}
     owners = profile.owners.with_columns(alignment.expression("at_ns"))
@@ -110,7 +110,7 @@ def apply(profile: Profile, alignment: Alignment) -> Profile:
 
 
 def _readings(trace: SchedTrace) -> list[_Reading]:
-    """The trace's readings of the clocks, without damaged ones, oldest first."""
+    """Return the trace's readings of the clocks, without damaged ones, oldest first."""
     rows = trace.table("clocks").sort("mono").to_dicts()
     return [row for row in rows if all(row[clock] > 0 for clock in HOST_CLOCKS) and row["error_ns"] >= 0]
 

@@ -46,7 +46,7 @@ class Evidence:
 
 
 def evidence(trace: SchedTrace, profile: Profile, residual_ns: int = 0) -> Evidence:
-    """How far `profile`, already on the trace's clock, agrees with who ran; `residual_ns` of it is tolerated."""
+    """Return how far `profile`, already on the trace's clock, agrees with who ran; `residual_ns` of it is tolerated."""
     points = _points(trace, profile)
     slices = thread_slices(trace).select("tid", "start_ns", "end_ns", "state")
     hidden = slices.filter(pl.col("state") == "unknown").select("tid", "start_ns", "end_ns")
@@ -77,7 +77,7 @@ def notes(trace: SchedTrace, profile: Profile, residual_ns: int) -> tuple[tuple[
 
 
 def _partial(trace: SchedTrace) -> bool:
-    """Whether some CPUs were not traced: a thread may have run there."""
+    """Return whether some CPUs were not traced: a thread may have run there."""
     seen = pl.concat([trace.table("wakeups")["target_cpu"], trace.table("migrations")["to_cpu"]]).unique().to_list()
     return any(cpu >= 0 and cpu not in trace.cpus for cpu in seen)
 
@@ -101,7 +101,8 @@ def _points(trace: SchedTrace, profile: Profile) -> pl.DataFrame:
 
 
 def _chance(points: pl.DataFrame, running: pl.DataFrame, tolerance_ns: int) -> float:
-    """Which share of the points would lie in slices, or so near, had the profile any other place in their time."""
+    """Return which share of the points would lie in slices, or so near, had the profile any other place in their time.
+    """
     begin, end = points["at_ns"][0], points["at_ns"][-1]
     if end <= begin:
         return 0.0
@@ -119,7 +120,7 @@ def _chance(points: pl.DataFrame, running: pl.DataFrame, tolerance_ns: int) -> f
 
 
 def _inside(points: pl.DataFrame, slices: pl.DataFrame, tolerance_ns: int) -> pl.Series:
-    """Whether each point lies in a slice of its thread, or so near."""
+    """Return whether each point lies in a slice of its thread, or so near."""
     if points.is_empty() or slices.is_empty():
         return pl.Series([False] * points.height, dtype=pl.Boolean)
     at = points.with_row_index("row").with_columns(until=pl.col("at_ns") + tolerance_ns).sort("until")

@@ -21,7 +21,7 @@ _NUMBERS = range(1, 1 << 31)
 
 
 def read(path: Path, tids: Collection[int]) -> dict[int, int]:
-    """The number in its container of each thread, by its number on the host. `tids`: those in the trace.
+    """Return the number in its container of each thread, by its number on the host. `tids`: those in the trace.
 
     Raises `ToolError` (bad_argument) when the file cannot be read as a mapping, or leaves open which side is which.
     """

@@ -36,8 +36,9 @@ _SIZE_OF = {name: size for size, names in _SIZES.items() for name in names}
 def with_collectives(
     profile: Profile, details: pl.DataFrame, measured: Measured, groups: Communicators, info: Info, *, told: bool
 ) -> Profile:
-    """The profile with its communication. `told`: its timeline tells collectives, not only the kernels they consist of;
-    then those are taken for collectives where nothing was measured."""
+    """Return the profile with its communication. `told`: its timeline tells collectives, not only the kernels they
+    consist of; then those are taken for collectives where nothing was measured.
+    """
     frame = _rows(profile, details, measured, told=told)
     keys = [groups.of(group, name) for group, name in frame.select("group_name", "name").iter_rows()]
     ops = [canonical_op(name) for name in frame["name"]]
@@ -135,7 +136,7 @@ def _rows(profile: Profile, details: pl.DataFrame, measured: Measured, *, told: 
 
 
 def _peer(op: str, key: str, groups: Communicators, rank: int) -> int:
-    """The other rank of a group of two."""
+    """Return the other rank of a group of two."""
     group = groups.group(key) if op in POINT_TO_POINT else None
     if group is None or len(group.ranks) != 2 or rank not in group.ranks:
         return -1
@@ -143,7 +144,7 @@ def _peer(op: str, key: str, groups: Communicators, rank: int) -> int:
 
 
 def _links(measured: Measured, groups: Communicators, rank: int) -> pl.DataFrame:
-    """Where the ranks of a group are known. Those of the only group there is are the job's."""
+    """Return where the ranks of a group are known. Those of the only group there is are the job's."""
     single = len({pair.group for pair in measured.pairs}) == 1
     own = {pair.source for pair in measured.pairs} == {rank}
     bytes_of: Counter[tuple[int, int, int, str]] = Counter()

@@ -35,7 +35,7 @@ _COMPUTE, _TASK, _OP, _CALL, _HOST = "compute", "task", "collective", "cann", "h
 
 
 def read(path: Path, info: Info, source: str) -> Profile:
-    """The profile in a database. Raises `ToolError` (bad_trace, io_error)."""
+    """Return the profile in a database. Raises `ToolError` (bad_trace, io_error)."""
     try:
         with opened_database(path) as database:
             if not database.tables & {"TASK", "PYTORCH_API", "CANN_API"}:

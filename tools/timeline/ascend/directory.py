@@ -20,12 +20,12 @@ _TIMELINE = "trace_view.json"
 
 
 def is_directory(path: Path) -> bool:
-    """Whether it is one of an Ascend framework profiler."""
+    """Return whether it is one of an Ascend framework profiler."""
     return _NAME.fullmatch(path.name) is not None or (path / OUTPUT).is_dir()
 
 
 def read(directory: Path) -> Profile:
-    """The profile: from the database when there is one, else from the timeline.
+    """Return the profile: from the database when there is one, else from the timeline.
 
     Raises `ToolError` (bad_trace, io_error).
     """

@@ -41,7 +41,7 @@ def _rank(head: Head) -> int:
 
 
 def _home(path: Path) -> Path:
-    """The directory with the small files that belong to a timeline or database."""
+    """Return the directory with the small files that belong to a timeline or database."""
     parent = path.absolute().parent
     return parent.parent if parent.name in (directory.OUTPUT, msprof.OUTPUT) else parent
 

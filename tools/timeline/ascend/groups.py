@@ -44,7 +44,7 @@ class Communicators:
             self._add(str(name), text(entry.get("group_name")) if isinstance(entry, dict) else "", ranks or ())
 
     def of(self, name: str, operation: str = "") -> str:
-        """The key of a group by name, hash, or else by the last digits of its hash in an operation's name."""
+        """Return the key of a group by name, hash, or else by the last digits of its hash in an operation's name."""
         if not name:
             match = _OPERATION.fullmatch(operation)
             if match is None:
@@ -57,7 +57,7 @@ class Communicators:
         return self._known[name].key
 
     def group(self, key: str) -> Group | None:
-        """What is known of a group."""
+        """Return what is known of a group."""
         return next((group for group in self._known.values() if group.key == key), None)
 
     def frame(self, used: Iterable[str]) -> pl.DataFrame:

@@ -108,7 +108,7 @@ def _bridges(clocks: _Clocks, cpu_only: bool) -> Iterator[ClockBridge]:
 
 
 def _pair(content: dict[str, object], wall: str, other: str, unit: str) -> tuple[int, int] | None:
-    """Two readings; `unit` is the wall clock's, the other is in ns."""
+    """Return two readings; `unit` is the wall clock's, the other is in ns."""
     first = nanoseconds([content.get(wall, "")])[0] if unit == _US else _number(content.get(wall, -1))
     second = _number(content.get(other, -1))
     return (int(first), second) if first is not None and first > 0 and second > 0 else None
@@ -124,7 +124,7 @@ def _part(content: dict[str, object], key: str) -> dict[str, object]:
 
 
 def _json(path: Path) -> dict[str, object]:
-    """A small JSON object; empty when the file is missing, damaged or too large."""
+    """Return a small JSON object; empty when the file is missing, damaged or too large."""
     try:
         with opened(path) as file:
             found = msgspec.json.decode(file.read(_LIMIT))

@@ -99,7 +99,7 @@ class Measured:
         )  # fmt: skip
 
     def of_links(self) -> Iterator[Pair]:
-        """Each operation once: by the totals of its kind, where there are any, else as far as it was chosen."""
+        """Yield each operation once: by the totals of its kind, where there are any, else as far as it was chosen."""
         totals = {(p.step, p.group, p.label.rpartition("-")[0]) for p in self.pairs if _TOTAL.fullmatch(p.label)}
         seen = set()
         for pair in self.pairs:
@@ -174,7 +174,7 @@ def _entries(path: Path, measured: Measured) -> Iterator[tuple[str, str, dict[st
 
 
 def _scaled(value: object, by: float) -> int:
-    """A number of ms or MB as a whole one of its millionths; -1 when it is none or negative."""
+    """Return a number of ms or MB as a whole one of its millionths; -1 when it is none or negative."""
     if isinstance(value, str):
         try:
             value = float(value)

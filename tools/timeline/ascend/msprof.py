@@ -26,12 +26,12 @@ _PLACES = (OUTPUT, "timeline")  # the second before CANN 7
 
 
 def is_directory(path: Path) -> bool:
-    """Whether it is one of msprof."""
+    """Return whether it is one of msprof."""
     return NAME.fullmatch(path.name) is not None and any((path / name).is_dir() for name in ("host", *_PLACES))
 
 
 def read(directory: Path) -> Profile:
-    """The newest export. Raises `ToolError` (bad_trace, io_error)."""
+    """Return the newest export. Raises `ToolError` (bad_trace, io_error)."""
     info = info_of(directory)
     if databases := _newest(directory, _DATABASE):
         return ascend_db.read(databases[0], info, SOURCE)
@@ -46,7 +46,7 @@ def read(directory: Path) -> Profile:
 
 
 def _newest(directory: Path, pattern: re.Pattern[str]) -> list[Path]:
-    """The files of the last export; one export may be cut into slices."""
+    """Return the files of the last export; one export may be cut into slices."""
     if not directory.is_dir():
         return []
     found = [(match.group(1), path) for path in directory.iterdir() if (match := pattern.fullmatch(path.name))]

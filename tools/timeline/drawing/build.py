@@ -60,7 +60,7 @@ class Drawing:
     notes: Mapping[str, str]
 
     def batches(self, rows: int = 200_000) -> Iterator[pl.DataFrame]:
-        """The slices (`SLICES`) in frames of at most `rows`: their texts are made batch by batch."""
+        """Yield the slices (`SLICES`) in frames of at most `rows`: their texts are made batch by batch."""
         for source, make in self.sources:
             for part in source.iter_slices(rows):
                 yield make(part)
@@ -73,8 +73,9 @@ def draw(
     profile: Profile | None = None,
     numbers: Mapping[int, int] | None = None,
 ) -> Drawing:
-    """What to draw of `trace`; only `cpus` and the threads that ran on them, when given. `profile`: on the trace's
-    clock. `numbers`: what to call threads instead of their numbers on the host (see `pid_mapping`)."""
+    """Return what to draw of `trace`; only `cpus` and the threads that ran on them, when given. `profile`: on the
+    trace's clock. `numbers`: what to call threads instead of their numbers on the host (see `pid_mapping`).
+    """
     names = Names(trace, numbers or {})
     on_cpu, of_thread = lanes.cpu_slices(trace), lanes.thread_slices(trace)
     interrupts, holes = lanes.interrupt_slices(trace), trace.table("holes")
@@ -142,7 +143,7 @@ def _as_they_are(slices: pl.DataFrame) -> pl.DataFrame:
 
 
 def _opened() -> pl.Expr:
-    """Which of its bounds a slice goes beyond, as JSON."""
+    """Return which of its bounds a slice goes beyond, as JSON."""
     both = pl.when(pl.col("open_start") & pl.col("open_end")).then(pl.lit('"both"'))
     return both.when("open_start").then(pl.lit('"start"')).when("open_end").then(pl.lit('"end"'))
 
@@ -152,7 +153,7 @@ def _if(condition: pl.Expr, value: pl.Expr | None = None) -> pl.Expr:
 
 
 def _text(number: str) -> pl.Expr:
-    """A column of numbers as JSON strings: MindStudio writes and reads its arguments so."""
+    """Return a column of numbers as JSON strings: MindStudio writes and reads its arguments so."""
     return json_text(pl.col(number).cast(pl.String))
 
 

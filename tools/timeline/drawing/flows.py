@@ -59,7 +59,8 @@ def migrations(of_thread: pl.DataFrame, on_cpu: pl.DataFrame) -> pl.DataFrame:
 
 
 def _covered(rows: pl.DataFrame, slices: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Those `rows` whose `woken_ns` lies in a slice (since, until) of the same `key`; its slices do not overlap."""
+    """Return those `rows` whose `woken_ns` lies in a slice (since, until) of the same `key`; its slices do not overlap.
+    """
     rows = rows.sort("woken_ns", maintain_order=True).join_asof(
         slices.sort("since"), left_on="woken_ns", right_on="since", by=key, check_sortedness=False
     )

@@ -39,5 +39,5 @@ def cpu_key(cpu: pl.Expr) -> pl.Expr:
 
 
 def shape(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
-    """The columns of `schema`, in its order and types."""
+    """Return the columns of `schema`, in its order and types."""
     return frame.select(pl.col(name).cast(kind) for name, kind in schema.items())

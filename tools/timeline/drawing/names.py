@@ -32,7 +32,7 @@ def joined(template: str, *values: pl.Expr | str) -> pl.Expr:
 
 
 def json_object(**pairs: pl.Expr) -> pl.Expr:
-    """A JSON object of those `pairs` that are not null; values are JSON already."""
+    """Return a JSON object of those `pairs` that are not null; values are JSON already."""
     parts = [joined(f'"{name}":%', value) for name, value in pairs.items()]
     return joined("{%}", pl.concat_str(parts, separator=",", ignore_nulls=True))
 

@@ -155,7 +155,7 @@ def _readable(events: pl.DataFrame, decoder: Decoder) -> pl.Series:
 
 
 def _losses(events: pl.DataFrame, losses: pl.DataFrame, cpus: frozenset[int] | None) -> list[Loss]:
-    """Each loss lies between the events of its CPU around it."""
+    """Return each loss lies between the events of its CPU around it."""
     if cpus is not None:
         losses = losses.filter(pl.col("cpu").is_in(list(cpus)))
     if losses.is_empty():

@@ -32,7 +32,7 @@ def _switches(parsed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _state(text: str) -> str:
-    """One of R S D T t X Z P I, or "?"; of several the first, of a number (trace-cmd -R) what its bits say."""
+    """Return one of R S D T t X Z P I, or "?"; of several the first, of a number (trace-cmd -R) what its bits say."""
     if text.isdecimal():
         bits = int(text[:9])
         if bits & _IDLE == _IDLE:
@@ -94,7 +94,7 @@ def _block(parsed: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_the_row(family: Family) -> dict[str, pl.Expr]:
-    """Columns of the table that are not in the payload alone."""
+    """Return columns of the table that are not in the payload alone."""
     if family is payloads.SWITCH:
         return {"prev_arrived_ns": pl.lit(0)}
     if family is payloads.WAKE:

@@ -85,7 +85,9 @@ class Decoder:
         return Read(tables, names, groups, others, odd)
 
     def _said(self, named: list[pl.DataFrame]) -> pl.DataFrame:
-        """The names at these rows: of a thread that has one, at its first; else where it has another than before."""
+        """Return the names at these rows: of a thread that has one, at its first; else where it has another than
+        before.
+        """
         if not named:
             return SAID.to_frame()
         known = pl.DataFrame(list(self._names), schema={"tid": pl.Int32, "comm": pl.String}, orient="row")
@@ -107,7 +109,7 @@ class _Known:
         self._known = self._read(pl.Series(dtype=pl.String))
 
     def rows(self, part: pl.DataFrame) -> pl.DataFrame:
-        """Those of the events that can be read, in their order, and what they say."""
+        """Return those of the events that can be read, in their order, and what they say."""
         distinct = part.select(EVENT.unique())
         known = self._known
         if self._family.repeats:
@@ -139,12 +141,12 @@ class _Known:
 
 
 def _name_columns(family: Family) -> dict[str, tuple[str, str]]:
-    """Columns with numbers of names, and the thread and the name they stand for."""
+    """Return columns with numbers of names, and the thread and the name they stand for."""
     return {f"name{index}": pair for index, pair in enumerate(_NAMED.get(family, ()))}
 
 
 def _families(events: pl.DataFrame) -> dict[Family | None, list[int]]:
-    """The families there are, and what their events start with (None: of no family)."""
+    """Return the families there are, and what their events start with (None: of no family)."""
     found: dict[Family | None, list[int]] = {}
     for start in events.get_column("start").unique():
         text = start.to_bytes(8, "little").decode("latin1")
@@ -166,7 +168,7 @@ def _told_apart(unread: list[pl.DataFrame], strange: pl.DataFrame) -> tuple[pl.D
 
 
 def _told_names(tasks: pl.DataFrame) -> pl.DataFrame:
-    """Names in births, deaths and changes of names."""
+    """Return names in births, deaths and changes of names."""
     renames = pl.col("kind") == "rename"
     pairs = (
         (pl.when(~renames).then("of"), pl.col("comm")),

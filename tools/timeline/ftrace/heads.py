@@ -113,7 +113,7 @@ def heads(lines: pl.DataFrame) -> Heads:
 
 
 def _learned(lines: pl.DataFrame, known: set[Layout]) -> Layout | None:
-    """A new layout that one of the lines has, of the first and some others."""
+    """Return a new layout that one of the lines has, of the first and some others."""
     for begin, step in ((0, 1), (40, max(1, len(lines) // 40))):
         for line in lines.get_column("line")[begin : begin + 40 * step : step]:
             layout = _layout(line[:200].encode()) if line else None
@@ -165,7 +165,7 @@ class _Words:
         return words.select(pl.col("words").arr.get(index).alias(str(index)) for index in range(self.count))
 
     def at(self, begin: int) -> pl.Expr:
-        """The eight bytes from `begin` on, the first the lowest; what the columns do not cover is 0."""
+        """Return the eight bytes from `begin` on, the first the lowest; what the columns do not cover is 0."""
         index, shift = divmod(begin - _NAME, 8)
         word = pl.col(str(index))
         if not shift:
@@ -181,23 +181,23 @@ class _Words:
         return ((self.at(begin) | 0x10 * _ONES) & keep) | (0x30 * _ONES & ~keep)
 
     def right(self, span: Span) -> pl.Expr:
-        """The text of the last eight bytes of a span, or of all if it has fewer."""
+        """Return the text of the last eight bytes of a span, or of all if it has fewer."""
         width = min(8, span[1] - span[0])
         return self.text(span[1] - 8, 8 - width, width)
 
     def left(self, span: Span) -> pl.Expr:
-        """The text of the first eight bytes of a span, or of all if it has fewer."""
+        """Return the text of the first eight bytes of a span, or of all if it has fewer."""
         return self.text(span[0], 0, min(8, span[1] - span[0]))
 
 
 def _digits(text: pl.Expr) -> pl.Expr:
-    """Whether eight characters are digits: their high half is 3, and stays it when 6 is added."""
+    """Return whether eight characters are digits: their high half is 3, and stays it when 6 is added."""
     high = 0xF0 * _ONES
     return ((text & high) == 0x30 * _ONES) & (((text + 0x06 * _ONES) & high) == 0x30 * _ONES)
 
 
 def _number(text: pl.Expr) -> pl.Expr:
-    """What eight digits say: neighbours are joined to pairs, pairs to fours, fours to one number."""
+    """Return what eight digits say: neighbours are joined to pairs, pairs to fours, fours to one number."""
     pairs = (text & 0x0F * _ONES) * 2561 // 256 & 0x00FF00FF00FF00FF
     fours = pairs * 6553601 // 65536 & 0x0000FFFF0000FFFF
     return fours * 42949672960001 // (1 << 32)
@@ -205,7 +205,7 @@ def _number(text: pl.Expr) -> pl.Expr:
 
 @lru_cache(maxsize=64)
 def _stages(layout: Layout) -> tuple[_Words, tuple[list[pl.Expr], ...]]:
-    """What to load for a layout, and what to compute from it, one selection after the other."""
+    """Return what to load for a layout, and what to compute from it, one selection after the other."""
     tid, seconds, fraction, flags = layout.tid, layout.seconds, layout.fraction, layout.flags
     words = _Words(layout.event + 8)
     texts = {"tid": words.left(tid), "cpu": words.right(layout.cpu), "second": words.right(seconds)}

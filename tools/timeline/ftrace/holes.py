@@ -10,7 +10,7 @@ from whystall.tools.timeline.sched import TABLES
 
 
 def unseen_holes(switches: pl.DataFrame, contexts: Iterable[pl.DataFrame] = ()) -> pl.DataFrame:
-    """Rows of the table ``holes``, `why` ``unseen``: where the chain of one CPU's switches is broken.
+    """Return rows of the table ``holes``, `why` ``unseen``: where the chain of one CPU's switches is broken.
 
     On one CPU each switch must leave the thread that the one before it went to. Where it leaves another one, at least
     one switch in between was not told, and who had the CPU is unknown from the last switch that fits on to the one

@@ -16,7 +16,8 @@ _UNNAMED = "<...>"  # the tracer had forgotten it
 
 
 def names_table(blocks: list[Block]) -> pl.DataFrame:
-    """The table ``names``: as events told them at their time; of a thread none of them named, as the heads do."""
+    """Return the table ``names``: as events told them at their time; of a thread none of them named, as the heads do.
+    """
     said = renamed(pl.concat([SAID.to_frame(), *(block.names for block in blocks)]))
     heads = pl.concat([block.threads for block in blocks]).unique("tid", keep="first", maintain_order=True)
     unsaid = heads.join(said, on="tid", how="anti").filter(pl.col("comm") != _UNNAMED)
@@ -28,7 +29,7 @@ def names_table(blocks: list[Block]) -> pl.DataFrame:
 
 
 def _processes(blocks: list[Block], heads: pl.DataFrame) -> dict[int, int]:
-    """The thread group of each thread, where the trace tells it: in a column of its own, or when it was made."""
+    """Return the thread group of each thread, where the trace tells it: in a column of its own, or when it was made."""
     columns = dict(heads.filter(pl.col("pid") >= 0).select("tid", "pid").iter_rows())
     found = {0: 0, **columns}
     for block in blocks:

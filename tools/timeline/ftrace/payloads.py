@@ -49,8 +49,9 @@ class Family:
         self._groups = pl.Schema(types)
 
     def parse(self, texts: pl.Series) -> pl.DataFrame:
-        """Those of the distinct `texts` that can be read: `event`, and all groups as columns of numbers and texts, null
-        where the event does not say; texts are made inert."""
+        """Return those of the distinct `texts` that can be read: `event`, and all groups as columns of numbers and
+        texts, null where the event does not say; texts are made inert.
+        """
         left, found = texts.to_frame("event"), [self._groups.to_frame()]
         if self._halves is not None:
             found.append(_in_halves(left, "event", self._halves))
@@ -67,7 +68,7 @@ class Family:
 
 
 def _in_halves(texts: pl.DataFrame, column: str, halves: Halves) -> pl.DataFrame:
-    """Those texts that have the form, and the groups of both sides."""
+    """Return those texts that have the form, and the groups of both sides."""
     cut, *forms = halves
     text = pl.col(column).cast(pl.Binary)
     found = pl.col(column).str.find(cut, literal=True)  # in bytes
@@ -83,7 +84,7 @@ def _in_halves(texts: pl.DataFrame, column: str, halves: Halves) -> pl.DataFrame
 def _matched(
     texts: pl.DataFrame, column: str, pattern: str, form: Callable[[pl.Expr], pl.Expr] | None = None
 ) -> pl.DataFrame:
-    """Those texts that have the form, and its groups."""
+    """Return those texts that have the form, and its groups."""
     text = form(pl.col(column)) if form else pl.col(column)
     groups = texts.select(column, text.str.extract_groups(pattern).alias("groups")).unnest("groups")
     said = groups.filter(pl.any_horizontal(pl.col(name).is_not_null() for name in groups.columns[1:]))

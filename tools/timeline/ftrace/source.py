@@ -54,7 +54,7 @@ class Source:
     dropped: list[bytes] = field(default_factory=list)
 
     def lines(self) -> Iterator[pl.DataFrame]:
-        """The lines of `TOGETHER` blocks as the columns `row`, from 0, and `line` (text; null when empty)."""
+        """Yield the lines of `TOGETHER` blocks as the columns `row`, from 0, and `line` (text; null when empty)."""
         parts: list[pl.DataFrame] = []
         for block, end in self.blocks():
             parts.append(lines_of(block, end))
@@ -142,7 +142,8 @@ class _Unpacked:
 
 
 def lines_of(block: bytes, end: int) -> pl.DataFrame:
-    """The lines in the first `end` bytes of a block, after which less than a line follows, as the only column."""
+    """Return the lines in the first `end` bytes of a block, after which less than a line follows, as the only column.
+    """
     whole = end == len(block)
     separator = next((one for one in _SEPARATORS if one not in block), None)
     if separator is None:  # all of them are there: nothing but rubbish has that

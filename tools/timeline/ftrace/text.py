@@ -41,7 +41,7 @@ def read(
     span_ns: tuple[int, int] | None = None,
     memory: int | None = None,
 ) -> SchedTrace:
-    """The trace in the text file `path`.
+    """Return the trace in the text file `path`.
 
     Only what happened on `cpus`, and from `span_ns[0]` up to and without `span_ns[1]` (of the trace's clock), when
     given. `memory`: bytes its tables may take (default: half of what is available). A file that grows is read up to
@@ -164,7 +164,7 @@ def _comments(blocks: list[Block]) -> tuple[list[str], list[str]]:
 
 
 def _table(name: str, blocks: list[Block]) -> pl.DataFrame:
-    """One table of all blocks, which give theirs away: at no time is everything there twice."""
+    """Return one table of all blocks, which give theirs away: at no time is everything there twice."""
     parts = [block.tables.pop(name) for block in blocks if name in block.tables]
     table = pl.concat([TABLES[name].to_frame(), *parts])
     parts.clear()
@@ -172,7 +172,7 @@ def _table(name: str, blocks: list[Block]) -> pl.DataFrame:
 
 
 def _births_once(tasks: pl.DataFrame) -> pl.DataFrame:
-    """Two events tell a birth; ``task_newtask`` only counts where the other is not recorded."""
+    """Return two events tell a birth; ``task_newtask`` only counts where the other is not recorded."""
     kind = pl.col("kind")
     if (tasks.get_column("kind") == "fork").any():
         return tasks.filter(kind != "newtask")
@@ -180,8 +180,9 @@ def _births_once(tasks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _calls_once(calls: pl.DataFrame) -> pl.DataFrame:
-    """A call may be told by its own event, which has the name, and right after it by that of all calls, which has the
-    number: one row with both."""
+    """Return a call may be told by its own event, which has the name, and right after it by that of all calls, which
+    has the number: one row with both.
+    """
     named = calls.get_column("nr") < 0
     if not named.any() or named.all():
         return calls
@@ -200,7 +201,7 @@ def _contexts(tables: dict[str, pl.DataFrame]) -> list[pl.DataFrame]:
 
 
 def _holes(blocks: list[Block], start: int, end: int) -> pl.DataFrame:
-    """What the tracer says it lost: from the CPU's event before to the one after."""
+    """Return what the tracer says it lost: from the CPU's event before to the one after."""
     rows: list[list[int | str]] = []
     waiting: dict[int, list[int]] = {}
     last: dict[int, int] = {}
@@ -240,7 +241,7 @@ def _notes(said: ftrace_marks.Header, blocks: list[Block], source: Source) -> tu
 
 
 def _available() -> int:
-    """Bytes of memory that could be used now, by the kernel's account and the container's limit."""
+    """Return the bytes of memory that could be used now, by the kernel's account and the container's limit."""
     found = [8 << 30]
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()

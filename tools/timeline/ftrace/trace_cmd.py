@@ -82,7 +82,7 @@ def report(path: Path, cpus: Collection[int] | None = None) -> Iterator[Report]:
 
 
 def clock_of(path: Path) -> str:
-    """The clock of the time stamps in `path`, as the kernel calls it; empty when the file does not tell."""
+    """Return the clock of the time stamps in `path`, as the kernel calls it; empty when the file does not tell."""
     words = argv("trace-cmd.clock", _program(), input=os.path.abspath(path))
     try:
         done = subprocess.run(

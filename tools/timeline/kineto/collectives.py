@@ -47,7 +47,9 @@ _TOLD = ("collective", "dtype", "elements", "group", "seq", "peer")
 
 
 def part_of(kind: str, name: str) -> int:
-    """What an activity of this kind and name is to a collective: `NO_PART`, `KERNEL`, `RECORD`, `ASK` or `RANGE`."""
+    """Return what an activity of this kind and name is to a collective: `NO_PART`, `KERNEL`, `RECORD`, `ASK` or
+    `RANGE`.
+    """
     if kind == "collective":
         return KERNEL
     if kind == "operator" and name == _RECORD:
@@ -106,8 +108,9 @@ def with_collectives(
     host: object,
     shift_ns: int,
 ) -> Profile:
-    """The profile with its communication. `on_host`: `Seen.of_host`; `host`: its name, whatever that is; `shift_ns`:
-    what was added to its instants since the parts were seen."""
+    """Return the profile with its communication. `on_host`: `Seen.of_host`; `host`: its name, whatever that is;
+    `shift_ns`: what was added to its instants since the parts were seen.
+    """
     kernels = _on_device(profile, seen, groups, shift_ns)
     rows, guessed = host_rows(*on_host, groups)
     hosts = pl.DataFrame(

@@ -114,7 +114,7 @@ def _read(
     first: object,
     stride: object,
 ) -> tuple[str, str, str, Mentioned, bool]:
-    """What few of many collectives differ in: inert name, operation, type, group; and whether one was odd."""
+    """Return what few of many collectives differ in: inert name, operation, type, group; and whether one was odd."""
     given = (collective, dtype, group)
     texts = [text(value) for value in given]
     odd = any(value not in ("", None) and not found for value, found in zip(given, texts, strict=True))
@@ -164,7 +164,7 @@ def bytes_of(elements: int, dtype: str) -> int:
 
 
 def _odd(value: object) -> bool:
-    """Whether it should be a number and is none. -1 is how an unknown one is written."""
+    """Return whether it should be a number and is none. -1 is how an unknown one is written."""
     return value not in (-1, "-1", "", None) and number(value) < 0
 
 

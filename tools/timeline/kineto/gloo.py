@@ -25,12 +25,12 @@ Row = tuple[int, int, str, str, int, str, int, int, int]
 
 
 def is_host_range(name: str) -> bool:
-    """Whether a range is a collective carried out by the host."""
+    """Return whether a range is a collective carried out by the host."""
     return _RANGE.match(name) is not None
 
 
 def host_rows(ranges: Sequence[Part], asks: Sequence[Part], groups: Groups) -> tuple[list[Row], str]:
-    """A row for each range; and from what their groups were inferred, empty when that needed no inference."""
+    """Return a row for each range; and from what their groups were inferred, empty when that needed no inference."""
     ranges = sorted(ranges, key=lambda part: part.place.start_ns)
     linked = list(_linked(ranges, sorted(asks, key=lambda part: part.place.start_ns)))
     mine = [group for group in groups.configured if "gloo" in group.backend]
@@ -60,7 +60,7 @@ def _row(part: Part, ask: Part | None, own: bool, mine: Sequence[Group], group_o
 
 
 def _peer(index: int, mine: Sequence[Group], rank: int) -> int:
-    """The global rank of the member `index`: the same in all groups that may be meant, else -1 (not known).
+    """Return the global rank of the member `index`: the same in all groups that may be meant, else -1 (not known).
 
     Not meant is a group without such a member, and one in which it would be the `rank` itself.
     """
@@ -71,7 +71,7 @@ def _peer(index: int, mine: Sequence[Group], rank: int) -> int:
 
 
 def _linked(ranges: Iterable[Part], asks: Sequence[Part]) -> Iterator[tuple[Part, Part | None, bool]]:
-    """Each range with the operator that asked for it, and whether the asking thread did it itself.
+    """Yield each range with the operator that asked for it, and whether the asking thread did it itself.
 
     Groups serve what they are asked for in order; several groups with the same operation at the same time may be taken
     for each other, which only changes which of them was asked first.
@@ -99,7 +99,8 @@ def _linked(ranges: Iterable[Part], asks: Sequence[Part]) -> Iterator[tuple[Part
 
 
 def _key(part: Part) -> tuple[str, int]:
-    """What a range and its operator agree in: the operation and, where in and out are the same tensors, their size.
+    """Return what a range and its operator agree in: the operation and, where in and out are the same tensors, their
+    size.
 
     gloo makes a reduce_scatter of an all_reduce of all there is to reduce.
     """
@@ -109,13 +110,13 @@ def _key(part: Part) -> tuple[str, int]:
 
 
 def _asked(ask: Part) -> str:
-    """The operation an operator asked for. With sizes of its own for each rank, an all_to_all is one of them."""
+    """Return the operation an operator asked for. With sizes of its own for each rank, an all_to_all is one of them."""
     op = canonical_op(ask.name)
     return "all_to_all_v" if op == "all_to_all" and (ask.split or ask.name == "c10d::alltoall_") else op
 
 
 def _groups_of(workers: list[int], mine: Sequence[Group]) -> dict[int, Group]:
-    """The group of each worker thread, nothing unless one way to assign them is left.
+    """Return the group of each worker thread, nothing unless one way to assign them is left.
 
     Threads are numbered as they are made, group by group, those of one group at once. Between two groups another
     thread is made (gloo's own), so that neighbouring numbers mean one group; other processes take numbers in between,

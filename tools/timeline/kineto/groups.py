@@ -57,7 +57,7 @@ class Groups:
         """In the order they were created."""
 
     def of(self, mentioned: Mentioned) -> str:
-        """The key of the group a collective ran in, empty when it says nothing of it."""
+        """Return the key of the group a collective ran in, empty when it says nothing of it."""
         if mentioned not in self._known:
             self._known[mentioned] = self._resolved(mentioned)
         group = self._known[mentioned]

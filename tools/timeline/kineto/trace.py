@@ -90,7 +90,7 @@ def _rank(head: Head) -> int:
 
 
 def read(path: Path) -> Profile:
-    """The profile in a Kineto file. Raises `ToolError` (bad_trace, io_error)."""
+    """Return the profile in a Kineto file. Raises `ToolError` (bad_trace, io_error)."""
     file, found, seen, labels = EventFile(path, _Event), Found(), Seen(), _Labels()
     for events in file.pieces():
         _take([event for event in events if event.ph == "X"], found, seen, labels)
@@ -102,7 +102,7 @@ def read(path: Path) -> Profile:
 
 
 def rank_of(top: dict[str, object]) -> int:
-    """The rank a file's head names, -1 when it names none."""
+    """Return the rank a file's head names, -1 when it names none."""
     info = top.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and 0 <= rank < 2**31 else -1

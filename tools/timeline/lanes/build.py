@@ -106,7 +106,7 @@ def cpu_slices(trace: SchedTrace) -> pl.DataFrame:
 
 
 def thread_slices(trace: SchedTrace) -> pl.DataFrame:
-    """What each thread did over the whole span (`THREAD_SLICES`), sorted by thread and start, without gaps.
+    """Return what each thread did over the whole span (`THREAD_SLICES`), sorted by thread and start, without gaps.
 
     Threads that some event tells of; never the idle threads. `running` slices are those of `cpu_slices`.
     """

@@ -35,7 +35,7 @@ class Tenures(NamedTuple):
 
 
 def tenures(trace: SchedTrace) -> Tenures:
-    """Every tenure of a CPU by a thread known, sorted by CPU and start."""
+    """Return every tenure of a CPU by a thread known, sorted by CPU and start."""
     holes = told_holes(trace)
     gaps = _gaps(_statements(trace, holes), holes)
     gaps = _earliest_arrival(trace, gaps)
@@ -209,8 +209,9 @@ def _with_holes(gaps: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gaps(rows: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
-    """Each statement with the next one on its CPU (`next_*`) and what lies between: nothing, a told hole, a broken
-    chain, or (`is_hidden`) a whole absence that only the scheduler's account shows."""
+    """Return each statement with the next one on its CPU (`next_*`) and what lies between: nothing, a told hole, a
+    broken chain, or (`is_hidden`) a whole absence that only the scheduler's account shows.
+    """
     following = pl.col("cpu").shift(-1) == pl.col("cpu")
     # of the switch that tells who left next, be it beyond other statements; none before the end of the span
     closing = pl.when(pl.col("kind") == 1).then("arrived").when(pl.col("kind") == 2).then(0)
@@ -265,7 +266,7 @@ def _earliest_arrival(trace: SchedTrace, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _boundaries(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Where a tenure may begin, in order per CPU: `occupant` from `at` on, -1 nobody known."""
+    """Return where a tenure may begin, in order per CPU: `occupant` from `at` on, -1 nobody known."""
     nobody = pl.lit(-1, pl.Int32)
     told = gaps.filter(pl.col("kind") != 3).select(
         "cpu",
@@ -316,7 +317,7 @@ def _boundaries(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between(bounds: pl.DataFrame) -> pl.DataFrame:
-    """The tenures between boundaries (see `Tenures`)."""
+    """Return the tenures between boundaries (see `Tenures`)."""
     told_next = pl.col("kind").shift(-1) == 1
     last = pl.col("kind").shift(-1) == 2
     slices = bounds.select(

@@ -18,7 +18,7 @@ from whystall.tools.timeline.sched import SchedTrace
 
 
 def slices(trace: SchedTrace) -> pl.DataFrame:
-    """The columns of `lanes.INTERRUPT_SLICES`, sorted by CPU and start."""
+    """Return the columns of `lanes.INTERRUPT_SLICES`, sorted by CPU and start."""
     events = trace.table("interrupts").with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     switches = trace.table("switches").select("cpu", at="at_ns")
     holes = lanes_cpu.told_holes(trace)

@@ -26,7 +26,7 @@ _SECRET = 0.02
 
 
 def slices(trace: SchedTrace, tenures: Tenures) -> pl.DataFrame:
-    """The columns of `lanes.THREAD_SLICES`, sorted by thread and start."""
+    """Return the columns of `lanes.THREAD_SLICES`, sorted by thread and start."""
     rows = _rows(trace, tenures.slices)
     waits = _waits(trace, rows)
     pieces = lanes_holes.cut(_pieces(waits), tenures.holes)
@@ -37,7 +37,7 @@ def slices(trace: SchedTrace, tenures: Tenures) -> pl.DataFrame:
 
 
 def _rows(trace: SchedTrace, tenures: pl.DataFrame) -> pl.DataFrame:
-    """Each thread's tenures in order, after one row (`head`) that stands for its state before them."""
+    """Return each thread's tenures in order, after one row (`head`) that stands for its state before them."""
     mine = tenures.filter(pl.col("tid") > 0).select(
         "tid",
         "cpu",
@@ -104,7 +104,7 @@ def _left_in() -> pl.Expr:
 
 
 def _running(rows: pl.DataFrame) -> pl.DataFrame:
-    """The slices in which threads run."""
+    """Return the slices in which threads run."""
     nobody = pl.lit(-1, pl.Int32)
     before = pl.col("cpu").shift(1)  # a head row has CPU -1
     reborn = (_left_in() == "dead").shift(1)
@@ -132,8 +132,9 @@ def _running(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _waits(trace: SchedTrace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Each row with what is told of the absence after it: `acts_*` (waking, new), `queued_*` (wakeup), `born_ns`,
-    `near_*` (a waking just on the wrong side of a switch), `yielded`, `roaming` (it was on CPUs not traced)."""
+    """Return each row with what is told of the absence after it: `acts_*` (waking, new), `queued_*` (wakeup),
+    `born_ns`, `near_*` (a waking just on the wrong side of a switch), `yielded`, `roaming` (it was on CPUs not traced).
+    """
     wakes = _placed(trace.table("wakeups").filter(pl.col("tid") > 0), rows)
     wakes = wakes.sort("row", maintain_order=True).with_columns(
         followed=(pl.col("row").shift(-1) == pl.col("row"))
@@ -205,7 +206,7 @@ def _placed(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _yielded(trace: SchedTrace, rows: pl.DataFrame) -> pl.Series:
-    """Whether the thread left its CPU within the system call sched_yield."""
+    """Return whether the thread left its CPU within the system call sched_yield."""
     calls = trace.table("syscalls").filter(name="sched_yield").select("at_ns", "tid", "entry")
     if calls.is_empty():
         return pl.repeat(False, rows.height, dtype=pl.Boolean, eager=True)
@@ -215,7 +216,7 @@ def _yielded(trace: SchedTrace, rows: pl.DataFrame) -> pl.Series:
 
 
 def _elsewhere(trace: SchedTrace) -> pl.Series:
-    """The threads that are told to have been on CPUs that were not traced."""
+    """Return the threads that are told to have been on CPUs that were not traced."""
     seen = [
         trace.table("wakeups").select("tid", cpu="target_cpu"),
         trace.table("migrations").select("tid", cpu="from_cpu"),
@@ -226,7 +227,7 @@ def _elsewhere(trace: SchedTrace) -> pl.Series:
 
 
 def _pieces(waits: pl.DataFrame) -> pl.DataFrame:
-    """The absences as slices: a wait, perhaps a time nothing is known of, then the queue of a CPU."""
+    """Return the absences as slices: a wait, perhaps a time nothing is known of, then the queue of a CPU."""
     state = _left_in()
     ready = state == "runnable"
     # a waking stamped just after the switch, seen by a thread that was still runnable, ended no wait
@@ -272,7 +273,7 @@ def _pieces(waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _piece(waits: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
-    """Rows of `waits` in the shape of a slice, and `told`: its end is."""
+    """Return rows of `waits` in the shape of a slice, and `told`: its end is."""
     nobody = pl.lit(-1, pl.Int32)
     common = {
         "tid": pl.col("tid"),

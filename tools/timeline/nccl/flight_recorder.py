@@ -147,18 +147,18 @@ def _listed(head: Head) -> bool:
 
 
 def has_its_name(head: Head) -> bool:
-    """Whether a file is called as the recorder itself calls its dumps."""
+    """Return whether a file is called as the recorder itself calls its dumps."""
     return _OWN.search(head.name) is not None
 
 
 def named_rank(path: Path) -> int:
-    """The rank a dump's name tells, -1 when none: `_dump_3`, `nccl_trace_rank_3`, `rank3.json`."""
+    """Return the rank a dump's name tells, -1 when none: `_dump_3`, `nccl_trace_rank_3`, `rank3.json`."""
     named = _NAMED.search(path.name)
     return int(named.group(1)) if named else -1
 
 
 def read(path: Path) -> Profile:
-    """The collectives in a dump, pickled or JSON, plain or gzip.
+    """Return the collectives in a dump, pickled or JSON, plain or gzip.
 
     Raises `ToolError`: bad_trace (also for a pickle that wants to import or run anything), io_error.
     """
@@ -217,7 +217,7 @@ def _of_pickle(path: Path, data: bytes) -> _Content:
 
 
 def _each(table: object, kind: type[Any]) -> dict[str, Any]:
-    """The members of a dictionary that are of a kind."""
+    """Return the members of a dictionary that are of a kind."""
     found: dict[str, Any] = {}
     for name, value in table.items() if isinstance(table, dict) else ():
         try:
@@ -268,7 +268,7 @@ def _profile(path: Path, content: _Content) -> Profile:
 
 
 def _members(content: _Content) -> dict[str, _Member]:
-    """The groups by name: those configured, and those that entries name besides."""
+    """Return the groups by name: those configured, and those that entries name besides."""
     described = {entry.process_group[0]: entry.process_group[-1] for entry in content.entries if entry.process_group}
     found: dict[str, _Member] = {}
     for name in [*content.config, *(name for name in described if name not in content.config)]:
@@ -296,7 +296,7 @@ def _default(members: Mapping[str, _Member]) -> _Member | None:
 
 
 def _rank(path: Path, config: Mapping[str, _Group]) -> int:
-    """The rank: the only one that all its groups share, else as the name says, which the groups must allow."""
+    """Return the rank: the only one that all its groups share, else as the name says, which the groups must allow."""
     named = named_rank(path)
     of_groups = [ranks for group in config.values() if (ranks := set(_ranks(group.ranks)))]
     shared = set.intersection(*of_groups) if of_groups else set()
@@ -308,8 +308,9 @@ def _rank(path: Path, config: Mapping[str, _Group]) -> int:
 
 
 def _status_by_name(content: _Content) -> dict[str, _Status]:
-    """The counters by name of the group. Their numbers stand for names only in entries; of groups without any entry
-    the order tells, when both sides number all groups in the order they were made and no entry says otherwise."""
+    """Return the counters by name of the group. Their numbers stand for names only in entries; of groups without any
+    entry the order tells, when both sides number all groups in the order they were made and no entry says otherwise.
+    """
     named = {str(entry.pg_id): _name(entry) for entry in content.entries if entry.pg_id >= 0}
     names, numbers = list(content.config), list(content.status)
     if len(names) == len(numbers) and all(one.isascii() and one.isdigit() for one in [*names, *numbers]):
@@ -392,7 +393,7 @@ def _instant(number: int | None) -> int:
 
 
 def _peer(entry: _Entry, member: _Member | None, rank: int) -> int:
-    """The other end, as a global rank."""
+    """Return the other end, as a global rank."""
     told = _PEERS.search(entry.profiling_name)
     if told is None or member is None:
         return -1
@@ -404,7 +405,7 @@ def _peer(entry: _Entry, member: _Member | None, rank: int) -> int:
 
 
 def _bytes(entry: _Entry) -> int:
-    """The larger of what goes in and comes out; -1 when a size or type is not known."""
+    """Return the larger of what goes in and comes out; -1 when a size or type is not known."""
     sides = _total(entry.input_sizes, entry.input_dtypes), _total(entry.output_sizes, entry.output_dtypes)
     return max(sides) if min(sides) >= 0 else -1
 

@@ -119,13 +119,13 @@ def detect(head: Head) -> Match:
 
 
 def rank_of(head: Head) -> int:
-    """The place in the communicator of most ranks that the first lines name; -1 when there is none."""
+    """Return the place in the communicator of most ranks that the first lines name; -1 when there is none."""
     members = {str(line.header.id): (line.header.n_ranks, line.header.rank) for line in _beginning(head)}
     return _place(members)
 
 
 def read(path: Path) -> Profile:
-    """The operations in a log, plain or gzip. Raises `ToolError` (bad_trace, io_error)."""
+    """Return the operations in a log, plain or gzip. Raises `ToolError` (bad_trace, io_error)."""
     found = _Read()
     decoder = msgspec.json.Decoder(_Line)
     try:
@@ -151,7 +151,7 @@ def read(path: Path) -> Profile:
 
 
 def _beginning(head: Head) -> Iterator[_Line]:
-    """The first lines, when the first of all is one of the Inspector's."""
+    """Yield the first lines, when the first of all is one of the Inspector's."""
     decoder = msgspec.json.Decoder(_Line)
     if head.json != b"{":
         return
@@ -274,7 +274,7 @@ def _profile(found: _Read) -> Profile:
 
 
 def _place(members: dict[str, tuple[int, int]]) -> int:
-    """The place in the largest communicators, -1 when they do not agree or there is none."""
+    """Return the place in the largest communicators, -1 when they do not agree or there is none."""
     world = max((ranks for ranks, _ in members.values()), default=-1)
     places = {place for ranks, place in members.values() if ranks == world and 0 <= place < ranks}
     return places.pop() if len(places) == 1 else -1

@@ -46,7 +46,7 @@ class PickleRefused(ValueError):
 
 
 def loads(data: bytes) -> object:
-    """The value of a pickle of any protocol. Raises `PickleRefused`."""
+    """Return the value of a pickle of any protocol. Raises `PickleRefused`."""
     try:
         return _Machine().run(data)
     except PickleRefused:
@@ -131,7 +131,7 @@ class _Machine:
         return value
 
     def _filled(self, kind: type[Any], items: list[Any]) -> Any:
-        """The container on top, which takes the items."""
+        """Return the container on top, which takes the items."""
         container = self.stack[-1]
         if type(container) is not kind:
             raise PickleRefused(f"damaged (no {kind.__name__} to fill)")
@@ -153,7 +153,7 @@ class _Machine:
         return [self._pop() for _ in range(number)][::-1]
 
     def _marked(self) -> list[Any]:
-        """The values above the last mark, taken off with it."""
+        """Return the values above the last mark, taken off with it."""
         stack = self.stack
         place = len(stack) - 1
         while stack[place] is not _MARK:

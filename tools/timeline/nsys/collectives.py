@@ -88,7 +88,7 @@ class Ranges:
         return cls(pl.DataFrame(calls, schema=_CALLS, orient="row"), members)
 
     def shifted(self, epoch: int) -> Ranges:
-        """The same on another clock."""
+        """Return the same on another clock."""
         return replace(self, calls=self.calls.with_columns(pl.col("at_ns", "until_ns") + epoch))
 
 

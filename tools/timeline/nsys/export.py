@@ -66,7 +66,7 @@ _PID_BITS, _TID_BITS = 24, 24
 
 
 def is_export(path: Path) -> bool:
-    """Whether a database is an export of Nsight Systems. Raises OSError."""
+    """Return whether a database is an export of Nsight Systems. Raises OSError."""
     try:
         with opened_database(path) as database:
             return bool(database.tables & _CONTENT) and bool(database.tables & _OWN)
@@ -80,7 +80,7 @@ def detect(head: Head) -> Match:
 
 
 def rank_of(path: Path) -> int:
-    """The rank as the environment of the process says, else the file's name; -1 when neither does."""
+    """Return the rank as the environment of the process says, else the file's name; -1 when neither does."""
     try:
         with opened_database(path) as database:
             return _rank(path, _environment(database))
@@ -89,7 +89,7 @@ def rank_of(path: Path) -> int:
 
 
 def named_rank(path: Path) -> int:
-    """The rank a file's name tells, -1 when none."""
+    """Return the rank a file's name tells, -1 when none."""
     named = _NAMED.search(path.name)
     return int(named.group(1)) if named else -1
 
@@ -101,7 +101,7 @@ def read_report(path: Path) -> NoReturn:
 
 
 def read(path: Path) -> Profile:
-    """The profile in an export. Raises `ToolError` (bad_trace, io_error)."""
+    """Return the profile in an export. Raises `ToolError` (bad_trace, io_error)."""
     try:
         with opened_database(path) as database:
             if not database.tables & _CONTENT:
@@ -133,7 +133,7 @@ def read(path: Path) -> Profile:
 
 
 def _epoch(database: Database) -> int:
-    """What to add to an instant: the session's start on the epoch, 0 when it is not told."""
+    """Return what to add to an instant: the session's start on the epoch, 0 when it is not told."""
     for column in ("utcEpochNs", "utcEpochTimeNs", "systemClockNs"):
         for rows in database.read("TARGET_INFO_SESSION_START_TIME", column):
             if isinstance(rows[0][0], int) and 0 < rows[0][0] < 2**62:
@@ -142,7 +142,7 @@ def _epoch(database: Database) -> int:
 
 
 def _environment(database: Database) -> tuple[str, str]:
-    """The host's name, and the variables of the process as they stand."""
+    """Return the host's name, and the variables of the process as they stand."""
     host = variables = ""
     for rows in database.read("TARGET_INFO_SYSTEM_ENV", "name", "value"):
         for name, value in rows:
@@ -159,7 +159,7 @@ def _rank(path: Path, environment: tuple[str, str]) -> int:
 
 
 def _tables(database: Database) -> dict[str, pl.DataFrame]:
-    """What happened, by table; columns as `_EVENT`. `name` is a key of StringIds, or the text itself."""
+    """Return what happened, by table; columns as `_EVENT`. `name` is a key of StringIds, or the text itself."""
     found = {}
     for table, wanted in {
         _KERNELS: ("globalPid", "", "deviceId", "streamId", "correlationId", ("demangledName", "shortName")),
@@ -183,7 +183,7 @@ def _tables(database: Database) -> dict[str, pl.DataFrame]:
 
 
 def _frame(database: Database, table: str, places: list[str]) -> pl.DataFrame:
-    """The columns `places` of a table (empty: there is none) called as `_EVENT`; what is no number is null."""
+    """Return the columns `places` of a table (empty: there is none) called as `_EVENT`; what is no number is null."""
     known = [place for place in dict.fromkeys(places) if place]
     schema = dict.fromkeys(known, pl.Int64)
     parts = [_columns(rows, schema) for rows in database.read(table, *known)]
@@ -215,7 +215,8 @@ def _ranges(database: Database, columns: set[str], places: list[str]) -> pl.Data
 
 
 def _columns(rows: list[tuple[object, ...]], kinds: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-    """Rows as columns of numbers and texts; what is something else is null. SQLite holds anything in any column."""
+    """Return rows as columns of numbers and texts; what is something else is null. SQLite holds anything in any column.
+    """
     try:
         return pl.DataFrame(rows, schema=kinds, orient="row", infer_schema_length=None)
     except (pl.exceptions.PolarsError, TypeError, OverflowError):

@@ -49,7 +49,7 @@ def step_numbers(ranges: pl.DataFrame) -> dict[int, int]:
 
 
 def _word(said: str) -> tuple[str, str, int]:
-    """The family of a range's name and its number (-1 none); an empty family: no step."""
+    """Return the family of a range's name and its number (-1 none); an empty family: no step."""
     if numbered := _NUMBERED.fullmatch(said):
         return said, re.sub(r"[ _-]", "", numbered.group(1)).lower(), min(int(numbered.group(2)), _LIMIT)
     return (said, re.sub(r"[ _-]", "", said).lower(), -1) if _PLAIN.fullmatch(said) else (said, "", -1)

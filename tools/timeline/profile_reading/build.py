@@ -79,12 +79,12 @@ def call_kind(name: str) -> str:
 
 
 def is_collective(name: str) -> bool:
-    """Whether a kernel is one of a communication library (NCCL, RCCL, HCCL)."""
+    """Return whether a kernel is one of a communication library (NCCL, RCCL, HCCL)."""
     return _COLLECTIVE.search(name) is not None
 
 
 def is_step(name: str) -> bool:
-    """Whether a range is a step of the profiler."""
+    """Return whether a range is a step of the profiler."""
     return _STEP.fullmatch(name) is not None
 
 
@@ -97,7 +97,8 @@ def finished(
     rank: int,
     bridges: Iterable[ClockBridge] = (),
 ) -> Profile:
-    """The profile. `kind_of`: of label and name, one of `profile.KINDS`, or empty: left out. Takes `found.rows` away.
+    """Return the profile. `kind_of`: of label and name, one of `profile.KINDS`, or empty: left out. Takes `found.rows`
+    away.
 
     Raises `ToolError` (bad_trace) when nothing is left.
     """
@@ -143,7 +144,7 @@ def finished(
 
 
 def process_of(profile: Profile) -> int:
-    """The process that was profiled: of its steps, else the one with most activities on the host; -1 unknown."""
+    """Return the process that was profiled: of its steps, else the one with most activities on the host; -1 unknown."""
     frame = profile.steps if profile.steps.height else profile.activities.filter(pl.col("device") < 0)
     found = frame.filter(pl.col("pid") > 0)["pid"].mode().sort()
     return int(found[0]) if len(found) else -1
@@ -201,7 +202,7 @@ def _steps(rows: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
 
 
 def step_at(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
-    """The step (of a profile's steps) each instant lies in, -1 outside of all."""
+    """Return the step (of a profile's steps) each instant lies in, -1 outside of all."""
     if steps.is_empty():
         return pl.select(pl.repeat(-1, len(instants), dtype=pl.Int64)).to_series()
     at = instants.fill_null(-1)

@@ -15,6 +15,8 @@ _ONE_BYTE = ("float8", "qint8", "quint8")
 
 
 def element_size(name: str) -> int:
-    """Bytes of one element of the type called `name`, in any case, with or without ``c10::``; -1 when not known."""
+    """Return the bytes of one element of the type called `name`, in any case, with or without ``c10::``; -1 when not
+    known.
+    """
     plain = name.lower().removeprefix("c10::")
     return 1 if plain.startswith(_ONE_BYTE) else _SIZES.get(plain, -1)

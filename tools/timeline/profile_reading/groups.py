@@ -34,7 +34,7 @@ class Group:
 
 
 def ranks_of(value: object) -> tuple[int, ...] | None:
-    """Ranks in a list or in the text of one, ascending; None when that is not what it is, or is cut short."""
+    """Return ranks in a list or in the text of one, ascending; None when that is not what it is, or is cut short."""
     if isinstance(value, str):
         if len(value) > _TEXT_LIMIT or not _NUMBERS.fullmatch(value.strip()):
             return None
@@ -47,11 +47,11 @@ def ranks_of(value: object) -> tuple[int, ...] | None:
 
 
 def number(value: object, limit: int = 2**63 - 1) -> int:
-    """A number that is told as one or as text; -1 when it is none, negative or beyond `limit`."""
+    """Return a number that is told as one or as text; -1 when it is none, negative or beyond `limit`."""
     found = value if type(value) is int else whole_of(value)
     return found if 0 <= found <= limit else -1
 
 
 def text(value: object) -> str:
-    """A name that is told as text or number, inert; empty when it is something else."""
+    """Return a name that is told as text or number, inert; empty when it is something else."""
     return clean(str(value)) if isinstance(value, (str, int)) and not isinstance(value, bool) else ""

@@ -20,7 +20,7 @@ class Database:
         self.tables = {str(name) for (name,) in rows}
 
     def columns(self, table: str) -> set[str]:
-        """The columns of a table; none when it is not there. `table`: a name of ours."""
+        """Return the columns of a table; none when it is not there. `table`: a name of ours."""
         return {str(row[1]) for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
 
     def read(self, table: str, *wanted: str) -> Iterator[list[tuple[object, ...]]]:
@@ -33,12 +33,12 @@ class Database:
             yield rows
 
     def mapping(self, table: str, key: str, value: str) -> dict[object, object]:
-        """Two columns of a table as a dictionary."""
+        """Return two columns of a table as a dictionary."""
         return {row[0]: row[1] for rows in self.read(table, key, value) for row in rows}
 
 
 def is_database(path: Path) -> bool:
-    """Whether a file is an SQLite database. Raises OSError."""
+    """Return whether a file is an SQLite database. Raises OSError."""
     with open(path, "rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 

@@ -98,7 +98,7 @@ class EventFile(Generic[_E]):
         yield self._tail(text, bare)
 
     def _head(self, file: BinaryIO) -> tuple[bytes, bool]:
-        """What follows the opening bracket of the events, and whether they are a bare list."""
+        """Return what follows the opening bracket of the events, and whether they are a bare list."""
         text = b""
         while True:
             block = file.read(max(_BLOCK, len(text)))
@@ -117,7 +117,8 @@ class EventFile(Generic[_E]):
                 raise self._bad("no list of events in it" if start else "it is empty")
 
     def _cut(self, text: bytes) -> tuple[list[_E] | None, bytes]:
-        """The events up to the last place between two of them, and the rest; None: there is no such place yet."""
+        """Return the events up to the last place between two of them, and the rest; None: there is no such place yet.
+        """
         # nearly always within the last few events; else look at all of it
         for begin in (max(len(text) - (1 << 18), 0), 0):
             places = [(match.start() + 1, match.end()) for match in _BETWEEN.finditer(text, begin)]
@@ -131,7 +132,9 @@ class EventFile(Generic[_E]):
         return None, text
 
     def _tail(self, text: bytes, bare: bool) -> list[_E]:
-        """The last event, or all that could not be cut from the end of the file, and what the file says after it."""
+        """Return the last event, or all that could not be cut from the end of the file, and what the file says after
+        it.
+        """
         if bare:
             end = text.rstrip()
             if not end.endswith(b"]"):
@@ -184,7 +187,7 @@ class EventFile(Generic[_E]):
         return found
 
     def _salvaged(self, text: bytes) -> list[_E]:
-        """The events of a piece that is not JSON as a whole."""
+        """Return the events of a piece that is not JSON as a whole."""
         found: list[_E] = []
         begin = tries = 0
         for end, following in [*((m.start() + 1, m.end()) for m in _BETWEEN.finditer(text)), (len(text), len(text))]:
@@ -228,5 +231,5 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def _mended(event: bytes) -> bytes:
-    """What profilers got wrong in numbers, strings and encoding, put right."""
+    """Return what profilers got wrong in numbers, strings and encoding, put right."""
     return _CONTROL.sub(b" ", _NO_NUMBER.sub(rb"\1null", event)).decode("utf-8", "replace").encode()

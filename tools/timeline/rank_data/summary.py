@@ -53,7 +53,7 @@ class Summary:
         return int(first), int(last)
 
     def numbered(self, rank: int, path: str | None = None) -> Summary:
-        """The same as `rank`, found at `path` (None: as it was)."""
+        """Return the same as `rank`, found at `path` (None: as it was)."""
         tables = {name: frame.with_columns(pl.lit(rank, pl.Int32).alias("rank")) for name, frame in self.tables.items()}
         if path is not None:
             tables["ranks"] = tables["ranks"].with_columns(path=pl.lit(clean_path(path)))
@@ -61,7 +61,7 @@ class Summary:
 
 
 def summarise(profile: Profile, path: str) -> Summary:
-    """What is kept of `profile`, which was read from `path`.
+    """Return what is kept of `profile`, which was read from `path`.
 
     Times of a step are unions: work that ran side by side counts once. Where a source has no work at all (a Flight
     Recorder), compute_ns, gap_ns, before_compute_ns and before_gap_ns are -1: unknown.

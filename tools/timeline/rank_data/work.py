@@ -29,8 +29,9 @@ def on_device(profile: Profile) -> pl.DataFrame:
 
 
 def of_host(activities: pl.DataFrame) -> tuple[pl.DataFrame, Cover]:
-    """The outermost operators of each thread that are work (start_ns, end_ns, kind, name, step, and busy_ns: without
-    what is not work in them), and the time during which any of them worked."""
+    """Return the outermost operators of each thread that are work (start_ns, end_ns, kind, name, step, and busy_ns:
+    without what is not work in them), and the time during which any of them worked.
+    """
     ranges = activities.filter((pl.col("kind") == "operator") | loading())
     idle = (pl.col("name").str.contains(_TALKS) & (pl.col("kind") == "operator")) | loading()
     ranges = ranges.select(*_WORK, *_THREAD, idle=idle).filter(pl.col("end_ns") >= pl.col("start_ns"))
@@ -65,12 +66,14 @@ def _working(outer: pl.DataFrame, idle: pl.DataFrame) -> pl.DataFrame:
 
 
 def loading() -> pl.Expr:
-    """Whether an activity is a range in which data are fetched."""
+    """Return whether an activity is a range in which data are fetched."""
     return pl.col("kind").is_in(["annotation", "operator"]) & pl.col("name").str.contains(_LOADS, literal=True)
 
 
 def steps_of(profile: Profile) -> pl.DataFrame:
-    """The profiler's steps on the host (start_ns, end_ns, step), each number once: of several ranges the longest."""
+    """Return the profiler's steps on the host (start_ns, end_ns, step), each number once: of several ranges the
+    longest.
+    """
     longest = (pl.col("end_ns") - pl.col("start_ns")).arg_max()
     once = profile.steps.group_by("step").agg(pl.col("start_ns", "end_ns").get(longest))
     return once.filter(pl.col("step") >= 0).sort("start_ns").select(name for name in STEPS if name in once.columns)
@@ -79,14 +82,14 @@ def steps_of(profile: Profile) -> pl.DataFrame:
 def device_steps(
     steps: pl.DataFrame, work: pl.DataFrame, collectives: pl.DataFrame, calls: pl.DataFrame
 ) -> pl.DataFrame:
-    """Where `steps` of the host lie on the device, which runs behind: its step N lasts from the end of its step N-1 to
-    the end of the last work launched in step N.
+    """Return where `steps` of the host lie on the device, which runs behind: its step N lasts from the end of its step
+    N-1 to the end of the last work launched in step N.
 
     So what the device waited for before a step's first work belongs to that step - its data were loaded, its kernels
-    dispatched then - and steps add up without gaps. The end is that of the stream that works most: a copy made ahead
-    or communication that overlaps the next step does not move it; a collective behind the last work does, up to the
-    next step's first work. The first step (and one after a pause of the profiler) begins with the host's, later by as
-    long as its first work waited in the queue. A step without work of the device keeps the host's end.
+    dispatched then - and steps add up without gaps. The end is that of the stream that works most: a copy made ahead or
+    communication that overlaps the next step does not move it; a collective behind the last work does, up to the next
+    step's first work. The first step (and one after a pause of the profiler) begins with the host's, later by as long
+    as its first work waited in the queue. A step without work of the device keeps the host's end.
     """
     lane = _busiest(work)
     main = (
@@ -114,7 +117,7 @@ def device_steps(
 
 
 def _busiest(work: pl.DataFrame) -> pl.DataFrame:
-    """The work of the stream with the most of it."""
+    """Return the work of the stream with the most of it."""
     lanes = work.group_by("device", "stream").agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     best = lanes.sort("ns", "device", "stream", descending=[True, False, False]).head(1)
     return work.join(best, on=["device", "stream"], how="semi", maintain_order="left")
@@ -152,7 +155,7 @@ def by_name(work: pl.DataFrame, length: str) -> pl.DataFrame:
 
 
 def kept_names(names: pl.DataFrame) -> pl.DataFrame:
-    """The names with the most time, and the rest as `OTHERS`, one row per kind."""
+    """Return the names with the most time, and the rest as `OTHERS`, one row per kind."""
     names = names.sort("total_ns", "kind", "name", descending=[True, False, False])
     kept = names.head(NAMES_KEPT).filter(pl.col("name") != OTHERS)
     rest = names.join(kept, on=["kind", "name"], how="anti").with_columns(name=pl.lit(OTHERS))
@@ -160,7 +163,7 @@ def kept_names(names: pl.DataFrame) -> pl.DataFrame:
 
 
 def merged(names: pl.DataFrame) -> pl.DataFrame:
-    """Rows of equal kind and name as one: its median is that of the row with the most instances."""
+    """Return rows of equal kind and name as one: its median is that of the row with the most instances."""
     frequent = pl.col("median_ns").get(pl.col("count").arg_max())
     return (
         names.group_by("kind", "name", maintain_order=True)

@@ -37,8 +37,9 @@ def write(drawing: Drawing, out: IO[bytes]) -> int:
 
 
 def _lines(drawing: Drawing) -> Iterator[pl.Series]:
-    """The events, each as its JSON. Within a lane in an order that viewers may rely on: what holds comes before what is
-    held, slices before what is bound to them, the beginning of an arrow before its end."""
+    """Yield the events, each as its JSON. Within a lane in an order that viewers may rely on: what holds comes before
+    what is held, slices before what is bound to them, the beginning of an arrow before its end.
+    """
     quoted = beyond_doubles(drawing)
     lanes = drawing.lanes.select(
         "lane", where=joined('"pid":%,"tid":%', json_text(pl.col("group")), json_text(pl.col("key")))
@@ -112,6 +113,6 @@ def _time(nanoseconds: str | pl.Expr, quoted: bool) -> pl.Expr:
 
 
 def beyond_doubles(drawing: Drawing) -> bool:
-    """Whether its instants are too large for a double to hold their nanoseconds."""
+    """Return whether its instants are too large for a double to hold their nanoseconds."""
     ends = [source["end_ns"].max() for source, _ in drawing.sources]
     return max((end for end in ends if isinstance(end, int)), default=0) > _EXACT_NS

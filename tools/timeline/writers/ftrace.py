@@ -64,7 +64,7 @@ def _write(out: IO[bytes], texts: list[str], lines: int | None = None) -> int:
 
 
 def _windows(trace: SchedTrace, losses: pl.DataFrame) -> Iterator[ftrace_write_lines.Tables]:
-    """The tables of events, and `losses`, cut into spans of so many events."""
+    """Yield the tables of events, and `losses`, cut into spans of so many events."""
     tables = {name: trace.table(name) for name in _EVENTS} | {"losses": losses}
     running = trace.table("switches").select("at_ns", "cpu", running="next_tid")
     moves = tables["migrations"].join_asof(running, on="at_ns", by="cpu", check_sortedness=False)

@@ -65,7 +65,7 @@ def write(drawing: Drawing, path: Path, switches: Iterable[pl.DataFrame] = ()) -
 
 
 def switch_slices(trace: SchedTrace, drawing: Drawing, names: Names) -> Iterable[pl.DataFrame]:
-    """Each switch on a lane of `drawing` as a slice of no length, for Insight's summary of context switches."""
+    """Yield each switch on a lane of `drawing` as a slice of no length, for Insight's summary of context switches."""
     drawn = pl.col("cpu").cast(pl.Int64).is_in(drawing.lanes["lane"].implode())
     for batch in trace.table("switches").filter(drawn).iter_slices(200_000):
         rows = names.last(names.last(batch, "prev_tid", "prev"), "next_tid", "next")  # as their lanes are called

@@ -107,7 +107,7 @@ def _packets(
 
 
 def _of_cpus(trace: SchedTrace, cpus: set[int]) -> SchedTrace:
-    """What happened on `cpus`, and what happened elsewhere to the threads that ran on them."""
+    """Return what happened on `cpus`, and what happened elsewhere to the threads that ran on them."""
     there = pl.col("cpu").is_in(list(cpus))
     switches = trace.table("switches").filter(there)
     threads = pl.concat([switches["prev_tid"], switches["next_tid"]]).unique().implode()

@@ -81,8 +81,10 @@ def _body(tid: int, field: int, content: bytes, context: str = "") -> bytes:
 
 
 def untold_switches(trace: SchedTrace) -> pl.DataFrame:
-    """The switches that were not told, where `lanes` takes them to have been, out of an unknown state: without them
-    Perfetto would let who came before run on to the next switch that was told. Where nobody is known, `NOBODY` runs."""
+    """Return the switches that were not told, where `lanes` takes them to have been, out of an unknown state: without
+    them Perfetto would let who came before run on to the next switch that was told. Where nobody is known, `NOBODY`
+    runs.
+    """
     on_cpu = lanes.cpu_slices(trace)
     on_cpu = on_cpu.with_columns(pl.when(pl.col("tid") < 0).then(NOBODY).otherwise("tid").cast(pl.Int32).alias("tid"))
     untold = (pl.col("cpu").shift(-1) == pl.col("cpu")) & (pl.col("end_state") == "?")
@@ -140,7 +142,7 @@ def _interrupts(trace: SchedTrace, bodies: Bodies) -> pl.DataFrame:
 
 
 def _syscalls(trace: SchedTrace, bodies: Bodies) -> pl.DataFrame:
-    """Those of which the number is known: Perfetto names them by it."""
+    """Return those of which the number is known: Perfetto names them by it."""
 
     def encode(tid: int, entry: bool, nr: int, arg0: int, arg1: int, arg2: int, result: int) -> bytes:
         if not entry:
