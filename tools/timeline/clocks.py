@@ -43,7 +43,7 @@ def _read() -> ClockPoint:
     return ClockPoint(mono=(before + after) // 2, mono_raw=raw, boot=boot, real=real, error_ns=after - before)
 
 
-# # whystall-clocks: {"mono":5000000000,"mono_raw":4999990000,"boot":5000000000,"real":1700000000000000000,"error_ns":99}
+# # whystall-clocks: {"mono":5000000000,"mono_raw":4999990000,"boot":5000000000,"real":1700000000000000000,"error_ns":9}
 def parse(line: str) -> ClockPoint | None:
     """Return the point in a comment line; None for another or a damaged line."""
     if not line.startswith(MARK):

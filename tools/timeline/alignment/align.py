@@ -1,8 +1,8 @@
-"""A profile onto the clock of a scheduling trace: by clocks both know, checked, or refused - never by resemblance.
+"""Put a profile onto the clock of a scheduling trace through clocks that both recorded, or refuse.
 
-A clock that the profile counts in leads to the trace's by instants read on both: the profiler's own pairs
-(`ClockBridge`), and the trace's readings of all host clocks at its start and end (`ClockPoint`). Two instants give
-offset and drift, more of them what remains. All in integers.
+Pairs of readings lead from the profile's clock to the trace's: the profiler's own (`ClockBridge`), and the trace's
+readings of all host clocks at its start and end (`ClockPoint`). Two pairs give offset and drift, more give a residual.
+Integer arithmetic throughout.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from whystall.tools.timeline.sched import SchedTrace
 
 HOST_CLOCKS = ("mono_raw", "mono", "boot", "real")
 DRIFT_LIMIT_PPM = 500
-"""Of one host clock against another: the kernel's clock discipline never slews faster (adjtimex(2), ``MAXFREQ``)."""
+"""Limit of drift between two clocks of a host: the kernel's clock discipline never slews faster (adjtimex(2),
+``MAXFREQ``).
+"""
 RESIDUAL_LIMIT_NS = 10_000_000
-"""An alignment that may be off by more is refused: it would name wrong slices."""
+"""An alignment with a larger residual is refused: it would attribute work to wrong slices."""
 BRIDGE_ERROR_NS = 5_000
-"""How far apart a profiler may have read the clocks of one bridge: two calls in a row, not told by the profiler."""
+"""Assumed time between a profiler's two readings of a bridge; profilers do not record it."""
 
 _PPT = 10**12
 _MICRO = 10**6
@@ -36,12 +38,11 @@ _RECORD = "record the trace again with --clock mono_raw or mono"
 
 @dataclass(frozen=True)
 class Alignment:
-    """Instants of the profile on the trace's clock: linear through (`profile_ns`, `trace_ns`).
+    """A linear map from the profile's clock to the trace's, through (`profile_ns`, `trace_ns`).
 
-    `drift_ppt`: how much faster the trace's clock runs, in 1e-12. `residual_ns`: bound of what the clocks add to the
-    error: reading errors, and what instants beyond two disagree; not in it is how well the profiler stamps (Kineto on a
-    CPU was right within 10 us when it was measured). `method`: the clocks of the way, in words of ``a > b``. `notes`:
-    (blind spot code, detail).
+    `drift_ppt`: how much faster the trace's clock runs, in 1e-12. `residual_ns`: bound of the error of the clocks:
+    reading errors, and the disagreement of more than two pairs; the profiler's own stamping error comes on top (10 us
+    measured for Kineto on a CPU). `method`: the clocks of the path, ``a > b``. `notes`: (blind spot code, detail).
     """
 
     profile_ns: int
@@ -54,12 +55,12 @@ class Alignment:
     def at(self, profile_ns: int) -> int:
         """Return an instant of the profile on the trace's clock."""
         passed = profile_ns - self.profile_ns
-        # in two steps, as 64 bits hold them too: 1e13 ns (three hours) times the drift do not fit
+        # in two steps: 1e13 ns (three hours) times the drift overflows 64 bits
         whole, part = divmod(passed, _MICRO)
         return self.trace_ns + passed + (whole * self.drift_ppt + part * self.drift_ppt // _MICRO) // _MICRO
 
     def expression(self, column: str) -> pl.Expr:
-        """Return the same for a column."""
+        """Return `at` of a column."""
         passed = pl.col(column) - self.profile_ns
         whole = passed // _MICRO
         part = passed - whole * _MICRO
@@ -68,10 +69,10 @@ class Alignment:
 
 
 def align(trace: SchedTrace, profile: Profile) -> Alignment:
-    """Return how `profile` lies on the clock of `trace`, whose instants are absolute.
+    """Return the alignment of `profile` with `trace`, whose instants are absolute.
 
-    Raises `ToolError`: clock_mismatch when they share no clock, when the clock was set meanwhile, or when the
-    profile's threads did not run while they recorded; no_overlap when they share a clock but no time.
+    Raises `ToolError`: clock_mismatch when they share no clock, when the clock was set meanwhile, or when the profile's
+    threads did not run while they recorded; no_overlap when they share a clock but no time.
     """
     if trace.clock not in HOST_CLOCKS:
         raise ToolError(
@@ -116,12 +117,12 @@ def _readings(trace: SchedTrace) -> list[_Reading]:
 
 
 def _by_own_clock(target: str, points: Sequence[_Reading], profile: Profile) -> list[Alignment]:
-    """By the clock the profile says it is on."""
+    """Align by the clock that the profile's instants are on."""
     clock = profile.clock
     if clock not in HOST_CLOCKS:
         return []
     begin, end = _span(profile)
-    # An Ascend profile only looks like the wall clock: it agrees with it when collection begins.
+    # An Ascend profile is on mono_raw plus a constant: it equals the wall clock only when collection begins.
     unlike = (end - begin) * DRIFT_LIMIT_PPM // _MICRO if profile.source in _COUNTED else 0
     if clock == target:
         return [Alignment(begin, begin, 0, target, unlike)]
@@ -131,7 +132,7 @@ def _by_own_clock(target: str, points: Sequence[_Reading], profile: Profile) -> 
 
 
 def _by_bridges(target: str, points: Sequence[_Reading], profile: Profile) -> list[Alignment]:
-    """Through each clock the profiler bridges to. Who bridges counts at the rate of mono_raw."""
+    """Align through each clock of the profiler's bridges; such a profiler counts at the rate of mono_raw."""
     ways = []
     for clock in HOST_CLOCKS:
         pairs = [(b.profile_ns, b.host_ns, BRIDGE_ERROR_NS) for b in profile.bridges if b.host_clock == clock]
@@ -146,15 +147,17 @@ def _by_bridges(target: str, points: Sequence[_Reading], profile: Profile) -> li
 
 
 def _line(pairs: Sequence[tuple[int, int, int]], profile: Profile, same_rate: bool, method: str) -> list[Alignment]:
-    """Through (from, to, reading error): the offset, the drift by the first and the last unless the clocks run at the
-    `same_rate`, and as residual what the pairs disagree, their errors, and what is unknown at the profile's ends."""
+    """Fit a line through (from, to, reading error): the offset; the drift by the first and the last pair unless the
+    clocks run at the `same_rate`; as residual the pairs' disagreement, their errors, and the uncertainty at the
+    profile's ends.
+    """
     if not pairs:
         return []
     (x0, y0, error0), (x1, y1, error1) = pairs[0], pairs[-1]
     span, slip, error = x1 - x0, (y1 - y0) - (x1 - x0), max(pair[2] for pair in pairs)
     drift = slip * _PPT // span if span > 0 and not same_rate else 0
     if abs(slip) > max(span, 0) * DRIFT_LIMIT_PPM // _MICRO + error0 + error1:
-        drift = 0  # no discipline is so fast: a clock was set, nobody knows when
+        drift = 0  # faster than any discipline: a clock was set at an unknown time
     x, y, _ = min(pairs, key=lambda pair: pair[2])
     drawn = Alignment(x, y, drift, method, 0)
     off = max(abs(drawn.at(x) - y) for x, y, _ in pairs)
@@ -165,7 +168,7 @@ def _line(pairs: Sequence[tuple[int, int, int]], profile: Profile, same_rate: bo
 
 
 def _chain(first: Alignment, second: Alignment) -> Alignment:
-    """`second` after `first`; their drifts are so small that their product is none."""
+    """Return `second` after `first`; the product of their drifts is negligible."""
     return Alignment(
         profile_ns=first.profile_ns,
         trace_ns=second.at(first.trace_ns),
@@ -176,7 +179,7 @@ def _chain(first: Alignment, second: Alignment) -> Alignment:
 
 
 def _span(profile: Profile) -> tuple[int, int]:
-    """From the first start to the last end."""
+    """Return the first start and the last end."""
     frames = [frame for frame in profile.tables.values() if frame.height]
     begin = [int(frame["start_ns"][0]) for frame in frames]
     ends = [frame.select(pl.max("end_ns")).item() for frame in frames]

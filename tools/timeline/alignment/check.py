@@ -1,9 +1,9 @@
-"""Evidence by content that a profile lies right on a trace: a thread that records an operator runs at that moment.
+"""Check an alignment by content: a thread that records an operator must be running at that moment.
 
-The instants at which a profile's host activities begin and end were read by their threads, so each must fall into a
-slice in which the trace shows that thread running. By chance as many do as it runs of the time. The share beyond chance
-is Cohen's kappa (Cohen 1960): 1 is full agreement, 0 is chance. A job that repeats itself exactly agrees with itself a
-period later, too: content can refute a clock, and support it, not replace it.
+A profile's host instants were read by their threads, so each must fall into a slice in which the trace shows that
+thread running. The share expected by chance is that thread's running time. The share beyond chance is Cohen's kappa
+(Cohen 1960): 1 is full agreement, 0 is chance. A periodic job also agrees with itself one period later: content can
+refute or support a clock, not replace it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONFIRMED = 0.8
 REFUSED = 0.2
 """Kappa below which it is refused ("slight")."""
 UNINFORMATIVE = 0.9
-"""A share by chance from which agreement says nothing: the threads ran nearly all the time."""
+"""Expected share from which agreement carries no information: the threads ran nearly all the time."""
 FEWEST = 50
 """Instants needed for a judgement."""
 
@@ -33,7 +33,7 @@ _KINDS = ("operator", "launch", "sync", "annotation", "python")
 
 @dataclass(frozen=True)
 class Evidence:
-    """`points` instants were looked at; the share `agreeing` fell where their thread ran, and `by_chance` would."""
+    """Of `points` instants the share `agreeing` fell where their thread ran; `by_chance` is the expected share."""
 
     points: int
     agreeing: float
@@ -41,12 +41,12 @@ class Evidence:
 
     @property
     def kappa(self) -> float:
-        """The share beyond chance."""
+        """The share of agreement beyond chance."""
         return (self.agreeing - self.by_chance) / max(1 - self.by_chance, 1e-9)
 
 
 def evidence(trace: SchedTrace, profile: Profile, residual_ns: int = 0) -> Evidence:
-    """Return how far `profile`, already on the trace's clock, agrees with who ran; `residual_ns` of it is tolerated."""
+    """Return how far `profile`, already on the trace's clock, agrees with the running threads within `residual_ns`."""
     points = _points(trace, profile)
     slices = thread_slices(trace).select("tid", "start_ns", "end_ns", "state")
     hidden = slices.filter(pl.col("state") == "unknown").select("tid", "start_ns", "end_ns")
@@ -60,7 +60,7 @@ def evidence(trace: SchedTrace, profile: Profile, residual_ns: int = 0) -> Evide
 
 
 def notes(trace: SchedTrace, profile: Profile, residual_ns: int) -> tuple[tuple[str, str], ...]:
-    """Blind spots of an alignment. Raises `ToolError` (clock_mismatch) when the content speaks against it."""
+    """Return the blind spots of an alignment. Raises `ToolError` (clock_mismatch) when the content contradicts it."""
     found = evidence(trace, profile, residual_ns)
     share = f"{found.agreeing:.0%} of {found.points}, {found.by_chance:.0%} by chance"
     if found.points < FEWEST:
@@ -78,13 +78,14 @@ def notes(trace: SchedTrace, profile: Profile, residual_ns: int) -> tuple[tuple[
 
 def _partial(trace: SchedTrace) -> bool:
     """Return whether some CPUs were not traced: a thread may have run there."""
-    seen = pl.concat([trace.table("wakeups")["target_cpu"], trace.table("migrations")["to_cpu"]]).unique().to_list()
-    return any(cpu >= 0 and cpu not in trace.cpus for cpu in seen)
+    used = pl.concat([trace.table("wakeups")["target_cpu"], trace.table("migrations")["to_cpu"]]).unique().to_list()
+    return any(cpu >= 0 and cpu not in trace.cpus for cpu in used)
 
 
 def _points(trace: SchedTrace, profile: Profile) -> pl.DataFrame:
-    """Instants at which known threads recorded something, evenly thinned out. Where process numbers are known on both
-    sides they must agree: a profile from a container counts its own."""
+    """Return instants at which known threads recorded something, evenly thinned out. Where process ids are known on
+    both sides they must agree: a profile from a container has ids of its own.
+    """
     names = trace.table("names").filter(pl.col("pid") >= 0).select("tid", "pid").unique()
     rows = profile.activities.filter(
         (pl.col("device") < 0) & pl.col("kind").is_in(_KINDS) & (pl.col("tid") > 0) & (pl.col("pid") > 0)
@@ -101,8 +102,7 @@ def _points(trace: SchedTrace, profile: Profile) -> pl.DataFrame:
 
 
 def _chance(points: pl.DataFrame, running: pl.DataFrame, tolerance_ns: int) -> float:
-    """Return which share of the points would lie in slices, or so near, had the profile any other place in their time.
-    """
+    """Return the share of points expected in or near slices if the profile lay anywhere else in their time."""
     begin, end = points["at_ns"][0], points["at_ns"][-1]
     if end <= begin:
         return 0.0
@@ -111,7 +111,7 @@ def _chance(points: pl.DataFrame, running: pl.DataFrame, tolerance_ns: int) -> f
         start=(pl.col("start_ns") - tolerance_ns).clip(begin, end),
         end=(pl.col("end_ns") + tolerance_ns).clip(begin, end),
     )
-    # what each slice adds to those before it
+    # running sum over the slices
     before = pl.col("end").cum_max().shift(1).over("tid").fill_null(begin)
     added = (pl.col("end") - pl.max_horizontal("start", before)).clip(0)
     shares = near.with_columns(added=added).group_by("tid").agg(share=pl.col("added").sum() / (end - begin))
@@ -120,7 +120,7 @@ def _chance(points: pl.DataFrame, running: pl.DataFrame, tolerance_ns: int) -> f
 
 
 def _inside(points: pl.DataFrame, slices: pl.DataFrame, tolerance_ns: int) -> pl.Series:
-    """Return whether each point lies in a slice of its thread, or so near."""
+    """Return whether each point lies in a slice of its thread, or within the tolerance."""
     if points.is_empty() or slices.is_empty():
         return pl.Series([False] * points.height, dtype=pl.Boolean)
     at = points.with_row_index("row").with_columns(until=pl.col("at_ns") + tolerance_ns).sort("until")

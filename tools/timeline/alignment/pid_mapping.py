@@ -1,8 +1,8 @@
-"""The numbers that threads have in their container, from a file: a profile taken there knows no others.
+"""Read a file that maps thread ids of a container to those of the host: a profile from a container has only the former.
 
-Read: MindStudio's ``pid_mapping.json`` (host number to an object with ``NSpid``), the same without objects, and lines
-of two numbers, ``host container``, separated by blanks, ``,``, ``:`` or ``=``. In the last two nothing says which side
-is the host's; that of which more are in the trace is.
+Formats: MindStudio's ``pid_mapping.json`` (``{"4711": {"NSpid": "17"}}``: host id to an object with ``NSpid``), the
+same without objects (``{"4711": 17}``), and lines of two numbers, ``4711 17``, separated by blanks, ``,``, ``:`` or
+``=``. In the last two nothing states which side is the host's; it is the one with more ids of the trace.
 """
 
 from __future__ import annotations

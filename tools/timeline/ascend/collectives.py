@@ -1,4 +1,4 @@
-"""Collectives and links of an Ascend profile: its timeline's, with what the profiler worked out of them."""
+"""Collectives and links of an Ascend profile: from its timeline and from the profiler's own measures."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from whystall.tools.timeline.profile_reading.build import process_of
 DETAILS = pl.Schema(
     {"start_ns": pl.Int64, "name": pl.String, "group_name": pl.String, "count": pl.Int64, "dtype": pl.String}
 )
-"""What the timeline says of an operation beside its times; `name` inert, `count` of elements, -1 unknown."""
+"""What the timeline has of an operation beside its times; `name` escaped, `count` of elements, -1 unknown."""
 
-# The profilers convert the device's clock for the timeline and for the measures apart: tens of us between them.
+# The profilers convert the device's clock separately for timeline and measures: tens of us between them.
 _TOLERANCE_NS = 1_000_000
 _MOST = 2**63 - 1
 _SIZES = {
@@ -34,12 +34,12 @@ _SIZE_OF = {name: size for size, names in _SIZES.items() for name in names}
 
 
 def with_collectives(
-    profile: Profile, details: pl.DataFrame, measured: Measured, groups: Communicators, info: Info, *, told: bool
+    profile: Profile, details: pl.DataFrame, measured: Measured, groups: Communicators, info: Info, *, listed: bool
 ) -> Profile:
-    """Return the profile with its communication. `told`: its timeline tells collectives, not only the kernels they
-    consist of; then those are taken for collectives where nothing was measured.
+    """Return the profile with its communication. `listed`: the timeline lists collectives, not only the kernels they
+    consist of; else the kernels count as collectives where nothing was measured.
     """
-    frame = _rows(profile, details, measured, told=told)
+    frame = _rows(profile, details, measured, listed=listed)
     keys = [groups.of(group, name) for group, name in frame.select("group_name", "name").iter_rows()]
     ops = [canonical_op(name) for name in frame["name"]]
     sizes = [
@@ -57,7 +57,7 @@ def with_collectives(
         pl.lit("completed").alias("state"),
     )
     odd, links = measured.odd + groups.odd, _links(measured, groups, rank)
-    # Where the metadata does not say it, the job has at least the ranks it exchanged something with.
+    # Without metadata: the job has at least the ranks it exchanged data with.
     named = [*links["source"], *links["target"]]
     world = groups.world_size if groups.world_size > 0 or not named else max(named) + 1
     return replace(
@@ -70,8 +70,8 @@ def with_collectives(
     )
 
 
-def _rows(profile: Profile, details: pl.DataFrame, measured: Measured, *, told: bool) -> pl.DataFrame:
-    """Operations of the timeline with what was measured of each; those that were only measured, too."""
+def _rows(profile: Profile, details: pl.DataFrame, measured: Measured, *, listed: bool) -> pl.DataFrame:
+    """Return the operations of the timeline with their measures; those that were only measured, too."""
     found = profile.activities.filter(pl.col("kind") == "collective").select(
         "start_ns", "end_ns", "name", "device", "correlation", "step", lane="stream"
     )
@@ -83,7 +83,7 @@ def _rows(profile: Profile, details: pl.DataFrame, measured: Measured, *, told: 
         },
         orient="row",
     ).sort("at_ns").with_row_index("measure")  # fmt: skip
-    if not told and times.height:
+    if not listed and times.height:
         found = found.clear()
     launches = profile.activities.filter(pl.col("kind") == "launch").select("correlation", launch_ns="start_ns")
     found = (
@@ -144,7 +144,7 @@ def _peer(op: str, key: str, groups: Communicators, rank: int) -> int:
 
 
 def _links(measured: Measured, groups: Communicators, rank: int) -> pl.DataFrame:
-    """Return where the ranks of a group are known. Those of the only group there is are the job's."""
+    """Return links in groups whose ranks are known. If there is only one group, its ranks are the job's."""
     single = len({pair.group for pair in measured.pairs}) == 1
     own = {pair.source for pair in measured.pairs} == {rank}
     bytes_of: Counter[tuple[int, int, int, str]] = Counter()

@@ -1,6 +1,6 @@
-"""Databases of the Ascend profilers: ``ascend_pytorch_profiler_N.db`` of torch_npu, ``msprof_*.db`` of msprof.
+"""Read databases of the Ascend profilers: ``ascend_pytorch_profiler_N.db`` of torch_npu, ``msprof_*.db`` of msprof.
 
-SQLite. Times are nanoseconds (those of PYTORCH_API in text), names keys into STRING_IDS, threads ``pid << 32 | tid``.
+SQLite. Times are nanoseconds (as text in PYTORCH_API), names are keys of STRING_IDS, threads ``pid << 32 | tid``.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def read(path: Path, info: Info, source: str) -> Profile:
     except OSError as error:
         raise unreadable(path, error) from None
     found.rows = with_streams(found.rows)
-    told = f"{_OP}|" in {label for label, _ in found.names}
+    listed = f"{_OP}|" in {label for label, _ in found.names}
     profile = finished(
         path,
         found,
-        partial(_kind, told=told),
+        partial(_kind, listed=listed),
         source=source,
         rank=info.rank if info.rank >= 0 else rank,
         bridges=info.bridges,
     )
     groups = Communicators(info.groups or known)
     info = replace(info, host=info.host or host)
-    return with_collectives(profile, details, measured, groups, info, told=told)
+    return with_collectives(profile, details, measured, groups, info, listed=listed)
 
 
 def _found(database: Database) -> tuple[Found, int]:
@@ -73,7 +73,11 @@ def _found(database: Database) -> tuple[Found, int]:
 
 
 def _calls(database: Database, found: Found, texts: dict[object, object]) -> None:
-    """What ran on the host."""
+    """Add the calls of the host.
+
+    A row of CANN_API: ``startNs 1736413971558972912, endNs 1736413971558980112, type 20000, globalTid
+    13690157342886273, connectionId 4295, name 117``.
+    """
     for rows in database.read("CANN_API", "startNs", "endNs", "name", "globalTid", "connectionId", "type"):
         levels = [_level(_API_LEVELS, row[5]) for row in rows]
         names = [_PREFIX.get(level, "") + str(texts.get(row[2], "")) for level, row in zip(levels, rows, strict=True)]
@@ -96,7 +100,11 @@ def _calls(database: Database, found: Found, texts: dict[object, object]) -> Non
 
 
 def _tasks(database: Database, found: Found, texts: dict[object, object]) -> None:
-    """What ran on the device."""
+    """Add the tasks of the device.
+
+    A row of TASK: ``startNs 1736413971559012912, endNs 1736413971559014832, deviceId 0, connectionId 4295, globalTaskId
+    30, globalPid 3187488, taskType 112, contextId 4294967295, streamId 2, taskId 30, modelId 4294967295``.
+    """
     computed = database.mapping("COMPUTE_TASK_INFO", "globalTaskId", "name")
     columns = ("startNs", "endNs", "taskType", "globalPid", "deviceId", "streamId", "connectionId", "globalTaskId")
     devices: list[object] = []
@@ -106,7 +114,7 @@ def _tasks(database: Database, found: Found, texts: dict[object, object]) -> Non
         for row, kind in zip(rows, types, strict=True):
             compute = row[7] in computed
             names.append(str(texts.get(computed[row[7]], kind)) if compute else kind)
-            # Without details of any task, its type must tell. With them, a task without is one of several parts.
+            # Without details of any task, its type decides. With details, a task without them is one of several parts.
             labels.append(f"{_COMPUTE if compute or not computed else _TASK}|{kind}")
         _add(found, rows, names, labels, process=3, device=4, stream=5, correlation=6)
         devices += {row[4] for row in rows}
@@ -118,9 +126,9 @@ def _tasks(database: Database, found: Found, texts: dict[object, object]) -> Non
 
 
 def _communication(database: Database) -> tuple[pl.DataFrame, object, str]:
-    """Details of the collectives; the groups as the metadata has them; the host's name."""
+    """Return details of the collectives; the groups as in the metadata; the host's name."""
     texts, types = (database.mapping(table, "id", name) for table, name in _NAMES)
-    # Earlier versions do not count.
+    # Earlier versions have no counts.
     counted = _COUNTED if set(_COUNTED) <= database.columns("COMMUNICATION_OP") else ()
     rows = [
         (
@@ -144,7 +152,7 @@ def _communication(database: Database) -> tuple[pl.DataFrame, object, str]:
 
 
 def _measured(path: Path) -> Measured:
-    """From ``analysis.db``; what is missing or damaged is left out, and counted."""
+    """Read ``analysis.db``; what is missing or damaged is left out and counted."""
     measured = Measured()
     times = ("hccl_op_name", "group_name", "start_timestamp", "step", "elapse_time", "wait_time", "idle_time")
     pairs = ("src_rank", "dst_rank", "transport_type", "transit_size", "transit_time", "op_name")
@@ -170,7 +178,7 @@ def _add(
     labels: list[str],
     **places: int,
 ) -> None:
-    """Rows that begin with start and end; `places`: where thread (or process), device, stream, correlation stand."""
+    """Add rows that begin with start and end; `places`: indexes of thread (or process), device, stream, correlation."""
 
     def column(what: str) -> pl.Series:
         place = places.get(what)
@@ -196,7 +204,7 @@ def _add(
     found.add(frame.with_columns(pl.when(timed).then("end_ns").alias("end_ns")))
 
 
-def _kind(label: str, name: str, *, told: bool) -> str:
+def _kind(label: str, name: str, *, listed: bool) -> str:
     where, _, what = label.partition("|")
     if where == _OP:
         return "collective"
@@ -204,7 +212,7 @@ def _kind(label: str, name: str, *, told: bool) -> str:
         return cann_kind(what, name.partition("@")[2] or name)
     if where == _HOST:
         return host_kind(what, name)
-    kind = task_kind(what, name, told=told)
+    kind = task_kind(what, name, listed=listed)
     return "other" if kind == "kernel" and where == _TASK else kind
 
 

@@ -1,4 +1,4 @@
-"""``*_ascend_pt`` directories of torch_npu (and ``*_ascend_ms`` of MindSpore, which are laid out alike)."""
+"""Read ``*_ascend_pt`` directories of torch_npu (and ``*_ascend_ms`` of MindSpore, which have the same layout)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMELINE = "trace_view.json"
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether it is one of an Ascend framework profiler."""
+    """Return whether it is a directory of an Ascend framework profiler."""
     return _NAME.fullmatch(path.name) is not None or (path / OUTPUT).is_dir()
 
 

@@ -1,4 +1,4 @@
-"""Single files of the Ascend profilers, given without the directory they belong to."""
+"""Single files of the Ascend profilers, given without their directory."""
 
 from __future__ import annotations
 

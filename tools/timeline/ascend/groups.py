@@ -1,8 +1,9 @@
-"""Process groups of Ascend profiles: names, hashes of them, and the ranks where the profiler's metadata tells them.
+"""Process groups of Ascend profiles: names, their hashes, and the ranks if the profiler's metadata has them.
 
-``parallel_group_info`` maps the communicator's name to ``{"group_name", "group_rank", "global_ranks"}``. The database
-gives an operation's group by that name, ``communication.json`` by a hash of it, and the operation's own name by the
-last three digits of the hash: ``hcom_allReduce__586_0_1`` is number 0 in a group that ends in 586.
+``parallel_group_info`` maps the communicator's name to ``{"group_name", "group_rank", "global_ranks"}``, as in
+``{"10.0.0.1%enp_60000_0_1": {"group_name": "default_group", "group_rank": 0, "global_ranks": [0, 1]}}``. The database
+refers to a group by that name, ``communication.json`` by a hash of it, and the operation's own name by the last three
+digits of the hash: ``hcom_allReduce__586_0_1`` is number 0 in a group that ends in 586.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Communicators:
     """The groups of one rank. `odd` counts entries of the metadata that could not be read."""
 
     def __init__(self, info: object) -> None:
-        """`info`: ``parallel_group_info``, decoded or as text, whatever it holds."""
+        """Args: `info`: ``parallel_group_info``, decoded or as text, of any type."""
         self.odd = 0
         self._known: dict[str, Group] = {}
         self._short: dict[str, set[str]] = {}
@@ -50,7 +51,7 @@ class Communicators:
             if match is None:
                 return ""
             names = self._short.get(match.group(1), set())
-            # digits alone are a weak name, but the same one on every rank
+            # digits alone are ambiguous, but the same on every rank
             name = next(iter(names)) if len(names) == 1 else match.group(1)
         if name not in self._known:
             self._add(name, "", ())
@@ -61,7 +62,7 @@ class Communicators:
         return next((group for group in self._known.values() if group.key == key), None)
 
     def frame(self, used: Iterable[str]) -> pl.DataFrame:
-        """Table of `GROUPS`: those of the metadata and those in `used`."""
+        """Return the table `GROUPS`: those of the metadata and those in `used`."""
         wanted = set(used)
         rows = {
             group.key: (group.key, group.name, group.description, list(group.ranks), group.size)
@@ -73,7 +74,7 @@ class Communicators:
     def _add(self, name: str, description: str, ranks: tuple[int, ...]) -> None:
         shown = text(name)
         group = Group(group_key(shown, ranks), shown, description, ranks, len(ranks) or -1, "hccl")
-        # A name that is a number is a hash already.
+        # A numeric name is a hash already.
         for alias in {name} if name.isdigit() else {name, hashed(name)}:
             self._known.setdefault(alias, group)
             if alias.isdigit():
@@ -83,7 +84,7 @@ class Communicators:
 
 
 def hashed(name: str) -> str:
-    """As msprof writes a communicator's name in ``communication.json`` and ``analysis.db``."""
+    """Hash a communicator's name as msprof does in ``communication.json`` and ``analysis.db``."""
     high = low = 0
     for char in name[:_LIMIT]:
         high = (high * _PRIMES[0] + ord(char)) & 0xFFFFFFFF
@@ -92,6 +93,8 @@ def hashed(name: str) -> str:
 
 
 def number_of(operation: str) -> int:
-    """Of an operation within its group, equal on all ranks of it, sends and receives counted with the rest; -1."""
+    """Return an operation's number in its group (586 in ``hcom_allReduce__586_0_1`` is the group, 0 the number), equal
+    on all ranks of it, sends and receives counted with the rest; -1 without one.
+    """
     match = _OPERATION.fullmatch(operation)
     return int(match.group(2)) if match else -1

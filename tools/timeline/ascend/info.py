@@ -1,11 +1,13 @@
-"""The small files beside an Ascend profile: its rank, and how its clock relates to the host's.
+"""Read the small files beside an Ascend profile: its rank, and how its clock relates to the host's.
 
-Every Ascend profiler stamps with a counter, turns it into CLOCK_MONOTONIC_RAW and adds one constant: the difference
-of wall clock and CLOCK_MONOTONIC_RAW when collection began (``host/start_info``: ``collectionTimeBegin`` us,
+Every Ascend profiler stamps with a counter, converts it to CLOCK_MONOTONIC_RAW and adds one constant: the difference of
+wall clock and CLOCK_MONOTONIC_RAW when collection began (``host/start_info``: ``collectionTimeBegin`` us,
 ``clockMonotonicRaw`` ns; msprof's GetLocalTime, torch_npu's get_localtime_diff). So its instants look like the epoch
 but run at the rate of mono_raw, and ``start_info`` is an exact bridge to it; the wall clock at the end of collection
-(``end_info``) is no instant of the profile, it says how far the wall clock was slewed meanwhile.
+(``end_info``) is no instant of the profile, it shows how far the wall clock was slewed meanwhile.
 ``profiler_info_N.json`` adds wall clock and CLOCK_MONOTONIC at the end (``time.time_ns``, ``time.monotonic_ns``).
+
+``start_info``: ``{"collectionTimeBegin": "1736413971558972", "clockMonotonicRaw": "98127346512345", ...}``
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ _US, _NS = "us", "ns"
 
 @dataclass(frozen=True)
 class Info:
-    """What is known of an Ascend profile beside its activities. `cpu_only`: no device was profiled; `groups` as it
-    stands in the metadata: for `ascend_groups`; `host`, `pid`: of the directory's name, empty and -1 unknown."""
+    """What is known of an Ascend profile beside its activities. `cpu_only`: no device was profiled; `groups` as in the
+    metadata, for `ascend.groups`; `host`, `pid`: from the directory's name, empty and -1 unknown.
+    """
 
     rank: int = -1
     bridges: tuple[ClockBridge, ...] = ()
@@ -57,7 +60,7 @@ class _Clocks:
 
 
 def info_of(directory: Path) -> Info:
-    """Of a ``*_ascend_pt`` or ``PROF_*`` directory. What is missing or damaged is left out."""
+    """Read a ``*_ascend_pt`` or ``PROF_*`` directory. What is missing or damaged is left out."""
     names = sorted(directory.iterdir()) if directory.is_dir() else []
     rank, main = -1, {}
     for path in names:

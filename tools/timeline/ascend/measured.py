@@ -1,8 +1,8 @@
-"""What the Ascend profilers work out of each collective: ``communication.json``, ``communication_matrix.json``.
+"""Read what the Ascend profilers measure per collective: ``communication.json``, ``communication_matrix.json``.
 
-Per operation start, elapsed time and its parts (Elapse = Transit + Wait + Idle, ms); per pair of ranks what was sent,
-over what, and how long (MB are 10^6 bytes). Ranks in it are those of the group, not of the job. ``analysis.db`` holds
-the same in tables.
+Per operation start, elapsed time and its parts (Elapse = Transit + Wait + Idle, ms); per pair of ranks the bytes, the
+transport and the time (MB are 10^6 bytes). Ranks are those of the group, not of the job. ``analysis.db`` holds the same
+in tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LIMIT = 512 << 20
 _STEP = re.compile(r"step([0-9]{1,9})")
 _PAIR = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _TOTAL = re.compile(r".*-total")
-# All operations together, beside the operations.
+# The sum of all operations, listed among them.
 _SUM = "Total Op Info"
 _LARGEST = 2.0**62
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -32,7 +32,7 @@ _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True)
 class Time:
-    """One operation; `step` -1 unknown. `wait_ns`: when nothing was under way."""
+    """One operation; `step` -1 unknown. `wait_ns`: time without any transfer."""
 
     name: str
     group: str
@@ -44,8 +44,9 @@ class Time:
 
 @dataclass(frozen=True)
 class Pair:
-    """What one rank of `group` sent another, numbered within the group. `label`: which operations: all of a kind
-    (``allreduce-total``), or a chosen one (``-top1``), then `operation` is its name."""
+    """Bytes one rank of `group` sent another, numbered within the group. `label`: which operations: all of a kind
+    (``allreduce-total``), or a selected one (``-top1``), then `operation` is its name.
+    """
 
     step: int
     group: str
@@ -60,7 +61,7 @@ class Pair:
 
 @dataclass
 class Measured:
-    """All of it; `odd` counts entries that could not be read."""
+    """All measures; `odd` counts entries that could not be read."""
 
     times: list[Time] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
@@ -99,22 +100,27 @@ class Measured:
         )  # fmt: skip
 
     def of_links(self) -> Iterator[Pair]:
-        """Yield each operation once: by the totals of its kind, where there are any, else as far as it was chosen."""
+        """Yield each operation once: the totals of its kind if there are any, else the selected ones."""
         totals = {(p.step, p.group, p.label.rpartition("-")[0]) for p in self.pairs if _TOTAL.fullmatch(p.label)}
-        seen = set()
+        returned = set()
         for pair in self.pairs:
             if (pair.step, pair.group, pair.label.rpartition("-")[0]) in totals:
                 if _TOTAL.fullmatch(pair.label):
                     yield pair
                 continue
             key = (pair.step, pair.group, pair.operation or pair.label, pair.source, pair.target)
-            if key not in seen:
-                seen.add(key)
+            if key not in returned:
+                returned.add(key)
                 yield pair
 
 
 def of_json(directory: Path) -> Measured:
-    """From the files in ``ASCEND_PROFILER_OUTPUT``; one that is missing or damaged is left out and counted."""
+    """Read the files in ``ASCEND_PROFILER_OUTPUT``; one that is missing or damaged is left out and counted.
+
+    ``communication.json``: ``{"step50": {"collective": {"hcom_allReduce__586_0_1@11394183861583396586": {"Communication
+    Time Info": {"Start Timestamp(us)": 1736413971558972.9, "Elapse Time(ms)": 2.86, "Transit Time(ms)": 0.73, "Wait
+    Time(ms)": 2.11, "Idle Time(ms)": 0.02}}}}}``
+    """
     measured = Measured()
     for step, name, operation in _entries(directory / "communication.json", measured):
         operation_name, _, group = name.partition("@")
@@ -144,13 +150,13 @@ def of_json(directory: Path) -> Measured:
 
 
 def step_of(label: object) -> int:
-    """Of ``step50``; -1."""
+    """Return the number in a label ``step50``; -1 without one."""
     match = _STEP.fullmatch(label) if isinstance(label, str) else None
     return number(match.group(1), 2**31 - 1) if match else -1
 
 
 def _entries(path: Path, measured: Measured) -> Iterator[tuple[str, str, dict[str, object]]]:
-    """Step, name and content of what a file says per operation: step -> p2p or collective -> name."""
+    """Yield step, name and content per operation of a file: step -> p2p or collective -> name."""
     try:
         with opened(path) as file:
             content = file.read(_LIMIT)
@@ -174,7 +180,7 @@ def _entries(path: Path, measured: Measured) -> Iterator[tuple[str, str, dict[st
 
 
 def _scaled(value: object, by: float) -> int:
-    """Return a number of ms or MB as a whole one of its millionths; -1 when it is none or negative."""
+    """Return a number of ms or MB times a million, whole; -1 if it is no number or negative."""
     if isinstance(value, str):
         try:
             value = float(value)

@@ -1,7 +1,7 @@
-"""``PROF_*`` directories of msprof: raw data of the host and each device, and what was exported from them.
+"""Read ``PROF_*`` directories of msprof: raw data of the host and each device, and exports of them.
 
-Only exports are read: the database, else the timeline. The layout, and the fields of the clock files beside it (see
-`ascend_info`), are those of the documentation and of the open source; no recorded directory was at hand to check them.
+Only exports are read: the database, else the timeline. Layout and clock files (see `ascend.info`) are those of the
+documentation and of the open source; no recorded directory was available for a check.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NAME = re.compile(r"PROF_\w+")
 _DATABASE = re.compile(r"msprof_([0-9]{1,20})\.db")
 _TIMELINE = re.compile(r"msprof(?:_slice_[0-9]{1,9})?(?:_[0-9]{1,9}){0,2}_([0-9]{1,20})\.json")
 OUTPUT = "mindstudio_profiler_output"
-_PLACES = (OUTPUT, "timeline")  # the second before CANN 7
+_PLACES = (OUTPUT, "timeline")  # "timeline" before CANN 7
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether it is one of msprof."""
+    """Return whether it is a directory of msprof."""
     return NAME.fullmatch(path.name) is not None and any((path / name).is_dir() for name in ("host", *_PLACES))
 
 

@@ -1,4 +1,4 @@
-"""What text and database of the Ascend profilers have in common: kinds of tasks and calls, streams of collectives."""
+"""What text and database of the Ascend profilers share: kinds of tasks and calls, streams of collectives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import polars as pl
 from whystall.tools.timeline.profile_reading.build import call_kind, is_collective, is_step
 
 NO_ID = 2**32 - 1
-"""What the profilers write for no identifier."""
+"""The profilers' value for a missing identifier."""
 
 _MEMCPY = re.compile(r"MEMCPY|PCIE_DMA|^SDMA_SQE$", re.IGNORECASE)
 _MEMSET = re.compile(r"^MEMSET", re.IGNORECASE)
@@ -18,21 +18,21 @@ _COMPUTE = re.compile(r"^(?:AI_|AICPU|AIV|AIC|MIX_|KERNEL_|DSA|DVPP|STARS_COMMON
 _ASYNC = re.compile(r"^aclrt(?:Memcpy|Memset)\w*Async")
 
 
-def task_kind(task_type: str, name: str, *, told: bool) -> str:
-    """Of a task on the device. Pieces of a collective, events and waits are ``other``; so is a kernel that is a
-    collective where collectives are `told` apart from tasks, since it stands there.
+def task_kind(task_type: str, name: str, *, listed: bool) -> str:
+    """Return the kind of a device task. Parts of a collective, events and waits are ``other``; so is the kernel of a
+    collective if collectives are `listed` separately.
     """
     if _MEMCPY.search(name) or _MEMCPY.search(task_type):
         return "memcpy"
     if _MEMSET.search(name):
         return "memset"
     if is_collective(name):
-        return "other" if told else "collective"
+        return "other" if listed else "collective"
     return "kernel" if _COMPUTE.search(task_type) else "other"
 
 
 def cann_kind(level: str, name: str) -> str:
-    """Of a call into CANN; `level` is node, acl, runtime, hccl or model, in any case."""
+    """Return the kind of a call into CANN; `level` is node, acl, runtime, hccl or model, in any case."""
     if level.lower() == "node":
         return "launch" if name == "launch" else "other"
     kind = call_kind(name)
@@ -40,14 +40,14 @@ def cann_kind(level: str, name: str) -> str:
 
 
 def host_kind(category: str, name: str) -> str:
-    """Of what the framework recorded: cpu_op, python_function, enqueue, dequeue ..."""
+    """Return the kind of a framework record: cpu_op, python_function, enqueue, dequeue ..."""
     if category in ("cpu_op", "op"):
         return "annotation" if is_step(name) else "operator"
     return {"python_function": "python", "trace": "python", "mstx": "annotation"}.get(category, "other")
 
 
 def with_streams(rows: list[pl.DataFrame]) -> list[pl.DataFrame]:
-    """Collectives are told without a stream: theirs is that of the tasks they consist of (same correlation)."""
+    """Give collectives, which are listed without a stream, that of the tasks they consist of (same correlation)."""
     if not rows:
         return rows
     frame = pl.concat(rows)

@@ -1,8 +1,11 @@
-"""Timelines of the Ascend profilers in JSON: ``trace_view.json`` of torch_npu, ``msprof_*.json`` of msprof.
+"""Read JSON timelines of the Ascend profilers: ``trace_view.json`` of torch_npu, ``msprof_*.json`` of msprof.
 
 A bare list of events. Processes are sections - Python, CANN, Ascend Hardware, HCCL (later Communication), Overlap
-Analysis - named by events anywhere in the list; ``ts`` are texts of absolute microseconds. A section's process number
-holds the host's process, the section's place and the device: ``pid << 10 | place << 5 | device``.
+Analysis - named by events anywhere in the list; ``ts`` is text, absolute microseconds. A section's process id holds the
+host's process, the section's place and the device: ``pid << 10 | place << 5 | device``.
+
+    {"ph": "X", "name": "MatMulV2", "pid": 3263987904, "tid": 2, "ts": "1736413971559012.912", "dur": 1.92,
+     "args": {"Task Type": "AI_CORE", "Physic Stream Id": 2, "Task Id": 30, "connection_id": 4295}}
 """
 
 from __future__ import annotations
@@ -82,11 +85,11 @@ def read(paths: Sequence[Path], info: Info, source: str) -> Profile:
     found.owners = _owners(found, sections)
     _place(found, sections)
     found.rows = with_streams(found.rows)
-    told = f"{_COMMUNICATION}|" in {label for label, _ in found.names}
-    profile = finished(paths[0], found, partial(_kind, told=told), source=source, rank=info.rank, bridges=info.bridges)
+    listed = f"{_COMMUNICATION}|" in {label for label, _ in found.names}
+    profile = finished(paths[0], found, partial(_kind, listed=listed), source=source, rank=info.rank, bridges=info.bridges)
     details = pl.concat(sections.details)
     groups, measured = Communicators(info.groups), of_json(paths[0].absolute().parent)
-    return with_collectives(profile, details, measured, groups, info, told=told)
+    return with_collectives(profile, details, measured, groups, info, listed=listed)
 
 
 def _take(events: list[_Event], found: Found, sections: _Sections) -> None:
@@ -148,7 +151,7 @@ def _flows(events: list[_Event]) -> pl.DataFrame:
 
 
 def _owners(found: Found, sections: _Sections) -> pl.DataFrame:
-    """For tasks by correlation: the operator whose flow arrives where the task begins."""
+    """Return the operator of tasks by correlation: the one whose flow arrives where the task begins."""
     if not found.rows:
         return found.owners
     flows = pl.concat(sections.flows)
@@ -162,7 +165,7 @@ def _owners(found: Found, sections: _Sections) -> pl.DataFrame:
 
 
 def _place(found: Found, sections: _Sections) -> None:
-    """Rows with their section in the label, the host's process, and the device."""
+    """Label rows with their section; set the host's process and the device."""
     pairs, placed = list(found.names), Names()
     rows = []
     for frame in found.rows:
@@ -187,10 +190,10 @@ def _place(found: Found, sections: _Sections) -> None:
     found.names, found.rows = placed, rows
 
 
-def _kind(label: str, name: str, *, told: bool) -> str:
+def _kind(label: str, name: str, *, listed: bool) -> str:
     where, _, what = label.partition("|")
     if where == _HARDWARE:
-        return task_kind(what, name, told=told)
+        return task_kind(what, name, listed=listed)
     if where == _COMMUNICATION:
         return "" if what == _PLANE else "collective"  # the planes repeat the tasks of the hardware
     if where == _CALLS:

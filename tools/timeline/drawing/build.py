@@ -1,9 +1,9 @@
-"""What a viewer is to draw of a trace, in columns, before it is written in a viewer's format.
+"""Build what a viewer draws of a trace, in columns, independent of the viewer's format.
 
-Two groups of lanes, as MindStudio Insight shows them and any viewer of Chrome's format can: ``CPU Scheduling`` with a
-lane ``CPU 003`` per CPU (who had it, with interrupts nested in it) and ``Process Scheduling`` with a lane
-``comm:tid`` per thread (its states); where the trace is blind, a group ``Holes``; and the lanes of a profile
-(`drawing_profile`). A thread's lane is that of its number, called by its last name.
+Two groups of lanes, as in MindStudio Insight: ``CPU Scheduling`` with a lane ``CPU 003`` per CPU (its threads, with
+interrupts nested in them) and ``Process Scheduling`` with a lane ``comm:tid`` per thread (its states); a group
+``Holes`` for lost events; and the lanes of a profile (`drawing.profile`). A thread's lane is keyed by its id and
+labelled with its last name.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import partial
 
 import polars as pl
 
-from whystall.tools.timeline.drawing import flows as drawing_flows
-from whystall.tools.timeline.drawing import holes as drawing_holes
+from whystall.tools.timeline.drawing import flows as arrows
+from whystall.tools.timeline.drawing import holes as hole_lanes
 from whystall.tools.timeline.drawing import profile as drawing_profile
 from whystall.tools.timeline.drawing.lanes import (
     CPU_GROUP,
@@ -41,7 +41,7 @@ STATE_NAMES = {
     "idle": "Idle",
     "unknown": "Unknown",
 }
-"""How the states of `lanes.STATES` are called; the dead are not drawn. The first three are MindStudio's words."""
+"""Labels of the states of `lanes.STATES`; dead threads are not drawn. The first three are MindStudio's."""
 
 
 Make = Callable[[pl.DataFrame], pl.DataFrame]
@@ -49,9 +49,10 @@ Make = Callable[[pl.DataFrame], pl.DataFrame]
 
 @dataclass(frozen=True)
 class Drawing:
-    """`lanes`: `LANES`, in the order to show. `sources`: what slices are made of, with `start_ns` and `end_ns`, and by
-    what; within a lane those of earlier sources hold those of later ones. `instants`: `SLICES` of no length, marks.
-    `flows`: `FLOWS`. `notes`: what to say of a group."""
+    """`lanes`: `LANES`, in display order. `sources`: (frame with `start_ns` and `end_ns`, function that makes its
+    slices); within a lane, slices of earlier sources enclose those of later ones. `instants`: `SLICES` without length,
+    marks. `flows`: `FLOWS`. `notes`: remarks per group.
+    """
 
     lanes: pl.DataFrame
     sources: tuple[tuple[pl.DataFrame, Make], ...]
@@ -60,7 +61,7 @@ class Drawing:
     notes: Mapping[str, str]
 
     def batches(self, rows: int = 200_000) -> Iterator[pl.DataFrame]:
-        """Yield the slices (`SLICES`) in frames of at most `rows`: their texts are made batch by batch."""
+        """Yield the slices (`SLICES`) in frames of at most `rows`, so that their texts are made batch by batch."""
         for source, make in self.sources:
             for part in source.iter_slices(rows):
                 yield make(part)
@@ -73,8 +74,8 @@ def draw(
     profile: Profile | None = None,
     numbers: Mapping[int, int] | None = None,
 ) -> Drawing:
-    """Return what to draw of `trace`; only `cpus` and the threads that ran on them, when given. `profile`: on the
-    trace's clock. `numbers`: what to call threads instead of their numbers on the host (see `pid_mapping`).
+    """Return the drawing of `trace`, if given only of `cpus` and the threads that ran on them. `profile`: on the
+    trace's clock. `numbers`: ids to show instead of the host's thread ids (see `alignment.pid_mapping`).
     """
     names = Names(trace, numbers or {})
     on_cpu, of_thread = lanes.cpu_slices(trace), lanes.thread_slices(trace)
@@ -89,14 +90,14 @@ def draw(
     on_cpu, of_thread = on_cpu.filter(lasting), of_thread.filter(lasting & (pl.col("state") != "dead"))
     interrupts = _within_tenures(interrupts, on_cpu)
     threads = names.threads(of_thread["tid"].unique())
-    table = [_thread_lanes(threads), _cpu_lanes(on_cpu), drawing_holes.lanes(holes)]
+    table = [_thread_lanes(threads), _cpu_lanes(on_cpu), hole_lanes.lanes(holes)]
     sources: list[tuple[pl.DataFrame, Make]] = [
         (on_cpu.filter(pl.col("tid") != 0), partial(_cpu_slices, names=names)),
         (interrupts, partial(_interrupt_slices, names=names)),
         (of_thread, partial(_thread_slices, names=names)),
-        (drawing_holes.slices(holes), _as_they_are),
+        (hole_lanes.slices(holes), _as_they_are),
     ]
-    flows = [drawing_flows.wakeups(trace, of_thread, interrupts), drawing_flows.migrations(of_thread, on_cpu)]
+    flows = [arrows.wakeups(trace, of_thread, interrupts), arrows.migrations(of_thread, on_cpu)]
     if profile is not None:
         picture = drawing_profile.draw(profile, names)
         sources.append((picture.slices, _as_they_are))
@@ -128,7 +129,8 @@ def _thread_lanes(threads: pl.DataFrame) -> pl.DataFrame:
 
 
 def _within_tenures(interrupts: pl.DataFrame, on_cpu: pl.DataFrame) -> pl.DataFrame:
-    """Interrupts cut where the CPU changed hands: a lane's slices nest, even where events are missing."""
+    """Return interrupts cut where the CPU switched threads: slices of a lane must nest, even where events are missing.
+    """
     tenures = on_cpu.select("cpu", since="start_ns", until="end_ns").sort("since")
     rows = interrupts.sort("start_ns", maintain_order=True).join_asof(
         tenures, left_on="start_ns", right_on="since", by="cpu", check_sortedness=False
@@ -143,7 +145,7 @@ def _as_they_are(slices: pl.DataFrame) -> pl.DataFrame:
 
 
 def _opened() -> pl.Expr:
-    """Return which of its bounds a slice goes beyond, as JSON."""
+    """Return which of its bounds a slice extends beyond, as JSON."""
     both = pl.when(pl.col("open_start") & pl.col("open_end")).then(pl.lit('"both"'))
     return both.when("open_start").then(pl.lit('"start"')).when("open_end").then(pl.lit('"end"'))
 
@@ -153,12 +155,12 @@ def _if(condition: pl.Expr, value: pl.Expr | None = None) -> pl.Expr:
 
 
 def _text(number: str) -> pl.Expr:
-    """Return a column of numbers as JSON strings: MindStudio writes and reads its arguments so."""
+    """Return numbers as JSON strings, as MindStudio writes and reads arguments."""
     return json_text(pl.col(number).cast(pl.String))
 
 
 def _cpu_slices(on_cpu: pl.DataFrame, names: Names) -> pl.DataFrame:
-    """Who had the CPU; the idle thread leaves it blank."""
+    """Return the threads on the CPU; the idle thread is left blank."""
     rows = names.then(on_cpu, "tid", "start_ns", "label")
     known = pl.col("tid") > 0
     args = json_object(
@@ -177,7 +179,7 @@ def _cpu_slices(on_cpu: pl.DataFrame, names: Names) -> pl.DataFrame:
 
 
 def _interrupt_slices(interrupts: pl.DataFrame, names: Names) -> pl.DataFrame:
-    """MindStudio sums up the slices called ``irq`` and ``softirq``, for the CPU and for `task`."""
+    """Return interrupts; MindStudio sums slices called ``irq`` and ``softirq`` by CPU and by `task`."""
     rows = names.last(interrupts, "tid", "label")
     soft, vector = pl.col("soft"), _text("vector")
     named = pl.col("name") != ""
@@ -219,11 +221,11 @@ def _thread_slices(of_thread: pl.DataFrame, names: Names) -> pl.DataFrame:
 
 
 def _instants(trace: SchedTrace, threads: pl.DataFrame, names: Names) -> pl.DataFrame:
-    """Moves from CPU to CPU and new names, in the lane of the thread."""
+    """Return migrations and new names, in the lane of the thread."""
     moves = trace.table("migrations").select(
         "tid", "at_ns", name=pl.format("migrated: CPU {} to {}", "from_cpu", "to_cpu"), cat=pl.lit("migration"),
         args=json_object(
-            from_cpu=_text("from_cpu"), to_cpu=_text("to_cpu"), told_on_cpu=_text("cpu"),
+            from_cpu=_text("from_cpu"), to_cpu=_text("to_cpu"), recorded_on_cpu=_text("cpu"),
         ),
     )  # fmt: skip
     renames = names.renames().select(

@@ -1,4 +1,4 @@
-"""Where a trace is blind, as lanes (see `drawing`)."""
+"""Lost events as lanes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whystall.tools.timeline.drawing.names import json_object, json_text
 
 
 def lanes(holes: pl.DataFrame) -> pl.DataFrame:
-    """`LANES` of the table ``holes``: one per CPU, and one for holes of all."""
+    """Return `LANES` of the table ``holes``: one per CPU, and one for holes of all CPUs."""
     key = pl.when(pl.col("cpu") < 0).then(pl.lit("all CPUs")).otherwise(cpu_key(pl.col("cpu")))
     cpus = holes.select("cpu").unique().sort("cpu")
     lane = pl.col("cpu").cast(pl.Int64) + 1 + HOLE_LANES
@@ -17,7 +17,7 @@ def lanes(holes: pl.DataFrame) -> pl.DataFrame:
 
 
 def slices(holes: pl.DataFrame) -> pl.DataFrame:
-    """`SLICES` of the table ``holes``. Where those of one lane overlap, the later one is cut."""
+    """Return `SLICES` of the table ``holes``; where those of one lane overlap, the later one is cut."""
     counted = pl.col("lost") >= 0
     rows = holes.filter(pl.col("end_ns") > pl.col("start_ns")).select(
         "start_ns", "end_ns", lane=pl.col("cpu").cast(pl.Int64) + 1 + HOLE_LANES, cat=pl.lit("hole"),

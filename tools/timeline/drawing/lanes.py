@@ -1,4 +1,4 @@
-"""The lanes of a drawing and the columns of what lies in them (see `drawing`)."""
+"""Schemas of lanes, slices and flows of a drawing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import polars as pl
 CPU_GROUP = "CPU Scheduling"
 THREAD_GROUP = "Process Scheduling"
 HOLE_GROUP = "Holes"
-# A lane's number: that of its CPU or thread, plus one of these.
+# Lane number of a CPU or thread: its id plus one of these.
 CPU_LANES = 0
 THREAD_LANES = 1 << 32
 HOLE_LANES = 2 << 32
 PROFILE_LANES = 3 << 32
 
 LANES = pl.Schema({"lane": pl.Int64, "group": pl.String, "key": pl.String, "label": pl.String})
-"""`key`: unique within the group; MindStudio wants ``comm:tid`` there. `label`: what to show."""
+"""`key`: unique within the group, ``comm:tid`` as MindStudio expects. `label`: the text to show."""
 SLICES = pl.Schema(
     {
         "lane": pl.Int64,
@@ -29,12 +29,13 @@ SLICES = pl.Schema(
 FLOWS = pl.Schema(
     {"cat": pl.String, "from_lane": pl.Int64, "from_ns": pl.Int64, "to_lane": pl.Int64, "to_ns": pl.Int64}
 )
-"""Arrows: each end lies in a slice of its lane, and where it points to that slice begins, so that every viewer binds it
-to the same."""
+"""Arrows: each end lies in a slice of its lane, and its target is the slice's start, so that every viewer binds it to
+the same slice.
+"""
 
 
 def cpu_key(cpu: pl.Expr) -> pl.Expr:
-    """``CPU 003``."""
+    """Return the label ``CPU 003``."""
     return pl.format("CPU {}", cpu.cast(pl.String).str.zfill(3))
 
 

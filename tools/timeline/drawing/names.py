@@ -1,4 +1,4 @@
-"""How threads are called in a drawing."""
+"""Names of threads in a drawing."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import polars as pl
 from whystall.tools.timeline.sched import SchedTrace
 
 NO_NAME = "<...>"
-"""What ftrace itself writes for a thread whose name it has forgotten."""
+"""ftrace's own name for a thread whose name it no longer has."""
 IDLE = "<idle>:0"
 """The label of the idle threads."""
 _I64_MIN = -(1 << 63)
 
 
 def json_text(text: pl.Expr) -> pl.Expr:
-    """`text` as a JSON string, quotes and all. Tables hold no control characters; one that came in is dropped."""
+    """Return `text` as a JSON string with its quotes. Control characters, which tables do not hold, are dropped."""
     safe = text.str.replace_all(r"[\x00-\x1f]", "").str.replace_all("\\", "\\\\", literal=True)
     return joined('"%"', safe.str.replace_all('"', '\\"', literal=True))
 
 
 def joined(template: str, *values: pl.Expr | str) -> pl.Expr:
-    """`template` with a value for each ``%`` (a name is a column); null where one is. Braces are text, which they are
-    not in every version of `pl.format`."""
+    """Return `template` with a value for each ``%`` (a name is a column); null where one is. Braces are plain text,
+    unlike in some versions of `pl.format`.
+    """
     texts = template.split("%")
     parts = [pl.lit(texts[0])]
     for value, text in zip(values, texts[1:], strict=True):
@@ -38,13 +39,14 @@ def json_object(**pairs: pl.Expr) -> pl.Expr:
 
 
 def microseconds(nanoseconds: pl.Expr) -> pl.Expr:
-    """With all three decimals, as text."""
+    """Return microseconds with all three decimals, as text."""
     return pl.format("{}.{}", nanoseconds // 1_000, (nanoseconds % 1_000).cast(pl.String).str.zfill(3))
 
 
 class Names:
-    """The threads' names, by instant and at last. A label is ``comm:number``, the number that of the host or, in a
-    container, what `numbers` says."""
+    """The threads' names, by instant and at the end. A label is ``comm:number``: the host's number or, in a container,
+    the one in `numbers`.
+    """
 
     def __init__(self, trace: SchedTrace, numbers: Mapping[int, int]) -> None:
         names = trace.table("names").sort("tid", "at_ns", maintain_order=True)
@@ -64,22 +66,22 @@ class Names:
         last = named.group_by("tid", maintain_order=True).agg(
             pl.col("label").last(), pl.col("comm").last(), pl.col("number").last(), pl.col("pid").max()
         )
-        # two containers may number alike: there the host's number goes into the name
+        # two containers may use the same number: there the host's number is added
         twice = last["label"].is_duplicated()
-        told_apart = _label(pl.format("{}/{}", "comm", "tid"), pl.col("number"))
-        self._last = last.with_columns(label=pl.when(twice).then(told_apart).otherwise("label"))
+        unambiguous = _label(pl.format("{}/{}", "comm", "tid"), pl.col("number"))
+        self._last = last.with_columns(label=pl.when(twice).then(unambiguous).otherwise("label"))
 
     def renames(self) -> pl.DataFrame:
-        """tid, at_ns, comm: the names threads took while traced."""
+        """Return tid, at_ns, comm: the names threads took while traced."""
         return self._renames
 
     def then(self, frame: pl.DataFrame, tid: str, instant: str, label: str) -> pl.DataFrame:
-        """`frame` with the label that its thread had at an instant."""
+        """Return `frame` with the label that its thread had at an instant."""
         rows = self._at(frame, tid, instant, "label", label)
         return rows.with_columns(pl.coalesce(label, self._nameless(tid)).alias(label))
 
     def comm(self, frame: pl.DataFrame, tid: str, instant: str, comm: str) -> pl.DataFrame:
-        """`frame` with the name that its thread had at an instant."""
+        """Return `frame` with the name that its thread had at an instant."""
         rows = self._at(frame, tid, instant, "comm", comm)
         idle = pl.when(pl.col(tid) == 0).then(pl.lit("swapper")).otherwise(pl.lit(NO_NAME))
         return rows.with_columns(pl.coalesce(comm, idle).alias(comm))
@@ -95,18 +97,20 @@ class Names:
         return rows.sort("row_then").select(*frame.columns, alias)
 
     def last(self, frame: pl.DataFrame, tid: str, label: str) -> pl.DataFrame:
-        """`frame` with the label of its thread's lane, null where there is no thread."""
+        """Return `frame` with the label of its thread's lane, null where there is no thread."""
         last = self._last.select(pl.col("tid").alias(tid), pl.col("label").alias(label))
         rows = frame.join(last, on=tid, how="left", maintain_order="left")
         return rows.with_columns(pl.when(pl.col(tid) >= 0).then(pl.coalesce(label, self._nameless(tid))).alias(label))
 
     def processes(self, frame: pl.DataFrame, tid: str, pid: str) -> pl.DataFrame:
-        """`frame` with the thread group of its thread, null when unknown."""
+        """Return `frame` with the thread group of its thread, null when unknown."""
         last = self._last.select(pl.col("tid").alias(tid), pl.col("pid").alias(pid))
         return frame.join(last, on=tid, how="left", maintain_order="left")
 
     def everyone(self) -> pl.DataFrame:
-        """tid, comm, pid (-1 unknown) of all threads with a name, by their last one; leaders before their threads."""
+        """Return tid, comm, pid (-1 unknown) of all threads with a name, by their last one; leaders before their
+        threads.
+        """
         return (
             self._last.filter(pl.col("tid") > 0)
             .select("tid", "comm", "pid")
@@ -114,7 +118,8 @@ class Names:
         )
 
     def threads(self, tids: pl.Series) -> pl.DataFrame:
-        """tid, label, pid and `process` (the label of the thread's group leader, null when unknown), by process."""
+        """Return tid, label, pid and `process` (the label of the thread's group leader, null when unknown), by process.
+        """
         rows = self.last(pl.DataFrame({"tid": tids}), "tid", "label")
         rows = rows.join(self._last.select("tid", "pid"), on="tid", how="left").with_columns(
             pid=pl.when(pl.col("pid") >= 0).then("pid")

@@ -1,4 +1,4 @@
-"""The lanes of an accelerator profile beside those of the scheduler (see `drawing`)."""
+"""The lanes of an accelerator profile, next to those of the scheduler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whystall.tools.timeline.profile import Profile
 
 
 class Picture(NamedTuple):
-    """As in `drawing.Drawing`. `threads`: lane, pid, tid of the lanes that are a thread's own."""
+    """Parts of a `drawing.build.Drawing`. `threads`: lane, pid, tid of the lanes of threads."""
 
     lanes: pl.DataFrame
     threads: pl.DataFrame
@@ -21,9 +21,9 @@ class Picture(NamedTuple):
 
 
 def draw(profile: Profile, names: Names) -> Picture:
-    """Steps and host calls by thread, device work by stream, and arrows from launches to what they launched.
+    """Draw steps and host calls by thread, device work by stream, and arrows from launches to their device work.
 
-    `profile` is on the trace's clock. What overlaps without nesting gets a lane of its own.
+    `profile` is on the trace's clock. Slices that overlap without nesting get a lane of their own.
     """
     placed = _placed(_everything(profile), names)
     lanes = placed.select("order", "group", "base", "level").unique().sort("order", "group", "base", "level")
@@ -44,7 +44,7 @@ def draw(profile: Profile, names: Names) -> Picture:
 
 
 def _everything(profile: Profile) -> pl.DataFrame:
-    """Activities and steps, those that last."""
+    """Return activities and steps of non-zero length."""
     nothing = pl.lit(-1)
     steps = profile.steps.with_columns(
         kind=pl.lit("step"), name=pl.format("step {}", "step"), device=nothing, stream=nothing, correlation=nothing
@@ -54,7 +54,7 @@ def _everything(profile: Profile) -> pl.DataFrame:
 
 
 def _placed(rows: pl.DataFrame, names: Names) -> pl.DataFrame:
-    """`rows` with the lane each belongs in: `order`, `group`, `base`, and `level` among those that would overlap."""
+    """Return `rows` with their lane: `order`, `group`, `base`, and `level` among those that would overlap."""
     rows = names.last(rows, "tid", "label")
     on_device = pl.col("device") >= 0
     thread = (
@@ -75,7 +75,7 @@ def _placed(rows: pl.DataFrame, names: Names) -> pl.DataFrame:
 
 
 def _levels(lane: pl.DataFrame) -> pl.DataFrame:
-    """`lane` (by start, longest first) with `level`: the first sub-lane where each slice nests."""
+    """Return `lane` (by start, longest first) with `level`: the first sub-lane where each slice nests."""
     if bool((lane["start_ns"] >= lane["end_ns"].cum_max().shift(1).fill_null(0)).all()):
         return lane.with_columns(level=0)
     open_ends: list[list[int]] = []
@@ -95,7 +95,7 @@ def _levels(lane: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launches(placed: pl.DataFrame) -> pl.DataFrame:
-    """From a launch to each piece of device work of the same correlation and process."""
+    """Return arrows from a launch to each piece of device work of the same correlation and process."""
     linked = placed.filter(pl.col("correlation") >= 0)
     from_host = linked.filter((pl.col("kind") == "launch") & (pl.col("device") < 0))
     from_host = from_host.unique(["pid", "correlation"], keep="first", maintain_order=True)

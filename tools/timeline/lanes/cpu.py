@@ -1,4 +1,4 @@
-"""Who had each CPU: statements of the events, broken chains between them, tenures (see `lanes`)."""
+"""The thread on each CPU: statements of the events, broken chains between them, tenures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import polars as pl
 from whystall.tools.timeline.sched import SchedTrace
 
 SKEW_NS = 100_000
-"""How far the clocks of two CPUs may be apart, or the scheduler's account from the tracer's clock. Far above what
-synchronised clocks show (under 1 us), below what the unsynchronised `local` clock may reach: those cases come out
-inexact, not wrong."""
+"""Tolerated difference between the clocks of two CPUs, or between the scheduler's accounting and the tracer's clock.
+Far above that of synchronised clocks (under 1 us), below what the unsynchronised `local` clock may reach: those cases
+come out inexact, not wrong.
+"""
 
 _CONTEXTS = (
-    # tables whose events tell who had the CPU, and the column that says so
+    # tables whose events state which thread is on the CPU, and the column that holds it
     ("interrupts", "tid"),
     ("syscalls", "tid"),
     ("wakeups", "waker_tid"),
@@ -24,10 +25,11 @@ _CONTEXTS = (
 
 
 class Tenures(NamedTuple):
-    """`slices`: columns of `lanes.CPU_SLICES` without rows for nobody, and `start_soft`, `end_soft` (the bound was not
-    told), `gone_ns` (since when it had certainly left), `left_untold` (and no tracer says why), `preempted`, `next_tid`
-    (who followed, -1 unknown). `broken`: start_ns, end_ns, cpu of broken chains. `holes`: start_ns, end_ns, cpu of the
-    told holes, merged per CPU."""
+    """`slices`: columns of `lanes.CPU_SLICES` without rows for unknown threads, and `start_soft`, `end_soft` (the event
+    at the bound is missing), `gone_ns` (from when on it had certainly left), `left_unrecorded` (and no tracer reports a
+    loss), `preempted`, `next_tid` (its successor, -1 unknown). `broken`: start_ns, end_ns, cpu of broken chains.
+    `holes`: start_ns, end_ns, cpu of the reported holes, merged per CPU.
+    """
 
     slices: pl.DataFrame
     broken: pl.DataFrame
@@ -35,8 +37,8 @@ class Tenures(NamedTuple):
 
 
 def tenures(trace: SchedTrace) -> Tenures:
-    """Return every tenure of a CPU by a thread known, sorted by CPU and start."""
-    holes = told_holes(trace)
+    """Return every tenure of a CPU by a known thread, sorted by CPU and start."""
+    holes = reported_holes(trace)
     gaps = _gaps(_statements(trace, holes), holes)
     gaps = _earliest_arrival(trace, gaps)
     slices = _settle(_between(_boundaries(gaps)))
@@ -45,7 +47,7 @@ def tenures(trace: SchedTrace) -> Tenures:
 
 
 def fill_gaps(trace: SchedTrace, slices: pl.DataFrame) -> pl.DataFrame:
-    """`slices` with a row for nobody (thread -1) wherever a CPU is not covered over the span."""
+    """Return `slices` with a row for an unknown thread (-1) wherever a CPU is not covered over the span."""
     start, end = pl.lit(trace.start_ns, pl.Int64), pl.lit(trace.end_ns, pl.Int64)
     edges = [_cpus(trace).select(start_ns=at, end_ns=at, cpu="cpu") for at in (start, end)]
     columns = edges[0].columns
@@ -63,8 +65,8 @@ def fill_gaps(trace: SchedTrace, slices: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([slices.select(gaps.columns), gaps]).sort("cpu", "start_ns", "end_ns", maintain_order=True)
 
 
-def told_holes(trace: SchedTrace) -> pl.DataFrame:
-    """start_ns, end_ns, cpu of the holes the tracer tells of, within the span, merged and sorted per CPU."""
+def reported_holes(trace: SchedTrace) -> pl.DataFrame:
+    """Return start_ns, end_ns, cpu of the holes the tracer reports, within the span, merged and sorted per CPU."""
     holes = trace.table("holes").filter(pl.col("why") != "unseen")
     every = holes.filter(pl.col("cpu") < 0).drop("cpu").join(_cpus(trace), how="cross")
     holes = pl.concat([holes.select("start_ns", "end_ns", "cpu"), every.select("start_ns", "end_ns", "cpu")])
@@ -75,7 +77,7 @@ def told_holes(trace: SchedTrace) -> pl.DataFrame:
 
 
 def merge(spans: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Spans (start_ns, end_ns, `key`) with those that overlap or touch made one, sorted by key and start."""
+    """Return spans (start_ns, end_ns, `key`) with overlapping and adjacent ones merged, sorted by key and start."""
     spans = spans.sort(key, "start_ns")
     reached = pl.col("end_ns").cum_max().shift(1).over(key)
     spans = spans.with_columns(group=(reached.is_null() | (pl.col("start_ns") > reached)).cum_sum())
@@ -86,13 +88,14 @@ def merge(spans: pl.DataFrame, key: str) -> pl.DataFrame:
 
 
 def _cpus(trace: SchedTrace) -> pl.DataFrame:
-    seen = set(trace.cpus) | set(trace.table("switches")["cpu"].unique())
-    return pl.DataFrame({"cpu": sorted(seen)}, schema={"cpu": pl.Int32})
+    cpus = set(trace.cpus) | set(trace.table("switches")["cpu"].unique())
+    return pl.DataFrame({"cpu": sorted(cpus)}, schema={"cpu": pl.Int32})
 
 
 def _statements(trace: SchedTrace, holes: pl.DataFrame) -> pl.DataFrame:
-    """Who had the CPU just before and just after `at`: each switch, the ends of the span (nobody known), and such
-    events in a thread's context as are needed to judge a gap between switches. Sorted by CPU and instant."""
+    """Return the thread on the CPU just before and just after `at`: for each switch, the ends of the span (unknown),
+    and the events in a thread's context that are needed to judge a gap between switches. Sorted by CPU and instant.
+    """
     switches = trace.table("switches").select(
         "cpu",
         at="at_ns",
@@ -114,15 +117,16 @@ def _statements(trace: SchedTrace, holes: pl.DataFrame) -> pl.DataFrame:
     evidence = _evidence(trace, rows, holes)
     if evidence.is_empty():
         return rows
-    said = _statement(evidence, 3, "tid")
-    said = said.with_columns(order=pl.lit(0, pl.get_index_type()))
-    rows = pl.concat([rows.with_row_index("order"), said], how="diagonal")
+    stated = _statement(evidence, 3, "tid")
+    stated = stated.with_columns(order=pl.lit(0, pl.get_index_type()))
+    rows = pl.concat([rows.with_row_index("order"), stated], how="diagonal")
     # evidence never ties with a switch; the end of the span comes last
     return rows.sort("cpu", "at", pl.col("kind") == 2, "order", maintain_order=True).drop("order")
 
 
 def _statement(at: pl.DataFrame, kind: int, tid: str = "") -> pl.DataFrame:
-    """Statements that are no switch, at `cpu` and `at`: thread `tid` was there before and after, or nobody known."""
+    """Return statements other than switches, at `cpu` and `at`: thread `tid` was there before and after, or -1 unknown.
+    """
     none = pl.lit(-1, pl.Int32)
     return at.select(
         "cpu",
@@ -139,8 +143,9 @@ def _statement(at: pl.DataFrame, kind: int, tid: str = "") -> pl.DataFrame:
 
 
 def _evidence(trace: SchedTrace, rows: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
-    """cpu, at, tid of events in a thread's context that lie in a gap where the switches leave something open: they
-    disagree, a hole falls in it, or another thread shows itself. Not those at the very instant of a switch."""
+    """Return cpu, at, tid of events in a thread's context that lie in a gap where the switches are inconclusive: they
+    disagree, a hole falls in it, or another thread has an event. Not those at the very instant of a switch.
+    """
     following = pl.col("cpu").shift(-1) == pl.col("cpu")
     gaps = rows.with_row_index("gap").with_columns(
         next_at=pl.when(following).then(pl.col("at").shift(-1)),
@@ -150,18 +155,18 @@ def _evidence(trace: SchedTrace, rows: pl.DataFrame, holes: pl.DataFrame) -> pl.
     gaps = gaps.select("gap", "cpu", "next_at", "after", "is_open", since="at").sort("since", maintain_order=True)
     found = _events_in_gaps(trace, gaps)
     foreign = found.filter(~pl.col("is_open")).select("gap").unique()
-    if not foreign.is_empty():  # such a gap is open after all, so everything in it counts
+    if not foreign.is_empty():  # such a gap is open as well, so everything in it counts
         gaps = gaps.join(foreign.with_columns(shown=True), on="gap", how="left", maintain_order="left")
         found = _events_in_gaps(trace, gaps.with_columns(pl.col("is_open") | pl.col("shown").fill_null(False)))
     return found.select("cpu", "at", "tid").sort("cpu", "at")
 
 
 def _events_in_gaps(trace: SchedTrace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """cpu, at, tid, gap, is_open of the events within open gaps, and of those that contradict a closed one."""
+    """Return cpu, at, tid, gap, is_open of the events within open gaps, and of those that contradict a closed one."""
     found = []
     for table, column in _CONTEXTS:
         events = trace.table(table)
-        if table == "tasks":  # a name may be changed by another thread
+        if table == "tasks":  # another thread may change a name
             events = events.filter(pl.col("kind").is_in(["fork", "exec", "exit"]))
         events = events.select("cpu", at="at_ns", tid=column).filter(pl.col("tid") >= 0)
         events = events.join_asof(gaps, left_on="at", right_on="since", by="cpu", check_sortedness=False)
@@ -172,7 +177,9 @@ def _events_in_gaps(trace: SchedTrace, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_holes(gaps: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
-    """`gaps` (cpu, at, next_at) with `hole_start`, `hole_end`: first start and last end of holes within, or null."""
+    """Return `gaps` (cpu, at, next_at) with `hole_start`, `hole_end`: first start and last end of holes within, or
+    null.
+    """
     if holes.is_empty():
         return gaps.with_columns(hole_start=pl.lit(None, pl.Int64), hole_end=pl.lit(None, pl.Int64))
     gaps = gaps.with_row_index("row")
@@ -209,18 +216,18 @@ def _with_holes(gaps: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gaps(rows: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
-    """Return each statement with the next one on its CPU (`next_*`) and what lies between: nothing, a told hole, a
-    broken chain, or (`is_hidden`) a whole absence that only the scheduler's account shows.
+    """Return each statement with the next one on its CPU (`next_*`) and what lies between: nothing, a reported hole, a
+    broken chain, or (`is_hidden`) a whole absence that only the scheduler's accounting shows.
     """
     following = pl.col("cpu").shift(-1) == pl.col("cpu")
-    # of the switch that tells who left next, be it beyond other statements; none before the end of the span
+    # of the next switch, even beyond other statements; none before the end of the span
     closing = pl.when(pl.col("kind") == 1).then("arrived").when(pl.col("kind") == 2).then(0)
     arrived = closing.backward_fill().shift(-1)
     rows = rows.with_columns(
         next_at=pl.when(following).then(pl.col("at").shift(-1)),
         next_before=pl.when(following).then(pl.col("before").shift(-1)),
         next_prio=pl.when(following).then(pl.col("before_prio").shift(-1)),
-        arrived=pl.when(following & (arrived > 0)).then(arrived),  # of who is there at the end of the gap
+        arrived=pl.when(following & (arrived > 0)).then(arrived),  # of the thread at the end of the gap
     )
     rows = _with_holes(rows, holes)
     is_known = pl.col("next_before") >= 0
@@ -228,47 +235,48 @@ def _gaps(rows: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
     stayed = same & (pl.col("arrived") <= pl.col("at") + SKEW_NS).fill_null(False)
     is_hole = pl.col("hole_start").is_not_null() & ~stayed & (pl.col("kind") != 2)
     account = pl.when(pl.col("kind") == 0).then(pl.max_horizontal("arrived", "at")).otherwise("arrived")
-    came = (pl.col("arrived").is_not_null() & account.is_between("at", "next_at")).fill_null(False)
+    appeared = (pl.col("arrived").is_not_null() & account.is_between("at", "next_at")).fill_null(False)
     return rows.with_columns(
         is_hole=is_hole,
         is_broken=~same & is_known & ~is_hole & (pl.col("kind") != 0),
         is_first=~same & is_known & ~is_hole & (pl.col("kind") == 0),
-        is_hidden=same & is_known & ~is_hole & came & ~stayed,
-        came=pl.when(came).then(account),
+        is_hidden=same & is_known & ~is_hole & appeared & ~stayed,
+        appeared=pl.when(appeared).then(account),
     )
 
 
 def _earliest_arrival(trace: SchedTrace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """`gaps` with `from_ns` for those where somebody came untold: the earliest instant it can have come."""
+    """Return `gaps` with `from_ns` for those in which a thread arrived without an event: the earliest possible instant.
+    """
     gaps = gaps.with_row_index("row")
     asked = gaps.filter(pl.col("is_broken") | pl.col("is_first")).select("row", "at", "next_at", tid="next_before")
     asked = asked.filter(pl.col("tid") > 0).sort("next_at")
     if asked.is_empty():
-        return gaps.with_columns(from_ns=pl.coalesce("came", "at"))
-    who = asked.select("tid").unique()
+        return gaps.with_columns(from_ns=pl.coalesce("appeared", "at"))
+    wanted = asked.select("tid").unique()
     switches = trace.table("switches")
-    out = switches.select("at_ns", tid="prev_tid").join(who, on="tid", how="semi")
-    into = switches.select("at_ns", tid="next_tid").join(who, on="tid", how="semi")
+    out = switches.select("at_ns", tid="prev_tid").join(wanted, on="tid", how="semi")
+    into = switches.select("at_ns", tid="next_tid").join(wanted, on="tid", how="semi")
     placed = pl.concat([out, into]).sort("at_ns").with_columns(placed="at_ns")
-    # a thread may leave this CPU and come back at once, so its own leaving at the start of the gap counts as well
+    # a thread may leave this CPU and come back at once, so its own departure at the start of the gap counts as well
     asked = asked.join_asof(
         placed, left_on="next_at", right_on="at_ns", by="tid", allow_exact_matches=False, check_sortedness=False
     )
     asked = asked.with_columns(since=pl.col("placed").fill_null(trace.start_ns)).sort("since")
-    woken = trace.table("wakeups").select("at_ns", "tid").join(who, on="tid", how="semi").with_columns(woken="at_ns")
+    woken = trace.table("wakeups").select("at_ns", "tid").join(wanted, on="tid", how="semi").with_columns(woken="at_ns")
     asked = asked.join_asof(
         woken, left_on="since", right_on="at_ns", by="tid", strategy="forward", check_sortedness=False
     )
     woken_inside = pl.when(pl.col("woken") <= pl.col("next_at")).then("woken")
     asked = asked.select("row", bound=pl.max_horizontal("at", "placed", woken_inside))
     gaps = gaps.join(asked, on="row", how="left", maintain_order="left")
-    return gaps.with_columns(from_ns=pl.coalesce("came", pl.max_horizontal("at", "bound")))
+    return gaps.with_columns(from_ns=pl.coalesce("appeared", pl.max_horizontal("at", "bound")))
 
 
 def _boundaries(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return where a tenure may begin, in order per CPU: `occupant` from `at` on, -1 nobody known."""
-    nobody = pl.lit(-1, pl.Int32)
-    told = gaps.filter(pl.col("kind") != 3).select(
+    """Return where a tenure may begin, in order per CPU: `occupant` from `at` on, -1 unknown."""
+    unknown = pl.lit(-1, pl.Int32)
+    switched = gaps.filter(pl.col("kind") != 3).select(
         "cpu",
         "at",
         "kind",
@@ -281,44 +289,44 @@ def _boundaries(gaps: pl.DataFrame) -> pl.DataFrame:
         accounted=pl.lit(False),
         first=pl.lit(False),
         gone_ns=pl.col("at"),
-        untold=pl.lit(False),
+        unrecorded=pl.lit(False),
     )
-    # 4: a bound that no switch tells of
-    blank = {"kind": pl.lit(4, pl.Int8), "before": nobody, "state": pl.lit("?"), "preempted": pl.lit(False)}
-    gone = pl.coalesce("came", "next_at")
+    # 4: a bound without a switch
+    blank = {"kind": pl.lit(4, pl.Int8), "before": unknown, "state": pl.lit("?"), "preempted": pl.lit(False)}
+    gone = pl.coalesce("appeared", "next_at")
     lost = gaps.filter(pl.col("is_hole") | pl.col("is_hidden")).select(
         "cpu",
-        at=pl.when("is_hole").then(pl.min_horizontal("hole_start", pl.coalesce("came", "hole_start"))).otherwise("at"),
+        at=pl.when("is_hole").then(pl.min_horizontal("hole_start", pl.coalesce("appeared", "hole_start"))).otherwise("at"),
         **blank,
-        occupant=nobody,
-        prio=nobody,
+        occupant=unknown,
+        prio=unknown,
         order=pl.col("row") * 3 + 1,
         accounted=pl.lit(False),
         first=pl.lit(False),
         gone_ns=gone,
-        untold=pl.col("is_hidden"),
+        unrecorded=pl.col("is_hidden"),
     )
-    arrival = pl.when("is_hole").then(pl.coalesce("came", "hole_end")).otherwise("from_ns")
-    untold = pl.col("is_broken") | pl.col("is_first") | pl.col("is_hidden") | pl.col("is_hole")
-    came = gaps.filter(untold & (pl.col("next_before") >= 0)).select(
+    arrival = pl.when("is_hole").then(pl.coalesce("appeared", "hole_end")).otherwise("from_ns")
+    unrecorded = pl.col("is_broken") | pl.col("is_first") | pl.col("is_hidden") | pl.col("is_hole")
+    appeared = gaps.filter(unrecorded & (pl.col("next_before") >= 0)).select(
         "cpu",
         at=arrival,
         **blank,
         occupant="next_before",
         prio="next_prio",
         order=pl.col("row") * 3 + 2,
-        accounted=pl.col("came").is_not_null(),
+        accounted=pl.col("appeared").is_not_null(),
         first=pl.col("is_first") & (arrival == pl.col("at")),
         gone_ns=gone,
-        untold=pl.col("is_broken"),
+        unrecorded=pl.col("is_broken"),
     )
-    columns = told.columns
-    return pl.concat([told, lost.select(columns), came.select(columns)]).sort("order")
+    columns = switched.columns
+    return pl.concat([switched, lost.select(columns), appeared.select(columns)]).sort("order")
 
 
 def _between(bounds: pl.DataFrame) -> pl.DataFrame:
     """Return the tenures between boundaries (see `Tenures`)."""
-    told_next = pl.col("kind").shift(-1) == 1
+    switched_next = pl.col("kind").shift(-1) == 1
     last = pl.col("kind").shift(-1) == 2
     slices = bounds.select(
         "cpu",
@@ -327,14 +335,14 @@ def _between(bounds: pl.DataFrame) -> pl.DataFrame:
         end_ns=pl.col("at").shift(-1),
         tid="occupant",
         end_state=pl.when(last).then(pl.lit("")).otherwise(pl.col("state").shift(-1)),
-        preempted=pl.col("preempted").shift(-1) & told_next,
-        next_tid=pl.when(told_next).then(pl.col("occupant").shift(-1)).otherwise(-1),
+        preempted=pl.col("preempted").shift(-1) & switched_next,
+        next_tid=pl.when(switched_next).then(pl.col("occupant").shift(-1)).otherwise(-1),
         open_start="first",
         open_end=last,
         start_soft=(pl.col("kind") != 1) & ~pl.col("accounted") & ~pl.col("first"),
-        end_soft=~told_next & ~last,
+        end_soft=~switched_next & ~last,
         gone_ns=pl.col("gone_ns").shift(-1),
-        left_untold=pl.col("untold").shift(-1),
+        left_unrecorded=pl.col("unrecorded").shift(-1),
         kind="kind",
     )
     slices = slices.filter((pl.col("kind") != 2) & (pl.col("kind") != 0))
@@ -342,19 +350,20 @@ def _between(bounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def _settle(slices: pl.DataFrame) -> pl.DataFrame:
-    """Bounds that were not told give way where the thread would be on two CPUs at once; `inexact` is set."""
+    """Move bounds without an event where the thread would be on two CPUs at once; `inexact` is set."""
     slices = slices.with_row_index("row")
-    for _ in range(8):  # a bound that gave way may uncover one more; deeper chains do not occur
-        mine = slices.filter(pl.col("tid") > 0).sort("tid", "start_ns", "end_ns", maintain_order=True)
+    for _ in range(8):  # a moved bound may uncover one more; deeper chains do not occur
+        threads = slices.filter(pl.col("tid") > 0).sort("tid", "start_ns", "end_ns", maintain_order=True)
         same = pl.col("tid").shift(-1) == pl.col("tid")
         clash = same & (pl.col("start_ns").shift(-1) < pl.col("end_ns"))
-        mine = mine.with_columns(
+        threads = threads.with_columns(
             end=pl.when(clash & pl.col("end_soft")).then(pl.max_horizontal("start_ns", pl.col("start_ns").shift(-1))),
             start=pl.when((clash & ~pl.col("end_soft")).shift(1, fill_value=False) & pl.col("start_soft")).then(
                 pl.min_horizontal("end_ns", pl.col("end_ns").shift(1))
             ),
         )
-        moved = mine.filter(pl.col("end").is_not_null() | pl.col("start").is_not_null()).select("row", "start", "end")
+        changed = pl.col("end").is_not_null() | pl.col("start").is_not_null()
+        moved = threads.filter(changed).select("row", "start", "end")
         if moved.is_empty():
             break
         slices = slices.join(moved, on="row", how="left", maintain_order="left")

@@ -1,4 +1,4 @@
-"""What holes and broken chains make doubtful in the waits of threads (see `lanes`)."""
+"""Effects of holes and broken chains on the waits of threads."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from whystall.tools.timeline.lanes import cpu as lanes_cpu
 
 
 def cut(pieces: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
-    """From the first told hole to the last one within a slice its state is unknown; what is left after is a guess."""
+    """Mark the state as unknown from the first reported hole to the last within a slice; the rest is inexact."""
     if holes.is_empty():
-        return pieces.drop("told")
+        return pieces.drop("recorded")
     every = lanes_cpu.merge(holes.with_columns(all=pl.lit(0)), "all").drop("all")
     pieces = pieces.with_row_index("piece")
     first = (
@@ -42,7 +42,7 @@ def cut(pieces: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
     halves = pieces.filter(cut).with_columns(
         hole_start=pl.max_horizontal("hole_start", "start_ns"), hole_end=pl.min_horizontal("hole_end", "end_ns")
     )
-    # what a thread did before it was first told of is known from that, so not across a hole
+    # the state before a thread's first event follows from that event, so not across a hole
     state = pl.when("open_start").then(pl.lit("unknown")).otherwise("state")
     before = halves.with_columns(end_ns="hole_start", open_end=pl.lit(False), state=state)
     blank = {"waker_tid": pl.lit(-1, pl.Int32), "waker_context": pl.lit(""), "woken_ns": pl.lit(0, pl.Int64)}
@@ -59,18 +59,18 @@ def cut(pieces: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
     )
     after = halves.with_columns(
         start_ns="hole_end",
-        state=pl.when("told").then("state").otherwise(pl.lit("unknown")),
-        inexact=pl.col("told"),
+        state=pl.when("recorded").then("state").otherwise(pl.lit("unknown")),
+        inexact=pl.col("recorded"),
         open_start=pl.lit(False),
         preempted=pl.lit(False),
         preemptor_tid=pl.lit(-1, pl.Int32),
     )
-    columns = [name for name in whole.columns if name not in ("piece", "hole_start", "hole_end", "told")]
+    columns = [name for name in whole.columns if name not in ("piece", "hole_start", "hole_end", "recorded")]
     return pl.concat([frame.select(columns) for frame in (whole, before, within, after)])
 
 
 def doubt_queues(pieces: pl.DataFrame, broken: pl.DataFrame) -> pl.DataFrame:
-    """While a thread is queued on a CPU, a broken chain there may hide that it ran."""
+    """Mark waits in the queue of a CPU as inexact if a broken chain there may hide that the thread ran."""
     if broken.is_empty():
         return pieces
     queued = pl.col("state") == "runnable"

@@ -1,10 +1,9 @@
-"""Interrupts and softirqs as slices, and how they nest (see `lanes`).
+"""Interrupts and softirqs as slices, and their nesting.
 
-Entry and exit pair up in order: a handler does not interrupt itself on one CPU, since its line is masked while it
-runs, and softirqs do not interrupt each other. A pair that a told hole, or for an interrupt a context switch, falls
-into is not one: something between them was lost. Of a half without its other half only what is certain is kept:
-to the edge of the span if nothing on the CPU says otherwise, to the edge of the hole that swallowed the other half,
-else no length.
+Entry and exit pair up in order: a handler does not interrupt itself on one CPU, since its line is masked while it runs,
+and softirqs do not interrupt each other. A pair is rejected if a reported hole, or for an interrupt a context switch,
+falls into it: something between them was lost. Of an unpaired half only the certain part is kept: to the edge of the
+span if nothing on the CPU contradicts it, to the edge of the hole that may contain the other half, else no length.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def slices(trace: SchedTrace) -> pl.DataFrame:
     """Return the columns of `lanes.INTERRUPT_SLICES`, sorted by CPU and start."""
     events = trace.table("interrupts").with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     switches = trace.table("switches").select("cpu", at="at_ns")
-    holes = lanes_cpu.told_holes(trace)
+    holes = lanes_cpu.reported_holes(trace)
     whole, entries, exits = _pair(events, switches, holes)
     others = events.select("cpu", "soft", at="at_ns")
     start, end = pl.lit(trace.start_ns, pl.Int64), pl.lit(trace.end_ns, pl.Int64)
@@ -47,9 +46,9 @@ def slices(trace: SchedTrace) -> pl.DataFrame:
 def _pair(
     events: pl.DataFrame, switches: pl.DataFrame, holes: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Slices with both ends, entries without an exit, exits without an entry."""
+    """Return slices with both ends, entries without an exit, exits without an entry."""
     soft = pl.col("soft")
-    lane = pl.when(soft).then(-1).otherwise("vector")  # softirqs: the very next event, of whatever vector
+    lane = pl.when(soft).then(-1).otherwise("vector")  # softirqs: the very next event, of any vector
     events = events.with_columns(lane=lane).sort("cpu", "soft", "lane", "row")
     same = pl.all_horizontal(pl.col(name).shift(-1) == pl.col(name) for name in ("cpu", "soft", "vector"))
     paired = same & pl.col("entry") & ~pl.col("entry").shift(-1)
@@ -99,8 +98,9 @@ def _pair(
 def _limit(
     halves: pl.DataFrame, switches: pl.DataFrame, others: pl.DataFrame, holes: pl.DataFrame, *, forward: bool
 ) -> pl.DataFrame:
-    """`halves` with `is_free`: nothing on the CPU contradicts that it was so all the way to the edge of the span; and
-    `hole`: the near edge of the hole that may have swallowed the other half, or null."""
+    """Return `halves` with `is_free`: nothing on the CPU contradicts that it lasted to the edge of the span; and
+    `hole`: the near edge of the hole that may contain the other half, or null.
+    """
     strategy: Literal["forward", "backward"] = "forward" if forward else "backward"
     found = []
     for soft in (False, True):
@@ -140,7 +140,7 @@ def _limit(
 
 
 def _nest(slices: pl.DataFrame) -> pl.DataFrame:
-    """`slices` with `depth` and `self_ns`; one that would outlast what it is nested in is cut there."""
+    """Return `slices` with `depth` and `self_ns`; one that would outlast its parent is cut there."""
     slices = slices.with_row_index("slice")
     opened = slices.select("slice", "cpu", at="start_ns", row="start_row", step=pl.lit(1, pl.Int32))
     closed = slices.select("slice", "cpu", at="end_ns", row="end_row", step=pl.lit(-1, pl.Int32))

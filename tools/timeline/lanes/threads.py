@@ -1,4 +1,4 @@
-"""What each thread did between its tenures of a CPU: waits, who ended them, absences (see `lanes`)."""
+"""The states of each thread between its tenures of a CPU: waits, their wakers, absences."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _STATES = {
     "x": "dead",
     "Z": "dead",
 }
-"""What a thread does after it left a CPU, by the first letter of its state in the table ``switches``."""
-# More of its absences than this show that a switch was not told, and none of its waits is trusted.
+"""State of a thread after it left a CPU, by the first letter of its state in the table ``switches``."""
+# More absences than this share prove that a switch is missing, and none of its waits is trusted.
 _SECRET = 0.02
 
 
@@ -32,13 +32,13 @@ def slices(trace: SchedTrace, tenures: Tenures) -> pl.DataFrame:
     pieces = lanes_holes.cut(_pieces(waits), tenures.holes)
     pieces = lanes_holes.doubt_queues(pieces, tenures.broken).filter(pl.col("end_ns") > pl.col("start_ns"))
     running = _running(rows).select(pieces.columns)
-    # at one instant: what ended there, then a tenure that has no length, then what begins
+    # at one instant: first what ended there, then a tenure without length, then what begins
     return pl.concat([pieces, running]).sort("tid", "start_ns", "end_ns", maintain_order=True)
 
 
 def _rows(trace: SchedTrace, tenures: pl.DataFrame) -> pl.DataFrame:
-    """Return each thread's tenures in order, after one row (`head`) that stands for its state before them."""
-    mine = tenures.filter(pl.col("tid") > 0).select(
+    """Return each thread's tenures in order, after one row (`head`) for its state before them."""
+    running = tenures.filter(pl.col("tid") > 0).select(
         "tid",
         "cpu",
         "start_ns",
@@ -51,11 +51,11 @@ def _rows(trace: SchedTrace, tenures: pl.DataFrame) -> pl.DataFrame:
         "start_soft",
         "inexact",
         "gone_ns",
-        "left_untold",
+        "left_unrecorded",
         head=pl.lit(False),
     )
     tasks = trace.table("tasks").filter(kind="fork").select(tid="other_tid")
-    tids = [mine.select("tid"), tasks, *(trace.table(name).select("tid") for name in ("wakeups", "migrations"))]
+    tids = [running.select("tid"), tasks, *(trace.table(name).select("tid") for name in ("wakeups", "migrations"))]
     start = pl.lit(trace.start_ns, pl.Int64)
     no = pl.lit(False)
     heads = (
@@ -75,19 +75,19 @@ def _rows(trace: SchedTrace, tenures: pl.DataFrame) -> pl.DataFrame:
             start_soft=no,
             inexact=no,
             gone_ns=start,
-            left_untold=no,
+            left_unrecorded=no,
             head=pl.lit(True),
         )
     )
-    rows = pl.concat([heads, mine]).sort("tid", ~pl.col("head"), "start_ns", "end_ns", maintain_order=True)
-    # clocks of CPUs that differ may make tenures overlap: the later one gives way
+    rows = pl.concat([heads, running]).sort("tid", ~pl.col("head"), "start_ns", "end_ns", maintain_order=True)
+    # different clocks of CPUs may make tenures overlap: the later one is cut
     reached = pl.col("end_ns").cum_max().over("tid").shift(1)
     late = ~pl.col("head") & (pl.col("start_ns") < reached)
     rows = rows.with_columns(
         start_ns=pl.when(late).then(pl.min_horizontal(reached, "end_ns")).otherwise("start_ns"),
         inexact=pl.col("inexact") | late,
     )
-    # one wholly inside another has no place left
+    # one wholly inside another is dropped
     rows = rows.with_columns(end_ns=pl.when(late).then(pl.max_horizontal(reached, "end_ns")).otherwise("end_ns"))
     rows = rows.with_columns(start_ns=pl.when(late).then(pl.max_horizontal(reached, "start_ns")).otherwise("start_ns"))
     same = (pl.col("tid").shift(-1) == pl.col("tid")).fill_null(False)
@@ -105,12 +105,12 @@ def _left_in() -> pl.Expr:
 
 def _running(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the slices in which threads run."""
-    nobody = pl.lit(-1, pl.Int32)
+    unknown = pl.lit(-1, pl.Int32)
     before = pl.col("cpu").shift(1)  # a head row has CPU -1
     reborn = (_left_in() == "dead").shift(1)
     moved = (before != pl.col("cpu")) & ~reborn
     return (
-        rows.with_columns(from_cpu=pl.when(moved).then(before).otherwise(nobody))
+        rows.with_columns(from_cpu=pl.when(moved).then(before).otherwise(unknown))
         .filter(~pl.col("head"))
         .select(
             "start_ns",
@@ -122,18 +122,18 @@ def _running(rows: pl.DataFrame) -> pl.DataFrame:
             "open_end",
             "inexact",
             state=pl.lit("running"),
-            waker_tid=nobody,
+            waker_tid=unknown,
             waker_context=pl.lit(""),
             woken_ns=pl.lit(0, pl.Int64),
             preempted=pl.lit(False),
-            preemptor_tid=nobody,
+            preemptor_tid=unknown,
         )
     )
 
 
 def _waits(trace: SchedTrace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return each row with what is told of the absence after it: `acts_*` (waking, new), `queued_*` (wakeup),
-    `born_ns`, `near_*` (a waking just on the wrong side of a switch), `yielded`, `roaming` (it was on CPUs not traced).
+    """Return each row with the events of the absence after it: `acts_*` (waking, new), `queued_*` (wakeup), `born_ns`,
+    `near_*` (a waking just on the wrong side of a switch), `yielded`, `roaming` (it was on CPUs that were not traced).
     """
     wakes = _placed(trace.table("wakeups").filter(pl.col("tid") > 0), rows)
     wakes = wakes.sort("row", maintain_order=True).with_columns(
@@ -144,7 +144,7 @@ def _waits(trace: SchedTrace, rows: pl.DataFrame) -> pl.DataFrame:
     inside = wakes.filter(pl.col("at_ns") >= pl.col("end_ns"))
     acts = inside.filter(pl.col("kind") != "wakeup")
     queued = inside.filter(pl.col("kind") == "wakeup")
-    # while it runs: a waking that its queueing does not follow may belong to the absence on either side
+    # while it runs: a waking without a queueing may belong to the absence on either side
     near = wakes.filter((pl.col("at_ns") < pl.col("end_ns")) & (pl.col("kind") == "waking") & ~pl.col("followed"))
     near = near.filter(pl.col("cpu") != pl.col("on_cpu"))
     early = near.filter(pl.col("at_ns") >= pl.col("end_ns") - SKEW_NS).with_columns(early=pl.lit(True))
@@ -152,11 +152,11 @@ def _waits(trace: SchedTrace, rows: pl.DataFrame) -> pl.DataFrame:
     late = late.with_columns(pl.col("row") - 1, early=pl.lit(False))
     births = trace.table("tasks").filter(kind="fork").select("at_ns", tid="other_tid")
     births = _placed(births.filter(pl.col("tid") > 0), rows).filter(pl.col("at_ns") >= pl.col("end_ns"))
-    told = pl.col("at_ns").first()
+    recorded = pl.col("at_ns").first()
     waker = {"waker": pl.col("waker_tid").first(), "context": pl.col("context").first()}
     found = (
         acts.group_by("row").agg(
-            acts_ns=told,
+            acts_ns=recorded,
             acts_last=pl.col("at_ns").last(),
             acts=pl.len(),
             acts_new=pl.col("kind").first() == "new",
@@ -164,7 +164,7 @@ def _waits(trace: SchedTrace, rows: pl.DataFrame) -> pl.DataFrame:
             **{f"acts_{name}": value for name, value in waker.items()},
         ),
         queued.group_by("row").agg(
-            queued_ns=told,
+            queued_ns=recorded,
             queued_last=pl.col("at_ns").last(),
             queued=pl.len(),
             queued_target=pl.col("target_cpu").first(),
@@ -173,11 +173,11 @@ def _waits(trace: SchedTrace, rows: pl.DataFrame) -> pl.DataFrame:
         pl.concat([early, late])
         .group_by("row")
         .agg(
-            near_ns=told,
+            near_ns=recorded,
             near_early=pl.col("early").first(),
             **{f"near_{name}": value for name, value in waker.items()},
         ),
-        births.group_by("row").agg(born_ns=told),
+        births.group_by("row").agg(born_ns=recorded),
     )
     for frame in found:
         keyed = frame.with_columns(pl.col("row").cast(pl.get_index_type()))
@@ -186,7 +186,7 @@ def _waits(trace: SchedTrace, rows: pl.DataFrame) -> pl.DataFrame:
     elsewhere = _elsewhere(trace)
     return rows.with_columns(
         has_waking=pl.lit("waking" in kinds),
-        # of who sleeps or is dead to the end: on a CPU that was not traced it may have been woken, or born again
+        # asleep or dead to the end: on a CPU that was not traced it may have been woken, or born again
         all_cpus=pl.lit(elsewhere.is_empty()),
         all_wakeups=pl.lit(bool(kinds) and elsewhere.is_empty()),
         yielded=_yielded(trace, rows),
@@ -195,8 +195,9 @@ def _waits(trace: SchedTrace, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _placed(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """`events` (at_ns, tid) with the row whose tenure or absence they fall in, its bounds and its CPU. An event at the
-    very instant a tenure begins belongs to the absence before."""
+    """Return `events` (at_ns, tid) with the row whose tenure or absence they fall in, its bounds and its CPU. An event
+    at the very instant a tenure begins belongs to the absence before.
+    """
     key = rows.select(
         "row", "tid", "start_ns", "end_ns", on_cpu="cpu", key=pl.col("start_ns") - pl.col("head").cast(pl.Int64)
     ).sort("key", maintain_order=True)
@@ -216,21 +217,21 @@ def _yielded(trace: SchedTrace, rows: pl.DataFrame) -> pl.Series:
 
 
 def _elsewhere(trace: SchedTrace) -> pl.Series:
-    """Return the threads that are told to have been on CPUs that were not traced."""
-    seen = [
+    """Return the threads with an event on a CPU that was not traced."""
+    mentioned = [
         trace.table("wakeups").select("tid", cpu="target_cpu"),
         trace.table("migrations").select("tid", cpu="from_cpu"),
         trace.table("migrations").select("tid", cpu="to_cpu"),
     ]
     abroad = (pl.col("cpu") >= 0) & ~pl.col("cpu").is_in(list(trace.cpus))
-    return pl.concat([frame.filter(abroad).select("tid") for frame in seen])["tid"].unique()
+    return pl.concat([frame.filter(abroad).select("tid") for frame in mentioned])["tid"].unique()
 
 
 def _pieces(waits: pl.DataFrame) -> pl.DataFrame:
-    """Return the absences as slices: a wait, perhaps a time nothing is known of, then the queue of a CPU."""
+    """Return the absences as slices: a wait, perhaps an unknown time, then the queue of a CPU."""
     state = _left_in()
     ready = state == "runnable"
-    # a waking stamped just after the switch, seen by a thread that was still runnable, ended no wait
+    # a waking stamped just after the switch, of a thread that was still runnable, ended no wait
     stale = ready & (pl.max_horizontal("acts_last", "queued_last") <= pl.col("end_ns") + SKEW_NS)
     waits = waits.with_columns(
         pl.when(~stale.fill_null(False)).then(name).alias(name)
@@ -265,39 +266,39 @@ def _pieces(waits: pl.DataFrame) -> pl.DataFrame:
         waker=pl.when("near").then("near_waker").otherwise(pl.coalesce("acts_waker", "queued_waker")),
         context=pl.when("near").then("near_context").otherwise(pl.coalesce("acts_context", "queued_context")),
     )
-    # a kernel may not tell the switches of some threads at all, and now and then one of any thread
-    untold = pl.col("left_untold") | (pl.col("last") > pl.col("first")).fill_null(False)
-    secret = untold.mean().over("tid") > _SECRET
+    # a kernel may omit the switches of some threads entirely, and now and then one of any thread
+    unrecorded = pl.col("left_unrecorded") | (pl.col("last") > pl.col("first")).fill_null(False)
+    secret = unrecorded.mean().over("tid") > _SECRET
     waits = waits.with_columns(secret=secret)
     return pl.concat([_first(waits), _between(waits), _queue(waits)])
 
 
 def _piece(waits: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
-    """Return rows of `waits` in the shape of a slice, and `told`: its end is."""
-    nobody = pl.lit(-1, pl.Int32)
+    """Return rows of `waits` in the shape of a slice, and `recorded`: its end has an event."""
+    unknown = pl.lit(-1, pl.Int32)
     common = {
         "tid": pl.col("tid"),
         "cpu": pl.col("cpu"),
-        "waker_tid": nobody,
+        "waker_tid": unknown,
         "waker_context": pl.lit(""),
         "woken_ns": pl.lit(0, pl.Int64),
         "preempted": pl.lit(False),
-        "preemptor_tid": nobody,
-        "from_cpu": nobody,
+        "preemptor_tid": unknown,
+        "from_cpu": unknown,
         "open_start": pl.lit(False),
         "open_end": pl.lit(False),
-        "told": pl.lit(True),
+        "recorded": pl.lit(True),
     }
     return waits.select(**{**common, **columns}).select("start_ns", "end_ns", *common, "state", "inexact")
 
 
 def _waker() -> dict[str, pl.Expr]:
-    # a lone wakeup told by the idle thread is only the queueing of somebody else's wake-up
-    told = pl.col("context").is_in(["task", ""]) & ~(
+    # a lone wakeup recorded by the idle thread is only the queueing after another thread's waking
+    recorded = pl.col("context").is_in(["task", ""]) & ~(
         pl.col("acts_ns").is_null() & ~pl.col("near") & (pl.col("waker") == 0)
     )
     return {
-        "waker_tid": pl.when(told).then("waker").otherwise(-1).fill_null(-1).cast(pl.Int32),
+        "waker_tid": pl.when(recorded).then("waker").otherwise(-1).fill_null(-1).cast(pl.Int32),
         "waker_context": pl.col("context").fill_null(""),
         "woken_ns": pl.col("first").fill_null(0),
     }
@@ -307,14 +308,14 @@ def _first(waits: pl.DataFrame) -> pl.DataFrame:
     woken = pl.col("first").is_not_null()
     known = ~pl.col("state").is_in(["unknown", "runnable"])
     by_preemption = (pl.col("state") == "runnable") & pl.col("preempted") & ~pl.col("yielded")
-    # it cannot have become ready or run without that being told
-    untold = (
+    # it cannot have become ready or run without an event
+    unrecorded = (
         known
         & ~woken
         & ~(pl.col("is_last") & (pl.col("all_wakeups") | pl.col("all_cpus") & (pl.col("state") == "dead")))
     )
     revived = (pl.col("state") == "dead") & woken & ~pl.col("born")
-    doubt = untold | revived | (woken & pl.col("half")) | pl.col("next_soft") & ~woken | pl.col("roaming")
+    doubt = unrecorded | revived | (woken & pl.col("half")) | pl.col("next_soft") & ~woken | pl.col("roaming")
     ready = pl.col("state") == "runnable"
     doubt |= ready & pl.col("secret")
     lost = ready & pl.col("secret") & pl.col("is_last") & ~woken
@@ -329,12 +330,12 @@ def _first(waits: pl.DataFrame) -> pl.DataFrame:
         open_start=pl.col("head"),
         open_end=pl.col("is_last") & ~woken,
         inexact=doubt & (pl.col("state") != "unknown") & ~lost,
-        told=~untold,
+        recorded=~unrecorded,
     )
 
 
 def _between(waits: pl.DataFrame) -> pl.DataFrame:
-    """Woken again without having run: it ran untold."""
+    """Mark threads that were woken again without having run: they ran without an event."""
     waits = waits.filter(pl.col("first").is_not_null())
     start = pl.when(pl.col("state") == "runnable").then("end_ns").otherwise("first")
     return _piece(waits, start_ns=start, end_ns=pl.col("last"), state=pl.lit("unknown"), inexact=pl.lit(False))
