@@ -137,7 +137,8 @@ class CallTree:
         return self._by_frame(np.where(self.outermost, self.total, 0.0))
 
     def pruned(self, min_share: float) -> CallTree:
-        """Return the tree without nodes that have less than `min_share` of the sum on every side; nothing else changes.
+        """Return the tree without nodes that have less than `min_share` of the sum on every side; nothing else
+        changes.
         """
         floor = self.sums[:, None] * min_share
         keep = ((self.total >= floor) & (self.total > 0)).any(axis=0)

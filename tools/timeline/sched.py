@@ -47,9 +47,7 @@ TABLES: dict[str, pl.Schema] = {
     ),
     "migrations": pl.Schema({"at_ns": _I, "cpu": _N, "tid": _N, "from_cpu": _N, "to_cpu": _N}),
     # Entry or exit of an interrupt (`vector`: its number) or softirq (`vector`: 0 HI .. 9 RCU), within thread `tid`.
-    "interrupts": pl.Schema(
-        {"at_ns": _I, "cpu": _N, "tid": _N, "soft": _B, "entry": _B, "vector": _N, "name": _S}
-    ),
+    "interrupts": pl.Schema({"at_ns": _I, "cpu": _N, "tid": _N, "soft": _B, "entry": _B, "vector": _N, "name": _S}),
     # `nr` -1 when only the name is known, and the other way round. Arguments as signed 64-bit; `result` of an exit.
     "syscalls": pl.Schema(
         {

@@ -197,7 +197,8 @@ def _gather(tree: FlameTree, kept: Ints, sums: Floats, scale: Floats) -> _Nodes:
 
 
 def _names(tree: FlameTree, nodes: _Nodes, root: str, rest: str) -> _Names:
-    """Return the frames in use, and their order among siblings: by label, the rest last. Renumbers the nodes' frames.
+    """Return the frames in use, and their order among siblings: by label, the rest last. Renumbers the nodes'
+    frames.
     """
     used, frame = np.unique(nodes.frame, return_inverse=True)
     nodes.frame[:] = frame

@@ -240,7 +240,8 @@ def _steps_traced(job: Job, run: Steps) -> int:
 
 
 def _shape(before: Sequence[float], after: Sequence[float]) -> tuple[Shape, list[int]]:
-    """Return which steps of `after` are slow, where that is clear: all, those from one on, or some; and their places.
+    """Return which steps of `after` are slow, where that is clear: all, those from one on, or some; and their
+    places.
     """
     usual = median(before)
     upper = median(sorted(after)[len(after) // 2 :])

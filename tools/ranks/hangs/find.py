@@ -153,7 +153,8 @@ def hangs(job: Job) -> Hangs:
 
 
 def _blocked(key: str, known: Standings) -> Iterable[_Blocked]:
-    """Yield where a group stops: its first open operation that a member is known not to have entered, or may not have.
+    """Yield where a group stops: its first open operation that a member is known not to have entered, or may not
+    have.
     """
     # What one has finished together with all, all have entered: a dump that does not know it yet is an earlier one.
     joined = max(standing.joined for standing in known.of[key].values())

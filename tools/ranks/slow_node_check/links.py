@@ -164,7 +164,8 @@ def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[s
 
 
 def _measured(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return what a profiler measured per pair and transport, per step; times are those of the median number of bytes.
+    """Return what a profiler measured per pair and transport, per step; times are those of the median number of
+    bytes.
     """
     usual = pl.col("bytes").median().over("transport")
     ranks = pl.concat_list(pl.min_horizontal("source", "target"), pl.max_horizontal("source", "target"))
@@ -258,7 +259,8 @@ def _transfers(rows: pl.DataFrame, key: str, late: votes.Late | None, board: Gri
 
 
 def _suspects(rows: Iterable[Transfers]) -> tuple[int, ...]:
-    """Return what all slow groups and pairs share; where that is nothing, several links are slow: all of their ranks.
+    """Return what all slow groups and pairs share; where that is nothing, several links are slow: all of their
+    ranks.
     """
     slow = [set(row.ranks) for row in rows if row.slow]
     if not slow:

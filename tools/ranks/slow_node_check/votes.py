@@ -265,7 +265,8 @@ def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
 
 
 def _alternating(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
-    """Return one of a few ranks is late more often than their share explains, hardly ever two of them in the same step.
+    """Return one of a few ranks is late more often than their share explains, hardly ever two of them in the same
+    step.
     """
     accused = suspects(grid, len(grid.ranks) // 2)
     innocent = grid.others(accused)

@@ -109,7 +109,8 @@ def _check_groups(found: list[Summary]) -> None:
 
 
 def _of_torch(one: Summary) -> bool:
-    """Return whether groups are named by PyTorch; a communication library's own names may be counted by each process.
+    """Return whether groups are named by PyTorch; a communication library's own names may be counted by each
+    process.
     """
     return one.head["source"] in ("kineto", "flight_recorder")
 
@@ -149,7 +150,8 @@ def _overlapping(found: list[Summary]) -> list[list[Summary]]:
 
 
 def _alike(one: Summary, other: Summary) -> bool:
-    """Return whether two ranks did the same: operations in groups they share, else steps; nothing to compare is alike.
+    """Return whether two ranks did the same: operations in groups they share, else steps; nothing to compare is
+    alike.
     """
     mine, theirs = (side.tables["collectives"].filter(pl.col("group") != "") for side in (one, other))
     shared = set(mine["group"].to_list()) & set(theirs["group"].to_list())

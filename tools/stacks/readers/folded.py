@@ -125,7 +125,8 @@ class _Reader:
             self._lay_together()
 
     def profile(self) -> StackProfile:
-        """Return all that was read; frames in the order of their labels, so that the tree is as `call_tree` wants it.
+        """Return all that was read; frames in the order of their labels, so that the tree is as `call_tree` wants
+        it.
         """
         frames = self._frames.table()
         by_label = frames.select(labels_of(frames), "frame", thread=pl.col("kind") == "thread").sort("label", "thread")

@@ -135,7 +135,8 @@ class _Reader:
         return list(found.values())
 
     def _stack(self, ids: tuple[int, ...]) -> int:
-        """Return the stack of locations, the innermost first; below `NO_STACK` when one is not there or it is too deep.
+        """Return the stack of locations, the innermost first; below `NO_STACK` when one is not there or it is too
+        deep.
         """
         found, depth = NO_STACK, 0
         for one in reversed(ids):

@@ -14,7 +14,8 @@ DEEPEST = 10_000
 
 
 def content(path: Path, remedy: str) -> bytes:
-    """Return what `path` holds, unpacked. Raises `ToolError`: bad_trace (empty, damaged, more than `MOST`), io_error.
+    """Return what `path` holds, unpacked. Raises `ToolError`: bad_trace (empty, damaged, more than `MOST`),
+    io_error.
     """
     try:
         with opened(path) as file:

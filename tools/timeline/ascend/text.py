@@ -74,7 +74,8 @@ class _Sections:
 
 
 def read(paths: Sequence[Path], info: Info, source: str) -> Profile:
-    """Return the profile in one timeline, or in one cut into several files. Raises `ToolError` (bad_trace, io_error).
+    """Return the profile in one timeline, or in one cut into several files. Raises `ToolError` (bad_trace,
+    io_error).
     """
     found, sections = Found(), _Sections()
     for path in paths:
@@ -86,7 +87,8 @@ def read(paths: Sequence[Path], info: Info, source: str) -> Profile:
     _place(found, sections)
     found.rows = with_streams(found.rows)
     listed = f"{_COMMUNICATION}|" in {label for label, _ in found.names}
-    profile = finished(paths[0], found, partial(_kind, listed=listed), source=source, rank=info.rank, bridges=info.bridges)
+    kind = partial(_kind, listed=listed)
+    profile = finished(paths[0], found, kind, source=source, rank=info.rank, bridges=info.bridges)
     details = pl.concat(sections.details)
     groups, measured = Communicators(info.groups), of_json(paths[0].absolute().parent)
     return with_collectives(profile, details, measured, groups, info, listed=listed)

@@ -118,7 +118,8 @@ class Names:
         )
 
     def threads(self, tids: pl.Series) -> pl.DataFrame:
-        """Return tid, label, pid and `process` (the label of the thread's group leader, null when unknown), by process.
+        """Return tid, label, pid and `process` (the label of the thread's group leader, null when unknown), by
+        process.
         """
         rows = self.last(pl.DataFrame({"tid": tids}), "tid", "label")
         rows = rows.join(self._last.select("tid", "pid"), on="tid", how="left").with_columns(

@@ -16,7 +16,8 @@ _UNNAMED = "<...>"  # the tracer had forgotten it
 
 
 def names_table(blocks: list[Block]) -> pl.DataFrame:
-    """Return the table ``names``: as events told them at their time; of a thread none of them named, as the heads do.
+    """Return the table ``names``: as events told them at their time; of a thread none of them named, as the heads
+    do.
     """
     said = renamed(pl.concat([SAID.to_frame(), *(block.names for block in blocks)]))
     heads = pl.concat([block.threads for block in blocks]).unique("tid", keep="first", maintain_order=True)

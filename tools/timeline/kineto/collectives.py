@@ -1,9 +1,9 @@
-"""Collectives in a Kineto trace, one row each, from what the trace has of them.
+"""Collectives in a Kineto trace, one row each.
 
-On a device a collective is a kernel. What it is stands in the kernel's own arguments (since 2024), else in those of
-the ``record_param_comms`` it was launched under, else only in its name (``ncclDevKernel_AllReduce_...``). Without a
-device a library's threads carry it out: see `kineto_gloo`. What else the host has of it makes no row: a call or range
-of NCCL ends when the work is enqueued.
+On a device a collective is a kernel. Its operation is in the kernel's own arguments (since 2024), else in those of the
+``record_param_comms`` it was launched under, else only in its name (``ncclDevKernel_AllReduce_...``). Without a device
+a library's threads execute it: see `kineto.gloo`. Other events of the host make no row: a call or range of NCCL ends
+when the work is enqueued.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from whystall.tools.timeline.collectives import COLLECTIVES, POINT_TO_POINT, canonical_op
-from whystall.tools.timeline.kineto.event_args import Part, Place, Shaped, Told, bytes_of, described, shaped, unread
+from whystall.tools.timeline.kineto.event_args import (
+    CollectiveArgs,
+    Part,
+    Place,
+    Shaped,
+    bytes_of,
+    described,
+    shaped,
+    unread,
+)
 from whystall.tools.timeline.kineto.gloo import host_rows, is_host_range
 from whystall.tools.timeline.kineto.groups import Groups
 from whystall.tools.timeline.profile import Profile, Run
@@ -24,11 +33,12 @@ from whystall.tools.timeline.profile_reading.groups import text
 from whystall.tools.timeline.profile_reading.numbers import small
 
 NO_PART, KERNEL, RECORD, ASK, RANGE = range(5)
-"""What an event is to a collective: nothing; it on the device; its description; the operator that asked for it; it on
-the host."""
+"""The role of an event in a collective: none; its kernel; its description; the operator that requested it; its range on
+the host.
+"""
 
 _RECORD = "record_param_comms"
-# Records that are no collective: a wait for one.
+# Records of no collective: a wait for one.
 _NO_COLLECTIVE = frozenset({"wait", "init", "end_coalescing", "start_coalescing"})
 _PARTS = pl.Schema(
     {
@@ -43,13 +53,11 @@ _PARTS = pl.Schema(
         "peer": pl.Int64,
     }
 )
-_TOLD = ("collective", "dtype", "elements", "group", "seq", "peer")
+_RECORDED = ("collective", "dtype", "elements", "group", "seq", "peer")
 
 
 def part_of(kind: str, name: str) -> int:
-    """Return what an activity of this kind and name is to a collective: `NO_PART`, `KERNEL`, `RECORD`, `ASK` or
-    `RANGE`.
-    """
+    """Return the role of an activity of this kind and name: `NO_PART`, `KERNEL`, `RECORD`, `ASK` or `RANGE`."""
     if kind == "collective":
         return KERNEL
     if kind == "operator" and name == _RECORD:
@@ -60,27 +68,29 @@ def part_of(kind: str, name: str) -> int:
 
 
 @dataclass
-class Seen:
-    """The events of a trace that are part of a collective; `odd`: how many of them say something odd."""
+class CollectiveEvents:
+    """The events of a trace that are part of a collective; `odd`: how many of them have invalid arguments."""
 
     described: dict[int, list[Part]] = field(default_factory=lambda: {KERNEL: [], RECORD: []})
     shaped: dict[int, list[Shaped]] = field(default_factory=lambda: {ASK: [], RANGE: []})
     odd: int = 0
 
-    def take(self, what: Sequence[int], events: Iterable[tuple[str, Told]], places: pl.DataFrame) -> None:
-        """Add events: what each is, its name and arguments, and where it was (`Place`). Times not read are left out."""
-        for kind, (name, told), row in zip(what, events, places.select(Place._fields).iter_rows(), strict=True):
+    def take(self, what: Sequence[int], events: Iterable[tuple[str, CollectiveArgs]], places: pl.DataFrame) -> None:
+        """Add events: the role of each, its name and arguments, and its place (`Place`). Times not read are left
+        out.
+        """
+        for kind, (name, fields), row in zip(what, events, places.select(Place._fields).iter_rows(), strict=True):
             if row[0] is None or row[1] is None:
                 continue
             if kind in self.shaped:
-                self.shaped[kind].append(unread(Place._make(row), name, told))
+                self.shaped[kind].append(unread(Place._make(row), name, fields))
                 continue
-            part, odd = described(Place._make(row), name, told)
+            part, odd = described(Place._make(row), name, fields)
             self.odd += odd
             self.described[kind].append(part)
 
     def of_host(self) -> tuple[list[Part], list[Part]]:
-        """Ranges on the host, and the operators that asked for one. Those of NCCL enclose a record of theirs."""
+        """Return ranges on the host, and the operators that requested a collective. NCCL's ranges enclose a record."""
         if not self.shaped[RANGE]:
             return [], []
         records: dict[int, list[int]] = {}
@@ -102,17 +112,17 @@ class Seen:
 
 def with_collectives(
     profile: Profile,
-    seen: Seen,
+    events: CollectiveEvents,
     on_host: tuple[Sequence[Part], Sequence[Part]],
     groups: Groups,
     host: object,
     shift_ns: int,
 ) -> Profile:
-    """Return the profile with its communication. `on_host`: `Seen.of_host`; `host`: its name, whatever that is;
-    `shift_ns`: what was added to its instants since the parts were seen.
+    """Return the profile with its communication. `on_host`: `CollectiveEvents.of_host`; `host`: its name, of any type;
+    `shift_ns`: what was added to the profile's instants since the events were collected.
     """
-    kernels = _on_device(profile, seen, groups, shift_ns)
-    rows, guessed = host_rows(*on_host, groups)
+    kernels = _on_device(profile, events, groups, shift_ns)
+    rows, inferred = host_rows(*on_host, groups)
     hosts = pl.DataFrame(
         rows,
         schema={
@@ -137,18 +147,18 @@ def with_collectives(
     )
     return replace(
         profile,
-        notes=profile.notes + ((("group_guessed", guessed),) if guessed else ()),
+        notes=profile.notes + ((("group_guessed", inferred),) if inferred else ()),
         collectives=found.select(COLLECTIVES.names()),
         groups=groups.frame(found["group"].unique().sort().to_list()),
         run=Run(groups.world_size, groups.backend, text(host), process_of(profile)),
     )
 
 
-def _on_device(profile: Profile, seen: Seen, groups: Groups, shift_ns: int) -> pl.DataFrame:
-    kernels = _frame(seen.described[KERNEL], groups, shift_ns).with_row_index()
+def _on_device(profile: Profile, events: CollectiveEvents, groups: Groups, shift_ns: int) -> pl.DataFrame:
+    kernels = _frame(events.described[KERNEL], groups, shift_ns).with_row_index()
     records = _frame(
-        [part for part in seen.described[RECORD] if part.collective not in _NO_COLLECTIVE], groups, shift_ns
-    ).select("external", "pid", "tid", "start_ns", "end_ns", *_TOLD)
+        [part for part in events.described[RECORD] if part.collective not in _NO_COLLECTIVE], groups, shift_ns
+    ).select("external", "pid", "tid", "start_ns", "end_ns", *_RECORDED)
     kernels = _launched(kernels, profile)
     kernels = _recorded(kernels, records)
     op = {pair: _op(*pair) for pair in kernels.select("collective", "name").unique().iter_rows()}
@@ -158,7 +168,7 @@ def _on_device(profile: Profile, seen: Seen, groups: Groups, shift_ns: int) -> p
     kernels = kernels.with_columns(
         pl.Series("op", ops, dtype=pl.String), pl.Series("bytes", sizes, dtype=pl.Int64), lane="stream"
     )
-    # A send's number is that of the next collective, and the same for all until then.
+    # A send's number is that of the next collective, and the same for all sends until then.
     counted = ~pl.col("op").is_in(list(POINT_TO_POINT))
     return kernels.select(
         "start_ns", "end_ns", "op", "group", pl.when(counted).then("seq").otherwise(-1).alias("seq"), "bytes",
@@ -175,7 +185,7 @@ def _frame(parts: Sequence[Part], groups: Groups, shift_ns: int) -> pl.DataFrame
 
 
 def _launched(kernels: pl.DataFrame, profile: Profile) -> pl.DataFrame:
-    """With the instant and thread of the call that enqueued it: `launch_ns` 0 when it is not in the trace."""
+    """Add the instant and thread of the call that enqueued it: `launch_ns` 0 when it is not in the trace."""
     wanted = kernels.filter(pl.col("correlation") > 0)["correlation"].unique()
     calls = (
         profile.activities.filter((pl.col("kind") == "launch") & pl.col("correlation").is_in(wanted.implode()))
@@ -188,21 +198,21 @@ def _launched(kernels: pl.DataFrame, profile: Profile) -> pl.DataFrame:
 
 
 def _recorded(kernels: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
-    """With what the record says that it was launched under; kernels of one record are one collective."""
-    told = [pl.col(column).alias(f"record_{column}") for column in _TOLD]
+    """Add the fields of the record it was launched under; kernels of one record are one collective."""
+    fields = [pl.col(column).alias(f"record_{column}") for column in _RECORDED]
     by_id = records.filter(pl.col("external") > 0).unique("external", keep="first", maintain_order=True)
     found = kernels.join(
-        by_id.select("external", *told, record=pl.col("external")), on="external", how="left", maintain_order="left"
+        by_id.select("external", *fields, record=pl.col("external")), on="external", how="left", maintain_order="left"
     )
     # Older profilers give a kernel no id: its launch lies within the record, on the same thread.
-    within = records.sort("start_ns").select(*told, by_tid="tid", record_ns="start_ns", record_end_ns="end_ns")
+    within = records.sort("start_ns").select(*fields, by_tid="tid", record_ns="start_ns", record_end_ns="end_ns")
     late = (
         found.filter(pl.col("record").is_null() & (pl.col("collective") == "") & (pl.col("launch_ns") > 0))
         .select("index", "launch_ns", "by_tid")
         .sort("launch_ns")
         .join_asof(within, left_on="launch_ns", right_on="record_ns", by="by_tid", check_sortedness=False)
         .filter(pl.col("launch_ns") <= pl.col("record_end_ns"))
-        .select("index", *(pl.col(f"record_{column}").alias(f"within_{column}") for column in _TOLD))
+        .select("index", *(pl.col(f"record_{column}").alias(f"within_{column}") for column in _RECORDED))
     )
     found = found.join(late, on="index", how="left", maintain_order="left")
     own = pl.col("collective") != ""
@@ -211,7 +221,7 @@ def _recorded(kernels: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
         .then(pl.col(column))
         .otherwise(pl.coalesce(f"record_{column}", f"within_{column}", column))
         .alias(column)
-        for column in _TOLD
+        for column in _RECORDED
     )
     return _merged(found)
 
@@ -233,6 +243,6 @@ def _merged(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _op(collective: str, name: str) -> str:
-    """By the library's word for it, else (coalesced) by the kernel's name."""
+    """Return the operation by the library's name for it, else (coalesced) by the kernel's name."""
     op = canonical_op(collective)
     return op if op != "other" else canonical_op(name)

@@ -1,6 +1,9 @@
-"""What an event of a Kineto trace says about a collective: its arguments, read without trust.
+"""The arguments of a Kineto event about a collective, read without trust.
 
-Values come as numbers or as text, and from a damaged or hostile file as anything.
+Values come as numbers or as text, and from a damaged or hostile file as anything. Those of a kernel since 2024:
+
+    "args": {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1024, "Out msg nelems": 1024,
+             "Group size": 8, "Process Group Name": "0", "Process Group Description": "default_pg", "Seq": 12}
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ _NOTHING = msgspec.Raw()
 _REMEMBERED = 4096
 
 
-class Told(msgspec.Struct, gc=False):
-    """Arguments about collectives. Their types are not checked: an event with odd ones is still an activity."""
+class CollectiveArgs(msgspec.Struct, gc=False):
+    """Arguments about collectives. Their types are not checked: an event with invalid ones is still an activity."""
 
     collective: Any = msgspec.field(name="Collective name", default="")
     external: Any = msgspec.field(name="External id", default=-1)
@@ -36,14 +39,14 @@ class Told(msgspec.Struct, gc=False):
     seq: Any = msgspec.field(name="Seq", default=-1)
     source: Any = msgspec.field(name="Src Rank", default=-1)
     target: Any = msgspec.field(name="Dst Rank", default=-1)
-    # of every operator where shapes are recorded, and needed of few
+    # recorded for every operator with shapes on, and read for few
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
     types: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
     inputs: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_NOTHING)
 
 
 class Place(NamedTuple):
-    """When and where an event was; as `profile_build.RAW`."""
+    """When and where an event was; columns as `profile_reading.build.RAW`."""
 
     start_ns: int
     end_ns: int
@@ -55,9 +58,9 @@ class Place(NamedTuple):
 
 
 class Part(NamedTuple):
-    """An event that is part of a collective. `elements`: of the larger of what goes in and comes out, -1 unknown;
-    `peer`: of a point-to-point operation, a global rank in what NCCL is told, a rank of the group in what gloo is;
-    `split`: an all_to_all was given a size for each rank.
+    """An event that is part of a collective. `elements`: of the larger of input and output, -1 unknown; `peer`: of a
+    point-to-point operation, a global rank for NCCL, a rank of the group for gloo; `split`: an all_to_all with a size
+    per rank.
     """
 
     place: Place
@@ -75,23 +78,25 @@ class Part(NamedTuple):
 _NO_GROUP = Mentioned()
 
 
-def described(place: Place, name: str, told: Told) -> tuple[Part, bool]:
-    """From the arguments named for it, as NCCL's kernels have them; and whether one of them was odd."""
-    texts = (name, told.collective, told.dtype, told.group, told.description, told.ranks)
-    sizes = (told.size, told.first, told.stride)
+def described(place: Place, name: str, args: CollectiveArgs) -> tuple[Part, bool]:
+    """Return the part described by named arguments, as NCCL's kernels have them; and whether one of them was
+    invalid.
+    """
+    texts = (name, args.collective, args.dtype, args.group, args.description, args.ranks)
+    sizes = (args.size, args.first, args.stride)
     try:
         shown, collective, dtype, mentioned, odd = _read(*texts, *sizes)
-    except TypeError:  # a list or an object cannot be remembered
+    except TypeError:  # a list or an object is not hashable
         shown, collective, dtype, mentioned, odd = _read.__wrapped__(*texts, *sizes)
-    before, after, seq = number(told.elements_in), number(told.elements_out), number(told.seq)
+    before, after, seq = number(args.elements_in), number(args.elements_out), number(args.seq)
     elements = max(before, after)
-    odd |= (before < 0 and _odd(told.elements_in)) or (after < 0 and _odd(told.elements_out))
-    odd |= elements > ELEMENT_LIMIT or (seq < 0 and _odd(told.seq))
-    peer = max(number(told.source, 2**31 - 1), number(told.target, 2**31 - 1))
+    odd |= (before < 0 and _odd(args.elements_in)) or (after < 0 and _odd(args.elements_out))
+    odd |= elements > ELEMENT_LIMIT or (seq < 0 and _odd(args.seq))
+    peer = max(number(args.source, 2**31 - 1), number(args.target, 2**31 - 1))
     part = Part(
         place,
         shown,
-        number(told.external),
+        number(args.external),
         collective,
         dtype,
         elements if elements <= ELEMENT_LIMIT else -1,
@@ -114,7 +119,9 @@ def _read(
     first: object,
     stride: object,
 ) -> tuple[str, str, str, Mentioned, bool]:
-    """Return what few of many collectives differ in: inert name, operation, type, group; and whether one was odd."""
+    """Return the fields that repeat between collectives: escaped name, operation, type, group; and whether one was
+    invalid.
+    """
     given = (collective, dtype, group)
     texts = [text(value) for value in given]
     odd = any(value not in ("", None) and not found for value, found in zip(given, texts, strict=True))
@@ -124,7 +131,7 @@ def _read(
 
 
 class Shaped(NamedTuple):
-    """An event told by its tensors, not read yet: arguments as JSON, apart from the text of the file."""
+    """An event described by its tensors, not decoded yet: arguments as JSON, copied out of the file's text."""
 
     place: Place
     name: str
@@ -134,14 +141,15 @@ class Shaped(NamedTuple):
     inputs: bytes
 
 
-def unread(place: Place, name: str, told: Told) -> Shaped:
-    """Keep for `shaped`: of most such events nothing is wanted."""
-    return Shaped(place, name, told.external, bytes(told.dims), bytes(told.types), bytes(told.inputs))
+def unread(place: Place, name: str, args: CollectiveArgs) -> Shaped:
+    """Keep the event for `shaped`: most such events are not used."""
+    return Shaped(place, name, args.external, bytes(args.dims), bytes(args.types), bytes(args.inputs))
 
 
 def shaped(event: Shaped) -> tuple[Part, bool]:
-    """From the tensors it was given, as gloo's ranges and the operators before them have them; and whether they were
-    odd. The type of tensors in a list is not told."""
+    """Return the part described by its tensors, as gloo's ranges and the operators before them have them; and whether
+    they were invalid. The type of tensors in a list is not recorded.
+    """
     try:
         dims, types, inputs = (msgspec.json.decode(part) if part else [] for part in event[3:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -158,18 +166,18 @@ def shaped(event: Shaped) -> tuple[Part, bool]:
 
 
 def bytes_of(elements: int, dtype: str) -> int:
-    """-1 when either is unknown."""
+    """Return the larger; -1 when either is unknown."""
     size = element_size(dtype)
     return elements * size if elements >= 0 and size > 0 else -1
 
 
 def _odd(value: object) -> bool:
-    """Return whether it should be a number and is none. -1 is how an unknown one is written."""
+    """Return whether it should be a number and is none; -1 stands for an unknown one."""
     return value not in (-1, "-1", "", None) and number(value) < 0
 
 
 def _elements(dims: object, depth: int) -> int | None:
-    """Of a tensor's sizes, or of a list of such; None when they are none."""
+    """Return the number of elements of a tensor's sizes, or of a list of such; None when they are none."""
     if not isinstance(dims, list) or depth > 3:
         return None
     if all(type(size) is int for size in dims):

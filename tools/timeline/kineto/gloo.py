@@ -1,8 +1,8 @@
-"""Collectives that the host carries out: gloo's and MPI's, in a Kineto trace.
+"""Collectives executed on the host, gloo's and MPI's, in a Kineto trace.
 
-Such a library runs them on threads of its own (gloo: two per process group) as ranges ``gloo:all_reduce``, shortly
-after the operator that asked (``c10d::allreduce_``), and a send or receive on the asking thread. Neither says which
-group it is for (torch 2.13).
+Such a library runs them on its own threads (gloo: two per process group) as ranges ``gloo:all_reduce``, shortly after
+the operator that requested them (``c10d::allreduce_``), and a send or receive on the requesting thread. Neither names
+the group (torch 2.13).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from whystall.tools.timeline.kineto.groups import Groups
 from whystall.tools.timeline.profile_reading.groups import Group
 
 _RANGE = re.compile(r"(gloo|mpi|ucc):\w")
-_THREADS = 2  # of a gloo group, unless the program asks for more
+_THREADS = 2  # per gloo group, unless the program asks for more
 _GROUPS = 64
 
 Row = tuple[int, int, str, str, int, str, int, int, int]
@@ -25,56 +25,58 @@ Row = tuple[int, int, str, str, int, str, int, int, int]
 
 
 def is_host_range(name: str) -> bool:
-    """Return whether a range is a collective carried out by the host."""
+    """Return whether a range is a collective executed by the host."""
     return _RANGE.match(name) is not None
 
 
 def host_rows(ranges: Sequence[Part], asks: Sequence[Part], groups: Groups) -> tuple[list[Row], str]:
-    """Return a row for each range; and from what their groups were inferred, empty when that needed no inference."""
+    """Return a row for each range; and from what their groups were inferred, empty when no inference was needed."""
     ranges = sorted(ranges, key=lambda part: part.place.start_ns)
     linked = list(_linked(ranges, sorted(asks, key=lambda part: part.place.start_ns)))
-    mine = [group for group in groups.configured if "gloo" in group.backend]
+    own_groups = [group for group in groups.configured if "gloo" in group.backend]
     workers = {(part.place.pid, part.place.tid) for part, ask, own in linked if not own and part.name[:5] == "gloo:"}
-    # A process numbers its threads upwards from its own number, until the numbers begin again.
+    # A process numbers its threads upwards from its own id, until ids wrap around.
     order = [tid for _, tid in sorted(workers, key=lambda one: (one[1] < one[0], one[1]))]
-    group_of = _groups_of(order, mine)
-    guessed = f"threads {', '.join(map(str, order))}" if group_of and len(mine) > 1 else ""
-    return [_row(part, ask, own, mine, group_of, groups.rank) for part, ask, own in linked], guessed
+    group_of = _groups_of(order, own_groups)
+    inferred = f"threads {', '.join(map(str, order))}" if group_of and len(own_groups) > 1 else ""
+    return [_row(part, ask, own, own_groups, group_of, groups.rank) for part, ask, own in linked], inferred
 
 
-def _row(part: Part, ask: Part | None, own: bool, mine: Sequence[Group], group_of: dict[int, Group], rank: int) -> Row:
+def _row(
+    part: Part, ask: Part | None, own: bool, own_groups: Sequence[Group], group_of: dict[int, Group], rank: int
+) -> Row:
     op, place = canonical_op(part.name) if ask is None else _asked(ask), part.place
-    group = group_of.get(place.tid) if not own else mine[0] if len(mine) == 1 else None
+    group = group_of.get(place.tid) if not own else own_groups[0] if len(own_groups) == 1 else None
     elements = max(part.elements, -1 if ask is None else ask.elements)
-    if op == "all_gather" and elements == part.elements > 0:  # of a list of results no size is told
+    if op == "all_gather" and elements == part.elements > 0:  # a list of results has no recorded size
         elements = elements * group.size if group is not None and group.size > 0 else -1
     peer = -1
     if op in POINT_TO_POINT and ask is not None:
-        peer = _peer(ask.peer, mine, rank)
+        peer = _peer(ask.peer, own_groups, rank)
     start, end, launch = place.start_ns, place.end_ns, 0 if ask is None else ask.place.start_ns
     if own and ask is not None:
-        # The asking thread does the work: before the range begins, and in the operator after it ended.
+        # The requesting thread does the work: before the range begins, and in the operator after it ended.
         start, end = min(start, launch), max(end, ask.place.end_ns)
     payload = 0 if op == "barrier" else bytes_of(elements, part.dtype)
     return start, end, op, "" if group is None else group.key, payload, part.dtype, peer, launch, place.tid
 
 
-def _peer(index: int, mine: Sequence[Group], rank: int) -> int:
-    """Return the global rank of the member `index`: the same in all groups that may be meant, else -1 (not known).
+def _peer(index: int, own_groups: Sequence[Group], rank: int) -> int:
+    """Return the global rank of the member `index`: the same in all possible groups, else -1 (not known).
 
-    Not meant is a group without such a member, and one in which it would be the `rank` itself.
+    Impossible is a group without such a member, and one in which it would be the `rank` itself.
     """
-    if not all(group.ranks for group in mine):
+    if not all(group.ranks for group in own_groups):
         return -1
-    peers = {group.ranks[index] for group in mine if 0 <= index < len(group.ranks)} - {rank}
+    peers = {group.ranks[index] for group in own_groups if 0 <= index < len(group.ranks)} - {rank}
     return peers.pop() if len(peers) == 1 else -1
 
 
 def _linked(ranges: Iterable[Part], asks: Sequence[Part]) -> Iterator[tuple[Part, Part | None, bool]]:
-    """Yield each range with the operator that asked for it, and whether the asking thread did it itself.
+    """Yield each range with the operator that requested it, and whether the requesting thread executed it itself.
 
-    Groups serve what they are asked for in order; several groups with the same operation at the same time may be taken
-    for each other, which only changes which of them was asked first.
+    Groups execute requests in order; several groups with the same operation at the same time may be confused, which
+    only changes the order of their requests.
     """
     own: dict[int, list[Part]] = {}
     waiting: dict[tuple[str, int], deque[Part]] = {}
@@ -87,10 +89,10 @@ def _linked(ranges: Iterable[Part], asks: Sequence[Part]) -> Iterator[tuple[Part
         while queue and queue[0].place.start_ns <= at:
             ask = queue.popleft()
             waiting.setdefault(_key(ask), deque()).append(ask)
-        mine = own.get(tid, [])
-        while places.get(tid, 0) < len(mine) and mine[places[tid]].place.start_ns <= at:
+        own_groups = own.get(tid, [])
+        while places.get(tid, 0) < len(own_groups) and own_groups[places[tid]].place.start_ns <= at:
             places[tid] += 1
-        last = mine[places[tid] - 1] if mine and places[tid] else None
+        last = own_groups[places[tid] - 1] if own_groups and places[tid] else None
         if last is not None and at <= last.place.end_ns and _key(last)[0] == _key(part)[0]:
             yield part, last, True
             continue
@@ -99,10 +101,10 @@ def _linked(ranges: Iterable[Part], asks: Sequence[Part]) -> Iterator[tuple[Part
 
 
 def _key(part: Part) -> tuple[str, int]:
-    """Return what a range and its operator agree in: the operation and, where in and out are the same tensors, their
+    """Return what a range and its operator share: the operation and, where input and output are the same tensors, their
     size.
 
-    gloo makes a reduce_scatter of an all_reduce of all there is to reduce.
+    gloo makes a reduce_scatter of an all_reduce of everything.
     """
     op = canonical_op(part.name)
     op = "all_reduce" if op == "reduce_scatter" else op
@@ -110,25 +112,26 @@ def _key(part: Part) -> tuple[str, int]:
 
 
 def _asked(ask: Part) -> str:
-    """Return the operation an operator asked for. With sizes of its own for each rank, an all_to_all is one of them."""
+    """Return the operation that an operator requests; an all_to_all with a size per rank is a variant of its own."""
     op = canonical_op(ask.name)
     return "all_to_all_v" if op == "all_to_all" and (ask.split or ask.name == "c10d::alltoall_") else op
 
 
-def _groups_of(workers: list[int], mine: Sequence[Group]) -> dict[int, Group]:
-    """Return the group of each worker thread, nothing unless one way to assign them is left.
+def _groups_of(workers: list[int], own_groups: Sequence[Group]) -> dict[int, Group]:
+    """Return the group of each worker thread, nothing unless exactly one assignment is possible.
 
-    Threads are numbered as they are made, group by group, those of one group at once. Between two groups another
-    thread is made (gloo's own), so that neighbouring numbers mean one group; other processes take numbers in between,
-    so that the reverse does not hold. An idle thread, or all of an unused group, are not seen.
+    Threads are numbered in order of creation, group by group, those of one group together. Between two groups another
+    thread is created (gloo's own), so neighbouring numbers belong to one group; other processes take numbers in
+    between, so the reverse does not hold. An idle thread, or all of an unused group, have no events.
     """
-    if len(mine) == 1:
-        return dict.fromkeys(workers, mine[0])
-    if len(mine) > _GROUPS or len(workers) > _THREADS * len(mine):
+    if len(own_groups) == 1:
+        return dict.fromkeys(workers, own_groups[0])
+    if len(own_groups) > _GROUPS or len(workers) > _THREADS * len(own_groups):
         return {}
-    # By thread: the ways to give all before it to the groups up to one, as the sizes of those; two are enough to know.
+    # By thread: the possible assignments of all threads before it, as sizes of the groups so far; two are enough to
+    # know that it is ambiguous.
     ways: list[list[list[int]]] = [[[]], *([] for _ in workers)]
-    for _ in mine:
+    for _ in own_groups:
         following: list[list[list[int]]] = [[] for _ in range(len(workers) + 1)]
         for at, found in enumerate(ways):
             for size in range(_THREADS + 1):
@@ -141,4 +144,4 @@ def _groups_of(workers: list[int], mine: Sequence[Group]) -> dict[int, Group]:
     if len(ways[-1]) != 1:
         return {}
     numbers = iter(workers)
-    return {next(numbers): group for group, size in zip(mine, ways[-1][0], strict=True) for _ in range(size)}
+    return {next(numbers): group for group, size in zip(own_groups, ways[-1][0], strict=True) for _ in range(size)}

@@ -1,4 +1,7 @@
-"""Process groups in a Kineto trace: ``distributedInfo.pg_config``, and what collectives say of their group themselves.
+"""Process groups in a Kineto trace: ``distributedInfo.pg_config``, and what collectives state about their group.
+
+    "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 8,
+                   "ranks": [0, 1, 2, 3, 4, 5, 6, 7]}]
 
 ``ranks`` may be a list, a text of one, cut short (``[0, 1, ...]``: PyTorch prints at most 30), or missing. A name is
 not unique in a job (``split_group``), so a group is its name with its ranks (`collectives.group_key`).
@@ -19,7 +22,7 @@ _CUT = re.compile(r"\[[0-9,\s]*\.\.\.\s*\]")
 
 
 class Mentioned(NamedTuple):
-    """What a collective says of its group. `ranks` as it stands there; `first`, `stride`: of its global ranks."""
+    """A collective's statement about its group. `ranks` as in the trace; `first`, `stride`: of its global ranks."""
 
     name: str = ""
     description: str = ""
@@ -30,13 +33,13 @@ class Mentioned(NamedTuple):
 
 
 class Groups:
-    """The groups of one rank's trace: those it is configured with, then those its collectives mention.
+    """The groups of one rank's trace: the configured ones, then those its collectives mention.
 
     `odd` counts entries of the configuration that could not be read.
     """
 
     def __init__(self, info: object) -> None:
-        """`info`: the file's ``distributedInfo``, whatever it holds."""
+        """Args: `info`: the file's ``distributedInfo``, of any type."""
         self.odd = 0
         self._found: dict[str, Group] = {}
         self._named: dict[str, list[Group]] = {}
@@ -57,14 +60,14 @@ class Groups:
         """In the order they were created."""
 
     def of(self, mentioned: Mentioned) -> str:
-        """Return the key of the group a collective ran in, empty when it says nothing of it."""
+        """Return the key of the group a collective ran in, empty if the collective does not state it."""
         if mentioned not in self._known:
             self._known[mentioned] = self._resolved(mentioned)
         group = self._known[mentioned]
         return "" if group is None else group.key
 
     def frame(self, used: Iterable[str] = ()) -> pl.DataFrame:
-        """Table of `GROUPS`: all of the configuration, and of those mentioned the ones in `used`."""
+        """Return the table `GROUPS`: the configured ones, and of those mentioned the ones in `used`."""
         keys = dict.fromkeys([*(group.key for group in self.configured), *used])
         rows = [
             (group.key, group.name, group.description, list(group.ranks), group.size)
@@ -98,22 +101,22 @@ class Groups:
             self._named.setdefault(name, []).append(group)
         return self._found.setdefault(group.key, group)
 
-    def _resolved(self, said: Mentioned) -> Group | None:
-        ranks = ranks_of(said.ranks) or ()
-        if not ranks and said.first >= 0 and said.stride > 0 and 0 < said.size <= RANK_LIMIT:
-            ranks = tuple(range(said.first, said.first + said.size * said.stride, said.stride))
-        if not said.name and not ranks:
+    def _resolved(self, stated: Mentioned) -> Group | None:
+        ranks = ranks_of(stated.ranks) or ()
+        if not ranks and stated.first >= 0 and stated.stride > 0 and 0 < stated.size <= RANK_LIMIT:
+            ranks = tuple(range(stated.first, stated.first + stated.size * stated.stride, stated.stride))
+        if not stated.name and not ranks:
             return None
-        named = self._named.get(said.name, [])
-        # The configuration knows all ranks where the text is cut short.
+        named = self._named.get(stated.name, [])
+        # The configuration has all ranks where the text is cut short.
         fitting = [group for group in named if group.ranks == ranks] if ranks else named
         if not ranks and len(fitting) != 1:
-            fitting = [group for group in named if said.size in (-1, group.size)]
+            fitting = [group for group in named if stated.size in (-1, group.size)]
         if len(fitting) == 1:
             return fitting[0]
-        if not ranks and 0 < said.size == self.world_size:
-            ranks = tuple(range(said.size))
-        return self._add(said.name, said.description, ranks, len(ranks) or said.size)
+        if not ranks and 0 < stated.size == self.world_size:
+            ranks = tuple(range(stated.size))
+        return self._add(stated.name, stated.description, ranks, len(ranks) or stated.size)
 
 
 def _cut(value: object) -> bool:

@@ -1,7 +1,10 @@
-"""PyTorch Kineto traces: JSON, plain or gzip, of any year.
+"""Read PyTorch Kineto traces: JSON, plain or gzip, of any version.
 
-Facts of the format: libkineto/src/output_json.cpp. Since 2024 ``ts`` counts from ``baseTimeNanoseconds``; before, it
-was the epoch in microseconds. Categories and argument names changed in 2021 (``Kernel`` to ``kernel`` and so on).
+Format: libkineto/src/output_json.cpp. Since 2024 ``ts`` counts from ``baseTimeNanoseconds``; before, it was the epoch
+in microseconds. Categories and argument names changed in 2021 (``Kernel`` to ``kernel`` and so on). One event:
+
+    {"ph": "X", "cat": "kernel", "name": "void gemm<128>(float*)", "pid": 0, "tid": 7, "ts": 5621134.137, "dur": 4.608,
+     "args": {"External id": 513, "device": 0, "stream": 7, "correlation": 1027}}
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from pathlib import Path
 import polars as pl
 
 from whystall.tools.files.formats import Head, Match
-from whystall.tools.timeline.kineto.collectives import NO_PART, Seen, part_of, with_collectives
-from whystall.tools.timeline.kineto.event_args import Told
+from whystall.tools.timeline.kineto.collectives import NO_PART, CollectiveEvents, part_of, with_collectives
+from whystall.tools.timeline.kineto.event_args import CollectiveArgs
 from whystall.tools.timeline.kineto.groups import Groups
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profile_reading.build import Found, call_kind, finished, is_collective, is_step
@@ -34,12 +37,12 @@ _KINDS = {
     "operator": "operator",
     "user_annotation": "annotation",
     "python_function": "python",
-    # spans of the profiler itself, and what it sampled
+    # spans of the profiler itself, and its samples
     "trace": "",
     "ac2g": "",
 }
 _DEVICE = frozenset({"kernel", "memcpy", "memset", "collective"})
-# Rows on a device's lane that are no work of it: ranges projected onto it, and waits it was told of.
+# Rows on a device's lane that are no work of it: ranges projected onto it, and waits for it.
 _ON_DEVICE = frozenset({"gpu_user_annotation", "cuda_sync"})
 # What only Kineto writes: names at the top of the file, categories of events.
 _HEAD = re.compile(rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
@@ -54,7 +57,7 @@ _BASE_LIMIT_NS = 4 * 10**18
 _EPOCH_NS = 10**18
 
 
-class _Args(Told, gc=False):
+class _Args(CollectiveArgs, gc=False):
     correlation: int | str | None = -1
     device: int | str | None = None
     stream: int | str | None = None
@@ -74,7 +77,7 @@ def detect(head: Head) -> Match:
             return Match.CERTAIN
         return Match.POSSIBLE
     named = _TIMELINE.search(head.name) and not head.json and not head.database and head.begin[:1] != _PICKLE
-    return Match.POSSIBLE if named else Match.NO  # reading it says what is wrong
+    return Match.POSSIBLE if named else Match.NO  # reading it reports what is wrong
 
 
 def _listed(head: Head) -> bool:
@@ -91,18 +94,18 @@ def _rank(head: Head) -> int:
 
 def read(path: Path) -> Profile:
     """Return the profile in a Kineto file. Raises `ToolError` (bad_trace, io_error)."""
-    file, found, seen, labels = EventFile(path, _Event), Found(), Seen(), _Labels()
+    file, found, collectives, labels = EventFile(path, _Event), Found(), CollectiveEvents(), _Labels()
     for events in file.pieces():
-        _take([event for event in events if event.ph == "X"], found, seen, labels)
-    on_host, groups = seen.of_host(), Groups(file.top.get("distributedInfo"))
-    found.odd += file.odd + seen.odd + groups.odd
+        _take([event for event in events if event.ph == "X"], found, collectives, labels)
+    on_host, groups = collectives.of_host(), Groups(file.top.get("distributedInfo"))
+    found.odd += file.odd + collectives.odd + groups.odd
     shift = _shift(found, file.top.get("baseTimeNanoseconds"))
     profile = finished(path, found, _kind, source="kineto", rank=rank_of(file.top))
-    return with_collectives(profile, seen, on_host, groups, file.top.get("host_name"), shift)
+    return with_collectives(profile, collectives, on_host, groups, file.top.get("host_name"), shift)
 
 
 def rank_of(top: dict[str, object]) -> int:
-    """Return the rank a file's head names, -1 when it names none."""
+    """Return the rank in the head of a file, -1 without one."""
     info = top.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and 0 <= rank < 2**31 else -1
@@ -113,16 +116,16 @@ FORMAT = ProfileFormat("kineto", detect, read, _rank, _listed)
 
 @dataclass
 class _Labels:
-    """By number of the name: whether its lane is a device's, and what it is to a collective."""
+    """By name number: whether its lane is a device's, and its role in a collective."""
 
     lanes: list[bool] = field(default_factory=list)
     parts: list[int] = field(default_factory=list)
 
 
-def _take(events: list[_Event], found: Found, seen: Seen, labels: _Labels) -> None:
+def _take(events: list[_Event], found: Found, collectives: CollectiveEvents, labels: _Labels) -> None:
     """Add the rows of some events."""
     length = nanoseconds([event.dur for event in events])
-    # a device's work without an end is written as a negative length; taken as an instant, it would be the shortest
+    # a device's work without an end is written as a negative length; as an instant it would be the shortest
     if (backwards := (length < 0).arg_true()).len():
         unfinished = {at for at in backwards if _lane_of_device(_label(events[at]))}
         found.odd += len(unfinished)
@@ -155,12 +158,14 @@ def _take(events: list[_Event], found: Found, seen: Seen, labels: _Labels) -> No
     )
     part = pl.Series(labels.parts, dtype=pl.UInt8).gather(frame["what"])
     places = (part != NO_PART).arg_true()
-    seen.take(part.gather(places).to_list(), [(events[i].name, args[i]) for i in places], frame[places])
+    collectives.take(
+        part.gather(places).to_list(), [(events[i].name, args[i]) for i in places], frame[places]
+    )
     found.add(frame)
 
 
 def _shift(found: Found, base: object) -> int:
-    """Add the base to all instants, unless they are those of the epoch already; how much was added."""
+    """Add the base to all instants, unless they are on the epoch already; return what was added."""
     if not isinstance(base, int) or not 0 < base < _BASE_LIMIT_NS:
         return 0
     if any((frame["start_ns"] >= _EPOCH_NS).any() for frame in found.rows):

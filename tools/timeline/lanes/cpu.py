@@ -125,7 +125,8 @@ def _statements(trace: SchedTrace, holes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _statement(at: pl.DataFrame, kind: int, tid: str = "") -> pl.DataFrame:
-    """Return statements other than switches, at `cpu` and `at`: thread `tid` was there before and after, or -1 unknown.
+    """Return statements other than switches, at `cpu` and `at`: thread `tid` was there before and after, or -1
+    unknown.
     """
     none = pl.lit(-1, pl.Int32)
     return at.select(
@@ -246,7 +247,8 @@ def _gaps(rows: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _earliest_arrival(trace: SchedTrace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return `gaps` with `from_ns` for those in which a thread arrived without an event: the earliest possible instant.
+    """Return `gaps` with `from_ns` for those in which a thread arrived without an event: the earliest possible
+    instant.
     """
     gaps = gaps.with_row_index("row")
     asked = gaps.filter(pl.col("is_broken") | pl.col("is_first")).select("row", "at", "next_at", tid="next_before")
@@ -296,7 +298,9 @@ def _boundaries(gaps: pl.DataFrame) -> pl.DataFrame:
     gone = pl.coalesce("appeared", "next_at")
     lost = gaps.filter(pl.col("is_hole") | pl.col("is_hidden")).select(
         "cpu",
-        at=pl.when("is_hole").then(pl.min_horizontal("hole_start", pl.coalesce("appeared", "hole_start"))).otherwise("at"),
+        at=pl.when("is_hole")
+        .then(pl.min_horizontal("hole_start", pl.coalesce("appeared", "hole_start")))
+        .otherwise("at"),
         **blank,
         occupant=unknown,
         prio=unknown,

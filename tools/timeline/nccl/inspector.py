@@ -280,6 +280,4 @@ def _place(members: dict[str, tuple[int, int]]) -> int:
     return places.pop() if len(places) == 1 else -1
 
 
-FORMAT = ProfileFormat(
-    SOURCE, detect, read, rank_of, lambda head: head.name.endswith(SUFFIXES), only_collectives=True
-)
+FORMAT = ProfileFormat(SOURCE, detect, read, rank_of, lambda head: head.name.endswith(SUFFIXES), only_collectives=True)

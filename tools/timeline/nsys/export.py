@@ -215,7 +215,8 @@ def _ranges(database: Database, columns: set[str], places: list[str]) -> pl.Data
 
 
 def _columns(rows: list[tuple[object, ...]], kinds: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-    """Return rows as columns of numbers and texts; what is something else is null. SQLite holds anything in any column.
+    """Return rows as columns of numbers and texts; what is something else is null. SQLite holds anything in any
+    column.
     """
     try:
         return pl.DataFrame(rows, schema=kinds, orient="row", infer_schema_length=None)

@@ -117,7 +117,8 @@ class EventFile(Generic[_E]):
                 raise self._bad("no list of events in it" if start else "it is empty")
 
     def _cut(self, text: bytes) -> tuple[list[_E] | None, bytes]:
-        """Return the events up to the last place between two of them, and the rest; None: there is no such place yet.
+        """Return the events up to the last place between two of them, and the rest; None: there is no such place
+        yet.
         """
         # nearly always within the last few events; else look at all of it
         for begin in (max(len(text) - (1 << 18), 0), 0):
