@@ -260,7 +260,7 @@ def test_one_with_nothing_in_it(tmp_path: Path) -> None:
 def test_what_is_a_step(texts: list[str], numbers: list[int]) -> None:
     frame = pl.DataFrame(
         {
-            "said": pl.Series(texts, dtype=pl.String),
+            "label": pl.Series(texts, dtype=pl.String),
             "pid": [1] * len(texts),
             "tid": [2] * len(texts),
             "start": range(0, 10 * len(texts), 10),
@@ -273,7 +273,7 @@ def test_what_is_a_step(texts: list[str], numbers: list[int]) -> None:
 def test_steps_of_one_thread_only() -> None:
     frame = pl.DataFrame(
         {
-            "said": ["step 1", "step 1", "step 2", "step 1"],
+            "label": ["step 1", "step 1", "step 2", "step 1"],
             "pid": [1] * 4,
             "tid": [2, 3, 3, 4],
             "start": [0, 0, 10, 0],

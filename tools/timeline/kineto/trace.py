@@ -158,9 +158,7 @@ def _take(events: list[_Event], found: Found, collectives: CollectiveEvents, lab
     )
     part = pl.Series(labels.parts, dtype=pl.UInt8).gather(frame["what"])
     places = (part != NO_PART).arg_true()
-    collectives.take(
-        part.gather(places).to_list(), [(events[i].name, args[i]) for i in places], frame[places]
-    )
+    collectives.take(part.gather(places).to_list(), [(events[i].name, args[i]) for i in places], frame[places])
     found.add(frame)
 
 

@@ -1,15 +1,20 @@
-"""Dumps of PyTorch's Flight Recorder, version 2: pickle (``_dump_3``, ``nccl_trace_rank_3``) or JSON.
+"""Read dumps of PyTorch's Flight Recorder, version 2: pickle (``_dump_3``, ``nccl_trace_rank_3``) or JSON.
 
-The recorder is a ring buffer of the collectives a rank asked for, written out when a job hangs. Facts of the format:
-torch/csrc/distributed/c10d/FlightRecorder*.{hpp,cpp}. What matters here:
+The recorder is a ring buffer of the collectives a rank requested, written when a job hangs. Format:
+torch/csrc/distributed/c10d/FlightRecorder*.{hpp,cpp}. One entry, shortened:
 
-* The host's part is exact (``time_created_ns``, sequence numbers); the device's is what a watchdog discovered. Starts
-  are known only with timing switched on, so most entries start where they were asked for.
-* ``retired``: the work object is gone - done, or failed: gloo retires what timed out and never says ``completed``.
-  Such an entry is completed at an unknown instant (``end_ns`` 0), one that was seen to complete has its instant.
-* Point-to-point calls inside a coalesced batch keep the state they were born with; the batch's own entry tells it.
+    {"record_id": 4, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": 5, "p2p_seq_id": 0,
+     "profiling_name": "nccl:all_reduce", "time_created_ns": 1724000000000000000, "input_sizes": [[1024]],
+     "input_dtypes": ["Float"], "output_sizes": [[1024]], "output_dtypes": ["Float"], "state": "scheduled",
+     "time_discovered_started_ns": null, "time_discovered_completed_ns": null, "retired": false, "is_p2p": false}
+
+* The host's fields are exact (``time_created_ns``, sequence numbers); the device's are what a watchdog discovered.
+  Starts are known only with timing on, so most entries start when they were requested.
+* ``retired``: the work object is gone, done or failed: gloo retires what timed out and never writes ``completed``.
+  Such an entry is completed at an unknown instant (``end_ns`` 0); one that was discovered complete has its instant.
+* Point-to-point calls inside a coalesced batch keep their first state; the batch's own entry has the real one.
 * Numbers in ``send 0->3`` are places within the group.
-* ``pg_status`` counts by a number of the process, not by the group's name, and in groups used for point-to-point it
+* ``pg_status`` is keyed by a number of the process, not by the group's name, and in groups used for point-to-point it
   counts those. gloo writes no ranks of groups.
 """
 
@@ -50,14 +55,14 @@ _LIMIT = 256 << 20
 """Bytes of a dump, unpacked. The default ring of 2000 entries with stacks takes 1 to 10 MB."""
 _ENTRIES = 1_000_000
 _TENSORS = 100_000
-"""Of one operation; coalesced ones have thousands."""
+"""Limit per operation; coalesced ones have thousands."""
 _NAMED = re.compile(r"(?:dump_|trace_rank_|rank[_-]?)([0-9]{1,6})(?:\.[a-z]{1,8})*$", re.IGNORECASE)
 _OWN = re.compile(r"(?:_dump_|(?:nccl|fr|comm_lib)_trace_rank_)[0-9]{1,6}$")
 _PROTOCOLS = b"\x02\x03\x04\x05"
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?\}", re.DOTALL)
-# Words that a dump has near its beginning: its head comes first, and no entry is without a profiling name.
+# Words near the beginning of a dump: its head comes first, and every entry has a profiling name.
 _WORDS = (b"pg_config", b"profiling_name", b"collective_seq_id")
-# Kineto's files tell their groups under the same name.
+# Kineto's files list their groups under the same name.
 _NOT_WORDS = (b'"distributedInfo"', b'"traceEvents"')
 _HEAD = 1 << 18
 _PEERS = re.compile(r"(send|recv) ([0-9]{1,6})(->|<-)([0-9]{1,6})$")
@@ -115,12 +120,12 @@ class _Content:
 
 @dataclass(frozen=True)
 class _Member:
-    """A group as this dump knows it."""
+    """A group as this dump describes it."""
 
     key: str
     name: str
     description: str
-    # in the order of their places within the group
+    # by place within the group
     ranks: tuple[int, ...]
 
 
@@ -142,17 +147,17 @@ def detect(head: Head) -> Match:
 def _listed(head: Head) -> bool:
     try:
         return detect(head) >= Match.LIKELY
-    except (OSError, ToolError):  # any file of a directory is tried: most are none of ours
+    except (OSError, ToolError):  # any file of a directory is tried, and most are something else
         return False
 
 
 def has_its_name(head: Head) -> bool:
-    """Return whether a file is called as the recorder itself calls its dumps."""
+    """Return whether a file has the recorder's own name for dumps."""
     return _OWN.search(head.name) is not None
 
 
 def named_rank(path: Path) -> int:
-    """Return the rank a dump's name tells, -1 when none: `_dump_3`, `nccl_trace_rank_3`, `rank3.json`."""
+    """Return the rank in a dump's name, -1 without one: `_dump_3`, `nccl_trace_rank_3`, `rank3.json`."""
     named = _NAMED.search(path.name)
     return int(named.group(1)) if named else -1
 
@@ -217,7 +222,7 @@ def _of_pickle(path: Path, data: bytes) -> _Content:
 
 
 def _each(table: object, kind: type[Any]) -> dict[str, Any]:
-    """Return the members of a dictionary that are of a kind."""
+    """Return the members of a dictionary that are of a type."""
     found: dict[str, Any] = {}
     for name, value in table.items() if isinstance(table, dict) else ():
         try:
@@ -232,7 +237,7 @@ def _profile(path: Path, content: _Content) -> Profile:
     rank = _rank(path, content.config)
     status = _status_of_collectives(content)
     backends = {entry.profiling_name.partition(":")[0] for entry in content.entries if ":" in entry.profiling_name}
-    # gloo counts what failed as completed.
+    # gloo counts failures as completed.
     counts_failed = "gloo" in backends
     done = {name: max(_count(one.last_completed_collective), 0) for name, one in status.items() if not counts_failed}
     batches = {
@@ -243,7 +248,7 @@ def _profile(path: Path, content: _Content) -> Profile:
     unstarted = sum(not entry.time_discovered_started_ns for entry in content.entries)
     notes = [("odd_events", str(content.odd))] if content.odd else []
     notes += [("starts_unknown", f"{unstarted} of {frame.height}")] if unstarted else []
-    notes += [("group_guessed", "the dump does not tell the ranks of groups")] if _no_ranks(members) else []
+    notes += [("group_guessed", "the dump does not list the ranks of groups")] if _no_ranks(members) else []
     groups = [(one.key, one.name, one.description, sorted(one.ranks), len(one.ranks) or -1) for one in members.values()]
     progress = [
         (members[name].key, max(_count(one.last_enqueued_collective), 0), done.get(name, -1))
@@ -268,7 +273,7 @@ def _profile(path: Path, content: _Content) -> Profile:
 
 
 def _members(content: _Content) -> dict[str, _Member]:
-    """Return the groups by name: those configured, and those that entries name besides."""
+    """Return the groups by name: the configured ones, and others that entries name."""
     described = {entry.process_group[0]: entry.process_group[-1] for entry in content.entries if entry.process_group}
     found: dict[str, _Member] = {}
     for name in [*content.config, *(name for name in described if name not in content.config)]:
@@ -276,14 +281,14 @@ def _members(content: _Content) -> dict[str, _Member]:
         if not name:  # gloo's only entry, without a rank
             continue
         ranks = _ranks(group.ranks)
-        said = clean(name)
+        inert = clean(name)
         description = clean(group.desc or described.get(name, ""))
-        found[name] = _Member(group_key(said, ranks), said, description, ranks)
+        found[name] = _Member(group_key(inert, ranks), inert, description, ranks)
     return found
 
 
-def _ranks(told: str | Iterable[int]) -> tuple[int, ...]:
-    numbers = [int(number) for number in re.findall(r"[0-9]{1,9}", told)] if isinstance(told, str) else list(told)
+def _ranks(ranks: str | Iterable[int]) -> tuple[int, ...]:
+    numbers = [int(number) for number in re.findall(r"[0-9]{1,9}", ranks)] if isinstance(ranks, str) else list(ranks)
     return tuple(number for number in numbers if 0 <= number < 2**31)
 
 
@@ -296,7 +301,7 @@ def _default(members: Mapping[str, _Member]) -> _Member | None:
 
 
 def _rank(path: Path, config: Mapping[str, _Group]) -> int:
-    """Return the rank: the only one that all its groups share, else as the name says, which the groups must allow."""
+    """Return the only rank in all its groups, else the one in the file's name, which the groups must contain."""
     named = named_rank(path)
     of_groups = [ranks for group in config.values() if (ranks := set(_ranks(group.ranks)))]
     shared = set.intersection(*of_groups) if of_groups else set()
@@ -308,8 +313,8 @@ def _rank(path: Path, config: Mapping[str, _Group]) -> int:
 
 
 def _status_by_name(content: _Content) -> dict[str, _Status]:
-    """Return the counters by name of the group. Their numbers stand for names only in entries; of groups without any
-    entry the order tells, when both sides number all groups in the order they were made and no entry says otherwise.
+    """Return the counters by the group's name. Only entries map their numbers to names; groups without an entry are
+    mapped by order, if both sides number all groups in order of creation and no entry contradicts.
     """
     named = {str(entry.pg_id): _name(entry) for entry in content.entries if entry.pg_id >= 0}
     names, numbers = list(content.config), list(content.status)
@@ -321,8 +326,9 @@ def _status_by_name(content: _Content) -> dict[str, _Status]:
 
 
 def _status_of_collectives(content: _Content) -> dict[str, _Status]:
-    """Of groups whose counters count collectives: not those used point-to-point, nor those where the last entry has
-    another number - gloo counts what it sends without recording it."""
+    """Return counters of groups that count collectives: not those used point-to-point, nor those whose last entry has
+    another number - gloo counts sends without recording them.
+    """
     status = _status_by_name(content)
     last: dict[str, int] = {}
     for entry in content.entries:
@@ -358,14 +364,16 @@ def _row(
     rank: int,
 ) -> tuple[object, ...]:
     p2p, name = _is_p2p(entry), _name(entry)
-    told = batches.get((name, entry.p2p_seq_id), entry) if p2p else entry
+    source = batches.get((name, entry.p2p_seq_id), entry) if p2p else entry
     member = members.get(name)
     seq = entry.p2p_seq_id if p2p else entry.collective_seq_id
     seq = _count(entry.seq_id if seq is None and entry.seq_id is not None else -1 if seq is None else seq)
     created = _instant(entry.time_created_ns)
-    started, ended = _instant(told.time_discovered_started_ns), _instant(told.time_discovered_completed_ns)
-    finished = told.state == "completed" or told.retired or ended > 0 or (not p2p and 0 <= seq <= done.get(name, -1))
-    state = "completed" if finished else "started" if started or told.state == "started" else "scheduled"
+    started, ended = _instant(source.time_discovered_started_ns), _instant(source.time_discovered_completed_ns)
+    finished = (
+        source.state == "completed" or source.retired or ended > 0 or (not p2p and 0 <= seq <= done.get(name, -1))
+    )
+    state = "completed" if finished else "started" if started or source.state == "started" else "scheduled"
     start = started or created
     op = canonical_op(entry.profiling_name)
     thread = entry.thread_id
@@ -394,18 +402,18 @@ def _instant(number: int | None) -> int:
 
 def _peer(entry: _Entry, member: _Member | None, rank: int) -> int:
     """Return the other end, as a global rank."""
-    told = _PEERS.search(entry.profiling_name)
-    if told is None or member is None:
+    peers = _PEERS.search(entry.profiling_name)
+    if peers is None or member is None:
         return -1
     # both forms begin with this rank's own place
-    place = int(told.group(4))
+    place = int(peers.group(4))
     if not member.ranks:
         return place if member.description == "default_pg" else -1
     return member.ranks[place] if place < len(member.ranks) and member.ranks[place] != rank else -1
 
 
 def _bytes(entry: _Entry) -> int:
-    """Return the larger of what goes in and comes out; -1 when a size or type is not known."""
+    """Return the larger of input and output; -1 when a size or type is not known."""
     sides = _total(entry.input_sizes, entry.input_dtypes), _total(entry.output_sizes, entry.output_dtypes)
     return max(sides) if min(sides) >= 0 else -1
 

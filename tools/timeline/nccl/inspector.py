@@ -1,13 +1,17 @@
-"""Logs of the NCCL Inspector plugin: one JSON object per line and finished operation.
+"""Read logs of the NCCL Inspector plugin: one JSON object per line and finished operation.
 
-Facts of the format: nccl/ext-profiler/inspector. ``header`` names the communicator (equal on all its ranks), the place
-in it and how many it has; ``coll_perf`` (point-to-point: ``p2p_perf``) the operation, its number, size and duration;
-``metadata`` when the line was written, by whom. Only the verbose form tells when an operation ran: ``event_trace_ts``,
-microseconds of the host's wall clock, of the kernel in each of its channels.
+    {"header": {"id": "0x7f8c496ae9f661", "rank": 2, "n_ranks": 8, "nnodes": 1}, "metadata": {"dump_timestamp_us":
+     1748030377748202, "hostname": "node-1", "pid": 1639453}, "coll_perf": {"coll": "AllReduce", "coll_sn": 1407,
+     "coll_msg_size_bytes": 17179869184, "coll_exec_time_us": 61974, "coll_timing_source": "kernel_gpu"}}
 
-Without it the instant is not known: the line was written by a thread that wakes now and then, so an end is at most the
-instant of writing. Such operations end there (kept in order, by number), begin their measured duration before, and the
-profile says so (``starts_unknown``); their durations are right, their instants are not.
+Format: nccl/ext-profiler/inspector. ``header`` names the communicator (equal on all its ranks), the place in it and its
+size; ``coll_perf`` (point-to-point: ``p2p_perf``) the operation, its number, size and duration; ``metadata`` when and
+by which process the line was written. Only the verbose form has instants: ``event_trace_ts``, microseconds of the
+host's wall clock, of the kernel in each of its channels.
+
+Without it the instant is unknown: a periodic thread writes the lines, so an operation ended at the latest when its line
+was written. Such operations end there (kept in order, by number), begin their measured duration before, and the profile
+notes it (``starts_unknown``); their durations are right, their instants are not.
 """
 
 from __future__ import annotations
@@ -37,13 +41,13 @@ _LINE = 1 << 20
 """Bytes of a line; the verbose ones grow with channels and take some 10 KiB."""
 _LONGEST = 256 << 20
 _ROWS = 20_000_000
-# Lines in a row that say nothing, after which a file is given up.
+# Unusable lines in a row after which reading stops.
 _NOTHING = 100_000
 _SNIFF = 1 << 16
 _HEAD_LINES = 200
 _LARGEST_US = 2**62 // 1000
 _EPOCH_US = 10**15  # 2001
-# How the plugin came to a duration, from the best: the device's own clock, the host around the kernel, around the call.
+# How the plugin measured a duration, best first: by the device's clock, on the host around the kernel, around the call.
 _SOURCES = ("kernel_gpu", "kernel_cpu", "collective_cpu")
 
 
@@ -88,7 +92,7 @@ class _Perf(msgspec.Struct, gc=False):
     p2p_timing_source: str = ""
     p2p_peer: int = -1
     event_trace_ts: _Times | None = None
-    # since 4.1 the channels stand here
+    # since 4.1 the channels are here
     events: list[_Event] = []
 
 
@@ -101,10 +105,10 @@ class _Line(msgspec.Struct, gc=False):
 
 @dataclass
 class _Read:
-    """What the lines say so far."""
+    """State of reading so far."""
 
     rows: list[tuple[object, ...]] = field(default_factory=list)
-    # by communicator: what the program calls it; number of ranks, place in it
+    # by communicator: its name in the program; number of ranks, place in it
     names: dict[str, str] = field(default_factory=dict)
     members: dict[str, tuple[int, int]] = field(default_factory=dict)
     sources: Counter[str] = field(default_factory=Counter)
@@ -119,7 +123,7 @@ def detect(head: Head) -> Match:
 
 
 def rank_of(head: Head) -> int:
-    """Return the place in the communicator of most ranks that the first lines name; -1 when there is none."""
+    """Return the place in the communicator of most ranks in the first lines; -1 without one."""
     members = {str(line.header.id): (line.header.n_ranks, line.header.rank) for line in _beginning(head)}
     return _place(members)
 
@@ -139,7 +143,7 @@ def read(path: Path) -> Profile:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 found.odd += 1
     except (EOFError, zlib.error) as error:
-        # what could be read of a packed log counts: the job may have ended in the middle of it
+        # a truncated log counts up to there: the job may have ended in the middle of it
         found.odd += 1
         if not found.rows:
             raise bad(path, f"damaged ({error})") from None
@@ -151,7 +155,7 @@ def read(path: Path) -> Profile:
 
 
 def _beginning(head: Head) -> Iterator[_Line]:
-    """Yield the first lines, when the first of all is one of the Inspector's."""
+    """Yield the first lines, if the very first is one of the Inspector's."""
     decoder = msgspec.json.Decoder(_Line)
     if head.json != b"{":
         return
@@ -169,7 +173,7 @@ def _beginning(head: Head) -> Iterator[_Line]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Lines that are not empty. One that is too long is cut there: then it is no JSON, and counted."""
+    """Yield lines that are not empty. One that is too long is cut: then it is no JSON, and counted."""
     with opened(path) as file:
         while line := file.readline(_LINE):
             length, rest = len(line), line
@@ -222,7 +226,7 @@ def _take(line: _Line, found: _Read) -> None:
 
 
 def _instants(perf: _Perf) -> tuple[int, int, int] | None:
-    """Start and end on the device and when the host asked for it, ns of the epoch; None: the line does not tell."""
+    """Return start and end on the device and when the host requested it, ns of the epoch; None: not in the line."""
     times = perf.event_trace_ts
     if times is None:
         return None
@@ -274,7 +278,7 @@ def _profile(found: _Read) -> Profile:
 
 
 def _place(members: dict[str, tuple[int, int]]) -> int:
-    """Return the place in the largest communicators, -1 when they do not agree or there is none."""
+    """Return the place in the largest communicators, -1 when they disagree or there is none."""
     world = max((ranks for ranks, _ in members.values()), default=-1)
     places = {place for ranks, place in members.values() if ranks == world and 0 <= place < ranks}
     return places.pop() if len(places) == 1 else -1

@@ -1,10 +1,10 @@
-"""Pickles of plain data, read without running anything: a pickle is a program, and this one may only build values.
+"""Read pickles of plain data without executing anything: a pickle is a program, and here it may only build values.
 
-Python's own unpickler would do with `find_class` refusing, but it reserves memory for what a pickle merely announces
-(``BINBYTES8``, ``LONG_BINPUT``) and falls over its own stack when a deep tuple is a key. So opcodes are decoded by
-`pickletools`, and only those that make None, booleans, numbers, texts, bytes, lists, tuples and dictionaries with texts
-as keys are carried out. Memory grows with the length of the pickle and with nothing it says, and what comes out is a
-tree of bounded size for whoever walks through it: no value holds itself, and what is used twice counts twice.
+Python's unpickler with a refusing `find_class` is not enough: it reserves memory for announced sizes (``BINBYTES8``,
+``LONG_BINPUT``) and overflows its stack when a deep tuple is a key. So `pickletools` decodes the opcodes, and only
+those that make None, booleans, numbers, texts, bytes, lists, tuples and dictionaries with text keys are executed.
+Memory grows with the length of the pickle only, and the result is a tree of bounded size: no value contains itself, and
+what is used twice counts twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from whystall.tools.contract.text import clean
 
 NODES = 100_000_000
-"""Of the tree that comes out; a dump of a ring of 2000 entries with stacks has a million."""
+"""Limit of the resulting tree; a dump of a ring of 2000 entries with stacks has a million."""
 
 _MARK = object()
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -42,7 +42,7 @@ _FORBIDDEN = {
 
 
 class PickleRefused(ValueError):
-    """What a pickle wants that plain data never needs, or why it is none; one line."""
+    """The reason why a pickle is refused, one line."""
 
 
 def loads(data: bytes) -> object:
@@ -51,7 +51,7 @@ def loads(data: bytes) -> object:
         return _Machine().run(data)
     except PickleRefused:
         raise
-    # pickletools: ValueError for damage of any kind; the rest are stacks and memos that do not hold what is asked for
+    # pickletools: ValueError for any damage; the others: stack or memo lack what is requested
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise PickleRefused(f"damaged ({clean(str(error), 80)})") from None
 
@@ -62,8 +62,8 @@ class _Machine:
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
-        # Nodes of each container, by its id (none is freed meanwhile), and those that are complete: what is used again
-        # may take nothing any more, so that it never holds itself.
+        # Nodes of each container, by its id (none is freed meanwhile), and the completed ones: a container that is used
+        # again may not grow any more, so that it never contains itself.
         self.nodes: dict[int, int] = {}
         self.complete: set[int] = set()
 
@@ -153,7 +153,7 @@ class _Machine:
         return [self._pop() for _ in range(number)][::-1]
 
     def _marked(self) -> list[Any]:
-        """Return the values above the last mark, taken off with it."""
+        """Return the values above the last mark, removed from the stack."""
         stack = self.stack
         place = len(stack) - 1
         while stack[place] is not _MARK:
@@ -176,7 +176,7 @@ def _set(target: dict[str, Any], items: list[Any]) -> None:
     if len(items) % 2:
         raise PickleRefused("damaged (a key without a value)")
     for key, value in zip(items[::2], items[1::2], strict=True):
-        # Others may be made to collide, or be too deep to be hashed.
+        # Other keys may be made to collide, or be too deep to be hashed.
         if type(key) is not str:
             raise PickleRefused(f"it has a key that is no text, but {type(key).__name__}")
         target[key] = value

@@ -1,8 +1,8 @@
-"""Collectives in an export of Nsight Systems: NCCL's kernels, and what its NVTX ranges say of the calls they are from.
+"""Collectives in an export of Nsight Systems: NCCL's kernels, and the calls they are from, by NVTX range.
 
 Since 2.18 NCCL's ranges carry a payload: communicator, size, peer. The export keeps it as bytes (``binaryData``: a head
 of 32 bytes with domain and schema, then the fields) and its layout in ``NVTX_PAYLOAD_SCHEMA_ENTRIES``. A communicator's
-number is equal on all its ranks, so it is the group. Without payloads nothing tells the group: it stays empty.
+number is equal on all its ranks, so it identifies the group. Without payloads the group is unknown and stays empty.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RANKS, _RANK = "No. of ranks", "Rank"
 _OPERATION = re.compile(
     r"nccl(?:AllReduce|AllGather|ReduceScatter|Broadcast|Bcast|Reduce|Send|Recv|AllToAll\w*|Gather|Scatter)", re.I
 )
-# NCCL gives the size of one rank's part; these move as many parts as there are ranks.
+# NCCL's size is that of one rank's part; these move as many parts as there are ranks.
 _PER_RANK = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
 _TYPES = {
     "f32": "Float", "float": "Float", "f16": "Half", "half": "Half", "bf16": "BFloat16", "f64": "Double",
@@ -54,14 +54,14 @@ _CALLS = pl.Schema(
 
 @dataclass(frozen=True)
 class Ranges:
-    """NCCL's calls, and of its communicators the number of ranks and this one's place, where a call made them."""
+    """NCCL's calls, and per communicator the number of ranks and this one's place, if a call created it."""
 
     calls: pl.DataFrame = field(default_factory=_CALLS.to_frame)
     members: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, database: Database) -> Ranges:
-        """From the NVTX tables of an export."""
+        """Read the NVTX tables of an export."""
         columns = database.columns("NVTX_EVENTS")
         if not {"start", "end", "globalTid"} <= columns:
             return cls()
@@ -74,17 +74,17 @@ class Ranges:
         for rows in database.read("NVTX_EVENTS", *wanted):
             for start, end, thread, *rest in rows:
                 parts = dict(zip([name for name in more if name], rest, strict=True))
-                said = parts.get("text") or texts.get(parts.get("textId"))
-                if not isinstance(said, str) or not said.startswith("nccl") or not isinstance(start, int):
+                label = parts.get("text") or texts.get(parts.get("textId"))
+                if not isinstance(label, str) or not label.startswith("nccl") or not isinstance(start, int):
                     continue
-                told = _payload(parts.get("binaryData"), layouts)
-                name = f"{told[_COMMUNICATOR] % 2**64:#x}" if _COMMUNICATOR in told else ""
-                if name and _RANKS in told and 0 <= told.get(_RANK, -1) < told[_RANKS]:
-                    members[name] = (told[_RANKS], told[_RANK])
-                if _OPERATION.fullmatch(said) and isinstance(end, int) and isinstance(thread, int):
+                payload = _payload(parts.get("binaryData"), layouts)
+                name = f"{payload[_COMMUNICATOR] % 2**64:#x}" if _COMMUNICATOR in payload else ""
+                if name and _RANKS in payload and 0 <= payload.get(_RANK, -1) < payload[_RANKS]:
+                    members[name] = (payload[_RANKS], payload[_RANK])
+                if _OPERATION.fullmatch(label) and isinstance(end, int) and isinstance(thread, int):
                     pid, tid = thread // 2**24 % 2**24, thread % 2**24
-                    size, peer = (number(told.get(one), ELEMENT_LIMIT) for one in (_SIZE, _PEER))
-                    calls.append((start, end, pid, tid, said, name, size, peer))
+                    size, peer = (number(payload.get(one), ELEMENT_LIMIT) for one in (_SIZE, _PEER))
+                    calls.append((start, end, pid, tid, label, name, size, peer))
         return cls(pl.DataFrame(calls, schema=_CALLS, orient="row"), members)
 
     def shifted(self, epoch: int) -> Ranges:
@@ -93,7 +93,9 @@ class Ranges:
 
 
 def with_collectives(profile: Profile, ranges: Ranges) -> Profile:
-    """`profile` with a row for each of its NCCL kernels, the groups they name, and the rank when only they tell it."""
+    """Return `profile` with a row for each of its NCCL kernels, the groups they name, and the rank if only they
+    have it.
+    """
     kernels = profile.activities.filter(pl.col("kind") == "collective")
     launches = profile.activities.filter((pl.col("device") < 0) & (pl.col("correlation") >= 0)).select(
         "correlation", launch_ns="start_ns"
@@ -126,13 +128,14 @@ def with_collectives(profile: Profile, ranges: Ranges) -> Profile:
 
 
 def _called(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """By row of a kernel the call it was launched in. In a group of calls kernels are launched at its end: there the
-    last call before counts, unless a kernel was launched in it already."""
-    told = kernels.filter(pl.col("launch_ns").is_not_null()).select(
+    """Return the call that each kernel (by row) was launched in. In a group of calls kernels are launched at its end:
+    there the last call before counts, unless a kernel was launched in it already.
+    """
+    payload = kernels.filter(pl.col("launch_ns").is_not_null()).select(
         "row", pl.col("pid", "tid").cast(pl.Int64), at_ns="launch_ns"
     )
     calls = calls.sort("at_ns").with_row_index("number").with_columns(begun_ns="at_ns")
-    near = told.sort("at_ns").join_asof(calls, on="at_ns", by=["pid", "tid"], check_sortedness=False)
+    near = payload.sort("at_ns").join_asof(calls, on="at_ns", by=["pid", "tid"], check_sortedness=False)
     near = near.filter(pl.col("number").is_not_null())
     within = pl.col("at_ns") <= pl.col("until_ns")
     taken = near.filter(within)["number"].unique()
@@ -172,7 +175,7 @@ def _row(one: Mapping[str, object], members: Mapping[str, tuple[int, int]], worl
 
 
 def _names(database: Database) -> dict[object, object]:
-    """Texts of NCCL."""
+    """Return the texts of NCCL."""
     return {
         key: value
         for rows in database.read("StringIds", "id", "value")
@@ -182,7 +185,7 @@ def _names(database: Database) -> dict[object, object]:
 
 
 def _layouts(database: Database) -> dict[tuple[object, object], list[tuple[str, int, struct.Struct]]]:
-    """By domain and schema: name, offset and format of the fields that are of use."""
+    """Return name, offset and format of the useful fields, by domain and schema."""
     found: dict[tuple[object, object], list[tuple[str, int, struct.Struct]]] = {}
     wanted = ("domainId", "schemaId", "name", "type", "offset")
     for rows in database.read("NVTX_PAYLOAD_SCHEMA_ENTRIES", *wanted):

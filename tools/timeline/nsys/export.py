@@ -1,12 +1,14 @@
-"""Nsight Systems: the SQLite export of a report (``nsys export --type sqlite``).
+"""Read exports of Nsight Systems: SQLite (``nsys export --type sqlite``).
 
-Tables appear only when there is something in them, and their columns differ between versions, so what is there is
-looked up. Instants count from the start of the session, which ``TARGET_INFO_SESSION_START_TIME`` gives on the epoch.
-Threads are ``process << 24 | thread``. An export holds the environment of the profiled process, passwords and all:
-only its rank is taken from it.
+A row of CUPTI_ACTIVITY_KIND_KERNEL: ``start 1563241, end 1567401, deviceId 0, streamId 7, correlationId 1027, globalPid
+283686952306183, demangledName 117, shortName 118``.
 
-Steps are NVTX ranges that say so (``ProfilerStep#3``, ``step 3``, ``iteration_3``, ``train_step`` in order); they are
-called ``ProfilerStep#N`` here.
+Tables appear only when they have rows, and their columns differ between versions, so both are looked up. Instants count
+from the start of the session, which ``TARGET_INFO_SESSION_START_TIME`` gives on the epoch. Threads are ``process << 24
+| thread``. An export holds the environment of the profiled process, passwords included: only its rank is read.
+
+Steps are NVTX ranges with a step's name (``ProfilerStep#3``, ``step 3``, ``iteration_3``, ``train_step`` in order);
+they are called ``ProfilerStep#N`` here.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from whystall.tools.timeline.profile_reading.sqlite_tables import Database, open
 
 SOURCE = "nsys"
 REPORTS = (".nsys-rep", ".qdrep")
-"""Suffixes of reports that are not exported: a format of NVIDIA's own."""
+"""Suffixes of reports that were not exported: a proprietary format."""
 _EXPORTS = (".sqlite", ".sqlite3", ".db")
 
 _KERNELS, _COPIES, _SETS = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
@@ -80,7 +82,7 @@ def detect(head: Head) -> Match:
 
 
 def rank_of(path: Path) -> int:
-    """Return the rank as the environment of the process says, else the file's name; -1 when neither does."""
+    """Return the rank in the environment of the process, else in the file's name; -1 without either."""
     try:
         with opened_database(path) as database:
             return _rank(path, _environment(database))
@@ -89,13 +91,13 @@ def rank_of(path: Path) -> int:
 
 
 def named_rank(path: Path) -> int:
-    """Return the rank a file's name tells, -1 when none."""
+    """Return the rank in a file's name, -1 without one."""
     named = _NAMED.search(path.name)
     return int(named.group(1)) if named else -1
 
 
 def read_report(path: Path) -> NoReturn:
-    """A report as nsys writes it cannot be read. Raises `ToolError` (bad_trace), which says how to export it."""
+    """Refuse a report that was not exported. Raises `ToolError` (bad_trace) with the command that exports it."""
     remedy = f"nsys export --type sqlite {path.name}"
     raise ToolError(ErrorCode.BAD_TRACE, f"{path} is a report of Nsight Systems that was not exported", remedy)
 
@@ -133,7 +135,7 @@ def read(path: Path) -> Profile:
 
 
 def _epoch(database: Database) -> int:
-    """Return what to add to an instant: the session's start on the epoch, 0 when it is not told."""
+    """Return what to add to an instant: the session's start on the epoch, 0 when it is unknown."""
     for column in ("utcEpochNs", "utcEpochTimeNs", "systemClockNs"):
         for rows in database.read("TARGET_INFO_SESSION_START_TIME", column):
             if isinstance(rows[0][0], int) and 0 < rows[0][0] < 2**62:
@@ -142,7 +144,7 @@ def _epoch(database: Database) -> int:
 
 
 def _environment(database: Database) -> tuple[str, str]:
-    """Return the host's name, and the variables of the process as they stand."""
+    """Return the host's name, and the variables of the process as one text."""
     host = variables = ""
     for rows in database.read("TARGET_INFO_SYSTEM_ENV", "name", "value"):
         for name, value in rows:
@@ -154,12 +156,12 @@ def _environment(database: Database) -> tuple[str, str]:
 
 
 def _rank(path: Path, environment: tuple[str, str]) -> int:
-    told = _RANK.search(environment[1])
-    return int(told.group(1)) if told else named_rank(path)
+    found = _RANK.search(environment[1])
+    return int(found.group(1)) if found else named_rank(path)
 
 
 def _tables(database: Database) -> dict[str, pl.DataFrame]:
-    """Return what happened, by table; columns as `_EVENT`. `name` is a key of StringIds, or the text itself."""
+    """Return the events by table; columns as `_EVENT`. `name` is a key of StringIds, or the text itself."""
     found = {}
     for table, wanted in {
         _KERNELS: ("globalPid", "", "deviceId", "streamId", "correlationId", ("demangledName", "shortName")),
@@ -183,7 +185,7 @@ def _tables(database: Database) -> dict[str, pl.DataFrame]:
 
 
 def _frame(database: Database, table: str, places: list[str]) -> pl.DataFrame:
-    """Return the columns `places` of a table (empty: there is none) called as `_EVENT`; what is no number is null."""
+    """Return the columns `places` of a table (empty: there is none) named as `_EVENT`; non-numbers are null."""
     known = [place for place in dict.fromkeys(places) if place]
     schema = dict.fromkeys(known, pl.Int64)
     parts = [_columns(rows, schema) for rows in database.read(table, *known)]
@@ -196,7 +198,7 @@ def _frame(database: Database, table: str, places: list[str]) -> pl.DataFrame:
 
 
 def _ranges(database: Database, columns: set[str], places: list[str]) -> pl.DataFrame:
-    """NVTX ranges that ended; the text stands in the row or in StringIds."""
+    """Return NVTX ranges that ended; their text is in the row or in StringIds."""
     more = [name for name in ("text", "eventType") if name in columns]
     known = [place for place in dict.fromkeys(places) if place]
     kinds: dict[str, type[pl.DataType]] = dict.fromkeys(known, pl.Int64)
@@ -204,8 +206,8 @@ def _ranges(database: Database, columns: set[str], places: list[str]) -> pl.Data
     parts = []
     for rows in database.read(_RANGES, *known, *more):
         frame = _columns(rows, kinds)
-        told = pl.col("eventType").is_in([_PUSHED, _STARTED]) if "eventType" in more else pl.lit(True)
-        parts.append(frame.filter(told & pl.col("end").is_not_null()))
+        ranges = pl.col("eventType").is_in([_PUSHED, _STARTED]) if "eventType" in more else pl.lit(True)
+        parts.append(frame.filter(ranges & pl.col("end").is_not_null()))
     frame = pl.concat([pl.DataFrame(schema=kinds), *parts])
     none = pl.lit(None, pl.Int64)
     return frame.select(
@@ -215,8 +217,8 @@ def _ranges(database: Database, columns: set[str], places: list[str]) -> pl.Data
 
 
 def _columns(rows: list[tuple[object, ...]], kinds: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-    """Return rows as columns of numbers and texts; what is something else is null. SQLite holds anything in any
-    column.
+    """Return rows as columns of numbers and texts; other types become null, since any SQLite column may hold any
+    type.
     """
     try:
         return pl.DataFrame(rows, schema=kinds, orient="row", infer_schema_length=None)
@@ -235,7 +237,7 @@ def _text(value: object) -> str | None:
 
 
 def _texts(database: Database, tables: Iterable[pl.DataFrame]) -> dict[int, str]:
-    """Of StringIds what is used: it may hold many million texts."""
+    """Return the texts of StringIds that are used: it may hold many million."""
     used: set[int] = set()
     for frame in tables:
         used.update(frame["name"].drop_nulls().unique())
@@ -246,18 +248,18 @@ def _texts(database: Database, tables: Iterable[pl.DataFrame]) -> dict[int, str]
 
 
 def _add(found: Found, table: str, frame: pl.DataFrame, texts: dict[int, str], epoch: int, *, apart: bool) -> None:
-    """Rows of one table. `apart`: several processes, whose correlations count from 1 each."""
+    """Add the rows of one table. `apart`: several processes, whose correlations count from 1 each."""
     process = pl.col("process") // 2**_PID_BITS % 2**_PID_BITS
     frame = frame.with_columns(pid=process.fill_null(-1), tid=(pl.col("thread") % 2**_TID_BITS).fill_null(-1))
     names = frame.select("name", "text").unique(maintain_order=True)
-    said = [_name(table, number, text, texts) for number, text in names.rows()]
+    labels = [_name(table, number, text, texts) for number, text in names.rows()]
     steps: dict[int, int] = {}
     if table == _RANGES:
-        labelled = names.with_columns(said=pl.Series(said, dtype=pl.String))
+        labelled = names.with_columns(label=pl.Series(labels, dtype=pl.String))
         wide = frame.join(labelled, on=["name", "text"], how="left", nulls_equal=True, maintain_order="left")
-        steps = step_numbers(wide.select("said", "pid", "tid", "start", "end"))
-        frame = wide.drop("said")
-    what = [found.names[_KIND[table], one] for one in said]
+        steps = step_numbers(wide.select("label", "pid", "tid", "start", "end"))
+        frame = wide.drop("label")
+    what = [found.names[_KIND[table], one] for one in labels]
     names = names.with_columns(what=pl.Series(what, dtype=pl.UInt32))
     frame = frame.join(names, on=["name", "text"], how="left", nulls_equal=True, maintain_order="left")
     if steps:
@@ -287,11 +289,11 @@ def _name(table: str, number: int | None, text: str | None, texts: dict[int, str
         return "Memset"
     if table == _GRAPHS:
         return "CUDA graph" if number is None else f"CUDA graph {number}"
-    said = text or texts.get(-1 if number is None else number, "")
+    label = text or texts.get(-1 if number is None else number, "")
     if table == _CALLS:
-        return _VERSION.sub("", said)
-    operator = _OPERATOR.fullmatch(said) if table == _RANGES else None
-    return operator.group(1) if operator else said
+        return _VERSION.sub("", label)
+    operator = _OPERATOR.fullmatch(label) if table == _RANGES else None
+    return operator.group(1) if operator else label
 
 
 def _kind(label: str, name: str) -> str:

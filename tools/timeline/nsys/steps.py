@@ -1,4 +1,4 @@
-"""Which NVTX ranges are the steps of a training loop, when a person named them."""
+"""Find the NVTX ranges that are the steps of a training loop."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _PLAIN = re.compile(_WORDS, re.IGNORECASE)
 
 
 def step_numbers(ranges: pl.DataFrame) -> dict[int, int]:
-    """Row of each range that is a step, and its number. `ranges`: said, pid, tid, start, end.
+    """Return the row of each range that is a step, and its number. `ranges`: label, pid, tid, start, end.
 
-    ``ProfilerStep#3`` is what PyTorch's profiler says and goes first; else the words of `_WORDS` with a number, else
-    without one, counted in order. Only one kind of range on one thread can be steps: the one with most of them, of
-    equal ones the longest.
+    ``ProfilerStep#3`` of PyTorch's profiler comes first; else the words of `_WORDS` with a number, else without one,
+    counted in order. Only one kind of range on one thread can be steps: the most frequent one, of equally frequent ones
+    the longest.
     """
-    words = [_word(said) for said in ranges["said"].unique().to_list()]
-    known = {said: (family, number) for said, family, number in words if family}
+    words = [_word(label) for label in ranges["label"].unique().to_list()]
+    known = {label: (family, number) for label, family, number in words if family}
     if not known:
         return {}
-    frame = ranges.with_row_index("row").filter(pl.col("said").is_in(list(known)))
+    frame = ranges.with_row_index("row").filter(pl.col("label").is_in(list(known)))
     frame = frame.with_columns(
-        family=pl.col("said").replace_strict(
-            {said: family for said, (family, _) in known.items()}, return_dtype=pl.String
+        family=pl.col("label").replace_strict(
+            {label: family for label, (family, _) in known.items()}, return_dtype=pl.String
         ),
-        number=pl.col("said").replace_strict(
-            {said: number for said, (_, number) in known.items()}, return_dtype=pl.Int64
+        number=pl.col("label").replace_strict(
+            {label: number for label, (_, number) in known.items()}, return_dtype=pl.Int64
         ),
     )
     # PyTorch's own before numbered before plain ones
@@ -48,8 +48,8 @@ def step_numbers(ranges: pl.DataFrame) -> dict[int, int]:
     return dict(chosen.select("row", "number").rows())
 
 
-def _word(said: str) -> tuple[str, str, int]:
-    """Return the family of a range's name and its number (-1 none); an empty family: no step."""
-    if numbered := _NUMBERED.fullmatch(said):
-        return said, re.sub(r"[ _-]", "", numbered.group(1)).lower(), min(int(numbered.group(2)), _LIMIT)
-    return (said, re.sub(r"[ _-]", "", said).lower(), -1) if _PLAIN.fullmatch(said) else (said, "", -1)
+def _word(label: str) -> tuple[str, str, int]:
+    """Return a range's name, its family and its number (-1 none); an empty family: no step."""
+    if numbered := _NUMBERED.fullmatch(label):
+        return label, re.sub(r"[ _-]", "", numbered.group(1)).lower(), min(int(numbered.group(2)), _LIMIT)
+    return (label, re.sub(r"[ _-]", "", label).lower(), -1) if _PLAIN.fullmatch(label) else (label, "", -1)
