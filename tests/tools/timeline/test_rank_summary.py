@@ -174,7 +174,7 @@ def test_a_source_without_work_does_not_claim_that_there_was_none() -> None:
     summary = summarise(talking(empty, talk(100, 200, -1), talk(300, 0, -1)), "dump_3")
     (step,) = summary.tables["steps"].to_dicts()
     assert (step["compute_ns"], step["gap_ns"], step["comm_ns"]) == (-1, -1, 100)
-    assert not summary.tells_work
+    assert not summary.has_work
     assert summary.span == (100, 300)
     assert summary.tables["collectives"].select("before_ns", "before_compute_ns").rows() == [(0, -1), (100, -1)]
 

@@ -131,13 +131,13 @@ def _failed(trace: Trace | RemoteTrace, why: str) -> list[Summary | Unread]:
 def _of_one_kind(found: list[Summary]) -> tuple[list[Summary], list[tuple[str, str]]]:
     """Beside traces that tell what ran, dumps that tell only how ranks communicate are a second account of the same
     ranks: they are left out, and that is said."""
-    working = [one for one in found if one.tells_work]
+    working = [one for one in found if one.has_work]
     sources = {one.head["source"] for one in working}
-    others = [one for one in found if not one.tells_work and one.head["source"] not in sources]
+    others = [one for one in found if not one.has_work and one.head["source"] not in sources]
     if not working or not others:
         return found, []
     formats = ", ".join(sorted({str(one.head["source"]) for one in others}))
-    kept = [one for one in found if one.tells_work or one.head["source"] in sources]
+    kept = [one for one in found if one.has_work or one.head["source"] in sources]
     return kept, [("ranks_unread", f"{len(others)} of {formats}, beside others: give their directory alone")]
 
 

@@ -1,4 +1,4 @@
-"""From a profiler's raw rows to a `Profile`: names once, calls told apart, device work tied to its launch and step."""
+"""Build a `Profile` from a profiler's rows: names once, kinds of calls, device work with its launch and step."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ RAW = pl.Schema(
         "correlation": pl.Int64,
     }
 )
-"""What a reader delivers, in any order."""
+"""Rows of a reader, in any order."""
 
 NAME_LIMIT = 1024
-"""Of an activity's name: a kernel's name tells its template arguments, and often they alone differ."""
+"""Characters of an activity's name: names of kernels hold template arguments, often their only difference."""
 
 _STEP = re.compile(r"ProfilerStep#([0-9]{1,9})")
 _COLLECTIVE = re.compile(r"nccl|rccl|hccl|hcom_", re.IGNORECASE)
@@ -39,14 +39,14 @@ _COLLECTIVE = re.compile(r"nccl|rccl|hccl|hcom_", re.IGNORECASE)
 _SYNC = re.compile(r"Synchronize|QueueFinish|^(?:cuda|cu|hip|aclrt)Memcpy(?!\w*Async)")
 _LAUNCH = re.compile(r"Launch|Enqueue|(?:Memcpy|Memset)\w*Async|^(?:cuda|cu|hip)Memset")
 _EPOCH_NS = (10**18, 4 * 10**18)  # 2001 to 2096
-# Kinds as places in `KINDS`: the first four run on the device.
+# Kinds as indexes of `KINDS`: the first four run on the device.
 _DEVICE = 4
 _LAUNCHES, _SYNCS, _RANGES, _OTHERS = (KINDS.index(kind) for kind in ("launch", "sync", "annotation", "other"))
 _DROPPED = len(KINDS)
 
 
 class Names(dict[tuple[str, str], int]):
-    """Pairs of label and name by number, given at first sight. A label is what beside the name tells the kind."""
+    """Pairs of label and name, numbered in order of first use. A label is what decides the kind beside the name."""
 
     def __missing__(self, pair: tuple[str, str]) -> int:
         number = self[pair] = len(self)
@@ -65,14 +65,14 @@ class Found:
     odd: int = 0
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Take the rows whose times could be read."""
+        """Add the rows whose times could be read."""
         readable = rows.drop_nulls("end_ns")
         self.odd += rows.height - readable.height
         self.rows.append(readable.select(RAW.names()))
 
 
 def call_kind(name: str) -> str:
-    """Of a call into the device's runtime or driver: sync, launch or other."""
+    """Return the kind of a call into the device's runtime or driver: sync, launch or other."""
     if _SYNC.search(name):
         return "sync"
     return "launch" if _LAUNCH.search(name) else "other"
@@ -97,8 +97,8 @@ def finished(
     rank: int,
     bridges: Iterable[ClockBridge] = (),
 ) -> Profile:
-    """Return the profile. `kind_of`: of label and name, one of `profile.KINDS`, or empty: left out. Takes `found.rows`
-    away.
+    """Return the profile; `found.rows` is consumed. `kind_of`: from label and name to one of `profile.KINDS`, or empty:
+    left out.
 
     Raises `ToolError` (bad_trace) when nothing is left.
     """
@@ -144,7 +144,7 @@ def finished(
 
 
 def process_of(profile: Profile) -> int:
-    """Return the process that was profiled: of its steps, else the one with most activities on the host; -1 unknown."""
+    """Return the profiled process: that of the steps, else the one with most activities on the host; -1 unknown."""
     frame = profile.steps if profile.steps.height else profile.activities.filter(pl.col("device") < 0)
     found = frame.filter(pl.col("pid") > 0)["pid"].mode().sort()
     return int(found[0]) if len(found) else -1
@@ -156,15 +156,16 @@ def _with_kinds(rows: pl.DataFrame, kinds: list[str]) -> pl.DataFrame:
         places.gather(rows["what"]).alias("kind"), pl.max_horizontal("start_ns", "end_ns").alias("end_ns")
     )
     host = (pl.col("kind") >= _DEVICE) & (pl.col("device") < 0)
-    # A host thread 0 does not exist: its profiler did not know it.
+    # A host thread 0 does not exist: the profiler did not know it.
     unknown = [pl.when(host & (pl.col(c) == 0)).then(-1).otherwise(pl.col(c)).alias(c) for c in ("pid", "tid")]
     rows = rows.with_columns(unknown)
     return rows.filter(pl.col("kind") < _DROPPED) if _DROPPED in places else rows
 
 
 def _linked(rows: pl.DataFrame, owners: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Device work with the process and thread that launched it, `owner_ns`: the instant whose step counts; and how
-    much device work has no launch in the profile."""
+    """Return device work with the process and thread that launched it, `owner_ns`: the instant that decides the step;
+    and how much device work has no launch in the profile.
+    """
     work = pl.col("kind") < _DEVICE
     on_device = work | (pl.col("device") >= 0)
     device, host = rows.filter(on_device), rows.filter(~on_device)
@@ -202,11 +203,11 @@ def _steps(rows: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
 
 
 def step_at(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
-    """Return the step (of a profile's steps) each instant lies in, -1 outside of all."""
+    """Return the step (of a profile's steps) of each instant, -1 outside of all."""
     if steps.is_empty():
         return pl.select(pl.repeat(-1, len(instants), dtype=pl.Int64)).to_series()
     at = instants.fill_null(-1)
     place = steps["start_ns"].search_sorted(at, side="right").cast(pl.Int64) - 1
-    held = place.clip(0)
-    inside = (place >= 0) & (at < steps["end_ns"].gather(held))
-    return pl.select(pl.when(inside).then(steps["step"].gather(held).cast(pl.Int64)).otherwise(-1)).to_series()
+    index = place.clip(0)
+    inside = (place >= 0) & (at < steps["end_ns"].gather(index))
+    return pl.select(pl.when(inside).then(steps["step"].gather(index).cast(pl.Int64)).otherwise(-1)).to_series()

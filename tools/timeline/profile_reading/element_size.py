@@ -1,4 +1,4 @@
-"""Bytes of an element of a tensor, by torch's name of its type or C++'s."""
+"""Bytes of a tensor element, by torch's or C++'s name of its type."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ _NAMES = {
 }
 _SIZES = {name: size for size, names in _NAMES.items() for name in names}
 _ONE_BYTE = ("float8", "qint8", "quint8")
-"""How names of types begin that differ in what their bits mean."""
+"""Prefixes of types that differ only in the meaning of their bits."""
 
 
 def element_size(name: str) -> int:
-    """Return the bytes of one element of the type called `name`, in any case, with or without ``c10::``; -1 when not
-    known.
-    """
+    """Return the bytes of one element of the type `name`, in any case, with or without ``c10::``; -1 when not known."""
     plain = name.lower().removeprefix("c10::")
     return 1 if plain.startswith(_ONE_BYTE) else _SIZES.get(plain, -1)

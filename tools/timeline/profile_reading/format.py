@@ -14,9 +14,10 @@ _RANK = re.compile(r"(?:rank[_-]?|_profiler_)([0-9]{1,6})(?![0-9])", re.IGNORECA
 
 @dataclass(frozen=True)
 class ProfileFormat(Format[Profile]):
-    """`rank`: the rank known before the file is read, -1 unknown. `listed`: whether a file found below a directory
-    may be a profile of its own; a file that is named by the user always may. `only_collectives`: it holds how ranks
-    communicate and nothing of what they or their devices work on. `directory`: it is a directory, not a file."""
+    """`rank`: the rank known before the file is read, -1 unknown. `listed`: whether a file found below a directory may
+    be a profile of its own; a file named by the user always may. `only_collectives`: it holds how ranks communicate,
+    not what they or their devices work on. `directory`: it is a directory, not a file.
+    """
 
     rank: Callable[[Head], int]
     listed: Callable[[Head], bool]

@@ -1,4 +1,4 @@
-"""Groups of ranks as profilers tell them, and the reading of what stands beside them without trust.
+"""Groups of ranks in profiles, and the reading of their fields without trust.
 
 Numbers come as numbers or as text, lists of ranks as lists or as text, and from a damaged or hostile file as anything.
 """
@@ -12,10 +12,10 @@ from whystall.tools.contract.text import clean
 from whystall.tools.timeline.profile_reading.numbers import whole_of
 
 RANK_LIMIT = 1 << 20
-"""Of ranks in a job. The largest published job has a tenth of it."""
+"""Limit of ranks in a job. The largest published job has a tenth of it."""
 
 ELEMENT_LIMIT = 1 << 53
-"""Of a message. Beyond it JSON's numbers are not exact, and no memory holds it."""
+"""Limit of a message's elements. Beyond it JSON's numbers are not exact, and no memory holds it."""
 
 _NUMBERS = re.compile(r"\[\s*(?:[0-9]{1,9}\s*(?:,\s*[0-9]{1,9}\s*)*)?\]")
 _TEXT_LIMIT = 8 << 20  # a list of all ranks as text
@@ -34,7 +34,7 @@ class Group:
 
 
 def ranks_of(value: object) -> tuple[int, ...] | None:
-    """Return ranks in a list or in the text of one, ascending; None when that is not what it is, or is cut short."""
+    """Return the ranks of a list or of the text of one, ascending; None when it is something else, or is cut short."""
     if isinstance(value, str):
         if len(value) > _TEXT_LIMIT or not _NUMBERS.fullmatch(value.strip()):
             return None
@@ -47,11 +47,11 @@ def ranks_of(value: object) -> tuple[int, ...] | None:
 
 
 def number(value: object, limit: int = 2**63 - 1) -> int:
-    """Return a number that is told as one or as text; -1 when it is none, negative or beyond `limit`."""
+    """Return a number given as one or as text; -1 when it is none, negative or beyond `limit`."""
     found = value if type(value) is int else whole_of(value)
     return found if 0 <= found <= limit else -1
 
 
 def text(value: object) -> str:
-    """Return a name that is told as text or number, inert; empty when it is something else."""
+    """Return a name given as text or number, escaped; empty when it is something else."""
     return clean(str(value)) if isinstance(value, (str, int)) and not isinstance(value, bool) else ""

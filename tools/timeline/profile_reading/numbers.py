@@ -1,4 +1,4 @@
-"""Numbers of profiles, exact: microseconds in decimals to integer nanoseconds, and whole numbers in any clothing.
+"""Exact numbers of profiles: decimal microseconds to integer nanoseconds, and whole numbers of any type.
 
 A float64 of microseconds since the epoch is off by up to 125 ns, so such a number is never made a float.
 """
@@ -11,14 +11,16 @@ from decimal import Decimal, InvalidOperation
 import polars as pl
 
 EXACT_FLOAT = 2.0**43
-"""Below it a float64 of microseconds tells its third decimal: neighbours are less than 0.001 apart."""
+"""Below it a float64 of microseconds is exact to its third decimal: neighbours are less than 0.001 apart."""
 
 _LARGEST = 2**63 - 1
 _NS = Decimal(1000)
 
 
 def nanoseconds(values: Sequence[object]) -> pl.Series:
-    """Microseconds (int, float below `EXACT_FLOAT`, or text) as nanoseconds, rounded half up; null: no such number."""
+    """Convert microseconds (int, float below `EXACT_FLOAT`, or text such as ``"1736413971558972.912"``) to nanoseconds,
+    rounded half up; null: no such number.
+    """
     types = set(map(type, values))
     try:
         if types <= {int}:
@@ -31,14 +33,14 @@ def nanoseconds(values: Sequence[object]) -> pl.Series:
 
 
 def from_texts(texts: pl.Series) -> pl.Series:
-    """As `nanoseconds`, of decimal texts; quotes and white space around them do not matter."""
+    """Convert decimal texts as `nanoseconds` does; quotes and white space around them are ignored."""
     found = texts.str.strip_chars(' \t\r\n"').str.extract_groups(r"^(-?)([0-9]{1,15})(?:\.([0-9]+))?$").struct
     sign, whole, part = found.field("1"), found.field("2"), found.field("3").fill_null("0").str.pad_end(4, "0")
     digits = part.str.slice(0, 4).cast(pl.Int64)
     size = whole.cast(pl.Int64) * 1000 + (digits + 5) // 10
     result = pl.select(pl.when(sign == "-").then(-size).otherwise(size)).to_series()
     odd = result.is_null()
-    if odd.any():  # written with an exponent, or no number at all
+    if odd.any():  # with an exponent, or not a number
         places = odd.arg_true()
         numbers = [_from_decimal(text) for text in texts.gather(places).to_list()]
         result = result.scatter(places, pl.Series(numbers, dtype=pl.Int64))
@@ -46,7 +48,9 @@ def from_texts(texts: pl.Series) -> pl.Series:
 
 
 def whole(values: Sequence[object]) -> pl.Series:
-    """Identifiers (int, whole float, or text, where the number at its end counts) as Int64, -1 where there is none."""
+    """Convert identifiers (int, whole float, or text, of which the number at its end counts) to Int64, -1 without
+    one.
+    """
     try:
         if set(map(type, values)) <= {int}:
             return pl.Series(values, dtype=pl.Int64)
@@ -59,13 +63,13 @@ def whole(values: Sequence[object]) -> pl.Series:
 
 
 def small(series: pl.Series) -> pl.Series:
-    """Int64 to Int32, -1 where it does not fit: numbers of processes, threads, devices, steps."""
+    """Convert Int64 to Int32, -1 where it does not fit: ids of processes, threads, devices, steps."""
     fits = series.is_between(-1, 2**31 - 1)
     return pl.select(pl.when(fits).then(series).otherwise(-1).cast(pl.Int32).alias(series.name)).to_series()
 
 
 def _from_floats(numbers: pl.Series) -> pl.Series:
-    # Whole and part apart: both are exact, and so is their sum, where the product with 1000 would be rounded.
+    # Whole and fraction separately: both are exact, and so is their sum; the product with 1000 would be rounded.
     floor = pl.lit(numbers).floor()
     part = ((pl.lit(numbers) - floor) * 1000 + 0.5).floor()
     return pl.select(floor.cast(pl.Int64, strict=False) * 1000 + part.cast(pl.Int64, strict=False)).to_series()
@@ -82,7 +86,7 @@ def _from_decimal(text: str | None) -> int | None:
 
 
 def whole_of(value: object) -> int:
-    """As `whole`, of one value."""
+    """Convert one value as `whole` does."""
     if isinstance(value, str):
         digits = value.strip().rpartition(" ")[2]  # "stream 7"
         value = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1

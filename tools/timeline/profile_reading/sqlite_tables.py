@@ -1,4 +1,4 @@
-"""SQLite databases of profilers, read without trust: tables only, nothing written, no lock taken."""
+"""Read SQLite databases of profilers without trust: tables only, nothing written, no lock taken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAGIC = b"SQLite format 3\0"
 
 
 class Database:
-    """Reads tables, never views: a view of a stranger may run for ever."""
+    """Reads tables, never views: a view in an untrusted file may run for ever."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -20,15 +20,15 @@ class Database:
         self.tables = {str(name) for (name,) in rows}
 
     def columns(self, table: str) -> set[str]:
-        """Return the columns of a table; none when it is not there. `table`: a name of ours."""
+        """Return the columns of a table; none when it is missing. `table`: a constant."""
         return {str(row[1]) for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
 
     def read(self, table: str, *wanted: str) -> Iterator[list[tuple[object, ...]]]:
-        """Batches of rows of columns; nothing when the table or one of them is not there."""
+        """Yield batches of rows of columns; nothing when the table or one of them is missing."""
         if table not in self.tables or not set(wanted) <= self.columns(table):
             return
         names = ", ".join(f'"{name}"' for name in wanted)
-        cursor = self._connection.execute(f'SELECT {names} FROM "{table}"')  # noqa: S608 - names are ours
+        cursor = self._connection.execute(f'SELECT {names} FROM "{table}"')  # noqa: S608 - names are constants
         while rows := cursor.fetchmany(_BATCH):
             yield rows
 
@@ -45,10 +45,10 @@ def is_database(path: Path) -> bool:
 
 @contextmanager
 def opened_database(path: Path) -> Iterator[Database]:
-    """The tables of a file. Raises OSError, `sqlite3.Error`."""
+    """Open the tables of a file. Raises OSError, `sqlite3.Error`."""
     with open(path, "rb"):
-        pass  # says what is wrong in words of the system
-    # immutable: no lock is taken and no journal written beside a file that may not be ours
+        pass  # raises the system's error
+    # immutable: no lock is taken and no journal written next to somebody's file
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     with closing(sqlite3.connect(uri, uri=True)) as connection:
         connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")

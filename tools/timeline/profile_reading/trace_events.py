@@ -1,8 +1,11 @@
-"""Trace events in JSON (Chrome's format), read in pieces: memory holds one piece of text, however large the file.
+"""Read trace events in JSON (Chrome's format) piece by piece: memory holds one piece of text, however large the file.
 
-A piece ends between two events of the list. That place is found as text and proven by parsing: brackets must match. A
-piece that is not JSON - profilers wrote ``inf``, bare control characters and unescaped quotes - is taken event by
-event, and what cannot be read is counted.
+    {"schemaVersion": 1, "traceEvents": [
+      {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 4711, "tid": 4711, "ts": 5621134.137, "dur": 4.608}]}
+
+A piece ends between two events of the list. That place is found in the text and confirmed by parsing: brackets must
+match. A piece that is not JSON - profilers wrote ``inf``, bare control characters and unescaped quotes - is read event
+by event, and what cannot be read is counted.
 """
 
 from __future__ import annotations
@@ -31,13 +34,13 @@ _LIST_END = re.compile(rb"\](?=\s*(?:,\s*\"[A-Za-z]|\}\s*\Z))")
 _NO_NUMBER = re.compile(rb"([:\[,]\s*)-?(?:inf|nan|infinity)(?=\s*[,\]}])", re.IGNORECASE)
 # What decoding raises: not JSON, not UTF-8, nested too deep.
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# How it says that brackets do not match where it was cut: one is open, or closed that was not opened.
+# Its message when brackets do not match at the cut: one is open, or closed that was not opened.
 _UNBALANCED = re.compile("truncated|trailing")
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 
 
 class Event(msgspec.Struct, gc=False):
-    """What all events share; a reader adds the fields it wants. `ph` X is an activity, M says names, s and f link."""
+    """The fields of every event; a reader adds others. `ph` X is an activity, M holds names, s and f are links."""
 
     ph: str = ""
     cat: str = ""
@@ -54,7 +57,7 @@ _E = TypeVar("_E", bound=Event)
 class EventFile(Generic[_E]):
     """The events of one file, plain or gzip.
 
-    Once all `pieces` were taken, `top` holds what the file says beside its events (empty for a bare list) and `odd`
+    After all `pieces` were read, `top` holds the file's fields beside the events (empty for a bare list) and `odd`
     counts the events that could not be read.
     """
 
@@ -68,7 +71,7 @@ class EventFile(Generic[_E]):
         self._one = msgspec.json.Decoder(kind)
 
     def pieces(self) -> Iterator[list[_E]]:
-        """Lists of events in the order of the file. Raises `ToolError` (bad_trace, io_error)."""
+        """Yield lists of events in the order of the file. Raises `ToolError` (bad_trace, io_error)."""
         try:
             with opened(self.path) as file:
                 yield from self._pieces(file)
@@ -98,7 +101,7 @@ class EventFile(Generic[_E]):
         yield self._tail(text, bare)
 
     def _head(self, file: BinaryIO) -> tuple[bytes, bool]:
-        """Return what follows the opening bracket of the events, and whether they are a bare list."""
+        """Return the text after the opening bracket of the events, and whether they are a bare list."""
         text = b""
         while True:
             block = file.read(max(_BLOCK, len(text)))
@@ -117,25 +120,23 @@ class EventFile(Generic[_E]):
                 raise self._bad("no list of events in it" if start else "it is empty")
 
     def _cut(self, text: bytes) -> tuple[list[_E] | None, bytes]:
-        """Return the events up to the last place between two of them, and the rest; None: there is no such place
+        """Return the events up to the last boundary between two of them, and the rest; None: there is no boundary
         yet.
         """
-        # nearly always within the last few events; else look at all of it
+        # nearly always within the last few events; else search all of it
         for begin in (max(len(text) - (1 << 18), 0), 0):
             places = [(match.start() + 1, match.end()) for match in _BETWEEN.finditer(text, begin)]
             for end, following in places[: -_TRIES - 1 : -1]:
                 try:
                     return self._decoded(text[:end]), text[following:]
                 except _ERRORS as error:
-                    if _UNBALANCED.search(str(error)):  # within an event, or behind the list
+                    if _UNBALANCED.search(str(error)):  # within an event, or after the list
                         continue
                     return self._salvaged(text[:end]), text[following:]
         return None, text
 
     def _tail(self, text: bytes, bare: bool) -> list[_E]:
-        """Return the last event, or all that could not be cut from the end of the file, and what the file says after
-        it.
-        """
+        """Return the last event, or everything without a boundary, and keep the file's fields after the events."""
         if bare:
             end = text.rstrip()
             if not end.endswith(b"]"):
@@ -172,7 +173,7 @@ class EventFile(Generic[_E]):
         return found
 
     def _read_exactly(self) -> None:
-        """From now on numbers of time are kept as text: they are decimals too long for a float."""
+        """Keep numbers of time as text from now on: they are decimals too long for a float."""
         raw: Any = msgspec.Raw
         fields = [(name, raw, raw(b"0")) for name in ("ts", "dur")]
         kind: Any = msgspec.defstruct(f"Exact{self._kind.__name__}", fields, bases=(self._kind,), gc=False)
@@ -197,7 +198,7 @@ class EventFile(Generic[_E]):
                 found += self._decoded(event)
             except _ERRORS as error:
                 if _UNBALANCED.search(str(error)) and end < len(text) and tries < _TRIES:
-                    tries += 1  # the place lies within the event
+                    tries += 1  # the boundary lies within the event
                     continue
                 try:
                     found += self._decoded(_mended(event))
@@ -211,7 +212,9 @@ class EventFile(Generic[_E]):
 
 
 def content_before_events(text: bytes) -> dict[str, Any] | None:
-    """Return what the JSON object that begins with `text` holds before its list ``traceEvents``; None: no list yet."""
+    """Return the fields before the list ``traceEvents`` in the JSON object that begins with `text`; None: no list
+    yet.
+    """
     for match in islice(_LIST.finditer(text), _HEADS):
         content = _parsed(text[: match.end()] + b"]}")
         if content is not None:
@@ -232,5 +235,5 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def _mended(event: bytes) -> bytes:
-    """Return what profilers got wrong in numbers, strings and encoding, put right."""
+    """Return the event with invalid numbers, strings and encoding corrected."""
     return _CONTROL.sub(b" ", _NO_NUMBER.sub(rb"\1null", event)).decode("utf-8", "replace").encode()

@@ -1,4 +1,4 @@
-"""One rank's profile as the tables of `whystall.tools.timeline.rank_data.tables`, on the clock of its own file."""
+"""Summarise one rank's profile as the tables of `whystall.tools.timeline.rank_data.tables`, on its own clock."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _CALLS = ("launch", "sync")
 
 @dataclass(frozen=True)
 class Summary:
-    """One rank: the tables of `rank_tables.TABLES`, instants absolute on the clock of its file.
+    """One rank: the tables of `rank_data.tables.TABLES`, instants absolute on the clock of its file.
 
-    `rank` -1: the file does not say. `seen`: activities and collectives that were read. `notes` as in `Profile`.
+    `rank` -1: unknown. `seen`: number of activities and collectives read. `notes` as in `Profile`.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -42,8 +42,8 @@ class Summary:
         return str(self.head["path"])
 
     @property
-    def tells_work(self) -> bool:
-        """Whether it tells what ran between collectives."""
+    def has_work(self) -> bool:
+        """Whether it has work between collectives."""
         return bool((self.tables["steps"]["compute_ns"] >= 0).any())
 
     @property
@@ -53,7 +53,7 @@ class Summary:
         return int(first), int(last)
 
     def numbered(self, rank: int, path: str | None = None) -> Summary:
-        """Return the same as `rank`, found at `path` (None: as it was)."""
+        """Return it as `rank`, found at `path` (None: unchanged)."""
         tables = {name: frame.with_columns(pl.lit(rank, pl.Int32).alias("rank")) for name, frame in self.tables.items()}
         if path is not None:
             tables["ranks"] = tables["ranks"].with_columns(path=pl.lit(clean_path(path)))
@@ -61,7 +61,7 @@ class Summary:
 
 
 def summarise(profile: Profile, path: str) -> Summary:
-    """Return what is kept of `profile`, which was read from `path`.
+    """Return the summary of `profile`, which was read from `path`.
 
     Times of a step are unions: work that ran side by side counts once. Where a source has no work at all (a Flight
     Recorder), compute_ns, gap_ns, before_compute_ns and before_gap_ns are -1: unknown.
@@ -122,10 +122,10 @@ def summarise(profile: Profile, path: str) -> Summary:
 
 
 def joined(summaries: Sequence[Summary]) -> Summary:
-    """Several files of one rank as one: a profiler that records in cycles writes one per cycle.
+    """Join several files of one rank: a profiler that records in cycles writes one per cycle.
 
-    They must be of one format and disjoint in time and steps. Raises `ToolError` (bad_argument) naming the two that
-    are not: they are traces of different runs, or one trace twice.
+    They must be of one format and disjoint in time and steps. Raises `ToolError` (bad_argument) naming the two that are
+    not: they are traces of different runs, or one trace twice.
     """
     ordered = sorted(summaries, key=lambda one: (one.span, one.path))
     first = ordered[0]
@@ -155,12 +155,12 @@ def joined(summaries: Sequence[Summary]) -> Summary:
 def _in_conflict(one: Summary, later: Summary) -> bool:
     if one.head["source"] != later.head["source"] or later.span[0] < one.span[1]:
         return True
-    mine, others = (set(side.tables["steps"]["step"].to_list()) - {-1} for side in (one, later))
-    return bool(mine & others)
+    numbers, others = (set(side.tables["steps"]["step"].to_list()) - {-1} for side in (one, later))
+    return bool(numbers & others)
 
 
 def _extent(profile: Profile) -> tuple[int, int]:
-    """First and last instant of anything; (0, 0) for nothing."""
+    """Return the first and last instant of anything; (0, 0) for nothing."""
     frames = [
         profile.activities.select("start_ns", "end_ns"),
         profile.steps.select("start_ns", "end_ns"),
@@ -182,7 +182,7 @@ def _most(frame: pl.DataFrame, column: str, default: int) -> int:
 
 
 def _steps(spans: pl.DataFrame, worked: Cover, talked: Cover, loaded: Cover | None, known: bool) -> pl.DataFrame:
-    """Sums of each span; `known`: whether the source tells work at all."""
+    """Return sums of each span; `known`: whether the source has work at all."""
     begin, end = spans["start_ns"], spans["end_ns"]
     busy = worked | talked
     compute, together = worked.within(begin, end), busy.within(begin, end)
@@ -218,7 +218,7 @@ def _with_counts(
 def _collectives(
     collectives: pl.DataFrame, spans: pl.DataFrame, worked: Cover, busy: Cover, first: int, known: bool
 ) -> pl.DataFrame:
-    """With what came before each: since the end of the last synchronising one, else since the start of the step."""
+    """Add the time before each: since the end of the last synchronising one, else since the start of the step."""
     begins = spans.select("step", begin_ns="start_ns").unique("step", keep="first")
     found = collectives.sort("start_ns", maintain_order=True)
     found = found.join(begins, on="step", how="left", maintain_order="left")
@@ -242,7 +242,7 @@ def _collectives(
 
 
 def _operators(work: pl.DataFrame, loads: pl.DataFrame, stepped: bool) -> pl.DataFrame:
-    """Work by name, within the steps where there are steps."""
+    """Return work by name, within the steps where there are steps."""
     loads = loads.select("step", "name", kind=pl.lit("loader"), busy_ns=(pl.col("end_ns") - pl.col("start_ns")).clip(0))
     columns = ["step", "name", "kind", "busy_ns"]
     both = pl.concat([work.select(columns), loads.select(columns)])

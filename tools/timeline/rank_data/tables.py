@@ -1,9 +1,8 @@
-"""What is kept of each rank of a job: the tables of the collector ``ranks`` (and ``ranks_before``, an earlier run).
+"""Tables of each rank of a job: the collector ``ranks`` (and ``ranks_before``, an earlier run).
 
-Small beside the traces they are made from: nothing here grows with kernels or operators, only with steps, collectives
-and distinct names. Instants are nanoseconds since the start of the recording, on the clock of *each rank's own file*:
-clocks of hosts differ, and what estimates the difference is a judgement
-(`whystall.tools.ranks.matching.clock_offsets`).
+Small compared with the traces: they grow with steps, collectives and distinct names, not with kernels or operators.
+Instants are nanoseconds since the start of the recording, on the clock of *each rank's own file*: clocks of hosts
+differ, and `whystall.tools.ranks.matching.clock_offsets` estimates the difference.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ RANKS = pl.Schema(
         "rank": _N,
         # format it was read from: kineto, ascend_text, ascend_db, flight_recorder, nsys, nccl_inspector, msprof
         "source": _S,
-        # file or directory, relative to the directory of the run; several files of one rank: the first
+        # file or directory, relative to the directory of the run; of several files of one rank the first
         "path": _S,
         "files": _N,
         "host": _S,
@@ -35,7 +34,7 @@ RANKS = pl.Schema(
         "clock": _S,
         "start_ns": _I,
         "end_ns": _I,
-        # whether work of a device was seen; without it the host's operators are the work
+        # whether it has work of a device; without it the host's operators are the work
         "device": _B,
     }
 )
@@ -51,24 +50,25 @@ STEPS = pl.Schema(
         # union of the time collectives ran or waited; and the part of it during which no work ran
         "comm_ns": _I,
         "exposed_comm_ns": _I,
-        # neither work nor collective: on a device "free", on a host time outside of operators
+        # neither work nor collective: idle device, or host time outside of operators
         "gap_ns": _I,
-        # of the gap, time in ranges that say they fetch data (DataLoader); -1 unknown
+        # of the gap, time in ranges that fetch data (DataLoader); -1 unknown
         "loader_ns": _I,
-        # work started in it
+        # number of pieces of work that started in it
         "work_count": _I,
-        # median from launch to start on the device over work that found it idle; -1 unknown. Near the smallest
-        # possible: the device waited for the host.
+        # median from launch to start on the device over work that found it idle; -1 unknown. Near the smallest possible
+        # value: the device waited for the host.
         "launch_delay_ns": _I,
     }
 )
 """Sums of a step: of what ran within its span. On a device, which runs behind the host, step N lasts from the end of
 its step N-1 to the end of the work launched in step N (`whystall.tools.timeline.rank_data.work.device_steps`), so that
-waiting for a step's first work belongs to that step. compute_ns and gap_ns are -1 where a source tells no work."""
+waiting for a step's first work belongs to that step. compute_ns and gap_ns are -1 if a source has no work.
+"""
 
 # before_*: what this rank did between the end of its last synchronising collective (or the step's start) and this
-# start. beside_compute_ns: how long its work ran from then on until this end, beside what others could have waited in.
-# compute and gap are -1 where a source tells no work
+# start. beside_compute_ns: time its work ran from then until this end, while others may have waited. compute and gap
+# are -1 if a source has no work.
 RANK_COLLECTIVES = pl.Schema(
     [
         *_of_rank(COLLECTIVES).items(),

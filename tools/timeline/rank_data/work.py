@@ -1,7 +1,7 @@
 """What counts as work of a rank, and where its steps begin and end.
 
-With work of a device in the profile, work is what ran on the device and was no collective. Without, it is the host's
-operators, on any thread, outermost ones, less the communication and the loading of data within them.
+With device work in the profile, work is what ran on the device except collectives. Without, it is the host's outermost
+operators of all threads, less communication and data loading within them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ NAMES_KEPT = 200
 
 _ON_DEVICE = ("kernel", "memcpy", "memset")
 _THREAD = ("pid", "tid")
-# Operators that ask for communication or wait for it: their time is counted from the collectives themselves.
+# Operators that request communication or wait for it: their time is counted from the collectives themselves.
 _TALKS = r"^(?:_?c10d|record_param_comms|(?:nccl|rccl|gloo|hccl|mpi|ucc|xccl):)"
 _LOADS = r"DataLoader"
 _WORK = pl.Schema({"start_ns": pl.Int64, "end_ns": pl.Int64, "kind": pl.String, "name": pl.String, "step": pl.Int32})
 
 
 def on_device(profile: Profile) -> pl.DataFrame:
-    """Work of the device, sorted by start; the columns are those of activities."""
+    """Return the work of the device, sorted by start; columns as of activities."""
     return profile.activities.filter(pl.col("kind").is_in(_ON_DEVICE) & (pl.col("device") >= 0))
 
 
 def of_host(activities: pl.DataFrame) -> tuple[pl.DataFrame, Cover]:
     """Return the outermost operators of each thread that are work (start_ns, end_ns, kind, name, step, and busy_ns:
-    without what is not work in them), and the time during which any of them worked.
+    without the non-work in them), and the time during which any of them worked.
     """
     ranges = activities.filter((pl.col("kind") == "operator") | loading())
     idle = (pl.col("name").str.contains(_TALKS) & (pl.col("kind") == "operator")) | loading()
@@ -45,7 +45,7 @@ def of_host(activities: pl.DataFrame) -> tuple[pl.DataFrame, Cover]:
 
 
 def _working(outer: pl.DataFrame, idle: pl.DataFrame) -> pl.DataFrame:
-    """`outer` cut where `idle` ranges of the same thread lie in them: row, start_ns, end_ns."""
+    """Return `outer` cut where `idle` ranges of the same thread lie in them: row, start_ns, end_ns."""
     plain = outer.select("row", "start_ns", "end_ns")
     if outer.is_empty() or idle.is_empty():
         return plain
@@ -54,12 +54,12 @@ def _working(outer: pl.DataFrame, idle: pl.DataFrame) -> pl.DataFrame:
         for frame, is_work in ((outer, 1), (idle, 0))
         for at, sign in (("start_ns", 1), ("end_ns", -1))
     ]
-    # every thread's edges add up to nothing, so that the sums need not begin anew with each
+    # every thread's edges add up to zero, so that the sums need not restart with each
     swept = pl.concat(edges).sort(*_THREAD, "at").with_columns(pl.col("open", "shut").cum_sum())
     pieces = swept.with_columns(end_ns=pl.col("at").shift(-1)).filter(
         (pl.col("open") > 0) & (pl.col("shut") == 0) & (pl.col("end_ns") > pl.col("at"))
     )
-    # sorted within each thread, which is all that the search for the operator around a piece needs
+    # sorted within each thread, as the search for the operator around a piece requires
     return pieces.join_asof(
         outer.select(*_THREAD, "row", at="start_ns"), on="at", by=_THREAD, check_sortedness=False
     ).select("row", start_ns="at", end_ns="end_ns")
@@ -85,11 +85,11 @@ def device_steps(
     """Return where `steps` of the host lie on the device, which runs behind: its step N lasts from the end of its step
     N-1 to the end of the last work launched in step N.
 
-    So what the device waited for before a step's first work belongs to that step - its data were loaded, its kernels
-    dispatched then - and steps add up without gaps. The end is that of the stream that works most: a copy made ahead or
-    communication that overlaps the next step does not move it; a collective behind the last work does, up to the next
-    step's first work. The first step (and one after a pause of the profiler) begins with the host's, later by as long
-    as its first work waited in the queue. A step without work of the device keeps the host's end.
+    So waiting of the device before a step's first work belongs to that step - its data were loaded, its kernels
+    dispatched then - and steps add up without gaps. The end is that of the stream that works most: a prefetching copy
+    or communication that overlaps the next step does not move it; a collective behind the last work does, up to the
+    next step's first work. The first step (and one after a pause of the profiler) begins with the host's, later by as
+    long as its first work was queued. A step without device work keeps the host's end.
     """
     lane = _busiest(work)
     main = (
@@ -124,7 +124,7 @@ def _busiest(work: pl.DataFrame) -> pl.DataFrame:
 
 
 def launch_delays(work: pl.DataFrame, busy: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """By step: the median time from launch to start over `work` that found the device idle when it was launched.
+    """Return by step the median time from launch to start over `work` that found the device idle when it was launched.
 
     `busy`: everything that ran on the device. Steps without such work are absent.
     """
@@ -142,8 +142,9 @@ def launch_delays(work: pl.DataFrame, busy: pl.DataFrame, calls: pl.DataFrame) -
 
 
 def by_name(work: pl.DataFrame, length: str) -> pl.DataFrame:
-    """`work` by kind and name (kind, name, count, total_ns, median_ns, max_ns), those with the most time; the rest in
-    one row per kind. `length`: the column that holds how long each took."""
+    """Return `work` by kind and name (kind, name, count, total_ns, median_ns, max_ns), those with the most time; the
+    rest in one row per kind. `length`: the column of durations.
+    """
     ns = pl.col(length)
     names = work.group_by("kind", "name").agg(
         count=pl.len().cast(pl.Int64),
@@ -163,7 +164,7 @@ def kept_names(names: pl.DataFrame) -> pl.DataFrame:
 
 
 def merged(names: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of equal kind and name as one: its median is that of the row with the most instances."""
+    """Merge rows of equal kind and name: the median is that of the row with the most instances."""
     frequent = pl.col("median_ns").get(pl.col("count").arg_max())
     return (
         names.group_by("kind", "name", maintain_order=True)

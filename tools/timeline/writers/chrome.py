@@ -1,10 +1,10 @@
-"""A drawing in Chrome's Trace Event Format, as a list of events: for MindStudio Insight, the Perfetto UI, chrome://tracing.
+"""Write a drawing in Chrome's Trace Event Format, for MindStudio Insight, the Perfetto UI and chrome://tracing.
 
 Google, "Trace Event Format" (2016): ``X`` complete events, ``M`` metadata, ``s``/``f`` flows bound to the slice around
 them, ``i`` instants; ``ts`` and ``dur`` in microseconds, here with all three decimals. Where doubles cannot hold them
 (`beyond_doubles`: on the wall clock) they are strings, as in Ascend's own profiles, which MindStudio reads as integers.
-Perfetto's importer reads both forms as doubles, so that an instant is off by up to 125 ns then and it drops slices that
-seem to overlap (seen in its version 52): for it there is `write_perfetto`.
+Perfetto's importer reads both forms as doubles: an instant is then off by up to 125 ns, and it drops slices that seem
+to overlap (observed in version 52): for it there is `writers.perfetto`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from whystall.tools.timeline.drawing.build import Drawing
 from whystall.tools.timeline.drawing.names import joined, json_text, microseconds
 
 _EXACT_NS = 1 << 53
-"""Beyond, a double holds no nanoseconds: that is after 104 days, and on the wall clock."""
+"""Beyond, a double has no nanoseconds: after 104 days, and on the wall clock."""
 _BATCH = 200_000
 
 
@@ -37,8 +37,8 @@ def write(drawing: Drawing, out: IO[bytes]) -> int:
 
 
 def _lines(drawing: Drawing) -> Iterator[pl.Series]:
-    """Yield the events, each as its JSON. Within a lane in an order that viewers may rely on: what holds comes before
-    what is held, slices before what is bound to them, the beginning of an arrow before its end.
+    """Yield the events, each as its JSON. Within a lane in an order that viewers may rely on: the enclosing slice
+    before the enclosed, slices before what is bound to them, the start of an arrow before its end.
     """
     quoted = beyond_doubles(drawing)
     lanes = drawing.lanes.select(

@@ -1,9 +1,9 @@
-"""A trace as ftrace's text, so that a capture of any engine is a file every tool for ftrace reads, ours too.
+"""Write a trace as ftrace's text, which every tool for ftrace reads, ours included.
 
 Lines are those of the kernel's file ``trace``, with thread groups (option ``record-tgid``) where they are known, and
-with nanoseconds. What such text has no place for is left out: `prev_arrived_ns`, names that no event tells, both the
-number and the name of a system call. Holes ``unseen`` are left to whoever reads the switches, which show them; for
-tools that do not look, they can be written as ``LOST EVENTS``.
+with nanoseconds. The text has no place for `prev_arrived_ns`, names without an event, and both the number and the name
+of a system call. Holes ``unseen`` are left out, since the switches show them; for tools that do not check, they can be
+written as ``LOST EVENTS``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from whystall.tools.timeline.sched import SchedTrace
 from whystall.tools.timeline.writers import ftrace_lines as ftrace_write_lines
 
 _ROWS = 400_000
-"""Events whose text is held at once."""
+"""Events per batch of text."""
 _CAPTURE = "# whystall: "
 _EVENTS = ("switches", "wakeups", "migrations", "interrupts", "syscalls", "tasks", "power", "block")
 
 
 def write(trace: SchedTrace, path: Path, *, cpus: Collection[int] | None = None, unseen_as_lost: bool = False) -> int:
-    """Write `trace` to the file `path` and return the number of lines. Only what was told on `cpus`, when given.
+    """Write `trace` to the file `path` and return the number of lines; if given, only the events on `cpus`.
 
-    Raises `ToolError` (disk_full, io_error); `path` is replaced when all is written, or left as it was.
+    Raises `ToolError` (disk_full, io_error); `path` is replaced as a whole, or left as it was.
     """
     with aside(path) as beside, beside.open("xb") as out:
         return write_to(trace, out, cpus=cpus, unseen_as_lost=unseen_as_lost)
@@ -40,7 +40,7 @@ def write(trace: SchedTrace, path: Path, *, cpus: Collection[int] | None = None,
 def write_to(
     trace: SchedTrace, out: IO[bytes], *, cpus: Collection[int] | None = None, unseen_as_lost: bool = False
 ) -> int:
-    """As `write`, to an open file."""
+    """Write as `write` does, to an open file."""
     trace = trace if cpus is None else _of_cpus(trace, set(cpus))
     names = Names(trace, {})
     groups = not trace.table("names").filter(pl.col("pid") > 0).is_empty()

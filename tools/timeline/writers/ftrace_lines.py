@@ -1,4 +1,4 @@
-"""The tables of a trace as lines of ftrace's text (see `ftrace_write`)."""
+"""The tables of a trace as lines of ftrace's text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from whystall.tools.timeline.drawing.names import Names, joined
 from whystall.tools.timeline.sched import SchedTrace
 
 LINES = pl.Schema({"at_ns": pl.Int64, "rank": pl.Int32, "line": pl.String})
-"""`rank`: which comes first at one instant."""
+"""`rank`: the order at one instant."""
 Tables = Mapping[str, pl.DataFrame]
 _U64 = (1 << 64) - 1
 # TRACE_FLAG_*: irqs off, need resched, context, preempt depth, migration disabled
@@ -19,13 +19,13 @@ _EVENTS = {"waking": "sched_waking", "wakeup": "sched_wakeup", "new": "sched_wak
 
 
 def lines(tables: Tables, names: Names, groups: bool) -> list[pl.DataFrame]:
-    """`LINES` of all events. `groups`: with the column of thread groups."""
+    """Return `LINES` of all events. `groups`: with the column of thread groups."""
     events = (_tasks, _migrations, _wakeups, _syscalls, _block, _interrupts, _power, _switches)
     return [_finished(build(tables, names), names, rank, groups) for rank, build in enumerate(events, 1)]
 
 
 def loss_lines(trace: SchedTrace, unseen_as_lost: bool) -> pl.DataFrame:
-    """`LINES` that say where events are missing: before the first event after each hole of a CPU."""
+    """Return `LINES` for lost events: before the first event after each hole of a CPU."""
     holes = trace.table("holes")
     if not unseen_as_lost:
         holes = holes.filter(pl.col("why") != "unseen")
@@ -38,26 +38,29 @@ def loss_lines(trace: SchedTrace, unseen_as_lost: bool) -> pl.DataFrame:
     counted = pl.when(pl.col("lost") >= 0).then(joined("CPU:% [LOST % EVENTS]", _n("cpu"), _n("lost")))
     plain = joined("CPU:% [LOST EVENTS]", _n("cpu"))
     began = joined("##### CPU % buffer started ####", _n("cpu"))
-    # nothing was kept before: the kernel says so in other words
+    # nothing was kept before: the kernel uses other words then
     first = (pl.col("why") == "rotated") & (pl.col("start_ns") <= trace.start_ns)
     line = pl.when(first).then(began).otherwise(pl.coalesce(counted, plain))
     return holes.sort("end_ns").select(at_ns="end_ns", rank=pl.lit(0, pl.Int32), line=line)
 
 
 def _finished(events: pl.DataFrame, names: Names, rank: int, groups: bool) -> pl.DataFrame:
-    """Events (at_ns, cpu, who, flags, event) with their heads. Who had the CPU is 0 where nobody knows."""
+    """Add heads to events (at_ns, cpu, running, flags, event). `running` is 0 where the thread is unknown."""
     events = names.comm(
-        events.with_columns(pl.max_horizontal("who", pl.lit(0, pl.Int32)).alias("who")), "who", "at_ns", "comm"
+        events.with_columns(pl.max_horizontal("running", pl.lit(0, pl.Int32)).alias("running")),
+        "running",
+        "at_ns",
+        "comm",
     )
-    comm = pl.when(pl.col("who") == 0).then(pl.lit("<idle>")).otherwise("comm")
+    comm = pl.when(pl.col("running") == 0).then(pl.lit("<idle>")).otherwise("comm")
     parts = [
-        comm.str.pad_start(16), pl.lit("-"), _n("who").str.pad_end(7),
+        comm.str.pad_start(16), pl.lit("-"), _n("running").str.pad_end(7),
         pl.lit(" ["), _n("cpu").str.zfill(3), pl.lit("] "),
         pl.col("flags"), pl.lit(" "), (pl.col("at_ns") // 1_000_000_000).cast(pl.String).str.pad_start(5), pl.lit("."),
         (pl.col("at_ns") % 1_000_000_000).cast(pl.String).str.zfill(9), pl.lit(": "), pl.col("event"),
     ]  # fmt: skip
     if groups:
-        events = names.processes(events, "who", "pid")
+        events = names.processes(events, "running", "pid")
         group = pl.when(pl.col("pid") >= 0).then(_n("pid").str.pad_start(7)).otherwise(pl.lit("-------"))
         parts[3:3] = [joined(" (%)", group)]
     return events.select("at_ns", rank=pl.lit(rank, pl.Int32), line=pl.concat_str(parts))
@@ -72,7 +75,7 @@ def _flags(context: str = "task") -> pl.Expr:
 
 
 def _called(frame: pl.DataFrame, names: Names, tid: str, comm: str) -> pl.DataFrame:
-    """`frame` with the name of a thread; the idle one is called as its CPU's."""
+    """Return `frame` with the name of a thread; the idle one has its CPU's."""
     rows = names.comm(frame, tid, "at_ns", comm)
     idle = joined("swapper/%", _n("cpu"))
     return rows.with_columns(pl.when(pl.col(tid) == 0).then(idle).otherwise(pl.col(comm)).alias(comm))
@@ -84,7 +87,7 @@ def _switches(tables: Tables, names: Names) -> pl.DataFrame:
         "sched_switch: prev_comm=% prev_pid=% prev_prio=% prev_state=% ==> next_comm=% next_pid=% next_prio=%",
         "prev", _n("prev_tid"), _n("prev_prio"), "prev_state", "next", _n("next_tid"), _n("next_prio"),
     )  # fmt: skip
-    return rows.select("at_ns", "cpu", who="prev_tid", flags=pl.lit("d...."), event=event)
+    return rows.select("at_ns", "cpu", running="prev_tid", flags=pl.lit("d...."), event=event)
 
 
 def _wakeups(tables: Tables, names: Names) -> pl.DataFrame:
@@ -94,9 +97,9 @@ def _wakeups(tables: Tables, names: Names) -> pl.DataFrame:
         "%: comm=% pid=% prio=%%", pl.col("kind").replace(_EVENTS), "comm", _n("tid"), _n("prio"),
         target.otherwise(pl.lit("")),
     )  # fmt: skip
-    # a line without flags does not say in which context
+    # a line without flags has no context
     flags = pl.col("context").replace_strict(_FLAGS, default="")
-    return rows.select("at_ns", "cpu", who="waker_tid", flags=flags, event=event)
+    return rows.select("at_ns", "cpu", running="waker_tid", flags=flags, event=event)
 
 
 def _migrations(tables: Tables, names: Names) -> pl.DataFrame:
@@ -108,7 +111,7 @@ def _migrations(tables: Tables, names: Names) -> pl.DataFrame:
         _n("from_cpu"),
         _n("to_cpu"),
     )
-    return rows.select("at_ns", "cpu", who="running", flags=_flags(), event=event)
+    return rows.select("at_ns", "cpu", running="running", flags=_flags(), event=event)
 
 
 def _interrupts(tables: Tables, names: Names) -> pl.DataFrame:
@@ -118,7 +121,7 @@ def _interrupts(tables: Tables, names: Names) -> pl.DataFrame:
     edge = pl.when("entry").then(pl.lit("entry")).otherwise(pl.lit("exit"))
     event = pl.when(soft).then(joined("softirq_%: vec=% [action=%]", edge, vector, "name")).otherwise(hard)
     flags = pl.when(soft).then(_flags("softirq")).otherwise(_flags("hardirq"))
-    return tables["interrupts"].select("at_ns", "cpu", who="tid", flags=flags, event=event)
+    return tables["interrupts"].select("at_ns", "cpu", running="tid", flags=flags, event=event)
 
 
 def _syscalls(tables: Tables, names: Names) -> pl.DataFrame:
@@ -138,7 +141,7 @@ def _syscalls(tables: Tables, names: Names) -> pl.DataFrame:
         .then(joined("sys_%(arg0: %, arg1: %, arg2: %)", "name", "arg0", "arg1", "arg2"))
         .otherwise(joined("sys_% -> 0x%", "name", "result"))
     )
-    return rows.select("at_ns", "cpu", who="tid", flags=_flags(), event=event)
+    return rows.select("at_ns", "cpu", running="tid", flags=_flags(), event=event)
 
 
 def _tasks(tables: Tables, names: Names) -> pl.DataFrame:
@@ -156,13 +159,13 @@ def _tasks(tables: Tables, names: Names) -> pl.DataFrame:
         .then(joined("task_rename: pid=% oldcomm=% newcomm=% oom_score_adj=0", tid, "comm", "text"))
         .otherwise(joined("sched_process_exit: comm=% pid=% prio=-1", "comm", tid))
     )
-    return rows.select("at_ns", "cpu", who="tid", flags=_flags(), event=event)
+    return rows.select("at_ns", "cpu", running="tid", flags=_flags(), event=event)
 
 
 def _power(tables: Tables, names: Names) -> pl.DataFrame:
     value = pl.when(pl.col("value") < 0).then(pl.lit(0xFFFFFFFF)).otherwise("value").cast(pl.String)
     event = joined("cpu_%: state=% cpu_id=%", "kind", value, _n("cpu"))
-    return tables["power"].select("at_ns", "cpu", who=pl.lit(0, pl.Int32), flags=_flags(), event=event)
+    return tables["power"].select("at_ns", "cpu", running=pl.lit(0, pl.Int32), flags=_flags(), event=event)
 
 
 def _block(tables: Tables, names: Names) -> pl.DataFrame:
@@ -173,4 +176,4 @@ def _block(tables: Tables, names: Names) -> pl.DataFrame:
     done = joined("block_rq_complete: % % () % + % [0]", "device", operation, sector, sectors)
     asked = joined("block_rq_%: % % % () % + % [%]", "phase", "device", operation, _n("bytes"), sector, sectors, "comm")
     event = pl.when(pl.col("phase") == "complete").then(done).otherwise(asked)
-    return rows.select("at_ns", "cpu", who="tid", flags=_flags(), event=event)
+    return rows.select("at_ns", "cpu", running="tid", flags=_flags(), event=event)

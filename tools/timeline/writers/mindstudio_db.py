@@ -1,10 +1,10 @@
-"""A drawing as the SQLite database that MindStudio Insight imports.
+"""Write a drawing as the SQLite database that MindStudio Insight imports.
 
-The tables are those of its text-trace database and of the ftrace tools beside it (github.com/Ascend/msinsight, June
-2026: ``process``, ``thread``, ``slice``, ``counter``, and ``flow`` as its own parser of Chrome's format fills it), in
-integer nanoseconds. Insight takes a file for one of these by its name, which must hold ``ftrace_data`` and end in
-``.db``; what it computes itself (`depth`) stays empty. Its summary of context switches counts slices of no length
-called ``sched_switch``. Checked against those public sources only: Insight could not be run.
+The tables are those of its text-trace database and of its ftrace tools (github.com/Ascend/msinsight, June 2026:
+``process``, ``thread``, ``slice``, ``counter``, and ``flow`` as its parser of Chrome's format fills it), in integer
+nanoseconds. Insight detects the type by the file's name, which must contain ``ftrace_data`` and end in ``.db``;
+computed columns (`depth`) stay empty. Its summary of context switches counts slices of no length called
+``sched_switch``. Checked against those public sources only: Insight could not be run.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ _FLOW = "INSERT INTO flow (flow_id, name, cat, track_id, timestamp, type) VALUES
 
 
 def write(drawing: Drawing, path: Path, switches: Iterable[pl.DataFrame] = ()) -> int:
-    """Make the database at `path`, which must not exist, and return the number of slices. `switches`: more slices
-    (see `switch_slices`). Raises `sqlite3.Error`, also when there is no space."""
+    """Create the database at `path`, which must not exist, and return the number of slices. `switches`: more slices
+    (see `switch_slices`). Raises `sqlite3.Error`, also when there is no space.
+    """
     database = sqlite3.connect(path)
     try:
-        # the file is new and counts only when it is whole, so there is nothing to roll back to
+        # the file is new and counts only as a whole, so there is nothing to roll back to
         database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + _SCHEMA)
         _write_lanes(database, drawing)
         for frame in (*drawing.batches(), drawing.instants, *switches):
@@ -68,7 +69,7 @@ def switch_slices(trace: SchedTrace, drawing: Drawing, names: Names) -> Iterable
     """Yield each switch on a lane of `drawing` as a slice of no length, for Insight's summary of context switches."""
     drawn = pl.col("cpu").cast(pl.Int64).is_in(drawing.lanes["lane"].implode())
     for batch in trace.table("switches").filter(drawn).iter_slices(200_000):
-        rows = names.last(names.last(batch, "prev_tid", "prev"), "next_tid", "next")  # as their lanes are called
+        rows = names.last(names.last(batch, "prev_tid", "prev"), "next_tid", "next")  # the labels of their lanes
         args = {}
         for side in ("prev", "next"):
             args[f"{side}_comm"] = json_text(pl.col(side).str.replace(r":\d+$", ""))

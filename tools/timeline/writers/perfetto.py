@@ -1,10 +1,10 @@
-"""A trace as Perfetto's protobuf.
+"""Write a trace as Perfetto's protobuf.
 
-The scheduler's events are written as the kernel told them (`write_perfetto_ftrace`), not as slices: of them Perfetto
-makes its own lanes per CPU and its thread states, draws wakers, and answers SQL on `sched` and `thread_state`. Only
-where a switch was not told one is put in, out of an unknown state, and the CPU is said to have lost events. Of a
-profile and of holes ftrace knows nothing; they are track events, host calls in the track of their very thread.
-Field numbers: Perfetto's public protos/perfetto/trace.
+The scheduler's events are written as ftrace events (`writers.perfetto_ftrace`), not as slices: Perfetto makes its own
+lanes per CPU and thread states from them, draws wakers, and answers SQL on `sched` and `thread_state`. Only where a
+switch is missing one is inserted, out of an unknown state, and the CPU is marked as having lost events. Profiles and
+holes, which ftrace does not have, are track events, host calls in the track of their thread. Field numbers: Perfetto's
+public protos/perfetto/trace.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _FTRACE_MONO_RAW = 4
 _SEQUENCE = 1
 _BEGIN, _END = 1, 2
 _GROUPS = 1 << 40
-"""Uuids of groups of tracks; below are the tracks' own: their lanes' numbers, plus one."""
+"""Uuids of groups of tracks; below are those of tracks: lane number plus one."""
 _KERNEL = "4.14.0 (task states are encoded as this kernel has them)"
-"""`Utsname.release`: Perfetto reads `prev_state` by it. It is not the host's, which a trace does not tell."""
+"""`Utsname.release`: Perfetto decodes `prev_state` by it. It is not the host's, which a trace does not hold."""
 
 
 def write(
@@ -42,23 +42,26 @@ def write(
     profile: Profile | None = None,
     numbers: Mapping[int, int] | None = None,
 ) -> int:
-    """Write `trace` and return the number of packets. Parameters as in `drawing.draw`; but threads keep the host's
-    numbers, and those of a container are told beside them."""
-    untold = write_perfetto_ftrace.untold_switches(trace)
+    """Write `trace` and return the number of packets. Parameters as in `drawing.build.draw`, but threads keep the
+    host's numbers, and those of a container are added.
+    """
+    inserted = write_perfetto_ftrace.missing_switches(trace)
     if cpus is not None:
-        trace, untold = _of_cpus(trace, set(cpus)), untold.filter(pl.col("cpu").is_in(list(cpus)))
+        trace, inserted = _of_cpus(trace, set(cpus)), inserted.filter(pl.col("cpu").is_in(list(cpus)))
     clock = _Clock(trace)
     names = Names(trace, {})
     count = 0
-    for packet in _packets(trace, untold, clock, names, profile, numbers or {}):
+    for packet in _packets(trace, inserted, clock, names, profile, numbers or {}):
         out.write(message(1, packet + number(10, _SEQUENCE)))
         count += 1
     return count
 
 
 class _Clock:
-    """On what clock instants are written. ftrace bundles know boot (unsaid) and mono_raw; mono is boot without the time
-    asleep, so it is moved there by the distance the capture noted. Without such a note instants stay as they are."""
+    """The clock that instants are written on. ftrace bundles support boot (the default) and mono_raw; mono is boot
+    without the time asleep, so it is moved there by the distance that the capture recorded. Without it instants stay as
+    they are.
+    """
 
     def __init__(self, trace: SchedTrace) -> None:
         self.points = trace.table("clocks").to_dicts()
@@ -70,20 +73,20 @@ class _Clock:
             self.id, self.ftrace = _CLOCKS["mono_raw"], _FTRACE_MONO_RAW
 
     def snapshots(self) -> Iterator[bytes]:
-        """`ClockSnapshot` packets."""
+        """Yield `ClockSnapshot` packets."""
         for point in self.points:
             clocks = (number(1, clock) + number(2, point[name]) for name, clock in _CLOCKS.items())
             content = b"".join(message(1, entry) for entry in clocks) + number(2, _CLOCKS["boot"])
             yield number(8, point["boot"]) + message(6, content)
 
     def stamp(self, instant: int) -> bytes:
-        """`timestamp` and `timestamp_clock_id` of a packet."""
+        """Return `timestamp` and `timestamp_clock_id` of a packet."""
         return number(8, instant + self.offset) + (number(58, self.id) if self.id else b"")
 
 
 def _packets(
     trace: SchedTrace,
-    untold: pl.DataFrame,
+    inserted: pl.DataFrame,
     clock: _Clock,
     names: Names,
     profile: Profile | None,
@@ -93,7 +96,7 @@ def _packets(
     yield message(45, message(1, text(1, "Linux") + text(3, _KERNEL)))
     yield message(2, _process_tree(names, numbers))
     bodies = write_perfetto_ftrace.Bodies()
-    events = write_perfetto_ftrace.collect(trace, untold, names, bodies)
+    events = write_perfetto_ftrace.collect(trace, inserted, names, bodies)
     events = events.with_columns(pl.col("at_ns") + clock.offset)
     for bundle in write_perfetto_ftrace.bundles(events, bodies.known, _losses(trace, clock.offset), clock.ftrace):
         yield message(1, bundle)
@@ -107,13 +110,13 @@ def _packets(
 
 
 def _of_cpus(trace: SchedTrace, cpus: set[int]) -> SchedTrace:
-    """Return what happened on `cpus`, and what happened elsewhere to the threads that ran on them."""
+    """Return the events on `cpus`, and those elsewhere of the threads that ran on them."""
     there = pl.col("cpu").is_in(list(cpus))
     switches = trace.table("switches").filter(there)
     threads = pl.concat([switches["prev_tid"], switches["next_tid"]]).unique().implode()
-    ours = pl.col("tid").is_in(threads)
+    of_threads = pl.col("tid").is_in(threads)
     kept = {"holes": there | (pl.col("cpu") < 0)}
-    kept |= dict.fromkeys(("wakeups", "migrations", "tasks", "syscalls"), ours)
+    kept |= dict.fromkeys(("wakeups", "migrations", "tasks", "syscalls"), of_threads)
     kept |= dict.fromkeys(("switches", "interrupts", "power"), there)
     return replace(
         trace, tables={**trace.tables, **{name: trace.table(name).filter(rows) for name, rows in kept.items()}}
@@ -121,7 +124,7 @@ def _of_cpus(trace: SchedTrace, cpus: set[int]) -> SchedTrace:
 
 
 def _process_tree(names: Names, numbers: Mapping[int, int]) -> bytes:
-    """`ProcessTree`: who is called what, and belongs to which process."""
+    """Return `ProcessTree`: names of threads and their processes."""
     content = b""
     for tid, comm, pid in names.everyone().iter_rows():
         inner = number(6 if pid == tid else 4, numbers[tid]) if tid in numbers else b""
@@ -133,7 +136,7 @@ def _process_tree(names: Names, numbers: Mapping[int, int]) -> bytes:
 
 
 def _losses(trace: SchedTrace, offset: int) -> dict[int, list[int]]:
-    """Per CPU, the ends of its holes."""
+    """Return the ends of holes per CPU."""
     losses: dict[int, list[int]] = {cpu: [] for cpu in trace.cpus}
     for cpu, end in trace.table("holes").select("cpu", "end_ns").iter_rows():
         for one in (cpu,) if cpu >= 0 else trace.cpus:
@@ -142,7 +145,7 @@ def _losses(trace: SchedTrace, offset: int) -> dict[int, list[int]]:
 
 
 def _tracks(lanes: pl.DataFrame, threads: pl.DataFrame | None) -> Iterator[bytes]:
-    """`TrackDescriptor` packets: a track for each lane below one for its group, or the thread's own."""
+    """Yield `TrackDescriptor` packets: a track for each lane below one for its group, or the thread's own."""
     owners = {} if threads is None else {lane: (pid, tid) for lane, pid, tid in threads.iter_rows()}
     groups: dict[str, int] = {}
     for lane, group, _, label in lanes.iter_rows():
@@ -158,8 +161,9 @@ def _tracks(lanes: pl.DataFrame, threads: pl.DataFrame | None) -> Iterator[bytes
 
 
 def _slices(slices: pl.DataFrame, flows: dict[tuple[int, int], bytes], clock: _Clock) -> Iterator[bytes]:
-    """`TrackEvent` packets: begin and end of each slice, in the order of its track. `flows`: fields to add to the first
-    slice that begins in a lane at an instant."""
+    """Yield `TrackEvent` packets: begin and end of each slice, in the order of its track. `flows`: fields to add to the
+    first slice that begins in a lane at an instant.
+    """
     ordered = slices.sort("lane", "start_ns", "end_ns", descending=[False, False, True], maintain_order=True)
     stack: list[int] = []
     current = -1
@@ -176,7 +180,7 @@ def _slices(slices: pl.DataFrame, flows: dict[tuple[int, int], bytes], clock: _C
 
 
 def _ends_of_flows(flows: pl.DataFrame) -> dict[tuple[int, int], bytes]:
-    """`flow_ids` where an arrow begins and `terminating_flow_ids` where it ends."""
+    """Return `flow_ids` where an arrow begins and `terminating_flow_ids` where it ends."""
     ends: dict[tuple[int, int], bytes] = {}
     rows = flows.select("from_lane", "from_ns", "to_lane", "to_ns").iter_rows()
     for flow, (from_lane, from_ns, to_lane, to_ns) in enumerate(rows, 1):

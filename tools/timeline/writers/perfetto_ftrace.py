@@ -1,4 +1,4 @@
-"""The scheduler's events as Perfetto's `FtraceEvent` messages, in one bundle after another per CPU.
+"""Encode the scheduler's events as Perfetto's `FtraceEvent` messages, in bundles per CPU.
 
 Field numbers: Perfetto's public protos/perfetto/trace/ftrace/*.proto.
 """
@@ -19,41 +19,44 @@ BUNDLE_EVENTS = 4_000
 _FLAGS = {"task": 0, "hardirq": 0x08, "softirq": 0x10, "nmi": 0x40}
 """`common_flags` of a trace entry: TRACE_FLAG_* of the kernel's include/linux/trace_events.h."""
 _STATES = {"R": 0, "R+": 0x100, "S": 1, "D": 2, "T": 4, "t": 8, "X": 0x10, "x": 0x10, "Z": 0x20, "P": 0x40, "I": 0x80}
-"""`prev_state` as kernels since 4.14 have it in the event."""
+"""`prev_state` as kernels since 4.14 encode it in the event."""
 _UNKNOWN_STATE = 0x4000
-"""Above what any kernel knows, so that it is read as unknown."""
+"""Above every known state, so that it is read as unknown."""
 _WAKE_FIELD = {"waking": 20, "wakeup": 17, "new": 114}
 _U32 = (1 << 32) - 1
-NOBODY = (1 << 31) - 1
-"""A thread number no kernel gives (the largest is 4194304), called so in Perfetto."""
+NO_THREAD = (1 << 31) - 1
+"""A thread number no kernel assigns (the largest is 4194304), named ``unknown`` in Perfetto."""
 Encode = Callable[..., bytes]
 
 
 class Bodies:
-    """Everything of an event but its instant, encoded once for all events that are alike."""
+    """All of an event but its instant, encoded once for all equal events."""
 
     def __init__(self) -> None:
         self.known: list[bytes] = []
 
     def add(self, frame: pl.DataFrame, columns: list[str], encode: Encode) -> pl.DataFrame:
-        """cpu, at_ns, body of the events in `frame`; `encode` takes the values of `columns`."""
+        """Return cpu, at_ns, body of the events in `frame`; `encode` takes the values of `columns`."""
         alike = frame.select(columns).unique(maintain_order=True).with_row_index("body", offset=len(self.known))
         self.known += [encode(*row) for row in alike.select(columns).iter_rows()]
         rows = frame.join(alike, on=columns, how="left", maintain_order="left", nulls_equal=True)
         return rows.select("cpu", "at_ns", pl.col("body").cast(pl.Int64))
 
 
-def collect(trace: SchedTrace, untold: pl.DataFrame, names: Names, bodies: Bodies) -> pl.DataFrame:
-    """cpu, at_ns, body of all events and of the switches `untold`, sorted by CPU and instant; at one, switches last."""
+def collect(trace: SchedTrace, inserted: pl.DataFrame, names: Names, bodies: Bodies) -> pl.DataFrame:
+    """Return cpu, at_ns, body of all events and of the `inserted` switches, sorted by CPU and instant; at one, switches
+    last.
+    """
     frames = [*_tasks(trace, names, bodies), _migrations(trace, names, bodies), *_wakeups(trace, names, bodies)]
     frames += [_interrupts(trace, bodies), _syscalls(trace, bodies), _power(trace, bodies)]
-    frames += [_switches(trace.table("switches"), names, bodies), _switches(untold, names, bodies)]
+    frames += [_switches(trace.table("switches"), names, bodies), _switches(inserted, names, bodies)]
     return pl.concat(frames).sort("cpu", "at_ns", maintain_order=True)
 
 
 def bundles(events: pl.DataFrame, known: list[bytes], losses: dict[int, list[int]], clock: int) -> Iterator[bytes]:
-    """`FtraceEventBundle` messages. `losses`: per CPU the instants at which it is seen again after a hole: there a
-    bundle starts that says so. `clock`: an `FtraceClock`."""
+    """Yield `FtraceEventBundle` messages. `losses`: per CPU the instants after a hole: there a bundle starts that marks
+    the loss. `clock`: an `FtraceClock`.
+    """
     for (cpu,), rows in events.group_by("cpu", maintain_order=True):
         number_of_cpu = int(str(cpu))
         at = rows["at_ns"]
@@ -67,7 +70,7 @@ def bundles(events: pl.DataFrame, known: list[bytes], losses: dict[int, list[int
 
 
 def _stamped(instants: list[int], of: list[int], known: list[bytes]) -> Iterator[bytes]:
-    """`FtraceEvent` fields of a bundle: an instant before each body."""
+    """Return the `FtraceEvent` fields of a bundle: an instant before each body."""
     for at, index in zip(instants, of, strict=True):
         body = known[index]
         stamp = varint(at)
@@ -80,15 +83,16 @@ def _body(tid: int, field: int, content: bytes, context: str = "") -> bytes:
     return (number(2, tid) if tid >= 0 else b"") + flags + message(field, content)
 
 
-def untold_switches(trace: SchedTrace) -> pl.DataFrame:
-    """Return the switches that were not told, where `lanes` takes them to have been, out of an unknown state: without
-    them Perfetto would let who came before run on to the next switch that was told. Where nobody is known, `NOBODY`
-    runs.
+def missing_switches(trace: SchedTrace) -> pl.DataFrame:
+    """Return the missing switches, where `lanes` assumes them, out of an unknown state: without them Perfetto would
+    extend the earlier thread to the next recorded switch. Where no thread is known, `NO_THREAD` runs.
     """
     on_cpu = lanes.cpu_slices(trace)
-    on_cpu = on_cpu.with_columns(pl.when(pl.col("tid") < 0).then(NOBODY).otherwise("tid").cast(pl.Int32).alias("tid"))
-    untold = (pl.col("cpu").shift(-1) == pl.col("cpu")) & (pl.col("end_state") == "?")
-    rows = on_cpu.with_columns(next_tid=pl.col("tid").shift(-1), next_prio=pl.col("prio").shift(-1)).filter(untold)
+    on_cpu = on_cpu.with_columns(
+        pl.when(pl.col("tid") < 0).then(NO_THREAD).otherwise("tid").cast(pl.Int32).alias("tid")
+    )
+    inserted = (pl.col("cpu").shift(-1) == pl.col("cpu")) & (pl.col("end_state") == "?")
+    rows = on_cpu.with_columns(next_tid=pl.col("tid").shift(-1), next_prio=pl.col("prio").shift(-1)).filter(inserted)
     return rows.select(
         "cpu", "next_tid", "next_prio", at_ns="end_ns", prev_tid="tid", prev_prio="prio", prev_state=pl.lit("?")
     )
@@ -97,7 +101,7 @@ def untold_switches(trace: SchedTrace) -> pl.DataFrame:
 def _switches(switches: pl.DataFrame, names: Names, bodies: Bodies) -> pl.DataFrame:
     rows = names.comm(names.comm(switches, "prev_tid", "at_ns", "prev"), "next_tid", "at_ns", "next")
     rows = rows.with_columns(
-        pl.when(pl.col(tid) == NOBODY).then(pl.lit("unknown")).otherwise(comm).alias(comm)
+        pl.when(pl.col(tid) == NO_THREAD).then(pl.lit("unknown")).otherwise(comm).alias(comm)
         for tid, comm in (("prev_tid", "prev"), ("next_tid", "next"))
     )
 
@@ -142,7 +146,7 @@ def _interrupts(trace: SchedTrace, bodies: Bodies) -> pl.DataFrame:
 
 
 def _syscalls(trace: SchedTrace, bodies: Bodies) -> pl.DataFrame:
-    """Return those of which the number is known: Perfetto names them by it."""
+    """Return those whose number is known: Perfetto names them by it."""
 
     def encode(tid: int, entry: bool, nr: int, arg0: int, arg1: int, arg2: int, result: int) -> bytes:
         if not entry:
@@ -165,14 +169,14 @@ def _tasks(trace: SchedTrace, names: Names, bodies: Bodies) -> Iterable[pl.DataF
     rows = trace.table("tasks").with_columns(before_ns=pl.col("at_ns") - 1)
     rows = names.comm(names.comm(rows, "tid", "before_ns", "comm"), "other_tid", "at_ns", "other")
 
-    def encode(kind: str, tid: int, other: int, said: str, comm: str, other_comm: str) -> bytes:
+    def encode(kind: str, tid: int, other: int, label: str, comm: str, other_comm: str) -> bytes:
         if kind == "fork":
             content = text(1, comm) + number(2, tid) + text(3, other_comm) + number(4, other)
             return _body(tid, 239, content)
         if kind == "exec":
-            return _body(tid, 237, text(1, said) + number(2, tid) + number(3, tid))
+            return _body(tid, 237, text(1, label) + number(2, tid) + number(3, tid))
         if kind == "rename":
-            return _body(-1, 236, number(1, tid) + text(2, comm) + text(3, said))
+            return _body(-1, 236, number(1, tid) + text(2, comm) + text(3, label))
         return _body(tid, 238, text(1, comm) + number(2, tid))
 
     yield bodies.add(rows, ["kind", "tid", "other_tid", "text", "comm", "other"], encode)
