@@ -113,7 +113,7 @@ def with_work(found: list[Candidate]) -> list[Candidate]:
 
 
 def _list(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_LISTED])) or "none that says its rank"
+    shown = ", ".join(map(str, ranks[:_LISTED])) or "none with a known rank"
     return shown + (f", ... {ranks[-1]}" if len(ranks) > _LISTED else "")
 
 

@@ -1,4 +1,4 @@
-"""One block of ftrace's text, read: a pure function, so that blocks can be read side by side."""
+"""Read one block of ftrace's text: a pure function, so that blocks can be read in parallel."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from whystall.tools.timeline.ftrace.events import Decoder
 _EXAMPLES = 5
 _LINE_FEEDS = 3  # within a name, that are undone
 _ROW_BYTES = 60
-"""What a row takes in memory, about: no table has more than 88 or fewer than 32."""
+"""Memory of a row, bytes, about: no table has more than 88 or fewer than 32."""
 
 
 @dataclass(frozen=True)
 class Loss:
     """Events lost on `cpu`, `lost` of them (-1: not counted), between its events at `start` and `end`; None: beyond
-    this block. `began`: nothing was kept of this CPU before."""
+    this block. `began`: no event of this CPU was kept before.
+    """
 
     cpu: int
     lost: int
@@ -32,13 +33,13 @@ class Loss:
 
 @dataclass(frozen=True)
 class Block:
-    """What a block of lines holds.
+    """The content of a block of lines.
 
-    `tables`: rows of those tables that have some, in the order of the trace. `first`, `last`: the instants of each
-    CPU's first and last event. `start_ns`, `end_ns`: of all CPUs; `seen`: events before any was left out, `events`:
-    those kept. `names`: `ftrace_events.SAID`; `threads`: `ftrace_heads.THREADS`; `groups`:
-    `ftrace_events.GROUPS`. `head`, `tail`: comments before the first and after the last event. `seconds`: whether
-    instants are nanoseconds, not the tracer's own units; None without events.
+    `tables`: rows of the tables that have some, in the order of the trace. `first`, `last`: the instants of each CPU's
+    first and last event. `start_ns`, `end_ns`: of all CPUs; `read`: events before any was left out, `events`: those
+    kept. `names`: `events.NAMES`; `threads`: `heads.THREADS`; `groups`: `events.GROUPS`. `head`, `tail`: comments
+    before the first and after the last event. `seconds`: whether instants are nanoseconds, not the tracer's own units;
+    None without events.
     """
 
     tables: dict[str, pl.DataFrame]
@@ -46,7 +47,7 @@ class Block:
     last: dict[int, int]
     start_ns: int
     end_ns: int
-    seen: int
+    read_events: int
     events: int
     seconds: bool | None
     names: pl.DataFrame
@@ -61,7 +62,7 @@ class Block:
 
     @property
     def bytes(self) -> int:
-        """What its rows take in memory, about."""
+        """Memory of its rows, bytes, about."""
         return sum(map(len, self.tables.values())) * _ROW_BYTES
 
 
@@ -71,8 +72,9 @@ def read(
     cpus: frozenset[int] | None = None,
     span_ns: tuple[int, int] | None = None,
 ) -> Block:
-    """Read what `Source.lines` gives at a time; of events only those on `cpus` and from `span_ns[0]` up to and without
-    `span_ns[1]`, when given. What comes out does not depend on what the decoder read before: that makes it fast."""
+    """Read one frame of `Source.lines`; if given, only events on `cpus`, from `span_ns[0]` up to and without
+    `span_ns[1]`. The result does not depend on what the decoder read before, which only makes it fast.
+    """
     found = ftrace_heads.heads(lines)
     events, threads = found.events, found.threads
     marks = ftrace_marks.sort(found.rest)
@@ -81,7 +83,7 @@ def read(
     comments = marks.comments
     head = comments.filter(row < first) if len(events) else comments
     tail = comments.filter(row > last) if len(events) else comments.clear()
-    seen = len(events)
+    read_events = len(events)
     events, odd = _continued(events, marks.odd, decoder)
     losses = _losses(events, marks.losses, cpus)
     if span_ns is not None:
@@ -97,9 +99,9 @@ def read(
         last=dict(events.select(pl.col("cpu", "at_ns").filter(pl.col("cpu").is_last_distinct())).iter_rows()),
         start_ns=start,
         end_ns=end,
-        seen=seen,
+        read_events=read_events,
         events=len(events),
-        seconds=found.seconds if seen else None,
+        seconds=found.seconds if read_events else None,
         names=content.names,
         threads=threads,
         groups=content.groups,
@@ -121,7 +123,9 @@ def _row(events: pl.DataFrame, at: int) -> int:
 
 
 def _continued(events: pl.DataFrame, odd: pl.DataFrame, decoder: Decoder) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Put together events that line feeds within a command name or a message have cut; and the odd lines left."""
+    """Join events that line feeds within a command name or a message have cut; return the remaining unreadable
+    lines.
+    """
     if odd.is_empty() or events.is_empty():
         return events, odd
     run = pl.col("row").cast(pl.Int64) - pl.int_range(pl.len())  # the same for lines that follow each other
@@ -137,7 +141,7 @@ def _continued(events: pl.DataFrame, odd: pl.DataFrame, decoder: Decoder) -> tup
         whole = first.with_columns(event=pl.concat_str("event", pl.col("lines").list.join("\n"), separator="\n"))
         whole = whole.filter(pl.col("row").is_in(_readable(whole, decoder)))
         alone = pl.col("row").is_in(_readable(cut.join(whole, on="row", how="semi"), decoder))
-        # an event that is not ours is never found wanting
+        # other events need no further check
         parts.append(whole.filter(~alone | pl.col("event").str.contains(r"comm=[^=\n]*\n")))
         cut = cut.join(parts[-1], on="row", how="anti")
     mended = pl.concat(parts)
@@ -155,7 +159,7 @@ def _readable(events: pl.DataFrame, decoder: Decoder) -> pl.Series:
 
 
 def _losses(events: pl.DataFrame, losses: pl.DataFrame, cpus: frozenset[int] | None) -> list[Loss]:
-    """Return each loss lies between the events of its CPU around it."""
+    """Place each loss between the events of its CPU around it."""
     if cpus is not None:
         losses = losses.filter(pl.col("cpu").is_in(list(cpus)))
     if losses.is_empty():

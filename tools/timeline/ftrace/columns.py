@@ -1,4 +1,4 @@
-"""What payloads say, as columns of the tables of a `SchedTrace`."""
+"""Convert parsed payloads to columns of the tables of a `SchedTrace`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SOFTIRQS = pl.Series(
 
 
 def _switches(parsed: pl.DataFrame) -> pl.DataFrame:
-    # trace-cmd's short form has letters of its own for the bits: its W is I since 4.14, its Z and X may be swapped
+    # trace-cmd's short form has its own letters for the bits: its W is I since 4.14, its Z and X may be swapped
     short = pl.when(pl.col("short") == "W").then(pl.lit("I")).otherwise("short")
     state = parsed.select(pl.coalesce("state", short)).to_series()
     if not state.is_in([*"R", *_STATE_BITS]).all():
@@ -32,7 +32,7 @@ def _switches(parsed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _state(text: str) -> str:
-    """Return one of R S D T t X Z P I, or "?"; of several the first, of a number (trace-cmd -R) what its bits say."""
+    """Return one of R S D T t X Z P I, or "?"; of several the first, of a number (trace-cmd -R) by its bits."""
     if text.isdecimal():
         bits = int(text[:9])
         if bits & _IDLE == _IDLE:
@@ -75,15 +75,15 @@ def _syscalls(parsed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _tasks(parsed: pl.DataFrame) -> pl.DataFrame:
-    """With what else they say, `comm`, `said` and `clone`: of names and thread groups."""
+    """Add the columns `comm`, `name` and `clone` for names and thread groups."""
     text = pl.when(pl.col("kind").is_in(["exec", "rename"])).then("text").fill_null("")
     other = pl.col("other").fill_null(-1)
-    return parsed.select("event", "kind", "of", "comm", "clone", other_tid=other, text=text, said="text")
+    return parsed.select("event", "kind", "of", "comm", "clone", other_tid=other, text=text, name="text")
 
 
 def _power(parsed: pl.DataFrame) -> pl.DataFrame:
     value = pl.col("value")
-    # the idle state -1 as 32 bits, or as 64, which is none of ours
+    # the idle state -1 as 32 bits, or as 64, where it is another value
     value = pl.when(value != 0xFFFFFFFF).then(value).fill_null(-1)
     return parsed.select("event", "kind", "about", value=value)
 

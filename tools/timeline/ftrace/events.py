@@ -1,7 +1,7 @@
-"""From heads and payloads of ftrace's lines to rows of the tables of a `SchedTrace`.
+"""Convert heads and payloads of ftrace's lines to rows of the tables of a `SchedTrace`.
 
-Events repeat: the same thread is woken, switched in, interrupted again and again in the same words. So each distinct
-payload is read once, by exact expressions, remembered, and joined to all lines that have it.
+Payloads repeat: the same thread is woken, switched in and interrupted again and again. So each distinct payload is
+parsed once, by exact expressions, cached, and joined to all lines that have it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from whystall.tools.timeline.ftrace.columns import TABLE_OF, of_the_row
 from whystall.tools.timeline.ftrace.payloads import EVENT, Family
 from whystall.tools.timeline.sched import TABLES
 
-SAID = pl.Schema({"row": pl.get_index_type(), "at_ns": pl.Int64, "tid": pl.Int32, "comm": pl.String})
-"""A thread's name as an event gives it, at its time."""
+NAMES = pl.Schema({"row": pl.get_index_type(), "at_ns": pl.Int64, "tid": pl.Int32, "comm": pl.String})
+"""A thread's name in an event, at its time."""
 GROUPS = pl.Schema({"tid": pl.Int32, "pid": pl.Int32, "like": pl.Int32})
-"""Thread groups that events tell: `pid`, or that of the thread `like`; -1: not that one."""
+"""Thread groups in events: `pid`, or that of the thread `like`; -1: not that one."""
 
 _THREAD = 0x10000  # CLONE_THREAD
 _REMEMBERED = 200_000  # payloads of a family, and names
-# Columns of what was parsed that hold a thread and its name. Other families name no thread, or seldom (`_told_names`).
+# Columns that hold a thread and its name. Other families name no thread, or seldom (`_names_in_tasks`).
 _NAMED = {
     payloads.SWITCH: (("of", "comm"), ("next", "next_comm")),
     payloads.WAKE: (("of", "comm"),),
@@ -33,8 +33,9 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class Read:
-    """Of one block: rows of those tables that have some; `names` (`SAID`); `groups` (`GROUPS`); how often each other
-    event occurred; and the rows of ours that could not be read (`row`, `event`)."""
+    """Of one block: rows of the tables that have some; `names` (`NAMES`); `groups` (`GROUPS`); the number of each other
+    event; and the rows of known events that could not be read (`row`, `event`).
+    """
 
     tables: dict[str, pl.DataFrame]
     names: pl.DataFrame
@@ -50,7 +51,7 @@ _COLUMNS = {
 
 
 class Decoder:
-    """Reads blocks of events, and remembers what their payloads say; for one thread at a time."""
+    """Reads blocks of events and caches their payloads; for one thread at a time."""
 
     def __init__(self) -> None:
         self._forget()
@@ -60,12 +61,12 @@ class Decoder:
         self._known = {family: _Known(family, self._names) for family in TABLE_OF}
 
     def read(self, events: pl.DataFrame) -> Read:
-        """Read events (`ftrace_heads.HEADS`)."""
+        """Read events (`heads.HEADS`)."""
         if len(self._names) > _REMEMBERED:
             self._forget()
         tables: dict[str, pl.DataFrame] = {}
         named, unread = list[pl.DataFrame](), [events.clear()]
-        told, groups, strange = SAID.to_frame(), GROUPS.to_frame(), events.clear()
+        in_tasks, groups, strange = NAMES.to_frame(), GROUPS.to_frame(), events.clear()
         for family, starts in _families(events).items():
             part = events.filter(pl.col("start").is_in(starts) if len(starts) > 1 else pl.col("start") == starts[0])
             if family is None:
@@ -78,18 +79,18 @@ class Decoder:
             if family is payloads.WAKE and (rows.get_column("success") == 0).any():
                 rows = rows.filter(pl.col("success").fill_null(1) != 0)  # of 3.x: the thread was awake
             if family is payloads.TASK:
-                told, groups = _told_names(rows), _groups(rows)
+                in_tasks, groups = _names_in_tasks(rows), _groups(rows)
             tables[TABLE_OF[family][0]] = rows.select(_COLUMNS[family])
-        odd, others = _told_apart(unread, strange)
-        names = pl.concat([self._said(named), told]).sort("row", maintain_order=True)
+        odd, others = _unreadable(unread, strange)
+        names = pl.concat([self._changed_names(named), in_tasks]).sort("row", maintain_order=True)
         return Read(tables, names, groups, others, odd)
 
-    def _said(self, named: list[pl.DataFrame]) -> pl.DataFrame:
-        """Return the names at these rows: of a thread that has one, at its first; else where it has another than
-        before.
+    def _changed_names(self, named: list[pl.DataFrame]) -> pl.DataFrame:
+        """Return the names at these rows: of a thread with one name, at its first row; else where it differs from the
+        one before.
         """
         if not named:
-            return SAID.to_frame()
+            return NAMES.to_frame()
         known = pl.DataFrame(list(self._names), schema={"tid": pl.Int32, "comm": pl.String}, orient="row")
         known = known.with_row_index("name")
         first = pl.concat([one.filter(pl.col("name").is_first_distinct()) for one in named])
@@ -97,19 +98,19 @@ class Decoder:
         several = pl.col("tid").is_duplicated()
         names = first.filter(several).get_column("name").implode()
         changes = pl.concat([one.filter(pl.col("name").is_in(names)) for one in named]).sort("row")
-        changes = renamed(changes.join(known, on="name", maintain_order="left").select(SAID.names()))
-        return pl.concat([first.filter(~several).select(SAID.names()), changes])
+        changes = renamed(changes.join(known, on="name", maintain_order="left").select(NAMES.names()))
+        return pl.concat([first.filter(~several).select(NAMES.names()), changes])
 
 
 class _Known:
-    """What payloads of one family say: the columns of their table, and whom they name as numbers of `names`."""
+    """Parsed payloads of one family: the columns of their table, and the threads they name as numbers of `names`."""
 
     def __init__(self, family: Family, names: dict[tuple[int, str], int]) -> None:
         self._family, self._names = family, names
         self._known = self._read(pl.Series(dtype=pl.String))
 
     def rows(self, part: pl.DataFrame) -> pl.DataFrame:
-        """Return those of the events that can be read, in their order, and what they say."""
+        """Return the events that can be read, in their order, with their parsed payloads."""
         distinct = part.select(EVENT.unique())
         known = self._known
         if self._family.repeats:
@@ -121,7 +122,7 @@ class _Known:
             self._known = known if len(known) <= _REMEMBERED else known.clear()
         rows = part.join(known, on="event", how="inner", maintain_order="left")
         if self._family is payloads.SWITCH and (rows.get_column("prev_tid") != rows.get_column("tid")).any():
-            # a switch happens in the thread that leaves: else the line was torn, or a name misled
+            # a switch happens in the thread that leaves: else the line was torn, or a name was ambiguous
             rows = rows.filter(pl.col("prev_tid") == pl.col("tid"))
         return rows
 
@@ -129,7 +130,7 @@ class _Known:
         parsed = self._family.parse(texts)
         columns = TABLE_OF[self._family][1](parsed)
         ids = [self._numbered(parsed, *pair).alias(name) for name, pair in _name_columns(self._family).items()]
-        # the text anew, or it would hold on to the whole block
+        # a copy of the text, which would keep the whole block in memory
         return columns.with_columns(pl.concat_str(EVENT, pl.lit("")).alias("event"), *ids)
 
     def _numbered(self, parsed: pl.DataFrame, tid: str, comm: str) -> pl.Series:
@@ -146,41 +147,41 @@ def _name_columns(family: Family) -> dict[str, tuple[str, str]]:
 
 
 def _families(events: pl.DataFrame) -> dict[Family | None, list[int]]:
-    """Return the families there are, and what their events start with (None: of no family)."""
+    """Return the families that occur, with the starts of their events (None: of no family)."""
     found: dict[Family | None, list[int]] = {}
     for start in events.get_column("start").unique():
         text = start.to_bytes(8, "little").decode("latin1")
-        mine = (family for family in TABLE_OF if text.startswith(family.prefixes))
-        found.setdefault(next(mine, None), []).append(start)
+        families = (family for family in TABLE_OF if text.startswith(family.prefixes))
+        found.setdefault(next(families, None), []).append(start)
     return found
 
 
-def _told_apart(unread: list[pl.DataFrame], strange: pl.DataFrame) -> tuple[pl.DataFrame, Counter[str]]:
-    """Events of ours that could not be read, and how often there was which other event."""
+def _unreadable(unread: list[pl.DataFrame], strange: pl.DataFrame) -> tuple[pl.DataFrame, Counter[str]]:
+    """Return known events that could not be read, and the number of each other event."""
     named = pl.concat(unread).with_columns(name=EVENT.str.extract(r"^([^\s:(]+)", 1).fill_null(""))
-    ours = pl.col("name").str.contains("^(?:" + "|".join(family.names for family in TABLE_OF) + ")$")
-    count = Counter(named.filter(~ours).get_column("name").to_list()) if len(named) else Counter[str]()
+    known_events = pl.col("name").str.contains("^(?:" + "|".join(family.names for family in TABLE_OF) + ")$")
+    count = Counter(named.filter(~known_events).get_column("name").to_list()) if len(named) else Counter[str]()
     if len(strange):
-        name = EVENT.str.slice(0, EVENT.str.find(":", literal=True))  # of a function's line, which has none, all
+        name = EVENT.str.slice(0, EVENT.str.find(":", literal=True))  # a function's line has none: all of it
         for text, times in strange.select(name).to_series().value_counts(name="count").iter_rows():
             count[text.split(" ", 1)[0]] += times
-    return named.filter(ours).select("row", "event"), count
+    return named.filter(known_events).select("row", "event"), count
 
 
-def _told_names(tasks: pl.DataFrame) -> pl.DataFrame:
+def _names_in_tasks(tasks: pl.DataFrame) -> pl.DataFrame:
     """Return names in births, deaths and changes of names."""
     renames = pl.col("kind") == "rename"
     pairs = (
         (pl.when(~renames).then("of"), pl.col("comm")),
-        (pl.when(renames).then(pl.coalesce("of", "tid")), pl.col("said")),
-        (pl.col("other_tid"), pl.col("said")),
+        (pl.when(renames).then(pl.coalesce("of", "tid")), pl.col("name")),
+        (pl.col("other_tid"), pl.col("name")),
     )
     every = pl.concat([tasks.select("row", "at_ns", tid=tid, comm=comm) for tid, comm in pairs])
     return renamed(every.filter(pl.col("tid") > 0, pl.col("comm").is_not_null()).sort("row", maintain_order=True))
 
 
 def renamed(names: pl.DataFrame) -> pl.DataFrame:
-    """Of names in the order of time, those that are not what the thread was called before; sorted by thread."""
+    """Return the names that differ from the thread's previous one, in the order of time; sorted by thread."""
     names = names.sort("tid", maintain_order=True)
     same = (pl.col("tid") == pl.col("tid").shift(1)) & (pl.col("comm") == pl.col("comm").shift(1))
     return names.filter(~same.fill_null(False))

@@ -1,10 +1,14 @@
-"""The head of a line of ftrace's text: which thread, on which CPU, when; and where the event begins.
+"""Parse the head of a line of ftrace's text: thread, CPU and instant; and where the event begins.
+
+              <idle>-0     [001] d.h.. 15499.898405: sched_waking: comm=kworker/1:1 pid=40 prio=120 target_cpu=001
+    TIMER-1-97     (   97) [000] ..... 15499.898412345: sys_enter: NR 232 (4, 7ffd0, 20, ffffffff, 0, 8)
+            train-4711  1dNh2 15499898405us : sched_switch: prev_comm=train prev_pid=4711 prev_prio=120 ...
 
 Heads of one file have few layouts: the kernel and trace-cmd pad the command name to 16 bytes and the numbers to fixed
-widths. So a layout is learned from one line, and all lines that have it are read at once: eight bytes at a time are
+widths. So a layout is learned from one line, and all lines that have it are parsed at once: eight bytes at a time are
 taken as an integer, punctuation is compared under a mask, and digits become numbers by three multiplications (the
-method of D. Lemire, "Quickly parsing eight digits", 2018). Since the name's place is fixed, nothing in it can mislead.
-Other lines (white space changed by an editor, the formats with latencies) go through a regular expression.
+method of D. Lemire, "Quickly parsing eight digits", 2018). Since the name's place is fixed, its content cannot mislead.
+Other lines (white space changed by an editor, the formats with latencies) are matched by a regular expression.
 """
 
 from __future__ import annotations
@@ -15,10 +19,10 @@ from functools import lru_cache
 
 import polars as pl
 
-_NAME = 16  # TASK_COMM_LEN: where the dash after the command name stands
+_NAME = 16  # TASK_COMM_LEN: position of the dash after the command name
 _LAYOUTS = 12  # tried per block
-_LAST = 9_000_000_000  # second that nanoseconds in 64 bits can tell
-_LONGEST = 1 << 16  # of a line, bytes, that is looked at: the kernel's own limit is a page
+_LAST = 9_000_000_000  # largest second whose nanoseconds fit into 64 bits
+_LONGEST = 1 << 16  # bytes of a line that are examined: the kernel's own limit is a page
 
 HEADS = pl.Schema(
     {
@@ -29,7 +33,7 @@ HEADS = pl.Schema(
         "tid": pl.Int32,
         # the third flag as a character code: in which context; 0 without flags
         "context": pl.UInt8,
-        # the event's name and all that follows; its first eight bytes as an integer, the first the lowest
+        # the event's name and all that follows; its first eight bytes as a little-endian integer
         "event": pl.String,
         "start": pl.UInt64,
     }
@@ -37,8 +41,9 @@ HEADS = pl.Schema(
 THREADS = pl.Schema(
     {"row": pl.get_index_type(), "at_ns": pl.Int64, "tid": pl.Int32, "comm": pl.String, "pid": pl.Int32}
 )
-"""Threads as heads name them: the name and the thread group (-1: unknown) were looked up when the trace was read out,
-so they are the same in all of it."""
+"""Threads named in heads: the name and the thread group (-1: unknown) were looked up when the trace was read out, so
+they are the same in all of it.
+"""
 _AFTER_NAME = (
     r"-(?P<tid>\d{1,8})(?: +\( *(?P<tgid>\d{1,8}|-+)\))? +\[(?P<cpu>\d{1,5})\] +"
     r"(?:(?P<flags>[^\d\s]\S{2,7}) +)?(?P<sec>\d{1,15})(?:\.(?P<frac>\d{1,18}))?: +"
@@ -74,7 +79,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of a head stand: first byte, and the byte after the last. `event`: where its name begins."""
+    """Byte ranges of the parts of a head: first byte, and the byte after the last. `event`: where its name begins."""
 
     tid: Span
     tgid: Span | None
@@ -88,7 +93,7 @@ class Layout:
 def heads(lines: pl.DataFrame) -> Heads:
     """Read the heads of `lines` (`row`, `line`), sorted by row.
 
-    A trace is either in seconds or not: the few lines that are the other way are no events.
+    A trace is either in seconds or not: the few lines in the other form are no events.
     """
     parts, rest, known = [], lines, set[Layout]()
     while len(known) < _LAYOUTS and (layout := _learned(rest, known)) is not None:
@@ -113,7 +118,7 @@ def heads(lines: pl.DataFrame) -> Heads:
 
 
 def _learned(lines: pl.DataFrame, known: set[Layout]) -> Layout | None:
-    """Return a new layout that one of the lines has, of the first and some others."""
+    """Return a new layout of one of the lines: the first and some others are tried."""
     for begin, step in ((0, 1), (40, max(1, len(lines) // 40))):
         for line in lines.get_column("line")[begin : begin + 40 * step : step]:
             layout = _layout(line[:200].encode()) if line else None
@@ -129,7 +134,7 @@ def _layout(line: bytes) -> Layout | None:
     tgid, flags, fraction = ((found.span(name) if found[name] else None) for name in ("tgid", "flags", "frac"))
     cpu, tid_end = found.span("cpu"), found.end("tid")
     if tgid is not None:
-        tgid = (line.index(b"(", tid_end) + 1, tgid[1])  # the parenthesis stands before the padding
+        tgid = (line.index(b"(", tid_end) + 1, tgid[1])  # the parenthesis precedes the padding
     seconds = flags[1] if flags else cpu[1] + 1
     layout = Layout(
         tid=(_NAME + 1, (tgid or cpu)[0] - 2),
@@ -158,14 +163,14 @@ class _Words:
         self.count = -(-(end - _NAME) // 8)
 
     def load(self, lines: pl.DataFrame) -> pl.DataFrame:
-        """Lines that are too short become nulls."""
+        """Prepare columns; lines that are too short become nulls."""
         kind = pl.Array(pl.UInt64, self.count)
         bytes_ = _LINE.cast(pl.Binary).bin.slice(_NAME, 8 * self.count).bin.reinterpret(dtype=kind)
         words = lines.select(bytes_.alias("words"))
         return words.select(pl.col("words").arr.get(index).alias(str(index)) for index in range(self.count))
 
     def at(self, begin: int) -> pl.Expr:
-        """Return the eight bytes from `begin` on, the first the lowest; what the columns do not cover is 0."""
+        """Return the eight bytes from `begin` on, little-endian; bytes outside of the columns are 0."""
         index, shift = divmod(begin - _NAME, 8)
         word = pl.col(str(index))
         if not shift:
@@ -174,7 +179,7 @@ class _Words:
         return low + pl.col(str(index + 1)) * (1 << 64 - 8 * shift) if index + 1 < self.count else low
 
     def text(self, begin: int, skip: int, width: int) -> pl.Expr:
-        """`width` of the eight bytes from `begin`, after `skip`; spaces and all other bytes as the digit 0."""
+        """Return `width` of the eight bytes from `begin`, after `skip`; spaces and all other bytes as the digit 0."""
         keep = ((1 << 8 * width) - 1) << 8 * skip
         if keep == _ALL:
             return self.at(begin) | 0x10 * _ONES
@@ -197,7 +202,7 @@ def _digits(text: pl.Expr) -> pl.Expr:
 
 
 def _number(text: pl.Expr) -> pl.Expr:
-    """Return what eight digits say: neighbours are joined to pairs, pairs to fours, fours to one number."""
+    """Return the number of eight digits: neighbours are joined to pairs, pairs to fours, fours to one number."""
     pairs = (text & 0x0F * _ONES) * 2561 // 256 & 0x00FF00FF00FF00FF
     fours = pairs * 6553601 // 65536 & 0x0000FFFF0000FFFF
     return fours * 42949672960001 // (1 << 32)
@@ -243,7 +248,7 @@ def _stages(layout: Layout) -> tuple[_Words, tuple[list[pl.Expr], ...]]:
         ],
         [pl.all(), (pl.col("tid") // pl.col("scale")).alias("whole")],
         [
-            at.cast(pl.Int64, strict=False).alias("at_ns"),  # of lines with another layout, rubbish
+            at.cast(pl.Int64, strict=False).alias("at_ns"),  # invalid in lines with another layout
             pl.col("cpu").cast(pl.Int32, strict=False),
             pl.col("whole").cast(pl.Int32, strict=False).alias("tid"),
             pl.col("context"),
@@ -276,7 +281,7 @@ def _slice(span: Span) -> pl.Expr:
 
 
 def _punctuation(layout: Layout, count: int) -> list[tuple[int, int]]:
-    """(mask, value) of each word."""
+    """Return (mask, value) of each word."""
     marks = {_NAME: "-", layout.tid[1]: " ", layout.cpu[0] - 1: "[", layout.cpu[1]: "]", layout.cpu[1] + 1: " "}
     marks |= {layout.seconds[0] - 1: " ", layout.event - 1: " "}
     if layout.tgid:
@@ -292,7 +297,9 @@ def _punctuation(layout: Layout, count: int) -> list[tuple[int, int]]:
 
 
 def _matched(lines: pl.DataFrame, pattern: str) -> list[Heads]:
-    """By a regular expression, of lines that are not longer than any tracer's; those in seconds, and those not."""
+    """Match by a regular expression lines that are not longer than any tracer's; return those in seconds, and those
+    not.
+    """
     short = pl.col("line").str.len_bytes() <= _LONGEST
     groups = lines.with_columns(pl.when(short).then(_LINE.str.extract_groups(pattern)).alias("groups")).unnest("groups")
     groups = groups.with_columns(pl.lit(None, pl.String).alias(name) for name in _GROUPS if name not in groups.columns)

@@ -1,4 +1,4 @@
-"""Holes that the events themselves show: a switch happened on a CPU that nobody told."""
+"""Find holes that the events themselves show: a switch on a CPU without an event."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def unseen_holes(switches: pl.DataFrame, contexts: Iterable[pl.DataFrame] = ()) 
     """Return rows of the table ``holes``, `why` ``unseen``: where the chain of one CPU's switches is broken.
 
     On one CPU each switch must leave the thread that the one before it went to. Where it leaves another one, at least
-    one switch in between was not told, and who had the CPU is unknown from the last switch that fits on to the one
-    that does not. Evidence narrows that: with `prev_arrived_ns` (since when, says the scheduler, the leaving thread
-    had its CPU) the hole ends there. `contexts` are events other than switches (`at_ns`, `cpu`, `tid`: who had the
-    CPU then): the hole begins at the last one of the thread before, and ends at the first one of the thread after, if
-    the two lie in this order; else more than one switch is missing, and the hole stays as wide as it was.
+    one switch in between is missing, and the CPU's thread is unknown from the last consistent switch to the
+    inconsistent one. Evidence narrows that: with `prev_arrived_ns` (since when, by the scheduler's accounting, the
+    leaving thread had its CPU) the hole ends there. `contexts` are events other than switches (`at_ns`, `cpu`, `tid`:
+    the CPU's thread then): the hole begins at the last one of the thread before, and ends at the first one of the
+    thread after, if the two lie in this order; else more than one switch is missing, and the hole is not narrowed.
     """
     if not switches.get_column("at_ns").is_sorted():
         switches = switches.sort("at_ns", maintain_order=True)
@@ -50,10 +50,10 @@ def _by_cpu(switches: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 def _narrowed(broken: pl.DataFrame, contexts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     involved = broken.select("cpu", tid="before").vstack(broken.select("cpu", tid="after")).unique()
-    seen = [frame.join(involved, on=["cpu", "tid"], how="semi") for frame in contexts]
-    if broken.is_empty() or not seen:
+    found = [frame.join(involved, on=["cpu", "tid"], how="semi") for frame in contexts]
+    if broken.is_empty() or not found:
         return broken
-    events = pl.concat(seen).select("cpu", "tid", event="at_ns").sort("event")
+    events = pl.concat(found).select("cpu", "tid", event="at_ns").sort("event")
     broken = broken.sort("end")
     last = broken.join_asof(
         events, left_on="end", right_on="event", by_left=["cpu", "before"], by_right=["cpu", "tid"],
@@ -66,7 +66,7 @@ def _narrowed(broken: pl.DataFrame, contexts: Iterable[pl.DataFrame]) -> pl.Data
     ).get_column("event")  # fmt: skip
     begin = pl.max_horizontal("start", pl.col("last").fill_null(0))
     finish = pl.min_horizontal("end", pl.col("first").fill_null(1 << 62))
-    told = begin <= finish
+    ordered = begin <= finish
     return broken.with_columns(first=first).with_columns(
-        start=pl.when(told).then(begin).otherwise("start"), end=pl.when(told).then(finish).otherwise("end")
+        start=pl.when(ordered).then(begin).otherwise("start"), end=pl.when(ordered).then(finish).otherwise("end")
     )

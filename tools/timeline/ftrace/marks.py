@@ -1,4 +1,4 @@
-"""Lines of ftrace's text that are no events: comments, what the tracer says it lost, and what nobody can read."""
+"""Parse lines of ftrace's text that are no events: comments, losses reported by the tracer, unreadable lines."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from whystall.tools.timeline.clocks import ClockPoint
 
 _CAPTURE = "# whystall: "
 _LOST = "# whystall-lost: "
-# The kernel's pipe, and trace-cmd; the third: the oldest events of this CPU were overwritten.
+# The kernel's pipe, and trace-cmd; the third: the oldest events of this CPU were overwritten. ``CPU:1 [LOST 15
+# EVENTS]``, ``CPU:0 [15 EVENTS DROPPED]``
 _LOSS = (
     r"^CPU:(?P<cpu>\d{1,5}) \[LOST (?:(?P<lost>\d{1,15}) )?EVENTS\]\s*$",
     r"^CPU:(?P<cpu>\d{1,5}) \[(?:(?P<lost>\d{1,15}) )?EVENTS DROPPED\]\s*$",
     r"^#+ CPU (?P<cpu>\d{1,5}) buffer started #+\s*$",
 )
-# trace-cmd's beginning, and stacks.
+# trace-cmd's first line, and stacks.
 _HARMLESS = r"^(?:CPU \d+ is empty|version = .*|cpus=\d+|\s*=>\s.*|\s*)$"
 LOSSES = pl.Schema({"row": pl.get_index_type(), "cpu": pl.Int32, "lost": pl.Int64, "began": pl.Boolean})
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Of one block: `losses` (`LOSSES`; `began`: nothing was kept of this CPU before), comments (`row`, `line`) and
-    lines that are neither (`row`, `line`)."""
+    """Of one block: `losses` (`LOSSES`; `began`: no event of this CPU was kept before), comments (`row`, `line`) and
+    unreadable lines (`row`, `line`).
+    """
 
     losses: pl.DataFrame
     comments: pl.DataFrame
@@ -37,7 +39,7 @@ class Marks:
 
 
 def sort(lines: pl.DataFrame) -> Marks:
-    """Sort lines that are no events."""
+    """Classify lines that are no events."""
     if lines.is_empty():
         return Marks(LOSSES.to_frame(), lines, lines)
     line = pl.col("line")
@@ -57,9 +59,10 @@ def sort(lines: pl.DataFrame) -> Marks:
 
 @dataclass(frozen=True)
 class Header:
-    """What our own comments say: the trace's clock (empty: unknown), the CPUs traced (none: not said), the host's
-    clocks, the events lost in all by CPU, and the number of the file in its row (1: the first). `filtered`: only what
-    concerns some processes was kept; `broken_off`: its recorder did not live to end it."""
+    """The content of our own comments: the trace's clock (empty: unknown), the CPUs traced (none: unknown), the host's
+    clocks, the events lost in all by CPU, and the number of the file in its series (1: the first). `filtered`: only
+    events of some processes were kept; `broken_off`: its recorder died before ending it.
+    """
 
     clock: str = ""
     cpus: tuple[int, ...] = ()
@@ -71,15 +74,15 @@ class Header:
 
 
 def header(comments: Sequence[str]) -> Header:
-    """Read our own comments; a damaged one says nothing."""
+    """Parse our own comments; a damaged one is ignored."""
     capture: dict[str, Any] = {}
     lost: dict[int, int] = {}
     for line in comments:
         if line.startswith(_CAPTURE):
             capture = _object(line, _CAPTURE)
         elif line.startswith(_LOST):
-            said = _object(line, _LOST)
-            cpu, counts = (_cpu(said.get("cpu")), (said.get("overrun", 0), said.get("dropped", 0)))
+            entry = _object(line, _LOST)
+            cpu, counts = (_cpu(entry.get("cpu")), (entry.get("overrun", 0), entry.get("dropped", 0)))
             if cpu is not None and all(isinstance(count, int) and 0 <= count < 1 << 62 for count in counts):
                 lost[cpu] = lost.get(cpu, 0) + sum(counts)
     listed, clock, part = (capture.get(name) for name in ("cpus", "clock", "part"))
@@ -92,7 +95,7 @@ def header(comments: Sequence[str]) -> Header:
         lost=lost,
         part=part if isinstance(part, int) else 1,
         filtered="pids" in capture,
-        broken_off="buffer_kb" in capture and not lost,  # a recorder ends with its losses, also when there are none
+        broken_off="buffer_kb" in capture and not lost,  # a recorder ends with its losses, even without any
     )
 
 

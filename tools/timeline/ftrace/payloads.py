@@ -1,8 +1,8 @@
-"""What events say after their names, as columns: regular expressions, one family of events after the other.
+"""Parse the payloads of events into columns: regular expressions, one family of events after the other.
 
-A command name has at most 15 bytes and may hold anything. The expressions are anchored at both ends, and what
-must stand between two names is longer than a name, so that no name passes for it. Where that is not so (the short
-forms of trace-cmd) the caller compares what is said twice.
+A command name has at most 15 bytes and may hold anything. The expressions are anchored at both ends, and what must
+stand between two names is longer than a name, so that no name can imitate it. Where that is not so (the short forms of
+trace-cmd) the caller compares redundant fields.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Halves: TypeAlias = "tuple[str, str | Halves, str | Halves]"
 
 
 class Family:
-    """Events that are read alike.
+    """Events that are parsed alike.
 
-    `prefixes`: how they begin, of which eight bytes count; `names`: of the events, a pattern; `patterns`: forms of
-    what they say, tried in turn. `repeats`: whether it is worth remembering. `halves`: the first of these forms, cut in
-    two at a text, with a form for either side. On a busy host all pairs of threads occur, but the threads themselves
-    are few: so what is on either side is read once.
+    `prefixes`: of their names, of which eight bytes count; `names`: a pattern of their names; `patterns`: forms of
+    their payload, tried in turn. `repeats`: whether caching pays. `halves`: the first of these forms, cut in two at a
+    text, with a form for either side. On a busy host all pairs of threads occur, but the threads themselves are few: so
+    each side is parsed once.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Family:
         self._groups = pl.Schema(types)
 
     def parse(self, texts: pl.Series) -> pl.DataFrame:
-        """Return those of the distinct `texts` that can be read: `event`, and all groups as columns of numbers and
-        texts, null where the event does not say; texts are made inert.
+        """Parse the distinct `texts`: `event`, and all groups as columns of numbers and texts, null where the payload
+        lacks them; texts are escaped.
         """
         left, found = texts.to_frame("event"), [self._groups.to_frame()]
         if self._halves is not None:
@@ -68,7 +68,7 @@ class Family:
 
 
 def _in_halves(texts: pl.DataFrame, column: str, halves: Halves) -> pl.DataFrame:
-    """Return those texts that have the form, and the groups of both sides."""
+    """Return the texts that have the form, and the groups of both sides."""
     cut, *forms = halves
     text = pl.col(column).cast(pl.Binary)
     found = pl.col(column).str.find(cut, literal=True)  # in bytes
@@ -84,11 +84,11 @@ def _in_halves(texts: pl.DataFrame, column: str, halves: Halves) -> pl.DataFrame
 def _matched(
     texts: pl.DataFrame, column: str, pattern: str, form: Callable[[pl.Expr], pl.Expr] | None = None
 ) -> pl.DataFrame:
-    """Return those texts that have the form, and its groups."""
+    """Return the texts that have the form, and its groups."""
     text = form(pl.col(column)) if form else pl.col(column)
     groups = texts.select(column, text.str.extract_groups(pattern).alias("groups")).unnest("groups")
-    said = groups.filter(pl.any_horizontal(pl.col(name).is_not_null() for name in groups.columns[1:]))
-    return said.with_columns(_typed(name, said) for name in groups.columns[1:])
+    parsed = groups.filter(pl.any_horizontal(pl.col(name).is_not_null() for name in groups.columns[1:]))
+    return parsed.with_columns(_typed(name, parsed) for name in groups.columns[1:])
 
 
 def _rest(texts: pl.DataFrame, read: pl.DataFrame) -> pl.DataFrame:
@@ -96,7 +96,7 @@ def _rest(texts: pl.DataFrame, read: pl.DataFrame) -> pl.DataFrame:
 
 
 def _plain_fields(text: pl.Expr) -> pl.Expr:
-    """As without the tracer's option `fields`, which writes ``prev_pid=0x4a22 (18978)``."""
+    """Undo the tracer's option `fields`, which writes ``prev_pid=0x4a22 (18978)``."""
     return text.str.replace_all(r"=0x[0-9a-f]+ \((-?[0-9]+)\)", "=${1}")
 
 
@@ -116,19 +116,19 @@ def _typed(name: str, rows: pl.DataFrame) -> pl.Expr | pl.Series:
 
 
 def inert(texts: pl.Series, limit: int = NAME_LIMIT) -> pl.Series:
-    """Hostile texts cleaned; nulls stay."""
+    """Escape control characters; nulls stay."""
     strange = texts.str.contains(r"[^ -~]|^ARRAY\[") | (texts.str.len_bytes() > limit)
     return mapped(texts, lambda text: clean(_unarrayed(text), limit)) if strange.any() else texts
 
 
 def _unarrayed(text: str) -> str | bytes:
-    """trace-cmd -R writes some texts as ``ARRAY[70, 79, 00]``."""
+    """Decode texts that trace-cmd -R writes as ``ARRAY[70, 79, 00]``."""
     numbers = re.fullmatch(r"ARRAY\[((?:[0-9a-f]{2}, )*[0-9a-f]{2})\]", text)
     return bytes.fromhex(numbers[1].replace(",", "")) if numbers else text
 
 
 def mapped(texts: pl.Series, function: Callable[[str], str]) -> pl.Series:
-    """`function` of every text, called once for each distinct one; nulls stay."""
+    """Return `function` of every text, called once for each distinct one; nulls stay."""
     old = texts.unique().drop_nulls()
     new = pl.Series([function(text) for text in old], dtype=pl.String)
     replaced: pl.Series = texts.replace_strict(old, new, default=None, return_dtype=pl.String)
@@ -144,7 +144,7 @@ def _argument(index: int) -> str:
 
 
 def _named_arguments(separator: str) -> str:
-    """``uaddr: 7f.., op: 80``, with types before the names or what is behind an address after it."""
+    """Return a pattern of arguments ``uaddr: 7f.., op: 80``, with types before the names or more after an address."""
     after = r'(?: "[^"]*"\.*| \([^)]*\))?'
     each = [rf"[^:=,]*{separator}{_argument(index)}{after}" for index in range(3)]
     return rf"(?:{each[0]}(?:, {each[1]}(?:, {each[2]})?)?)?"
@@ -157,6 +157,8 @@ def _bytes(names: Iterable[str]) -> str:
 _PREV = rf"prev_comm=(?P<comm>.*?) prev_pid=(?P<of>{_NUMBER}) prev_prio=(?P<prio>{_SIGNED})"
 _STATE = "(?P<state>[^ ]+)"
 _NEXT = rf"(?P<next_comm>.*?) next_pid=(?P<next>{_NUMBER}) next_prio=(?P<next_prio>{_SIGNED}) *$"
+# sched_switch: prev_comm=train prev_pid=4711 prev_prio=120 prev_state=S ==> next_comm=sh next_pid=99 next_prio=120
+# sched_switch: train:4711 [120] S ==> swapper/1:0 [120]  (trace-cmd)
 SWITCH = Family(
     ("sched_sw",),
     _one("sched_switch"),
@@ -171,6 +173,8 @@ _WOKEN = (
     rf"(?s)^sched_(?P<kind>waking|wakeup|wakeup_new): +comm=(?P<comm>.*?) pid=(?P<of>{_NUMBER}) "
     rf"prio=(?P<prio>{_SIGNED})(?: success=(?P<success>[0-9]))?"
 )
+# sched_wakeup: comm=train pid=4711 prio=120 target_cpu=001
+# sched_waking: train:4711 [120] CPU:001  (trace-cmd)
 WAKE = Family(
     ("sched_wa",),
     _one("sched_waking", "sched_wakeup", "sched_wakeup_new"),
@@ -182,12 +186,15 @@ WAKE = Family(
     (" target_cpu=", rf"{_WOKEN}$", rf"^(?P<target>{_CPU}) *$"),
 )
 _MOVED = rf"(?s)^sched_migrate_task: +comm=(?P<comm>.*?) pid=(?P<of>{_NUMBER}) prio={_SIGNED}"
+# sched_migrate_task: comm=train pid=4711 prio=120 orig_cpu=1 dest_cpu=2
 MIGRATE = Family(
     ("sched_mi",),
     _one("sched_migrate_task"),
     (rf"{_MOVED} orig_cpu=(?P<from>{_CPU}) dest_cpu=(?P<to>{_CPU}) *$",),
     (" orig_cpu=", rf"{_MOVED}$", rf"^(?P<from>{_CPU}) dest_cpu=(?P<to>{_CPU}) *$"),
 )
+# softirq_entry: vec=1 [action=TIMER]
+# irq_handler_entry: irq=35 name=nvme0q1
 INTERRUPT = Family(
     ("irq_hand", "softirq_"),
     _one(r"irq_handler_e(?:ntry|xit)", "softirq_e(?:ntry|xit)"),
@@ -196,6 +203,10 @@ INTERRUPT = Family(
         rf"(?s)^irq_handler_(?P<edge>entry|exit): +irq=(?P<vector>{_NUMBER}) (?:name=(?P<name>.*?)|ret={_WORD}) *$",
     ),
 )
+# sys_enter: NR 202 (7f2c, 80, 0, 0, 0, 0)
+# sys_exit: NR 202 = 0
+# sys_futex(uaddr: 7f2c, op: 80, val: 0)
+# sys_futex -> 0x0
 SYSCALL = Family(
     ("sys_",),
     _one(f"sys_{_WORD}"),
@@ -214,6 +225,8 @@ SYSCALL = Family(
     ),
     repeats=False,
 )
+# sched_process_fork: comm=train pid=4711 child_comm=train child_pid=4712
+# task_rename: pid=4712 oldcomm=train newcomm=pt_data_worker oom_score_adj=0
 TASK = Family(
     ("sched_pr", "task_ren", "task_new"),
     _one(r"sched_process_(?:fork|exec|exit)", "task_rename", "task_newtask"),
@@ -229,11 +242,13 @@ TASK = Family(
         r"clone_flags=(?:0x)?(?P<clone>[0-9a-f]{1,16}) oom_score_adj=-?[0-9]+ *$",
     ),
 )
+# cpu_idle: state=1 cpu_id=3
 POWER = Family(
     ("cpu_idle", "cpu_freq"),
     _one("cpu_idle", "cpu_frequency"),
     (rf"^cpu_(?P<kind>idle|frequency): +state=(?P<value>[0-9]{{1,20}}) cpu_id=(?P<about>{_CPU}) *$",),
 )
+# block_rq_issue: 259,0 R 131072 () 41943040 + 256 [train]
 BLOCK = Family(
     ("block_rq",),
     _one("block_rq_insert", "block_rq_issue", "block_rq_complete"),

@@ -1,4 +1,4 @@
-"""The bytes of a trace's text, in blocks of whole lines, whatever they are wrapped in: plain, gzip, html."""
+"""Read a trace's text in blocks of whole lines: plain, gzip or in a systrace page."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import polars as pl
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 BLOCK = 4 << 20
-"""How much is read at once, bytes: small enough to stay in a CPU's cache."""
+"""Bytes read at once: few enough for a CPU's cache."""
 TOGETHER = 4
-"""So many blocks go on together: enough for columns to pay."""
+"""Blocks handed on together: enough for columns to pay."""
 
 _GZIP = b"\x1f\x8b"
 _HTML = re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE)
@@ -30,19 +30,19 @@ _SEPARATORS = [bytes([code]) for code in range(1, 32) if code not in b"\t\n\r"]
 
 
 class Stream(Protocol):
-    """What bytes come from."""
+    """A source of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Return at most `size` bytes; none at the end."""
 
 
 @dataclass
 class Source:
-    """The text of a trace: the file `path`, or what `stream` gives, which came from it.
+    """The text of a trace: the file `path`, or `stream`, which came from it.
 
     `size`: bytes in all (0: unknown); `share`: of them, read so far. `dropped`: beginnings of lines longer than a
-    block, and of the last line if the text ends within it: a number cut short would be a wrong number. `cut`: the file
-    ends in the middle. `remedy`: for him who gives something without an event.
+    block, and of an incomplete last line: a number cut short would be wrong. `cut`: the file ends in the middle.
+    `remedy`: advice for a file without an event.
     """
 
     path: Path
@@ -65,7 +65,7 @@ class Source:
             yield pl.concat(parts).rechunk().with_row_index("row")
 
     def blocks(self) -> Iterator[tuple[bytes, int]]:
-        """Text of UTF-8, about `BLOCK` bytes at a time, and how many of them are whole lines; the rest, less than a
+        """Yield UTF-8 text, about `BLOCK` bytes at a time, and how many of them are whole lines; the rest, less than a
         line, comes again with the next block. What is not UTF-8 is escaped.
 
         A file that grows is read up to the size it had. Raises `ToolError` when it cannot be read.
@@ -100,7 +100,7 @@ class Source:
 
 
 class _Bounded:
-    """A file up to a size; one without a size (tracefs) up to what is there now."""
+    """A file up to a size; one without a size (tracefs) up to its present end."""
 
     def __init__(self, file: Stream, size: int) -> None:
         self._file, self._left, self._ahead = file, size or 1 << 62, b""
@@ -113,7 +113,7 @@ class _Bounded:
 
     def read(self, size: int = BLOCK) -> bytes:
         data, self._ahead = self._ahead, b""
-        # None: nothing there yet, of a pipe of the tracer
+        # None: the tracer's pipe is empty for now
         data += self._file.read(min(size, self._left) - len(data)) or b""
         self._left -= len(data)
         self.done += len(data)
@@ -127,7 +127,7 @@ class _Bounded:
 
 
 class _Unpacked:
-    """What is packed in a gzip file, up to where it is damaged."""
+    """The unpacked content of a gzip file, up to where it is damaged."""
 
     def __init__(self, raw: _Bounded, source: Source) -> None:
         self._source = source
@@ -147,7 +147,7 @@ def lines_of(block: bytes, end: int) -> pl.DataFrame:
     """
     whole = end == len(block)
     separator = next((one for one in _SEPARATORS if one not in block), None)
-    if separator is None:  # all of them are there: nothing but rubbish has that
+    if separator is None:  # all of them occur, which no real trace has
         separator = _SEPARATORS[0]
         block = block.replace(separator, b"\\x01")
     lines = pl.read_csv(
@@ -170,7 +170,7 @@ def _lines(stream: Stream, source: Source) -> Iterator[tuple[bytes, int]]:
             skipping = not start
             data = data[start:] if start else b""
             if skipping:
-                yield b"", 0  # who waits for lines may want to wait no more
+                yield b"", 0  # lets the consumer stop waiting for lines
         data = carry + data if carry else data
         end = data.rfind(b"\n") + 1
         carry = b""
@@ -191,7 +191,7 @@ def _lines(stream: Stream, source: Source) -> Iterator[tuple[bytes, int]]:
 
 
 def _fill(stream: Stream, size: int) -> bytes:
-    """As much, though the stream gives less at a time (a file of tracefs gives a page)."""
+    """Read as much, though the stream gives less at a time (a file of tracefs gives a page)."""
     parts: list[bytes] = []
     while size > 0 and (data := stream.read(size)):
         parts.append(data)
@@ -206,7 +206,7 @@ def _chain(first: tuple[bytes, int], rest: Iterator[tuple[bytes, int]]) -> Itera
 
 
 def _sections(blocks: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
-    """Of a systrace page: the parts that hold ftrace's text, which begins with a comment."""
+    """Yield the parts of a systrace page that hold ftrace's text, which begins with a comment."""
     inside = trace = False
     for block, length in blocks:
         at = 0
@@ -228,7 +228,7 @@ def _sections(blocks: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]
 
 
 def _decoded(block: bytes, end: int) -> tuple[bytes, int]:
-    ascii_, carriage = block.isascii(), b"\r" in block  # one byte is looked for much faster than two
+    ascii_, carriage = block.isascii(), b"\r" in block  # searching for one byte is much faster than for two
     if ascii_ and not carriage:
         return block, end
     block = block[:end].replace(b"\r\n", b"\n") if carriage else block[:end]

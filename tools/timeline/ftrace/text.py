@@ -1,5 +1,6 @@
-"""Read ftrace's text into a `SchedTrace`: the kernel's files `trace` and `trace_pipe`, what trace-cmd and systrace make
-of them, and our own captures, plain or gzipped."""
+"""Read ftrace's text into a `SchedTrace`: the kernel's files `trace` and `trace_pipe`, output of trace-cmd and
+systrace, and our own captures, plain or gzipped.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ COUNTER = "counter"
 
 _WORKERS = 4
 _EXAMPLES = 5
-_OTHERS = 1000  # names told apart
+_OTHERS = 1000  # distinct names
 
 
 def read(
@@ -43,9 +44,9 @@ def read(
 ) -> SchedTrace:
     """Return the trace in the text file `path`.
 
-    Only what happened on `cpus`, and from `span_ns[0]` up to and without `span_ns[1]` (of the trace's clock), when
-    given. `memory`: bytes its tables may take (default: half of what is available). A file that grows is read up to
-    the size it had. Lines that cannot be read are counted in `SchedTrace.odd`, among them a last line without an end.
+    If given, only the events on `cpus`, and from `span_ns[0]` up to and without `span_ns[1]` (of the trace's clock).
+    `memory`: bytes its tables may take (default: half of what is available). A file that grows is read up to the size
+    it had. Unreadable lines are counted in `SchedTrace.odd`, among them an incomplete last line.
 
     Raises `ToolError`: BAD_TRACE when the file cannot be read, holds no event, or would not fit into memory;
     NO_PRIVILEGE when reading is not permitted.
@@ -60,7 +61,7 @@ def read_source(
     span_ns: tuple[int, int] | None = None,
     memory: int | None = None,
 ) -> SchedTrace:
-    """As `read`, of text from anywhere."""
+    """Read as `read` does, from a `Source`."""
     chosen = None if cpus is None else frozenset(cpus)
     budget = _available() // 2 if memory is None else memory
     blocks: list[Block] = []
@@ -79,7 +80,7 @@ def read_source(
     return _trace(source, blocks, chosen)
 
 
-FORMAT = Format("ftrace", lambda head: Match.POSSIBLE, read)  # lines of any tracer: nothing marks them
+FORMAT = Format("ftrace", lambda head: Match.POSSIBLE, read)  # lines of any tracer: there is no magic number
 
 
 _local = threading.local()
@@ -93,7 +94,7 @@ def _read(lines: pl.DataFrame, cpus: frozenset[int] | None, span_ns: tuple[int, 
 
 
 def _in_order(source: Source, work: partial[Block]) -> Iterator[tuple[Block, float]]:
-    """Blocks read side by side, a few at a time, in the order of the file; and the share of it up to their end."""
+    """Yield blocks, read in parallel, in the order of the file; and the share of it up to their end."""
     workers = min(_WORKERS, os.cpu_count() or 1)
     waiting: deque[tuple[Future[Block], float]] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="ftrace") as pool:
@@ -116,10 +117,10 @@ def _trace(source: Source, blocks: list[Block], chosen: frozenset[int] | None) -
     examples = [line for block in blocks for line in block.examples]
     examples += [line.decode("utf-8", "backslashreplace") for line in source.dropped]
     head, tail = _comments(blocks)
-    said = ftrace_marks.header([*head, *tail])
+    comments = ftrace_marks.header([*head, *tail])
     odd += sum(block.events for block in blocks if block.seconds not in (None, units))
     blocks = [block for block in blocks if block.seconds == units]
-    if not any(block.seen for block in blocks):
+    if not any(block.read_events for block in blocks):
         raise ToolError(ErrorCode.BAD_TRACE, f"{source.path.name} holds no event of a kernel trace", source.remedy)
     start = min((block.start_ns for block in blocks if block.events), default=0)
     end = max((block.end_ns for block in blocks if block.events), default=0)
@@ -128,43 +129,43 @@ def _trace(source: Source, blocks: list[Block], chosen: frozenset[int] | None) -
     tables = {name: _table(name, blocks) for name in TABLES if name not in ("holes", "names", "clocks")}
     tables["tasks"] = _births_once(tables["tasks"])
     tables["syscalls"] = _calls_once(tables["syscalls"])
-    if not said.filtered:  # otherwise the others' switches are missing on purpose
+    if not comments.filtered:  # else the other processes' switches are missing on purpose
         holes = pl.concat([holes, unseen_holes(tables["switches"], _contexts(tables))])
     tables["holes"] = holes.sort("start_ns", maintain_order=True)
     tables["names"] = names_table(blocks)
-    tables["clocks"] = pl.DataFrame([vars(point) for point in said.points], schema=TABLES["clocks"])
+    tables["clocks"] = pl.DataFrame([vars(point) for point in comments.points], schema=TABLES["clocks"])
     seen = {cpu for block in blocks for cpu in block.first} | {loss.cpu for block in blocks for loss in block.losses}
-    traced = {*said.cpus, *seen}
+    traced = {*comments.cpus, *seen}
     return SchedTrace(
         tables=tables,
         start_ns=start,
         end_ns=end,
         cpus=tuple(sorted(traced & chosen if chosen is not None else traced)),
-        clock=said.clock or ("" if units else COUNTER),
+        clock=comments.clock or ("" if units else COUNTER),
         others={clean(name): count for name, count in others.most_common(_OTHERS)},
         odd=Odd(odd, tuple(clean(line, 200) for line in examples[:_EXAMPLES])),
-        notes=_notes(said, blocks, source),
+        notes=_notes(comments, blocks, source),
     )
 
 
 def _comments(blocks: list[Block]) -> tuple[list[str], list[str]]:
-    """Before the first event, and after the last: between them a message could pass for one of ours."""
+    """Return the comments before the first event, and after the last: a message between them could imitate ours."""
     head: list[str] = []
     tail: list[str] = []
     begun = False
     for block in blocks:
         if not begun:
             head += block.head
-        elif not block.seen:
+        elif not block.read_events:
             tail += block.head
-        if block.seen:
+        if block.read_events:
             tail = list(block.tail)
-        begun = begun or block.seen > 0
+        begun = begun or block.read_events > 0
     return head, tail
 
 
 def _table(name: str, blocks: list[Block]) -> pl.DataFrame:
-    """Return one table of all blocks, which give theirs away: at no time is everything there twice."""
+    """Return one table of all blocks, which are emptied: never are all rows in memory twice."""
     parts = [block.tables.pop(name) for block in blocks if name in block.tables]
     table = pl.concat([TABLES[name].to_frame(), *parts])
     parts.clear()
@@ -172,7 +173,7 @@ def _table(name: str, blocks: list[Block]) -> pl.DataFrame:
 
 
 def _births_once(tasks: pl.DataFrame) -> pl.DataFrame:
-    """Return two events tell a birth; ``task_newtask`` only counts where the other is not recorded."""
+    """Keep one of two events of a birth; ``task_newtask`` only counts where the other is not recorded."""
     kind = pl.col("kind")
     if (tasks.get_column("kind") == "fork").any():
         return tasks.filter(kind != "newtask")
@@ -180,8 +181,8 @@ def _births_once(tasks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _calls_once(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return a call may be told by its own event, which has the name, and right after it by that of all calls, which
-    has the number: one row with both.
+    """Merge two events of one call: its own event, which has the name, and right after it that of all calls, which has
+    the number.
     """
     named = calls.get_column("nr") < 0
     if not named.any() or named.all():
@@ -190,18 +191,18 @@ def _calls_once(calls: pl.DataFrame) -> pl.DataFrame:
     same = (pl.col("tid") == pl.col("tid").shift(1)) & (pl.col("entry") == pl.col("entry").shift(1))
     twice = same & (pl.col("nr") >= 0) & (pl.col("nr").shift(1) < 0)
     name = pl.when(twice).then(pl.col("name").shift(1)).otherwise("name")
-    order = order.with_columns(name=name, told=twice.shift(-1)).filter(~pl.col("told").fill_null(False))
+    order = order.with_columns(name=name, duplicate=twice.shift(-1)).filter(~pl.col("duplicate").fill_null(False))
     return order.sort("row").select(calls.columns)
 
 
 def _contexts(tables: dict[str, pl.DataFrame]) -> list[pl.DataFrame]:
-    """Who had a CPU at events other than switches (`at_ns`, `cpu`, `tid`)."""
+    """Return the CPU's thread at events other than switches (`at_ns`, `cpu`, `tid`)."""
     wakers = tables["wakeups"].select("at_ns", "cpu", tid="waker_tid")
     return [wakers, *(tables[name].select("at_ns", "cpu", "tid") for name in ("interrupts", "syscalls", "block"))]
 
 
 def _holes(blocks: list[Block], start: int, end: int) -> pl.DataFrame:
-    """Return what the tracer says it lost: from the CPU's event before to the one after."""
+    """Return the reported losses: from the CPU's event before to the one after."""
     rows: list[list[int | str]] = []
     waiting: dict[int, list[int]] = {}
     last: dict[int, int] = {}
@@ -222,19 +223,19 @@ def _hole(loss: Loss, last: dict[int, int], start: int, end: int) -> list[int | 
     return [start if loss.began else begin, end if loss.end is None else loss.end, loss.cpu, loss.lost, "lost"]
 
 
-def _notes(said: ftrace_marks.Header, blocks: list[Block], source: Source) -> tuple[tuple[str, str], ...]:
+def _notes(comments: ftrace_marks.Header, blocks: list[Block], source: Source) -> tuple[tuple[str, str], ...]:
     notes = [("cut_short", "the file ends in the middle")] if source.cut else []
-    if said.broken_off and not source.cut:
+    if comments.broken_off and not source.cut:
         notes.append(("cut_short", "its recorder was stopped before it could end the file"))
-    if said.filtered:
+    if comments.filtered:
         notes.append(("target_only", ""))
     placed = Counter[int]()
     for block in blocks:
         placed.update({loss.cpu: 0 for loss in block.losses})
         for loss in block.losses:
             placed[loss.cpu] += max(0, loss.lost)
-    if said.part == 1:  # a later file counts what was lost in those before it, too
-        for cpu, lost in sorted(said.lost.items()):
+    if comments.part == 1:  # a later file also counts the losses of those before it
+        for cpu, lost in sorted(comments.lost.items()):
             if lost > placed[cpu]:
                 notes.append(("events_lost", f"{lost - placed[cpu]} of CPU {cpu}, at unknown times"))
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""trace-cmd's own files, through ``trace-cmd report``: its format is the program's business, its text is ours."""
+"""Read trace-cmd's own files through ``trace-cmd report``, whose output is ftrace's text."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from whystall.tools.timeline.ftrace.source import Source
 from whystall.tools.timeline.sched import SchedTrace
 
 MAGIC = b"\x17\x08\x44tracing"
-"""How such a file begins."""
+"""The first bytes of such a file."""
 
 PROGRAM = "trace-cmd"
 SILENCE_S = 120.0
-"""trace-cmd is ended when it writes nothing for so long."""
+"""Seconds without output after which trace-cmd is ended."""
 
 _CLOCK_S = 20.0
-_CPU_S = 3600  # of one run
-_MEMORY = 8 << 30  # of one run, address space
-_FILE = 64 << 30  # what it may unpack at once
-_TOLD = 4096
+_CPU_S = 3600  # seconds of CPU time
+_MEMORY = 8 << 30  # bytes of address space
+_FILE = 64 << 30  # bytes of a file that it unpacks
+_MESSAGE = 4096
 _CLOCK = re.compile(r"\[([a-z0-9_-]{1,32})\]")
 
 
 class Report:
-    """The text of a trace-cmd file, as it comes. To be read like a file, to the end or not."""
+    """The text of a trace-cmd file as a stream; it need not be read to the end."""
 
-    def __init__(self, process: subprocess.Popen[bytes], told: IO[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
         if process.stdout is None:
             raise ValueError("its output is no pipe")
-        self._process, self._pipe, self._told = process, process.stdout, told
+        self._process, self._pipe, self._errors = process, process.stdout, errors
         self.size = 0
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end. Raises `ToolError` when trace-cmd hangs or fails."""
+        """Return at most `size` bytes; none at the end. Raises `ToolError` when trace-cmd hangs or fails."""
         ready, _, _ = select.select([self._pipe], [], [], SILENCE_S)
         if not ready:
             raise _failed(f"wrote nothing for {SILENCE_S:.0f} s")
@@ -56,33 +56,35 @@ class Report:
         self.size += len(data)
         if not data:
             status = self._process.wait()
-            self._told.seek(0)
-            said = " ".join(self._told.read(_TOLD).decode("utf-8", "backslashreplace").split())
-            if status or (said and not self.size):
-                raise _failed(said or f"ended with status {status}")
+            self._errors.seek(0)
+            message = " ".join(self._errors.read(_MESSAGE).decode("utf-8", "backslashreplace").split())
+            if status or (message and not self.size):
+                raise _failed(message or f"ended with status {status}")
         return data
 
 
 @contextmanager
 def report(path: Path, cpus: Collection[int] | None = None) -> Iterator[Report]:
-    """Run ``trace-cmd report`` on `path`, of these CPUs only: full time stamps, the kernel's own words, no plugins.
+    """Run ``trace-cmd report`` on `path`, of these CPUs only: full time stamps, the kernel's format, no plugins.
 
-    It is ended on the way out. Raises `ToolError` BAD_TRACE when trace-cmd is not installed.
+    The process is ended on exit. Raises `ToolError` BAD_TRACE when trace-cmd is not installed.
     """
     only = ",".join(str(cpu) for cpu in sorted(cpus)) if cpus else None
     words = argv("trace-cmd.report", _program(), input=os.path.abspath(path), cpus=only)
-    with tempfile.TemporaryFile() as told:
+    with tempfile.TemporaryFile() as errors:
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-        with subprocess.Popen(words, stdin=nothing, stdout=pipe, stderr=told, env=_environment(), bufsize=0) as process:
+        with subprocess.Popen(
+            words, stdin=nothing, stdout=pipe, stderr=errors, env=_environment(), bufsize=0
+        ) as process:
             _bound(process)
             try:
-                yield Report(process, told)
+                yield Report(process, errors)
             finally:
                 process.kill()
 
 
 def clock_of(path: Path) -> str:
-    """Return the clock of the time stamps in `path`, as the kernel calls it; empty when the file does not tell."""
+    """Return the kernel's name of the clock of the time stamps in `path`; empty when the file does not have it."""
     words = argv("trace-cmd.clock", _program(), input=os.path.abspath(path))
     try:
         done = subprocess.run(
@@ -90,7 +92,7 @@ def clock_of(path: Path) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = _CLOCK.search(done.stdout[:_TOLD].decode("ascii", "replace"))
+    found = _CLOCK.search(done.stdout[:_MESSAGE].decode("ascii", "replace"))
     return found[1] if found else ""
 
 
@@ -110,7 +112,7 @@ def _environment() -> dict[str, str]:
 
 
 def _bound(process: subprocess.Popen[bytes]) -> None:
-    """A damaged file must not make it eat the machine."""
+    """Limit the process's resources, against damaged files."""
     limits = {resource.RLIMIT_CPU: _CPU_S, resource.RLIMIT_AS: _MEMORY, resource.RLIMIT_FSIZE: _FILE}
     for limit, most in limits.items():
         with suppress(OSError, ValueError):
