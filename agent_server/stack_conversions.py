@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.profiles.common.open_stacks import open_stacks
-from whystall.tools.stacks.convert import FORMATS, SUFFIXES, Format, convert, meant
+from whystall.tools.stacks.convert import FORMATS, SUFFIXES, Format, convert, format_for
 from whystall.tools.stacks.events import choose_event
 
 
@@ -79,7 +79,7 @@ def convert_stacks(
 
 
 def _checked(output: Path, asked: Format | None, overwrite: bool) -> Format:
-    named = meant(output)
+    named = format_for(output)
     chosen = asked or named
     if chosen is None:
         message = f"the name {output.name} does not say which format is wanted"

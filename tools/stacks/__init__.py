@@ -1,1 +1,1 @@
-"""Stack samples: the one model of them, and readers and writers of the formats people have."""
+"""Stack samples: one model, and readers and writers of the common formats."""

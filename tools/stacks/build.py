@@ -1,4 +1,4 @@
-"""Make a stack profile record by record; whoever has columns already makes the tables directly."""
+"""Build a stack profile record by record; readers with columns build the tables directly."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from whystall.tools.stacks.names import NAME_LIMIT
 
 
 class Builder:
-    """Numbers frames, stacks, threads and events as they come, and makes the tables at the end.
+    """Numbers frames, stacks, threads and events, and builds the tables at the end.
 
-    A sample with a weight that is not a finite number, or is negative, is refused and counted in `odd`; so is whatever
-    the caller adds to `odd` itself.
+    A sample whose weight is negative or not finite is refused and counted in `odd`; callers may add to `odd` as well.
     """
 
     def __init__(self) -> None:
@@ -31,27 +30,27 @@ class Builder:
         self._thread, self._stack, self._event = array("i"), array("i"), array("h")
 
     def frame(self, name: str | bytes, file: str = "", line: int = 0, kind: str = "other") -> int:
-        """Number of a frame; names are made inert here."""
+        """Return the number of a frame; its names are escaped here."""
         key = (clean(name, NAME_LIMIT), clean(file, PATH_LIMIT), line, kind)
         return self._frames.setdefault(key, len(self._frames))
 
     def call(self, parent: int, frame: int) -> int:
-        """Number of the stack in which `frame` is called by the stack `parent` (`NO_STACK`: it is outermost)."""
+        """Return the number of the stack in which the stack `parent` (`NO_STACK`: none) calls `frame`."""
         return self._stacks.setdefault((parent, frame), len(self._stacks))
 
     def stack(self, frames: Iterable[int]) -> int:
-        """Number of a stack, its frames from the outermost inward; `NO_STACK` when there are none."""
+        """Return the number of a stack, given from the outermost frame inward; `NO_STACK` when there are none."""
         found = NO_STACK
         for frame in frames:
             found = self.call(found, frame)
         return found
 
     def thread(self, pid: int = -1, tid: int = -1, comm: str = "") -> int:
-        """Number of a thread."""
+        """Return the number of a thread."""
         return self._threads.setdefault((pid, tid, clean(comm)), len(self._threads))
 
     def event(self, name: str, unit: str = "samples", period: float = 0.0) -> int:
-        """Number of an event."""
+        """Return the number of an event."""
         return self._events.setdefault((clean(name), clean(unit), period), len(self._events))
 
     def sample(
@@ -76,7 +75,7 @@ class Builder:
         self._weight.append(weight)
 
     def profile(self, source: str, *, clock: str = "", notes: Iterable[tuple[str, str]] = ()) -> StackProfile:
-        """Return what was added so far, with a note of what was odd."""
+        """Return everything added so far, with a note of the `odd` records."""
         odd = [("odd_lines", str(self.odd))] if self.odd else []
         return StackProfile(self._tables(), source, clock, (*notes, *odd))
 

@@ -1,4 +1,4 @@
-"""The tables of a stack profile from columns, for readers that have millions of rows."""
+"""Build the tables of a stack profile from columns, for readers with millions of rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whystall.tools.stacks.names import NAME_LIMIT, Name
 
 
 class FrameTable:
-    """Numbers frames as they come; names are made inert here."""
+    """Numbers frames in order of first use; names are escaped here."""
 
     def __init__(self) -> None:
         self._rows: dict[Name, int] = {}

@@ -1,4 +1,4 @@
-"""Whether the tables of stack samples fit together: a recording comes from elsewhere, and may be damaged or made up."""
+"""Check that the tables of stack samples fit together: a recording may be damaged or forged."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from whystall.tools.stacks.model import KINDS, NO_STACK, NO_THREAD, NO_TIME
 
 
 def fault(tables: Mapping[str, pl.DataFrame]) -> str:
-    """Return what is wrong with `tables` (of a stack profile), in a few words; empty when nothing is.
+    """Return what is wrong with `tables` (of a stack profile), in a few words; empty if nothing is.
 
-    Rows are numbered, numbers point at rows that are there, a parent comes before its children, weights are finite
-    and not negative, and instants are none or not negative: what every reader of a profile relies on.
+    Rows are numbered, references exist, a parent comes before its children, weights are finite and not negative, and
+    instants are `NO_TIME` or not negative: what every reader of a profile relies on.
     """
     rows = {name: frame.height for name, frame in tables.items()}
     for table, number in (("threads", "thread"), ("stacks", "stack"), ("frames", "frame"), ("events", "event")):

@@ -1,4 +1,4 @@
-"""Write stack samples in any format that is written here."""
+"""Write stack samples in one of the supported formats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUFFIXES: dict[str, Format] = {
     ".perf.txt": "perf_script",
     ".json": "chrome",
 }
-"""What ends of names mean; the longest that fits counts."""
+"""Format by the end of the file's name; the longest match counts."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,15 @@ class Written:
     size_bytes: int
 
 
-def meant(path: Path) -> Format | None:
-    """Return the format that the end of a name means."""
+def format_for(path: Path) -> Format | None:
+    """Return the format for the end of a name."""
     ends = [end for end in SUFFIXES if path.name.lower().endswith(end)]
     return SUFFIXES[max(ends, key=len)] if ends else None
 
 
 def convert(profile: StackProfile, event: int, path: Path, format: Format) -> Written:
-    """Write `event` of `profile` (pprof: all events, that one as its choice); whole, or nothing.
+    """Write `event` of `profile` (pprof: all events, that one as the default); the file is written as a whole or not at
+    all.
 
     Raises `ToolError`: bad_trace when there are no samples of it, disk_full, io_error.
     """

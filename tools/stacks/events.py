@@ -1,4 +1,4 @@
-"""Which of the events of a profile is meant, where it counted several."""
+"""Choose one of the events of a profile."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nanoseconds", "microseconds", "
 _TIME_NAMES = ("cpu-clock", "task-clock", "cpu_clock", "task_clock", "cycles", "ref-cycles", "wall", "cpu", "time")
 _LISTED = 12
 LOST = "lost"
-"""The unit of an event that tells how many samples were lost: nothing to draw."""
+"""The unit of an event that counts lost samples: nothing to draw."""
 
 
 def choose_event(profile: StackProfile, name: str = "") -> int:
-    """Row of the event to draw: the one called `name`; without a name the source's own choice or the only one, else
-    the first that measures time.
+    """Return the row of the event to draw: the one called `name`; without a name the source's default or the only one,
+    else the first that measures time.
 
-    A pprof file has its own choice (``default_sample_type``, else its last type, as ``pprof`` does), which its reader
-    puts first. Events without samples are not chosen. Weights of different events are never added up. Raises
-    `ToolError`: bad_argument when `name` is none of them or none measures time, bad_trace when there are no samples.
+    A pprof file has a default (``default_sample_type``, else its last type, as ``pprof`` does), which its reader puts
+    first. Events without samples are not chosen. Weights of different events are never added up. Raises `ToolError`:
+    bad_argument when there is no such event or none measures time, bad_trace when there are no samples.
     """
     counted = set(profile.samples["event"].unique().to_list())
     counted -= set(profile.events.filter(pl.col("unit") == LOST)["event"].to_list())

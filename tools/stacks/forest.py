@@ -1,4 +1,4 @@
-"""Trees of calls as columns: grown from stacks, laid over one another. Vectorised, for millions of nodes."""
+"""Call trees as columns: built from stacks, and merged. Vectorised, for millions of nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Small = np.int32
 
 @dataclass(frozen=True)
 class Forest:
-    """Nodes: `frame` called by `parent` (`NO_PARENT`: outermost), `depth` of them above it. Parents come first."""
+    """Nodes: `frame` called by `parent` (`NO_PARENT`: outermost), `depth` nodes above it. Parents come first."""
 
     parent: Ints
     frame: Ints
@@ -28,8 +28,8 @@ class Forest:
 
     @staticmethod
     def of(parent: Ints, frame: Ints) -> Forest:
-        """With the depths, which are found by jumps that double: a deep stack costs no pass a frame. Of nodes in
-        breadth-first order they are where the levels begin.
+        """Compute the depths by doubling jumps: a deep stack costs no pass per frame. For nodes in breadth-first order
+        they are where the levels begin.
         """
         if len(parent) and (parent[1:] >= parent[:-1]).all():
             edges = [0, int(np.searchsorted(parent, 0))]
@@ -55,11 +55,11 @@ EMPTY = Forest(*(np.empty(0, np.int64) for _ in range(3)))
 
 
 def grown(frames: NDArray[Any], lengths: Ints) -> tuple[Forest, Ints]:
-    """Return the tree of stacks that stand one behind another in `frames`, outermost frame first, each as long as
-    `lengths` says (at least 1), and the innermost node of each stack. Nodes are level by level.
+    """Return the tree of the stacks that follow one another in `frames`, outermost frame first, of the given `lengths`
+    (at least 1), and the innermost node of each stack. Nodes are level by level.
 
-    What a stack shares with the one before it is shared; what it shares with others is not: see `merged`. So it costs
-    O(n), and sorted stacks give few nodes.
+    Frames shared with the previous stack are shared in the tree; those shared with others are not: see `merged`. So it
+    is O(n), and sorted stacks give few nodes.
     """
     start = np.cumsum(lengths) - lengths
     shared = _shared(frames, start, lengths)
@@ -76,17 +76,19 @@ def grown(frames: NDArray[Any], lengths: Ints) -> tuple[Forest, Ints]:
     keys = ordered * np.int64(count + 1) + order
 
     def last(depths: Ints, until: Ints) -> Ints:
-        """Return the place of the newest of the first `until` nodes that has this depth."""
+        """Return the index of the newest of the first `until` nodes that has this depth."""
         return np.searchsorted(keys, depths * (count + 1) + until) - 1
 
-    parent = np.append(_Small(NO_PARENT), place)[:count]  # the node before, but where a stack leaves the one before it
+    parent = np.append(_Small(NO_PARENT), place)[
+        :count
+    ]  # the node before, except where a stack diverges from the one before it
     heads = np.flatnonzero(added)
     at = (upto - added)[heads]
     inner = shared[heads] > 0
     parent[at] = NO_PARENT
     parent[at[inner]] = last(shared[heads][inner] - 1, at[inner])
-    told = frames[number + np.repeat((start + shared - upto + added).astype(_Small), added)]
-    return Forest(parent[order], told[order], ordered), last(lengths - 1, upto)
+    innermost_frames = frames[number + np.repeat((start + shared - upto + added).astype(_Small), added)]
+    return Forest(parent[order], innermost_frames[order], ordered), last(lengths - 1, upto)
 
 
 def _shared(frames: NDArray[Any], start: Ints, lengths: Ints) -> Ints:
@@ -101,7 +103,7 @@ def _shared(frames: NDArray[Any], start: Ints, lengths: Ints) -> Ints:
 
 
 def _by_depth(depth: Ints) -> Ints:
-    """Nodes by depth, then by number; small numbers are sorted in one pass."""
+    """Sort nodes by depth, then by number; small numbers are sorted in one pass."""
     if (depth[1:] >= depth[:-1]).all():
         return np.arange(len(depth))
     small = len(depth) == 0 or int(depth.max()) < 1 << 16
@@ -109,9 +111,9 @@ def _by_depth(depth: Ints) -> Ints:
 
 
 def merged(forests: Sequence[Forest]) -> tuple[Forest, list[Ints]]:
-    """Return all of them over one another, and for each which node its nodes became: equal frames beneath equal parents
-    are one. Nodes are in breadth-first order, siblings neighbours ordered by frame. O(n log n); one that is so already
-    is given back.
+    """Merge trees, and return for each the merged node of each of its nodes: equal frames beneath equal parents are
+    one. Nodes are in breadth-first order, siblings adjacent and ordered by frame. O(n log n); a tree that is already so
+    is returned unchanged.
     """
     if len(forests) == 1 and _in_order(forests[0]):
         return forests[0], [np.arange(len(forests[0]))]
@@ -138,14 +140,14 @@ def merged(forests: Sequence[Forest]) -> tuple[Forest, list[Ints]]:
 
 
 def _in_order(forest: Forest) -> bool:
-    """Return whether it is as `merged` makes it."""
+    """Return whether it has the form that `merged` produces."""
     up, frame = forest.parent, forest.frame
     return bool(((up[1:] > up[:-1]) | ((up[1:] == up[:-1]) & (frame[1:] > frame[:-1]))).all())
 
 
 def _unique(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the different keys (not negative) in order, and the place there of each. Where a key and its place have
-    room in one number, that is sorted: several times as fast as looking for the order.
+    """Return the distinct keys (not negative) in order, and the index there of each. If a key and its index fit into
+    one number, that is sorted, which is several times as fast as an argsort.
     """
     bits = len(keys).bit_length()
     if int(keys.max(initial=0)).bit_length() + bits > 63:

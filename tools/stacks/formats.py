@@ -16,7 +16,7 @@ FORMATS: tuple[Format[StackProfile], ...] = (
     pprof.FORMAT,
     speedscope.FORMAT,
 )
-"""The formats that are read; their order is of no account."""
+"""The formats that are read, in any order."""
 
 _REMEDY = "give folded stacks (py-spy raw too), perf script, pprof, speedscope or a Chrome trace"
 _OTHERS = {

@@ -1,9 +1,9 @@
-"""Stack samples in columns: when, in which thread, at which stack, and how much that counts.
+"""Stack samples in columns: instant, thread, stack and weight.
 
-Stacks are nodes of one tree, so that a stack shared by a million samples is stored once, and what a flame graph needs
-is there already. Instants are nanoseconds on the profile's clock (in a recording: since its start), `NO_TIME` where the
-source does not say. No nulls; -1 for another unknown number, 0 for an unknown line, empty for an unknown text. Names
-are inert (`whystall.tools.contract.text.clean`) since they entered.
+Stacks are nodes of one tree, so that a stack shared by a million samples is stored once, in the form a flame graph
+needs. Instants are nanoseconds on the profile's clock (in a recording: since its start), `NO_TIME` if unknown. No
+nulls; -1 for another unknown number, 0 for an unknown line, empty for an unknown text. Names are escaped
+(`whystall.tools.contract.text.clean`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_THREAD = -1
 SAMPLES = pl.Schema(
     {
         "at_ns": pl.Int64,
-        # how long the sample stands for from `at_ns` on: a kernel's run, a wait; 0: an instant
+        # duration of the sample from `at_ns` on: a kernel's run, a wait; 0: an instant
         "span_ns": pl.Int64,
         # row of `threads`, of `stacks` (its innermost frame), of `events`
         "thread": pl.Int32,
@@ -38,7 +38,7 @@ FRAMES = pl.Schema(
     {
         "frame": pl.Int32,
         "name": pl.String,
-        # source file or module, as far as known; line in it
+        # source file or module, if known; line in it
         "file": pl.String,
         "line": pl.Int32,
         "kind": pl.String,
@@ -48,9 +48,9 @@ EVENTS = pl.Schema(
     {
         "event": pl.Int16,
         "name": pl.String,
-        # of the weights: samples, ns, bytes, or what the source calls it
+        # of the weights: samples, ns, bytes, or the source's own
         "unit": pl.String,
-        # what one sample stands for, in the unit; 0 unknown
+        # the value of one sample in the unit; 0 unknown
         "period": pl.Float64,
     }
 )
@@ -64,8 +64,9 @@ TABLES: dict[str, pl.Schema] = {
 """The tables of a stack profile, and of the collectors ``samples`` and ``samples_before`` in a recording."""
 
 KINDS = ("python", "native", "kernel", "operator", "annotation", "launch", "device", "idle", "thread", "other")
-"""What a frame is. `device`: work of an accelerator, named ``GPU:...`` or ``NPU:...``; `idle`: it, or a CPU, had
-nothing to do; `thread`: stands for a process, thread or device at the root; `other`: not known."""
+"""Kinds of frames. `device`: work of an accelerator, named ``GPU:...`` or ``NPU:...``; `idle`: it, or a CPU, was idle;
+`thread`: a process, thread or device at the root; `other`: unknown.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class StackProfile:
     """Stack samples from one source.
 
     `source`: the format (``ebpf``, ``folded``, ``perf_script``, ``pprof``, ``speedscope``, ``chrome``, ``kineto``,
-    ``ascend_text`` ...). `clock`: as in `whystall.tools.timeline.profile.Profile`, empty when the source does not say.
-    `notes`: (blind spot code, detail); ``odd_lines`` tells how many records could not be read.
+    ``ascend_text`` ...). `clock`: as in `whystall.tools.timeline.profile.Profile`, empty if unknown. `notes`: (blind
+    spot code, detail); ``odd_lines`` is the number of records that could not be read.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -94,7 +95,7 @@ class StackProfile:
 
     @property
     def threads(self) -> pl.DataFrame:
-        """Who was sampled."""
+        """The threads that were sampled."""
         return self.tables["threads"]
 
     @property
@@ -114,5 +115,5 @@ class StackProfile:
 
     @property
     def timed(self) -> bool:
-        """Whether every sample says when it was taken."""
+        """Whether every sample has an instant."""
         return not self.samples.is_empty() and bool((self.samples["at_ns"] != NO_TIME).all())

@@ -1,8 +1,8 @@
-"""What a frame is, from how programs write its name, and how it is written where a format has only a name.
+"""Parse the names of frames as programs write them, and write frames as names.
 
-Read: ``GPU:name``, ``NPU:name``, ``name_[G]`` and ``[GPU_Kernel]name`` for work of an accelerator; the annotations of
-the flamegraph.pl family (``_[k]`` kernel, ``_[i]`` inlined, ``_[j]`` compiled at run time); ``save (train.py:212)`` as
-py-spy and we write Python; ``process 12:"cmd"`` and ``thread (0x7f..)`` of py-spy for who was sampled.
+``GPU:name``, ``NPU:name``, ``name_[G]`` and ``[GPU_Kernel]name`` are work of an accelerator; the annotations of the
+flamegraph.pl family are ``_[k]`` kernel, ``_[i]`` inlined, ``_[j]`` compiled at run time; ``save (train.py:212)`` is a
+Python frame of py-spy and ours; ``process 12:"cmd"`` and ``thread (0x7f..)`` are py-spy's threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 GPU, NPU = "GPU:", "NPU:"
 IDLE = "[idle]"
 NAME_LIMIT = 1024
-"""Characters kept of a name: those of kernels and C++ differ at their ends."""
+"""Characters kept of a name: names of kernels and C++ differ at their ends."""
 UNKNOWN = "[unknown]"
 
 _LINE = re.compile(r"(?P<name>.+) \((?P<file>[^()]*[^()0-9:][^()]*?)(?::(?P<line>[0-9]{1,9}))?\)", re.DOTALL)
@@ -63,13 +63,13 @@ def named(text: str) -> Name:
 
 
 def device(name: str, prefix: str = GPU) -> Name:
-    """Return the frame of an accelerator's work, or of its doing nothing."""
+    """Return the frame of an accelerator's work, or of its idle time."""
     name = name.removeprefix(prefix)
     return Name(prefix + name, kind="idle" if name == IDLE else "device")
 
 
 def written(name: str, file: str, line: int, kind: str) -> str:
-    """Return the frame as one text, which `named` takes for the same, as far as text can say it."""
+    """Return the frame as text that `named` parses back, as far as text allows."""
     if kind == "kernel":
         return f"{name}_[k]"
     if file and kind in ("python", "native"):

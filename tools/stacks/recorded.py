@@ -1,4 +1,4 @@
-"""A stack profile as a recording and back: the collectors ``samples`` and ``samples_before`` are its tables."""
+"""Convert a stack profile to a recording and back: the collectors ``samples`` and ``samples_before``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stacks_of(recording: Recording, collector: str = NOW) -> StackProfile:
 
 
 def recording_of(profile: StackProfile, *, name: str = "profile", before: StackProfile | None = None) -> Recording:
-    """`profile` as a recording, in memory; `name` becomes its id; `before`: what it is to be compared with.
+    """Return `profile` as a recording, in memory; `name` becomes its id; `before`: the profile to compare it with.
 
     Instants then count from the first sample of each. Raises `ToolError` (bad_trace) when a profile has no samples.
     """
@@ -78,7 +78,7 @@ def recording_of(profile: StackProfile, *, name: str = "profile", before: StackP
 
 
 def _span(profile: StackProfile) -> tuple[int, int]:
-    """Return the first instant, and how long it is to the last; zeros without instants."""
+    """Return the first instant, and the time to the last; zeros without instants."""
     timed = profile.samples.filter(pl.col("at_ns") != NO_TIME)
     if timed.is_empty():
         return 0, 0

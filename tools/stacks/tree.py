@@ -1,8 +1,8 @@
-"""The call tree of one profile, or of several over one another: what each node and each frame weighs.
+"""The call tree of one profile, or of several merged: the weights of nodes and frames.
 
-Nodes are in breadth-first order, so a parent comes before its children; the children of a node are neighbours, ordered
-by label. All is numpy: a tree of n nodes made from m samples costs O(m log m + n log n) and a pass per level of depth,
-and about 100 bytes a node.
+Nodes are in breadth-first order, so a parent comes before its children; the children of a node are adjacent, ordered by
+label. All is numpy: a tree of n nodes made from m samples costs O(m log m + n log n) and a pass per level of depth, and
+about 100 bytes a node.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Part:
-    """What of a profile goes into a tree, as one side of it.
+    """The part of a profile that goes into a tree, as one side of it.
 
     `event`: row of its events (`whystall.tools.stacks.events.choose_event`). `span_ns`: only [start, end); a sample
-    that lasts counts by the share of it inside, one without an instant not at all. `outside`: all but that span.
+    with a duration counts by its share inside, one without an instant not at all. `outside`: all but that span.
     `threads`: only these rows of its threads.
     """
 
@@ -46,12 +46,12 @@ class Part:
 
 @dataclass(frozen=True)
 class CallTree:
-    """A tree of calls. Arrays `parent` (`NO_NODE`: outermost), `depth` (outermost 0) and `frame` (row of `frames`)
-    have an entry a node; `own` and `total` a row a side, in the sides' units: what was seen at the node itself, and
-    with all below it.
+    """A call tree. Arrays `parent` (`NO_NODE`: outermost), `depth` (outermost 0) and `frame` (row of `frames`) have an
+    entry per node; `own` and `total` a row per side, in the sides' units: the weight at the node itself, and including
+    all below it.
 
-    `frames`: label, name, file, line, kind; one a label, ordered by it. `sums`: what each side weighs. `cut`: how many
-    nodes `pruned` has left out; their weight is still in the totals above them.
+    `frames`: label, name, file, line, kind; one per label, ordered by it. `sums`: the weight of each side. `cut`:
+    number of nodes left out by `pruned`; their weight is still in the totals above them.
     """
 
     parent: Ints
@@ -68,7 +68,7 @@ class CallTree:
 
     @property
     def sides(self) -> int:
-        """How many profiles lie in it."""
+        """Number of profiles in it."""
         return len(self.sums)
 
     @cached_property
@@ -77,7 +77,7 @@ class CallTree:
         return self.frames["label"].to_list()
 
     def label(self, node: int) -> str:
-        """Return what `node` is called: ``save (train.py:212)`` in Python, else its name."""
+        """Return the label of `node`: ``save (train.py:212)`` in Python, else its name."""
         return self.labels[int(self.frame[node])]
 
     def path(self, node: int) -> list[int]:
@@ -96,8 +96,8 @@ class CallTree:
 
     @cached_property
     def preorder(self) -> tuple[Ints, Ints]:
-        """(place, end) of each node when a node is followed by all below it, siblings by label: those below `node` are
-        at the places between place[node] and end[node], both excluded.
+        """(position, end) of each node in depth-first order, siblings by label: the nodes below `node` are at the
+        positions between position[node] and end[node], both excluded.
         """
         size = np.ones(len(self), np.int64)
         for level in self.levels[:0:-1]:
@@ -115,7 +115,7 @@ class CallTree:
 
     @cached_property
     def outermost(self) -> NDArray[np.bool_]:
-        """Whether no node above has the same frame: in a recursion only the first counts for its frame."""
+        """Whether no node above has the same frame: in a recursion only the outermost counts for its frame."""
         place, end = self.preorder
         order = np.lexsort((place, self.frame))
         frame, place, end = self.frame[order], place[order], end[order]
@@ -128,12 +128,12 @@ class CallTree:
 
     @cached_property
     def frame_own(self) -> _Floats:
-        """What was seen at each frame itself, a row a side."""
+        """Weight at each frame itself, a row per side."""
         return self._by_frame(self.own)
 
     @cached_property
     def frame_total(self) -> _Floats:
-        """What was seen at each frame and below it, a row a side; once where it calls itself."""
+        """Weight at each frame and below it, a row per side; once where it calls itself."""
         return self._by_frame(np.where(self.outermost, self.total, 0.0))
 
     def pruned(self, min_share: float) -> CallTree:
@@ -163,10 +163,10 @@ class CallTree:
 
 
 def call_tree(*parts: Part, roots: Roots = "none", lines: bool = True) -> CallTree:
-    """Return the tree of all `parts` over one another, a side each.
+    """Return the merged tree of all `parts`, a side each.
 
-    Frames are one when their labels are: two runs of a program match wherever its files lie. `lines`: Python frames
-    are told apart by line; else by function. `roots`: a frame of kind ``thread`` beneath everything, for each comm,
+    Frames are equal if their labels are: two runs of a program match wherever its files are. `lines`: Python frames are
+    distinguished by line; else by function. `roots`: a frame of kind ``thread`` beneath everything, for each comm,
     process (``python3 (123)``) or thread. A sample without a stack counts at a frame ``[no stack]``.
     """
     sides = [_Side.of(part, roots, lines) for part in parts]
@@ -177,7 +177,7 @@ def call_tree(*parts: Part, roots: Roots = "none", lines: bool = True) -> CallTr
 
 
 def labels_of(frames: pl.DataFrame, *, lines: bool = True) -> pl.Series:
-    """Return what each row of a table of frames is called."""
+    """Return the label of each row of a table of frames."""
     file = pl.col("file").str.extract(r"((?:[^/\\]+[/\\]__init__\.py)|[^/\\]*)$").fill_null("")
     at = pl.when((pl.col("line") > 0) & pl.lit(lines)).then(file + ":" + pl.col("line").cast(pl.String)).otherwise(file)
     known = (pl.col("kind") == "python") & (pl.col("file") != "")
@@ -187,7 +187,7 @@ def labels_of(frames: pl.DataFrame, *, lines: bool = True) -> pl.Series:
 
 @dataclass
 class _Side:
-    """One part: the tree of its stacks with the roots, and what each weighs. `level`: the stacks of each depth."""
+    """One part: the tree of its stacks with the roots, and their weights. `level`: the stacks of each depth."""
 
     frames: pl.DataFrame
     parent: Ints
@@ -216,22 +216,22 @@ class _Side:
         return side.weighing()
 
     def weighing(self) -> _Side:
-        """Without the stacks that nobody was seen in or below."""
-        seen = self.weight > 0
+        """Drop stacks without any sample in or below them."""
+        sampled = self.weight > 0
         up = self.parent
         innermost = np.ones(len(up), bool)
         innermost[up[up >= 0]] = False
-        if seen[innermost].all():
+        if sampled[innermost].all():
             return self
         for level in Forest.of(up, self.frame).levels()[:0:-1]:
-            seen[up[level[seen[level]]]] = True
-        number = np.cumsum(seen) - 1
-        parent = up[seen]
+            sampled[up[level[sampled[level]]]] = True
+        number = np.cumsum(sampled) - 1
+        parent = up[sampled]
         parent = np.where(parent == NO_NODE, NO_NODE, number[parent])
-        return _Side(self.frames, parent, self.frame[seen], self.weight[seen])
+        return _Side(self.frames, parent, self.frame[sampled], self.weight[sampled])
 
     def renumber(self, number: Ints) -> None:
-        """Frames by their rows in the common table."""
+        """Replace frames by their rows in the common table."""
         self.frame = number[self.frame]
 
 
@@ -258,8 +258,8 @@ def _rooted(profile: StackProfile, thread: NDArray[Any], roots: Roots) -> tuple[
     root_of = []
     for number in used.tolist():
         pid, tid, comm = known_as.get(number, (-1, -1, ""))
-        known, who = (tid, comm) if roots == "thread" else (pid, main.get(pid, comm))
-        name = who or _UNKNOWN if roots == "comm" or known < 0 else f"{who} ({known})".strip()
+        known, label = (tid, comm) if roots == "thread" else (pid, main.get(pid, comm))
+        name = label or _UNKNOWN if roots == "comm" or known < 0 else f"{label} ({known})".strip()
         root_of.append(names.setdefault(name, len(names)))
     return list(names), np.array(root_of, np.int64)[at]
 
@@ -267,14 +267,14 @@ def _rooted(profile: StackProfile, thread: NDArray[Any], roots: Roots) -> tuple[
 def _under_roots(
     parent: Ints, frame: Ints, first: int, stack: Ints, weight: _Floats, root: Ints, roots: int
 ) -> tuple[Ints, Ints, _Floats]:
-    """(parent, frame, weight) of the stacks, each beneath the roots it was seen in; root r has the frame first + r."""
+    """Return (parent, frame, weight) of the stacks, each beneath its roots; root r has the frame first + r."""
     count = len(parent)
     keys, at = np.unique(root * count + stack, return_inverse=True)
     summed = np.bincount(at, weight, len(keys))
     depths = Forest.of(parent, frame).depth[keys % count] if count else keys
     levels: list[Ints] = []
     below = np.empty(0, np.int64)
-    for depth in range(int(depths.max(initial=-1)), -1, -1):  # innermost first: a parent is there because of a child
+    for depth in range(int(depths.max(initial=-1)), -1, -1):  # innermost first: a parent is needed because of a child
         here = np.union1d(keys[depths == depth], below)
         levels.append(here)
         below = np.unique((here // count) * count + parent[here % count]) if depth else below
@@ -294,11 +294,11 @@ def _under_roots(
 def _one_set(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[Ints]]:
     """Return all frames once, ordered by label, and for each table the rows of its frames there."""
     rows = pl.concat([*tables, pl.DataFrame(schema=_LABELS)])
-    told = pl.col("kind").sort_by(pl.col("kind") == "other", maintain_order=True).first()
-    thread = (pl.col("kind") == "thread").alias("thread")  # a thread called as a function is not that function
+    known_kind = pl.col("kind").sort_by(pl.col("kind") == "other", maintain_order=True).first()
+    thread = (pl.col("kind") == "thread").alias("thread")  # a thread with the name of a function is not that function
     frames = (
         rows.group_by("label", thread, maintain_order=True)
-        .agg(pl.col("name", "file", "line").first(), told)
+        .agg(pl.col("name", "file", "line").first(), known_kind)
         .sort("label", "thread")
     )
     keys = ["label", "thread"]

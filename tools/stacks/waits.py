@@ -1,4 +1,4 @@
-"""The stack of a wait: the user's frames, the system call they wait in with what it is about, the kernel's frames."""
+"""Build the stack of a wait: the user's frames, the system call with its subject, the kernel's frames."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-# As the engines write a Python frame among a thread's user frames: what, file and line.
+# A Python frame among a thread's user frames as the engines write it: function, file and line.
 _PYTHON = re.compile(r"(?P<name>.+) \((?P<file>[^()]+):(?P<line>[0-9]{1,9})\)")
 
 
@@ -21,7 +21,7 @@ class WaitFrame(NamedTuple):
 
 
 def wait_stack(user: Sequence[str], syscall: str, path: str, kernel: Sequence[str]) -> Iterator[WaitFrame]:
-    """Frames from the outermost inward; `user` and `kernel` have the innermost first, as recordings do."""
+    """Return frames from the outermost inward; `user` and `kernel` have the innermost first, as recordings do."""
     for text in reversed(user):
         if (found := _PYTHON.fullmatch(text)) and int(found["line"]) < 1 << 31:
             yield WaitFrame(text, found["name"], found["file"], int(found["line"]), "python")

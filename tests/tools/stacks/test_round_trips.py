@@ -10,7 +10,7 @@ import pytest
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.consistent import fault
-from whystall.tools.stacks.convert import FORMATS, Format, convert, meant
+from whystall.tools.stacks.convert import FORMATS, Format, convert, format_for
 from whystall.tools.stacks.formats import format_at, read
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.tree import Part, call_tree
@@ -74,7 +74,7 @@ def test_shares_names_and_fractions_survive(tmp_path: Path, format: Format, time
     done = convert(given, 0, place, format)
     assert done.size_bytes == place.stat().st_size
     assert done.items > 0
-    assert meant(place) == format == format_at(place).name
+    assert format_for(place) == format == format_at(place).name
     again = read(place)
     assert not fault(again.tables)
     assert not again.notes

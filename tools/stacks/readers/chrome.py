@@ -1,7 +1,10 @@
-"""Chrome's trace events (JSON): what each thread was in, as stacks with self time.
+"""Read Chrome's trace events (JSON) as stacks with self time.
 
-Complete events (X) and pairs of B and E; the others, of flows, counters and objects, hold no stacks. A file that broke
-off is read up to there. Traces of accelerators' profilers are read elsewhere, where their links are understood.
+    {"ph": "X", "name": "load", "pid": 1, "tid": 1, "ts": 10.5, "dur": 3.0}
+    {"ph": "B", "name": "step", "pid": 1, "tid": 1, "ts": 20}
+
+Complete events (X) and pairs of B and E; the others, of flows, counters and objects, hold no stacks. A truncated file
+is read up to its end. Traces of accelerators' profilers are read in `whystall.tools.timeline`, which knows their links.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from whystall.tools.stacks.names import named
 from whystall.tools.stacks.readers.evented import Evented
 from whystall.tools.stacks.readers.whole_file import content
 
-_NS = 1000.0  # in a microsecond, the unit of ts and dur
+_NS = 1000.0  # per microsecond, the unit of ts and dur
 _TRIES = 64
 _EVENT = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
 _BYTE = re.compile(r"\(byte (?P<byte>[0-9]+)\)")
@@ -47,12 +50,12 @@ class _File(msgspec.Struct):
     traceEvents: list[msgspec.Raw]
 
 
-# begin, end, name; end infinite: not told
+# begin, end, name; end infinite: unknown
 _Call = tuple[float, float, str]
 
 
 def read(path: Path) -> StackProfile:
-    """Return the calls in `path`, timed, in nanoseconds; a thread of the trace is one here.
+    """Return the calls in `path`, timed, in nanoseconds; threads are those of the trace.
 
     Odd are events that cannot be read or end before they begin, and ends without a beginning. Raises `ToolError`:
     bad_trace (not such JSON, no calls in it, more than 1 GiB unpacked), io_error.
@@ -85,7 +88,7 @@ def _events(path: Path, data: bytes) -> tuple[list[_Event], int]:
 
 
 def _raws(path: Path, data: bytes) -> tuple[list[msgspec.Raw], int]:
-    """Return the events as they stand, and whether the end of the file was lost."""
+    """Return the events as raw JSON, and whether the end of the file was lost."""
     text = data.strip()
     bare = text.startswith(b"[")
     try:
@@ -95,8 +98,8 @@ def _raws(path: Path, data: bytes) -> tuple[list[msgspec.Raw], int]:
     except _ERRORS as error:
         reason = error
     found = _BYTE.search(str(reason))
-    end = min(int(found["byte"]) + 1, len(text)) if found else len(text)  # what comes before the damage is sound
-    for _ in range(_TRIES):  # the writer may have died, or have left the bracket away, as Chrome allows
+    end = min(int(found["byte"]) + 1, len(text)) if found else len(text)  # everything before the damage is sound
+    for _ in range(_TRIES):  # the writer may have died, or have omitted the bracket, as Chrome allows
         end = text.rfind(b"}", 0, end)
         if end < 0:
             break
@@ -115,7 +118,7 @@ def _raws(path: Path, data: bytes) -> tuple[list[msgspec.Raw], int]:
 def _calls(
     builder: Builder, events: list[_Event]
 ) -> tuple[dict[tuple[int | str, int | str], list[_Call]], dict[tuple[int | str, int | str | None], str]]:
-    """Return the calls of each thread, and what threads and processes are called (a process: without a thread)."""
+    """Return the calls of each thread, and the names of threads and processes (a process: without a thread)."""
     found: dict[tuple[int | str, int | str], list[_Call]] = defaultdict(list)
     pairs: dict[tuple[int | str, int | str], list[tuple[float, bool, str]]] = defaultdict(list)
     names: dict[tuple[int | str, int | str | None], str] = {}
@@ -153,7 +156,7 @@ def _paired(builder: Builder, edges: list[tuple[float, bool, str]]) -> list[_Cal
 
 
 def _nest(builder: Builder, calls: Evented, found: list[_Call]) -> None:
-    """One call lies in another that began before it and has not ended; it ends with it at the latest."""
+    """Add nested calls: one that began within another ends with it at the latest."""
     frames: dict[str, int] = {}
     ends: list[float] = []
     found.sort(key=lambda call: (call[0], -call[1]))
@@ -186,14 +189,14 @@ def _time(value: float | str) -> float:
 
 
 def _number(value: int | str) -> int:
-    """Return a process or thread number; -1 when it is none."""
+    """Return a process or thread id; -1 when it is none."""
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 11 else -1
     return value if -1 <= value < 1 << 31 else -1
 
 
 def detect(head: Head) -> Match:
-    """Return LIKELY for JSON with trace events, whoever wrote them."""
+    """Return LIKELY for JSON with trace events of any program."""
     if head.json == b"{":
         return Match.LIKELY if b'"traceEvents"' in head.data else Match.NO
     empty = not head.data.strip()[1:].strip(b" \t\r\n]")

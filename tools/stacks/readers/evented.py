@@ -1,4 +1,4 @@
-"""Samples from calls that are told by their beginnings and ends: a sample for each stretch of one stack."""
+"""Convert begins and ends of calls to samples: one for each period of an unchanged stack."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _LATEST_NS = 1 << 62
 
 
 def instant(at: float, length: float, scale: float) -> tuple[int, int]:
-    """(instant, span) in nanoseconds; `scale`: nanoseconds in a unit, 0 when it is none of time."""
+    """Return (instant, span) in nanoseconds; `scale`: nanoseconds in a unit, 0 if the unit is not of time."""
     if not scale or not (0 <= at * scale < _LATEST_NS and 0 <= length * scale < _LATEST_NS):
         return NO_TIME, 0
     return round(at * scale), round(length * scale)
 
 
 class Evented:
-    """The calls of one thread as they open and close; times must not go back."""
+    """The open calls of one thread; times must not decrease."""
 
     def __init__(self, builder: Builder, event: int, thread: int, scale: float, start: float = 0.0) -> None:
         self.now = start
@@ -26,7 +26,7 @@ class Evented:
         self._stacks = [NO_STACK]
 
     def begin(self, at: float, frame: int) -> bool:
-        """Return a call begins; False when it is too deep."""
+        """Begin a call; return False when it is too deep."""
         if len(self.open) >= DEEPEST:
             return False
         self.until(at)
@@ -35,13 +35,13 @@ class Evented:
         return True
 
     def end(self, at: float) -> None:
-        """The innermost call ends."""
+        """End the innermost call."""
         self.until(at)
         self.open.pop()
         self._stacks.pop()
 
     def until(self, at: float) -> None:
-        """Nothing changes until `at`."""
+        """Add a sample of the open calls up to `at`."""
         length = at - self.now
         if length > 0 and self.open:
             start, span = instant(self.now, length, self._scale)

@@ -1,4 +1,4 @@
-"""Folded stacks: ``main;load;read 12`` a line. Also what py-spy calls raw, and difffolded's two counts a line.
+"""Read folded stacks: ``main;load;read 12`` per line; also py-spy's raw format, and difffolded's two counts per line.
 
 Lines are read in columns, so that millions of them take seconds; memory holds distinct stacks, not lines.
 """
@@ -25,14 +25,14 @@ from whystall.tools.stacks.tree import labels_of
 BEFORE, AFTER = "before", "after"
 """The events of a file with two counts a line."""
 MOST_NODES = 30_000_000
-"""Nodes of the tree of all stacks; about 100 bytes each while they are laid together."""
+"""Limit of the nodes of the tree of all stacks; about 100 bytes each during a merge."""
 _TOGETHER = 16_000_000
-_AT_ONCE = 16 << 20  # bytes of different lines that are taken apart at once
-_BLOCKS = 32  # lines of so many blocks wait at most: each holds its block
-_APART = b"\x01"  # what parts the columns of a table; lines are read as one of a single column
+_AT_ONCE = 16 << 20  # bytes of distinct lines that are split at once
+_BLOCKS = 32  # blocks whose lines wait at most: each keeps its block in memory
+_APART = b"\x01"  # separates columns; lines are read as a table of a single column
 _LINE = pl.Schema({"line": pl.String})
 LINES = pl.Schema({"line": pl.String, "times": pl.Int64})
-"""Lines, each once, and how often they are there."""
+"""Distinct lines, and their number."""
 _REFUSED = re.compile(r"[^;\s].*\s(?:-[0-9][0-9.e+]*|[-+]?(?:nan|inf(?:inity)?))\s*", re.IGNORECASE)
 _TAIL = 64  # characters that hold the counts of a line
 _COUNTS = {1: r"([ \t]+[^ \t;]+[ \t]*)$", 2: r"([ \t]+[^ \t;]+[ \t]+[^ \t;]+[ \t]*)$"}
@@ -42,8 +42,8 @@ _LAST, _LAST_BUT_ONE = r"([^ \t]+)[ \t]*$", r"([^ \t]+)[ \t]+[^ \t]+[ \t]*$"
 def read(path: Path) -> StackProfile:
     """Return the stacks in `path`. Counts may be fractions; negative and non-finite ones make a line odd.
 
-    The unit is ``samples``, since the format tells none. Two counts on every line (difffolded) are the events
-    ``before`` and ``after``. Raises `ToolError`: bad_trace (no such line in it, more than `MOST_NODES`), io_error.
+    The unit is ``samples``, since the format has none. Two counts on every line (difffolded) are the events ``before``
+    and ``after``. Raises `ToolError`: bad_trace (no such line in it, more than `MOST_NODES`), io_error.
     """
     text = Text(path)
     reader = _Reader(path)
@@ -57,7 +57,7 @@ def read(path: Path) -> StackProfile:
 
 
 def lines_of(lines: pl.DataFrame, columns: int) -> tuple[pl.DataFrame, int]:
-    """(`stack`, `1`, `2`...) of the `LINES` that end with so many counts, and how many do not."""
+    """Return (`stack`, `1`, `2`...) of the `LINES` that end with so many counts, and the number of the others."""
     some = lines.filter(pl.col("line").str.len_bytes() > 0)
     line = some.with_columns(tail=pl.col("line").str.tail(_TAIL).str.extract(_COUNTS[columns]))
     tail = pl.col("tail").str
@@ -83,7 +83,7 @@ def _split(block: bytes) -> pl.DataFrame:
 
 class _Reader:
     def __init__(self, path: Path) -> None:
-        self.columns = 0  # of counts; 0: not known yet
+        self.columns = 0  # number of counts; 0: unknown yet
         self.odd = 0
         self._path = path
         self._frames = FrameTable()
@@ -95,7 +95,7 @@ class _Reader:
         self._pending = 0
 
     def add(self, block: bytes) -> None:
-        """Read some lines."""
+        """Add some lines."""
         lines = _split(block)
         self._lines.append(lines)
         self._bytes += int(lines["line"].str.len_bytes().sum())
@@ -103,7 +103,7 @@ class _Reader:
             self.read_pending()
 
     def read_pending(self) -> None:
-        """Read the lines that wait for more that are the same."""
+        """Read the collected lines, equal ones together."""
         together = pl.concat([pl.DataFrame(schema=LINES), *self._lines])
         self._lines, self._bytes = [], 0
         lines, odd = lines_of(together, self.columns or 1)
@@ -125,9 +125,7 @@ class _Reader:
             self._lay_together()
 
     def profile(self) -> StackProfile:
-        """Return all that was read; frames in the order of their labels, so that the tree is as `call_tree` wants
-        it.
-        """
+        """Return everything read; frames in the order of their labels, as `call_tree` requires."""
         frames = self._frames.table()
         by_label = frames.select(labels_of(frames), "frame", thread=pl.col("kind") == "thread").sort("label", "thread")
         order = by_label["frame"].to_numpy()
@@ -160,7 +158,7 @@ class _Reader:
         return codes, found
 
     def _lay_together(self, number: Ints | None = None) -> None:
-        """One tree of what was read so far, with other `number`s for the frames."""
+        """Merge what was read so far into one tree, with other `number`s for the frames."""
         parts, self._parts = self._parts, []
         forests = [self._forest, *(part[0] for part in parts)]
         if number is not None:
@@ -186,7 +184,7 @@ def detect(head: Head) -> Match:
     sound, odd = lines_of(pl.DataFrame({"line": lines, "times": 1}, schema=LINES), 1)
     if sound.height and sound.height >= odd:
         return Match.POSSIBLE
-    # what is refused line by line, as negative counts are, is of this format all the same
+    # lines with negative counts are refused, but are of this format
     refused = sum(_REFUSED.fullmatch(line) is not None for line in lines)
     separated = any(";" in line for line in lines)
     return Match.POSSIBLE if refused and separated and sound.height + refused > max(odd - refused, 0) else Match.NO

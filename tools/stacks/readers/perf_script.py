@@ -1,4 +1,9 @@
-"""Text of ``perf script``: a line a sample, with its frames below, the innermost first."""
+"""Read the text of ``perf script``: a line per sample, its frames below, the innermost first.
+
+python3 32600 15496.972026:    5025125 cpu-clock:
+                   fc2f5 _PyEval_EvalFrameDefault+0x1785 (/usr/lib/libpython3.11.so.1.0)
+            7f904ffbd640 [unknown] ([unknown])
+"""
 
 from __future__ import annotations
 
@@ -28,13 +33,13 @@ _LOST = re.compile(
 _ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 _FRAME = re.compile(r"\s+[0-9a-f]{1,16} \S.*")
 _OFFSET = re.compile(r"\+0x[0-9a-f]+$")
-# What `-F +srcline` and `+srccode` add below a frame.
+# Additions of `-F +srcline` and `+srccode` below a frame.
 _SOURCE = re.compile(r"\s+(?:\S+:[0-9]+|\S.*\[[0-9a-f]+\]|\|[0-9]+ .*|:0)(?: \(inlined\))?\s*")
 _HYBRID = re.compile(r"cpu_(?:core|atom)/(?P<event>[^/]+)/.*")
 _CLOCKS = ("cpu-clock", "task-clock")
-# How exactly the kernel tells the place, and on which side of a virtual machine: not what is measured.
+# Modifiers: precision of the address, and side of a virtual machine. They do not change what is measured.
 _PRECISE = frozenset("pPHGD")
-# What our own writer says of an event that is not one of perf's.
+# Our own writer's comment on an event that is not one of perf's.
 _WEIGHTS = re.compile(r"# (?P<event>\S+): weights in (?P<unit>\S+)\s*")
 _MOST_UNITS = 64
 _LAST_SECOND = (1 << 63) // 1_000_000_000 - 1
@@ -71,8 +76,8 @@ def is_perf_script(lines: list[str]) -> bool:
 def read(path: Path) -> StackProfile:
     """Return the samples in `path`, as ``perf script`` writes them with its usual fields, more or fewer.
 
-    Weights are periods where they are told (of the clocks: nanoseconds), else 1. A single number beside the command is
-    its thread. Odd are lines that are neither sample nor frame. Raises `ToolError`: bad_trace, io_error.
+    Weights are periods if there are any (of the clocks: nanoseconds), else 1. A single number beside the command is its
+    thread. Odd are lines that are neither sample nor frame. Raises `ToolError`: bad_trace, io_error.
     """
     text = Text(path)
     reader = _Reader()
@@ -102,11 +107,11 @@ class _Reader:
 
     @property
     def measured(self) -> set[str]:
-        """Events that are none of perf's."""
+        """Events that are not perf's."""
         return {event for event in self._units if event not in _CLOCKS}
 
     def line(self, line: str) -> None:
-        """Take one line."""
+        """Parse one line."""
         start = line[:1]
         if start == "\t":
             self._frame(line)
@@ -114,8 +119,8 @@ class _Reader:
             self._done()
         elif start != "#":
             self._other(line)
-        elif len(self._units) < _MOST_UNITS and (told := _WEIGHTS.fullmatch(line)):
-            self._units[told["event"]] = told["unit"]
+        elif len(self._units) < _MOST_UNITS and (parsed := _WEIGHTS.fullmatch(line)):
+            self._units[parsed["event"]] = parsed["unit"]
 
     def _other(self, line: str) -> None:
         head = _HEAD.fullmatch(line) if "PERF_RECORD_" not in line else None
@@ -158,7 +163,7 @@ class _Reader:
             self._chain.append(frame)
 
     def _frame_of(self, line: str) -> int | None:
-        """Return the frame of a line; -1: the unwinder's end, which is none; None: the line is something else."""
+        """Return the frame of a line; -1: the unwinder's end, which is no frame; None: the line is something else."""
         address, _, place = line.strip().partition(" ")
         if not _ADDRESS.fullmatch(address) or not (place := place.strip()):
             return None
@@ -179,7 +184,7 @@ class _Reader:
             self.builder.sample(NO_STACK, event, float(found["count"]), at_ns=_instant(found))
 
     def _done(self) -> None:
-        """The sample is complete."""
+        """Store the completed sample."""
         sample, chain = self._sample, self._chain
         self._sample, self._chain = None, []
         if sample is None:
@@ -192,8 +197,8 @@ class _Reader:
 
 
 def _begins(line: str, head: re.Match[str]) -> bool:
-    """Return whether a sample begins with `line` and not a frame: those without call chains are indented too, and have
-    their only frame behind.
+    """Return whether `line` is the head of a sample and not a frame: heads without call chains are indented too, and
+    end with their only frame.
     """
     return line[0] != " " or head["s"] is not None or _FRAME.fullmatch(f" {head['rest']}") is not None
 
@@ -219,10 +224,10 @@ def _placed(place: str, *, high: bool) -> Name:
         return Name(python["name"], python["file"], 0, "python")
     if kernel:
         return Name(symbol, file, 0, "kernel")
-    told = named(symbol)
+    parsed = named(symbol)
     return (
-        told
-        if told.kind in ("device", "idle", "python", "thread") or told.line
+        parsed
+        if parsed.kind in ("device", "idle", "python", "thread") or parsed.line
         else Name(symbol, file, 0, "native" if file else "other")
     )
 
@@ -239,7 +244,7 @@ def _number(text: str) -> int:
 
 
 def _with_periods(profile: StackProfile, measured: set[str]) -> StackProfile:
-    """With what one sample of each event usually stands for; not of `measured` ones, whose weights are durations."""
+    """Add the usual value of one sample of each event; not of `measured` ones, whose weights are durations."""
     counted = profile.events.filter(~pl.col("unit").is_in(["samples", LOST]) & ~pl.col("name").is_in(measured))["event"]
     usual = (
         profile.samples.filter(pl.col("event").is_in(counted.implode()))

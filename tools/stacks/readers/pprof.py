@@ -1,4 +1,8 @@
-"""pprof: samples in protocol buffers, usually gzipped (github.com/google/pprof, proto/profile.proto)."""
+"""Read pprof: samples in protocol buffers, usually gzipped (github.com/google/pprof, proto/profile.proto).
+
+The first bytes, unpacked: ``0a 04 08 01 10 02`` (field 1, 4 bytes: sample_type with type 1 and unit 2 of the string
+table).
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,12 @@ _SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRING = 1, 2, 3, 4, 5, 
 _PERIOD_TYPE, _PERIOD, _DEFAULT = 11, 12, 14
 _FIELDS = range(1, 16)
 _UNITS = {"nanoseconds": "ns", "microseconds": "us", "milliseconds": "ms", "seconds": "s"}
-_MILLIONTHS = "/1000000"  # the end of a unit of ours: the format has no fractions
+_MILLIONTHS = "/1000000"  # the end of our own unit: the format has no fractions
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 _TID = ("tid", "thread_id", "thread id", "thread")
 _PID = ("pid", "process_id", "process id")
 _COMM = ("comm", "thread_name", "thread name", "thread")
-_WALKED = 64  # frames walked per byte of the file: beyond it, locations are made to explode
+_WALKED = 64  # frames per byte of the file: beyond it, locations were crafted to explode
 _REMEDY = "profile for a shorter time"
 _T = TypeVar("_T")
 
@@ -46,23 +50,23 @@ class _Location(NamedTuple):
 
 
 def is_pprof(start: bytes) -> bool:
-    """Return whether a file that begins so (unpacked) may be a profile: its first fields are those of one."""
-    seen = 0
+    """Return whether a file with this unpacked beginning may be a profile: its first fields are those of one."""
+    count = 0
     try:
         for field, value in fields(start):
             whole = field in (*range(1, 7), 11, 13)
             if field not in _FIELDS or isinstance(value, bytes) != whole:
-                return field == 13 and seen > 0  # comments may be packed
-            seen += 1
-    except ValueError:  # cut where the look ends
-        return seen > 0 and start[:1] in b"\x0a\x12\x1a\x22\x2a\x32\x48\x50\x5a\x60\x70"
-    return seen > 0
+                return field == 13 and count > 0  # comments may be packed
+            count += 1
+    except ValueError:  # truncated at the end of the head
+        return count > 0 and start[:1] in b"\x0a\x12\x1a\x22\x2a\x32\x48\x50\x5a\x60\x70"
+    return count > 0
 
 
 def read(path: Path) -> StackProfile:
-    """Return the profile in `path`, gzip or plain. Its own choice of event comes first (see `choose_event`).
+    """Return the profile in `path`, gzip or plain. Its default event comes first (see `choose_event`).
 
-    Records that point nowhere, or whose value is negative (of a difference), are odd. Raises `ToolError`: bad_trace
+    Records with dangling references, or with a negative value (of a difference), are odd. Raises `ToolError`: bad_trace
     (no profile, cut short, more than 1 GiB unpacked), io_error.
     """
     data = content(path, _REMEDY)
@@ -117,7 +121,7 @@ class _Reader:
         return self._builder.profile("pprof")
 
     def _events(self, types: list[tuple[str, str]]) -> list[int]:
-        """Return the event of each sample type, the source's own choice first: what it names, else the last, as pprof
+        """Return the event of each sample type, the file's default first: the named one, else the last, as pprof
         does.
         """
         names = [name for name, _ in types]
@@ -135,8 +139,8 @@ class _Reader:
         return list(found.values())
 
     def _stack(self, ids: tuple[int, ...]) -> int:
-        """Return the stack of locations, the innermost first; below `NO_STACK` when one is not there or it is too
-        deep.
+        """Return the stack of locations, given from the innermost; below `NO_STACK` when one is missing or it is
+        too deep.
         """
         found, depth = NO_STACK, 0
         for one in reversed(ids):
@@ -154,7 +158,7 @@ class _Reader:
         return found
 
     def _frames_at(self, number: int) -> list[int]:
-        """Return the frames of a location from the caller inward; none when it is not there."""
+        """Return the frames of a location from the caller inward; none when it is missing."""
         location = self._locations.get(number)
         if location is None:
             return []
@@ -165,14 +169,14 @@ class _Reader:
         found = []
         for line in reversed(location.lines):
             function = self._functions.get(line.function, _Function("", ""))
-            told = named(function.name)
-            kind, file = told.kind, function.file or told.file or module
+            parsed = named(function.name)
+            kind, file = parsed.kind, function.file or parsed.file or module
             if file.endswith(".py"):
                 kind = "python"
             elif kind == "other" and file:
                 kind = "kernel" if module.startswith(("[kernel", "[guest.kernel")) else "native"
-            at = line.line or told.line
-            found.append(self._builder.frame(told.name, file, at if 0 <= at < 1 << 31 else 0, kind))
+            at = line.line or parsed.line
+            found.append(self._builder.frame(parsed.name, file, at if 0 <= at < 1 << 31 else 0, kind))
         return found
 
     def _thread(self, sample: list[tuple[int, int | bytes]]) -> int:
@@ -203,7 +207,7 @@ def _message(data: bytes) -> list[tuple[int, int | bytes]]:
 
 
 def _number(message: list[tuple[int, int | bytes]], field: int) -> int:
-    """Return the value of an integer field; the last one counts, 0 is what was not written."""
+    """Return the value of an integer field; the last one counts, 0 if there is none."""
     return next((value for one, value in reversed(message) if one == field and isinstance(value, int)), 0)
 
 
@@ -224,7 +228,7 @@ def _location(message: list[tuple[int, int | bytes]]) -> _Location:
 
 
 def _id(value: str | int) -> int:
-    """Return a process or thread number; -1 when it is none."""
+    """Return a process or thread id; -1 when it is none."""
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 11 else -1
     return value if 0 <= value < 1 << 31 else -1

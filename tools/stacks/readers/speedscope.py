@@ -1,4 +1,9 @@
-"""speedscope's own JSON: sampled and evented profiles (its file-format-schema.json); py-spy and others write it."""
+"""Read speedscope's JSON: sampled and evented profiles (its file-format-schema.json); py-spy and others write it.
+
+{"$schema": "https://www.speedscope.app/file-format-schema.json", "shared": {"frames": [{"name": "main"}]},
+ "profiles": [{"type": "sampled", "name": "thread 7", "unit": "milliseconds", "startValue": 0, "endValue": 10,
+               "samples": [[0]], "weights": [10]}]}
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from whystall.tools.stacks.readers.whole_file import DEEPEST, content
 
 _SCHEMA = re.compile(rb'"\$schema"\s*:\s*"[^"]*speedscope|"shared"\s*:\s*\{\s*"frames"\s*:')
 _NS = {"nanoseconds": 1.0, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
-# As py-spy names profiles, and as we do.
+# Names of threads by py-spy, and by us.
 _THREADS = (
     re.compile(r'(?:.* )?[Tt]hread (?P<tid>[0-9]{1,9})(?: "(?P<comm>.*)")?', re.DOTALL),
     re.compile(r"(?P<comm>.*) \((?P<tid>[0-9]{1,9})\)", re.DOTALL),
@@ -61,9 +66,9 @@ class _Event(msgspec.Struct, gc=False):
 def read(path: Path) -> StackProfile:
     """Return the profiles in `path`, each a thread. Times become nanoseconds; other units are kept.
 
-    A sampled profile with times tells when each sample began; so does an evented one for each stretch of one stack.
-    Odd are samples with a frame that is not there or a weight that is no number, and events that close what is not
-    open. Raises `ToolError`: bad_trace (not speedscope's JSON, more than 1 GiB unpacked), io_error.
+    A sampled profile with times has the start of each sample; so has an evented one for each period of one stack. Odd
+    are samples with a missing frame or a weight that is no number, and events that close what is not open. Raises
+    `ToolError`: bad_trace (not speedscope's JSON, more than 1 GiB unpacked), io_error.
     """
     data = content(path, "export a shorter profile")
     try:
@@ -86,7 +91,7 @@ class _Reader:
         self._of_unit: dict[str, int] = {}
 
     def add(self, profile: _Profile) -> None:
-        """Take one profile."""
+        """Read one profile."""
         scale = _NS.get(profile.unit, 0.0)
         unit = "ns" if scale else ("samples" if profile.unit == "none" else profile.unit)
         name = "wall" if scale else unit
@@ -145,14 +150,14 @@ class _Reader:
 
 
 def _frame(frame: _Frame) -> Name:
-    told = named(frame.name)
+    parsed = named(frame.name)
     line = int(frame.line) if frame.line is not None and 0 <= frame.line < 1 << 31 else 0
-    file = frame.file or told.file
-    kind = told.kind
+    file = frame.file or parsed.file
+    kind = parsed.kind
     if kind == "other" and file:
         python = file.endswith((".py", ".pyx")) or file.startswith("<")
         kind = "python" if python else ("kernel" if file.startswith("[kernel") else "native")
-    return Name(told.name, file, line or told.line, kind)
+    return Name(parsed.name, file, line or parsed.line, kind)
 
 
 def _number(raw: msgspec.Raw) -> float:

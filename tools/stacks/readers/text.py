@@ -1,4 +1,4 @@
-"""Text of stack samples in blocks of whole lines, however large the file; what cannot be read is counted."""
+"""Read text of stack samples in blocks of whole lines, however large the file; count what cannot be read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from whystall.tools.files.input import DAMAGED, bad, opened, unreadable
 BLOCK = 4 << 20
 """Bytes read at once."""
 LONGEST = 4 << 20
-"""Bytes of a line; a longer one is no stack."""
+"""Limit of a line, bytes; a longer one is no stack."""
 
 
 class Text:
-    """The lines of a file, plain, gzip or zstd. `odd` counts lines too long, and a packed file's damaged end."""
+    """The lines of a file, plain, gzip or zstd. `odd` counts lines that are too long, and a packed file's damaged
+    end.
+    """
 
     def __init__(self, path: Path, block: int = BLOCK) -> None:
         self.path = path
@@ -27,12 +29,12 @@ class Text:
         self._damaged = False
 
     def blocks(self) -> Iterator[str]:
-        """As `raw`, as text; other encodings than UTF-8 are escaped."""
+        """Yield `raw` as text; bytes that are not UTF-8 are escaped."""
         for block in self.raw():
             yield block.decode("utf-8", "backslashreplace")
 
     def raw(self) -> Iterator[bytes]:
-        """Whole lines, each with its newline, about a block at a time, without carriage returns and NULs.
+        """Yield whole lines, each with its newline, about a block at a time, without carriage returns and NULs.
 
         Raises `ToolError`: io_error, bad_trace (empty, no regular file, a bomb).
         """
@@ -45,7 +47,7 @@ class Text:
                             end = file.readline(LONGEST)
                         except DAMAGED:
                             self.odd += 1
-                            data = data[: data.rfind(b"\n") + 1]  # a line cut short would have a wrong number
+                            data = data[: data.rfind(b"\n") + 1]  # an incomplete line would have a wrong number
                     if not data:
                         break
                     self.size += len(data) + len(end)
@@ -60,10 +62,10 @@ class Text:
             raise bad(self.path, "it is empty" if not self.odd else "damaged or cut short")
 
     def _read(self, file: BinaryIO) -> bytes:
-        """About a block; of a damaged file what comes before the damage."""
+        """Return about a block; of a damaged file the bytes before the damage."""
         parts: list[bytes] = []
         left = self._block
-        read = getattr(file, "read1", file.read)  # gives what there is, where read would lose it with the error
+        read = getattr(file, "read1", file.read)  # returns the bytes before an error, where read would lose them
         while left > 0 and not self._damaged:
             try:
                 part = read(left)
@@ -79,12 +81,12 @@ class Text:
         return data[: data.rfind(b"\n") + 1] if self._damaged else data
 
     def _skip_line(self, file: BinaryIO) -> None:
-        with suppress(*DAMAGED):  # the next read tells
+        with suppress(*DAMAGED):  # the next read raises it
             while (rest := file.readline(LONGEST)) and not rest.endswith(b"\n"):
                 self.size += len(rest)
 
     def nothing(self, what: str) -> ToolError:
-        """Return the error of a file without a line that could be read as `what`."""
+        """Return the error of a file without any line of `what`."""
         return bad(self.path, f"no line of it is {what}")
 
 

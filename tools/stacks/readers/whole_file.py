@@ -1,4 +1,4 @@
-"""A file that is read as a whole, since its format cannot be read in parts: within a bound."""
+"""Read a file as a whole, up to a limit, if its format cannot be read in parts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.files.input import DAMAGED, bad, opened, unreadable
 
 MOST = 1 << 30
-"""Bytes, unpacked."""
+"""Limit in bytes, unpacked."""
 DEEPEST = 10_000
-"""Frames of a stack; a record with more is odd."""
+"""Limit of the frames of a stack; a record with more is odd."""
 
 
 def content(path: Path, remedy: str) -> bytes:
-    """Return what `path` holds, unpacked. Raises `ToolError`: bad_trace (empty, damaged, more than `MOST`),
+    """Return the unpacked content of `path`. Raises `ToolError`: bad_trace (empty, damaged, beyond `MOST`),
     io_error.
     """
     try:

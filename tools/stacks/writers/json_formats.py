@@ -25,8 +25,9 @@ _US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 
 
 def speedscope(profile: StackProfile, event: int, path: Path) -> int:
-    """Write a sampled profile a thread; how many samples. Samples follow one another, by their instants if they have
-    any: the format has no gaps."""
+    """Write a sampled profile per thread and return the number of samples. They follow one another, ordered by instant
+    if there are any: the format has no gaps.
+    """
     stacks, profiles, count = Stacks(profile), list[dict[str, Any]](), 0
     unit = _UNITS.get(cast("str", profile.events["unit"][event]), "none")
     for thread, samples in _by_thread(profile, event):
@@ -56,17 +57,18 @@ def speedscope(profile: StackProfile, event: int, path: Path) -> int:
 
 
 def chrome(profile: StackProfile, event: int, path: Path) -> int:
-    """Write complete events; how many. Where every sample has an instant and a length and those of a thread do not
-    overlap, they stand at their times; else one after another, as long as their weights (1 microsecond for 1, where
-    the unit is not of time). A call goes on through neighbouring samples that share it."""
+    """Write complete events and return their number. If every sample has an instant and a duration and those of a
+    thread do not overlap, they are at their times; else one after another, as long as their weights (1 microsecond for
+    1, if the unit is not of time). A call continues through adjacent samples that share it.
+    """
     stacks, events = Stacks(profile), list[dict[str, Any]]()
     names = [written(*row) for row in profile.frames.select("name", "file", "line", "kind").iter_rows()]
     scale = _US.get(cast("str", profile.events["unit"][event]), 1.0)
     for thread, samples in _by_thread(profile, event):
-        who = stacks.threads[thread]
-        ids = {"pid": max(who.pid, 0), "tid": who.tid if who.tid >= 0 else thread + 1}
-        if who.comm:
-            events.append({"ph": "M", "name": "thread_name", **ids, "args": {"name": who.comm}})
+        sampled = stacks.threads[thread]
+        ids = {"pid": max(sampled.pid, 0), "tid": sampled.tid if sampled.tid >= 0 else thread + 1}
+        if sampled.comm:
+            events.append({"ph": "M", "name": "thread_name", **ids, "args": {"name": sampled.comm}})
         open_: list[tuple[int, dict[str, Any]]] = []
         last = 0.0
         for start, end, stack in _placed(samples, scale):
@@ -92,7 +94,7 @@ def _by_thread(profile: StackProfile, event: int) -> Iterator[tuple[int, pl.Data
 
 
 def _placed(samples: pl.DataFrame, scale: float) -> Iterator[tuple[float, float, int]]:
-    """(start, end, stack) in microseconds."""
+    """Return (start, end, stack) in microseconds."""
     at, end = pl.col("at_ns"), pl.col("at_ns") + pl.col("span_ns")
     weighs = (pl.col("span_ns") - pl.col("weight") * scale * 1e3).abs() < 1e-3
     real = samples.select(((at != NO_TIME) & weighs).all() & (end.shift(1, fill_value=0) <= at).all()).item()

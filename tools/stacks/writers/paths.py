@@ -1,4 +1,4 @@
-"""What writers of formats need of a profile: the frames of a stack, and weights summed by stack."""
+"""What writers need of a profile: the frames of a stack, and weights summed by stack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whystall.tools.stacks.model import NO_STACK, NO_THREAD, StackProfile
 
 
 class Thread(NamedTuple):
-    """A thread as it is written; -1 and empty for what is not known."""
+    """A thread as written; -1 and empty if unknown."""
 
     pid: int = -1
     tid: int = -1
@@ -25,7 +25,7 @@ class Thread(NamedTuple):
 
 
 class Stacks:
-    """The stacks of a profile, one after another."""
+    """The stacks of a profile."""
 
     def __init__(self, profile: StackProfile) -> None:
         self._parent = profile.stacks["parent"].to_list()
@@ -42,11 +42,11 @@ class Stacks:
 
 
 def summed(profile: StackProfile, event: int, *by: str) -> Iterator[tuple[int | float, ...]]:
-    """(each of `by`, weight) of an event, weights summed."""
+    """Return (each of `by`, weight) of an event, weights summed."""
     chosen = profile.samples.filter(pl.col("event") == event)
     yield from chosen.group_by(by, maintain_order=True).agg(pl.col("weight").sum()).iter_rows()
 
 
 def figure(value: float) -> str:
-    """Return a weight as text, nothing of it lost."""
+    """Return a weight as text without loss."""
     return str(int(value)) if value.is_integer() and abs(value) < 1 << 63 else repr(value)

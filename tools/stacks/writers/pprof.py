@@ -12,18 +12,18 @@ from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.writers.paths import Stacks, Thread, summed
 
 _UNITS = {"ns": "nanoseconds", "us": "microseconds", "ms": "milliseconds", "s": "seconds", "samples": "count"}
-_FIXED = 1_000_000  # what a weight is multiplied by where a unit's fractions would be lost: pprof counts whole numbers
+_FIXED = 1_000_000  # factor of weights if a unit's fractions would be lost: pprof has whole numbers
 
 
 def pprof(profile: StackProfile, event: int, path: Path) -> int:
-    """Write all events, `event` as the file's own choice; how many samples.
+    """Write all events, `event` as the file's default; return the number of samples.
 
-    pprof has whole numbers: an event with fractions is written in millionths, and its unit says so.
+    pprof has whole numbers: an event with fractions is written in millionths, which its unit states.
     """
     strings: dict[str, int] = {"": 0}
     stacks = Stacks(profile)
 
-    def told(value: str) -> int:
+    def string(value: str) -> int:
         return strings.setdefault(value, len(strings))
 
     order = [event, *(other for other in profile.events["event"].to_list() if other != event)]
@@ -37,32 +37,32 @@ def pprof(profile: StackProfile, event: int, path: Path) -> int:
         for place, one in enumerate(order):
             name, unit = events[one]
             unit = _UNITS.get(unit, unit) if scale[place] == 1 else f"{unit}/{_FIXED}"
-            file.write(message(1, number(1, told(name)) + number(2, told(unit))))
+            file.write(message(1, number(1, string(name)) + number(2, string(unit))))
         for (stack, thread), row in values.items():
             ids = b"".join(varint(frame + 1) for frame in stacks.frames(stack))
             counts = b"".join(varint(round(value * by)) for value, by in zip(row, scale, strict=True))
-            labels = _labels(stacks.threads[thread], told)
+            labels = _labels(stacks.threads[thread], string)
             file.write(message(2, message(1, ids) + message(2, counts) + labels))
         for row_number, name, source, line, kind in profile.frames.iter_rows():
             one = row_number + 1
             kernel = number(2, 1) if kind == "kernel" else b""
             lines = message(4, number(1, one) + (number(2, line) if line else b""))
             file.write(message(4, number(1, one) + kernel + lines))
-            file.write(message(5, number(1, one) + number(2, told(name)) + number(4, told(source))))
-        file.write(message(3, number(1, 1) + number(5, told("[kernel.kallsyms]"))))
-        choice = number(14, told(events[event][0]))
+            file.write(message(5, number(1, one) + number(2, string(name)) + number(4, string(source))))
+        file.write(message(3, number(1, 1) + number(5, string("[kernel.kallsyms]"))))
+        choice = number(14, string(events[event][0]))
         for value in strings:
             file.write(text(6, value))
         file.write(choice)
     return len(values)
 
 
-def _labels(who: Thread, told: Callable[[str], int]) -> bytes:
+def _labels(sampled: Thread, string: Callable[[str], int]) -> bytes:
     found = b""
-    if who.comm:
-        found += message(3, number(1, told("thread")) + number(2, told(who.comm)))
-    if who.tid >= 0:
-        found += message(3, number(1, told("tid")) + number(3, who.tid))
-    if who.pid >= 0:
-        found += message(3, number(1, told("pid")) + number(3, who.pid))
+    if sampled.comm:
+        found += message(3, number(1, string("thread")) + number(2, string(sampled.comm)))
+    if sampled.tid >= 0:
+        found += message(3, number(1, string("tid")) + number(3, sampled.tid))
+    if sampled.pid >= 0:
+        found += message(3, number(1, string("pid")) + number(3, sampled.pid))
     return found

@@ -1,4 +1,4 @@
-"""Write stack samples as text: folded stacks, and what ``perf script`` writes."""
+"""Write stack samples as text: folded stacks, and the format of ``perf script``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from whystall.tools.stacks.names import UNKNOWN, written
 from whystall.tools.stacks.writers.paths import Stacks, figure, summed
 
 _NO_STACK = "[no stack]"
-_COLON = "\\x3b"  # what a semicolon within a name becomes in folded stacks, where it stands between names
+_COLON = "\\x3b"  # replaces a semicolon within a name in folded stacks, where it separates names
 
 
 def folded(profile: StackProfile, event: int, path: Path) -> int:
-    """Write ``a;b;c 12`` lines; how many. Fractions are kept; threads and times are not in this format."""
+    """Write ``a;b;c 12`` lines and return their number. Fractions are kept; the format has no threads and times."""
     names = [written(*row).replace(";", _COLON) for row in profile.frames.select("name", "file", "line", "kind").rows()]
     stacks, lines = Stacks(profile), 0
     with path.open("w", encoding="utf-8") as file:
@@ -28,10 +28,10 @@ def folded(profile: StackProfile, event: int, path: Path) -> int:
 
 
 def perf_script(profile: StackProfile, event: int, path: Path) -> int:
-    """Write samples as ``perf script`` does; how many. Weights stand where perf has the period.
+    """Write samples as ``perf script`` does and return their number. Weights take the place of perf's period.
 
-    Addresses are made up: they number the frames. An instant is written if there is one. Of an event that is none of
-    perf's clocks a comment tells the unit, which our own reader takes.
+    Addresses are invented: they number the frames. An instant is written if there is one. For an event that is not one
+    of perf's clocks a comment states the unit, which our own reader parses.
     """
     rows = profile.frames.select("name", "file", "line", "kind").rows()
     lines = [f"\t{(number + 1) << 4:16x} {_symbol(*row)}\n" for number, row in enumerate(rows)]
@@ -42,10 +42,10 @@ def perf_script(profile: StackProfile, event: int, path: Path) -> int:
     with path.open("w", encoding="utf-8") as file:
         file.write(f"# {name}: weights in {unit}\n")
         for at, thread, stack, weight in chosen.select("at_ns", "thread", "stack", "weight").iter_rows():
-            who = stacks.threads[thread]
-            ids = f"{who.pid}/{who.tid}" if who.pid >= 0 else str(max(who.tid, 0))
+            sampled = stacks.threads[thread]
+            ids = f"{sampled.pid}/{sampled.tid}" if sampled.pid >= 0 else str(max(sampled.tid, 0))
             when = f" {at // 1_000_000_000}.{at % 1_000_000_000:09}:" if at != NO_TIME else ""
-            file.write(f"{who.comm.strip() or UNKNOWN} {ids}{when} {figure(weight)} {name}: \n")
+            file.write(f"{sampled.comm.strip() or UNKNOWN} {ids}{when} {figure(weight)} {name}: \n")
             file.writelines(lines[frame] for frame in stacks.frames(stack))
             file.write("\n")
             written_ += 1
