@@ -11,7 +11,7 @@ from whystall.tools.contract.text import clean
 if TYPE_CHECKING:
     from typing import Any
 
-    from whystall.tools.ranks.analysis.analyse import Look
+    from whystall.tools.ranks.analysis.analyse import JobAnalysis
     from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data
     from whystall.tools.recording.store import Recording
     from whystall.tools.views.rank_drawing import Mark
@@ -27,7 +27,7 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
     from whystall.tools.views.rank_cells import Group
     from whystall.tools.views.rank_matrix import RankView, rank_page, step_svg, wait_svg
 
-    seen, data = cast("Look", judged.basis), judged.data
+    seen, data = cast("JobAnalysis", judged.basis), judged.data
     if seen.own.is_empty():
         return []
     said: dict[str, Any] = words(lang)

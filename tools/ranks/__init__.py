@@ -1,1 +1,1 @@
-"""Judging the ranks of one job against each other."""
+"""Tools that judge the ranks of one job against each other."""

@@ -1,7 +1,8 @@
-"""The ranks of one job as they were recorded, and what is derived from them step by step: the tables all judges share.
+"""The ranks of one job as recorded, and the tables derived from them that all checks share.
 
-Order of derivation: `Job` (recorded) -> `matching` (`MATCHED`) -> `offsets` (`Clocks`) -> `waits` (`WAITS`, `OWN`) ->
-`peers` (`Peers`) -> `verdict`. Every instant stays on its own rank's clock; only `Clocks` tells the differences.
+Order of derivation: `Job` (recorded) -> `matching` (`MATCHED`) -> `matching.clock_offsets` (`Clocks`) ->
+`analysis.waits` (`WAITS`, `OWN`) -> `analysis.peers` (`Peers`) -> verdict. Every instant stays on its own rank's clock;
+only `Clocks` has the differences.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MATCHED = pl.Schema(
         "instance": _I,
         "group": _S,
         "op": _S,
-        # the step most of its ranks count it to
+        # the step that most of its ranks count it to
         "step": _N,
         "rank": _N,
         "start_ns": _I,
@@ -35,10 +36,10 @@ MATCHED = pl.Schema(
         "before_compute_ns": _I,
         "before_gap_ns": _I,
         "vendor_wait_ns": _I,
-        # ranks the group has, and ranks of it that were matched here
+        # ranks in the group, and ranks of it that were matched here
         "size": _N,
         "present": _N,
-        # seq, order or time
+        # how it was matched: seq, order or time
         "how": _S,
     }
 )
@@ -53,14 +54,15 @@ WAITS = pl.Schema(
         "rank": _N,
         # its duration less the shortest of the same operation: needs no common clock
         "wait_ns": _I,
-        # the shortest duration: an upper bound of what the transfer itself took
+        # the shortest duration: an upper bound of the transfer itself
         "transfer_ns": _I,
-        # the rank with the shortest duration: whom the others waited for
+        # the rank with the shortest duration: the one the others waited for
         "last": _N,
     }
 )
-"""Of synchronising operations, among the ranks that were matched (where some are absent a wait is at least so long,
-and another may have been the last), and of receives (``last``: the sender)."""
+"""Waits in synchronising operations, among the matched ranks (where some are absent a wait is at least so long, and
+another rank may have been the last), and in receives (``last``: the sender).
+"""
 
 OWN = pl.Schema(
     {
@@ -69,7 +71,7 @@ OWN = pl.Schema(
         "step_ns": _I,
         # waiting for others: the union of its waits in the step
         "wait_ns": _I,
-        # the rest of the step: what it took itself, transfers included
+        # the rest of the step: its own time, transfers included
         "own_ns": _I,
         "compute_ns": _I,
         "gap_ns": _I,
@@ -78,13 +80,14 @@ OWN = pl.Schema(
         "launch_delay_ns": _I,
     }
 )
-"""One row per rank and step that all ranks have; steps in which nobody meets are part of the next in which ranks do;
-without steps, equal runs of operations stand in for them."""
+"""One row per rank and step that all ranks have; steps without an operation between ranks are part of the next with
+one; without steps, equal runs of operations are used instead.
+"""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The recorded tables of a run (`rank_tables.TABLES`), the ranks present, and those that should be and are not."""
+    """The recorded tables of a run (`rank_data.tables.TABLES`), the ranks present, and those that are missing."""
 
     tables: Mapping[str, pl.DataFrame]
     present: tuple[int, ...]
@@ -92,17 +95,17 @@ class Job:
     world_size: int
 
     def table(self, name: str) -> pl.DataFrame:
-        """Return a table of `rank_tables.TABLES`."""
+        """Return a table of `rank_data.tables.TABLES`."""
         return self.tables[name]
 
 
 @dataclass(frozen=True)
 class Clocks:
     """`offset_ns` by rank: what to subtract from its instants to bring them onto the median rank's clock, from the ends
-    of synchronising operations; `residual_ns` by rank: the median absolute deviation that is left. Ranks that share no
-    operation are absent. No claim about arrival below the residual is allowed.
+    of synchronising operations; `residual_ns` by rank: the remaining median absolute deviation. Ranks that share no
+    operation are absent. Differences of arrival below the residual are not significant.
 
-    A clock that runs at another speed: `drift` by rank (ns per ns, where it was seen); the offset holds at `origin_ns`.
+    A clock that runs at another speed: `drift` by rank (ns per ns, if any was found); the offset holds at `origin_ns`.
     `matched`: operations that were used.
     """
 
@@ -114,7 +117,7 @@ class Clocks:
 
     @property
     def spread_ns(self) -> int:
-        """How far apart the clocks are."""
+        """The spread of the offsets."""
         return max(self.offset_ns.values(), default=0) - min(self.offset_ns.values(), default=0)
 
     def common(self, instant: str, rank: str = "rank") -> pl.Expr:
@@ -126,7 +129,7 @@ class Clocks:
         return pl.col(instant) - offset - (since * drift).round().cast(_I)
 
     def local(self, instant: str, rank: str = "rank") -> pl.Expr:
-        """Return the inverse of `common`: what the clock of `rank` shows at the common `instant`."""
+        """Return the inverse of `common`: the clock of `rank` at the common `instant`."""
         of = pl.col(rank)
         offset = of.replace_strict(dict(self.offset_ns), default=None, return_dtype=_I)
         since = pl.col(instant) + offset - of.replace_strict(dict(self.origin_ns), default=0, return_dtype=_I)
@@ -136,7 +139,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Peers:
-    """Ranks that do the same work and may be compared. `label`: as the program names them (``dp``), or a number;
+    """Ranks that do the same work and may be compared. `label`: the program's name for them (``dp``), or a number;
     `how`: groups, pipeline, asked or all.
     """
 
@@ -146,7 +149,7 @@ class Peers:
 
 
 def job_of(recording: Recording, collector: str = "ranks") -> Job:
-    """Return the job in `recording`. Raises `ToolError` (missing_collector) when it holds none."""
+    """Return the job in `recording`. Raises `ToolError` (missing_collector) when it has none."""
     if not recording.has(collector):
         raise ToolError(
             ErrorCode.MISSING_COLLECTOR,

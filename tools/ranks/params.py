@@ -1,4 +1,4 @@
-"""Parameters that tools over the ranks of a job understand the same way."""
+"""Parameters shared by the tools over the ranks of a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Directory = Annotated[
 
 
 class RankParams(Params):
-    """How the traces of ranks are read; which ones, and what of them is asked, each tool adds."""
+    """How the traces of ranks are read; each tool adds which ones, and its own options."""
 
     scheduler: Annotated[
         str | None, Field(min_length=1, max_length=500, description="dask scheduler that reads them: tcp://HOST:PORT")

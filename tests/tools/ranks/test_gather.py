@@ -14,9 +14,9 @@ from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.files import input as packed_input
 from whystall.tools.ranks.job import job_of
+from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.traces import gather as module
 from whystall.tools.ranks.traces.gather import gather, with_before
-from whystall.tools.ranks.traces.one_job import ranks_text
 from whystall.tools.recording.redact import redact
 from whystall.tools.recording.store import Recording
 
@@ -306,7 +306,7 @@ def test_what_a_group_is_for_is_no_secret(tmp_path: Path) -> None:
 
 
 def test_ranks_as_text() -> None:
-    assert [ranks_text(ranks) for ranks in ((), (3,), (2, 0, 1), (7, 0, 1, 3, 4))] == ["", "3", "0-2", "0-1, 3-4, 7"]
+    assert [rank_list(ranks) for ranks in ((), (3,), (2, 0, 1), (7, 0, 1, 3, 4))] == ["", "3", "0-2", "0-1, 3-4, 7"]
 
 
 def children() -> set[str]:

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from rank_jobs import Fault, Plan, simulate
 
-from whystall.tools.ranks.analysis.analyse import look
+from whystall.tools.ranks.analysis.analyse import analyse
 from whystall.tools.ranks.job import Job, job_of
 from whystall.tools.ranks.slow_node_check.links import Links, links
 from whystall.tools.ranks.slow_node_check.tool import Params, judge
@@ -19,7 +19,7 @@ STEP_NS = 50e6
 
 
 def judged(job: Job) -> Links:
-    seen = look(job)
+    seen = analyse(job)
     return links(job, seen.matched, seen.waits, STEP_NS)
 
 
@@ -96,7 +96,7 @@ def test_even_groups_have_no_slow_link(seed: int) -> None:
 def test_a_group_that_lost_its_name_is_still_of_its_kind() -> None:
     """An operation whose group was inferred from its ranks alone."""
     job = job_of(simulate(Plan(ranks=8, tensor=2, faults=(Fault("link", (3,), factor=6),))).recording)
-    seen = look(job)
+    seen = analyse(job)
     unnamed = seen.matched.with_columns(group=pl.col("group").str.replace(r"^[^|]*\|2,3$", "|2,3"))
     assert unnamed.filter(pl.col("group") == "|2,3").height
     assert links(job, unnamed, seen.waits, STEP_NS).suspects == (3,)

@@ -7,7 +7,7 @@ import pytest
 from rank_jobs import Fault, Plan, simulate
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.ranks.analysis.analyse import look
+from whystall.tools.ranks.analysis.analyse import analyse
 from whystall.tools.ranks.analysis.peers import peers
 from whystall.tools.ranks.job import MATCHED, Job, Peers, job_of
 from whystall.tools.ranks.matching.operations import match
@@ -58,7 +58,7 @@ def test_stages_of_one_rank_each() -> None:
 
 @pytest.mark.parametrize("name", ["mesh_pp", "pp", "PIPELINE_MODEL_PARALLEL_GROUP", "pipeline"])
 def test_names_of_pipelines(name: str) -> None:
-    assert [one.how for one in look(renamed(name)).peers] == ["groups"] * 2
+    assert [one.how for one in analyse(renamed(name)).peers] == ["groups"] * 2
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_other_names_are_no_pipelines(name: str) -> None:
     job = renamed(name)
     rows = job.table("collectives").filter(pl.col("peer") < 0)
     silent = Job({**job.tables, "collectives": rows}, job.present, job.missing, job.world_size)
-    assert [one.how for one in look(silent).peers] == ["all"]
+    assert [one.how for one in analyse(silent).peers] == ["all"]
 
 
 def renamed(name: str) -> Job:

@@ -162,7 +162,7 @@ def test_a_url_that_cannot_be_listed() -> None:
 
 
 def test_what_has_no_room_here_is_not_fetched(in_memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_SPARED", 1 << 62)
+    monkeypatch.setattr(remote, "_KEPT_FREE", 1 << 62)
     with pytest.raises(ToolError, match="MiB free") as raised:
         gather(in_memory)
     assert raised.value.code is ErrorCode.BAD_TRACE

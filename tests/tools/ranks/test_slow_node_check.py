@@ -15,7 +15,7 @@ from whystall.tools.contract.kinds import Mechanism
 from whystall.tools.contract.params import parse_params
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
-from whystall.tools.ranks.analysis.analyse import Look
+from whystall.tools.ranks.analysis.analyse import JobAnalysis
 from whystall.tools.ranks.slow_node_check import verdict
 from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data
 from whystall.tools.ranks.slow_node_check.tool import TOOL, Params, judge
@@ -441,7 +441,7 @@ def test_codes_are_declared() -> None:
         seen_reasons |= set(result.data.reasons)
         assert {f.kind for f in result.findings} <= TOOL.kinds
         assert {code for code, _ in result.not_seen} <= BLIND_SPOTS
-        assert isinstance(result.basis, Look)
+        assert isinstance(result.basis, JobAnalysis)
     assert seen_reasons <= verdict.REASONS
     assert seen_reasons >= {"ranks_missing", "few_steps", "stage_of_one", "no_collectives"}
 

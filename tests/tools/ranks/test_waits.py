@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from rank_jobs import MS, Fault, Plan, Simulated, simulate
 
-from whystall.tools.ranks.analysis.analyse import Look, look
+from whystall.tools.ranks.analysis.analyse import JobAnalysis, analyse
 from whystall.tools.ranks.analysis.waits import wait_matrix, waits
 from whystall.tools.ranks.job import OWN, WAITS, Clocks, job_of
 from whystall.tools.ranks.matching.clock_offsets import estimate
@@ -17,12 +17,12 @@ US = 1000
 SLOW = (Fault("compute", (2,), ms=8.0),)
 
 
-def looked(plan: Plan) -> tuple[Look, Simulated]:
+def looked(plan: Plan) -> tuple[JobAnalysis, Simulated]:
     simulated = simulate(plan)
-    return look(job_of(simulated.recording)), simulated
+    return analyse(job_of(simulated.recording)), simulated
 
 
-def true_waits(found: Look, simulated: Simulated) -> pl.DataFrame:
+def true_waits(found: JobAnalysis, simulated: Simulated) -> pl.DataFrame:
     """The waits that were found, each beside the true one."""
     rows = found.matched.select("instance", "rank", "start_ns", "end_ns").join(
         simulated.truth.operations.select("rank", "start_ns", "end_ns", true="wait_ns"),
@@ -177,7 +177,7 @@ def accumulating(recording: Recording) -> Recording:
 def test_steps_in_which_nobody_meets_are_part_of_the_next() -> None:
     """Gradient accumulation: who leads in one step waits in another."""
     simulated = simulate(Plan(faults=SLOW, clock_ms=1e6))
-    told, found = (look(job_of(one)) for one in (simulated.recording, accumulating(simulated.recording)))
+    told, found = (analyse(job_of(one)) for one in (simulated.recording, accumulating(simulated.recording)))
     assert not found.derived
     assert found.own.with_columns((pl.col("step") - 1) // 2).equals(told.own)
 
@@ -186,10 +186,10 @@ def test_steps_are_not_joined_over_one_that_is_missing_or_where_nobody_meets() -
     halves = accumulating(simulate(Plan(steps=6)).recording)
     frames = halves.tables()
     frames["ranks.steps"] = frames["ranks.steps"].filter(pl.col("step") != 5)
-    own = look(job_of(Recording.in_memory(halves.manifest, frames))).own
+    own = analyse(job_of(Recording.in_memory(halves.manifest, frames))).own
     assert own["step"].unique().sort().to_list() == [1, 3, 7, 9, 11]
     frames["ranks.collectives"] = frames["ranks.collectives"].clear()
-    assert look(job_of(Recording.in_memory(halves.manifest, frames))).own["step"].n_unique() == 11
+    assert analyse(job_of(Recording.in_memory(halves.manifest, frames))).own["step"].n_unique() == 11
 
 
 def test_work_beside_operations_is_work_without_steps_too() -> None:

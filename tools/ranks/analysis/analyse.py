@@ -1,4 +1,4 @@
-"""All that is derived from a job before anybody is judged, once."""
+"""Derive from a job, once, everything that the checks need."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from whystall.tools.ranks.matching.operations import match
 
 
 @dataclass(frozen=True)
-class Look:
-    """`matched`, `waits`, `own`: `job.MATCHED`, `job.WAITS`, `job.OWN`; `counts`: of `matching.Matched`. `derived`: the
-    traces have no steps that all ranks share, operations stand in for them (`steps`).
+class JobAnalysis:
+    """`matched`, `waits`, `own`: `job.MATCHED`, `job.WAITS`, `job.OWN`; `counts`: of `matching.operations.Matched`.
+    `derived`: the traces have no steps common to all ranks, operations are used instead (`steps`).
     """
 
     job: Job
@@ -31,18 +31,18 @@ class Look:
     derived: bool
 
 
-def look(job: Job, stages: str = "") -> Look:
-    """Derive everything from `job`. `stages`: as in `peers`. Raises `ToolError` (bad_argument) for bad stages.
+def analyse(job: Job, stages: str = "") -> JobAnalysis:
+    """Analyse `job`. `stages`: as in `peers`. Raises `ToolError` (bad_argument) for invalid stages.
 
     Linear in the rows: a data-parallel job of 512 ranks and 50 steps (102 400 rows of operations) took 2 s on two
-    shared cores. Groups that nothing names, without steps, are dearer: up to a few seconds for 64 ranks.
+    shared cores. Unnamed groups without steps take longer: up to a few seconds for 64 ranks.
     """
     found = match(job)
     clocks = estimate(found.frame)
     steps = steps_of(job, found.frame, clocks)
     matched = placed(found.frame, steps)
     waited = waits(matched, clocks)
-    return Look(
+    return JobAnalysis(
         job,
         matched,
         found.counts,

@@ -1,9 +1,9 @@
-"""Which ranks do the same work and may be compared.
+"""Find the ranks that do the same work and may be compared.
 
 Pipeline stages differ in their work: ranks are of one stage when groups that name a pipeline put them at the same
-place, or when groups tie them together while messages lead to the others and carry more than what all ranks share.
-Anything else - data, tensor, expert, context parallel ranks - does the same. Ranks whose operators have other names do
-other work whatever the groups say.
+place, or when groups tie them together while messages lead to the others and carry more than what all ranks share. All
+other ranks - data, tensor, expert, context parallel - do the same. Ranks whose operators have other names do other work
+in any case.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from whystall.tools.timeline.collectives import POINT_TO_POINT, SYNCHRONISING
 
 # Megatron: PIPELINE_MODEL_PARALLEL_GROUP; DeviceMesh: mesh_pp, pp
 _PIPELINE = re.compile(r"pipeline|(?:^|[^a-z])pp(?:$|[^a-z])", re.I)
-# The first and the last stage share them
+# shared by the first and the last stage
 _ACROSS = re.compile(r"embedding", re.I)
 _ALIKE = 0.5
-"""Ranks do the same work when of the names of their operators at least this share is common."""
+"""Ranks do the same work if they share at least this share of their operators' names."""
 
 
 def peers(job: Job, matched: pl.DataFrame, stages: str = "") -> list[Peers]:
     """Return the sets of ranks of `job` that do the same work, every present rank in one of them, by their first rank.
 
-    `stages`: what the user says, ``0-3,4-7`` (or ``0+2,1+3``); ranks not named are one more set. `matched`
-    (`job.MATCHED`) tells the ranks of groups that the traces do not name. Raises `ToolError` (bad_argument) when
-    `stages` cannot be read or names a rank twice.
+    `stages`: the user's, ``0-3,4-7`` (or ``0+2,1+3``); ranks not named are one more set. `matched` (`job.MATCHED`)
+    gives the ranks of groups that the traces do not list. Raises `ToolError` (bad_argument) when `stages` cannot be
+    parsed or names a rank twice.
     """
     if stages.strip():
         return _asked(stages, job.present)
@@ -78,18 +78,18 @@ def _refused(why: str) -> ToolError:
 
 
 def _groups(job: Job, matched: pl.DataFrame) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Name and description, and global ranks, of each group whose ranks are known, or were seen."""
-    told = (
+    """Return name and description, and global ranks, of each group whose ranks are known or were observed."""
+    listed = (
         job.table("groups")
         .with_columns(text=pl.format("{} {}", "name", "description"))
         .sort(pl.col("ranks").list.len(), descending=True)
         .group_by("group", maintain_order=True)
         .agg(pl.col("text").first(), pl.col("ranks").first())
     )
-    seen = matched.filter(pl.col("op").is_in(SYNCHRONISING)).group_by("group").agg(pl.col("rank").unique().sort())
-    members = {group: tuple(ranks) for group, ranks in seen.sort("group").iter_rows()}
+    observed = matched.filter(pl.col("op").is_in(SYNCHRONISING)).group_by("group").agg(pl.col("rank").unique().sort())
+    members = {group: tuple(ranks) for group, ranks in observed.sort("group").iter_rows()}
     groups = {group: ("", ranks) for group, ranks in members.items()}
-    for group, text, ranks in told.iter_rows():
+    for group, text, ranks in listed.iter_rows():
         groups[group] = (text, tuple(ranks) or members.get(group, ()))
     return groups
 
@@ -108,8 +108,8 @@ def _by_pipeline(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> li
 
 
 def _share_all(job: Job, matched: pl.DataFrame, groups: dict[str, tuple[str, tuple[int, ...]]]) -> bool:
-    """Return whether operations of all ranks carry more bytes than messages: gradients of one model that all have.
-    Stages have other gradients each, and send activations; what they share is a norm or a loss.
+    """Return whether operations of all ranks carry more bytes than messages: gradients of one common model. Stages have
+    gradients of their own, and send activations; they only share a norm or a loss.
     """
     everybody = [group for group, (_, ranks) in groups.items() if set(ranks) >= set(job.present)]
     size = pl.col("bytes").clip(0).sum()
@@ -135,7 +135,7 @@ def _by_messages(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> li
         return rank
 
     for text, ranks in groups.values():
-        # a group with both ends of a message is not of one stage: the norm of all gradients, shared embeddings
+        # a group with both ends of a message spans stages: the norm of all gradients, shared embeddings
         members = set(ranks)
         across = any(other in members for one in ranks for other in neighbours.get(one, ()))
         if across or _ACROSS.search(text):
@@ -150,7 +150,8 @@ def _by_messages(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> li
 
 
 def _edges(job: Job) -> set[tuple[int, int]]:
-    """Who sends to whom, without rings: in context parallelism each rank passes on to the next, and all are alike.
+    """Return the receivers of each sender, without rings: in context parallelism each rank passes on to the next, and
+    all are alike.
 
     A pipeline sends forth and back; in one direction only it has an end.
     """
@@ -167,13 +168,13 @@ def _edges(job: Job) -> set[tuple[int, int]]:
 
 
 def _reaches(following: dict[int, list[int]], start: int, goal: int) -> bool:
-    seen, ahead = {start}, [start]
+    observed, ahead = {start}, [start]
     while ahead:
         rank = ahead.pop()
         if rank == goal:
             return True
-        new = [other for other in following.get(rank, ()) if other not in seen]
-        seen |= set(new)
+        new = [other for other in following.get(rank, ()) if other not in observed]
+        observed |= set(new)
         ahead += new
     return False
 
@@ -184,19 +185,19 @@ def _sets(parts: Iterable[set[int]], how: str) -> list[Peers]:
 
 
 def _alike(job: Job, together: Peers) -> list[Peers]:
-    """`together`, or its parts whose operators have different names."""
+    """Split `together` into parts whose operators have different names."""
     kinds = pl.col("kind").is_in(["kernel", "operator"]) & (pl.col("name") != "(others)")
     rows = job.table("operators").filter(kinds & pl.col("rank").is_in(together.ranks))
     names = {rank: set(found) for rank, found in rows.group_by("rank").agg("name").iter_rows()}
     parts: list[tuple[set[str], list[int]]] = []
     for rank in together.ranks:
-        mine = names.get(rank, set())
+        own_names = names.get(rank, set())
         for other, ranks in parts:
-            if not mine or not other or len(mine & other) >= _ALIKE * len(mine | other):
+            if not own_names or not other or len(own_names & other) >= _ALIKE * len(own_names | other):
                 ranks.append(rank)
                 break
         else:
-            parts.append((mine, [rank]))
+            parts.append((own_names, [rank]))
     if len(parts) == 1:
         return [together]
     return [Peers(f"{together.label} {number}", tuple(ranks), "operators") for number, (_, ranks) in enumerate(parts)]

@@ -1,10 +1,10 @@
-"""The steps that all ranks have, on each rank's own clock; where traces have none, equal runs of operations.
+"""Find the steps that all ranks have, on each rank's own clock; without steps in the traces, equal runs of operations.
 
-Ranks may work through several of a profiler's steps before they meet (gradient accumulation): a lead of one step is
-waited for in another, and only together they tell who is slow. Steps in which no rank met another one end with the next
-in which they do, and bear its number.
+Ranks may work through several of a profiler's steps before they synchronise (gradient accumulation): a lead of one step
+is waited for in another, and only together they show which rank is slow. Steps without a synchronising operation are
+joined with the next that has one, and have its number.
 
-A stand-in step ends where an operation ends that comes once in each round of the job: of the operations that most
+A substitute step ends where an operation ends that occurs once in each round of the job: of the operations that most
 ranks share the rarest one that recurs (an optimizer's norm, the largest bucket). Where all operations are alike, a
 round is `_ROUND` of them. As an operation ends for all ranks together, its end is one instant on the common clock, and
 cuts every rank's time there.
@@ -22,17 +22,19 @@ from whystall.tools.timeline.rank_data.tables import STEPS
 
 _I = pl.Int64
 _RECURS = 3
-"""An operation recurs when it was seen so often."""
+"""Occurrences from which on an operation recurs."""
 _ROUND = 8
 _WITHIN, _FLOOR_NS = 6, 30_000
-"""The operation that ends a step ends up to so many residuals or ns later on some ranks. Another one that ends within
-that time is of no weight: as much is the most its rank can have done since."""
+"""The operation that ends a step may end so many residuals or ns later on some ranks. Another one that ends within that
+time carries no weight: its rank can have worked at most so long since.
+"""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """`frame`: `rank_tables.STEPS`, only steps that all ranks have, up to where they meet. `derived`: operations
-    stand in for them."""
+    """`frame`: `rank_data.tables.STEPS`, only steps that all ranks have, joined up to their synchronisation. `derived`:
+    operations are used instead.
+    """
 
     frame: pl.DataFrame
     derived: bool
@@ -40,18 +42,19 @@ class Steps:
 
 def steps_of(job: Job, matched: pl.DataFrame, clocks: Clocks) -> Steps:
     """Return the steps of `job`; empty when it has neither steps nor operations that recur."""
-    told = job.table("steps").filter(pl.col("step") >= 0)
-    told = told.unique(["rank", "step"], keep="first", maintain_order=True)
-    common = told.group_by("step").len().filter(pl.col("len") == len(job.present))
+    recorded = job.table("steps").filter(pl.col("step") >= 0)
+    recorded = recorded.unique(["rank", "step"], keep="first", maintain_order=True)
+    common = recorded.group_by("step").len().filter(pl.col("len") == len(job.present))
     if common.height:
-        whole = told.join(common, on="step", how="semi").sort("rank", "step")
+        whole = recorded.join(common, on="step", how="semi").sort("rank", "step")
         return Steps(_until_met(whole, job.table("collectives")), derived=False)
     return Steps(_derived(job, matched, clocks), derived=True)
 
 
 def _until_met(steps: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """`steps`, those without synchronising operations joined with the next that has some; behind the last there is
-    none. Where nobody ever meets, and where numbers are left out in between, nothing is joined."""
+    """Join `steps` without synchronising operations with the next that has some; behind the last there is none. Without
+    any synchronisation, and where numbers are missing in between, nothing is joined.
+    """
     meets = operations.filter(pl.col("op").is_in(SYNCHRONISING) & (pl.col("end_ns") > 0))["step"].unique()
     numbers = steps.select(pl.col("step").unique().sort()).with_columns(met=pl.col("step").is_in(meets.implode()))
     if numbers["met"].all() or not numbers["met"].any():
@@ -70,14 +73,14 @@ def _until_met(steps: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
         delay.filter(delay >= 0).median().fill_null(-1).alias("launch_delay_ns"),
         between=pl.col("end_ns").max() - pl.col("start_ns").min() - span.sum(),
     )
-    # a host does something between two steps as well
+    # a host also works between two steps
     idle = pl.when(pl.col("gap_ns") >= 0).then(pl.col("gap_ns") + pl.col("between").clip(0)).otherwise(-1)
     joined = joined.with_columns(gap_ns=idle).rename({"until": "step"})
     return joined.select(pl.col(name).cast(dtype) for name, dtype in STEPS.items()).sort("rank", "step")
 
 
 def placed(matched: pl.DataFrame, steps: Steps) -> pl.DataFrame:
-    """`matched` with the step that stands in for the traces' own, where there are none: the one it ends in."""
+    """Return `matched` with the substitute step, where there are no steps: the one it ends in."""
     if not steps.derived or matched.is_empty():
         return matched
     spans = steps.frame.select("rank", pl.col("start_ns").alias("from"), "end_ns", number="step").sort("from")
@@ -114,7 +117,7 @@ def _derived(job: Job, matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
         return STEPS.to_frame()
     chosen = kinds.sort("count", "size", "group", "op", descending=[False, True, False, False]).head(1)
     cuts = ends.join(chosen, on=["group", "op", "size"], how="semi").sort("at")["at"]
-    if matched.select("group", "op", "bytes").n_unique() == 1:  # nothing tells one operation from another
+    if matched.select("group", "op", "bytes").n_unique() == 1:  # all operations are alike
         cuts = cuts.gather_every(_ROUND) if len(cuts) > 2 * _ROUND else cuts
     if len(cuts) < 2:
         return STEPS.to_frame()
@@ -126,9 +129,10 @@ def _derived(job: Job, matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
 
 
 def _summed(spans: pl.DataFrame, operations: pl.DataFrame, late_ns: int) -> pl.DataFrame:
-    """`spans` as steps: what ranks did in them is known from what they did before each operation and beside it. One
-    that ends at most `late_ns` after a step's end is the step's."""
-    # from one synchronising operation to the next; a message between them tells part of the same again
+    """Return `spans` as steps: a rank's work in them is known from the time before each operation and beside it. An
+    operation that ends at most `late_ns` after a step's end belongs to the step.
+    """
+    # from one synchronising operation to the next; a message between them repeats part of that
     rows = operations.filter((pl.col("end_ns") > 0) & pl.col("op").is_in(SYNCHRONISING)).sort("end_ns")
     starts = spans.select("rank", "step", "start_ns", "end_ns").sort("start_ns")
     worked = pl.col("before_compute_ns") + pl.col("beside_compute_ns")

@@ -1,10 +1,9 @@
-"""Who waited for whom, and what each rank's steps took without the waiting.
+"""Compute which rank waited for which, and each rank's own time per step, without the waiting.
 
-In an operation that none leaves before all have entered, the rank with the shortest duration came last, and what the
-others took longer they waited: no common clock is needed. Where the trace of a rank is missing, or lost the operation,
-the same is said of the others: they waited at least so long. A receive waits until its sender sends, which needs one:
-waits below the clocks' residual are not told. A sender's wait for its receiver is not counted: sends run beside the
-work.
+In an operation that none leaves before all have entered, the rank with the shortest duration came last, and the others'
+longer durations are waiting: no common clock is needed. If the trace of a rank is missing, or lacks the operation, the
+others waited at least so long. A receive waits until its sender sends, which needs a common clock: waits below the
+clocks' residual are not counted. A sender's wait for its receiver is not counted: sends run beside the work.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from whystall.tools.timeline.collectives import SYNCHRONISING
 
 
 def waits(matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
-    """`job.WAITS` of the operations in `matched` (`job.MATCHED`), sorted by instance and rank."""
+    """Return `job.WAITS` of the operations in `matched` (`job.MATCHED`), sorted by instance and rank."""
     found = pl.concat([_together(matched), _received(matched, clocks)])
     return found.sort("instance", "rank")
 
@@ -54,17 +53,17 @@ def _received(matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
 
 
 def own(steps: Steps, matched: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFrame:
-    """`job.OWN`: of each step of each rank, the union of its waits, and the rest.
+    """Return `job.OWN`: of each step of each rank, the union of its waits, and the rest.
 
-    An operation that runs beside the rank's own work costs only what no work hides. Tables tell how much that is of
-    all communication of a step, not which: waiting is at most that, and counted first. Where transfers are exposed and
-    waits hidden, waiting is told too long by at most the exposed transfers.
+    An operation that runs beside the rank's own work costs only the exposed part. The tables have that part for all
+    communication of a step, not per operation: waiting is at most that, and counted first. Where transfers are exposed
+    and waits hidden, waiting is overestimated by at most the exposed transfers.
     """
     spans = steps.frame.filter(pl.col("end_ns") > pl.col("start_ns"))
     starts = matched.select("instance", "rank", "op", "start_ns").filter(pl.col("op") != "send").drop("op")
     parts = waited.filter(pl.col("wait_ns") > 0).join(starts, on=["instance", "rank"])
     parts = parts.select("rank", low="start_ns", high=pl.col("start_ns") + pl.col("wait_ns")).sort("low")
-    # waits are disjoint or overlap in few steps: each is laid into the step it begins in and the one it ends in
+    # waits are disjoint or overlap in few steps: each is assigned to the step it begins in and the one it ends in
     edges = spans.select("rank", "step", "start_ns", "end_ns").sort("start_ns")
     inside = [
         parts.sort(side).join_asof(edges, left_on=side, right_on="start_ns", by="rank", check_sortedness=False)
@@ -88,7 +87,7 @@ def own(steps: Steps, matched: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFra
 
 
 def wait_matrix(waited: pl.DataFrame) -> pl.DataFrame:
-    """Return how long each rank (``waiter``) waited for each other (``last``) in all, ``wait_ns``; of `job.WAITS`."""
+    """Return the total wait of each rank (``waiter``) for each other (``last``), ``wait_ns``; of `job.WAITS`."""
     return (
         waited.filter((pl.col("rank") != pl.col("last")) & (pl.col("wait_ns") > 0))
         .group_by(waiter="rank", last="last")

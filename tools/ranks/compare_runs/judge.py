@@ -9,7 +9,7 @@ import polars as pl
 
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.text import clean
-from whystall.tools.ranks.analysis.analyse import Look
+from whystall.tools.ranks.analysis.analyse import JobAnalysis
 from whystall.tools.ranks.compare_runs.configuration import common
 from whystall.tools.ranks.compare_runs.findings import ALPHA, Culprit, Differences, culprits
 from whystall.tools.ranks.compare_runs.parts import OWN, PARTS, Steps, by_rank, mean_ms, odd_steps, steps_of
@@ -36,8 +36,8 @@ class Runs:
     """Both runs, and the answer as it grows."""
 
     data: CompareData
-    before: Look
-    after: Look
+    before: JobAnalysis
+    after: JobAnalysis
     min_pct: float
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from whystall.tools.contract.registry import Judgement, Tool
-from whystall.tools.ranks.analysis.analyse import look
+from whystall.tools.ranks.analysis.analyse import analyse
 from whystall.tools.ranks.compare_runs.configuration import checks
 from whystall.tools.ranks.compare_runs.judge import Runs
 from whystall.tools.ranks.compare_runs.tables import CompareData
@@ -41,7 +41,7 @@ def judge(recording: Recording, params: Params) -> Judgement[CompareData]:
     if data.reasons:
         return Judgement(findings=[], data=data, seen=seen)
     data.reasons = [row.code for row in data.checks if row.code]
-    runs = Runs(data, look(before), look(after), params.min_pct)
+    runs = Runs(data, analyse(before), analyse(after), params.min_pct)
     runs.judge()
     findings = runs.findings(recording.manifest.window_ns)
     totals = {name: len(getattr(data, name)) for name in _TABLES}

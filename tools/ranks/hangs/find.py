@@ -1,11 +1,11 @@
-"""Hangs: which rank did not enter which operation that others wait in, from the ranks' Flight Recorder dumps.
+"""Find hangs: which rank did not enter which operation that others wait in, from Flight Recorder dumps.
 
-A rank that has not entered an operation may itself wait in another one. So waiting is followed from rank to rank to
-those who wait for nobody (the roots), or round a circle (ranks that enter operations in different orders). Ranks
-without a dump are never accused; whoever waits for one of them is not either.
+A rank that has not entered an operation may itself wait in another one. So waits are followed from rank to rank to
+those who wait for no other (the roots), or to a cycle (ranks that enter operations in different orders). Ranks without
+a dump are never accused, nor are ranks that wait for one of them.
 
-Dumps do not tell when they were written, and for an instant a job that runs looks like one that hangs. That they were
-written because the job hung is taken for granted, and said (``dump_instant``).
+Dumps do not state when they were written, and a running job looks for an instant like a hanging one. It is assumed that
+they were written because the job hung, and reported (``dump_instant``).
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.timeline.collectives import SYNCHRONISING
 
 ALL_ENTERED = "all_entered"
-"""Operations are open that all their ranks entered: nobody is missing, it is the transfer or a device that stopped."""
+"""Operations are open that all their ranks entered: the transfer or a device stopped."""
 MEMBERS_UNKNOWN = "members_unknown"
-"""All ranks that were seen to use a group entered its operation, but the dumps do not tell who else belongs to it."""
+"""All ranks known to use a group entered its operation, but the dumps do not list the group's other members."""
 DEADLOCK = "deadlock"
-"""Ranks wait for each other in a circle."""
+"""Ranks wait for each other in a cycle."""
 RANKS_MISSING = "ranks_missing"
-"""Some wait for ranks that there is no dump of."""
+"""Some wait for ranks without a dump."""
 OTHER_ORDER = "mismatch"
-"""Ranks of a group entered operations that do not fit."""
-# Dumps do not tell when they were written. The last instant in any of them bounds how long others have waited, and as
-# all stop about together the bound often says nothing.
+"""Ranks of a group entered operations that do not match."""
+# Dumps do not state when they were written. The last instant in any of them bounds how long others have waited, and as
+# all stop about together the bound is often too small to be useful.
 _TELLING_NS = 10**9
-# Whom ranks wait for in a group whose ranks are not told.
-_SOMEBODY = -1
-# A job that stands still loses all of its time.
+# Stands for the missing rank in a group whose members are unknown.
+_UNKNOWN_RANK = -1
+# A hanging job loses all of its time.
 _ALL_PCT = 100.0
-# How far clocks of hosts may be apart where instants of different ranks are compared.
+# Assumed difference between clocks of hosts where instants of different ranks are compared.
 _SKEW_NS = 10**9
 
 
 @dataclass(frozen=True)
 class Hangs:
-    """What hangs. Empty rows and findings: nothing does, as far as the dumps tell.
+    """The hangs found. Empty rows and findings: none, as far as the dumps show.
 
-    `roots`: ranks that did not enter what others wait in, and wait for nobody themselves. `circle`: ranks that wait
-    for each other. `victims`: did not enter it either, because they wait. `not_finished`: entered, but have not
-    finished what others of the group have. `reasons`: codes (`ALL_ENTERED` ...). `notes`: (blind spot, detail).
+    `roots`: ranks that did not enter what others wait in, and wait for no other rank. `circle`: ranks that wait for
+    each other. `victims`: did not enter it either, because they wait. `not_finished`: entered, but have not finished
+    what others of the group have. `reasons`: codes (`ALL_ENTERED` ...). `notes`: (blind spot, detail).
     """
 
     rows: list[HangRow] = field(default_factory=list)
@@ -66,7 +66,9 @@ class Hangs:
 
     @property
     def accused(self) -> tuple[int, ...]:
-        """Whom to look at: roots, ranks of a circle, those that do not finish, those whose operation does not fit."""
+        """The ranks to inspect: roots, ranks of a cycle, those that do not finish, those whose operation does not
+        match.
+        """
         return tuple(sorted({*self.roots, *self.circle, *self.not_finished, *self.mismatched}))
 
 
@@ -89,13 +91,13 @@ class _Blocked:
     over: bool = False
 
     @property
-    def nobody(self) -> bool:
-        """Whether nobody is known to be missing."""
+    def none_missing(self) -> bool:
+        """Whether no rank is known to be missing."""
         return not self.lacking | self.unknown
 
 
 def hangs(job: Job) -> Hangs:
-    """Return what hangs in `job`; an empty answer when no rank has a Flight Recorder's dump."""
+    """Return the hangs in `job`; empty if no rank has a Flight Recorder dump."""
     known = standings(job)
     if not known.ranks:
         return Hangs()
@@ -105,13 +107,13 @@ def hangs(job: Job) -> Hangs:
     edges: dict[int, set[int]] = {}
     for found in [*blocked, *to_peers]:
         for rank in found.waiting:
-            edges.setdefault(rank, set()).update((found.lacking | found.unknown) - {rank} or {_SOMEBODY})
+            edges.setdefault(rank, set()).update((found.lacking | found.unknown) - {rank} or {_UNKNOWN_RANK})
     lacking = set[int]().union(*(found.lacking for found in blocked))
-    # Point to point nothing counts what both sides did: only who takes part in nothing at all is known to be missing.
+    # Point-to-point operations have no common counter: only a rank without any open operation is known to be missing.
     idle = {rank for rank in known.ranks if not _takes_part(rank, known)}
     lacking |= {rank for found in to_peers for rank in found.lacking if rank in idle}
     roots, circles = ends(edges, lacking)
-    # Who has sent need not wait for it, so that pairs that only send do not prove a circle.
+    # A sender need not wait for its receiver, so pairs that only send do not prove a cycle.
     circle = {rank for ranks in circles if _by_collectives(ranks, blocked) for rank in ranks}
     unfinished = _not_finished(known, lacking) if lacking or any(found.unknown for found in blocked) else {}
     shown = [*blocked, *(found for found in to_peers if found.lacking & lacking.union(*circles))]
@@ -124,7 +126,7 @@ def hangs(job: Job) -> Hangs:
         *([DEADLOCK] if circles else []),
         *([OTHER_ORDER] if open_odd else []),
         *([RANKS_MISSING] if gone else []),
-        *([MEMBERS_UNKNOWN] if any(one.nobody and one.group not in explained for one in blocked) else []),
+        *([MEMBERS_UNKNOWN] if any(one.none_missing and one.group not in explained for one in blocked) else []),
         *([ALL_ENTERED] if stuck else []),
     ]
     return Hangs(
@@ -142,21 +144,19 @@ def hangs(job: Job) -> Hangs:
         reasons=tuple(reasons),
         notes=tuple(
             note
-            for note, told in (
+            for note, applies in (
                 (("ranks_missing", rank_list(gone)), bool(gone)),
-                (("group_guessed", "from who used it"), any(group.guessed for group in known.groups.values())),
+                (("group_guessed", "from who used it"), any(group.inferred for group in known.groups.values())),
                 (("dump_instant", ""), any(_waited_s(found, known) is None for found in shown)),
             )
-            if told
+            if applies
         ),
     )
 
 
 def _blocked(key: str, known: Standings) -> Iterable[_Blocked]:
-    """Yield where a group stops: its first open operation that a member is known not to have entered, or may not
-    have.
-    """
-    # What one has finished together with all, all have entered: a dump that does not know it yet is an earlier one.
+    """Yield where a group stops: its first open operation that a member has not entered, or may not have."""
+    # All have entered what one has finished together with all: a dump without it is an earlier one.
     joined = max(standing.joined for standing in known.of[key].values())
     of = {rank: standing for rank, standing in known.of[key].items() if standing.asked >= joined}
     others = frozenset(set(known.groups[key].members) - of.keys())
@@ -165,8 +165,8 @@ def _blocked(key: str, known: Standings) -> Iterable[_Blocked]:
         absent = _absent(key, seq, known, others)
         lacking = absent | {rank for rank, standing in of.items() if standing.asked < seq}
         unknown = others - absent
-        if lacking or unknown or known.groups[key].guessed:
-            # who waits in a later one waits for the same ranks
+        if lacking or unknown or known.groups[key].inferred:
+            # a rank that waits in a later one waits for the same ranks
             waiting = {
                 rank: min(at for number, at in standing.opened.items() if number >= seq)
                 for rank, standing in of.items()
@@ -181,8 +181,9 @@ def _blocked(key: str, known: Standings) -> Iterable[_Blocked]:
 
 
 def _absent(key: str, seq: int, known: Standings, others: frozenset[int]) -> frozenset[int]:
-    """Of members that say nothing about a group, those that would if they had entered its operation `seq`: their dump
-    is blank, or holds operations from before the others entered this one, which nobody can have finished yet."""
+    """Return members without a record of a group that would have one had they entered its operation `seq`: their dump
+    is blank, or holds operations from before the others entered this one, which no rank can have finished yet.
+    """
     rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
     entered = rows.select(pl.max_horizontal("launch_ns", "start_ns").min()).item() or 0
     together = bool(rows["op"].is_in(list(SYNCHRONISING)).all())
@@ -199,7 +200,7 @@ def _failed(
     key: str, seq: int, known: Standings, lacking: frozenset[int], unknown: frozenset[int]
 ) -> Iterable[_Blocked]:
     """Yield the last operation of a group, over for those who entered it though it cannot succeed without the others:
-    gloo ends so what timed out.
+    gloo ends operations that timed out so.
     """
     rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
     unproven = rows.filter(pl.col("op").is_in(list(SYNCHRONISING)) & (pl.col("end_ns") == 0))
@@ -235,7 +236,7 @@ def _operation(
 
 
 def _peers(known: Standings) -> list[_Blocked]:
-    """Sends and receives that are open on one side, and none the other way on the other."""
+    """Return sends and receives that are open on one side, without an open counterpart on the other."""
     found: list[_Blocked] = []
     other = {"send": "recv", "recv": "send"}
     for (rank, peer, op), _ in sorted(known.p2p_open.items()):
@@ -329,10 +330,10 @@ def _row(found: _Blocked, known: Standings) -> HangRow:
 def _not_entered(roots: set[int], circle: set[int], shown: list[_Blocked], known: Standings) -> Iterable[Finding]:
     """Yield one per rank: the operation most others wait in, of those the first; in a circle one that closes it."""
     for rank in sorted(roots | circle):
-        mine = [found for found in shown if rank in found.lacking]
+        lacked = [found for found in shown if rank in found.lacking]
         if rank in circle:
-            mine = [found for found in mine if circle & found.waiting.keys()]
-        found = max(mine, key=lambda one: (len(one.entered), -_since(one)))
+            lacked = [found for found in lacked if circle & found.waiting.keys()]
+        found = max(lacked, key=lambda one: (len(one.entered), -_since(one)))
         waited = _waited_s(found, known)
         metrics = {"seq": float(found.seq), "waiting": float(len(found.entered)), "window_pct": _ALL_PCT}
         yield Finding(

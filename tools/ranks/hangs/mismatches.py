@@ -1,4 +1,4 @@
-"""Operations of one group with the same number that do not fit: another operation, size or type on some rank."""
+"""Operations of one group with the same number that do not match: another operation, size or type on some rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 
 from whystall.tools.ranks.hangs.progress import Standings
 
-# Of which every rank has the same number of bytes on its larger side. In the others roots or splits differ.
+# Operations with the same number of bytes on every rank's larger side. In the others roots or splits differ.
 _EQUAL_BYTES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
 _SAME = {"all_to_all_v": "all_to_all"}  # one call, with equal or other splits
 
@@ -34,7 +34,7 @@ class Mismatch:
 
 
 def mismatches(known: Standings) -> list[Mismatch]:
-    """Return the first of each group: what follows in it is out of step because of that one."""
+    """Return the first of each group: the following ones are consequences."""
     frame = known.collectives.with_columns(pl.col("op").replace(_SAME).alias("operation"))
     sized = pl.col("operation").is_in(_EQUAL_BYTES) & (pl.col("bytes") >= 0)
     frame = frame.with_columns(
@@ -60,7 +60,7 @@ def mismatches(known: Standings) -> list[Mismatch]:
 
 
 def _of(group: str, seq: int, rows: pl.DataFrame) -> Iterator[Mismatch]:
-    # An operation that differs explains that its sizes do.
+    # A different operation explains different sizes.
     for column, what in (("operation", "operation"), ("size", "bytes"), ("type", "dtype")):
         values = rows.filter(pl.col(column) != "")
         counts = Counter(values[column].to_list()).most_common()

@@ -17,26 +17,26 @@ from whystall.tools.ranks.job import Job
 from whystall.tools.timeline.collectives import POINT_TO_POINT, SYNCHRONISING
 
 DUMP = "flight_recorder"
-"""The source whose ranks tell what they have not finished; any other format knows finished operations only."""
+"""The source whose ranks record unfinished operations; all other formats have finished ones only."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """A group of ranks. `members`: global ranks, as the dumps tell, or (`guessed`) those seen to use it."""
+    """A group of ranks. `members`: global ranks, from the dumps, or (`inferred`) those that used it."""
 
     key: str
     label: str
     members: tuple[int, ...]
-    guessed: bool = False
+    inferred: bool = False
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Of one rank in one group. Numbers are those of collectives, from 1.
+    """Progress of one rank in one group. Numbers are those of collectives, from 1.
 
-    `asked`: the last it entered; `done`: the last it is known to have finished, -1 unknown; `joined`: the last it was
-    seen to finish that nobody finishes before all have entered; `first_open`: the first it has entered and not
-    finished, 0 none; `opened`: all such, with the instant it entered.
+    `asked`: the last it entered; `done`: the last it is known to have finished, -1 unknown; `joined`: the last finished
+    one that none finishes before all have entered; `first_open`: the first it has entered and not finished, 0 none;
+    `opened`: all such, with the instant it entered.
     """
 
     asked: int
@@ -48,9 +48,9 @@ class Standing:
 
 @dataclass(frozen=True)
 class Standings:
-    """All that is known. `ranks`: those with a dump; `collectives`: their operations that are not point-to-point and
-    carry a number; `p2p_open`: (rank, peer, op) and how many are open; `oldest_ns`: by rank, the first operation of any
-    kind its dump still holds; `latest_ns`: the last instant any dump knows.
+    """Progress of all ranks. `ranks`: those with a dump; `collectives`: their operations that are not point-to-point
+    and have a number; `p2p_open`: (rank, peer, op) and how many are open; `oldest_ns`: by rank, the first operation of
+    any kind its dump still holds; `latest_ns`: the last instant in any dump.
     """
 
     ranks: tuple[int, ...]
@@ -63,19 +63,19 @@ class Standings:
     latest_ns: int
 
     def is_blank(self, rank: int) -> bool:
-        """Return whether a rank has a dump that holds nothing, not even counters: it entered nothing so far."""
+        """Return whether a rank's dump is empty, without counters: it entered nothing so far."""
         return rank not in self.oldest_ns and not any(rank in of for of in self.of.values())
 
 
 def standings(job: Job) -> Standings:
-    """Of the ranks of `job` that a Flight Recorder tells of."""
+    """Return the progress of the ranks of `job` with a Flight Recorder dump."""
     ranks = tuple(sorted(job.table("ranks").filter(pl.col("source") == DUMP)["rank"].to_list()))
-    mine = pl.col("rank").is_in(ranks)
-    rows = job.table("collectives").filter(mine & (pl.col("group") != "") & (pl.col("seq") >= 0))
+    dumped = pl.col("rank").is_in(ranks)
+    rows = job.table("collectives").filter(dumped & (pl.col("group") != "") & (pl.col("seq") >= 0))
     p2p = pl.col("op").is_in(list(POINT_TO_POINT))
     collectives, to_peer = rows.filter(~p2p), rows.filter(p2p)
-    progress = job.table("progress").filter(mine)
-    # Where a group is used point-to-point too, the library's count may be of that.
+    progress = job.table("progress").filter(dumped)
+    # Where a group is also used point-to-point, the library's count may be of that.
     mixed = to_peer["group"].unique().implode()
     found = _standings(collectives, progress.filter(~pl.col("group").is_in(mixed)))
     open_p2p = to_peer.filter((pl.col("state") != "completed") & (pl.col("peer") >= 0))
@@ -94,22 +94,22 @@ def standings(job: Job) -> Standings:
 
 
 def _standings(collectives: pl.DataFrame, progress: pl.DataFrame) -> dict[str, dict[int, Standing]]:
-    told = {(group, rank): (asked, done) for rank, group, asked, done in progress.rows()}
+    counted_by_library = {(group, rank): (asked, done) for rank, group, asked, done in progress.rows()}
     is_open = pl.col("state") != "completed"
     # Over without an instant of its end: it may have failed, so it proves nothing.
     proven = (pl.col("state") == "completed") & (pl.col("end_ns") > 0)
-    seen = collectives.group_by("group", "rank").agg(
+    recorded = collectives.group_by("group", "rank").agg(
         pl.col("seq").max().alias("asked"),
         pl.col("seq").filter(proven).max().fill_null(-1).alias("done"),
         pl.col("seq").filter(proven & pl.col("op").is_in(list(SYNCHRONISING))).max().fill_null(-1).alias("joined"),
         pl.col("seq").filter(is_open).alias("open"),
         pl.max_horizontal("launch_ns", "start_ns").filter(is_open).alias("at"),
     )
-    rows = {(row["group"], row["rank"]): row for row in seen.iter_rows(named=True)}
+    rows = {(row["group"], row["rank"]): row for row in recorded.iter_rows(named=True)}
     found: dict[str, dict[int, Standing]] = {}
-    for group, rank in {*told, *rows}:
+    for group, rank in {*counted_by_library, *rows}:
         row = rows.get((group, rank), {"asked": -1, "done": -1, "joined": -1, "open": [], "at": []})
-        counted, finished = told.get((group, rank), (-1, -1))
+        counted, finished = counted_by_library.get((group, rank), (-1, -1))
         opened = dict(zip(row["open"], row["at"], strict=True))
         standing = Standing(
             asked=max(row["asked"], counted),
@@ -124,21 +124,21 @@ def _standings(collectives: pl.DataFrame, progress: pl.DataFrame) -> dict[str, d
 
 
 def _groups(job: Job, ranks: tuple[int, ...], found: Mapping[str, Mapping[int, Standing]]) -> dict[str, Group]:
-    told = (
+    counted_by_library = (
         job.table("groups")
         .filter(pl.col("rank").is_in(ranks))
         .group_by("group", maintain_order=True)
         .agg(pl.col("name").first(), pl.col("description").max(), pl.col("ranks").first())
     )
     groups: dict[str, Group] = {}
-    for key, name, description, members in told.rows():
+    for key, name, description, members in counted_by_library.rows():
         label = f"{description} ({name})" if description not in ("", "undefined") else name
         if members:
             groups[key] = Group(key, label, tuple(sorted(members)))
         else:
-            # the default group holds everybody; of others only those are known who used it
+            # the default group holds all ranks; of others only those that used it are known
             everybody = range(job.world_size) if description == "default_pg" else found.get(key, {})
-            groups[key] = Group(key, label, tuple(sorted(everybody)), guessed=True)
+            groups[key] = Group(key, label, tuple(sorted(everybody)), inferred=True)
     for key in found.keys() - groups.keys():
-        groups[key] = Group(key, key, tuple(sorted(found[key])), guessed=True)
+        groups[key] = Group(key, key, tuple(sorted(found[key])), inferred=True)
     return groups

@@ -1,4 +1,4 @@
-"""Who waits for whom, followed to its end."""
+"""Follow waits between ranks to their end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Set
 
 
 def ends(edges: Mapping[int, Set[int]], lacking: Set[int]) -> tuple[set[int], list[set[int]]]:
-    """Of the ranks that others wait for (`lacking`): those that wait for nobody, and those in circles out of which
-    nobody waits for anybody else. `edges`: from each waiting rank to those it waits for.
+    """Return, of the ranks that others wait for (`lacking`), those that wait for no rank, and those in cycles from
+    which none waits for a rank outside. `edges`: from each waiting rank to those it waits for.
     """
     roots: set[int] = set()
     circles: list[set[int]] = []
@@ -30,18 +30,18 @@ def _circles(edges: Mapping[int, Set[int]]) -> Iterator[set[int]]:
         for target in targets:
             back[target].append(node)
     finished: list[int] = []
-    seen: set[int] = set()
+    visited: set[int] = set()
     for node in nodes:
-        stack = [(node, iter(sorted(edges.get(node, ()))))] if node not in seen else []
-        seen.add(node)
+        stack = [(node, iter(sorted(edges.get(node, ()))))] if node not in visited else []
+        visited.add(node)
         while stack:
             current, following = stack[-1]
-            fresh = next((target for target in following if target not in seen), None)
+            fresh = next((target for target in following if target not in visited), None)
             if fresh is None:
                 finished.append(current)
                 stack.pop()
             else:
-                seen.add(fresh)
+                visited.add(fresh)
                 stack.append((fresh, iter(sorted(edges.get(fresh, ())))))
     taken: set[int] = set()
     for node in reversed(finished):

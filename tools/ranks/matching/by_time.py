@@ -1,8 +1,8 @@
-"""Matching by time: the same operation ends at the same instant, on clocks laid over each other.
+"""Match operations by time: the same operation ends at the same instant, on aligned clocks.
 
-Used for what neither a sequence number nor a step tells. Ranks whose clock is not known yet get theirs from a vote
-(`clock_votes`). Operations of one kind that end together are one operation, where equal ones are far enough apart for
-that; ranks that end together again and again are a group, where the traces do not name it.
+Used where there is neither a sequence number nor a step. Ranks whose clock is not known yet get theirs from a vote
+(`clock_votes`). Operations of one kind that end together are one operation, if equal ones are far enough apart for
+that; ranks that repeatedly end together are a group, if the traces do not name it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _WITHIN, _FLOOR_NS, _SPACING = 6.0, 30_000, 1 / 3
 """Ends that belong together: within so many residuals or ns, and this share of the distance of equal operations."""
 _SPACING_QUANTILE = 0.05
 _MOST = 0.5
-"""Operations of a group are matched by time when most are: single ones coincide by chance."""
-_SEEN, _OFTEN = 5, 0.1
-"""Ranks that end together are a group when seen so often, and in such a share of the operations of each of them."""
+"""Operations of a group are matched by time if most are: single ones coincide by chance."""
+_LEAST_TIMES, _OFTEN = 5, 0.1
+"""Ranks that end together are a group if they do so often, and in such a share of the operations of each of them."""
 _UNKNOWN_NS = 60_000
-"""Groups of unknown ranks are told apart by ends only where these agree so well."""
+"""Groups of unknown ranks are distinguished by ends only if these agree so well."""
 _PARTS, _FEW, _APART = 1.2, 2, 0.01
 """Ranks are several groups when there are so many times more parts than operations, or two parts apart in more than so
-many or this share of them."""
+many or this share of them.
+"""
 
 LINKS = pl.Schema(
     {"row": pl.get_index_type(), "key": pl.String, "how": pl.String, "group": pl.String, "size": pl.Int32}
 )
-"""A row of the job's operations belongs to the instance `key`; its group (as inferred, where it was) and the group's
-size."""
+"""A row of the job's operations belongs to the instance `key`; its group (possibly inferred) and the group's size."""
 
 _RANKS = ("rank", pl.List(pl.Int32))
 _NAMED = pl.Schema([("group", pl.String), ("kind", pl.String), _RANKS, ("name", pl.String), ("size", pl.Int32)])
@@ -42,10 +42,10 @@ _NAMED = pl.Schema([("group", pl.String), ("kind", pl.String), _RANKS, ("name", 
 def by_time(
     rows: pl.DataFrame, left: pl.DataFrame, clocks: Clocks, groups: Iterable[tuple[int, ...]] = ()
 ) -> tuple[pl.DataFrame, pl.Series]:
-    """Match the rows `left` of all `rows` (prepared as in `matching`), with the `clocks` known so far. `groups`: the
-    ranks of those that the traces name.
+    """Match the rows `left` of all `rows` (prepared as in `matching.operations`), with the `clocks` known so far.
+    `groups`: the ranks of those that the traces name.
 
-    Returns links (`LINKS`) and the rows for which there was more than one answer.
+    Returns links (`LINKS`) and the rows with more than one possible match.
     """
     numbered = pl.when("numbered").then("seq").otherwise(-1)
     rows = rows.filter(pl.col("op").is_in(SYNCHRONISING) | pl.col("pair")).with_columns(
@@ -58,14 +58,15 @@ def by_time(
         return LINKS.to_frame(), left["row"]
     clusters = _clustered(left.join(laid(rows, left["rank"].unique().to_list(), clocks), on="row"))
     links = pl.concat([_of_known(clusters), _of_unknown(clusters, rows, groups)])
-    sure = clusters.filter(pl.col("told") & (pl.col("ranks") == 1))
+    sure = clusters.filter(pl.col("distinct") & (pl.col("ranks") == 1))
     doubt = left.join(links, on="row", how="anti").join(sure, on="row", how="anti")
     return links, doubt["row"]
 
 
 def _clustered(rows: pl.DataFrame) -> pl.DataFrame:
-    """`rows` (with ``at`` and ``residual``) with the cluster of equal operations they end in: ``cluster``, its
-    number of ``ranks``, and whether it can be one operation (``told``)."""
+    """Return `rows` (with ``at`` and ``residual``) with the cluster of equal operations they end in: ``cluster``, its
+    number of ``ranks``, and whether it can be one operation (``distinct``).
+    """
     distance = (
         pl.col("at").diff().over("token", "rank", order_by="at").quantile(_SPACING_QUANTILE).over("token", "rank")
     )
@@ -78,16 +79,16 @@ def _clustered(rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.with_columns(cluster=first.fill_null(value=True).cum_sum())
     width = pl.col("at").max().over("cluster") - pl.col("at").min().over("cluster")
     return rows.with_columns(ranks=pl.col("rank").n_unique().over("cluster")).with_columns(
-        told=pl.col("clear") & (pl.len().over("cluster") == pl.col("ranks")) & (width <= 2 * pl.col("within"))
+        distinct=pl.col("clear") & (pl.len().over("cluster") == pl.col("ranks")) & (width <= 2 * pl.col("within"))
     )
 
 
 def _of_known(clusters: pl.DataFrame) -> pl.DataFrame:
-    """Clusters within groups whose ranks are known, where most operations of the common time found theirs."""
+    """Return clusters within groups whose ranks are known, where most operations of the common time found theirs."""
     rows = clusters.filter("trusted")
     ends = rows.group_by("channel", "rank").agg(first=pl.col("at").min(), last=pl.col("at").max())
     common = ends.group_by("channel").agg(pl.col("first").max(), pl.col("last").min())
-    good = pl.col("told") & (pl.col("ranks") > 1)
+    good = pl.col("distinct") & (pl.col("ranks") > 1)
     inside = rows.join(common, on="channel").filter(pl.col("at").is_between("first", "last"))
     channels = inside.group_by("channel").agg(share=good.mean()).filter(pl.col("share") >= _MOST)
     return (
@@ -98,27 +99,27 @@ def _of_known(clusters: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_unknown(clusters: pl.DataFrame, every: pl.DataFrame, groups: Iterable[tuple[int, ...]]) -> pl.DataFrame:
-    """Clusters in groups that nobody names the ranks of: groups are the sets of ranks that end together often.
+    """Return clusters in groups whose ranks are not listed: groups are the sets of ranks that often end together.
 
     Not where a rank that has such operations (in `every`) could not be placed: it may belong to any of them. Nor where
-    the set holds a smaller group, seen or among `groups`: ranks that have just left that one together come together to
-    whatever is next, and several groups look like one.
+    the set holds a smaller group, observed or among `groups`: ranks that have just left that one together arrive
+    together at whatever is next, and several groups look like one.
     """
     doing = every.group_by("group", "kind").agg(ranks=pl.col("rank").n_unique())
     rows = clusters.filter(~pl.col("trusted") & (pl.col("within") <= _UNKNOWN_NS)).drop("ranks")
     rows = rows.join(doing, on=["group", "kind"]).filter(
         pl.col("rank").n_unique().over("group", "kind") == pl.col("ranks")
     )
-    sets = rows.filter("told").group_by("group", "kind", "cluster").agg(pl.col("rank").sort())
+    sets = rows.filter("distinct").group_by("group", "kind", "cluster").agg(pl.col("rank").sort())
     counted = sets.group_by("group", "kind", "rank").len().sort("len", "rank", descending=[True, False])
-    seen = {
+    observed = {
         (str(group), str(kind)): {frozenset(ranks): count for ranks, count in part.select("rank", "len").iter_rows()}
         for (group, kind), part in counted.group_by("group", "kind", maintain_order=True)
     }
-    accepted = {of: _sets(counts) for of, counts in seen.items()}
+    accepted = {of: _sets(counts) for of, counts in observed.items()}
     smaller = {*(frozenset(ranks) for ranks in groups if len(ranks) > 1), *chain.from_iterable(accepted.values())}
     named = []
-    for (group, kind), counts in seen.items():
+    for (group, kind), counts in observed.items():
         sure = [ranks for ranks in accepted[group, kind] if not any(other < ranks for other in smaller)]
         for ranks in counts:
             fitting = [other for other in sure if ranks <= other]
@@ -134,28 +135,28 @@ def _of_unknown(clusters: pl.DataFrame, every: pl.DataFrame, groups: Iterable[tu
     )
 
 
-def _sets(seen: dict[frozenset[int], int]) -> list[frozenset[int]]:
-    """Return the groups among the sets of ranks that were `seen` to end together, and how often."""
+def _sets(observed: dict[frozenset[int], int]) -> list[frozenset[int]]:
+    """Return the groups among the sets of ranks that were `observed` to end together, and how often."""
     per_rank: dict[int, int] = {}
-    for ranks, count in seen.items():
+    for ranks, count in observed.items():
         for rank in ranks:
             per_rank[rank] = per_rank.get(rank, 0) + count
     accepted: list[frozenset[int]] = []
-    for ranks, count in sorted(seen.items(), key=lambda item: (-item[1], sorted(item[0]))):
-        often = count >= max(_SEEN, _OFTEN * min(per_rank[rank] for rank in ranks))
+    for ranks, count in sorted(observed.items(), key=lambda item: (-item[1], sorted(item[0]))):
+        often = count >= max(_LEAST_TIMES, _OFTEN * min(per_rank[rank] for rank in ranks))
         related = any(ranks < other or other < ranks for other in accepted)
-        if len(ranks) > 1 and often and not related and not _union(ranks, seen):
+        if len(ranks) > 1 and often and not related and not _union(ranks, observed):
             accepted.append(ranks)
     return accepted
 
 
-def _union(ranks: frozenset[int], seen: dict[frozenset[int], int]) -> bool:
-    """Return whether `ranks` are several groups that end together by chance: then their parts are seen apart as well.
+def _union(ranks: frozenset[int], observed: dict[frozenset[int], int]) -> bool:
+    """Return whether `ranks` are several groups that end together by chance: then their parts are also observed apart.
 
     Where operations were lost, the ranks that are missing from one are nowhere else: there are about as many parts as
-    its best seen rank has operations, and no two parts that have no rank in common.
+    its most frequent rank has operations, and no two parts that have no rank in common.
     """
-    parts = {part: count for part, count in seen.items() if part <= ranks}
+    parts = {part: count for part, count in observed.items() if part <= ranks}
     most = max(sum(count for part, count in parts.items() if rank in part) for rank in ranks)
     if sum(parts.values()) > _PARTS * most + _FEW:
         return True

@@ -1,10 +1,10 @@
-"""How far the ranks' clocks are apart, from operations that end for all of their ranks together.
+"""Estimate the offsets of the ranks' clocks from operations that end for all of their ranks together.
 
-Two ranks of a group: the median difference of their ends. Ranks of different groups are linked through ranks they
-share, along the links with the smallest residual (a minimum spanning tree: a poor link is used only where there is no
-better one). Pipeline stages share only messages: a message arrives after it was sent, and bounds in both directions
-enclose the difference; half of what they leave open is the residual. A clock that runs at another speed is corrected
-by a straight line where that halves the residual; whatever else it does shows in the residual. Cost is linear in rows.
+Two ranks of a group: the median difference of their ends. Ranks of different groups are linked through shared ranks,
+along the links with the smallest residual (a minimum spanning tree: a poor link is used only without a better one).
+Pipeline stages share only messages: a message arrives after it was sent, and bounds in both directions enclose the
+difference; half of the remaining interval is the residual. A clock that runs at another speed is corrected by a
+straight line if that halves the residual; any other error is in the residual. Cost is linear in rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DRIFT_MATCHES, _DRIFT_GAIN = 12, 0.5
 
 @dataclass(frozen=True)
 class _Line:
-    """What to subtract from an instant of `rank` to bring it to the clock of `to`, and how well that is known."""
+    """The offset of the clock of `rank` from that of `to`, with its residual."""
 
     rank: int
     to: int
@@ -61,13 +61,13 @@ def estimate(matched: pl.DataFrame) -> Clocks:
         .group_by("rank")
         .agg(pl.col("rest").median())
     )
-    seen = dict(left.iter_rows())
-    residual = {rank: round(max(seen.get(rank, 0.0), tree[rank].residual)) for rank in clocks.offset_ns}
+    residuals = dict(left.iter_rows())
+    residual = {rank: round(max(residuals.get(rank, 0.0), tree[rank].residual)) for rank in clocks.offset_ns}
     return Clocks(clocks.offset_ns, residual, clocks.matched, clocks.drift, clocks.origin_ns)
 
 
 def _of_groups(together: pl.DataFrame) -> list[_Line]:
-    """Of each group, every rank beside the rank that was seen most often."""
+    """Return for each group pairs of every rank with the most frequent rank."""
     most = (
         together.group_by("group", "rank")
         .len()
@@ -84,12 +84,12 @@ def _of_groups(together: pl.DataFrame) -> list[_Line]:
 
 
 def _lines(pairs: pl.DataFrame, by: list[str]) -> list[_Line]:
-    """Return a line per `by` (it holds rank and to) through ``apart`` over ``end_ns``: medians of the first and last
-    third.
+    """Return a line per `by` (it holds rank and to) through ``apart`` over ``end_ns``: medians of the first and
+    last third.
     """
     low, high = pl.col("end_ns").quantile(1 / 3).over(by), pl.col("end_ns").quantile(2 / 3).over(by)
     early, late = pl.col("end_ns") <= low, pl.col("end_ns") >= high
-    # differences to the first value: a float would cut the nanoseconds off an offset of hours
+    # differences to the first value: a float would lose the nanoseconds of an offset of hours
     base = pl.col("apart").first().over(by)
     pairs = pairs.with_columns(base=base, rest=pl.col("apart") - base, early=early, late=late)
     fitted = pairs.group_by(by).agg(
@@ -121,8 +121,9 @@ def _lines(pairs: pl.DataFrame, by: list[str]) -> list[_Line]:
 
 
 def _of_messages(pairs: pl.DataFrame) -> list[_Line]:
-    """Of ranks that send to each other in both directions: the middle of what causality allows, or the ends of the
-    operations where these agree better."""
+    """For ranks that send to each other in both directions, return the middle of what causality allows, or the ends of
+    the operations if these agree better.
+    """
     sent = pairs.filter(pl.col("op") == "send").select("instance", source="rank", sent="start_ns", sent_end="end_ns")
     got = pairs.filter(pl.col("op") == "recv").select("instance", target="rank", got="end_ns")
     ways = (
@@ -185,6 +186,6 @@ def _spanned(lines: list[_Line]) -> dict[int, _Line]:
 
 
 def _chained(line: _Line, on: _Line) -> _Line:
-    """`line`, then `on` from where it leads."""
+    """Return `line` followed by `on`."""
     offset = line.offset + on.offset + on.drift * (line.origin - line.offset - on.origin)
     return _Line(line.rank, on.to, offset, line.drift + on.drift, line.origin, max(line.residual, on.residual))

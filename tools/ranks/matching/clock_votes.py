@@ -1,8 +1,8 @@
-"""The clocks of ranks that nothing numbers: each pair of equal operations of two ranks names a difference of clocks.
+"""Align clocks of ranks without numbered operations: each pair of equal operations of two ranks votes for an offset.
 
-The true difference is named again and again, all others are scattered by the jitter of a real job. Where a second one
-gets half as many votes (a job as regular as a clock, shifted by one step) the rank is left out. Cost: per rank a fixed
-number of voters, each beside the equal operations of one other rank.
+The true offset gets vote after vote, all others are scattered by the jitter of a real job. If a second one gets half as
+many votes (a perfectly periodic job, shifted by one step) the rank is left out. Cost: per rank a fixed number of
+voters, each paired with the equal operations of one other rank.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import polars as pl
 from whystall.tools.ranks.job import Clocks
 
 _SCALES_NS = (20_000, 100_000, 500_000, 2_000_000)
-"""Differences so close are one: how well ends agree is not known beforehand."""
+"""Offsets so close are one: the precision of ends is not known beforehand."""
 _VOTERS = 32
 """Neighbours in time: meanwhile clocks do not drift apart by a scale."""
 _PLACES = (1 / 2, 1 / 4, 3 / 4)
-"""Where in a capture voters are taken from: the other's may have begun later or ended earlier."""
+"""Positions in a capture where voters are taken: the other's may have begun later or ended earlier."""
 _VOTES, _SHARE, _RIVAL = 6, 0.25, 0.5
-"""A difference needs so many votes, from this share of the voters; another may have at most this share of its votes."""
+"""An offset needs so many votes, from this share of the voters; another may have at most this share of its votes."""
 _ROUNDS = 6
-"""Ranks that share nothing with the first are reached through others; what is left after so many rounds, or one that
-places nobody, is given up."""
+"""Ranks that share nothing with the first are reached through others; it stops after so many rounds, or after one that
+places no rank.
+"""
 _FIT = 12
-"""Operations to tell the speed of a clock from."""
+"""Operations for estimating the speed of a clock."""
 
 _LAID = pl.Schema({"row": pl.get_index_type(), "at": pl.Int64, "residual": pl.Float64})
 _LINES = pl.Schema(
@@ -35,7 +36,7 @@ def laid(rows: pl.DataFrame, ranks: list[int], clocks: Clocks) -> pl.DataFrame:
     """Return the ends of `rows` (``row``, `rank`, `token`, `end_ns`) on one clock (``at``), each with its rank's
     ``residual``.
 
-    Ranks in `clocks` are on it already; of the others, those in `ranks` are placed if they can be. Absent: the rest.
+    Ranks in `clocks` are on it already; of the others, those in `ranks` are placed if possible. The rest is absent.
     """
     known = {rank: float(residual) for rank, residual in clocks.residual_ns.items()}
     placed = rows.with_columns(at=clocks.common("end_ns")).drop_nulls("at")
@@ -61,11 +62,11 @@ def laid(rows: pl.DataFrame, ranks: list[int], clocks: Clocks) -> pl.DataFrame:
 
 
 def _pairs(shares: pl.DataFrame, left: set[int], known: set[int], asked: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """For each rank in `left` the rank in `known`, not asked before, with the most operations like its own."""
-    mine = shares.filter(pl.col("rank").is_in(list(left)))
-    theirs = shares.filter(pl.col("rank").is_in(list(known))).rename({"rank": "to"})
+    """For each rank in `left`, return the rank in `known`, not tried before, with the most operations like its own."""
+    unplaced = shares.filter(pl.col("rank").is_in(list(left)))
+    reference = shares.filter(pl.col("rank").is_in(list(known))).rename({"rank": "to"})
     common = (
-        mine.join(theirs, on="token")
+        unplaced.join(reference, on="token")
         .group_by("rank", "to")
         .agg(both=pl.min_horizontal("len", "len_right").sum())
         .sort("rank", "both", "to", descending=[False, True, False])
@@ -78,19 +79,19 @@ def _pairs(shares: pl.DataFrame, left: set[int], known: set[int], asked: set[tup
 
 
 def _voted(rows: pl.DataFrame, placed: pl.DataFrame, pairs: list[tuple[int, int]]) -> pl.DataFrame:
-    """Return the difference of clocks (`_LINES`) that each of `pairs` agrees on."""
+    """Return the offset (`_LINES`) that each of `pairs` agrees on."""
     open_ = pl.DataFrame(pairs, schema={"rank": pl.Int32, "to": pl.Int32}, orient="row")
-    theirs = placed.select("token", "at", to="rank")
-    shared = theirs.select("token", "to").unique()
+    reference = placed.select("token", "at", to="rank")
+    shared = reference.select("token", "to").unique()
     found = [_LINES.to_frame()]
     for place in _PLACES:
-        mine = rows.join(open_, on="rank").join(shared, on=["token", "to"], how="semi")
+        unplaced = rows.join(open_, on="rank").join(shared, on=["token", "to"], how="semi")
         first = (pl.len().over("rank") * place - _VOTERS // 2).clip(0)
         index = pl.int_range(pl.len()).over("rank", order_by="end_ns")
-        voters = mine.filter((index >= first) & (index < first + _VOTERS)).select(
+        voters = unplaced.filter((index >= first) & (index < first + _VOTERS)).select(
             "row", "rank", "to", "token", "end_ns"
         )
-        votes = voters.join(theirs, on=["token", "to"]).with_columns(offset=pl.col("at") - pl.col("end_ns"))
+        votes = voters.join(reference, on=["token", "to"]).with_columns(offset=pl.col("at") - pl.col("end_ns"))
         for scale in _SCALES_NS:
             found.append(_elected(votes, scale))
             votes = votes.join(found[-1], on="rank", how="anti")
@@ -100,7 +101,7 @@ def _voted(rows: pl.DataFrame, placed: pl.DataFrame, pairs: list[tuple[int, int]
 
 def _elected(votes: pl.DataFrame, scale: int) -> pl.DataFrame:
     """Return the offset that most voters name within `scale`, for the ranks where it has no rival."""
-    # two sets of bins, half a bin apart: votes on both sides of a border are seen together in one of them
+    # two sets of bins, half a bin apart: votes on both sides of a border are together in one of them
     shifted = [votes.with_columns(bin=(pl.col("offset") + half) // scale, half=half) for half in (0, scale // 2)]
     bins = (
         pl.concat(shifted, how="vertical_relaxed")
@@ -125,20 +126,20 @@ def _elected(votes: pl.DataFrame, scale: int) -> pl.DataFrame:
 
 
 def _tracked(rows: pl.DataFrame, placed: pl.DataFrame, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Follow each line from where the votes were to both ends of the capture, and its slope with it.
+    """Follow each line from the voters to both ends of the capture, and fit its slope.
 
     Returns the rows of these ranks with ``at``, and (rank, to, residual).
     """
-    theirs = placed.join(lines.select("rank", "to"), left_on="rank", right_on="to", how="semi")
-    theirs = theirs.select("token", "at", to="rank").sort("at")
-    mine = rows.join(lines.select("rank"), on="rank", how="semi")
+    reference = placed.join(lines.select("rank", "to"), left_on="rank", right_on="to", how="semi")
+    reference = reference.select("token", "at", to="rank").sort("at")
+    unplaced = rows.join(lines.select("rank"), on="rank", how="semi")
     predicted = pl.col("end_ns") + pl.col("offset") + (pl.col("slope") * pl.col("x")).round().cast(pl.Int64)
     reach, residuals = 2_000_000_000, pl.DataFrame()
-    furthest = int(mine.select(pl.col("end_ns").max() - pl.col("end_ns").min()).item())
+    furthest = int(unplaced.select(pl.col("end_ns").max() - pl.col("end_ns").min()).item())
     while True:
-        near = mine.join(lines, on="rank").with_columns(x=pl.col("end_ns") - pl.col("origin"))
+        near = unplaced.join(lines, on="rank").with_columns(x=pl.col("end_ns") - pl.col("origin"))
         near = near.filter(pl.col("x").abs() <= reach).with_columns(at=predicted).sort("at")
-        other = theirs.with_columns(other=pl.col("at"))
+        other = reference.with_columns(other=pl.col("at"))
         both = near.join_asof(
             other, on="at", by=["token", "to"], strategy="nearest", check_sortedness=False
         ).with_columns(rest=(pl.col("other") - pl.col("at")).cast(pl.Float64), x=pl.col("x").cast(pl.Float64))
@@ -157,5 +158,5 @@ def _tracked(rows: pl.DataFrame, placed: pl.DataFrame, lines: pl.DataFrame) -> t
         if reach >= furthest:
             break
         reach *= 2
-    mine = mine.join(lines, on="rank").with_columns(x=pl.col("end_ns") - pl.col("origin"))
-    return mine.with_columns(at=predicted), residuals
+    unplaced = unplaced.join(lines, on="rank").with_columns(x=pl.col("end_ns") - pl.col("origin"))
+    return unplaced.with_columns(at=predicted), residuals

@@ -1,9 +1,9 @@
-"""To which of its rank's groups an operation belongs, where the trace does not say.
+"""Find the group of an operation, where the trace does not state it.
 
-Traces of gloo name the groups a rank is in, and not whose an operation is. Ranks of a group leave together, those of
-different groups do not: an operation belongs to the group whose ranks' ends scatter least by far, if all of its ranks
-find so. (A group of all and its parts fit alike: parts that wait for the same rank leave together too. That is left
-open.) Operations are compared step by step, by their place among equal ones of the step. Ranks that have one group
+Traces of gloo name the groups a rank is in, and not the group of an operation. Ranks of a group leave together, those
+of different groups do not: an operation belongs to the group whose ranks' ends scatter least by far, if all of its
+ranks agree. (A group of all and its parts fit alike: parts that wait for the same rank leave together too. That stays
+undecided.) Operations are compared step by step, by their place among equal ones of the step. Ranks that have one group
 only need no comparison.
 """
 
@@ -16,22 +16,24 @@ import polars as pl
 from whystall.tools.timeline.collectives import SYNCHRONISING
 
 _STEPS = 10
-"""So many steps are needed to see how ends scatter."""
+"""Steps needed to measure the scatter of ends."""
 _MARGIN, _WEAK_MARGIN = 3.0, 1.5
-"""The ends of any other group scatter so many times more; and where other places of the same operation tell already."""
+"""The ends of any other group scatter so many times more; and if other places of the same operation have a group
+already.
+"""
 _LOOSE, _TIGHT = 0.5, 0.2
-"""Ends scatter at most so much, beside arrivals; and where there is no other group to compare with."""
+"""Ends scatter at most so much, relative to arrivals; and if there is no other group to compare with."""
 
 _THREADS = 2
-"""Threads of gloo's for each group (ProcessGroupGloo::Options); no thread serves two groups."""
+"""Threads of gloo per group (ProcessGroupGloo::Options); no thread serves two groups."""
 
 _Slot = tuple[str, int]
 _Scores = dict[tuple[int, _Slot], dict[str, tuple[float, float]]]
 
 
 def inferred(rows: pl.DataFrame, groups: Mapping[str, tuple[int, ...]]) -> pl.DataFrame:
-    """`rows` (prepared as in `matching`) with `group`, `channel`, `size` and `trusted` of the operations whose group
-    could be inferred. `groups`: the ranks of each group that the traces name.
+    """Return `rows` (prepared as in `matching.operations`) with `group`, `channel`, `size` and `trusted` of the
+    operations whose group could be inferred. `groups`: the ranks of each group that the traces name.
     """
     unnamed = (pl.col("group") == "") & ~pl.col("pair") & pl.col("op").is_in(SYNCHRONISING)
     found = rows.filter(unnamed & (pl.col("step") >= 0)).sort("start_ns", "row")
@@ -57,7 +59,7 @@ def inferred(rows: pl.DataFrame, groups: Mapping[str, tuple[int, ...]]) -> pl.Da
     schema = {"rank": pl.Int32, "token": pl.String, "nth": pl.Int64, "name": pl.String, "members": pl.Int32}
     table = pl.DataFrame(names, schema=schema, orient="row")
     by_place = found.join(table, on=["rank", "token", "nth"]).select("row", "name", "members")
-    # where all places of an operation are one group's, so are those in steps of which something was lost
+    # if all places of an operation are one group's, so are those in steps of which something was lost
     slots = found.select("rank", "token", "nth").unique().join(table, on=["rank", "token", "nth"], how="left")
     plain = slots.group_by("rank", "token").agg(
         pl.col("name").first(),
@@ -70,7 +72,7 @@ def inferred(rows: pl.DataFrame, groups: Mapping[str, tuple[int, ...]]) -> pl.Da
 
 
 def _given(rows: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
-    """`rows` with the group ``name`` of ``members`` ranks that `named` has for them."""
+    """Return `rows` with the group ``name`` of ``members`` ranks from `named`."""
     rows = rows.join(named, on="row", how="left", maintain_order="left")
     return rows.with_columns(
         group=pl.coalesce("name", "group"),
@@ -83,7 +85,7 @@ def _given(rows: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
 def _only(
     rows: pl.DataFrame, unnamed: pl.Expr, groups: Mapping[str, tuple[int, ...]], members: Mapping[str, tuple[int, ...]]
 ) -> pl.DataFrame:
-    """`rows` with the group of ranks that have no other, nor have the others in it."""
+    """Return `rows` with the group of ranks that have no other, nor have the others in it."""
     own: dict[int, list[str]] = {}
     for group, ranks in members.items():
         for rank in ranks:
@@ -95,7 +97,9 @@ def _only(
 
 
 def _whole(rows: pl.DataFrame) -> pl.DataFrame:
-    """`rows` with their place among equal ones (``nth``), of steps with most of these: in others some may be lost."""
+    """Return `rows` with their place among equal ones (``nth``), of steps with most of these: in others some may be
+    lost.
+    """
     rows = rows.with_columns(
         nth=pl.int_range(pl.len()).over("rank", "step", "token"), count=pl.len().over("rank", "step", "token")
     )
@@ -103,7 +107,7 @@ def _whole(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _scores(rows: pl.DataFrame, members: Mapping[str, tuple[int, ...]]) -> _Scores:
-    """For each rank and place: of each group it may be for, how ends scatter among its ranks, and how arrivals do."""
+    """Return, for each rank and place, the scatter of ends and of arrivals among the ranks of each possible group."""
     of: dict[int, list[str]] = {}
     for group, ranks in members.items():
         for rank in ranks:
@@ -127,7 +131,7 @@ def _scores(rows: pl.DataFrame, members: Mapping[str, tuple[int, ...]]) -> _Scor
         .group_by(at)
         .agg(pl.col("ends").max(), pl.col("starts").min(), ranks=pl.len() + 1)
     )
-    seen = {
+    observed = {
         (name, token, nth): (ends, starts)
         for name, token, nth, ends, starts, ranks in apart.iter_rows()
         if ranks == len(members[name])
@@ -136,20 +140,20 @@ def _scores(rows: pl.DataFrame, members: Mapping[str, tuple[int, ...]]) -> _Scor
     scores: _Scores = {}
     for rank, token, nth in rows.select("rank", "token", "nth").unique().sort("rank", "token", "nth").iter_rows():
         possible = [name for name in of.get(rank, ()) if doing[token].issuperset(members[name])]
-        # one that could be meant and could not be looked at is as good as the best
-        if possible and all((name, token, nth) in seen for name in possible):
-            scores[rank, (token, nth)] = {name: seen[name, token, nth] for name in possible}
+        # a possible group that could not be measured counts as the best
+        if possible and all((name, token, nth) in observed for name in possible):
+            scores[rank, (token, nth)] = {name: observed[name, token, nth] for name in possible}
     return scores
 
 
 def _scatter(difference: pl.Expr) -> pl.Expr:
-    """Return how `difference` changes from step to step: clocks that drift apart do not scatter."""
+    """Return how `difference` changes from step to step: drifting clocks do not scatter."""
     change = difference.sort_by("step").diff().drop_nulls()
     return (change - change.median()).abs()
 
 
 def _chosen(scores: _Scores) -> dict[tuple[int, _Slot], str]:
-    """Return the group of each rank's place by that rank's own evidence; empty where that does not tell."""
+    """Return the group of each rank's place by that rank's own evidence; empty if that is inconclusive."""
     choices = {place: _best(fits) for place, fits in scores.items()}
     by_kind: dict[tuple[int, str], set[str]] = {}
     for (rank, (token, _)), group in choices.items():
@@ -178,10 +182,10 @@ def _agreed(
 
 
 def _apart(scores: _Scores, chosen: Mapping[tuple[int, _Slot], str], rows: pl.DataFrame) -> _Scores:
-    """`scores` without groups whose threads are all known, and are not those that carried the place out."""
+    """Return `scores` without groups whose threads are all known, and are not those that executed the place."""
     lanes = {
-        (rank, (token, nth)): set(seen)
-        for rank, token, nth, seen in rows.filter(pl.col("device") < 0)
+        (rank, (token, nth)): set(observed)
+        for rank, token, nth, observed in rows.filter(pl.col("device") < 0)
         .group_by("rank", "token", "nth")
         .agg("lane")
         .iter_rows()
@@ -202,7 +206,9 @@ def _apart(scores: _Scores, chosen: Mapping[tuple[int, _Slot], str], rows: pl.Da
 def _left(
     scores: _Scores, chosen: Mapping[tuple[int, _Slot], str], members: Mapping[str, tuple[int, ...]]
 ) -> dict[tuple[int, _Slot], str]:
-    """Of places without a group, the only one left: a group is out when the place of one of its ranks is another's."""
+    """Return, for places without a group, the only remaining one: a group is out if the place of one of its ranks is
+    another's.
+    """
     found = {}
     for (rank, slot), fits in scores.items():
         if (rank, slot) in chosen:

@@ -1,9 +1,8 @@
-"""Which rank's operation is the same operation on another rank: the rows of one job become instances.
+"""Match operations between ranks: the rows of one job become instances.
 
 Keys, best first: the group and the library's own sequence number; the group, the step and the place among equal
-operations of the step; the end, on clocks laid over each other (`matching_time`). What a key says must fit in what
-both sides know of it (operation, bytes, dtype), and where two answers are equally good there is none. Cost is linear
-in the rows.
+operations of the step; the end, on aligned clocks (`matching.by_time`). A match must agree in what both sides know of
+it (operation, bytes, dtype), and if two are equally good there is none. Cost is linear in the rows.
 """
 
 from __future__ import annotations
@@ -20,23 +19,25 @@ from whystall.tools.ranks.matching.groups import inferred
 from whystall.tools.timeline.collectives import POINT_TO_POINT, SYNCHRONISING, group_key
 
 _I, _N, _S = pl.Int64, pl.Int32, pl.String
-# Ranks may have different payloads in the others, and a barrier's is whatever the library sends.
+# Ranks may have different payloads in the others, and a barrier's is arbitrary.
 _SIZED = (SYNCHRONISING | POINT_TO_POINT | {"broadcast"}) - {"barrier"}
 _USUAL = 0.9
-"""Equal operations of a step are taken in their order when nowhere more of them were seen, or as many in such a share
-of all steps: elsewhere some may have been lost, and which is not known."""
+"""Equal operations of a step are taken in their order if no step has more of them, or this share of all steps has as
+many: elsewhere some may have been lost, and which is not known.
+"""
 _TOGETHER, _APART = 0.2, 0.05
-"""A group of unknown members is believed when its ranks leave together: how their ends scatter is at most this share of
-how their arrivals do, and in at most that share of its operations a rank came after another had left."""
+"""A group of unknown members is accepted if its ranks leave together: the scatter of their ends is at most this share
+of that of their arrivals, and in at most that share of its operations a rank arrived after another had left.
+"""
 
 
 @dataclass(frozen=True)
 class Matched:
-    """`frame`: `job.MATCHED`. `counts`: ``operations`` (instances), ``partial`` (those not seen on all ranks of their
-    group), ``rows``, ``matched`` (rows), and rows left, by why: ``alone`` (no other rank has it: lost, or outside of
-    its capture), ``mismatch`` (same number, different operation), ``ambiguous`` (several answers are equally good),
-    ``group_unknown`` (which ranks take part cannot be told), ``unfinished``, ``single`` (a group of one).
-    ``inferred``: rows whose group the traces do not name.
+    """`frame`: `job.MATCHED`. `counts`: ``operations`` (instances), ``partial`` (those not on all ranks of their
+    group), ``rows``, ``matched`` (rows), and unmatched rows by reason: ``alone`` (no other rank has it: lost, or
+    outside of its capture), ``mismatch`` (same number, different operation), ``ambiguous`` (several matches are equally
+    good), ``group_unknown`` (the participants are unknown), ``unfinished``, ``single`` (a group of one). ``inferred``:
+    rows whose group the traces do not name.
     """
 
     frame: pl.DataFrame
@@ -82,9 +83,9 @@ def match(job: Job) -> Matched:
 
 
 def _prepared(job: Job) -> tuple[pl.DataFrame, dict[str, tuple[int, ...]], dict[str, str]]:
-    """Return the job's operations with ``channel`` (what orders them: a group, or a pair within it), ``token`` (what
+    """Return the job's operations with ``channel`` (which orders them: a group, or a pair within it), ``token`` (what
     both sides must agree on), and their group's ``size`` and whether its ranks are known (``trusted``). Also the ranks
-    of groups that state them, and the names of groups: 512 ranks make a long one, so that `rows` hold short ones.
+    of groups that list them, and the names of groups: 512 ranks make a long one, so `rows` hold short ones.
     """
     rows = job.table("collectives").with_row_index("row").filter(pl.col("end_ns") > 0)
     codes = pl.concat([rows.select("group"), job.table("groups").select("group")])
@@ -92,7 +93,7 @@ def _prepared(job: Job) -> tuple[pl.DataFrame, dict[str, tuple[int, ...]], dict[
     code = pl.when(pl.col("group") != "").then(pl.format("g{}", "code")).otherwise(pl.lit(""))
     codes = codes.with_columns(code=code)
     rows = rows.join(codes, on="group").drop("group").rename({"code": "group"}).sort("row")
-    told = job.table("groups").join(codes, on="group").drop("group").rename({"code": "group"})
+    listed = job.table("groups").join(codes, on="group").drop("group").rename({"code": "group"})
     pair = pl.col("op").is_in(POINT_TO_POINT) & (pl.col("peer") >= 0)
     low, high = pl.min_horizontal("rank", "peer"), pl.max_horizontal("rank", "peer")
     ends = (
@@ -107,15 +108,15 @@ def _prepared(job: Job) -> tuple[pl.DataFrame, dict[str, tuple[int, ...]], dict[
     )
     known = pl.col("op").is_in(_SIZED)
     rows = rows.with_columns(
-        # one side that does not know is enough: then nobody's is compared
+        # one side without it is enough: then it is not compared
         _bytes=pl.when(known & (pl.col("bytes").min().over("channel", "op") >= 0)).then("bytes").otherwise(-1),
         _dtype=pl.when((pl.col("dtype") != "").all().over("channel", "op")).then("dtype").otherwise(pl.lit("")),
         _op=pl.when("pair").then(pl.lit("pair")).otherwise("op"),
     ).with_columns(token=pl.format("{}/{}/{}", "_op", "_bytes", "_dtype"))
     groups = (
-        told.sort(pl.col("ranks").list.len(), descending=True)
+        listed.sort(pl.col("ranks").list.len(), descending=True)
         .group_by("group")
-        .agg(members=pl.col("ranks").first(), told=pl.col("size").max())
+        .agg(members=pl.col("ranks").first(), listed=pl.col("size").max())
     )
     holders = rows.group_by("group").agg(holders=pl.col("rank").n_unique())
     rows = rows.join(groups, on="group", how="left").join(holders, on="group", how="left")
@@ -123,20 +124,20 @@ def _prepared(job: Job) -> tuple[pl.DataFrame, dict[str, tuple[int, ...]], dict[
     rows = rows.with_columns(
         trusted=pl.col("pair")
         | (
-            (pl.col("group") != "") & ((count > 0) | ((pl.col("told") > 0) & (pl.col("holders") <= pl.col("told"))))
+            (pl.col("group") != "") & ((count > 0) | ((pl.col("listed") > 0) & (pl.col("holders") <= pl.col("listed"))))
         ).fill_null(value=False),
         size=pl.when("pair")
         .then(2)
         .otherwise(
             pl.when(count > 0)
             .then(count)
-            .when(pl.col("told") > 0)
-            .then("told")
+            .when(pl.col("listed") > 0)
+            .then("listed")
             .otherwise(pl.col("holders").cast(_N) + len(job.missing))
         ),
     )
     stated = {group: tuple(ranks) for group, ranks in groups.select("group", "members").iter_rows() if ranks}
-    # a number counts within its group; without one it counts nothing that another rank knows
+    # a number counts within its group; without a group it is meaningless to other ranks
     rows = rows.with_columns(numbered=(pl.col("seq") >= 0) & (pl.col("group") != "") & ~pl.col("pair"))
     return (
         rows.drop("_bytes", "_dtype", "_op", "members", "holders"),
@@ -146,10 +147,10 @@ def _prepared(job: Job) -> tuple[pl.DataFrame, dict[str, tuple[int, ...]], dict[
 
 
 def _by_seq(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return rows with the same number in the same group; and rows whose numbers agree while what they do does not.
+    """Return rows with the same number in the same group; and rows whose numbers agree while their operations differ.
 
-    Numbers of point-to-point operations are each rank's own count and say nothing about the other's. Operations that
-    were enqueued as one share a number: they are told apart by their order.
+    Numbers of point-to-point operations are each rank's own count. Operations that were enqueued as one share a number:
+    they are distinguished by their order.
     """
     numbered = rows.filter(pl.col("numbered")).sort("start_ns", "row")
     numbered = numbered.with_columns(nth=pl.int_range(pl.len()).over("rank", "channel", "seq"))
@@ -206,20 +207,21 @@ def _by_order(rows: pl.DataFrame, job: Job) -> pl.DataFrame:
 def _believed(
     rows: pl.DataFrame, links: pl.DataFrame, groups: Iterable[tuple[int, ...]], missing: int
 ) -> tuple[pl.DataFrame, list[str]]:
-    """`links` without those of groups whose members nobody states and whose ranks do not leave together, and the
-    channels of these. Members that proved themselves become the group's name; any of the `missing` ranks may be one."""
+    """Return `links` without those of groups whose members are not listed and whose ranks do not leave together, and
+    the channels of these. Confirmed members become the group's name; any of the `missing` ranks may be one.
+    """
     unproven = rows.filter(~pl.col("trusted")).drop("group", "size")
     doubted = links.join(unproven, on="row")
     if doubted.is_empty():
         return links, []
     sure = links.join(unproven, on="row", how="anti")
-    crowd = rows.group_by("channel").agg(pl.col("rank").unique(), pl.col("told").max().fill_null(-1))
+    crowd = rows.group_by("channel").agg(pl.col("rank").unique(), pl.col("listed").max().fill_null(-1))
     stated = [set(ranks) for ranks in groups if len(ranks) > 1]
     crowded = {
         channel
-        for channel, ranks, told in crowd.iter_rows()
+        for channel, ranks, listed in crowd.iter_rows()
         # it may be several groups of one name, or any of those in it
-        if 0 < told < len(ranks) or (not channel and any(one < set(ranks) for one in stated))
+        if 0 < listed < len(ranks) or (not channel and any(one < set(ranks) for one in stated))
     }
     good = [one for one in _leave_together(doubted, estimate(_frame(rows, sure))) if one not in crowded]
     bad = doubted.filter(~pl.col("channel").is_in(good))["channel"].unique().to_list()
@@ -241,8 +243,8 @@ def _believed(
 
 
 def _leave_together(doubted: pl.DataFrame, clocks: Clocks) -> list[str]:
-    """Return the channels of which no rank leaves at another time than the first does; on `clocks` where these are
-    known, else on clocks that make the ends agree, which proves less.
+    """Return the channels of which no rank leaves at another time than the first does; on `clocks` if these are known,
+    else on clocks that make the ends agree, which proves less.
     """
     first = doubted.filter((pl.col("rank") == pl.col("rank").min().over("channel")) & pl.col("op").is_in(SYNCHRONISING))
     beside = doubted.join(
@@ -273,14 +275,16 @@ def _leave_together(doubted: pl.DataFrame, clocks: Clocks) -> list[str]:
 
 
 def _named(frame: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
-    """`frame` with the groups' own names instead of the short ones; inferred ranks follow the name."""
+    """Return `frame` with the groups' own names instead of the short ones; inferred ranks follow the name."""
     short = frame.select("group").unique()["group"].to_list()
     full = {group: names[group.partition("|")[0]] + "".join(group.partition("|")[1:]) for group in short}
     return frame.with_columns(pl.col("group").replace_strict(full, return_dtype=_S))
 
 
 def _frame(rows: pl.DataFrame, links: pl.DataFrame, clocks: Clocks | None = None) -> pl.DataFrame:
-    """`links` with all that the rows know, as `MATCHED`; instances numbered in the order of their ends on `clocks`."""
+    """Return `links` with all columns of the rows, as `MATCHED`; instances numbered in the order of their ends on
+    `clocks`.
+    """
     found = rows.drop("group", "size").join(links, on="row").with_columns(present=pl.len().over("key").cast(_N))
     at = clocks.common("end_ns") if clocks else pl.col("end_ns")
     order = found.group_by("key").agg(at=at.median(), first=pl.col("row").min())

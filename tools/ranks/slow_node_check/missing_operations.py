@@ -15,7 +15,7 @@ from whystall.tools.timeline.collectives import SYNCHRONISING
 _CLEARLY = 0.9
 
 
-def unheard(job: Job, matched: pl.DataFrame, own: pl.DataFrame) -> frozenset[int]:
+def incomplete_ranks(job: Job, matched: pl.DataFrame, own: pl.DataFrame) -> frozenset[int]:
     """Return the ranks of `job` that have clearly fewer of the synchronising operations of their groups than the rank
     that has most of its, in the steps of `own` (`job.OWN`). `matched`: `job.MATCHED`.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from whystall.tools.ranks.analysis.analyse import Look
+from whystall.tools.ranks.analysis.analyse import JobAnalysis
 from whystall.tools.ranks.slow_node_check.tables import NextCall
 from whystall.tools.ranks.slow_node_check.verdict import Accused
 from whystall.tools.ranks.statistics import probability as chance
@@ -17,7 +17,7 @@ _DIFFERENCE = "flamegraph_diff"
 _ITS_OWN = frozenset({"compute_slow", "host_slow", "unattributed"})
 
 
-def next_looks(look: Look, accused: Iterable[Accused], traces: str | None) -> list[NextCall]:
+def next_calls(analysis: JobAnalysis, accused: Iterable[Accused], traces: str | None) -> list[NextCall]:
     """For each accused rank that is slow in something of its own, the comparison with the median of its peers.
 
     `traces`: the directory of the run, None where only what was gathered of it is known: then the calls name the ranks
@@ -25,20 +25,20 @@ def next_looks(look: Look, accused: Iterable[Accused], traces: str | None) -> li
     """
     rows = list(accused)
     guilty = {one.rank for one in rows}
-    ran = set(look.job.table("operators").filter(pl.col("kind").is_in(["operator", "kernel"]))["rank"].to_list())
+    ran = set(analysis.job.table("operators").filter(pl.col("kind").is_in(["operator", "kernel"]))["rank"].to_list())
     calls = []
     for one in rows:
-        peers = next((set(group.ranks) for group in look.peers if one.rank in group.ranks), set()) - guilty
-        peer = _median(look, peers & ran)
+        peers = next((set(group.ranks) for group in analysis.peers if one.rank in group.ranks), set()) - guilty
+        peer = _median(analysis, peers & ran)
         if one.kind.slow_class in _ITS_OWN and one.rank in ran and peer is not None:
-            arguments = {**_side(look, "before", peer, traces), **_side(look, "after", one.rank, traces)}
+            arguments = {**_side(analysis, "before", peer, traces), **_side(analysis, "after", one.rank, traces)}
             calls.append(NextCall(tool=_DIFFERENCE, rank=one.rank, peer=peer, arguments=arguments))
     return calls
 
 
-def _median(look: Look, ranks: set[int]) -> int | None:
+def _median(analysis: JobAnalysis, ranks: set[int]) -> int | None:
     """Of `ranks` the one with the median own time per step, of an even number the faster; None of none."""
-    rows = look.own.filter(pl.col("rank").is_in(list(ranks)))
+    rows = analysis.own.filter(pl.col("rank").is_in(list(ranks)))
     took = {
         rank: chance.trimmed_mean(steps["own_ns"].to_list())
         for (rank,), steps in rows.partition_by("rank", as_dict=True).items()
@@ -47,11 +47,11 @@ def _median(look: Look, ranks: set[int]) -> int | None:
     return ordered[(len(ordered) - 1) // 2] if ordered else None
 
 
-def _side(look: Look, side: str, rank: int, traces: str | None) -> dict[str, str | int]:
+def _side(analysis: JobAnalysis, side: str, rank: int, traces: str | None) -> dict[str, str | int]:
     """Return what names the profile of `rank`: its file, where that is its alone, else the directory and the rank."""
     if traces is None or "://" in traces:
         return {f"{side}_rank": rank}
-    paths = dict(look.job.table("ranks").select("rank", "path").iter_rows())
+    paths = dict(analysis.job.table("ranks").select("rank", "path").iter_rows())
     mine = paths.get(rank, "")
     if mine and list(paths.values()).count(mine) == 1:
         # a run may be a single file, which then is the directory's only trace

@@ -14,7 +14,7 @@ from whystall.tools.ranks.slow_node_check.votes import last_ranks
 from whystall.tools.ranks.statistics import probability as chance
 
 if TYPE_CHECKING:
-    from whystall.tools.ranks.analysis.analyse import Look
+    from whystall.tools.ranks.analysis.analyse import JobAnalysis
     from whystall.tools.ranks.hangs.find import Hangs
     from whystall.tools.ranks.job import Job
     from whystall.tools.ranks.slow_node_check.links import Transfers
@@ -93,19 +93,19 @@ def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
     return rows
 
 
-def rank_rows(look: Look, out: Outcome) -> list[RankRow]:
+def rank_rows(analysis: JobAnalysis, out: Outcome) -> list[RankRow]:
     """Return every rank, the one with the longest own time first."""
     last: dict[int, float] = {}
     for board in out.grids:
         voted = last_ranks(board)
         last |= {rank: 100 * voted.count(rank) / max(1, len(voted)) for rank in board.ranks}
-    peers = {rank: one.label for one in look.peers for rank in one.ranks}
-    sources = dict(look.job.table("ranks").select("rank", "source").iter_rows())
+    peers = {rank: one.label for one in analysis.peers for rank in one.ranks}
+    sources = dict(analysis.job.table("ranks").select("rank", "source").iter_rows())
     rows = []
-    for (rank,), steps in sorted(look.own.partition_by("rank", as_dict=True).items()):
-        host, _ = where(look.job, rank)
+    for (rank,), steps in sorted(analysis.own.partition_by("rank", as_dict=True).items()):
+        host, _ = where(analysis.job, rank)
         took = {part: chance.trimmed_mean(steps[part].to_list()) / 1e6 for part in ("step_ns", "own_ns", "wait_ns")}
-        offset, residual = look.clocks.offset_ns.get(rank), look.clocks.residual_ns.get(rank)
+        offset, residual = analysis.clocks.offset_ns.get(rank), analysis.clocks.residual_ns.get(rank)
         rows.append(
             RankRow(
                 rank=rank,

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pydantic import Field, model_validator
 
 from whystall.tools.contract.registry import Judgement, Tool
-from whystall.tools.ranks.analysis.analyse import Look, look
+from whystall.tools.ranks.analysis.analyse import JobAnalysis, analyse
 from whystall.tools.ranks.hangs.find import hangs
 from whystall.tools.ranks.job import job_of
 from whystall.tools.ranks.params import Directory, RankParams
 from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.slow_node_check.findings import Findings
-from whystall.tools.ranks.slow_node_check.next_call import next_looks
+from whystall.tools.ranks.slow_node_check.next_call import next_calls
 from whystall.tools.ranks.slow_node_check.rows import accused_row, hang_rows, link_rows, rank_rows, replica_rows
 from whystall.tools.ranks.slow_node_check.tables import Data, Verdict
 from whystall.tools.ranks.slow_node_check.verdict import Floors, Outcome, decide
@@ -42,7 +42,7 @@ class Params(RankParams):
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
     """Return the verdict on the job whose ranks `recording` holds."""
     job = job_of(recording)
-    seen = look(job, params.stages)
+    seen = analyse(job, params.stages)
     floors = Floors(params.warn_pct / 100, params.critical_pct / 100)
     out = decide(seen, floors)
     stuck = hangs(job)
@@ -67,7 +67,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         links=links[: params.top],
         hangs=stuck.rows[: params.top],
         replicas=replicas[: params.top],
-        next=next_looks(seen, out.accused, params.traces)[: params.top],
+        next=next_calls(seen, out.accused, params.traces)[: params.top],
         matched=dict(seen.counts),
     )
     return Judgement(
@@ -90,7 +90,7 @@ def _who(accused: int) -> Verdict:
     return "cannot_tell" if not accused else "rank" if accused == 1 else "several"
 
 
-def _blind(recording: Recording, seen: Look, out: Outcome) -> list[tuple[str, str]]:
+def _blind(recording: Recording, seen: JobAnalysis, out: Outcome) -> list[tuple[str, str]]:
     """Return what could not be seen, apart from what the recording says itself."""
     job = seen.job
     said = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
@@ -105,8 +105,8 @@ def _blind(recording: Recording, seen: Look, out: Outcome) -> list[tuple[str, st
         spots.append(("unmatched", str(left)))
     if seen.derived:
         spots.append(("no_steps", ""))
-    if out.unheard:
-        spots.append(("ranks_unheard", rank_list(out.unheard)))
+    if out.incomplete:
+        spots.append(("ranks_unheard", rank_list(out.incomplete)))
     if "few_steps" in out.reasons:
         spots.append(("few_steps", str(out.steps)))
     if "no_work_seen" in out.reasons:

@@ -25,14 +25,14 @@ from whystall.tools.ranks.slow_node_check import replicas, votes
 from whystall.tools.ranks.slow_node_check.classify import Kind, classify
 from whystall.tools.ranks.slow_node_check.grid import Grid, ahead_of_all, grid, highest, known, lost_in
 from whystall.tools.ranks.slow_node_check.links import Links, Transfers, links
-from whystall.tools.ranks.slow_node_check.missing_operations import unheard
+from whystall.tools.ranks.slow_node_check.missing_operations import incomplete_ranks
 from whystall.tools.ranks.slow_node_check.stages import SlowStage, slow_stages
 from whystall.tools.ranks.slow_node_check.tables import Verdict
 from whystall.tools.ranks.statistics import probability as chance
 from whystall.tools.timeline.collectives import SYNCHRONISING
 
 if TYPE_CHECKING:
-    from whystall.tools.ranks.analysis.analyse import Look
+    from whystall.tools.ranks.analysis.analyse import JobAnalysis
 
 REASONS = frozenset(
     {
@@ -103,7 +103,7 @@ class Accused:
 @dataclass
 class Outcome:
     """The verdict and all that speaks for it. `lost`: the share of the ranks' time that is waiting; None unknown.
-    `unheard`: ranks that are not judged, see there.
+    `incomplete`: ranks that are not judged, see there.
     """
 
     verdict: Verdict = "cannot_tell"
@@ -117,7 +117,7 @@ class Outcome:
     step_ns: float = 0.0
     steps: int = 0
     lost: float | None = None
-    unheard: tuple[int, ...] = ()
+    incomplete: tuple[int, ...] = ()
 
     def because(self, code: str) -> None:
         """Note a reason, once."""
@@ -125,26 +125,28 @@ class Outcome:
             self.reasons.append(code)
 
 
-def decide(look: Look, floors: Floors) -> Outcome:
+def decide(analysis: JobAnalysis, floors: Floors) -> Outcome:
     """Return the verdict on the job of `look`, hangs apart."""
-    if look.job.table("collectives").is_empty():
-        return _replicas(look, floors)
-    return _Case(look, floors).close()
+    if analysis.job.table("collectives").is_empty():
+        return _replicas(analysis, floors)
+    return _Case(analysis, floors).close()
 
 
 class _Case:
     """One job under judgement."""
 
-    def __init__(self, look: Look, floors: Floors) -> None:
-        self.look = look
+    def __init__(self, analysis: JobAnalysis, floors: Floors) -> None:
+        self.analysis = analysis
         self.floors = floors
-        self.own = look.own
+        self.own = analysis.own
         # without work in the traces there is one measure only
         self.work_seen = not self.own.is_empty() and int(str(self.own["compute_ns"].min())) >= 0
-        self.unheard = unheard(look.job, look.matched, self.own)
-        heard = (replace(one, ranks=tuple(r for r in one.ranks if r not in self.unheard)) for one in look.peers)
-        self.peers = [one for one in heard if one.ranks]
-        self.result = Outcome(unheard=tuple(sorted(self.unheard)))
+        self.incomplete = incomplete_ranks(analysis.job, analysis.matched, self.own)
+        complete = (
+            replace(one, ranks=tuple(r for r in one.ranks if r not in self.incomplete)) for one in analysis.peers
+        )
+        self.peers = [one for one in complete if one.ranks]
+        self.result = Outcome(incomplete=tuple(sorted(self.incomplete)))
         self.abstain: list[str] = []
         self.result.steps = self.own["step"].n_unique()
         self.result.step_ns = chance.median(self.own["step_ns"].to_list())
@@ -153,14 +155,14 @@ class _Case:
             self.result.lost = float(self.own["wait_ns"].sum()) / max(1, int(self.own["step_ns"].sum()))
 
     def close(self) -> Outcome:
-        """Look at ranks, links and stages, and weigh them."""
+        """JobAnalysis at ranks, links and stages, and weigh them."""
         out = self.result
         if not out.step_ns:
             out.because("few_steps")
             return out
         if not self.work_seen:
             out.because("no_work_seen")
-        out.links = links(self.look.job, self.look.matched, self.look.waits, out.step_ns)
+        out.links = links(self.analysis.job, self.analysis.matched, self.analysis.waits, out.step_ns)
         self._ranks()
         self._links()
         self._stages()
@@ -176,7 +178,7 @@ class _Case:
         if not comparable:
             self.abstain.append("few_ranks")
         for peers in comparable:
-            lost = lost_in(self.look.matched, peers.ranks)
+            lost = lost_in(self.analysis.matched, peers.ranks)
             board = grid(self.own, peers.ranks, work_seen=self.work_seen, lost=lost)
             out.grids.append(board)
             if len(board.steps) < votes.enough_steps(board):
@@ -209,19 +211,19 @@ class _Case:
 
     def _absent(self) -> list[str]:
         """Why somebody else may be the one all wait for: ranks without a trace, or whose traces lack operations."""
-        missing = ["ranks_missing"] if self.look.job.missing else []
-        return [*missing, "unmatched"] if self.unheard else missing
+        missing = ["ranks_missing"] if self.analysis.job.missing else []
+        return [*missing, "unmatched"] if self.incomplete else missing
 
     def _beyond_residual(self, late: votes.Late) -> bool:
         """Return whether ranks leave operations so close together that durations tell who came last."""
-        if late.cost_ns > max(self.look.clocks.residual_ns.values(), default=0):
+        if late.cost_ns > max(self.analysis.clocks.residual_ns.values(), default=0):
             return True
         self.abstain.append("clocks")
         return False
 
     def _accuse(self, late: votes.Late, innocent: tuple[int, ...], board: Grid) -> Accused:
         since = board.steps[late.began] if late.began >= 0 else None
-        kind = classify(self.own, self.look.job.table("operators"), late.rank, innocent, since)
+        kind = classify(self.own, self.analysis.job.table("operators"), late.rank, innocent, since)
         return self._accused(late, kind, innocent, late.cost_ns, -1 if since is None else since, agreed=self.work_seen)
 
     def _accused(
@@ -269,7 +271,7 @@ class _Case:
                 continue
             innocent = tuple(r for r in self._peers_of(rank) if r not in found.suspects)
             late = votes.Late(rank, row.votes, row.steps, row.p_value, cost_ns, None, -1)
-            seen = classify(self.own, self.look.job.table("operators"), rank, innocent)
+            seen = classify(self.own, self.analysis.job.table("operators"), rank, innocent)
             kind = replace(seen, slow_class="communication_slow", name=row.description or row.group)
             one = self._accused(late, kind, innocent, cost_ns, row.began, agreed=True)
             out.accused.append(replace(one, transfers=row))
@@ -295,7 +297,7 @@ class _Case:
     def _stages(self) -> None:
         out = self.result
         staged = [one for one in self.peers if one.how != "all"]
-        # first with all ranks: noise makes one of a slow stage look slow too. Then without those that are.
+        # first with all ranks: noise makes one of a slow stage analysis slow too. Then without those that are.
         for apart in (set[int](), {one.rank for one in out.accused}):
             out.stages = slow_stages(self.own, staged, apart, self.floor_ns, work_seen=self.work_seen)
             if out.stages:
@@ -348,9 +350,9 @@ class _Case:
 
     def _unmatched(self) -> float:
         """Share of the operations in which ranks wait for others that tell of no waiting: not found on another rank."""
-        rows = self.look.job.table("collectives").filter(pl.col("op").is_in([*SYNCHRONISING, "recv"]))
-        count = rows.height - self.look.counts.get("single", 0)
-        return 1 - self.look.waits.height / count if count > 0 else 1.0
+        rows = self.analysis.job.table("collectives").filter(pl.col("op").is_in([*SYNCHRONISING, "recv"]))
+        count = rows.height - self.analysis.counts.get("single", 0)
+        return 1 - self.analysis.waits.height / count if count > 0 else 1.0
 
     def _exposed(self, rank: int | None = None) -> float:
         """Share of the steps in which the ranks (or one) did nothing but communicate or wait: the most an absent rank
@@ -378,9 +380,9 @@ def _at_most(ahead_of_others: pl.Series) -> float:
     return chance.trimmed_mean(ahead) + _Z * chance.spread(ahead) / math.sqrt(max(1, len(ahead)))
 
 
-def _replicas(look: Look, floors: Floors) -> Outcome:
+def _replicas(analysis: JobAnalysis, floors: Floors) -> Outcome:
     """Return ranks that never wait for each other."""
-    steps = look.job.table("steps")
+    steps = analysis.job.table("steps")
     out = Outcome(reasons=["no_collectives"], replicas=replicas.compare(steps))
     counts = [one.steps for one in out.replicas]
     out.steps = min(counts, default=0)
@@ -399,15 +401,15 @@ def _replicas(look: Look, floors: Floors) -> Outcome:
         out.because("noise")
         return out
     innocent = tuple(one.rank for one in out.replicas if one not in slow)
-    out.accused = [_slow_replica(look, one, innocent, floors) for one in slow]
+    out.accused = [_slow_replica(analysis, one, innocent, floors) for one in slow]
     out.verdict = "none" if not slow else "rank" if len(slow) == 1 else "several"
     return out
 
 
-def _slow_replica(look: Look, one: replicas.Replica, innocent: Sequence[int], floors: Floors) -> Accused:
+def _slow_replica(analysis: JobAnalysis, one: replicas.Replica, innocent: Sequence[int], floors: Floors) -> Accused:
     cost = one.p50_ns - one.peers_ns
     late = votes.Late(one.rank, one.longer, one.votes, one.p_value, cost, None, -1)
-    kind = classify(replicas.own(look.job.table("steps")), look.job.table("operators"), one.rank, innocent)
+    kind = classify(replicas.own(analysis.job.table("steps")), analysis.job.table("operators"), one.rank, innocent)
     share = cost / one.p50_ns
     # one measure: never more than medium
     sure: Confidence = "medium" if share >= floors.critical else "low"

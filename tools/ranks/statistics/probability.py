@@ -1,4 +1,4 @@
-"""How likely something is by chance: exact, in plain Python, and usable with any number of ranks and steps."""
+"""Exact probabilities in plain Python, for any number of ranks and steps."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def binomial_tail(hits: int, trials: int, chance: float) -> float:
 
 
 def fewest(chance: float, tests: float, below: float) -> int:
-    """Return how many tries in a row must succeed for chance to be less likely than `below` in `tests` tests."""
+    """Return how many successive tries must succeed so that chance is less likely than `below` in `tests` tests."""
     return max(1, math.floor(math.log(below / tests) / math.log(chance)) + 1)
 
 
 def corrected(p_value: float, tests: float) -> float:
-    """`p_value` if the best of `tests` was picked (Bonferroni)."""
+    """Return `p_value` corrected for picking the best of `tests` (Bonferroni)."""
     return min(1.0, p_value * max(1.0, tests))
 
 
 def subsets(size: int, of: int) -> int:
-    """In how many ways `size` can be picked of so many."""
+    """Return the number of ways to pick `size` of so many."""
     return math.comb(of, size)
 
 
 def median(values: Iterable[float]) -> float:
-    """Return the middle one, between two their mean; 0 of nothing."""
+    """Return the median, the mean of the two middle ones if there are two; 0 of nothing."""
     ordered = sorted(values)
     if not ordered:
         return 0.0
@@ -60,7 +60,7 @@ def trimmed_mean(values: Iterable[float], share: float = 0.1) -> float:
 
 
 def spread(values: Iterable[float]) -> float:
-    """Return the standard deviation as the median absolute deviation estimates it."""
+    """Return the standard deviation as estimated by the median absolute deviation."""
     kept = list(values)
     middle = median(kept)
     return 1.4826 * median(abs(value - middle) for value in kept)

@@ -1,7 +1,7 @@
-"""Two samples beside each other, in plain Python: is one shifted, by how much, and has one more extremes?
+"""Compare two samples in plain Python: is one shifted, by how much, and has one more extremes?
 
-Steps of one run are not independent: a slow spell lasts for several. Where neighbours resemble each other, the tests
-count fewer of them, and resampling takes them in blocks.
+Steps of one run are not independent: a slow period lasts for several. Where neighbours are correlated, the tests count
+fewer of them, and resampling takes them in blocks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _SEED = 20
 
 @dataclass(frozen=True)
 class Shift:
-    """How `after` lies beside `before`. `p_value`: of the rank test, two-sided. `superior`: the probability that a
-    member of `after` exceeds one of `before` (0.5: none). `low`, `high`: where the change of the mean lies, 99 %.
+    """Comparison of `after` with `before`. `p_value`: of the rank test, two-sided. `superior`: the probability that a
+    member of `after` exceeds one of `before` (0.5: none). `low`, `high`: 99 % interval of the change of the mean.
     """
 
     p_value: float
@@ -34,7 +34,7 @@ class Shift:
 def shift(before: Sequence[float], after: Sequence[float]) -> Shift:
     """Compare two series in the order of time (Mann and Whitney 1947; circular blocks as Politis and Romano 1992).
 
-    Both must have members; the answer is the same in every run.
+    Both must have members; the result is the same in every run.
     """
     p_value, superior = rank_test(before, after)
     low, high = _mean_change(before, after)
@@ -42,7 +42,7 @@ def shift(before: Sequence[float], after: Sequence[float]) -> Shift:
 
 
 def rank_test(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
-    """Mann and Whitney's p, two-sided, and the probability that a member of `after` exceeds one of `before`."""
+    """Return Mann and Whitney's p, two-sided, and the probability that a member of `after` exceeds one of `before`."""
     n, m = len(before), len(after)
     if not n or not m:
         return 1.0, 0.5
@@ -60,15 +60,15 @@ def rank_test(before: Sequence[float], after: Sequence[float]) -> tuple[float, f
 
 
 def more_often(hits_before: int, before: int, hits_after: int, after: int) -> float:
-    """Fisher's exact p, two-sided, that the share of hits differs."""
+    """Return Fisher's exact p, two-sided, of different shares of hits."""
     hits, total = hits_before + hits_after, before + after
 
     def log_chance(k: int) -> float:
         return _log_choose(after, k) + _log_choose(before, hits - k) - _log_choose(total, hits)
 
-    seen = log_chance(hits_after)
+    observed = log_chance(hits_after)
     possible = range(max(0, hits - before), min(hits, after) + 1)
-    return min(1.0, math.fsum(math.exp(value) for k in possible if (value := log_chance(k)) <= seen + 1e-9))
+    return min(1.0, math.fsum(math.exp(value) for k in possible if (value := log_chance(k)) <= observed + 1e-9))
 
 
 def _log_choose(n: int, k: int) -> float:
@@ -93,7 +93,7 @@ def _ranks(values: Sequence[float]) -> tuple[list[float], float]:
 
 
 def _exact(n: int, m: int, least: float) -> float:
-    """Twice the probability of U <= `least`: the Gaussian binomial coefficient, by its product."""
+    """Return twice the probability of U <= `least`: the Gaussian binomial coefficient, by its product."""
     most = n * m
     ways = [1.0] + [0.0] * most
     for i in range(1, n + 1):
@@ -105,7 +105,7 @@ def _exact(n: int, m: int, least: float) -> float:
 
 
 def _inflation(series: Sequence[float]) -> float:
-    """By how much resemblance of neighbours widens a mean's variance; 1 where it cannot be told from none."""
+    """Return the factor by which correlation of neighbours widens a mean's variance; 1 if it is not significant."""
     n = len(series)
     if n < _LEAST_FOR_CORRELATION:
         return 1.0
@@ -120,7 +120,7 @@ def _inflation(series: Sequence[float]) -> float:
 
 
 def _mean_change(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
-    dice = random.Random(_SEED)  # noqa: S311 - resampling, no secret
+    dice = random.Random(_SEED)  # noqa: S311 - resampling, not a secret
     one, other = _means(before, dice), _means(after, dice)
     changes = sorted(b - a for a, b in zip(one, other, strict=True))
     cut = int(0.005 * len(changes))
@@ -128,7 +128,7 @@ def _mean_change(before: Sequence[float], after: Sequence[float]) -> tuple[float
 
 
 def _means(series: Sequence[float], dice: random.Random) -> list[float]:
-    """Means of resampled series, taken in blocks that wrap around."""
+    """Return means of resampled series, taken in blocks that wrap around."""
     n = len(series)
     length = max(1, round(n ** (1 / 3)))
     sums = [0.0]

@@ -1,4 +1,4 @@
-"""Tasks on an existing dask cluster: the same function as here, on its workers."""
+"""Run tasks on an existing dask cluster: the same function as locally, on its workers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PATIENCE = "10s"
 def on_cluster(
     function: Callable[[T], R], tasks: Sequence[T], scheduler: str, failed: Callable[[T, str], R]
 ) -> list[R]:
-    """`function` of each of `tasks`, in their order, on the workers of `scheduler` (``tcp://host:8786``).
+    """Return `function` of each of `tasks`, in their order, from the workers of `scheduler` (``tcp://host:8786``).
 
-    `failed` makes the answer for a task that a worker could not do or died over, of the task and the reason. Raises
+    `failed` makes the answer for a task that failed or killed its worker, from the task and the reason. Raises
     `ToolError`: bad_argument when dask.distributed is not installed here, or whystall not on the workers; io_error when
-    nobody answers, or no worker is there.
+    the scheduler does not answer, or has no worker.
     """
     try:
         import distributed

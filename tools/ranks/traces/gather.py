@@ -1,7 +1,7 @@
-"""The traces of a job's ranks as a recording: small, enough to judge the job by, and comparable with an earlier run.
+"""Gather the traces of a job's ranks into a recording: small, sufficient to judge the job, comparable with other runs.
 
-Ranks are read side by side, in processes of this machine or on a cluster; a rank that cannot be read is told and does
-not end the answer.
+Ranks are read in parallel, in processes of this machine or on a cluster; a rank that cannot be read is reported and
+does not stop the others.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import polars as pl
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import clean
+from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.traces.dask_cluster import on_cluster
-from whystall.tools.ranks.traces.one_job import of_one_job, ranks_text
+from whystall.tools.ranks.traces.one_job import of_one_job
 from whystall.tools.ranks.traces.read import Trace, Unread, read, traces_at, unread
 from whystall.tools.ranks.traces.remote import RemoteTrace, is_url, local_path, read_remote, remote_traces
 from whystall.tools.ranks.traces.workers import in_processes, processors
@@ -36,9 +37,9 @@ NOW, BEFORE = "ranks", "ranks_before"
 """The collectors of a run and of an earlier one it is compared with."""
 
 _SMALL = 4 << 20
-"""Bytes on disk below which traces are read here: a process takes longer to start."""
+"""Bytes on disk below which traces are read in this process: another one takes longer to start."""
 _NAMED = 8
-_OF_PROCESS = "memory://"  # no other process sees it
+_OF_PROCESS = "memory://"  # not visible to another process
 _CLOCKS = {"real": "CLOCK_REALTIME", "mono": "CLOCK_MONOTONIC", "mono_raw": "CLOCK_MONOTONIC_RAW"}
 _INSTANTS = ("start_ns", "end_ns", "launch_ns")
 
@@ -47,8 +48,8 @@ def gather(place: str | os.PathLike[str], *, scheduler: str | None = None, jobs:
     """Return the ranks at or below `place`, a path or an fsspec URL, as a recording in memory with the collector
     ``ranks``.
 
-    `scheduler`: of a dask cluster (``tcp://host:8786``) whose workers read them; else `jobs` processes of this machine
-    do, at most (None: one per CPU). Instants count from the earliest of all ranks, each on its own clock.
+    `scheduler`: of a dask cluster (``tcp://host:8786``) whose workers read them; else at most `jobs` processes of this
+    machine (None: one per CPU). Instants count from the earliest of all ranks, each on its own clock.
 
     Raises `ToolError`: bad_trace when there is no trace, or fewer than two ranks are left beside traces that cannot be
     read; bad_argument when the traces are not those of one run (`one_job`); io_error.
@@ -86,7 +87,7 @@ def with_before(
 
 
 def _name(place: str) -> str:
-    """Return what to call the run at `place`: as its directory."""
+    """Return the name of the run at `place`: that of its directory."""
     return clean(PurePath(place if is_url(place) else os.path.abspath(local_path(place))).name)
 
 
@@ -114,8 +115,8 @@ def _apart(
     *,
     here: bool,
 ) -> list[list[Summary | Unread]]:
-    """`function` of each trace: on the cluster of `scheduler`, in this process (`here`), or in others."""
-    # the largest first: what is left at the end is short
+    """Return `function` of each trace: on the cluster of `scheduler`, in this process (`here`), or in others."""
+    # the largest first, so that the last ones are short
     ordered = sorted(traces, key=lambda trace: -trace.size)
     if scheduler is not None:
         return on_cluster(function, ordered, scheduler, _failed)
@@ -129,8 +130,9 @@ def _failed(trace: Trace | RemoteTrace, why: str) -> list[Summary | Unread]:
 
 
 def _of_one_kind(found: list[Summary]) -> tuple[list[Summary], list[tuple[str, str]]]:
-    """Beside traces that tell what ran, dumps that tell only how ranks communicate are a second account of the same
-    ranks: they are left out, and that is said."""
+    """Leave out dumps of collectives if there are traces of work: they describe the same ranks twice. The omission is
+    reported.
+    """
     working = [one for one in found if one.has_work]
     sources = {one.head["source"] for one in working}
     others = [one for one in found if not one.has_work and one.head["source"] not in sources]
@@ -146,7 +148,7 @@ def _recording(
 ) -> Recording:
     clocks = Counter(str(one.head["clock"]) for one in ranks)
     main = clocks.most_common(1)[0][0]
-    # instants of different kinds of clock have nothing in common: each kind counts from its own earliest; 0 is unknown
+    # different kinds of clock are not comparable: each counts from its own earliest instant; 0 is unknown
     starts = {clock: min(one.span[0] for one in ranks if one.head["clock"] == clock) - 1 for clock in clocks}
     frames: dict[str, list[pl.DataFrame]] = defaultdict(list)
     for one in ranks:
@@ -183,7 +185,7 @@ def _recording(
 
 
 def _relative(frame: pl.DataFrame, start_ns: int) -> pl.DataFrame:
-    """Instants since `start_ns`; unknown ones stay 0."""
+    """Convert to instants since `start_ns`; unknown ones stay 0."""
     columns = [name for name in _INSTANTS if name in frame.columns]
     return frame.with_columns(pl.when(pl.col(c) > 0).then(pl.col(c) - start_ns).otherwise(0).alias(c) for c in columns)
 
@@ -191,7 +193,7 @@ def _relative(frame: pl.DataFrame, start_ns: int) -> pl.DataFrame:
 def _blind(
     ranks: Sequence[Summary], failed: Sequence[Unread], spots: Sequence[tuple[str, str]], clocks: Counter[str]
 ) -> list[tuple[str, str]]:
-    """Return what could not be seen: code and detail."""
+    """Return the blind spots: code and detail."""
     found = list(spots)
     if failed:
         found.append(("ranks_unread", "; ".join(f"{one.shown}: {one.why}" for one in failed)))
@@ -199,7 +201,7 @@ def _blind(
     world = max(int(str(one.head["world_size"])) for one in ranks)
     absent = set(range(world)) - here
     if absent:
-        found.append(("ranks_missing", ranks_text(absent)))
+        found.append(("ranks_missing", rank_list(absent)))
     if len(clocks) > 1:
         found.append(("clock_spread", ", ".join(f"{count} {clock or 'unknown'}" for clock, count in clocks.items())))
     by_note: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -210,13 +212,16 @@ def _blind(
         if len(details) == 1 and len(next(iter(details.values()))) == len(ranks):
             found.append((code, next(iter(details))))
         else:
-            said = (f"rank {ranks_text(told)}" + (f": {detail}" if detail else "") for detail, told in details.items())
-            found.append((code, "; ".join(said)))
+            parts = (
+                f"rank {rank_list(affected)}" + (f": {detail}" if detail else "")
+                for detail, affected in details.items()
+            )
+            found.append((code, "; ".join(parts)))
     return found
 
 
 def _wall(real_ns: int) -> str:
-    """RFC 3339."""
+    """Return the time in the format of RFC 3339."""
     try:
         wall = datetime.fromtimestamp(real_ns / 1e9, timezone.utc)
     except (ValueError, OverflowError, OSError):  # a damaged clock

@@ -1,35 +1,37 @@
-"""Whether traces are of one job, one per rank: numbers for those that tell none, cycles joined, strangers named."""
+"""Check that traces are of one job, one per rank: number the unnumbered, join cycles, refuse strangers."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.timeline.profile_reading.groups import RANK_LIMIT
 from whystall.tools.timeline.rank_data.summary import Summary, joined
 
 _NAMED = 4
-# TensorBoard's handler: one file per cycle, told apart by the time it was written.
+# TensorBoard's handler: one file per cycle, distinguished by the time it was written.
 _CYCLE = re.compile(r"\.[0-9]{6,}(?=\.pt\.trace\.json)")
 _DIGITS = re.compile(r"([0-9]+)")
 _LIKE = 0.5
-"""Of the operations two ranks both have in a group, at least so many must agree for a common run."""
+"""Of the operations two ranks both have in a group, at least this share must agree for a common run."""
 
 
 def of_one_job(summaries: Sequence[Summary]) -> tuple[list[Summary], list[tuple[str, str]]]:
     """Return one summary per rank, ascending, and (blind spot code, detail) of what had to be assumed.
 
-    Raises `ToolError` (bad_argument): two traces of one rank, ranks of different runs, or ranks that cannot be told.
+    Raises `ToolError` (bad_argument): two traces of one rank, ranks of different runs, or ranks that cannot be
+    determined.
     """
     for one in summaries:  # a list of all absent ones would fill the memory
         if max(one.rank + 1, int(str(one.head["world_size"]))) > RANK_LIMIT:
-            said = f"{one.path} is of rank {one.rank}, of {one.head['world_size']}"
+            parts = f"{one.path} is of rank {one.rank}, of {one.head['world_size']}"
             remedy = "take it out of the directory"
-            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{said}: no job has more than {RANK_LIMIT} ranks", remedy)
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{parts}: no job has more than {RANK_LIMIT} ranks", remedy)
     numbered, spots = _numbered(summaries)
     by_rank: dict[int, list[Summary]] = defaultdict(list)
     for one in numbered:
@@ -42,20 +44,10 @@ def of_one_job(summaries: Sequence[Summary]) -> tuple[list[Summary], list[tuple[
     return found, spots
 
 
-def ranks_text(ranks: Iterable[int]) -> str:
-    """``0-3, 7``."""
-    spans: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
-
-
 def _numbered(summaries: Sequence[Summary]) -> tuple[list[Summary], list[tuple[str, str]]]:
-    """With a rank for each. Processes that tell none, or are each a job of their own (replicas of a service), are
-    numbered in the order of their names."""
+    """Assign a rank to each. Processes without one, or that are each a job of their own (replicas of a service), are
+    numbered in the order of their names.
+    """
     processes = {_process(one): None for one in summaries}
     unknown = [one for one in summaries if one.rank < 0]
     alone = all(one.rank < 0 or one.head["world_size"] == 1 for one in summaries)
@@ -70,12 +62,12 @@ def _numbered(summaries: Sequence[Summary]) -> tuple[list[Summary], list[tuple[s
 
 
 def _process(one: Summary) -> str:
-    """Name of the process whose trace it is: files of several cycles have the same."""
+    """Return the name of the process of a trace: files of several cycles have the same."""
     return _CYCLE.sub("", one.path)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Sorts rank10 behind rank9."""
+    """Return a sort key that puts rank10 after rank9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(name)]
 
 
@@ -87,15 +79,17 @@ def _check_sizes(found: list[Summary]) -> None:
             sizes[size].append(one.rank)
     # replicas are jobs of one each
     if len(sizes) > 1:
-        said = ", ".join(f"{ranks_text(ranks)} of {size}" for size, ranks in sorted(sizes.items()))
-        raise _mixed(f"they are ranks of jobs of different size: {said}")
+        parts = ", ".join(f"{rank_list(ranks)} of {size}" for size, ranks in sorted(sizes.items()))
+        raise _mixed(f"they are ranks of jobs of different size: {parts}")
     outside = [one.rank for one in found if sizes and one.rank >= max(sizes) > 1]
     if outside:
-        raise _mixed(f"rank {ranks_text(outside)} does not belong to a job of {max(sizes)} ranks")
+        raise _mixed(f"rank {rank_list(outside)} does not belong to a job of {max(sizes)} ranks")
 
 
 def _check_groups(found: list[Summary]) -> None:
-    """PyTorch's names of groups are the same on all ranks: two of one name that differ and overlap are of two runs."""
+    """Refuse groups of one name that differ and overlap: PyTorch's names are equal on all ranks, so they are of two
+    runs.
+    """
     groups = pl.concat([found[0].tables["groups"].clear(), *(one.tables["groups"] for one in found if _of_torch(one))])
     whole = groups.filter((pl.col("ranks").list.len() > 0) & (pl.col("size") == pl.col("ranks").list.len()))
     of_rank: dict[tuple[str, int], tuple[list[int], int]] = {}
@@ -104,7 +98,7 @@ def _check_groups(found: list[Summary]) -> None:
             known, by = of_rank.setdefault((name, member), (members, teller))
             if known != members:
                 raise _mixed(
-                    f"group {name} has ranks {ranks_text(known)} by rank {by}, {ranks_text(members)} by rank {teller}"
+                    f"group {name} has ranks {rank_list(known)} by rank {by}, {rank_list(members)} by rank {teller}"
                 )
 
 
@@ -116,10 +110,9 @@ def _of_torch(one: Summary) -> bool:
 
 
 def _check_contents(found: list[Summary]) -> list[tuple[str, str]]:
-    """Return ranks whose time does not overlap the others' may have a clock that is off; then what they did is alike.
+    """Refuse ranks whose time does not overlap the others', unless what they did is alike: their clock may be off.
 
-    A blind spot for those that are of the same host, and so of the same clock: hosts may share a name, so they are
-    not refused.
+    A blind spot for those of the same host, and so of the same clock: hosts may share a name, so they are not refused.
     """
     clusters = _overlapping(found)
     main = clusters[0]
@@ -129,11 +122,11 @@ def _check_contents(found: list[Summary]) -> list[tuple[str, str]]:
         strangers = [one.rank for one in other if not any(_alike(one, member) for member in main)]
         if strangers:
             raise _mixed(
-                f"rank {ranks_text(strangers)} was recorded at another time than rank "
-                f"{ranks_text(one.rank for one in main)}, and did other steps and operations"
+                f"rank {rank_list(strangers)} was recorded at another time than rank "
+                f"{rank_list(one.rank for one in main)}, and did other steps and operations"
             )
         odd += [one.rank for one in other if one.head["host"] in hosts]
-    return [("other_time", f"rank {ranks_text(odd)}")] if odd else []
+    return [("other_time", f"rank {rank_list(odd)}")] if odd else []
 
 
 def _overlapping(found: list[Summary]) -> list[list[Summary]]:
@@ -153,12 +146,12 @@ def _alike(one: Summary, other: Summary) -> bool:
     """Return whether two ranks did the same: operations in groups they share, else steps; nothing to compare is
     alike.
     """
-    mine, theirs = (side.tables["collectives"].filter(pl.col("group") != "") for side in (one, other))
-    shared = set(mine["group"].to_list()) & set(theirs["group"].to_list())
+    one_side, other_side = (side.tables["collectives"].filter(pl.col("group") != "") for side in (one, other))
+    shared = set(one_side["group"].to_list()) & set(other_side["group"].to_list())
     if shared:
         counts = [
             Counter(frame.filter(pl.col("group").is_in(sorted(shared))).select("group", "op", "seq", "bytes").rows())
-            for frame in (mine, theirs)
+            for frame in (one_side, other_side)
         ]
         common = (counts[0] & counts[1]).total()
         return common >= _LIKE * min(counts[0].total(), counts[1].total())

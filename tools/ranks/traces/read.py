@@ -1,4 +1,4 @@
-"""One trace of a rank read into its summary: the same function in this process, in a worker's, and on a cluster."""
+"""Read one trace of a rank into its summary: in this process, in a worker's, or on a cluster."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from whystall.tools.timeline.rank_data.summary import Summary, summarise
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace to be read. `path` on this machine's file system; `shown`: relative to the directory of the run; `rank`
-    as far as known before it is read, -1 unknown; `size`: bytes on disk.
+    """A trace to be read. `path` on this machine's file system; `shown`: relative to the directory of the run; `rank`:
+    if known before it is read, else -1; `size`: bytes on disk.
     """
 
     path: str
@@ -33,7 +33,7 @@ class Unread:
 
 
 def read(trace: Trace) -> list[Summary | Unread]:
-    """Return the summary of one trace; whatever is wrong with it stays its own matter."""
+    """Return the summary of one trace; any error becomes an `Unread`."""
     try:
         profile = open_profile(trace.path, trace.rank if trace.rank >= 0 else None)
         return [summarise(profile, trace.shown)]
@@ -41,12 +41,12 @@ def read(trace: Trace) -> list[Summary | Unread]:
         return [unread(trace, error.message)]
     except MemoryError:
         return [unread(trace, "too little memory to read it")]
-    except Exception as error:  # a file can be wrong in more ways than readers foresee, and the other ranks count
+    except Exception as error:  # files can be damaged in unforeseen ways, and the other ranks count
         return [unread(trace, f"reading it failed: {type(error).__name__}: {error}")]
 
 
 def unread(trace: Trace, why: str) -> Unread:
-    """Of `trace`, because of `why`: without its path, which is named beside it."""
+    """Return `trace` as unread because of `why`, without its path, which is shown beside it."""
     plain = why.removeprefix(f"{trace.path} is not a usable profile: ").replace(f" {trace.path}", "")
     return Unread(trace.shown, trace.rank, clean(plain))
 
@@ -68,7 +68,7 @@ def traces_at(place: str, *, required: bool = True) -> list[Trace]:
 
 
 def _size(path: str) -> int:
-    """Return the bytes on disk at or below `path`; what cannot be looked at counts nothing: reading it will say so."""
+    """Return the bytes on disk at or below `path`; unreadable parts count 0: reading them reports the error."""
     if not os.path.isdir(path):
         return _size_of(path)
     return sum(_size_of(os.path.join(directory, name)) for directory, _, names in os.walk(path) for name in names)

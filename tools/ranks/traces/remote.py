@@ -1,4 +1,4 @@
-"""Traces that are not on this machine: listed through fsspec, and brought here one at a time by whoever reads them."""
+"""Remote traces: listed through fsspec, copied to this machine one at a time by the process that reads them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ EXTRA = "install the extra: pip install 'whystall[dask]'"
 _DEPTH = 8
 _FILES = 100_000
 _BLOCK = 8 << 20
-_SPARED = 256 << 20
-"""Bytes that stay free where a trace is brought to."""
+_KEPT_FREE = 256 << 20
+"""Bytes that stay free in the directory that traces are copied to."""
 # A directory that is one trace: of an Ascend profiler, or of msprof.
 _DIRECTORY = re.compile(r".*_ascend_(?:pt|ms)|PROF_[0-9]+_.*")
 _EXPORT = "ASCEND_PROFILER_OUTPUT"
-# What such a directory holds beside its export.
+# Other content of such a directory.
 _RAW_DATA = re.compile(r"(?:.*/)?FRAMEWORK/.*|.*\.slice_[0-9]+(?:\.done)?")
 # A file that may be a trace by itself.
 _FILE = re.compile(
@@ -39,8 +39,9 @@ _FILE = re.compile(
 
 @dataclass(frozen=True)
 class RemoteTrace:
-    """A trace behind `url`, the place of the run: its `files` (path within that place, bytes), to be put below a
-    directory called `name`; a place that is a file has one, with an empty path."""
+    """A trace behind `url`, the location of the run: its `files` (path within that location, bytes), to be put below a
+    directory called `name`; a location that is a file has one, with an empty path.
+    """
 
     url: str
     name: str
@@ -48,7 +49,7 @@ class RemoteTrace:
 
     @property
     def size(self) -> int:
-        """Bytes to bring."""
+        """Bytes to copy."""
         return sum(size for _, size in self.files)
 
     @property
@@ -63,12 +64,12 @@ def is_url(place: str) -> bool:
 
 
 def local_path(place: str) -> str:
-    """`place` without ``file://``."""
+    """Return `place` without ``file://``."""
     return place.removeprefix("file://")
 
 
 def remote_traces(url: str) -> list[RemoteTrace]:
-    """Return what may be a trace at or below `url`, listed, not opened.
+    """Return possible traces at or below `url`, listed, not opened.
 
     Raises `ToolError`: bad_argument without fsspec or the package it needs for such a URL, or with too many files;
     bad_trace when there is nothing; io_error.
@@ -96,11 +97,11 @@ def remote_traces(url: str) -> list[RemoteTrace]:
 
 
 def read_remote(trace: RemoteTrace) -> list[Summary | Unread]:
-    """Bring a trace to a temporary directory of this machine and read it there; nothing when it is none."""
+    """Copy a trace to a temporary directory of this machine and read it there; empty when it is no trace."""
     with tempfile.TemporaryDirectory(prefix="whystall-") as directory:
         place = Path(directory, os.path.basename(trace.name) or "run")
         try:
-            _bring(trace, place)
+            _copy(trace, place)
             found = traces_at(os.fspath(place), required=trace.files[0][0] == "")
         except ToolError as error:
             return [Unread(trace.shown, -1, clean(error.message.replace(f" {place}", "")))]
@@ -117,13 +118,13 @@ def _system(url: str) -> tuple[Any, str]:
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{url} needs fsspec", EXTRA) from None
     try:
         system, root = url_to_fs(url)
-    except ImportError as error:  # s3:// wants s3fs, and so on
+    except ImportError as error:  # s3:// needs s3fs, and so on
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{url}: {error}", "install the package it names") from None
     return system, str(root)
 
 
 def _units(sizes: dict[str, int]) -> list[list[tuple[str, int]]]:
-    """Files by the trace they belong to, in the order of names."""
+    """Group files by their trace, in the order of names."""
     exports = {path[: path.index(_EXPORT)].rstrip("/") for path in sizes if f"/{_EXPORT}/" in f"/{path}"}
     units: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for path, size in sorted(sizes.items()):
@@ -139,7 +140,7 @@ def _units(sizes: dict[str, int]) -> list[list[tuple[str, int]]]:
 
 
 def _directory(path: str, exports: set[str]) -> str | None:
-    """Return the outermost directory around `path` that is a trace as a whole; empty: the place itself."""
+    """Return the outermost directory around `path` that is a trace as a whole; empty: the location itself."""
     parts = path.split("/")[:-1]
     for depth in range(len(parts) + 1):
         directory = "/".join(parts[:depth])
@@ -148,19 +149,19 @@ def _directory(path: str, exports: set[str]) -> str | None:
     return None
 
 
-def _bring(trace: RemoteTrace, place: Path) -> None:
-    """Copy the files of `trace` to `place`. Raises OSError, `ToolError` (disk_full) when there is no room for them."""
+def _copy(trace: RemoteTrace, place: Path) -> None:
+    """Copy the files of `trace` to `place`. Raises OSError, `ToolError` (disk_full) when there is no space for them."""
     system, root = _system(trace.url)
-    room = shutil.disk_usage(place.parent).free - _SPARED
-    if trace.size > room:
-        message = f"{trace.size >> 20} MiB to be brought, {max(room, 0) >> 20} MiB free in {tempfile.gettempdir()}"
+    space = shutil.disk_usage(place.parent).free - _KEPT_FREE
+    if trace.size > space:
+        message = f"{trace.size >> 20} MiB to be brought, {max(space, 0) >> 20} MiB free in {tempfile.gettempdir()}"
         raise ToolError(ErrorCode.DISK_FULL, message, "free space, or set TMPDIR to another directory")
     for path, _ in trace.files:
         target = place / path if path else place
         target.parent.mkdir(parents=True, exist_ok=True)
         with system.open(f"{root}/{path}" if path else root, "rb") as source, target.open("wb") as copy:
             while block := source.read(_BLOCK):
-                room -= len(block)
-                if room < 0:  # it has grown since it was listed, or did not tell its size
-                    raise ToolError(ErrorCode.DISK_FULL, "no room to bring it here", "free space, or set TMPDIR")
+                space -= len(block)
+                if space < 0:  # it has grown since it was listed, or its size was not listed
+                    raise ToolError(ErrorCode.DISK_FULL, "no space to bring it here", "free space, or set TMPDIR")
                 copy.write(block)

@@ -1,8 +1,8 @@
-"""Processes of this machine that read traces side by side.
+"""Processes of this machine that read traces in parallel.
 
-Each is a fresh interpreter: a forked one would inherit the locks of polars' threads, and what `multiprocessing` spawns
-runs the caller's main module again. It gets one job at a time through a pipe, so that at most one trace per process is
-in memory, and the death of one - out of memory - costs no more than the trace it was reading.
+Each is a fresh interpreter: a forked one would inherit the locks of polars' threads, and one spawned by
+`multiprocessing` runs the caller's main module again. It gets one job at a time through a pipe, so that at most one
+trace per process is in memory, and its death - out of memory - costs only the trace it was reading.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _LENGTH = struct.Struct("<Q")
-# The kernel's choice when memory runs out: rather a reader than the process that waits for it (-1000 to 1000).
+# The kernel's preference when memory runs out: rather a reader than the process that waits for it (-1000 to 1000).
 _FIRST_TO_GO = "500"
-# Before anything is imported, the path of the parent: a child of ours would look into the working directory first.
+# The parent's import path, set before any import: a child would search the working directory first.
 _START = "import sys; sys.path[:] = sys.argv[1:]; from whystall.tools.ranks.traces.workers import serve; serve()"
 
 
 def processors() -> int:
-    """CPUs this process may use."""
+    """Return the number of CPUs this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def in_processes(
     function: Callable[[T], R], tasks: Sequence[T], processes: int, died: Callable[[T, str], R]
 ) -> list[R]:
-    """`function` of each of `tasks`, in their order; `function` must be importable by name, both ends picklable.
+    """Return `function` of each of `tasks`, in their order; `function` must be importable by name, both ends picklable.
 
-    `died` makes the answer for a task whose process ended over it, of the task and the reason. An exception of
+    `died` makes the answer for a task whose process ended during it, from the task and the reason. An exception of
     `function` is raised here.
     """
     results: dict[int, R] = {}
@@ -82,7 +82,7 @@ def in_processes(
 
 
 class _Gone:
-    """Instead of an answer: the process has ended."""
+    """Marks that the process has ended instead of answering."""
 
 
 class _Worker:
@@ -94,7 +94,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=self._complaints,
             env={**os.environ, "POLARS_MAX_THREADS": str(threads)},
-            start_new_session=True,  # Ctrl-C at a terminal is the parent's to handle
+            start_new_session=True,  # Ctrl-C at a terminal is handled by the parent
         )
         self._tasks = cast("IO[bytes]", self._process.stdin)
         self._answers = cast("IO[bytes]", self._process.stdout)
@@ -114,11 +114,11 @@ class _Worker:
         return answer  # type: ignore[no-any-return]
 
     def epitaph(self) -> str:
-        """Why it ended, in a few words."""
+        """Return why it ended, in a few words."""
         status = self._process.returncode
         self._complaints.seek(0)
-        said = self._complaints.read()[-4096:].decode(errors="replace").strip().splitlines()
-        last = f": {clean(said[-1], 120)}" if said else ""
+        lines = self._complaints.read()[-4096:].decode(errors="replace").strip().splitlines()
+        last = f": {clean(lines[-1], 120)}" if lines else ""
         if status == -signal.SIGKILL:
             return "its reader was killed (SIGKILL): most likely too little memory"
         if status < 0:
@@ -126,11 +126,11 @@ class _Worker:
         return f"its reader ended with status {status}{last}"
 
     def kill(self) -> None:
-        """At once."""
+        """End the process at once."""
         self._process.kill()
 
     def end(self) -> None:
-        """By closing its pipe; it has nothing to do any more."""
+        """End the process by closing its pipe."""
         with suppress(OSError):
             self._tasks.close()
         self._process.wait()
@@ -139,11 +139,11 @@ class _Worker:
 
 
 def serve() -> None:
-    """What a worker does: jobs from its standard input, answers to its standard output, until the input ends."""
+    """Run a worker: read jobs from standard input and write answers to standard output until the input ends."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(_FIRST_TO_GO)
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what anybody prints is no answer
+    os.dup2(2, 1)  # printed text is no answer
     while True:
         try:
             function, task = _received(source)

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from rank_jobs import Plan, simulate
 
-from whystall.tools.ranks.analysis.analyse import Look, look
+from whystall.tools.ranks.analysis.analyse import JobAnalysis, analyse
 from whystall.tools.ranks.job import MATCHED, OWN, WAITS, Job, job_of
 from whystall.tools.ranks.traces.gather import gather
 
@@ -22,11 +22,11 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path / "home"))
 
 
-def recorded(variant: str) -> Look:
-    return look(job_of(gather(RECORDED / variant, jobs=1)))
+def recorded(variant: str) -> JobAnalysis:
+    return analyse(job_of(gather(RECORDED / variant, jobs=1)))
 
 
-def members(found: Look) -> set[tuple[int, ...]]:
+def members(found: JobAnalysis) -> set[tuple[int, ...]]:
     together = found.matched.filter(pl.col("op") == "all_reduce")
     sets = together.group_by("instance").agg(pl.col("rank").sort())["rank"]
     return {tuple(ranks) for ranks in sets.to_list()}
@@ -63,14 +63,14 @@ def test_real_stages(variant: str) -> None:
 def test_a_job_of_nothing() -> None:
     job = job_of(simulate(Plan(steps=2)).recording)
     empty = Job({name: frame.clear() for name, frame in job.tables.items()}, (), (), 0)
-    found = look(empty)
+    found = analyse(empty)
     assert (found.matched.schema, found.waits.schema, found.own.schema) == (MATCHED, WAITS, OWN)
     assert found.matched.is_empty()
     assert found.own.is_empty()
 
 
 def test_one_rank_alone() -> None:
-    found = look(job_of(simulate(Plan(missing=(0, 1, 3))).recording))
+    found = analyse(job_of(simulate(Plan(missing=(0, 1, 3))).recording))
     assert found.matched.is_empty()
     assert found.counts["alone"] == found.counts["rows"] == 80
     assert found.own["rank"].unique().to_list() == [2]
@@ -80,7 +80,7 @@ def test_one_rank_alone() -> None:
 def test_the_same_job_looks_the_same_twice() -> None:
     plan = Plan(ranks=8, tensor=2, has_seq=False, groups="listed", lost=0.02, clock_ms=1e5)
     job = job_of(simulate(plan).recording)
-    one, two = look(job), look(job)
+    one, two = analyse(job), analyse(job)
     assert one.matched.equals(two.matched)
     assert one.waits.equals(two.waits)
     assert one.own.equals(two.own)
