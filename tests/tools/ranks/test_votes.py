@@ -181,7 +181,7 @@ def own_rows(steps: dict[int, list[int]]) -> pl.DataFrame:
 
 
 def test_only_steps_that_all_have_are_compared() -> None:
-    made = grid(own_rows({0: [1, 2, 3], 1: [2, 3, 4], 7: [1, 2, 3]}), (0, 1), work_seen=True)
+    made = grid(own_rows({0: [1, 2, 3], 1: [2, 3, 4], 7: [1, 2, 3]}), (0, 1), has_work=True)
     assert (made.ranks, made.steps) == ((0, 1), (2, 3))
     assert made.own.to_dict(as_series=False) == {"0": [90.0, 90.0], "1": [91.0, 91.0]}
     assert made.work is not None

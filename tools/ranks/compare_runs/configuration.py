@@ -1,4 +1,4 @@
-"""Whether two runs are of the same configuration: only then does another speed mean anything."""
+"""Check whether two runs are of the same configuration: only then is their speed comparable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from whystall.tools.ranks.rank_list import rank_list
 OTHERS = "(others)"
 _REFUSED, _LIMITED = 0.5, 0.95
 """Runs that share less than half of their operators' time, or of their operations, run different programs; below 95 %
-it is said what differs: a profiler's names vary a little from run to run."""
+the difference is reported: a profiler's names vary a little from run to run.
+"""
 _MOST_NAMED = 200
 
 
@@ -38,7 +39,7 @@ def common(before: Job, after: Job) -> tuple[int, ...]:
 
 
 def _plain(what: str, code: str, before: str, after: str, effect: Effect = "refused") -> CheckRow:
-    """Same, unless both are known and differ."""
+    """Return a check that is the same unless both are known and differ."""
     same = before == after or not before or not after
     return CheckRow(what=what, before=before, after=after, effect="same" if same else effect, code="" if same else code)
 
@@ -52,10 +53,10 @@ def _words(job: Job, column: str) -> str:
 
 
 def _device(job: Job) -> str:
-    seen = set(job.table("ranks")["device"].to_list())
-    if job.table("steps").is_empty() or not seen:
+    devices = set(job.table("ranks")["device"].to_list())
+    if job.table("steps").is_empty() or not devices:
         return ""
-    return "device" if seen == {True} else "host" if seen == {False} else "both"
+    return "device" if devices == {True} else "host" if devices == {False} else "both"
 
 
 def _hosts(job: Job) -> str:
@@ -72,7 +73,7 @@ def _ranks(before: Job, after: Job) -> CheckRow:
 
 
 def _groups(before: Job, after: Job) -> CheckRow:
-    """By members where both know them, else by size; groups are named anew in every run."""
+    """Compare groups by members where both know them, else by size; groups are named anew in every run."""
     known = all(job.table("groups")["ranks"].list.len().min() not in (None, 0) for job in (before, after))
     column = "ranks" if known else "size"
     one, other = (_members(job, column) for job in (before, after))
@@ -89,14 +90,15 @@ def _members(job: Job, column: str) -> str:
 
 
 def _operations(job: Job) -> dict[str, float]:
-    """Operations per step and rank, by kind, payload and group size; the usual count of a step, so that what a trace
-    lost or cut off does not matter."""
+    """Return operations per step and rank, by kind, payload and group size; the usual count of a step, so that lost or
+    truncated parts of a trace do not matter.
+    """
     rows = job.table("collectives")
     sizes = job.table("groups").unique(["group"]).select("group", "size")
     rows = rows.join(sizes, on="group", how="left").with_columns(pl.col("size").fill_null(-1))
     each = rows.group_by("rank", "step", "op", "bytes", "size").len()
     usual = each.group_by("op", "bytes", "size", "rank").agg(pl.col("len").median(), steps=pl.len())
-    if rows["step"].max() != -1:  # an operation of few steps (a checkpoint's) is no part of the step
+    if rows["step"].max() != -1:  # an operation of few steps (a checkpoint's) does not belong to the step
         most = usual["steps"].max() or 0
         usual = usual.filter(pl.col("steps") * 2 >= most)
         count = pl.col("len").sum()
@@ -107,7 +109,7 @@ def _operations(job: Job) -> dict[str, float]:
 
 
 def _times(job: Job) -> dict[str, float]:
-    """Share of the work by name, without what was put together."""
+    """Return the share of the work by name, without the merged rest."""
     rows = job.table("operators").filter((pl.col("name") != OTHERS) & (pl.col("kind") != "loader"))
     total = max(rows["total_ns"].sum(), 1)
     sums = rows.group_by("kind", "name").agg(pl.col("total_ns").sum() / total)
@@ -123,22 +125,22 @@ def _shared(
     *,
     either: bool = False,
 ) -> CheckRow:
-    """Return how much of either run is of keys that both have. The row tells how many keys each has, ``(+2)`` of which
-    the other has not.
+    """Return how much of either run is of keys that both have. The row has the number of keys of each, ``(+2)`` of
+    which the other lacks.
 
-    `either`: it is enough that most of one run is in the other. Operators that came on top, or went when that was
-    mended, may be the very difference that is looked for.
+    `either`: it is enough that most of one run is in the other. Operators that were added, or removed by a fix, may be
+    the very difference in question.
     """
     texts = [
-        f"{len(mine)} (+{only})" if (only := len(mine.keys() - theirs.keys())) else str(len(mine))
-        for mine, theirs in ((before, after), (after, before))
+        f"{len(run)} (+{only})" if (only := len(run.keys() - other_run.keys())) else str(len(run))
+        for run, other_run in ((before, after), (after, before))
     ]
     row = CheckRow(what=what, before=texts[0], after=texts[1], effect="same")
     if not before or not after:
         return row
     kept, known = (
-        sum(value for key, value in mine.items() if key in theirs) / max(sum(mine.values()), 1e-12)
-        for mine, theirs in ((before, after), (after, before))
+        sum(value for key, value in run.items() if key in other_run) / max(sum(run.values()), 1e-12)
+        for run, other_run in ((before, after), (after, before))
     )
     if (max(kept, known) if either else min(kept, known)) < _REFUSED:
         return row.model_copy(update={"effect": "refused", "code": refused})

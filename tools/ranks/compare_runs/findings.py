@@ -1,7 +1,7 @@
-"""The difference between two runs as findings: the step first, then what makes it differ, the most first.
+"""The difference between two runs as findings: the step first, then its causes, the largest first.
 
-A part is named when it makes at least a fifth of the change, is no chance, and lies on ranks that the others wait for:
-what takes longer where there is time to spare costs nothing.
+A part is reported if it makes at least a fifth of the change, is significant, and lies on ranks that the others wait
+for: what takes longer where there is time to spare costs nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from whystall.tools.ranks.statistics.probability import corrected
 from whystall.tools.ranks.statistics.two_samples import rank_test
 
 ALPHA = 0.01
-"""A difference that chance alone makes in more than one of a hundred comparisons is none."""
+"""Significance level: a difference that chance makes in more than one of a hundred comparisons is ignored."""
 SHARE = 0.2
-"""Of the change of the step, what a part must make to be named."""
+"""Share of the step's change that a part must make to be named."""
 MOST, _APART = 0.5, 0.9
-"""Few steps, or steps that resemble each other, allow no test of each rank. One is named all the same when it makes
-half of a change of the step that is none by chance, in nine of ten pairs of steps."""
+"""Few steps, or correlated ones, allow no test of each rank. One is named all the same when it makes half of a
+significant change of the step, in nine of ten pairs of steps.
+"""
 _CRITICAL_PCT, _MAJOR_PCT = 20.0, 10.0  # as for a slow rank
 _MOST_NAMED = 5
 
@@ -42,15 +43,15 @@ class Culprit:
 
 
 def culprits(before: Steps, after: Steps, change_ms: float, affected: Sequence[int] | None) -> list[Culprit]:
-    """Return the parts of which ranks' own work make the change of the step. `affected`: steps of `after` that are
-    slow; None: they are alike.
+    """Return the parts of own work, with their ranks, that make the change of the step. `affected`: steps of `after`
+    that are slow; None: they are alike.
     """
     slack = slack_ms(after if change_ms > 0 else before)
     ranks = sorted(slack)
     one, other = (by_rank(run) for run in (before, after))
     found = []
     for part in OWN:
-        mine: dict[int, tuple[float, float]] = {}
+        changed: dict[int, tuple[float, float]] = {}
         for rank in ranks:
             if rank not in one or rank not in other:
                 continue
@@ -64,16 +65,16 @@ def culprits(before: Steps, after: Steps, change_ms: float, affected: Sequence[i
             p_value, superior = rank_test(series[0], after_values)
             apart = max(superior, 1 - superior) >= _APART and change >= MOST * abs(change_ms)
             if apart or corrected(p_value, len(ranks) * len(OWN)) < ALPHA:
-                mine[rank] = means
-        if mine:
-            sums = [sum(means[place] for means in mine.values()) / len(mine) for place in (0, 1)]
-            found.append(Culprit(part, tuple(sorted(mine)), sums[0], sums[1]))
+                changed[rank] = means
+        if changed:
+            sums = [sum(means[place] for means in changed.values()) / len(changed) for place in (0, 1)]
+            found.append(Culprit(part, tuple(sorted(changed)), sums[0], sums[1]))
     return sorted(found, key=lambda one: -abs(one.after_ms - one.before_ms))
 
 
 @dataclass
 class Differences:
-    """Makes the findings of one comparison. `window_ns`: length of the recording."""
+    """Builds the findings of one comparison. `window_ns`: length of the recording."""
 
     data: CompareData
     window_ns: int
@@ -84,18 +85,18 @@ class Differences:
         """Return the step's finding and those of what makes the difference."""
         for one in own:
             self._difference(one.what, one.before_ms, one.after_ms, ranks=one.ranks)
-        told = {one.what for one in own}
+        reported = {one.what for one in own}
         for part in self.data.parts:
-            if self._matters(part) and part.what not in told and part.what != "rest":
+            if self._matters(part) and part.what not in reported and part.what != "rest":
                 key = self._key(self.data.collectives) if part.what == "transfer" else None
                 self._part(part, key)
-        if "compute" in told or not own:
+        if "compute" in reported or not own:
             self._operators(self.data.operators)
         self.found.sort(key=lambda pair: -pair[0])
         return [self.step(), *(finding for _, finding in self.found)]
 
     def step(self) -> Finding:
-        """Return what the step itself did; normal when the runs are alike."""
+        """Return the finding on the step itself; normal when the runs are alike."""
         data, differs = self.data, self.data.verdict in ("slower", "faster")
         metrics = {
             "before_ms": data.step_before_ms or 0.0,
@@ -156,11 +157,11 @@ class Differences:
         counts: tuple[float, float] | None = None,
     ) -> None:
         change, whole = after - before, self.data.change_ms or 0.0
-        who = ranks if isinstance(ranks, str) else rank_list(ranks)
+        on_ranks = ranks if isinstance(ranks, str) else rank_list(ranks)
         metrics = {"before_ms": before, "after_ms": after, "change_ms": change, "of_change_pct": 100 * change / whole}
         if counts is not None:
             metrics |= {"count_before": counts[0], "count_after": counts[1]}
-        words = {"what": what, "name": name, "ranks": who}
+        words = {"what": what, "name": name, "ranks": on_ranks}
         finding = Finding(
             kind="run.difference",
             subject=Subject(type="job"),
@@ -173,8 +174,8 @@ class Differences:
         self.found.append((abs(change), finding))
 
     def _severity(self, pct: float | None = None) -> Severity:
-        """By what it costs every step, at most what the step itself lost (parts may outweigh each other); a run that
-        became faster hurts nobody.
+        """Return the severity by the cost per step, at most the step's own loss (parts may offset each other); a faster
+        run has none.
         """
         if self.data.verdict != "slower":
             return Severity.INFO

@@ -1,4 +1,4 @@
-"""Two runs of one configuration compared: is the step another, in which steps, and what of it on which ranks."""
+"""Compare two runs of one configuration: whether the step changed, in which steps, and which part on which ranks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LEAST_STEPS = 5
 """With fewer, even runs without any overlap differ by chance in more than one of a hundred comparisons."""
 _LEAST_FOR_TAIL = 8
 _FAR = 3.0
-"""A step is far off when it is so many distances of the quartiles above the upper one."""
+"""A step is an outlier when it is so many interquartile distances above the upper quartile."""
 _CLEAR = 3.0
-"""Slow steps are told from usual ones where they lie so many standard deviations apart."""
+"""Slow steps are separated from usual ones if they lie so many standard deviations apart."""
 _MOST_STEPS = 0.8
 _SURE = 0.001
-"""A difference that no part explains must be surer: parts are a second witness."""
+"""A difference that no part explains must be more significant: parts are a second witness."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Runs:
         self.waits = all(one.waits.height > 0 for one in (self.before, self.after))
         self.one, self.other = (steps_of(own, self.ranks, loader=loader, waits=self.waits) for own in owns)
         self.culprits: list[Culprit] = []
-        # steps of the later run that are slow, where only some are
+        # steps of the later run that are slow, if only some are
         self.affected: list[int] | None = None
 
     @property
@@ -56,7 +56,7 @@ class Runs:
         return self.data.verdict in ("slower", "faster")
 
     def judge(self) -> None:
-        """Fill the answer."""
+        """Fill in the answer."""
         data = self.data
         data.steps_before, data.steps_after = len(self.one.numbers), len(self.other.numbers)
         if not data.steps_before or not data.steps_after:
@@ -76,9 +76,7 @@ class Runs:
             data.slow_steps = self._slow_steps()
 
     def findings(self, window_ns: int) -> list[Finding]:
-        """Return what there is to say; nothing where it cannot be told, and normal only where a difference could not
-        hide.
-        """
+        """Return the findings; none if it is undecided, and normal only if a difference could not hide."""
         data = self.data
         if not self.differs:
             alike = data.verdict == "none"
@@ -86,7 +84,7 @@ class Runs:
         found = Differences(data, window_ns, self.min_pct).of(self.culprits)
         if len(found) > 1:
             return found
-        if (data.p_value or 0.0) >= _SURE:  # neither the steps nor any part of them is sure
+        if (data.p_value or 0.0) >= _SURE:  # neither the steps nor any part of them is significant
             data.verdict, data.shape, data.began_step, data.slow_steps = "cannot_tell", "", None, []
             data.reasons.append("too_noisy")
             return []
@@ -138,9 +136,7 @@ class Runs:
             data.reasons.append("too_noisy")
 
     def _more_far_steps(self) -> tuple[float, float]:
-        """Return the chance that one run has so many more steps far off than the other, and from where on a step is
-        that.
-        """
+        """Return the chance that one run has so many more outliers than the other, and the threshold of an outlier."""
         pair = [self.one.series("step_ns"), self.other.series("step_ns")]
         if min(map(len, pair)) < _LEAST_FOR_TAIL:
             return 1.0, 0.0
@@ -150,7 +146,7 @@ class Runs:
         hits = [sum(value > far for value in one) for one in pair]
         return more_often(hits[0], len(pair[0]), hits[1], len(pair[1])), far
 
-    # --- what of it -----------------------------------------------------------------------------------------
+    # --- which part -----------------------------------------------------------------------------------------
 
     def _parts(self) -> list[PartRow]:
         rows = []
@@ -205,7 +201,7 @@ class Runs:
         return sorted(rows, key=lambda row: (-abs(row.own_after_ms - row.own_before_ms), row.rank))
 
     def _operators(self) -> list[OperatorRow]:
-        """Of the ranks whose computing changed, else of all."""
+        """Return work of the ranks whose computing changed, else of all."""
         ranks = next((one.ranks for one in self.culprits if one.what == "compute"), self.ranks)
         work = [
             mean_ms(run.rows.filter(pl.col("rank").is_in(list(ranks)))["compute"].to_list())
@@ -215,7 +211,7 @@ class Runs:
         return operators(self.before.job, self.after.job, ranks, (counts[0], counts[1]), (work[0], work[1]))
 
     def _slow_steps(self) -> list[SlowStep]:
-        """Steps of the later run by what they take beyond the median of the earlier one."""
+        """Return steps of the later run by what they take beyond the median of the earlier one."""
         usual = median(self.one.series("step_ns"))
         parts = {part: median(self.one.series(part)) for part in PARTS}
         rows = self.other.path.with_columns(excess=pl.col("step_ns") - usual).filter(pl.col("excess") > 0)
@@ -234,15 +230,13 @@ class Runs:
 
 
 def _steps_traced(job: Job, run: Steps) -> int:
-    """Of how many steps the tables of operators are, on the median rank."""
+    """Return how many steps the tables of operators cover, on the median rank."""
     steps = job.table("steps").filter(pl.col("step") >= 0).group_by("rank").len()["len"].to_list()
     return round(median(steps)) if steps else len(run.numbers)
 
 
 def _shape(before: Sequence[float], after: Sequence[float]) -> tuple[Shape, list[int]]:
-    """Return which steps of `after` are slow, where that is clear: all, those from one on, or some; and their
-    places.
-    """
+    """Return which steps of `after` are slow, if that is clear: all, those from one on, or some; and their rows."""
     usual = median(before)
     upper = median(sorted(after)[len(after) // 2 :])
     if upper - usual < _CLEAR * max(spread(before), 1.0):
@@ -250,7 +244,7 @@ def _shape(before: Sequence[float], after: Sequence[float]) -> tuple[Shape, list
     slow = [value > (usual + upper) / 2 for value in after]
     if sum(slow) >= _MOST_STEPS * len(slow):
         return "all_steps", []
-    # the place that parts usual steps from slow ones with the fewest on the wrong side
+    # the split with the fewest steps on the wrong side
     wrong = [sum(slow[:at]) + sum(not one for one in slow[at:]) for at in range(len(slow))]
     at = min(range(len(wrong)), key=wrong.__getitem__)
     if at >= LEAST_STEPS - 2 and wrong[at] <= (1 - _MOST_STEPS) / 2 * len(slow):

@@ -1,4 +1,4 @@
-"""Steps of a run in parts that add up, rank by rank and along the rank that the others wait for."""
+"""Split steps of a run into parts that add up, by rank and along the rank that the others wait for."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import polars as pl
 from whystall.tools.ranks.statistics.probability import median
 
 PARTS = ("compute", "loader", "gap", "transfer", "communication", "rest")
-"""Compute; the loader's part of the gap, and its rest; of communication that nothing hides, transfers, and waiting for
-others; and what none of these holds."""
+"""Compute; the loader's part of the gap, and its rest; of exposed communication, transfers, and waiting for others; and
+the remainder.
+"""
 OWN = ("compute", "loader", "gap")
-"""What a rank does by itself: other ranks cannot lengthen it."""
+"""Work of a rank by itself: other ranks cannot lengthen it."""
 _ODD = 2.0
 _RARE = 0.05
-"""Steps of more than twice the median, at most one in twenty (or one), are not what a run is like."""
+"""Steps of more than twice the median, at most one in twenty (or one), are not typical of a run."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ class Steps:
         return found
 
     def series(self, name: str) -> list[float]:
-        """Of each step, the part `name` (or ``step_ns``) of the rank that the others wait for."""
+        """Return, of each step, the part `name` (or ``step_ns``) of the rank that the others wait for."""
         found: list[float] = self.path[name].cast(pl.Float64).to_list()
         return found
 
     def without(self, steps: Sequence[int]) -> Steps:
-        """Without those steps."""
+        """Return it without those steps."""
         kept = ~pl.col("step").is_in(list(steps))
         return Steps(self.rows.filter(kept), self.path.filter(kept))
 
@@ -50,8 +51,8 @@ def steps_of(own: pl.DataFrame, ranks: Sequence[int], *, loader: bool, waits: bo
     """Return the steps of `ranks` in `own` (`job.OWN`).
 
     `loader`: whether the time of loaders is known in both runs; else it is in the gap. `waits`: whether waiting can be
-    told from transfers; else all communication is one part. Where nobody waits for anybody (no collectives), the path
-    is the mean of all ranks.
+    separated from transfers; else all communication is one part. If no rank waits for another (no collectives), the
+    path is the mean of all ranks.
     """
     wait = pl.min_horizontal(pl.col("wait_ns"), pl.col("exposed_comm_ns")) if waits else pl.col("exposed_comm_ns")
     known = pl.col("compute_ns", "gap_ns", "exposed_comm_ns", "loader_ns", "wait_ns").clip(0)
@@ -84,7 +85,9 @@ def steps_of(own: pl.DataFrame, ranks: Sequence[int], *, loader: bool, waits: bo
 
 
 def odd_steps(steps: Steps) -> list[int]:
-    """Numbers of the few steps that are far longer than the others: compilation, a checkpoint, the first of all."""
+    """Return numbers of the few steps that are far longer than the others: compilation, a checkpoint, the first of
+    all.
+    """
     lengths = steps.series("step_ns")
     usual = median(lengths)
     odd = [number for number, length in zip(steps.numbers, lengths, strict=True) if length > _ODD * usual]

@@ -1,5 +1,5 @@
-"""What compare_runs answers in tables. Times are ms per step; `before` and `after` are means over a run's steps, and
-changes are after less before.
+"""The output tables of compare_runs. Times are ms per step; `before` and `after` are means over a run's steps, and
+changes are after minus before.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from pydantic import Field
 from whystall.tools.contract.result import Model
 
 Verdict = Literal["slower", "faster", "none", "cannot_tell"]
-"""The later run against the earlier one. `none`: no difference beyond what steps vary by themselves."""
+"""The later run compared with the earlier one. `none`: no difference beyond the variation of steps."""
 
 Shape = Literal["", "all_steps", "since_step", "some_steps"]
-"""Which steps of the later run differ: all alike, those from `began_step` on, or some among others as before."""
+"""Which steps of the later run differ: all alike, those from `began_step` on, or some among unchanged ones."""
 
 Effect = Literal["same", "said", "limited", "refused"]
-"""What a check means for the comparison: nothing, worth knowing, some parts are left out, or no comparison at all."""
+"""Effect of a check on the comparison: none, a remark, some parts are left out, or no comparison at all."""
 
 REASONS = (
-    "few_steps",  # fewer steps than any test can tell apart
-    "below_min",  # there is a difference, but smaller than what was asked for
-    "too_noisy",  # steps vary so much that a difference of the size asked for could hide
-    "odd_steps",  # a few steps far off (compilation, checkpoint) were set aside in both runs
-    "unexplained",  # the steps differ, and no measured part says why
+    "few_steps",  # too few steps for any test
+    "below_min",  # there is a difference, but smaller than the requested minimum
+    "too_noisy",  # steps vary so much that a difference of the requested size could hide
+    "odd_steps",  # a few outliers (compilation, checkpoint) were left out in both runs
+    "unexplained",  # the steps differ, and no measured part explains it
     "other_world_size",  # refused: the runs have another number of ranks,
     "other_backend",  # another backend,
     "other_device",  # one ran on a device and one did not,
@@ -36,14 +36,15 @@ REASONS = (
     "collectives_differ",  # some operations between ranks are in one run only
     "operators_differ",  # some operators are in one run only
     "other_format",  # traces of different profilers: only steps and operations between ranks are compared
-    "hosts_differ",  # said: some ranks ran on other hosts
+    "hosts_differ",  # remark: some ranks ran on other hosts
 )
 """Codes of `CompareData.reasons` and of checks; their sentences are in prompts/."""
 
 
 class CheckRow(Model):
     """Whether the runs are of the same configuration. `what`: world_size, backend, device, groups, collectives,
-    operators, ranks, format, hosts. `code`: one of `REASONS`, empty when the same."""
+    operators, ranks, format, hosts. `code`: one of `REASONS`, empty when the same.
+    """
 
     what: str
     before: str
@@ -54,8 +55,9 @@ class CheckRow(Model):
 
 class PartRow(Model):
     """A part of the step of the rank that the others wait for; the parts add up to the change of the step. `what`:
-    compute, loader, gap (without the loader), transfer, communication (waiting for others, or not told apart from
-    transfers), rest."""
+    compute, loader, gap (without the loader), transfer, communication (waiting for others, or not separable from
+    transfers), rest.
+    """
 
     what: str
     before_ms: float
@@ -86,8 +88,9 @@ class RankChange(Model):
 
 
 class OperatorRow(Model):
-    """Work of one name, on average over `ranks`. `by_count_ms`: of the change, what more or fewer calls make, at their
-    earlier length; `by_length_ms`: what longer or shorter ones do. The last row, `kind` rest, is what is in no row."""
+    """Work of one name, on average over `ranks`. `by_count_ms`: the share of the change due to more or fewer calls, at
+    their earlier length; `by_length_ms`: due to longer or shorter ones. The last row, `kind` rest, is all other work.
+    """
 
     kind: str
     name: str
@@ -104,8 +107,9 @@ class OperatorRow(Model):
 
 
 class CollectiveRow(Model):
-    """Operations of one kind, payload and group size. Transfer: the shortest stay of any rank, waiting not included;
-    before and after are medians of one, `change_ms` is per step and rank. `ranks`: where it changed most."""
+    """Operations of one kind, payload and group size. Transfer: the shortest duration on any rank, waiting not
+    included; before and after are medians of one, `change_ms` is per step and rank. `ranks`: where it changed most.
+    """
 
     op: str
     bytes: int
@@ -123,7 +127,8 @@ class CollectiveRow(Model):
 
 class SlowStep(Model):
     """A step of the later run that is longer than the median of the earlier run. `of_excess_pct`: of all such excess.
-    `rank`: whom the others waited for, `what`: the part of its step that is most above its usual length before."""
+    `rank`: the one the others waited for, `what`: the part of its step that is most above its usual length before.
+    """
 
     step: int
     after_ms: float
@@ -134,8 +139,8 @@ class SlowStep(Model):
 
 
 class CompareData(Model):
-    """`step_*`: means, `median_*`: medians. `low_ms` to `high_ms`: where the change of the mean lies, 99 %.
-    `superior`: the probability that a later step takes longer than an earlier one. `set_aside`: odd steps left out.
+    """`step_*`: means, `median_*`: medians. `low_ms` to `high_ms`: 99 % interval of the change of the mean. `superior`:
+    the probability that a later step takes longer than an earlier one. `set_aside`: outliers left out.
     """
 
     verdict: Verdict = "cannot_tell"

@@ -1,4 +1,4 @@
-"""compare_runs: one configuration, two runs, different speed - which ranks, steps, operators or transfers differ."""
+"""compare_runs: two runs of one configuration - which ranks, steps, operators or transfers differ in speed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Params(RankParams):
 
     before: Annotated[Directory, Field(description="directory of the earlier run's traces")] = None
     after: Annotated[Directory, Field(description="directory of the later run's traces")] = None
-    # runs of one job differ by a few percent on a machine that is well; below that there is no cause to find
+    # runs of one job differ by a few percent on a healthy machine; below that there is no cause to find
     min_pct: float = Field(default=5.0, ge=0.1, le=100, description="a smaller change of the step is none, %")
 
 
@@ -33,7 +33,7 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[CompareData]:
-    """Return what makes the steps of the run ``ranks`` take another time than those of ``ranks_before``."""
+    """Return why the steps of the run ``ranks`` take longer or shorter than those of ``ranks_before``."""
     before, after = job_of(recording, "ranks_before"), job_of(recording)
     data = CompareData(checks=checks(before, after))
     seen = len(before.present) + len(after.present)

@@ -1,4 +1,4 @@
-"""Which operators and which operations between ranks take another time than in the run before."""
+"""Find operators and operations between ranks whose time changed from the run before."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from whystall.tools.ranks.statistics.two_samples import rank_test
 
 REST = "rest"
 _HIDDEN = 0.1
-"""A name that one run does not list may be among its others there, which are shorter than all it lists. Only where
-those are at most a tenth of the name's time in the other run, it counts as absent."""
+"""A name that one run does not list may be among its merged others, which are shorter than all listed ones. It counts
+as absent only if those are at most a tenth of the name's time in the other run.
+"""
 _LEAST_SAMPLES = 5
 _MOST_SAMPLES = 5000
 _HALF = 0.5
@@ -26,21 +27,21 @@ _HALF = 0.5
 def operators(
     before: Job, after: Job, ranks: Sequence[int], steps: tuple[int, int], work_ms: tuple[float, float]
 ) -> list[OperatorRow]:
-    """Work by name on average over `ranks`, per step; the largest change first, and last what makes up `work_ms`, the
-    mean time in which any work ran. `steps`: that each run's tables of operators are of.
+    """Return work by name on average over `ranks`, per step; the largest change first, and last what makes up
+    `work_ms`, the mean time in which any work ran. `steps`: the number of steps in each run's tables of operators.
     """
     one, other = (_by_name(job, ranks) for job in (before, after))
     one, other = _hide(one, other), _hide(other, one)
-    who = rank_list(ranks)
+    on_ranks = rank_list(ranks)
     rows = []
     for kind, name in sorted(one.keys() | other.keys()):
         a, b = one.get((kind, name)), other.get((kind, name))
-        if kind != "loader":  # that is no work: the loader's part tells it
-            rows.append(_operator(kind, name, who, a, b, steps, len(ranks)))
+        if kind != "loader":  # no work: it is the loader's part
+            rows.append(_operator(kind, name, on_ranks, a, b, steps, len(ranks)))
     rows.sort(key=lambda row: -abs(row.change_ms))
     sums = [sum(getattr(row, name) for row in rows) for name in ("before_ms", "after_ms")]
-    rest = [work - told for work, told in zip(work_ms, sums, strict=True)]
-    return [*rows, _rest(who, rest[0], rest[1])] if rows else []
+    rest = [work - listed for work, listed in zip(work_ms, sums, strict=True)]
+    return [*rows, _rest(on_ranks, rest[0], rest[1])] if rows else []
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,13 @@ def _by_name(job: Job, ranks: Sequence[int]) -> dict[tuple[str, str], _Work]:
     return {(kind, name): _Work(total, count, middle) for kind, name, total, count, middle in sums.iter_rows()}
 
 
-def _hide(mine: dict[tuple[str, str], _Work], theirs: dict[tuple[str, str], _Work]) -> dict[tuple[str, str], _Work]:
-    """`mine`, with names put to the others that `theirs` may have put there."""
-    out = dict(mine)
-    for kind in {kind for kind, name in theirs if name == OTHERS}:
-        least = min((work.total_ns for (k, name), work in theirs.items() if k == kind and name != OTHERS), default=0)
-        for key, work in mine.items():
-            if key[0] == kind and key not in theirs and least > _HIDDEN * work.total_ns:
+def _hide(run: dict[tuple[str, str], _Work], other_run: dict[tuple[str, str], _Work]) -> dict[tuple[str, str], _Work]:
+    """Return `run`, with names put to the others that `other_run` may have put there."""
+    out = dict(run)
+    for kind in {kind for kind, name in other_run if name == OTHERS}:
+        least = min((work.total_ns for (k, name), work in other_run.items() if k == kind and name != OTHERS), default=0)
+        for key, work in run.items():
+            if key[0] == kind and key not in other_run and least > _HIDDEN * work.total_ns:
                 rest = out.get((kind, OTHERS), _Work(0, 0, 0.0))
                 out[kind, OTHERS] = _Work(rest.total_ns + work.total_ns, rest.count + work.count, 0.0)
                 del out[key]
@@ -70,7 +71,7 @@ def _hide(mine: dict[tuple[str, str], _Work], theirs: dict[tuple[str, str], _Wor
 
 
 def _operator(
-    kind: str, name: str, who: str, before: _Work | None, after: _Work | None, steps: tuple[int, int], ranks: int
+    kind: str, name: str, on_ranks: str, before: _Work | None, after: _Work | None, steps: tuple[int, int], ranks: int
 ) -> OperatorRow:
     none = _Work(0, 0, 0.0)
     shares = [1 / (max(count, 1) * ranks) for count in steps]
@@ -84,7 +85,7 @@ def _operator(
     return OperatorRow(
         kind=kind,
         name=name,
-        ranks=who,
+        ranks=on_ranks,
         before_ms=ms_a,
         after_ms=ms_b,
         change_ms=ms_b - ms_a,
@@ -97,11 +98,11 @@ def _operator(
     )
 
 
-def _rest(who: str, before: float, after: float) -> OperatorRow:
+def _rest(on_ranks: str, before: float, after: float) -> OperatorRow:
     return OperatorRow(
         kind=REST,
         name="",
-        ranks=who,
+        ranks=on_ranks,
         before_ms=before,
         after_ms=after,
         change_ms=after - before,
@@ -117,7 +118,7 @@ def _rest(who: str, before: float, after: float) -> OperatorRow:
 def collectives(
     before: tuple[pl.DataFrame, pl.DataFrame], after: tuple[pl.DataFrame, pl.DataFrame], steps: tuple[int, int]
 ) -> list[CollectiveRow]:
-    """Operations between ranks by kind, payload and group size; the largest change per step and rank first.
+    """Return operations between ranks by kind, payload and group size; the largest change per step and rank first.
 
     Each run: the frames `job.WAITS` and `job.MATCHED`. `steps` of each run.
     """
@@ -149,17 +150,17 @@ def _collective(
 ) -> CollectiveRow:
     op, size, members = key
     same = (pl.col("op") == op) & (pl.col("bytes") == size) & (pl.col("size") == members)
-    mine = [rows.filter(same) for rows in (before, after)]
-    times = [rows["transfer_ns"].cast(pl.Float64).to_list() for rows in mine]
+    both = [rows.filter(same) for rows in (before, after)]
+    times = [rows["transfer_ns"].cast(pl.Float64).to_list() for rows in both]
     # per step and rank, of all the ranks of the job: most operations are of some of them only
     shares = [
         1 / (max(count, 1) * max(rows["ranks"].explode().n_unique(), 1))
         for rows, count in zip((before, after), steps, strict=True)
     ]
-    joined = [int(rows["ranks"].list.len().sum()) * share for rows, share in zip(mine, shares, strict=True)]
+    joined = [int(rows["ranks"].list.len().sum()) * share for rows, share in zip(both, shares, strict=True)]
     sums = [
         int((rows["transfer_ns"] * rows["ranks"].list.len()).sum()) / 1e6 * share
-        for rows, share in zip(mine, shares, strict=True)
+        for rows, share in zip(both, shares, strict=True)
     ]
     middle = [median(one) / 1e6 if one else None for one in times]
     enough = min(map(len, times)) >= _LEAST_SAMPLES
@@ -176,22 +177,22 @@ def _collective(
         gb_per_s_before=_speed(size, middle[0]),
         gb_per_s_after=_speed(size, middle[1]),
         p_value=p_value,
-        ranks=_changed(*mine),
+        ranks=_changed(*both),
     )
 
 
 def _spread(values: list[float]) -> list[float]:
-    """At most `_MOST_SAMPLES` of `values`, from all of their time."""
+    """Return at most `_MOST_SAMPLES` of `values`, from all of their time."""
     return values[:: -(-len(values) // _MOST_SAMPLES)] if len(values) > _MOST_SAMPLES else values
 
 
 def _changed(before: pl.DataFrame, after: pl.DataFrame) -> str:
     """Return the ranks of the groups whose transfers changed most, and those that changed at least half as much; groups
-    may have new names in each run, so they are known by their ranks.
+    may have new names in each run, so they are compared by their ranks.
     """
-    who = pl.col("ranks").cast(pl.List(pl.String)).list.join(",")
+    on_ranks = pl.col("ranks").cast(pl.List(pl.String)).list.join(",")
     middles = [
-        {key: float(ns) for key, ns in rows.group_by(who).agg(pl.col("transfer_ns").median()).iter_rows()}
+        {key: float(ns) for key, ns in rows.group_by(on_ranks).agg(pl.col("transfer_ns").median()).iter_rows()}
         for rows in (before, after)
     ]
     changes = {key: abs(middles[1][key] - middles[0][key]) for key in middles[0].keys() & middles[1].keys()}

@@ -1,7 +1,7 @@
-"""What kind of slow an accused rank is, by what it did between collectives, beside the median of its innocent peers.
+"""Classify why an accused rank is slow, by its time between collectives compared with the median of its innocent peers.
 
-Independent of the votes: these are its operators, its gaps, its loader and its launches, not how long collectives took.
-A class is given when one part makes up most (`MOST`) of the extra time; else the rank is slow and the kind open.
+Independent of the votes: it uses the rank's operators, gaps, loader and launches, not the duration of collectives. A
+class is given when one part makes up most (`MOST`) of the extra time; else the rank is slow for an unknown reason.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from whystall.tools.timeline.rank_data.tables import OPERATORS
 MOST = 0.6
 # The loader explains a gap if it makes up this part of it.
 _EXPLAINS = 0.5
-# Holistic Trace Analysis and msprof-analyze both call a launch that takes longer than this to start a long one: then
-# the device had work waiting, and it is not the host that was late.
+# Holistic Trace Analysis and msprof-analyze both call a launch with a longer delay than this a long one: then the
+# device had work queued, and the host was not late.
 LONG_LAUNCH_NS = 100_000
 # An operator is named when it makes up a fifth of the extra time.
 _NAMED = 0.2
@@ -31,19 +31,19 @@ _PARTS = ("own_ns", "wait_ns", "compute_ns", "gap_ns", "loader_ns")
 
 @dataclass(frozen=True)
 class Kind:
-    """The class of a rank. `excess_ms` and `mine_ms`, `peers_ms` by part (own, wait, compute, gap, loader), per step;
-    parts that the traces do not tell are missing. `name`: the operator, or the loader, that makes most of it.
+    """The class of a rank. `excess_ms` and `rank_ms`, `peers_ms` by part (own, wait, compute, gap, loader), per step;
+    unknown parts are missing. `name`: the operator, or the loader, that causes most of it.
     """
 
     slow_class: SlowClass
     name: str
     evidence: list[EvidenceRow] = field(default_factory=list)
-    mine_ms: dict[str, float] = field(default_factory=dict)
+    rank_ms: dict[str, float] = field(default_factory=dict)
     peers_ms: dict[str, float] = field(default_factory=dict)
 
     def excess_ms(self, part: str) -> float:
         """Return how much longer `part` takes than with its peers; 0 when not known."""
-        return self.mine_ms.get(part, 0.0) - self.peers_ms.get(part, 0.0)
+        return self.rank_ms.get(part, 0.0) - self.peers_ms.get(part, 0.0)
 
 
 def classify(
@@ -54,18 +54,18 @@ def classify(
     mine, peers = _parts(rows.filter(pl.col("rank") == rank)), _middle_parts(rows, innocent)
     kind = Kind("unattributed", "", [], mine, {part: ns for part, ns in peers.items() if part in mine})
     shown = [part for part in ("own", "wait", "compute", "gap") if part in kind.peers_ms]
-    evidence = [_row("own_time" if p == "own" else p, "", kind.mine_ms[p], kind.peers_ms[p]) for p in shown]
+    evidence = [_row("own_time" if p == "own" else p, "", kind.rank_ms[p], kind.peers_ms[p]) for p in shown]
     extra = kind.excess_ms("own")
     if "compute" not in kind.peers_ms or extra <= 0:
-        return Kind("unattributed", "", evidence, kind.mine_ms, kind.peers_ms)
+        return Kind("unattributed", "", evidence, kind.rank_ms, kind.peers_ms)
     if kind.excess_ms("compute") >= MOST * extra:
         names = slower_operators(operators, rank, innocent, _steps(own))
         name = names[0].name if names else ""
-        return Kind("compute_slow", name, evidence + names, kind.mine_ms, kind.peers_ms)
+        return Kind("compute_slow", name, evidence + names, kind.rank_ms, kind.peers_ms)
     if kind.excess_ms("gap") >= MOST * extra:
         name, more, late = _gap(rows, operators, rank, innocent, kind)
-        return Kind("host_slow" if late else "unattributed", name, evidence + more, kind.mine_ms, kind.peers_ms)
-    return Kind("unattributed", "", evidence, kind.mine_ms, kind.peers_ms)
+        return Kind("host_slow" if late else "unattributed", name, evidence + more, kind.rank_ms, kind.peers_ms)
+    return Kind("unattributed", "", evidence, kind.rank_ms, kind.peers_ms)
 
 
 def _steps(own: pl.DataFrame) -> int:
@@ -73,7 +73,7 @@ def _steps(own: pl.DataFrame) -> int:
 
 
 def _parts(rows: pl.DataFrame) -> dict[str, float]:
-    """Trimmed means in ms per step; parts that are not known in every step are left out."""
+    """Return trimmed means in ms per step; parts that are not known in every step are left out."""
     return {
         part.removesuffix("_ns"): chance.trimmed_mean(rows[part].to_list()) / 1e6
         for part in _PARTS
@@ -90,11 +90,11 @@ def _middle_parts(rows: pl.DataFrame, ranks: Sequence[int]) -> dict[str, float]:
 def _gap(
     rows: pl.DataFrame, operators: pl.DataFrame, rank: int, innocent: Sequence[int], kind: Kind
 ) -> tuple[str, list[EvidenceRow], bool]:
-    """Return what makes the gap, with its evidence, and whether it is the host that was late."""
+    """Return the cause of the gap, with its evidence, and whether the host was late."""
     evidence: list[EvidenceRow] = []
     name = ""
     if "loader" in kind.peers_ms:
-        evidence.append(_row("loader", "", kind.mine_ms["loader"], kind.peers_ms["loader"]))
+        evidence.append(_row("loader", "", kind.rank_ms["loader"], kind.peers_ms["loader"]))
         if kind.excess_ms("loader") >= _EXPLAINS * kind.excess_ms("gap"):
             name = _loader(operators, rank)
     launch = pl.col("launch_delay_ns")
@@ -105,7 +105,7 @@ def _gap(
         return name, evidence, True
     delay, usual = chance.median(mine), chance.median(others)
     evidence.append(EvidenceRow(what="launch_delay", mine=delay / 1e3, peers=usual / 1e3, unit="us"))
-    # the device was idle although its work had been handed to it: the gap is not the host's doing
+    # the device was idle although its work had been queued: the gap is not caused by the host
     return name, evidence, delay <= max(LONG_LAUNCH_NS, 2 * usual)
 
 
@@ -115,8 +115,8 @@ def _loader(operators: pl.DataFrame, rank: int) -> str:
 
 
 def slower_operators(operators: pl.DataFrame, rank: int, innocent: Sequence[int], steps: int) -> list[EvidenceRow]:
-    """Return the operators (kernels, where there are any) that make most of the extra time of `rank`, the most first;
-    those that run more often than with the peers with how often.
+    """Return the operators (kernels, if there are any) that make most of the extra time of `rank`, the most first;
+    those that run more often than with the peers with their counts.
     """
     kinds = _DEVICE if operators.filter(pl.col("kind").is_in(_DEVICE)).height else ("operator",)
     table = operators.filter(pl.col("kind").is_in(kinds))
@@ -139,7 +139,7 @@ def _beside(table: pl.DataFrame, rank: int, innocent: Sequence[int]) -> pl.DataF
     names = ["kind", "name"]
     mine = table.filter(pl.col("rank") == rank)
     usual = pl.concat(
-        # a rank that does not have an operator spends no time in it
+        # a rank without an operator spends no time in it
         mine.select(names)
         .join(table.filter(pl.col("rank") == other), on=names, how="left")
         .select(*names, pl.col("total_ns").fill_null(0), pl.col("count").fill_null(0))

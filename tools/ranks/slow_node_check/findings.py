@@ -1,7 +1,7 @@
-"""The verdict on a job as findings: each accused rank by both measures, links, stages and turns, the dearest first.
+"""The verdict on a job as findings: each accused rank by both measures, links, stages and turns, the costliest first.
 
-Severity follows the floors: what costs `critical` of every step is critical, `warn` major. "Measured and normal" is
-said only when all ranks were there and nothing could have hidden a slow one.
+Severity follows the floors: a cost of `critical` of every step is critical, `warn` major. "Measured and normal" is
+reported only if all ranks were present and nothing could have hidden a slow one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from whystall.tools.ranks.slow_node_check.stages import SlowStage
 from whystall.tools.ranks.slow_node_check.verdict import Accused, Floors, Outcome
 from whystall.tools.ranks.slow_node_check.votes import Turns
 
-# A part that takes longer by less than this share of the smallest floor is as the peers' is.
+# A part that takes longer by less than this share of the smallest floor counts as equal to the peers'.
 _AS_PEERS = 0.3
 _KINDS = {
     "compute_slow": "rank.compute_slow",
@@ -31,14 +31,14 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Findings:
-    """Makes the findings of one job. `whole`: nothing was lost or missing, so that normal may be said."""
+    """Builds the findings of one job. `whole`: nothing was lost or missing, so that "normal" may be reported."""
 
     job: Job
     floors: Floors
     whole: bool
 
     def of(self, out: Outcome) -> list[Finding]:
-        """Return all findings, the dearest first."""
+        """Return all findings, the costliest first."""
         found: list[tuple[float, Finding]] = []
         normal: list[Finding] = []
         for one in out.accused:
@@ -52,13 +52,13 @@ class Findings:
         return [finding for _, finding in found] + normal + (self._normal(out) if self.whole else [])
 
     def severity(self, share: float) -> Severity:
-        """By the share of a step that is lost."""
+        """Return the severity for the share of a step that is lost."""
         if share >= self.floors.critical:
             return Severity.CRITICAL
         return Severity.MAJOR if share >= self.floors.warn else Severity.MINOR
 
     def subject(self, rank: int) -> Subject:
-        """Return a rank, with its host and process as far as the traces tell."""
+        """Return a rank as a subject, with its host and process if known."""
         rows = self.job.table("ranks").filter(pl.col("rank") == rank).rows(named=True)
         host, pid = (rows[0]["host"], rows[0]["pid"]) if rows else ("", -1)
         return Subject(type="rank", rank=rank, host=clean(host) or None, pid=pid if pid > 0 else None)
@@ -71,7 +71,7 @@ class Findings:
         if replica:
             peers = one.kind.peers_ms.get("own", 0.0)
             seen = {"steps": float(late.steps), "p_value": late.p_value}
-            mine = one.kind.mine_ms.get("own", 0.0)
+            mine = one.kind.rank_ms.get("own", 0.0)
             metrics = shared | seen | {"p50_ms": mine, "peers_ms": peers, "ratio": mine / peers if peers > 0 else 1.0}
             first = self._about(one, "replica.slow", metrics, {"name": one.kind.name} if one.kind.name else {})
         else:
@@ -124,11 +124,11 @@ class Findings:
     # --- the job ----------------------------------------------------------------------------------------------------
 
     def _slow_links(self, out: Outcome) -> list[Finding]:
-        """Return one finding for what the suspects share: the dearest of their groups stands for all."""
+        """Return one finding for what the suspects share: the costliest of their groups stands for all."""
         if out.links is None or not out.links.slow:
             return []
         if "link_of_group" not in out.reasons and all(one.transfers is None for one in out.accused):
-            return []  # slower than elsewhere, and nobody feels it
+            return []  # slower than elsewhere, without a cost
         share = out.links.cost_ns / out.step_ns
         row = out.links.slow[0]
         name = clean(row.description or row.group)
@@ -189,13 +189,13 @@ def _slow(one: Accused) -> dict[str, float]:
     kind = one.kind
     metrics = {"excess_ms": kind.excess_ms("own")}
     if "own" in kind.peers_ms:
-        metrics |= {"own_ms": kind.mine_ms["own"], "peers_ms": kind.peers_ms["own"]}
+        metrics |= {"own_ms": kind.rank_ms["own"], "peers_ms": kind.peers_ms["own"]}
     for part in ("compute", "gap", "loader"):
         if part in kind.peers_ms:
             metrics[f"{part}_excess_ms"] = kind.excess_ms(part)
     part = {"compute_slow": "compute", "host_slow": "gap"}.get(kind.slow_class, "own")
     if kind.peers_ms.get(part, 0.0) > 0:
-        metrics["ratio"] = kind.mine_ms[part] / kind.peers_ms[part]
+        metrics["ratio"] = kind.rank_ms[part] / kind.peers_ms[part]
     return metrics
 
 

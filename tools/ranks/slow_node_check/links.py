@@ -1,9 +1,9 @@
-"""Transfers that take longer than equal ones elsewhere: a slow link, network card or switch.
+"""Find transfers that take longer than equal ones elsewhere: a slow link, network card or switch.
 
-The shortest duration of an operation is what the transfer took, whoever came late; it is compared between groups that
+The shortest duration of an operation is its transfer time, whichever rank came late; it is compared between groups that
 run the same operations with the same bytes and the same number of ranks, and between pairs that send the same bytes.
-Groups vote like ranks (`votes`): one vote per step, exact. What all slow groups and pairs share is the rank, or the
-pair. Whether it matters is decided by what they cost together.
+Groups vote like ranks (`votes`): one vote per step, exact. The ranks that all slow groups and pairs share are the
+suspects. Their common cost decides whether it matters.
 
 With one group there is nothing to compare with, and a link that is slow for all looks normal: blind spot no_baseline.
 """
@@ -22,16 +22,16 @@ from whystall.tools.ranks.statistics import probability as chance
 
 # Transfers that differ by less are equal: the smallest floor (slow-node check: 0.10 warn, 0.20 critical).
 _RATIO = 1.1
-# Beside the dearest one, those say where the slow link is that cost at least this part of it: others are noise.
+# Links that cost at least this part of the costliest one locate the fault: others are noise.
 _WEIGHS = 0.1
 _PAIR = ("send", "recv", "send_recv")
 
 
 @dataclass(frozen=True)
 class Transfers:
-    """The transfers of one group or directed pair beside equal ones. `transfer_ns`: median of one of them, `peers_ns`:
-    that of the others; `cost_ns`: how much longer they take together, per step; `bytes`: of the most frequent size;
-    `source`: of a pair, who sends, -1 unknown.
+    """The transfers of one group or directed pair compared with equal ones. `transfer_ns`: median of one of them,
+    `peers_ns`: that of the others; `cost_ns`: how much longer they take together, per step; `bytes`: of the most
+    frequent size; `source`: the sender of a pair, -1 unknown.
     """
 
     group: str
@@ -53,14 +53,15 @@ class Transfers:
 
     @property
     def ratio(self) -> float:
-        """How many times as long as equal ones."""
+        """Ratio to the duration of equal ones."""
         return self.transfer_ns / self.peers_ns if self.peers_ns > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Links:
-    """`rows`: what was compared, slow ones first. `suspects`: the ranks that all slow groups share; empty where nothing
-    is slow. `cost_ns`: per step, the dearest of each family together. `compared`: there was something to compare with.
+    """`rows`: all compared transfers, slow ones first. `suspects`: the ranks that all slow groups share; empty if
+    nothing is slow. `cost_ns`: per step, the costliest of each family together. `compared`: there was something to
+    compare with.
     """
 
     rows: list[Transfers]
@@ -70,12 +71,12 @@ class Links:
 
     @property
     def slow(self) -> list[Transfers]:
-        """The slow ones, the dearest first."""
+        """The slow ones, the costliest first."""
         return [row for row in self.rows if row.slow]
 
 
 def links(job: Job, matched: pl.DataFrame, waits: pl.DataFrame, step_ns: float) -> Links:
-    """Compare the transfers of `job`, of whose steps the median takes `step_ns`."""
+    """Compare the transfers of `job`, whose median step takes `step_ns`."""
     every = pl.concat([_between_groups(matched, waits, _descriptions(job)), _measured(job.table("links"))])
     rows: list[Transfers] = []
     compared, cost = False, 0.0
@@ -92,15 +93,15 @@ def links(job: Job, matched: pl.DataFrame, waits: pl.DataFrame, step_ns: float) 
 
 
 _COLUMNS = {
-    # what may be compared with each other
+    # family: what may be compared with each other
     "family": pl.String,
-    # whose it is: the group, or the pair
+    # the group, or the pair
     "key": pl.String,
     "group": pl.String,
     "description": pl.String,
     "op": pl.String,
     "ranks": pl.List(pl.Int32),
-    # of a pair, who sends; -1: not known, or no pair
+    # the sender of a pair; -1: unknown, or no pair
     "source": pl.Int32,
     # operations of one slot are equal: same operation and size
     "slot": pl.String,
@@ -111,20 +112,20 @@ _COLUMNS = {
 
 
 def _descriptions(job: Job) -> dict[str, str]:
-    """Return what the program calls a group, by its ranks: an operation's group may have been inferred from its ranks
-    alone. Ranks that are in several groups together tell nothing.
+    """Return the program's name of a group, by its ranks: an operation's group may have been inferred from its ranks
+    alone. Ranks that are in several groups together are ambiguous.
     """
     table = job.table("groups").filter(pl.col("ranks").list.len() > 1)
-    told = table.with_columns(members=pl.col("ranks").list.sort().cast(pl.List(pl.String)).list.join(","))
-    alone = told.group_by("members").agg(pl.col("description").first(), kinds=pl.col("description").n_unique())
+    named = table.with_columns(members=pl.col("ranks").list.sort().cast(pl.List(pl.String)).list.join(","))
+    alone = named.group_by("members").agg(pl.col("description").first(), kinds=pl.col("description").n_unique())
     return dict(alone.filter(pl.col("kinds") == 1).select("members", "description").iter_rows())
 
 
 def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[str, str]) -> pl.DataFrame:
     """Return one row per operation, with the group or pair it belongs to."""
     once = waits.group_by("instance").agg(pl.col("transfer_ns").first())
-    # with a rank absent the shortest duration may hold waiting for it
-    seen = (
+    # if a rank is absent the shortest duration may include waiting for it
+    measured = (
         matched.filter(pl.col("present") == pl.col("size"))
         .group_by("instance")
         .agg(
@@ -136,12 +137,12 @@ def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[s
         )
     )
     pair = pl.col("op").is_in(_PAIR)
-    # halves of a doubling: sizes that differ by less are one size
+    # sizes are binned by half a doubling
     bucket = (pl.col("bytes").clip(1).log(2) * 2).round().cast(pl.Int64)
     members = pl.col("ranks").cast(pl.List(pl.String)).list.join(",")
     kind = members.replace_strict(kinds, default="", return_dtype=pl.String)
     return (
-        seen.join(once, on="instance")
+        measured.join(once, on="instance")
         .filter((pl.col("step") >= 0) | (pl.col("step").max() < 0))
         .with_columns(op=pl.when(pair).then(pl.lit("send")).otherwise("op"), description=kind)
         .select(
@@ -169,7 +170,7 @@ def _measured(rows: pl.DataFrame) -> pl.DataFrame:
     """
     usual = pl.col("bytes").median().over("transport")
     ranks = pl.concat_list(pl.min_horizontal("source", "target"), pl.max_horizontal("source", "target"))
-    # every rank of a pair may tell of it
+    # every rank of a pair may report it
     once = rows.filter((pl.col("bytes") > 0) & (pl.col("transit_ns") > 0) & (pl.col("source") != pl.col("target")))
     return (
         once.group_by("step", "source", "target", "transport")
@@ -192,7 +193,7 @@ def _measured(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _family(rows: pl.DataFrame, step_ns: float, tests: int) -> list[Transfers]:
-    """Return the groups of one family beside each other, over the operations that all of them have."""
+    """Compare the groups of one family, over the operations that all of them have."""
     keys = rows["key"].unique().sort().to_list()
     slots = rows.group_by("slot").agg(held=pl.col("key").n_unique()).filter(pl.col("held") == len(keys))
     rows = rows.join(slots, on="slot", how="semi")
@@ -206,9 +207,10 @@ def _family(rows: pl.DataFrame, step_ns: float, tests: int) -> list[Transfers]:
 
 
 def _board(rows: pl.DataFrame, keys: list[str], step_ns: float) -> Grid:
-    """Groups as a `Grid`: per step the time all transfers took, as if each slot had its usual number of operations.
+    """Return groups as a `Grid`: per step the time of all transfers, as if each slot had its usual number of
+    operations.
 
-    A step that lost an operation would look quick: slots count by their median.
+    A step that lost an operation would appear fast: slots count by their median.
     """
     often = rows.group_by("slot", "key", "step").len().group_by("slot").agg(often=pl.col("len").median())
     each = rows.group_by("slot", "key", "step").agg(pl.col("transfer_ns").median()).join(often, on="slot")
@@ -226,12 +228,12 @@ def _board(rows: pl.DataFrame, keys: list[str], step_ns: float) -> Grid:
 
 
 def _transfers(rows: pl.DataFrame, key: str, late: votes.Late | None, board: Grid) -> Transfers:
-    mine, others = rows.filter(pl.col("key") == key), rows.filter(pl.col("key") != key)
+    of_key, others = rows.filter(pl.col("key") == key), rows.filter(pl.col("key") != key)
     # of the size that takes most of the time
     slot = (
-        mine.group_by("slot").agg(pl.col("transfer_ns").sum()).sort("transfer_ns", "slot", descending=True)["slot"][0]
+        of_key.group_by("slot").agg(pl.col("transfer_ns").sum()).sort("transfer_ns", "slot", descending=True)["slot"][0]
     )
-    of_slot, equal = mine.filter(pl.col("slot") == slot), others.filter(pl.col("slot") == slot)
+    of_slot, equal = of_key.filter(pl.col("slot") == slot), others.filter(pl.col("slot") == slot)
     took = chance.median(of_slot["transfer_ns"].to_list())
     usual = chance.median(equal.group_by("key").agg(pl.col("transfer_ns").median())["transfer_ns"].to_list())
     size = int(of_slot["bytes"].median() or -1)  # type: ignore[arg-type]
@@ -242,10 +244,10 @@ def _transfers(rows: pl.DataFrame, key: str, late: votes.Late | None, board: Gri
         group=first["group"],
         description=first["description"],
         op=first["op"],
-        ranks=tuple(sorted(mine["ranks"].explode().unique().to_list())),
+        ranks=tuple(sorted(of_key["ranks"].explode().unique().to_list())),
         source=first["source"],
         bytes=size,
-        count=mine.height,
+        count=of_key.height,
         transfer_ns=took,
         peers_ns=usual,
         gb_per_s=size / took if size > 0 and took > 0 else None,
@@ -259,7 +261,7 @@ def _transfers(rows: pl.DataFrame, key: str, late: votes.Late | None, board: Gri
 
 
 def _suspects(rows: Iterable[Transfers]) -> tuple[int, ...]:
-    """Return what all slow groups and pairs share; where that is nothing, several links are slow: all of their
+    """Return the ranks that all slow groups and pairs share; without any, several links are slow: all of their
     ranks.
     """
     slow = [set(row.ranks) for row in rows if row.slow]

@@ -1,4 +1,4 @@
-"""What to look at next about a slow rank: its profile against that of the median of its peers."""
+"""Propose the next tool call for a slow rank: compare its profile with that of the median of its peers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from whystall.tools.ranks.slow_node_check.verdict import Accused
 from whystall.tools.ranks.statistics import probability as chance
 
 _DIFFERENCE = "flamegraph_diff"
-# What takes longer on the rank itself: a slow transfer, or an operation not entered, is no difference of its functions.
+# Causes on the rank itself: a slow transfer, or an operation not entered, is no difference of its functions.
 _ITS_OWN = frozenset({"compute_slow", "host_slow", "unattributed"})
 
 
 def next_calls(analysis: JobAnalysis, accused: Iterable[Accused], traces: str | None) -> list[NextCall]:
-    """For each accused rank that is slow in something of its own, the comparison with the median of its peers.
+    """Return, for each accused rank that is slow by itself, the comparison with the median of its peers.
 
-    `traces`: the directory of the run, None where only what was gathered of it is known: then the calls name the ranks
-    alone. Ranks whose traces do not tell what ran, and those without an innocent peer, have none.
+    `traces`: the directory of the run, None if only the recording is available: then the calls name the ranks alone.
+    Ranks without work in their traces, and those without an innocent peer, have none.
     """
     rows = list(accused)
     guilty = {one.rank for one in rows}
@@ -37,7 +37,7 @@ def next_calls(analysis: JobAnalysis, accused: Iterable[Accused], traces: str | 
 
 
 def _median(analysis: JobAnalysis, ranks: set[int]) -> int | None:
-    """Of `ranks` the one with the median own time per step, of an even number the faster; None of none."""
+    """Return the one of `ranks` with the median own time per step, of an even number the faster; None of none."""
     rows = analysis.own.filter(pl.col("rank").is_in(list(ranks)))
     took = {
         rank: chance.trimmed_mean(steps["own_ns"].to_list())
@@ -48,13 +48,15 @@ def _median(analysis: JobAnalysis, ranks: set[int]) -> int | None:
 
 
 def _side(analysis: JobAnalysis, side: str, rank: int, traces: str | None) -> dict[str, str | int]:
-    """Return what names the profile of `rank`: its file, where that is its alone, else the directory and the rank."""
+    """Return the arguments for the profile of `rank`: its file if it has one of its own, else the directory and the
+    rank.
+    """
     if traces is None or "://" in traces:
         return {f"{side}_rank": rank}
     paths = dict(analysis.job.table("ranks").select("rank", "path").iter_rows())
-    mine = paths.get(rank, "")
-    if mine and list(paths.values()).count(mine) == 1:
+    path = paths.get(rank, "")
+    if path and list(paths.values()).count(path) == 1:
         # a run may be a single file, which then is the directory's only trace
-        base = os.path.dirname(traces) if os.path.basename(traces) == mine else traces
-        return {side: os.path.normpath(os.path.join(base, mine))}
+        base = os.path.dirname(traces) if os.path.basename(traces) == path else traces
+        return {side: os.path.normpath(os.path.join(base, path))}
     return {side: traces, f"{side}_rank": rank}

@@ -1,8 +1,8 @@
-"""Jobs without collectives: replicas that serve alike, compared by the latency of their steps.
+"""Judge jobs without collectives: replicas that serve alike, compared by the latency of their steps.
 
-Nobody waits for anybody here, so that a slow replica shows by itself. Its steps are compared with all the others' by
-their order (`samples.rank_test`): latencies have long tails, and neighbouring ones resemble each other. What replicas
-had to do may differ: an operator that ran more often is told in the evidence.
+No rank waits for another here, so a slow replica is slow itself. Its steps are compared with all the others' by rank
+order (`two_samples.rank_test`): latencies have long tails, and neighbouring ones are correlated. Replicas may have had
+different work: an operator that ran more often is in the evidence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from whystall.tools.ranks.slow_node_check.votes import SURE
 from whystall.tools.ranks.statistics import probability as chance
 from whystall.tools.ranks.statistics.two_samples import rank_test
 
-# At most so many values of each replica, medians of runs of steps: neighbours say little more, and ranks cost sorting.
+# At most so many values of each replica, medians of runs of steps: neighbours add little, and sorting costs time.
 _BLOCKS = 64
 # Nor more than so many of all others together.
 _OTHERS = 4096
@@ -23,8 +23,8 @@ _OTHERS = 4096
 
 @dataclass(frozen=True)
 class Replica:
-    """A replica beside the others: `peers_ns` is the median of their medians; `longer` of `votes` runs of steps were
-    longer than that. `p_value` is the rank test's, corrected.
+    """A replica compared with the others: `peers_ns` is the median of their medians; `longer` of `votes` runs of steps
+    were longer than that. `p_value` is the rank test's, corrected.
     """
 
     rank: int
@@ -38,20 +38,20 @@ class Replica:
 
     @property
     def ratio(self) -> float:
-        """How many times as long a step takes as with the others; 1 where there are none."""
+        """Ratio of its step to the others'; 1 where there are none."""
         return self.p50_ns / self.peers_ns if self.peers_ns > 0 else 1.0
 
     def seems_slow(self, floor: float) -> bool:
-        """Return whether it is slower than the others by at least the share `floor`, be it by chance."""
+        """Return whether it is slower than the others by at least the share `floor`, regardless of chance."""
         return self.ratio >= 1 + floor
 
     def slow(self, floor: float) -> bool:
-        """Return whether it is, and not by chance: there is no second measure that could agree."""
+        """Return whether it is slower, and not by chance: there is no second measure to confirm it."""
         return self.p_value < SURE and self.seems_slow(floor)
 
 
 def compare(steps: pl.DataFrame) -> list[Replica]:
-    """Return every rank in `steps` (rows of `rank_tables.STEPS`) beside the others, by rank."""
+    """Compare every rank in `steps` (rows of `rank_data.tables.STEPS`) with the others, by rank."""
     spans = steps.select("rank", "start_ns", ns=pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("ns") > 0)
     of_rank = {
         rank: frame.sort("start_ns")["ns"].to_list()
@@ -76,7 +76,7 @@ def _beside(rank: int, values: list[int], every: dict[int, list[float]], medians
         peers_ns=peers,
         longer=sum(value > peers for value in blocks),
         votes=len(blocks),
-        # one-sided: only the slower one is asked for
+        # one-sided: only the slower one matters
         p_value=chance.corrected(p_value / 2 if above > 0.5 else 1.0, len(medians)),
     )
 
@@ -87,7 +87,7 @@ def _blocks(values: list[int]) -> list[float]:
 
 
 def own(steps: pl.DataFrame) -> pl.DataFrame:
-    """`job.OWN` of replicas: they wait for nobody, and their steps are counted from their first."""
+    """Return `job.OWN` of replicas: they do not wait, and their steps are numbered from their first."""
     return steps.sort("rank", "start_ns").select(
         pl.col("rank"),
         step=pl.int_range(pl.len()).over("rank").cast(pl.Int32),

@@ -1,4 +1,4 @@
-"""The tables of slow_node_check: what the verdict rests on, one row per rank, link, replica and accused."""
+"""The tables of slow_node_check: one row per rank, link, replica and accused rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def where(job: Job, rank: int) -> tuple[str, int | None]:
-    """Host and process of `rank`; empty and None unknown."""
+    """Return host and process of `rank`; empty and None unknown."""
     rows = job.table("ranks").filter(pl.col("rank") == rank)
     if rows.is_empty():
         return "", None
@@ -58,14 +58,14 @@ def _transfer(row: Transfers) -> EvidenceRow:
 
 
 def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
-    """Return the ranks that others wait for in operations that they have not entered or not finished, or took for
-    others.
+    """Return rows of the ranks that others wait for in operations that they have not entered or not finished, or that
+    do not match.
     """
     rows = []
     for rank in stuck.accused:
         host, pid = where(job, rank)
         mine = [one for one in stuck.findings if one.subject.rank == rank]
-        told = [f"{one.attributes.get('operation', '')} {one.attributes.get('name', '')}".strip() for one in mine]
+        operations = [f"{one.attributes.get('operation', '')} {one.attributes.get('name', '')}".strip() for one in mine]
         waiting = [one.metrics.get("waiting", 0.0) for one in mine]
         rows.append(
             AccusedRow(
@@ -80,13 +80,13 @@ def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
                 steps=None,
                 p_value=None,
                 began_step=None,
-                # counted, not estimated: only who is the one among several is open
+                # counted, not estimated: only which of several it is remains open
                 confidence="high" if stuck.accused == (rank,) else "medium",
                 evidence=[
                     EvidenceRow(
                         what=one.kind.removeprefix("rank."), name=clean(name), mine=0.0, peers=count, unit="count"
                     )
-                    for one, name, count in zip(mine, told, waiting, strict=True)
+                    for one, name, count in zip(mine, operations, waiting, strict=True)
                 ],
             )
         )
@@ -128,13 +128,13 @@ def rank_rows(analysis: JobAnalysis, out: Outcome) -> list[RankRow]:
 
 
 def _mean_ms(part_ns: pl.Series) -> float | None:
-    """Of the steps in which the traces tell of the part: in others it is below zero."""
-    told = part_ns.filter(part_ns >= 0)
-    return chance.trimmed_mean(told.to_list()) / 1e6 if len(told) else None
+    """Return the mean over the steps with the part: in others it is below zero."""
+    operations = part_ns.filter(part_ns >= 0)
+    return chance.trimmed_mean(operations.to_list()) / 1e6 if len(operations) else None
 
 
 def link_rows(out: Outcome) -> list[LinkRow]:
-    """Groups and pairs whose transfers could be compared, slow ones first."""
+    """Return groups and pairs whose transfers could be compared, slow ones first."""
     return [
         LinkRow(
             ranks=_members(row),
@@ -152,7 +152,7 @@ def link_rows(out: Outcome) -> list[LinkRow]:
 
 
 def _members(row: Transfers) -> str:
-    """``0-3``, or of a pair ``2 to 3``: both directions are rows of their own."""
+    """Return ``0-3``, or of a pair ``2 to 3``: both directions are rows of their own."""
     if row.source not in row.ranks or len(row.ranks) != 2:
         return rank_list(row.ranks)
     (target,) = (rank for rank in row.ranks if rank != row.source)
@@ -160,7 +160,7 @@ def _members(row: Transfers) -> str:
 
 
 def replica_rows(job: Job, out: Outcome) -> list[ReplicaRow]:
-    """Replicas, the slowest first."""
+    """Return replicas, the slowest first."""
     rows = [
         ReplicaRow(
             rank=one.rank,

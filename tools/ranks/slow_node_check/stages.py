@@ -1,9 +1,9 @@
-"""A pipeline stage whose ranks are alike and all take longer than those of other stages: the model is cut unevenly.
+"""Find a pipeline stage whose ranks all take longer than those of other stages: the model is split unevenly.
 
-Stages are compared like ranks (`votes`), each by its median rank per step, and by what ran between collectives where
-that is seen: in a pipeline the time without waits also holds what depends on the place in it. What the slowest stage
-takes more than the next one is what every step takes more. A stage is slow only if every one of its innocent ranks is
-above the others; one slow rank does not make a slow stage.
+Stages are compared like ranks (`votes`), each by its median rank per step, and by what ran between collectives if that
+is recorded: in a pipeline the time without waits also depends on the position in it. Every step takes longer by the
+difference between the slowest stage and the next one. A stage is slow only if every one of its innocent ranks is above
+the others; one slow rank does not make a slow stage.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _EVENLY = 0.5
 
 @dataclass(frozen=True)
 class SlowStage:
-    """A stage beside the others. `own_ns` per step of its median rank, `peers_ns` of the median other stage; `began`:
-    the step's number, -1 from the start.
+    """A stage compared with the others. `own_ns` per step of its median rank, `peers_ns` of the median other stage;
+    `began`: the step's number, -1 from the start.
     """
 
     peers: Peers
@@ -36,14 +36,14 @@ class SlowStage:
 
 
 def slow_stages(
-    own: pl.DataFrame, peers: Sequence[Peers], accused: Collection[int], floor_ns: float, *, work_seen: bool
+    own: pl.DataFrame, peers: Sequence[Peers], accused: Collection[int], floor_ns: float, *, has_work: bool
 ) -> list[SlowStage]:
     """Return the stages that hold the others back by at least `floor_ns` per step, apart from the ranks `accused`."""
     stages = [one for one in peers if set(one.ranks) - set(accused)]
     if len(stages) < 2:
         return []
     ranks = sorted(rank for one in stages for rank in one.ranks if rank not in accused)
-    every = grid(own, ranks, work_seen=work_seen)
+    every = grid(own, ranks, has_work=has_work)
     if every.work is not None:
         every = replace(every, own=every.work)
     board = _board(every, stages, accused)
@@ -53,12 +53,12 @@ def slow_stages(
     for late in votes.late(board, floor_ns):
         stage = stages[late.rank]
         innocent = [rank for rank in stage.ranks if rank not in accused]
-        mine = chance.trimmed_mean(known(board.own[str(late.rank)]))
+        stage_ns = chance.trimmed_mean(known(board.own[str(late.rank)]))
         others = chance.trimmed_mean(known(middle(board.own, board.others((late.rank,)))))
         least = min(chance.trimmed_mean(known(every.own[str(rank)])) for rank in innocent)
-        if least - others >= _EVENLY * (mine - others):
+        if least - others >= _EVENLY * (stage_ns - others):
             began = board.steps[late.began] if late.began >= 0 else -1
-            found.append(SlowStage(stage, late, mine, others, began))
+            found.append(SlowStage(stage, late, stage_ns, others, began))
     return found
 
 

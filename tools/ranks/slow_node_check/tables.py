@@ -1,4 +1,4 @@
-"""What slow_node_check answers in tables."""
+"""The output tables of slow_node_check."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from whystall.tools.contract.result import Model
 from whystall.tools.ranks.hangs.tables import HangRow
 
 Verdict = Literal["rank", "several", "stage", "moving", "link", "none", "cannot_tell"]
-"""Who holds the job back: one rank, several, a pipeline stage (its ranks alike), ranks that take turns, a link between
-ranks, nobody, or it cannot be told (`reasons` say why)."""
+"""What holds the job back: one rank, several, a pipeline stage (its ranks alike), ranks that take turns, a link between
+ranks, nothing, or undecided (`reasons` give the reasons).
+"""
 
 SlowClass = Literal["compute_slow", "communication_slow", "host_slow", "unattributed", "hang"]
-"""Its operators take longer; the transfer itself does; its CPU dispatches late; slow without a visible kind; or it did
-not enter an operation the others wait in."""
+"""Its operators take longer; the transfer itself does; its CPU dispatches late; slow without a known cause; or it did
+not enter an operation the others wait in.
+"""
 
 
 class EvidenceRow(Model):
-    """One measured difference. `what`: wait, own_time, compute, gap, loader, launch_delay, transfer, operator,
-    operator_count, bandwidth, not_entered, not_finished, mismatch. `name`: the operator, group or operation. Times in
-    ms per step."""
+    """One measured difference; `mine` is the rank's value. `what`: wait, own_time, compute, gap, loader, launch_delay,
+    transfer, operator, operator_count, bandwidth, not_entered, not_finished, mismatch. `name`: the operator, group or
+    operation. Times in ms per step.
+    """
 
     what: str
     name: str = ""
@@ -31,9 +34,9 @@ class EvidenceRow(Model):
 
 
 class AccusedRow(Model):
-    """A rank that holds the job back. `of_step_pct`: time it costs every step, of the step; `job_pct`: of the whole
-    traced time. In `votes` of `steps` it was behind all who are not accused, p_value: of that many by chance.
-    `began_step`: first slow step; None: from the start. A hang has no cost per step, no votes and no beginning: None.
+    """A rank that holds the job back. `of_step_pct`: its cost per step, of the step; `job_pct`: of the whole traced
+    time. In `votes` of `steps` it was behind all who are not accused, p_value: of that many by chance. `began_step`:
+    first slow step; None: from the start. A hang has no cost per step, no votes and no beginning: None.
     """
 
     rank: int
@@ -52,8 +55,7 @@ class AccusedRow(Model):
 
 
 class RankRow(Model):
-    """One rank per step on average, ms; None: the traces do not tell. `offset_us`, `residual_us`: of its clock against
-    the others'."""
+    """One rank per step on average, ms; None: unknown. `offset_us`, `residual_us`: of its clock against the others'."""
 
     rank: int
     host: str
@@ -72,7 +74,7 @@ class RankRow(Model):
 
 
 class LinkRow(Model):
-    """A group (``0-3``) or pair (``2 to 3``) of ranks and how fast its transfers are beside equal ones."""
+    """A group (``0-3``) or pair (``2 to 3``) of ranks and the speed of its transfers compared with equal ones."""
 
     ranks: str
     group: str
@@ -96,8 +98,9 @@ class ReplicaRow(Model):
 
 
 class NextCall(Model):
-    """A call of another tool that would tell more about `rank`: its difference to `peer`, the median of the ranks that
-    do the same work. `arguments` are the tool's own; of a recording without its traces they name no paths."""
+    """A call of another tool for more about `rank`: its difference to `peer`, the median of the ranks that do the same
+    work. `arguments` are the tool's own; for a recording without its traces they hold no paths.
+    """
 
     tool: str
     rank: int
@@ -107,7 +110,8 @@ class NextCall(Model):
 
 class Data(Model):
     """The verdict and the tables behind it. `reasons`: codes of what the verdict lacked or why it abstains. `next`:
-    what to look at next."""
+    proposed next calls.
+    """
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = Field(default_factory=list)

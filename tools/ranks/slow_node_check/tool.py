@@ -1,4 +1,4 @@
-"""slow_node_check: which rank of a synchronous job holds the others back, what kind of slow it is, what it costs."""
+"""slow_node_check: find the rank of a synchronous job that holds the others back, why it is slow, and what it costs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from whystall.tools.ranks.slow_node_check.verdict import Floors, Outcome, decide
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
-# Clocks further apart than this are told: what a good NTP keeps hosts within.
+# Clocks with a larger offset are reported: a good NTP keeps hosts within.
 _CLOCKS_NS = 1_000_000
 
 
@@ -42,20 +42,20 @@ class Params(RankParams):
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
     """Return the verdict on the job whose ranks `recording` holds."""
     job = job_of(recording)
-    seen = analyse(job, params.stages)
+    analysis = analyse(job, params.stages)
     floors = Floors(params.warn_pct / 100, params.critical_pct / 100)
-    out = decide(seen, floors)
+    out = decide(analysis, floors)
     stuck = hangs(job)
     hanging = hang_rows(job, stuck)
     if stuck.rows or stuck.reasons:
-        out = Outcome(_who(len(hanging)), ["hang", *stuck.reasons], steps=out.steps, step_ns=out.step_ns)
-    spots = [*_blind(recording, seen, out), *stuck.notes]
-    told = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
-    mixed = "other_time" in told
-    if mixed:  # of two runs, maybe: what sets a rank apart may be the run
+        out = Outcome(_verdict(len(hanging)), ["hang", *stuck.reasons], steps=out.steps, step_ns=out.step_ns)
+    spots = [*_blind(recording, analysis, out), *stuck.notes]
+    listed = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
+    mixed = "other_time" in listed
+    if mixed:  # maybe of two runs: then the difference may be the run's
         out.accused = [replace(one, confidence="low") for one in out.accused]
     whole = recording.manifest.saw_everything("ranks") and not job.missing and not mixed
-    ranks, links, replicas = rank_rows(seen, out), link_rows(out), replica_rows(job, out)
+    ranks, links, replicas = rank_rows(analysis, out), link_rows(out), replica_rows(job, out)
     data = Data(
         verdict=out.verdict,
         reasons=out.reasons,
@@ -67,8 +67,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         links=links[: params.top],
         hangs=stuck.rows[: params.top],
         replicas=replicas[: params.top],
-        next=next_calls(seen, out.accused, params.traces)[: params.top],
-        matched=dict(seen.counts),
+        next=next_calls(analysis, out.accused, params.traces)[: params.top],
+        matched=dict(analysis.counts),
     )
     return Judgement(
         findings=[*stuck.findings, *Findings(job, floors, whole).of(out)],
@@ -82,28 +82,28 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             "replicas": len(replicas),
         },
         not_seen=spots,
-        basis=seen,
+        basis=analysis,
     )
 
 
-def _who(accused: int) -> Verdict:
+def _verdict(accused: int) -> Verdict:
     return "cannot_tell" if not accused else "rank" if accused == 1 else "several"
 
 
-def _blind(recording: Recording, seen: JobAnalysis, out: Outcome) -> list[tuple[str, str]]:
-    """Return what could not be seen, apart from what the recording says itself."""
-    job = seen.job
-    said = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
+def _blind(recording: Recording, analysis: JobAnalysis, out: Outcome) -> list[tuple[str, str]]:
+    """Return the blind spots that the recording does not already list."""
+    job = analysis.job
+    listed = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
     spots = []
     if job.missing:
         spots.append(("ranks_missing", rank_list(job.missing)))
     if job.table("collectives").is_empty():
         spots.append(("no_collectives", ""))
-        return [spot for spot in spots if spot[0] not in said]
-    counts = seen.counts
+        return [spot for spot in spots if spot[0] not in listed]
+    counts = analysis.counts
     if left := counts.get("rows", 0) - counts.get("matched", 0) - counts.get("single", 0):
         spots.append(("unmatched", str(left)))
-    if seen.derived:
+    if analysis.derived:
         spots.append(("no_steps", ""))
     if out.incomplete:
         spots.append(("ranks_unheard", rank_list(out.incomplete)))
@@ -113,10 +113,10 @@ def _blind(recording: Recording, seen: JobAnalysis, out: Outcome) -> list[tuple[
         spots.append(("no_work_seen", ""))
     if out.links is not None and not out.links.compared:
         spots.append(("no_baseline", ""))
-    if seen.clocks.spread_ns > _CLOCKS_NS:
-        left_ns = max(seen.clocks.residual_ns.values(), default=0)
-        spots.append(("clock_spread", f"{seen.clocks.spread_ns / 1e6:.1f} ms, {left_ns / 1e3:.0f} us left"))
-    return [spot for spot in spots if spot[0] not in said]
+    if analysis.clocks.spread_ns > _CLOCKS_NS:
+        left_ns = max(analysis.clocks.residual_ns.values(), default=0)
+        spots.append(("clock_spread", f"{analysis.clocks.spread_ns / 1e6:.1f} ms, {left_ns / 1e3:.0f} us left"))
+    return [spot for spot in spots if spot[0] not in listed]
 
 
 TOOL = Tool(

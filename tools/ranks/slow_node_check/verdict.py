@@ -1,10 +1,10 @@
-"""Who holds the job back, what kind of slow it is, what it costs and how sure that is - or why it cannot be told.
+"""Decide which ranks hold the job back, why, at what cost and how surely - or why that is undecided.
 
-Two measures must agree before a rank is accused: the others waited for it (how long collectives took, `votes`), and it
-took longer itself (what ran between them, `classes`). What costs most gives the verdict. Nobody is accused on a mixed
-signal, on too few steps, where noise or the clocks' residual is as large as the claim, or where somebody absent may be
-the one that all wait for. `none` is a measurement too: it is said only where a rank that costs `Floors.warn` would
-have been seen.
+Two measures must agree before a rank is accused: the others waited for it (the durations of collectives, `votes`), and
+it took longer itself (its work between them, `classify`). The largest cost gives the verdict. No rank is accused on a
+mixed signal, on too few steps, where noise or the clocks' residual is as large as the claim, or where an absent rank
+may be the one that all wait for. `none` is a measurement too: it is reported only if a rank that costs `Floors.warn`
+would have been found.
 
 Confidence of an accusation: *high* - p < 0.001, it costs at least `Floors.critical` of a step, and both measures agree;
 *medium* - p < 0.001 and both agree; *low* - the rest. A job with ranks missing or with operations that could not be
@@ -39,40 +39,40 @@ REASONS = frozenset(
         "few_steps",  # too few steps for a vote
         "few_ranks",  # no two ranks do the same work
         "no_collectives",  # replicas: judged by their own latency
-        "no_work_seen",  # what ran between collectives is not in the traces: one measure only
+        "no_work_seen",  # the traces have no work between collectives: one measure only
         "no_baseline",  # most of a step is transfers, and there is nothing to compare them with
         "unmatched",  # too many operations were not found on all their ranks
-        "ranks_missing",  # somebody absent may be the one that all wait for
-        "mixed_signals",  # waited for, but not longer at work: or the other way round
+        "ranks_missing",  # an absent rank may be the one that all wait for
+        "mixed_signals",  # waited for, but not longer at work: or vice versa
         "noise",  # steps vary so much that a slow rank may hide in it
         "clocks",  # ranks leave operations further apart than what the rank would cost
-        "uneven_steps",  # in every step somebody is late, but each time another
-        "link_of_group",  # a group's transfers are slow; which of its ranks it is cannot be told
-        "stage_of_one",  # the slow stage is one rank: its node and its layers cannot be told apart
+        "uneven_steps",  # in every step some rank is late, but each time another
+        "link_of_group",  # a group's transfers are slow; which of its ranks causes it is unknown
+        "stage_of_one",  # the slow stage is one rank: its node and its layers are indistinguishable
         "hang",  # ranks wait in an operation that others have not entered
         ALL_ENTERED,
         DEADLOCK,
         OTHER_ORDER,
     }
 )
-"""Codes of why a verdict is what it is."""
+"""Codes of the reasons for a verdict."""
 
-# More than this share of operations not found on all their ranks: what is left is no fair sample.
+# More than this share of operations not found on all their ranks: the rest is no fair sample.
 MOST_UNMATCHED = 0.3
 # From this share on the answer is less sure.
 SOME_UNMATCHED = 0.05
-# Transfers that take more than this share of a step may well be slow; without others to compare with nobody can tell.
+# Transfers above this share of a step may be slow; without others to compare with that is undecided.
 MOSTLY_TRANSFERS = 0.5
 # One-sided 99 %: what noise can hide.
 _Z = 2.33
-# Of the loss by waits, at least so much must be seen at work too: else the two measures do not tell of the same thing.
+# At least this share of the loss by waits must show in the work too: else the two measures contradict each other.
 _AGREE = 0.5
 
 
 @dataclass(frozen=True)
 class Floors:
-    """What a rank must cost, as a share of a step. 0.10 and 0.20: where published slow-node detectors draw the line
-    (notes on the step's rule); variation below is usual on healthy clusters.
+    """What a rank must cost, as a share of a step. 0.10 and 0.20: the thresholds of published slow-node detectors;
+    smaller variation is usual on healthy clusters.
     """
 
     warn: float = 0.10
@@ -102,8 +102,8 @@ class Accused:
 
 @dataclass
 class Outcome:
-    """The verdict and all that speaks for it. `lost`: the share of the ranks' time that is waiting; None unknown.
-    `incomplete`: ranks that are not judged, see there.
+    """The verdict and its evidence. `lost`: the share of the ranks' time that is waiting; None unknown. `incomplete`:
+    ranks that are not judged (see `missing_operations`).
     """
 
     verdict: Verdict = "cannot_tell"
@@ -120,27 +120,27 @@ class Outcome:
     incomplete: tuple[int, ...] = ()
 
     def because(self, code: str) -> None:
-        """Note a reason, once."""
+        """Add a reason, once."""
         if code not in self.reasons:
             self.reasons.append(code)
 
 
 def decide(analysis: JobAnalysis, floors: Floors) -> Outcome:
-    """Return the verdict on the job of `look`, hangs apart."""
+    """Return the verdict on the job of `analysis`, hangs excluded."""
     if analysis.job.table("collectives").is_empty():
         return _replicas(analysis, floors)
     return _Case(analysis, floors).close()
 
 
 class _Case:
-    """One job under judgement."""
+    """One job while it is judged."""
 
     def __init__(self, analysis: JobAnalysis, floors: Floors) -> None:
         self.analysis = analysis
         self.floors = floors
         self.own = analysis.own
         # without work in the traces there is one measure only
-        self.work_seen = not self.own.is_empty() and int(str(self.own["compute_ns"].min())) >= 0
+        self.has_work = not self.own.is_empty() and int(str(self.own["compute_ns"].min())) >= 0
         self.incomplete = incomplete_ranks(analysis.job, analysis.matched, self.own)
         complete = (
             replace(one, ranks=tuple(r for r in one.ranks if r not in self.incomplete)) for one in analysis.peers
@@ -155,12 +155,12 @@ class _Case:
             self.result.lost = float(self.own["wait_ns"].sum()) / max(1, int(self.own["step_ns"].sum()))
 
     def close(self) -> Outcome:
-        """JobAnalysis at ranks, links and stages, and weigh them."""
+        """Examine ranks, links and stages, and weigh them."""
         out = self.result
         if not out.step_ns:
             out.because("few_steps")
             return out
-        if not self.work_seen:
+        if not self.has_work:
             out.because("no_work_seen")
         out.links = links(self.analysis.job, self.analysis.matched, self.analysis.waits, out.step_ns)
         self._ranks()
@@ -169,17 +169,17 @@ class _Case:
         self._weigh()
         return out
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- examining --------------------------------------------------------------------------------------------------
 
     def _ranks(self) -> None:
-        """Ranks beside their peers."""
+        """Compare ranks with their peers."""
         out = self.result
         comparable = [one for one in self.peers if len(one.ranks) > 1]
         if not comparable:
             self.abstain.append("few_ranks")
         for peers in comparable:
             lost = lost_in(self.analysis.matched, peers.ranks)
-            board = grid(self.own, peers.ranks, work_seen=self.work_seen, lost=lost)
+            board = grid(self.own, peers.ranks, has_work=self.has_work, lost=lost)
             out.grids.append(board)
             if len(board.steps) < votes.enough_steps(board):
                 self.abstain.append("few_steps")
@@ -196,9 +196,9 @@ class _Case:
                 self._what_noise_hides(board)
 
     def _agreed(self, late: votes.Late) -> bool:
-        """Return whether what ran between collectives says so too; a clear contradiction is noted."""
+        """Return whether the work between collectives agrees; a clear contradiction is noted."""
         if (absent := self._absent()) and self._exposed(late.rank) >= self.floors.warn:
-            self.abstain += absent  # it may wait for somebody absent itself: then it costs nothing
+            self.abstain += absent  # it may wait for an absent rank itself: then it costs nothing
             return False
         if late.work_lost_ns is None and late.p_value >= votes.SURE:
             self.abstain.append("no_work_seen")
@@ -210,12 +210,14 @@ class _Case:
         return False
 
     def _absent(self) -> list[str]:
-        """Why somebody else may be the one all wait for: ranks without a trace, or whose traces lack operations."""
+        """Return why another rank may be the one all wait for: ranks without a trace, or whose traces lack
+        operations.
+        """
         missing = ["ranks_missing"] if self.analysis.job.missing else []
         return [*missing, "unmatched"] if self.incomplete else missing
 
     def _beyond_residual(self, late: votes.Late) -> bool:
-        """Return whether ranks leave operations so close together that durations tell who came last."""
+        """Return whether ranks leave operations so close together that durations show which came last."""
         if late.cost_ns > max(self.analysis.clocks.residual_ns.values(), default=0):
             return True
         self.abstain.append("clocks")
@@ -224,16 +226,16 @@ class _Case:
     def _accuse(self, late: votes.Late, innocent: tuple[int, ...], board: Grid) -> Accused:
         since = board.steps[late.began] if late.began >= 0 else None
         kind = classify(self.own, self.analysis.job.table("operators"), late.rank, innocent, since)
-        return self._accused(late, kind, innocent, late.cost_ns, -1 if since is None else since, agreed=self.work_seen)
+        return self._accused(late, kind, innocent, late.cost_ns, -1 if since is None else since, agreed=self.has_work)
 
     def _accused(
         self, late: votes.Late, kind: Kind, peers: tuple[int, ...], cost_ns: float, began: int, *, agreed: bool
     ) -> Accused:
-        mine = self.own.filter(pl.col("rank") == late.rank)
-        slow = mine if began < 0 else mine.filter(pl.col("step") >= began)
+        of_rank = self.own.filter(pl.col("rank") == late.rank)
+        slow = of_rank if began < 0 else of_rank.filter(pl.col("step") >= began)
         step_ns = chance.median(slow["step_ns"].to_list())
         of_step = cost_ns / step_ns if step_ns > 0 else 0.0
-        of_job = cost_ns * slow.height / max(1, int(mine["step_ns"].sum()))
+        of_job = cost_ns * slow.height / max(1, int(of_rank["step_ns"].sum()))
         sure = self._confidence(late.p_value, of_step, agreed=agreed)
         return Accused(late.rank, late, kind, peers, cost_ns, of_step, min(1.0, of_job), began, sure)
 
@@ -247,13 +249,15 @@ class _Case:
         return grades[max(0, grade)]
 
     def _what_noise_hides(self, board: Grid) -> None:
-        """Abstain where a rank may cost as much as the floor, by both measures, and the steps vary too much to tell."""
+        """Abstain where a rank may cost as much as the floor, by both measures, and the steps vary too much to
+        decide.
+        """
         frames = [ahead_of_all(frame) for frame in (board.own, board.work) if frame is not None]
         if any(min(_at_most(frame[str(rank)]) for frame in frames) >= self.floor_ns for rank in board.ranks):
             self.abstain.append("noise")
 
     def _links(self) -> None:
-        """Ranks whose transfers are slow: by what is slower elsewhere, and as far as the steps feel it."""
+        """Accuse ranks whose transfers are slow: by comparison with others, and as far as they lengthen the steps."""
         out = self.result
         found = out.links
         if found is None or not found.slow:
@@ -271,8 +275,8 @@ class _Case:
                 continue
             innocent = tuple(r for r in self._peers_of(rank) if r not in found.suspects)
             late = votes.Late(rank, row.votes, row.steps, row.p_value, cost_ns, None, -1)
-            seen = classify(self.own, self.analysis.job.table("operators"), rank, innocent)
-            kind = replace(seen, slow_class="communication_slow", name=row.description or row.group)
+            kind_of_rank = classify(self.own, self.analysis.job.table("operators"), rank, innocent)
+            kind = replace(kind_of_rank, slow_class="communication_slow", name=row.description or row.group)
             one = self._accused(late, kind, innocent, cost_ns, row.began, agreed=True)
             out.accused.append(replace(one, transfers=row))
         out.links = replace(found, cost_ns=cost_ns)
@@ -283,23 +287,23 @@ class _Case:
 
     def _felt(self, found: Links) -> float:
         """Return how much longer the members of the slow groups took than peers that are in none: a transfer that is
-        hidden behind work costs nothing. Without such peers it cannot be told, and is not limited.
+        hidden behind work costs nothing. Without such peers it is unknown, and not limited.
         """
         members = {rank for row in found.slow for rank in row.ranks}
         felt = []
         for board in self.result.grids:
-            mine, others = [r for r in board.ranks if r in members], board.others(members)
-            if mine and others:
-                ahead = highest(board.own, mine) - highest(board.own, others)
+            of_rank, others = [r for r in board.ranks if r in members], board.others(members)
+            if of_rank and others:
+                ahead = highest(board.own, of_rank) - highest(board.own, others)
                 felt.append(chance.trimmed_mean(known(ahead)))
         return max(felt, default=math.inf)
 
     def _stages(self) -> None:
         out = self.result
         staged = [one for one in self.peers if one.how != "all"]
-        # first with all ranks: noise makes one of a slow stage analysis slow too. Then without those that are.
+        # first with all ranks: noise makes one of a slow stage appear slow too. Then without those that are.
         for apart in (set[int](), {one.rank for one in out.accused}):
-            out.stages = slow_stages(self.own, staged, apart, self.floor_ns, work_seen=self.work_seen)
+            out.stages = slow_stages(self.own, staged, apart, self.floor_ns, has_work=self.has_work)
             if out.stages:
                 return
 
@@ -321,7 +325,7 @@ class _Case:
         verdict, cost = max(costs.items(), key=lambda item: item[1])
         if cost > 0:
             out.verdict = verdict
-            if verdict in ("stage", "moving", "link"):  # what is not sure beside what explains more is not said
+            if verdict in ("stage", "moving", "link"):  # uncertain findings are dropped beside one that explains more
                 out.accused = [one for one in out.accused if one in linked or one.confidence != "low"]
             if any(len(one.peers.ranks) == 1 for one in out.stages):
                 out.because("stage_of_one")
@@ -329,7 +333,7 @@ class _Case:
         self._acquit()
 
     def _acquit(self) -> None:
-        """Nobody is accused: because nobody is slow, or because that cannot be told."""
+        """No rank is accused: either none is slow, or it is undecided."""
         out = self.result
         unmatched = self._unmatched()
         if unmatched > MOST_UNMATCHED:
@@ -349,33 +353,34 @@ class _Case:
             out.because("uneven_steps")
 
     def _unmatched(self) -> float:
-        """Share of the operations in which ranks wait for others that tell of no waiting: not found on another rank."""
+        """Return the share of the synchronising operations without a counterpart on another rank."""
         rows = self.analysis.job.table("collectives").filter(pl.col("op").is_in([*SYNCHRONISING, "recv"]))
         count = rows.height - self.analysis.counts.get("single", 0)
         return 1 - self.analysis.waits.height / count if count > 0 else 1.0
 
     def _exposed(self, rank: int | None = None) -> float:
-        """Share of the steps in which the ranks (or one) did nothing but communicate or wait: the most an absent rank
-        costs."""
+        """Return the share of the steps in which the ranks (or one) only communicated or waited: the most an absent
+        rank costs.
+        """
         rows = self.own if rank is None else self.own.filter(pl.col("rank") == rank)
         return float(rows["exposed_comm_ns"].sum()) / max(1, int(rows["step_ns"].sum()))
 
     def _hidden(self, board: Grid) -> bool:
-        """Return whether a rank computes longer than the others, who wait for it in something that no trace shows."""
+        """Return whether a rank computes longer than the others, who wait for it in something that no trace has."""
         if board.work is None or len(board.steps) < votes.enough_steps(board):
             return False
         busy = grid(self.own.with_columns(own_ns=pl.col("compute_ns"), wait_ns=-pl.col("compute_ns")), board.ranks)
         return any(one.cost_ns >= self.floor_ns for one in votes.late(busy, self.floor_ns))
 
     def _uneven(self, board: Grid) -> bool:
-        """Return whether the slowest rank of every step, whoever it is, costs as much as one slow rank would."""
+        """Return whether the slowest ranks of all steps together cost as much as one slow rank would."""
         first = highest(board.own, board.ranks)
         usual = board.own.select(pl.concat_list(pl.all()).list.median()).to_series()
         return chance.trimmed_mean(known(first - usual)) >= self.floor_ns
 
 
 def _at_most(ahead_of_others: pl.Series) -> float:
-    """Return how much longer a rank takes than the slowest other one, at most as far as noise tells."""
+    """Return how much longer a rank takes than the slowest other one, at most by the noise."""
     ahead = known(ahead_of_others)
     return chance.trimmed_mean(ahead) + _Z * chance.spread(ahead) / math.sqrt(max(1, len(ahead)))
 
@@ -411,6 +416,6 @@ def _slow_replica(analysis: JobAnalysis, one: replicas.Replica, innocent: Sequen
     late = votes.Late(one.rank, one.longer, one.votes, one.p_value, cost, None, -1)
     kind = classify(replicas.own(analysis.job.table("steps")), analysis.job.table("operators"), one.rank, innocent)
     share = cost / one.p50_ns
-    # one measure: never more than medium
+    # one measure: at most medium
     sure: Confidence = "medium" if share >= floors.critical else "low"
     return Accused(one.rank, late, kind, tuple(innocent), cost, share, share, -1, sure)

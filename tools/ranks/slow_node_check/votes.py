@@ -1,13 +1,13 @@
-"""Which ranks hold their peers back: one vote per step, and chance has to be unlikely.
+"""Find the ranks that hold their peers back: one vote per step, tested against chance.
 
-A rank is late in a step when every innocent peer waited longer than it did, by more than `NOISE`: whoever comes last
-to operations that all leave together waits least. If all ranks were alike, each would be late equally often, so the
-number of steps in which one was is binomial; this works with any number of ranks, where three sigma cannot be reached
-(the largest possible z of N ranks is sqrt(N - 1)). Steps vote, not operations: those of one step are not independent.
+A rank is late in a step when every innocent peer waited longer than it did, by more than `NOISE`: the last one to enter
+operations that all leave together waits least. If all ranks were alike, each would be late equally often, so the number
+of steps in which one was is binomial; this works with any number of ranks, where three sigma cannot be reached (the
+largest possible z of N ranks is sqrt(N - 1)). Steps vote, not operations: those of one step are not independent.
 
 Suspects are found by the largest gap between the ranks' mean own times, never more than half of the ranks: two equally
-slow ones hide each other from "who is last" but not from this. Whoever is picked after looking pays for it: p values
-are corrected for all sets that could have been picked (Bonferroni).
+slow ones hide each other from "which is last" but not from this. As suspects are picked by the data, p values are
+corrected for all sets that could have been picked (Bonferroni).
 
 Being late often is not enough. `lost_ns` is what the job would save per step if the accused took as long as the slowest
 innocent peer, and it must reach the floor.
@@ -26,21 +26,21 @@ from whystall.tools.ranks.slow_node_check.grid import Grid, highest, known, lowe
 from whystall.tools.ranks.statistics import probability as chance
 from whystall.tools.ranks.statistics.two_samples import rank_test
 
-# A tenth of the smallest floor, of a step: a difference smaller than that votes for nobody.
+# A tenth of the smallest floor, of a step: a smaller difference is no vote.
 NOISE = 0.01
 # Less likely than this by chance, after correction.
 UNLIKELY = 0.01
-# Where no second measure agrees, and of ranks that take turns: many patterns look like turns.
+# Without a second measure, and for ranks that take turns: many patterns resemble turns.
 SURE = 0.001
-# However many ranks: fewer steps show the state of one moment (a checkpoint, a page cache that was cold).
+# For any number of ranks: fewer steps show one moment only (a checkpoint, a cold page cache).
 FEWEST_STEPS = 5
-# What one step counts for at most when a change is looked for, in floors.
+# Upper limit of one step's weight in the search for a change, in floors.
 _CAP = 3
-# A change needs so many steps on either side; the first steps of a capture are often slow.
+# Steps needed on either side of a change; the first steps of a capture are often slow.
 _SIDE = 3
-# Among so many ranks one hardly moves the median.
+# With so many ranks a single one hardly moves the median.
 _SEVERAL = 16
-# Fewer steps in a row show no turn.
+# Fewer steps in a row are no turn.
 _TURN = 3
 _NEARLY = 0.9
 # Ranks that take turns are late in the same step no more often than this; ranks that are all slow nearly always are.
@@ -51,8 +51,8 @@ _TOGETHER = 0.2
 class Late:
     """A rank that the others wait for.
 
-    `votes` of `steps`; `p_value` corrected. `lost_ns` per step since `began`, by waits; `work_lost_ns`: the same by
-    what ran between collectives, None unknown. `began`: row of the first slow step, -1 from the start.
+    `votes` of `steps`; `p_value` corrected. `lost_ns` per step since `began`, by waits; `work_lost_ns`: by the work
+    between collectives, None unknown. `began`: row of the first slow step, -1 from the start.
     """
 
     rank: int
@@ -65,7 +65,7 @@ class Late:
 
     @property
     def cost_ns(self) -> float:
-        """What it costs per step: the smaller of both measures."""
+        """Cost per step: the smaller of both measures."""
         return self.lost_ns if self.work_lost_ns is None else min(self.lost_ns, self.work_lost_ns)
 
 
@@ -79,7 +79,7 @@ class Turns:
 
 
 def enough_steps(grid: Grid) -> int:
-    """Return how many steps a vote among these ranks needs before it can convict anybody."""
+    """Return how many steps a vote among these ranks needs before it can accuse one."""
     count = len(grid.ranks)
     return max(FEWEST_STEPS, chance.fewest(1 / count, count, UNLIKELY)) if count > 1 else FEWEST_STEPS
 
@@ -87,7 +87,7 @@ def enough_steps(grid: Grid) -> int:
 def late(grid: Grid, floor_ns: float, tests: float = 1) -> list[Late]:
     """Return the ranks that hold the others back by at least `floor_ns` per step, the worst first.
 
-    `tests`: in how many other places was also looked.
+    `tests`: number of other tests made.
     """
     found = _rounds(grid, floor_ns, tests)
     if not found:
@@ -96,7 +96,7 @@ def late(grid: Grid, floor_ns: float, tests: float = 1) -> list[Late]:
 
 
 def _rounds(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
-    """Suspects, and suspects among those that are left: a slow rank hides behind one that is much slower."""
+    """Return suspects, and suspects among the remaining ranks: a slow rank hides behind one that is much slower."""
     found: list[Late] = []
     rest = grid
     while len(rest.ranks) > 1:
@@ -123,15 +123,13 @@ def suspects(grid: Grid, allowed: int) -> tuple[int, ...]:
 
 
 def _convicted(grid: Grid, accused: tuple[int, ...], floor_ns: float, tests: float) -> list[Late]:
-    """Return those of `accused` against whom the votes and the loss suffice, measured against all who are then
-    innocent.
-    """
+    """Return those of `accused` with sufficient votes and loss, measured against all who are then innocent."""
     while accused:
         innocent = grid.others(accused)
         picked = tests * chance.subsets(len(accused), len(grid.ranks)) * len(accused)
-        seen = [_vote(grid, rank, innocent, picked) for rank in accused]
-        kept = [one for one in seen if one.p_value < UNLIKELY and one.lost_ns >= floor_ns]
-        if len(kept) == len(seen):
+        candidates = [_vote(grid, rank, innocent, picked) for rank in accused]
+        kept = [one for one in candidates if one.p_value < UNLIKELY and one.lost_ns >= floor_ns]
+        if len(kept) == len(candidates):
             return kept
         accused = tuple(one.rank for one in kept)
     return []
@@ -160,7 +158,7 @@ def _ahead(frame: pl.DataFrame, ranks: Iterable[int], innocent: Iterable[int]) -
 
 
 def _with_begin(grid: Grid, one: Late, found: list[Late], floor_ns: float) -> Late:
-    """`one` with the step at which it began, and its loss since then."""
+    """Return `one` with the step at which it began, and its loss since then."""
     innocent = grid.others(other.rank for other in found)
     row = change(excess(grid, one.rank, innocent), floor_ns)
     if row < 0:
@@ -170,9 +168,9 @@ def _with_begin(grid: Grid, one: Late, found: list[Late], floor_ns: float) -> La
 
 
 def _since(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
-    """Return ranks that were alike and are not any more: too short a time for a vote over all steps.
+    """Return ranks that changed: too short a time for a vote over all steps.
 
-    Where to cut is not corrected for here: `change` has done so.
+    The choice of the split is not corrected for here: `change` has done so.
     """
     rows = {change(known(more), floor_ns) for more in excesses(grid)}
     best: list[Late] = []
@@ -187,16 +185,16 @@ def _since(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
 
 
 def excess(grid: Grid, rank: int, innocent: tuple[int, ...]) -> list[float]:
-    """Per step, how much longer its own time is than that of the median innocent peer, ns; as in the step before where
-    it is not known.
+    """Return per step how much longer its own time is than that of the median innocent peer, ns; as in the step before
+    where it is not known.
     """
     more = grid.own[str(rank)] - middle(grid.own, innocent)
     return known(more.fill_null(strategy="forward").fill_null(0.0))
 
 
 def excesses(grid: Grid) -> Iterable[pl.Series]:
-    """Return the same of every rank, beside the median of all: what one of several does to a median is little, and it
-    is worked out once.
+    """Return the same of every rank, compared with the median of all: one of several hardly moves a median, and it is
+    computed once.
     """
     if len(grid.ranks) < _SEVERAL:
         return (pl.Series(excess(grid, rank, grid.others((rank,))), dtype=pl.Float64) for rank in grid.ranks)
@@ -209,7 +207,7 @@ def change(values: list[float], floor: float) -> int:
     not half as high; -1 for none.
 
     The split with the largest difference of means in standard errors, where a value counts for at most a few floors:
-    one step that is huge is no beginning. Its two sides must then differ by their order, corrected for all splits.
+    one huge step is no beginning. Its two sides must then differ by rank order, corrected for all splits.
     """
     count = len(values)
     if count < 2 * _SIDE:
@@ -243,8 +241,8 @@ def turns(grid: Grid, floor_ns: float, tests: float = 1) -> Turns | None:
 
 
 def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
-    """Return the same rank is late in step after step more often than its share explains, two ranks or more have such
-    runs, and each is as quick as the others outside of its own.
+    """Return turns in which the same rank is late in step after step more often than its share explains, two ranks or
+    more have such runs, and each is as fast as the others outside of its own.
     """
     steps = len(grid.steps)
     last = last_ranks(grid)
@@ -259,14 +257,14 @@ def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
     lost = sum(margins) / steps
     if len(rows) < 2 or lost < floor_ns:
         return None
-    # few turns are believed if they leave out hardly a step and cost the floor in each: noise does neither
+    # few turns count if they cover nearly every step and cost the floor in each: noise does neither
     plain = len(margins) >= _NEARLY * steps and margins[round((1 - _NEARLY) * len(margins))] >= floor_ns
     return Turns(rows, lost, p_value) if p_value < SURE or plain else None
 
 
 def _alternating(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
-    """Return one of a few ranks is late more often than their share explains, hardly ever two of them in the same
-    step.
+    """Return turns in which one of a few ranks is late more often than their share explains, and hardly ever two of
+    them in the same step.
     """
     accused = suspects(grid, len(grid.ranks) // 2)
     innocent = grid.others(accused)
@@ -275,22 +273,22 @@ def _alternating(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
     first = lowest(grid.wait, innocent) - NOISE * grid.step_ns
     late_in = {rank: set((grid.wait[str(rank)] < first).arg_true().to_list()) for rank in accused}
     rows = set().union(*late_in.values())
-    together = len({row for row in rows if sum(row in mine for mine in late_in.values()) > 1})
+    together = len({row for row in rows if sum(row in late_rows for late_rows in late_in.values()) > 1})
     picked = tests * chance.subsets(len(accused), len(grid.ranks))
     tail = chance.binomial_tail(len(rows), len(grid.steps), len(accused) / len(grid.ranks))
     p_value = chance.corrected(tail, picked)
-    fair = all(len(mine) * len(accused) * 2 >= len(rows) for mine in late_in.values())
+    fair = all(len(late_rows) * len(accused) * 2 >= len(rows) for late_rows in late_in.values())
     lost = min(_ahead(frame, accused, innocent) for frame in (grid.own, grid.work) if frame is not None)
     if p_value >= SURE or not fair or together > _TOGETHER * len(rows) or lost < floor_ns:
         return None
-    return Turns({rank: sorted(mine) for rank, mine in late_in.items()}, lost, p_value)
+    return Turns({rank: sorted(late_rows) for rank, late_rows in late_in.items()}, lost, p_value)
 
 
 def last_ranks(grid: Grid) -> list[int | None]:
-    """Per step the rank that all its peers waited for, None where that is not clear."""
+    """Return per step the rank that all its peers waited for, None where that is not clear."""
     if len(grid.ranks) < 2:
         return [None] * len(grid.steps)
-    # whose waiting is not known is not last
+    # a rank whose waiting is unknown is not last
     waits = grid.wait.select(pl.all().fill_null(float("inf")))
     listed = waits.select(pl.concat_list(pl.all()).alias("all")).select(
         pl.col("all").list.arg_min().alias("last"), pl.col("all").list.sort().list.head(2).list.diff().list.last()
@@ -303,9 +301,7 @@ def last_ranks(grid: Grid) -> list[int | None]:
 
 
 def _own_turns(grid: Grid, rank: int, last: list[int | None], floor_ns: float) -> list[int]:
-    """Return the rows of the runs of steps in which `rank` is late, if they are turns: costly, and over when they are
-    over.
-    """
+    """Return the rows of the runs of steps in which `rank` is late, if they are turns: costly, and with a clear end."""
     rows: list[int] = []
     run: list[int] = []
     for row, one in enumerate([*last, None]):
@@ -321,12 +317,12 @@ def _own_turns(grid: Grid, rank: int, last: list[int | None], floor_ns: float) -
     outside = [value for row, value in enumerate(more) if row not in inside]
     if len(outside) < _TURN or chance.trimmed_mean(_margin(grid, rank, rows)) < floor_ns:
         return []
-    # by the steps right before and after a turn's edge one cannot tell: hence the median of the others
+    # the steps right before and after a turn's edge are inconclusive: hence the median of the others
     return rows if chance.median(outside) < chance.median(more[row] for row in rows) / 2 else []
 
 
 def _margin(grid: Grid, rank: int, rows: list[int]) -> list[float]:
-    """Per row, what the slowest other rank would have saved; by what ran between collectives too where that is seen."""
+    """Return per row what the slowest other rank would have saved; also by the work between collectives if recorded."""
     others = grid.others((rank,))
     ahead = grid.own[str(rank)] - highest(grid.own, others)
     if grid.work is not None:
