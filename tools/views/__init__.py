@@ -1,1 +1,1 @@
-"""Columns in, one self-contained page out. Pure: nothing is read, nothing is judged."""
+"""Pages and drawings from columns. Pure: nothing is read, nothing is judged."""

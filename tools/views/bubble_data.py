@@ -1,4 +1,4 @@
-"""The input of the page of bubbles: what happened, and which moments to show."""
+"""The input of the page of bubbles: the timeline, and which moments to show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 
 @dataclass(frozen=True)
 class Part:
-    """A share of a bubble: what to call it, how long, and the look (one of `LOOKS`) of its piece of the bar."""
+    """A share of a bubble: its label, its length, and the look (one of `LOOKS`) of its part of the bar."""
 
     label: str
     ns: int
@@ -21,7 +21,7 @@ class Part:
 class Bubble:
     """One moment to show.
 
-    `title`: its attribution in words. `tids`: the dispatch thread first, then others that matter (whom it waited
+    `title`: its attribution in words. `tids`: the dispatch thread first, then other relevant ones (those it waited
     for). `parts`: how its length divides.
     """
 
@@ -34,12 +34,12 @@ class Bubble:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened, as the lanes and the profile give it; one clock, of which the page shows the seconds.
+    """Lanes and profile, on one clock, of which the page shows the seconds.
 
     `threads`, `cpus`, `interrupts`: columns as ``THREAD_SLICES``, ``CPU_SLICES`` and ``INTERRUPT_SLICES`` of
-    whystall.tools.timeline.lanes.build; `holes` as the table of sched.TABLES; `activities` as profile.ACTIVITIES.
-    They may hold all threads and the whole span: what a bubble needs is picked. Absent ones show nothing.
-    `names`: of threads.
+    whystall.tools.timeline.lanes.build; `holes` as the table of sched.TABLES; `activities` as profile.ACTIVITIES. They
+    may hold all threads and the whole span: what a bubble needs is selected. Missing ones are not shown. `names`: of
+    threads.
     """
 
     threads: pl.DataFrame

@@ -1,4 +1,4 @@
-"""Which lanes a panel has, and what is in them: picked from the tables, cut to a bound, words filled in.
+"""Build the lanes of a panel: selected from the tables, limited in number, labelled.
 
 Instants of a panel are nanoseconds from the start of its bubble, so that they are exact in the browser's doubles.
 """
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from whystall.tools.views.bubble_data import Bubble, Timeline
 
 MOST_PIECES = 750
-"""Of a lane, when it has more slices than twice that: then all within one such piece of time are drawn as one."""
+"""Pieces of time in a lane with more than twice as many slices: those within one piece are drawn as one."""
 MOST_LANES = 8
-"""Of each sort: threads, device streams, CPUs, interrupts."""
+"""Limit per sort: threads, device streams, CPUs, interrupts."""
 MOST_ARROWS = 2000
 _LONGEST_TEXT = 160
 _LEAST_MARGIN_NS = 1_000_000
@@ -29,14 +29,15 @@ _DEVICE_WORK = ("kernel", "memcpy", "memset", "collective")
 _HOST_WORK = ("launch", "sync")
 _OTHERS = ("thread_a", "thread_b", "thread_c", "thread_d", "thread_e")
 LOOKS = (*_STATES, *_DEVICE_WORK, *_HOST_WORK, "interrupt", "softirq", "hole", "cpu_idle", *_OTHERS)
-"""How a slice can look: keys of the colours in assets/bubbles.css, the patterns in bubbles.js, and of words. The
-thread_ ones are threads that are not the bubble's; which of them is a matter of the name alone."""
+"""Looks of slices: keys of the colours in assets/bubbles.css, the patterns in bubbles.js, and of words. The thread_
+ones are threads other than the bubble's, chosen by name.
+"""
 
 Row = dict[str, Any]
 
 
 class Slice(NamedTuple):
-    """One slice. `more`: lines of its tooltip beside text and times. `depth`: of nesting."""
+    """One slice. `more`: lines of its tooltip besides text and times. `depth`: of nesting."""
 
     at: int
     length: int
@@ -48,7 +49,7 @@ class Slice(NamedTuple):
 
 @dataclass
 class Lane:
-    """One lane. `sort`: device, launches, thread, cpu, interrupts. `rows`: what the slices are of."""
+    """One lane. `sort`: device, launches, thread, cpu, interrupts. `rows`: the table of the slices."""
 
     title: str
     sort: str
@@ -58,7 +59,7 @@ class Lane:
 
 
 class Arrow(NamedTuple):
-    """From an instant of one lane to an instant of another; `kind`: wake, launch, migration."""
+    """An arrow from an instant of one lane to an instant of another; `kind`: wake, launch, migration."""
 
     kind: str
     from_lane: int
@@ -69,7 +70,7 @@ class Arrow(NamedTuple):
 
 @dataclass
 class Panel:
-    """What is drawn for one bubble: `low` to `high` is the span shown, 0 to `length` the bubble."""
+    """The drawing of one bubble: `low` to `high` is the span shown, 0 to `length` the bubble."""
 
     low: int
     high: int
@@ -79,7 +80,7 @@ class Panel:
     notes: list[str] = field(default_factory=list)
 
     def data(self) -> dict[str, Any]:
-        """As JSON types: columns, each text once."""
+        """Return JSON types: columns, each text once."""
         texts: dict[str, int] = {}
 
         def number(text: str) -> int:
@@ -103,8 +104,8 @@ class Panel:
 
 
 def panel(timeline: Timeline, bubble: Bubble, words: Mapping[str, str], most: int) -> Panel:
-    """Return the panel of one bubble, of at most about `most` slices, with as much before and after it as half its
-    length, at least 1 ms.
+    """Return the panel of one bubble, of at most about `most` slices, with half its length, at least 1 ms, before and
+    after it.
     """
     return _Builder(timeline, bubble, words).build(most)
 
@@ -120,7 +121,7 @@ class _Builder:
         self._pieces = MOST_PIECES
 
     def build(self, most: int) -> Panel:
-        """Return all lanes, from the device down to the interrupts, then what connects them."""
+        """Return all lanes, from the device down to the interrupts, then the arrows."""
         tids = self._limited(self._bubble.tids)
         threads = self._pick(self._timeline.threads, pl.col("tid").is_in(tids))
         mine = threads.filter(pl.col("tid").is_in(tids[:1]))
@@ -166,7 +167,7 @@ class _Builder:
         )
         lane = self._panel.lanes[-1]
         holes = self._thin(self._pick(self._timeline.holes, pl.col("cpu").is_in([cpu, -1])))
-        # drawn over the others, which says that they may be wrong
+        # drawn over the others, which may be wrong there
         lane.slices += [self._slices.hole(row, self._bubble.start_ns) for row in holes.to_dicts()]
 
     # --- arrows -------------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class _Builder:
                 yield Arrow("migration", places[row["from_cpu"]], at, places[row["cpu"]], at)
 
     def _wakes(self) -> Iterator[Arrow]:
-        """From the CPU on which the waker was seen at that instant."""
+        """Return arrows from the CPU on which the waker ran at that instant."""
         ran = {place: self._panel.lanes[place] for place in self._places("cpu").values()}
         starts = {place: [row["start_ns"] for row in lane.rows] for place, lane in ran.items()}
         for to_lane, row in self._first_thread():
@@ -203,7 +204,7 @@ class _Builder:
         return {lane.key: place for place, lane in enumerate(self._panel.lanes) if lane.sort == sort}
 
     def _first_thread(self) -> Iterator[tuple[int, Row]]:
-        """Return the dispatch thread's: arrows of all would hide what they point at."""
+        """Return the dispatch thread's migrations: arrows of all threads would hide their targets."""
         return ((place, row) for place, row in self._rows("thread") if row["tid"] == self._bubble.tids[0])
 
     def _rows(self, sort: str) -> Iterator[tuple[int, Row]]:
@@ -227,8 +228,8 @@ class _Builder:
         self._panel.lanes.append(Lane(short(title), sort, key, slices, drawn))
 
     def _thin(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """`rows` by start, few enough to draw: of many, those that begin within one piece of time and are shorter than
-        it become one that looks as the longest of them. `merged`: how many it stands for.
+        """Limit `rows` by start to a number that can be drawn: those that begin within one piece of time and are
+        shorter than it become one that looks as the longest of them. `merged`: how many it stands for.
         """
         if rows.is_empty():
             return rows
@@ -255,13 +256,13 @@ class _Builder:
 
 
 class _Slices:
-    """Rows of the tables as slices: look, text, and the lines of the tooltip."""
+    """Convert rows of the tables to slices: look, text, and the lines of the tooltip."""
 
     def __init__(self, names: Mapping[int, str], tids: Sequence[int], words: Mapping[str, str]) -> None:
         self._names, self._tids, self._words = names, tids, words
 
     def state(self, row: Row, origin: int) -> Slice:
-        """Return what a thread did."""
+        """Return the state of a thread."""
         look = row["state"] if row["state"] in _STATES else "unknown"
         more = []
         if row["cpu"] >= 0:
@@ -270,7 +271,7 @@ class _Slices:
         if look == "running" and row["from_cpu"] >= 0:
             more.append(self._words["from_cpu"].format(row["from_cpu"]))
         if row["preempted"]:
-            more.append(self._words["preempted_by"].format(self._who(row["preemptor_tid"])))
+            more.append(self._words["preempted_by"].format(self._thread_name(row["preemptor_tid"])))
         if row["woken_ns"] > 0:
             more.append(self._waker(row))
         return self._slice(row, origin, look, self._words[look], more)
@@ -279,19 +280,23 @@ class _Slices:
         if row["waker_context"] in ("softirq", "hardirq", "nmi"):
             return self._words["woken_by_interrupt"]
         known = row["waker_tid"] >= 0
-        return self._words["woken_by"].format(self._who(row["waker_tid"])) if known else self._words["waker_unknown"]
+        return (
+            self._words["woken_by"].format(self._thread_name(row["waker_tid"]))
+            if known
+            else self._words["waker_unknown"]
+        )
 
     def holder(self, row: Row, origin: int) -> Slice:
-        """Who had a CPU."""
+        """Return the thread on a CPU."""
         tid = row["tid"]
         if tid <= 0:
             look = "cpu_idle" if tid == 0 else "unknown"
             return self._slice(row, origin, look, self._words[look], [])
         others = _OTHERS[zlib.crc32(self._names.get(tid, "").encode()) % len(_OTHERS)]
-        return self._slice(row, origin, "running" if tid in self._tids[:1] else others, self._who(tid), [])
+        return self._slice(row, origin, "running" if tid in self._tids[:1] else others, self._thread_name(tid), [])
 
     def hole(self, row: Row, origin: int) -> Slice:
-        """Return where the trace is blind."""
+        """Return a hole of the trace."""
         lost = [self._words["lost"].format(row["lost"])] if row["lost"] > 0 else []
         return self._slice(row, origin, "hole", self._words["hole"], lost)
 
@@ -302,7 +307,7 @@ class _Slices:
         return self._slice(row, origin, look, row["name"] or str(row["vector"]), [own])
 
     def activity(self, row: Row, origin: int) -> Slice:
-        """Work of the device, or a call that asked for it."""
+        """Return work of the device, or a call that requested it."""
         number = row["correlation"]
         more = [self._words["correlation"].format(number)] if number > 0 else []
         return self._slice(row, origin, row["kind"], row["name"], more)
@@ -315,7 +320,7 @@ class _Slices:
         at, length = row["start_ns"] - origin, row["end_ns"] - row["start_ns"]
         return Slice(at, length, look, short(text), [short(line) for line in more], row.get("depth", 0))
 
-    def _who(self, tid: int) -> str:
+    def _thread_name(self, tid: int) -> str:
         return self._words["lane_thread"].format(self._names.get(tid, "") or "?", tid)
 
 
@@ -328,7 +333,7 @@ def _most(rows: pl.DataFrame, by: list[str]) -> list[tuple[int, ...]]:
 
 
 def _cpus_of(threads: pl.DataFrame) -> list[int]:
-    """Return the CPUs that threads had, waited for, left or came from, the most used first."""
+    """Return the CPUs that threads ran on, waited for, left or came from, the most used first."""
     if threads.is_empty():
         return []
     came = threads.filter(pl.col("state") == "running").select(cpu="from_cpu", start_ns="start_ns", end_ns="start_ns")
@@ -337,5 +342,5 @@ def _cpus_of(threads: pl.DataFrame) -> list[int]:
 
 
 def short(text: str) -> str:
-    """`text`, cut where it is longer than a tooltip bears."""
+    """Return `text`, cut where it is too long for a tooltip."""
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"

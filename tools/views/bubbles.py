@@ -1,7 +1,7 @@
-"""The worst moments of a dispatch thread, one panel each: what the device, the thread and its CPUs did then.
+"""The page of the worst moments of a dispatch thread, one panel each: the device, the thread and its CPUs.
 
-A moment is a gap in the device's work, or without a device a late wake. The page shows it and stays silent on why:
-the attribution, like every other word, is handed in.
+A moment is a gap in the device's work, or without a device a late wake. The page shows it without an explanation: the
+attribution, like every other word, is passed in.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from whystall.tools.views.bubble_lanes import LOOKS, Panel, panel
 from whystall.tools.views.page import escape, page
 
 MOST_BUBBLES = 50
-"""More are not drawn; a person looks at ten."""
+"""Limit of bubbles; a person reads about ten."""
 MOST_SLICES = 60_000
-"""On the whole page, about: then it has 3 MB."""
+"""Limit of slices on the whole page, about: then it has 3 MB."""
 WORDS = (
     frozenset(LOOKS)
     | {"bubble", "start", "length", "during", "legend", "search", "search_hint", "matches", "no_match"}
@@ -25,9 +25,10 @@ WORDS = (
     | {"preempted_by", "began_before", "not_ended", "inexact", "own_time", "lost", "correlation", "at", "lasted"}
     | {"key_zoom", "key_pan", "key_fit", "key_slice", "key_panel", "key_search", "key_theme", "key_help", "mouse"}
 )
-"""The words the caller gives. ``{}`` in them stands for a name or number: in lane_device (two), lane_thread (two),
+"""The words the caller passes. ``{}`` in them stands for a name or number: in lane_device (two), lane_thread (two),
 lane_cpu, lane_interrupts, merged, lanes_left_out, moments_left_out, on_cpu, queued_on_cpu, left_cpu, from_cpu,
-woken_by, preempted_by, own_time, lost, correlation, matches (two)."""
+woken_by, preempted_by, own_time, lost, correlation, matches (two).
+"""
 _SCRIPT_WORDS = ("matches", "no_match", "fit", "zoom_in", "zoom_out", "at", "lasted", "bubble")
 
 
@@ -42,16 +43,16 @@ def bubbles_page(
 ) -> str:
     """Return the HTML of one offline page, a panel per bubble in the given order, at most `MOST_BUBBLES`.
 
-    `heading` and `notes` (lines below it) are shown on top; `words` holds all of `WORDS`. Its size is bounded: what a
-    panel leaves out it says. Raises KeyError for a word that is missing.
+    `heading` and `notes` (lines below it) are shown on top; `words` holds all of `WORDS`. Its size is bounded, and
+    omissions are stated. Raises KeyError for a word that is missing.
     """
-    said = {key: words[key] for key in sorted(WORDS)}
+    texts = {key: words[key] for key in sorted(WORDS)}
     shown = bubbles[:MOST_BUBBLES]
-    drawn = [(panel(timeline, bubble, said, MOST_SLICES // len(shown)), bubble) for bubble in shown]
-    body = _body(drawn, len(bubbles) - len(shown), said, heading, notes)
+    drawn = [(panel(timeline, bubble, texts, MOST_SLICES // len(shown)), bubble) for bubble in shown]
+    body = _body(drawn, len(bubbles) - len(shown), texts, heading, notes)
     data = {
-        "words": {key: said[key] for key in _SCRIPT_WORDS},
-        "looks": {look: said[look] for look in LOOKS},
+        "words": {key: texts[key] for key in _SCRIPT_WORDS},
+        "looks": {look: texts[look] for look in LOOKS},
         "panels": [one.data() for one, _ in drawn],
     }
     return page(lang=lang, title=heading, body=body, data=data, name="bubbles")
@@ -85,7 +86,7 @@ def _body(
 {panels}
 </main>
 <div id="tip" role="tooltip" hidden></div>
-<div id="said" class="unseen" aria-live="polite"></div>
+<div id="live" class="unseen" aria-live="polite"></div>
 {_help(words)}"""
 
 
@@ -96,7 +97,9 @@ def _row(number: int, bubble: Bubble) -> str:
 
 
 def _bar(bubble: Bubble) -> str:
-    """Its parts as one bar, widths in thousandths (SVG: a page with this policy may not use style attributes)."""
+    """Return its parts as one bar, widths in thousandths (SVG: a page with this policy may not use style
+    attributes).
+    """
     total = sum(max(part.ns, 0) for part in bubble.parts)
     if total <= 0:
         return ""
@@ -122,9 +125,9 @@ def _panel(number: int, drawn: Panel, bubble: Bubble, words: Mapping[str, str]) 
     notes = "".join(f"<p class='note'>{escape(note)}</p>" for note in drawn.notes)
     label = escape(f"{number}: {bubble.title}")
     buttons = "".join(
-        f'<button type="button" data-do="{key}" title="{said}" aria-label="{said}">{sign}</button>'
+        f'<button type="button" data-do="{key}" title="{word}" aria-label="{word}">{sign}</button>'
         for key, sign in (("zoom_in", "+"), ("zoom_out", "−"), ("fit", "↔"))
-        for said in [_word(words, key)]
+        for word in [_word(words, key)]
     )
     return f"""<section class="panel" id="b{number}">
 <h2><a href="#b{number}">{number}</a> <span class="number">{length:.3f} ms</span> {escape(bubble.title)}</h2>

@@ -1,4 +1,4 @@
-"""What drawings of cells share: an SVG in a page or as a file of its own, and the picture of the cells."""
+"""What drawings of cells share: the SVG element in a page or as a file, and the picture of the cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layout as what the script in ``assets/flame.js`` reads: JSON, with columns of numbers as bytes in base64."""
+"""A layout as input of the script ``assets/flame.js``: JSON, with columns of numbers as bytes in base64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from whystall.tools.views.flame_layout import Layout
 
 MOST_TEXT = 3_000_000
-"""Characters of all labels together; then long ones are cut."""
+"""Characters of all labels together; beyond it long ones are cut."""
 _LABEL = 400
 
 
@@ -30,7 +30,7 @@ def flame_data(layout: Layout) -> dict[str, Any]:
 
 
 def packed(values: NDArray[Any], kind: str) -> str:
-    """Numbers as little-endian bytes in base64; `kind`: ``<i4``, ``<f4``, ``<f8`` or ``<u1``."""
+    """Encode numbers as little-endian bytes in base64; `kind`: ``<i4``, ``<f4``, ``<f8`` or ``<u1``."""
     return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode()
 
 

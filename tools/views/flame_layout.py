@@ -1,7 +1,7 @@
-"""Which frames of a call tree a flame graph shows, and where.
+"""Lay out a flame graph: which frames of a call tree it shows, and where.
 
 A tree may have millions of nodes and a picture a few thousand pixels: nodes that would be narrower than a share of the
-picture are left out, and what they weigh is shown together beside their siblings, so that every total stays exact.
+picture are left out, and their weight is shown as one rest beside their siblings, so that every total stays exact.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROOT_KIND, REST_KIND = "root", "rest"
-"""Kinds of the two frames that are no frames of the program: everything, and what is too narrow to be drawn."""
+"""Kinds of the two added frames: everything, and what is too narrow to be drawn."""
 LEAST_SHARE = 1 / 12_000
 """A tenth of a pixel in a picture of 1200."""
 MOST_NODES = 40_000
-"""In one picture, about; with them a page has 2 to 3 MB."""
+"""Limit in one picture, about; with them a page has 2 to 3 MB."""
 MOST_LEVELS = 1500
 """Deeper calls are left out; a recursion of CPython's default limit is still shown."""
 _NOTHING = 1e-12
@@ -29,11 +29,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FlameTree:
-    """A tree of calls to be drawn, with one side or, for a difference, two: before and after.
+    """A call tree to be drawn, with one side or, for a difference, two: before and after.
 
-    `parent` (-1: outermost; before its children), `depth` (outermost 0) and `frame` (row of `labels`) have an entry a
-    node; `own` and `total` a row a side. `labels`, `kinds`, `codes`: what a frame is called, what it is, and its file
-    and line as shown (may be empty). `proven`: of a difference, whether a node's change is more than chance.
+    `parent` (-1: outermost; before its children), `depth` (outermost 0) and `frame` (row of `labels`) have an entry per
+    node; `own` and `total` a row per side. `labels`, `kinds`, `codes`: a frame's name, its kind, and its file and line
+    as shown (may be empty). `proven`: of a difference, whether a node's change is significant.
     """
 
     parent: Ints
@@ -51,8 +51,9 @@ class FlameTree:
 class Layout:
     """Nodes to draw: breadth first, siblings by label, the rest of them last; node 0 is everything.
 
-    `x` and `width` are shares of a side's sum, a row a side; the other arrays as in `FlameTree`. `cut`: how many nodes
-    are not drawn because they are narrower than the share `least` on every side (or deeper than `MOST_LEVELS`).
+    `x` and `width` are shares of a side's sum, a row per side; the other arrays as in `FlameTree`. `cut`: number of
+    nodes that are not drawn because they are narrower than the share `least` on every side (or deeper than
+    `MOST_LEVELS`).
     """
 
     parent: Ints
@@ -74,17 +75,17 @@ class Layout:
 
     @property
     def sides(self) -> int:
-        """How many profiles lie over one another."""
+        """Number of profiles."""
         return len(self.own)
 
     @property
     def levels(self) -> int:
-        """How many rows the picture has."""
+        """Number of rows of the picture."""
         return int(self.depth.max()) + 1
 
     @property
     def change(self) -> Floats:
-        """Of two sides: by how many points the share of each node differs, after less before."""
+        """Of two sides: change of the share of each node in percentage points, after minus before."""
         points: Floats = 100 * (self.width[1] - self.width[0])
         return points
 
@@ -92,7 +93,7 @@ class Layout:
 def layout(
     tree: FlameTree, *, root: str, rest: str, least: float = LEAST_SHARE, most: int = MOST_NODES
 ) -> Layout | None:
-    """Return what of `tree` is drawn, None when it weighs nothing; `root` and `rest`: what to call everything, and
+    """Return the drawn part of `tree`, None when it has no weight; `root` and `rest`: labels of everything, and of
     frames that are too narrow.
 
     Raises ValueError for weights that are negative or not finite.
@@ -133,8 +134,9 @@ def layout(
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Everything, the kept nodes and one rest for each that needs it, in no order; frames by number in the tree, with
-    the two of ours after them."""
+    """Return everything, the kept nodes and one rest for each that needs it, in no order; frames by number in the tree,
+    followed by the two added ones.
+    """
 
     parent: Ints
     depth: Ints
@@ -153,14 +155,14 @@ class _Names:
 
 
 def _kept(tree: FlameTree, scale: Floats, least: float, most: int) -> tuple[Ints, float]:
-    """Return the nodes wide enough, and the share that is: larger than asked for when there are too many."""
+    """Return the nodes wide enough, and that width as a share: larger than requested when there are too many."""
     share = (tree.total * scale[:, None]).max(axis=0)
     keep = (share >= least) & (share > 0) & (tree.depth < MOST_LEVELS - 1)
     if int(keep.sum()) > most:
         least = float(np.partition(share[keep], -most - 1)[-most - 1])
         keep &= share > least
     kept = np.nonzero(keep)[0]
-    while True:  # sums are rounded: a parent may seem a hair narrower than its only child
+    while True:  # sums are rounded: a parent may be minimally narrower than its only child
         above = tree.parent[kept]
         lonely = (above >= 0) & ~keep[above]
         if not lonely.any():
@@ -171,7 +173,7 @@ def _kept(tree: FlameTree, scale: Floats, least: float, most: int) -> tuple[Ints
 
 def _gather(tree: FlameTree, kept: Ints, sums: Floats, scale: Floats) -> _Nodes:
     sides, count = len(sums), len(kept) + 1
-    number = np.zeros(len(tree.parent) + 1, np.int64)  # the last: what is above the outermost, everything
+    number = np.zeros(len(tree.parent) + 1, np.int64)  # the last: the parent of the outermost, everything
     number[kept] = np.arange(1, count)
     parent = np.concatenate([[-1], number[tree.parent[kept]]])
     own = np.concatenate([np.zeros((sides, 1)), tree.own[:, kept]], axis=1)
@@ -202,8 +204,8 @@ def _names(tree: FlameTree, nodes: _Nodes, root: str, rest: str) -> _Names:
     """
     used, frame = np.unique(nodes.frame, return_inverse=True)
     nodes.frame[:] = frame
-    ours = {len(tree.labels): (root, ROOT_KIND, ""), len(tree.labels) + 1: (rest, REST_KIND, "")}
-    rows = [ours.get(n) or (tree.labels[n], tree.kinds[n], tree.codes[n]) for n in used.tolist()]
+    added = {len(tree.labels): (root, ROOT_KIND, ""), len(tree.labels) + 1: (rest, REST_KIND, "")}
+    rows = [added.get(n) or (tree.labels[n], tree.kinds[n], tree.codes[n]) for n in used.tolist()]
     ordered = sorted(range(len(rows)), key=lambda n: (rows[n][1] == REST_KIND, rows[n][0], n))
     rank = np.empty(len(rows), np.int64)
     rank[ordered] = np.arange(len(rows))
@@ -229,7 +231,7 @@ def _starts(parent: Ints, depth: Ints, width: Floats) -> Floats:
     for level in _levels(depth)[1:]:
         above = parent[level]
         before = np.cumsum(width[:, level], axis=1) - width[:, level]
-        first = np.searchsorted(above, above)  # siblings are neighbours, and parents ascend
+        first = np.searchsorted(above, above)  # siblings are adjacent, and parents ascend
         x[:, level] = x[:, above] + before - before[:, first]
     return x
 

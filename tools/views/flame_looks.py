@@ -1,7 +1,7 @@
-"""What a frame looks like: by its kind, or in a difference by its change; and how much text fits in it.
+"""Looks of frames: by kind, or in a difference by change; and the width of text.
 
-Colours are in ``assets/flame_colours.css``; each kind has a letter and some a pattern too, so that nobody needs to tell
-colours apart.
+Colours are in ``assets/flame_colours.css``; each kind has a letter and some a pattern too, so that colours need not be
+distinguished.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LETTERS = {
     ROOT_KIND: "*",
     REST_KIND: "…",
 }
-"""Of each kind, in the order of the legend."""
+"""Letter of each kind, in the order of the legend."""
 PATTERNS = {
     "kernel": "stripes",
     "operator": "bars",
@@ -34,7 +34,7 @@ PATTERNS = {
     "idle": "dots",
     REST_KIND: "stripes",
 }
-"""Besides colour; the script in ``assets/flame_parts.js`` draws the same."""
+"""Patterns in addition to colours; the script in ``assets/flame_parts.js`` draws the same."""
 STEPS = 4
 """Grades of a change in each direction."""
 ADVANCE = 0.602
@@ -48,7 +48,7 @@ def kinds_in(layout: Layout) -> list[str]:
 
 
 def scale_of(layout: Layout) -> float:
-    """Of a difference: points of change that the strongest colour stands for, the largest one that is proven."""
+    """Return, of a difference, the percentage points of the strongest colour: the largest significant change."""
     change = np.abs(layout.change)
     if layout.proven is not None:
         change = change[layout.proven]
@@ -56,7 +56,7 @@ def scale_of(layout: Layout) -> float:
 
 
 def change_looks(layout: Layout) -> list[str]:
-    """Of a difference: the look of each node; grey where a change is not proven or there is none."""
+    """Return, of a difference, the look of each node; grey if a change is not significant or there is none."""
     scale, change = scale_of(layout), layout.change
     grade = grades(change, scale)
     looks = [f"up{g}" if g > 0 else f"down{-g}" if g < 0 else "same" for g in grade.astype(int).tolist()]
@@ -70,7 +70,7 @@ def change_looks(layout: Layout) -> list[str]:
 
 
 def grades(change: Floats, scale: float) -> Floats:
-    """-STEPS to STEPS: how strong each change is beside `scale`; 0 only for none."""
+    """Return -STEPS to STEPS: the strength of each change relative to `scale`; 0 only for none."""
     if scale <= 0:
         return np.zeros_like(change)
     strength = np.clip(np.ceil(np.abs(change) / scale * STEPS - 1e-9), 0, STEPS)
@@ -83,18 +83,20 @@ def columns(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_wide, text))
 
 
-def cut(text: str, room: int) -> str:
-    """`text` in at most `room` columns, with a final ``…`` when it was cut; empty when there is no room for three."""
-    if columns(text) <= room:
+def cut(text: str, width: int) -> str:
+    """Return `text` in at most `width` columns, with a final ``…`` when it was cut; empty if there is no space for
+    three.
+    """
+    if columns(text) <= width:
         return text
-    if room < 3:
+    if width < 3:
         return ""
     if text.isascii():
-        return text[: room - 1] + "…"
+        return text[: width - 1] + "…"
     taken, used = [], 1
     for character in text:
         used += _wide(character)
-        if used > room:
+        if used > width:
             break
         taken.append(character)
     return "".join(taken) + "…"

@@ -1,6 +1,6 @@
 """A flame graph, of one profile or of the difference of two, as one offline page with the frames in a table.
 
-Nothing is judged here: which change is proven, how frames are ranked, and every word are handed in.
+Nothing is judged here: which change is significant, how frames are ranked, and every word are passed in.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from whystall.tools.views.page import escape, page
 
 STYLES = ("flame_colours", "flame", "page_frame")
 SCRIPTS = ("flame_parts", "flame")
-"""What a page with a flame graph has among its `also` and `scripts`."""
+"""Scripts of a page with a flame graph; its styles are `STYLES`."""
 MOST_ROWS = 200
-"""Of the table."""
+"""Rows of the table."""
 _KINDS = ("python", "native", "kernel", "operator", "annotation", "launch", "device", "idle", "thread", "other", "rest")
 SCRIPT_WORDS = (
     frozenset(
@@ -37,22 +37,24 @@ SCRIPT_WORDS = (
     | {"after_widths", "total_two", "self_two", "amounts_two", "change", "proven", "not_proven", "same", "change_is"}
     | {f"kind_{kind}" for kind in _KINDS}
 )
-"""The words that ``assets/flame.js`` says."""
+"""The words used by ``assets/flame.js``."""
 WORDS = SCRIPT_WORDS | (
     frozenset({"all", "rest", "theme", "help", "close", "needs_script", "nothing", "frames", "frame", "kind", "self"})
     | {"total", "before", "after", "change_head", "total_change", "cut", "rows_cut", "mouse", "direction_help"}
     | {"key_move", "key_zoom", "key_out", "key_reset", "key_search", "key_next", "key_turn", "key_side", "key_theme"}
     | {"key_help"}
 )
-"""The words the caller gives. ``{}`` in them stands for a name or number: matches (frames, share), unit_sample,
+"""The words the caller passes. ``{}`` in them stands for a name or number: matches (frames, share), unit_sample,
 unit_samples, total_of and self_of (amount, share), of_zoomed, total_two, self_two and amounts_two (before, after),
-change (points), cut (frames, share), rows_cut (two)."""
+change (points), cut (frames, share), rows_cut (two).
+"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A frame in the table: of `Layout.labels`, whether or not it is drawn. Shares of the sum, a number a side;
-    `proven`: of a difference, whether its change is more than chance."""
+    """A frame in the table: of `Layout.labels`, drawn or not. Shares of the sum, a number per side; `proven`: of a
+    difference, whether its change is significant.
+    """
 
     label: str
     kind: str
@@ -74,27 +76,27 @@ def flame_page(
     verdict: str = "",
     notes: Sequence[str] = (),
 ) -> str:
-    """Return the HTML of the page; `shown` None: nothing was sampled. `rows`: in the order to rank, the first
-    `MOST_ROWS` are listed. `unit`: of the weights: ``samples``, ``ns``, ``bytes`` or a name; `period`: what one sample
-    stands for, in the unit, 0 when that is not known or differs. `verdict` and `notes` are lines on top. `words` holds
-    all of `WORDS`; a KeyError for one that is missing.
+    """Return the HTML of the page; `shown` None: nothing was sampled. `rows`: in ranked order, the first `MOST_ROWS`
+    are listed. `unit`: of the weights: ``samples``, ``ns``, ``bytes`` or a name; `period`: the value of one sample in
+    the unit, 0 if unknown or not constant. `verdict` and `notes` are lines on top. `words` holds all of `WORDS`; a
+    KeyError for one that is missing.
     """
-    said = {key: words[key] for key in sorted(WORDS)}
+    texts = {key: words[key] for key in sorted(WORDS)}
     body = f"""<header>
 <div class="top"><div><h1>{escape(heading)}</h1>
 {f'<p class="verdict">{escape(verdict)}</p>' if verdict else ""}
 {"".join(f"<p>{escape(line)}</p>" for line in notes)}</div>
-<div class="buttons"><button id="theme" type="button">{escape(said["theme"])}</button>
-<button id="help" type="button" aria-haspopup="dialog">{escape(said["help"])}</button></div></div>
-<noscript><p class="warning">{escape(said["needs_script"])}</p></noscript>
+<div class="buttons"><button id="theme" type="button">{escape(texts["theme"])}</button>
+<button id="help" type="button" aria-haspopup="dialog">{escape(texts["help"])}</button></div></div>
+<noscript><p class="warning">{escape(texts["needs_script"])}</p></noscript>
 </header>
 <main>
-{_graph(shown, said)}
-{_table(shown, rows, said)}
+{_graph(shown, texts)}
+{_table(shown, rows, texts)}
 </main>
-{help_dialog(said, sides=0 if shown is None else shown.sides)}"""
+{help_dialog(texts, sides=0 if shown is None else shown.sides)}"""
     data = {
-        "words": {key: said[key] for key in sorted(SCRIPT_WORDS)},
+        "words": {key: texts[key] for key in sorted(SCRIPT_WORDS)},
         "tree": None if shown is None else flame_data(shown),
         "unit": unit,
         "period": period,
@@ -103,7 +105,7 @@ def flame_page(
 
 
 def cut_note(shown: Layout, words: Mapping[str, str]) -> str:
-    """Return how many frames are not drawn, empty when all are."""
+    """Return the note on frames that are not drawn, empty when all are."""
     if not shown.cut:
         return ""
     digits = max(0, 1 - math.floor(math.log10(100 * shown.least)))
@@ -111,7 +113,7 @@ def cut_note(shown: Layout, words: Mapping[str, str]) -> str:
 
 
 def help_dialog(words: Mapping[str, str], *, sides: int) -> str:
-    """Return the keys, as a dialog called ``keys``."""
+    """Return the list of keys, as a dialog with the id ``keys``."""
     keys = (
         ("← ↑ → ↓", "key_move"),
         ("Enter", "key_zoom"),
@@ -182,5 +184,5 @@ def _change(shares: Sequence[float], row: Row, words: Mapping[str, str]) -> str:
     look = "quiet" if none or not row.proven else "up" if points > 0 else "down"
     sign = "" if none else "+" if points > 0 else "−"
     mark = {"up": "▲ ", "down": "▼ "}.get(look, "")
-    said = "" if row.proven else f' title="{escape(words["not_proven"])}"'
-    return f'<td class="number {look}" data-value="{points:.9g}"{said}>{mark}{sign}{abs(points):.2f}</td>'
+    texts = "" if row.proven else f' title="{escape(words["not_proven"])}"'
+    return f'<td class="number {look}" data-value="{points:.9g}"{texts}>{mark}{sign}{abs(points):.2f}</td>'

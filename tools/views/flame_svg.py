@@ -1,7 +1,8 @@
 """A flame graph as one SVG file: complete without script (in a page's ``<img>``, in a viewer), and with search, zoom
 and keys when a browser opens it by itself.
 
-A difference is drawn twice, with the widths of after and below with those of before, so that what vanished is seen.
+A difference is drawn twice, with the widths of after and below with those of before, so that vanished frames are
+visible.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from whystall.tools.views.page import asset, escape
 
 WIDTH, MARGIN, ROW, FONT = 1200, 10, 17, 12
 MOST_SVG_NODES = 20_000
-"""In one file, about: then it has 4 MB. More are for the page."""
+"""Nodes in one file, about: then it has 4 MB. More are for the page."""
 SVG_WORDS = frozenset({"search", "reset", "root_below", "matches", "no_match", "plain", "total_of", "self_of"}) | (
     frozenset({"total_two", "change", "not_proven", "rest_is", "widths", "before_widths", "after_widths", "same"})
     | {"nothing", "cut", "unit_sample", "unit_samples", "change_is"}
 )
-"""Of the words of the page (`flame_page.WORDS`), those that the file says besides the kinds."""
+"""Words of the page (`flame_page.WORDS`) that the file uses besides the kinds."""
 _INNER = WIDTH - 2 * MARGIN
 _SCRIPT_WORDS = ("search", "reset", "root_below", "matches", "no_match", "plain")
 _TITLE = 300
@@ -78,12 +79,12 @@ def _file(
     notes = "".join(
         f'<text class="note" x="{MARGIN}" y="{44 + 16 * n}">{_line(one)}</text>' for n, one in enumerate(lines)
     )
-    said = escape(json.dumps({key: words[key] for key in _SCRIPT_WORDS}, ensure_ascii=False))
+    script_words = escape(json.dumps({key: words[key] for key in _SCRIPT_WORDS}, ensure_ascii=False))
     script = asset("flame_svg.js")
     if "]]>" in script:
         raise ValueError("the script holds the end of a CDATA section")
     return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"
- viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(heading)}" data-words="{said}">
+ viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(heading)}" data-words="{script_words}">
 <style>{asset("flame_colours.css")}{asset("flame_svg.css")}</style>
 <defs>{_patterns(looks)}</defs>
 <rect class="ground" width="100%" height="100%"/>
@@ -96,7 +97,7 @@ def _file(
 
 
 def _frames(shown: Layout, side: int, top: int, looks: Sequence[str], titles: Sequence[str]) -> Iterator[str]:
-    """Yield one group a frame: what it says, its bar, and its label where there is room for it."""
+    """Yield one group per frame: its title, its bar, and its label where it fits."""
     left = (MARGIN + shown.x[side] * _INNER).tolist()
     wide = (shown.width[side] * _INNER).tolist()
     rows = (top + shown.depth * ROW).tolist()
@@ -117,7 +118,7 @@ def _frames(shown: Layout, side: int, top: int, looks: Sequence[str], titles: Se
 
 
 def _titles(shown: Layout, words: Mapping[str, str], unit: str) -> Iterator[str]:
-    """Yield what each frame says of itself, escaped: the label on the first line."""
+    """Yield the title of each frame, escaped: the label on the first line."""
     change = shown.change.tolist() if shown.sides > 1 else []
     own, total, width = shown.own.tolist(), shown.total.tolist(), shown.width.tolist()
     for node, frame in enumerate(shown.frame.tolist()):
@@ -143,11 +144,11 @@ def _titles(shown: Layout, words: Mapping[str, str], unit: str) -> Iterator[str]
 
 
 def _legend(shown: Layout, words: Mapping[str, str], top: int) -> tuple[str, int]:
-    """Return the looks in use with what they mean, in lines of the picture's width; and where it ends."""
+    """Return the legend of the looks in use, in lines of the picture's width; and where it ends."""
     if shown.sides > 1:
         most = scale_of(shown)
         edges = [most * n / STEPS for n in range(STEPS + 1)]
-        steps = STEPS if most >= _LEAST_SCALE else 0  # nothing is coloured where nothing is proven
+        steps = STEPS if most >= _LEAST_SCALE else 0  # nothing is coloured if nothing is significant
         items = [(f"down{n}", "▼", f"{_points(-edges[n - 1])} … {_points(-edges[n])}") for n in range(steps, 0, -1)]
         items.append(("same", "=", words["same"]))
         items += [(f"up{n}", "▲", f"{_points(edges[n - 1])} … {_points(edges[n])}") for n in range(1, steps + 1)]
@@ -190,7 +191,7 @@ def _patterns(looks: Mapping[str, None]) -> str:
 
 
 def _line(text: str, size: int = FONT) -> str:
-    """As much of a line of text as fits across the picture."""
+    """Return as much of a line of text as fits across the picture."""
     return escape(cut(text, int(_INNER / (size * ADVANCE))))
 
 

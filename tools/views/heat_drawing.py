@@ -1,7 +1,7 @@
-"""A heat map as SVG: a column per second, its cells from top to bottom; bands outlined, what was not observed hatched.
+"""A heat map as SVG: a column per second, its cells from top to bottom; bands outlined, unobserved cells hatched.
 
-Coloured from dark (quiet) to bright (busy) by a scale whose lightness rises evenly, so that it can be read without
-telling hues apart. Bands differ by dashes as well as colours.
+The colours go from dark (idle) to bright (busy) on a scale of evenly rising lightness, readable without distinguishing
+hues. Bands differ by dashes as well as colours.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from whystall.tools.views.png import Colour
 UNKNOWN = 255
 """The level of a cell that was not observed; the others are 0 to 254."""
 MOST_OUTLINES = 3000
-"""Pieces of bands that are outlined; a band over the end of a column has two."""
-# Red, green and blue from quiet to busy, evenly apart.
+"""Limit of outlined pieces of bands; a band across the end of a column has two."""
+# Red, green and blue from idle to busy, evenly spaced.
 _SCALE = ((22, 14, 46), (47, 40, 104), (43, 82, 132), (33, 124, 140), (58, 165, 124), (139, 201, 93), (252, 232, 97))
 _LEFT, _TOP, _BOTTOM = 62.0, 44.0, 44.0
 _ROW = 7.0
 _WIDE, _NARROW, _WANTED = 64.0, 2.0, 1120.0
-_OUTLINE_WIDTH = 5.0  # narrower columns have no room for frames
+_OUTLINE_WIDTH = 5.0  # narrower columns have no space for frames
 _LABEL_GAP = 54.0
 
 Levels = NDArray[np.uint8]
@@ -34,8 +34,9 @@ Levels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Bands:
-    """Bands of one period: `starts` and `ends`, ns on the clock of the columns; `label`: all that is said of them.
-    `lines`: what else, such as what is waited for."""
+    """Bands of one period: `starts` and `ends`, ns on the clock of the columns; `label`: their description. `lines`:
+    more about them, such as what is waited for.
+    """
 
     label: str
     starts: NDArray[np.int64]
@@ -57,12 +58,12 @@ class Heat:
 
     @property
     def rows(self) -> int:
-        """Cells in a column."""
+        """Number of cells in a column."""
         return int(self.value.shape[1])
 
     @property
     def column_ns(self) -> int:
-        """How long a column is."""
+        """Length of a column."""
         return self.cell_ns * self.rows
 
     @property

@@ -1,6 +1,6 @@
-"""A heat map as one offline page: a span that is chosen in it is drawn as a flame graph, and beside the rest.
+"""A heat map as one offline page: a selected span is drawn as a flame graph, compared with the rest.
 
-Nothing is judged here: the bands, their periods and every word are handed in.
+Nothing is judged here: the bands, their periods and every word are passed in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from whystall.tools.views.heat_drawing import Heat, heat_figure
 from whystall.tools.views.page import escape, page
 
 MOST_NODES = 8000
-"""Frames of the flame graphs in the page, about."""
+"""Limit of the frames of the flame graphs in the page, about."""
 _LEAST_SHARE = 1e-4
 _SCRIPT = ("at_cell", "busy_is", "unseen_is", "chosen_is", "chosen_bands", "chosen_none", "samples_few")
 WORDS = frozenset(_SCRIPT) | (
@@ -30,15 +30,16 @@ WORDS = frozenset(_SCRIPT) | (
     | {"theme", "keys", "needs_script", "together", "cut_note", "rest_widths", "chosen_widths", "total_two", "self_two"}
     | {"amounts_two"}
 )
-"""The words the caller gives. ``{}`` in them stands for a number or text: at_cell (from, to), busy_is (share),
+"""The words the caller passes. ``{}`` in them stands for a number or text: at_cell (from, to), busy_is (share),
 chosen_is (from, to, share of all, busy), chosen_bands (bands, share of all), seconds_of and within_of (length of a
-column), together (ms), cut_note (times), total_two, self_two and amounts_two (rest, chosen)."""
+column), together (ms), cut_note (times), total_two, self_two and amounts_two (rest, chosen).
+"""
 
 
 @dataclass(frozen=True)
 class Stacks:
     """Weights of nodes of `tree` in cells, by cell; `together` cells count as one. `unit`, `period`: of the weights, as
-    of a flame graph; `per_sample`: what a sample weighs on average.
+    of a flame graph; `per_sample`: the mean weight of a sample.
     """
 
     tree: FlameTree
@@ -65,38 +66,38 @@ def heat_page(
     """Return the HTML of the page. `words` holds all of `WORDS`, `flame_words` those of a flame graph, with ``all`` and
     ``rest``; a KeyError for one that is missing. `verdict` and `notes` are lines on top.
     """
-    said = {key: words[key] for key in sorted(WORDS)}
-    figure = _figure(heat, said)
+    texts = {key: words[key] for key in sorted(WORDS)}
+    figure = _figure(heat, texts)
     shown = layout(stacks.tree, root=flame_words["all"], rest=flame_words["rest"], least=_LEAST_SHARE, most=MOST_NODES)
-    lines = [*notes, *_remarks(heat, stacks, said)]
+    lines = [*notes, *_remarks(heat, stacks, texts)]
     body = f"""<header>
 <div class="top"><div><h1>{escape(heading)}</h1>
 {f'<p class="verdict">{escape(verdict)}</p>' if verdict else ""}
 {"".join(f"<p>{escape(line)}</p>" for line in lines)}</div>
-<div class="buttons"><button id="theme" type="button">{escape(said["theme"])}</button></div></div>
-<noscript><p class="warning">{escape(said["needs_script"])}</p></noscript>
+<div class="buttons"><button id="theme" type="button">{escape(texts["theme"])}</button></div></div>
+<noscript><p class="warning">{escape(texts["needs_script"])}</p></noscript>
 </header>
 <main>
-{_periods(heat, said)}
-<section aria-labelledby="map-title"><h2 id="map-title">{escape(said["map"])}</h2>
-<p class="note">{escape(said["keys"])}</p>
-<div class="scroll">{figure.inline("map", said["map"], role="application")}</div>
-<p class="chosen-line"><output id="chosen" aria-live="polite">{escape(said["chosen_none"])}</output>
-<button id="clear" type="button" disabled>{escape(said["clear"])}</button></p></section>
-<section aria-labelledby="flame-title"><h2 id="flame-title" data-whole="{escape(said["whole"])}"
- data-chosen="{escape(said["chosen"])}">{escape(said["whole"])}</h2><div id="flame"></div></section>
-<section id="beside" aria-labelledby="beside-title" hidden><h2 id="beside-title">{escape(said["difference"])}</h2>
-<p class="note">{escape(said["difference_help"])}</p><div id="difference"></div></section>
+{_periods(heat, texts)}
+<section aria-labelledby="map-title"><h2 id="map-title">{escape(texts["map"])}</h2>
+<p class="note">{escape(texts["keys"])}</p>
+<div class="scroll">{figure.inline("map", texts["map"], role="application")}</div>
+<p class="chosen-line"><output id="chosen" aria-live="polite">{escape(texts["chosen_none"])}</output>
+<button id="clear" type="button" disabled>{escape(texts["clear"])}</button></p></section>
+<section aria-labelledby="flame-title"><h2 id="flame-title" data-whole="{escape(texts["whole"])}"
+ data-chosen="{escape(texts["chosen"])}">{escape(texts["whole"])}</h2><div id="flame"></div></section>
+<section id="beside" aria-labelledby="beside-title" hidden><h2 id="beside-title">{escape(texts["difference"])}</h2>
+<p class="note">{escape(texts["difference_help"])}</p><div id="difference"></div></section>
 </main>
 <div id="tip" role="tooltip" hidden></div>
-<div id="said" class="unseen" aria-live="polite"></div>"""
-    flame_said = {key: flame_words[key] for key in sorted(FLAME_WORDS)}
+<div id="live" class="unseen" aria-live="polite"></div>"""
+    flame_texts = {key: flame_words[key] for key in sorted(FLAME_WORDS)}
     data = {
-        "words": {key: said[key] for key in _SCRIPT},
-        "flame_words": flame_said,
-        "difference_words": flame_said
-        | {"before_widths": said["rest_widths"], "after_widths": said["chosen_widths"]}
-        | {key: said[key] for key in ("total_two", "self_two", "amounts_two")},
+        "words": {key: texts[key] for key in _SCRIPT},
+        "flame_words": flame_texts,
+        "difference_words": flame_texts
+        | {"before_widths": texts["rest_widths"], "after_widths": texts["chosen_widths"]}
+        | {key: texts[key] for key in ("total_two", "self_two", "amounts_two")},
         "map": _map(heat, figure),
         "stacks": None if shown is None else _entries(stacks, shown),
     }
@@ -120,11 +121,11 @@ def heat_svg(heat: Heat, words: Mapping[str, str], *, heading: str, notes: Seque
 
 def _figure(heat: Heat, words: Mapping[str, str]) -> Figure:
     length = heat.column_ns / 1e9
-    said = dict(words)
+    texts = dict(words)
     if length != 1.0:
-        said["seconds"] = words["seconds_of"].format(f"{length:g}")
-        said["within"] = words["within_of"].format(f"{length:g}")
-    return heat_figure(heat, said)
+        texts["seconds"] = words["seconds_of"].format(f"{length:g}")
+        texts["within"] = words["within_of"].format(f"{length:g}")
+    return heat_figure(heat, texts)
 
 
 def _remarks(heat: Heat, stacks: Stacks, words: Mapping[str, str]) -> list[str]:
@@ -156,7 +157,7 @@ def _periods(heat: Heat, words: Mapping[str, str]) -> str:
 
 
 def _map(heat: Heat, figure: Figure) -> dict[str, Any]:
-    """Return what the script needs of the map: times in ns as 64-bit floats, exact below 104 days."""
+    """Return the script's input for the map: times in ns as 64-bit floats, exact below 104 days."""
     return {
         "x": figure.x,
         "y": figure.y,
@@ -187,7 +188,7 @@ def _entries(stacks: Stacks, shown: Layout) -> dict[str, Any]:
 
 
 def _places(tree: FlameTree, shown: Layout) -> NDArray[np.int64]:
-    """Return where each node of `tree` is drawn: as itself, or in what is left out beside its siblings."""
+    """Return where each node of `tree` is drawn: as itself, or in the rest beside its siblings."""
     number = {(label, kind): at for at, (label, kind) in enumerate(zip(shown.labels, shown.kinds, strict=True))}
     height = len(shown.labels)
     frame = np.array([number.get(key, -1) for key in zip(tree.labels, tree.kinds, strict=True)], dtype=np.int64)[

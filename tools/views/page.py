@@ -1,7 +1,7 @@
-"""One self-contained HTML page: style, script and data within, nothing fetched, nothing but our own script executed.
+"""Build a self-contained HTML page: style, script and data inline, nothing fetched, only our own script executed.
 
-The content security policy names the script and the style by their SHA-256 (W3C CSP3, hash sources), so that text
-that should ever get into the markup cannot become code. Data are a JSON block, which browsers do not execute.
+The content security policy names script and style by their SHA-256 (W3C CSP3, hash sources), so that text injected into
+the markup cannot become code. Data are a JSON block, which browsers do not execute.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 _ASSETS = Path(__file__).parent / "assets"
-# What could end the element or start a comment in it, and the line separators that older engines take for line ends.
+# What could end the element or start a comment in it, and the line separators of older engines.
 _UNSAFE = re.compile("[<>&\u2028\u2029]")
 
 
 def escape(text: object) -> str:
-    """`text` for element content and for attributes in quotes."""
+    """Escape `text` for element content and for attributes in quotes."""
     return html.escape(str(text), quote=True)
 
 
 def data_block(data: Any) -> str:
-    """`data` (JSON types) as text that is inert within a script element."""
+    """Return `data` (JSON types) as text that is inert within a script element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -42,9 +42,9 @@ def page(
     scripts: Sequence[str] = (),
     images: bool = False,
 ) -> str:
-    """Return the document. `body`: markup, already escaped; `data`: read by the script; `name`: of the style and the
-    script among the assets; `also`: of styles that come before it; `scripts`: of scripts that do. `images`: the markup
-    holds pictures as ``data:`` URIs.
+    """Return the document. `body`: markup, already escaped; `data`: input of the script; `name`: of the style and the
+    script in assets; `also`: styles before it; `scripts`: scripts before it. `images`: the markup holds pictures as
+    ``data:`` URIs.
     """
     style = "".join(asset(f"{one}.css") for one in (*also, name))
     code = [asset(f"{one}.js") for one in (*scripts, name)]
@@ -72,7 +72,7 @@ def page(
 
 
 def asset(name: str) -> str:
-    """Return the text of a style or script of ours."""
+    """Return the text of a style or script in assets."""
     return (_ASSETS / name).read_text("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""A picture of coloured cells as PNG, small because it has a palette; text only, to be embedded."""
+"""Encode coloured cells as a PNG with a palette, as text to be embedded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tables of ranks as matrices of bounded size: which row and column, which value in each cell.
+"""Reduce tables of ranks to matrices of bounded size: rows, columns and the value of each cell.
 
-Rows are ranks, grouped by those that do the same work. More ranks or steps than fit are put together, and the matrix
-says how many.
+Rows are ranks, grouped by those that do the same work. More ranks or steps than fit are binned, and the matrix states
+how many.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import polars as pl
 
 MOST_RANKS = 512
 MOST_STEPS = 1000
-"""Rows and columns of a matrix; beyond that several are put together."""
+"""Limit of rows and columns of a matrix; beyond that several are binned."""
 MOST_DETAILS = 60_000
-"""Cells up to which the peers' median, waiting, work and gaps are told too: 2 MB of figures. With own time alone, the
-largest matrices have 4 MB."""
+"""Cells up to which the peers' median, waiting, work and gaps are included: 2 MB of figures. With own time alone, the
+largest matrices have 4 MB.
+"""
 _DETAILS = ("beside_ns", "step_ns", "wait_ns", "compute_ns", "gap_ns")
-_ALONE = 2  # a group smaller than this has nobody to compare with
+_ALONE = 2  # a group smaller than this has no peers
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that do the same work. `label`: as the program names them, may be empty."""
+    """Ranks that do the same work. `label`: the program's name for them, may be empty."""
 
     label: str
     ranks: tuple[int, ...]
@@ -40,7 +41,7 @@ class Rows:
 
     @property
     def binned(self) -> int:
-        """The most ranks in one row."""
+        """Largest number of ranks in one row."""
         return max((len(cell) for cell in self.cells), default=0)
 
     def places(self) -> dict[int, int]:
@@ -50,10 +51,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Cells row by row; NaN where nothing is known.
+    """Cells row by row; NaN if unknown.
 
-    `columns`: the first number of each; `binned`: how many steps one column holds at most. `shade`: what the colour
-    shows. `values`: figures of the cell, by name, in ms.
+    `columns`: the first step of each; `binned`: largest number of steps in one column. `shade`: the value of the
+    colour. `values`: figures of the cell, by name, in ms.
     """
 
     rows: Rows
@@ -71,28 +72,28 @@ def rows_of(ranks: Sequence[int], groups: Sequence[Group], most: int = MOST_RANK
     placed: set[int] = set()
     parts: list[tuple[str, list[int]]] = []
     for group in groups:
-        mine = sorted((set(group.ranks) & known) - placed)
-        placed.update(mine)
-        if mine:
-            parts.append((group.label, mine))
+        members = sorted((set(group.ranks) & known) - placed)
+        placed.update(members)
+        if members:
+            parts.append((group.label, members))
     if rest := sorted(known - placed):
         parts.append(("", rest))
     width = max(math.ceil(len(known) / most), 1)
     cells: list[tuple[int, ...]] = []
     sizes = []
-    for label, mine in parts:
+    for label, members in parts:
         before = len(cells)
-        cells += [tuple(mine[at : at + width]) for at in range(0, len(mine), width)]
+        cells += [tuple(members[at : at + width]) for at in range(0, len(members), width)]
         sizes.append((label, len(cells) - before))
     return Rows(tuple(cells), tuple(sizes))
 
 
 def step_matrix(own: pl.DataFrame, groups: Sequence[Group]) -> Matrix:
-    """Own time of each rank in each step: `shade` is how much it is above (below: negative) the median of its peers in
-    that step, as a share of it. A rank without peers is compared with its own median over all steps.
+    """Return the own time of each rank in each step: `shade` is how much it is above (below: negative) the median of
+    its peers in that step, as a share of it. A rank without peers is compared with its own median over all steps.
 
-    `own` has rank, step, own_ns and any of step_ns, wait_ns, compute_ns, gap_ns (negative: not known). Of steps put
-    together the mean is shown, of ranks put together the slowest.
+    `own` has rank, step, own_ns and any of step_ns, wait_ns, compute_ns, gap_ns (negative: unknown). Binned steps show
+    the mean, binned ranks the slowest.
     """
     rows = rows_of(own["rank"].unique().to_list(), groups)
     steps = sorted(own["step"].unique().to_list())
@@ -124,13 +125,15 @@ def step_matrix(own: pl.DataFrame, groups: Sequence[Group]) -> Matrix:
 
 
 def known(*names: str) -> pl.Expr:
-    """Return the columns `names`, null where they are negative: not known."""
+    """Return the columns `names`, null where they are negative: unknown."""
     columns = pl.col(*names)
     return pl.when(columns >= 0).then(columns)
 
 
 def wait_matrix(waits: pl.DataFrame, ranks: Sequence[int], steps: int) -> Matrix:
-    """Who (row) waited for whom (column), in ms per step; ranks by number. `waits`: waiter, last, wait_ns."""
+    """Return how long each rank (row) waited for each other (column), in ms per step; ranks by number. `waits`: waiter,
+    last, wait_ns.
+    """
     rows = rows_of(ranks, ())
     places = rows.places()
     known = pl.col("waiter").is_in(list(places)) & pl.col("last").is_in(list(places))
@@ -151,7 +154,7 @@ def wait_matrix(waits: pl.DataFrame, ranks: Sequence[int], steps: int) -> Matrix
 def _dense(
     frame: pl.DataFrame, name: str, size: tuple[int, int], factor: float = 1.0, empty: float = math.nan
 ) -> array[float]:
-    """Column `name` of a frame with row and column as cells, row by row; `empty` where the frame has none."""
+    """Return column `name` of a frame with row and column as cells, row by row; `empty` where the frame has none."""
     out = array("f", [empty]) * (size[0] * size[1])
     places = (frame["row"] * size[1] + frame["column"]).to_list()
     for place, value in zip(places, (frame[name].cast(pl.Float64) * factor).to_list(), strict=True):

@@ -1,7 +1,7 @@
 """Matrices of ranks as SVG: cells are one embedded picture, so that its size is bounded and it needs no script.
 
-Colours have an opacity that grows with the value: over a light ground and over a dark one the same picture reads alike.
-Looks are classes of assets/rank_figure.css.
+The opacity of colours grows with the value: the picture reads alike on light and on dark ground. Looks are classes of
+assets/rank_figure.css.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from whystall.tools.views.page import escape
 from whystall.tools.views.png import Colour, data_uri
 from whystall.tools.views.rank_cells import Matrix
 
-# Vermilion and blue of Okabe and Ito, between their light and their dark shade: told apart by the colour-blind, and
-# legible on white and on black. A third hue for waiting, which has no other side.
+# Vermilion and blue of Okabe and Ito, between their light and their dark shade: distinguishable by the colour-blind,
+# and legible on white and on black. A third hue for waiting, which has no opposite.
 _SLOWER, _FASTER, _WAITED, _UNKNOWN = (224, 96, 16), (24, 128, 208), (132, 76, 200), (128, 128, 128)
 _LEVELS = 40
 _SCALES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Ends of the diverging scale. Nobody is accused of less than a tenth, so less shall not look like much."""
-_QUANTILE = 0.98  # a few extreme cells shall not make all others pale
+"""Ends of the diverging scale. Ranks are not accused below a tenth, so less must not appear as much."""
+_QUANTILE = 0.98  # a few extreme cells must not make all others pale
 _TEXT = 11
 _WIDE = 720  # with its margins it fits a window of 1100 pixels
-_FIGURES_FIT = 34  # a cell of this width holds a number
+_FIGURES_FIT = 34  # a cell of this width has space for a number
 _MOST_MARKS = 64
 _PLOT = 150, 62
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A rank that is accused: what to write beside it, and the first slow step (-1: from the start)."""
+    """A rank that is accused: its label, and the first slow step (-1: from the start)."""
 
     rank: int
     label: str
@@ -40,7 +40,7 @@ class Mark:
 
 
 def scale_of(shade: array[float]) -> float:
-    """Return where the diverging scale ends, as a share."""
+    """Return the end of the diverging scale, as a share."""
     known = sorted(abs(value) for value in shade if not math.isnan(value))
     if not known:
         return _SCALES[0]
@@ -49,7 +49,9 @@ def scale_of(shade: array[float]) -> float:
 
 
 def step_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str]) -> Figure:
-    """Return ranks down, steps along; colour: own time beside the peers'. Bars at the edge: the mean of each row."""
+    """Draw ranks in rows, steps in columns; colour: own time compared with the peers'. Bars at the edge: the mean of
+    each row.
+    """
     rows, columns = len(matrix.rows.cells), len(matrix.columns)
     cell = min(_WIDE / max(columns, 1), 36.0), max(min(620 / max(rows, 1), 22.0), 1.25)
     x, y = _PLOT
@@ -76,7 +78,7 @@ def step_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str])
 
 
 def wait_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str]) -> Figure:
-    """Who waits down, for whom along; sums at the right (waited) and at the foot (waited for)."""
+    """Draw waiting ranks in rows, awaited ones in columns; sums at the right (waited) and at the foot (waited for)."""
     count = len(matrix.rows.cells)
     side = max(min(600 / max(count, 1), 44.0), 1.25)
     cell, extent = (side, side), side * count
@@ -154,7 +156,7 @@ def _picture(
 
 
 def _grid(x: float, y: float, cell: tuple[float, float], size: tuple[int, int]) -> list[str]:
-    """Lines between cells that are large enough to be told apart."""
+    """Return lines between cells that are large enough to be distinguished."""
     wide, high = size[0] * cell[0], size[1] * cell[1]
     lines = []
     if cell[0] >= 6:
@@ -196,7 +198,7 @@ def _marked(matrix: Matrix, marks: Sequence[Mark]) -> dict[int, Mark]:
 
 
 def _spaced(wanted: Sequence[int], marked: Sequence[int], size: float, least: float) -> list[int]:
-    """Of rows or columns `size` apart those to label so that labels are `least` apart; `marked` ones come first."""
+    """Return the rows or columns, `size` apart, to label so that labels are `least` apart; `marked` ones come first."""
     taken: list[int] = []
     gap = max(math.ceil(least / size), 1)
     for place in [*sorted(marked), *wanted]:
@@ -230,7 +232,7 @@ def _column_labels(matrix: Matrix, marked: Mapping[int, Mark], x: float, y: floa
 
 
 def _groups(matrix: Matrix, x: float, y: float, high: float, width: float) -> list[str]:
-    """Brackets and names of the groups, and a line between them."""
+    """Return brackets and names of the groups, and a line between them."""
     groups = matrix.rows.groups
     if len(groups) < 2:
         return []
@@ -286,7 +288,7 @@ def _row_marks(
 def _begins(
     matrix: Matrix, marks: Sequence[Mark], x: float, y: float, wide: float, height: float, words: Mapping[str, str]
 ) -> list[str]:
-    """Return a line down where somebody became slow; many at one step are one."""
+    """Return a line at the step where a rank became slow; several at one step are one."""
     out, last = [], -math.inf
     for step in sorted({mark.began_step for mark in marks if mark.began_step >= 0})[:_MOST_MARKS]:
         column = sum(first <= step for first in matrix.columns) - 1
@@ -346,7 +348,7 @@ def _bars_foot(
     numbered = range(len(values)) if wide >= _FIGURES_FIT else _spaced((), list(marked), wide, 44.0)
     for column in numbered:
         if values[column] > 0:
-            # under its own bar, or under all where neighbours' bars would be in the way
+            # under its own bar, or under all where neighbours' bars would overlap
             foot = 80 * values[column] / most if wide >= _FIGURES_FIT else 80
             look = "column accused" if column in marked else "column"
             at = x + (column + 0.5) * wide
@@ -355,7 +357,7 @@ def _bars_foot(
 
 
 def _thick(size: float) -> float:
-    """Of a bar beside cells of `size`: with air between them where there is room for it."""
+    """Return the thickness of a bar beside cells of `size`, with space between bars if possible."""
     return min(size * 0.6, 10.0) if size >= 4 else size + 0.3  # no hairlines between them
 
 

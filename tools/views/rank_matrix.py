@@ -1,6 +1,6 @@
-"""Ranks of a job on one page: the verdict, their table, own time by rank and step, and who waited for whom.
+"""Ranks of a job on one page: the verdict, their table, own time by rank and step, and which waited for which.
 
-Nothing is judged here: who is accused, since when, and every word are handed in.
+Nothing is judged here: the accused, since when, and every word are passed in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from whystall.tools.views.rank_cells import Group, Matrix, known, step_matrix, w
 from whystall.tools.views.rank_drawing import Mark, step_figure, wait_figure
 
 MOST_LINES = 1024
-"""Of the table of ranks; the accused come first."""
+"""Rows of the table of ranks; the accused come first."""
 WORDS = frozenset(
     {"own_by_step", "who_waits", "own_beside_peers", "not_known", "own_mean", "step", "steps_binned"}
     | {"ranks_binned", "began", "waited_per_step", "waits", "waited_for", "sum_waited", "sum_caused", "no_waits"}
@@ -29,9 +29,10 @@ WORDS = frozenset(
     | {"theme", "keys", "needs_script", "at_cell", "own_of", "beside", "beside_share", "waited_of", "parts_of"}
     | {"one_waits", "nobody"}
 )
-"""The words the caller gives. ``{}`` in them stands for a number or name: steps_binned, ranks_binned, began,
+"""The words the caller passes. ``{}`` in them stands for a number or name: steps_binned, ranks_binned, began,
 ranks_left_out, at_cell (ranks, step), own_of (ms), beside (median of the peers in ms, difference in %), beside_share
-(difference in %), waited_of (ms, of how long a step), parts_of (work, gap), one_waits (who, for whom, ms)."""
+(difference in %), waited_of (ms, of how long a step), parts_of (work, gap), one_waits (waiting, awaited, ms).
+"""
 _CELL_WORDS = ("at_cell", "own_of", "beside", "beside_share", "waited_of", "parts_of", "not_known")
 _PAIR_WORDS = ("one_waits", "nobody")
 _MEANS = ("step_ns", "own_ns", "wait_ns", "compute_ns", "gap_ns")
@@ -39,11 +40,11 @@ _MEANS = ("step_ns", "own_ns", "wait_ns", "compute_ns", "gap_ns")
 
 @dataclass(frozen=True)
 class RankView:
-    """What is known of a job's ranks.
+    """A job's ranks.
 
-    `own`: rank, step, own_ns and any of step_ns, wait_ns, compute_ns, gap_ns (negative: not known); one row per rank
-    and step. `waits`: waiter, last, wait_ns, sums over all steps. `groups`: ranks that are compared with each other.
-    `marks`: the accused. `hosts`: names of the ranks' hosts, as far as known.
+    `own`: rank, step, own_ns and any of step_ns, wait_ns, compute_ns, gap_ns (negative: unknown); one row per rank and
+    step. `waits`: waiter, last, wait_ns, sums over all steps. `groups`: ranks that are compared with each other.
+    `marks`: the accused. `hosts`: names of the ranks' hosts, if known.
     """
 
     own: pl.DataFrame
@@ -54,13 +55,13 @@ class RankView:
 
     @property
     def ranks(self) -> list[int]:
-        """All that appear."""
+        """All ranks in the tables."""
         found: set[int] = set(self.own["rank"].to_list())
         return sorted(found | set(self.waits["waiter"].to_list()) | set(self.waits["last"].to_list()))
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """Number of steps."""
         return self.own["step"].n_unique()
 
 
@@ -68,47 +69,46 @@ def rank_page(
     view: RankView, words: Mapping[str, str], *, lang: str, heading: str, verdict: str, notes: Sequence[str] = ()
 ) -> str:
     """Return the HTML of one offline page. `heading`, `verdict` and `notes` (lines) are shown on top; `words` holds all
-    of `WORDS`. Its size is bounded: what is put together or left out it says. Raises KeyError for a word that is
-    missing.
+    of `WORDS`. Its size is bounded, and binned or omitted ranks are stated. Raises KeyError for a word that is missing.
     """
-    said = {key: words[key] for key in sorted(WORDS)}
+    texts = {key: words[key] for key in sorted(WORDS)}
     figures: dict[str, Any] = {}
     sections = []
     if view.own.height:
-        matrix, figure = _steps(view, said)
+        matrix, figure = _steps(view, texts)
         figures["steps"] = _data(matrix, figure)
-        sections.append(_section("steps", said["own_by_step"], figure, _binned(matrix, said)))
+        sections.append(_section("steps", texts["own_by_step"], figure, _binned(matrix, texts)))
     if view.waits.height:
-        matrix, figure = _waits(view, said)
+        matrix, figure = _waits(view, texts)
         figures["waits"] = _data(matrix, figure)
-        sections.append(_section("waits", said["who_waits"], figure, _binned(matrix, said)))
+        sections.append(_section("waits", texts["who_waits"], figure, _binned(matrix, texts)))
     else:
-        sections.append(f"<p class='note'>{escape(said['no_waits'])}</p>")
+        sections.append(f"<p class='note'>{escape(texts['no_waits'])}</p>")
     body = f"""<header>
 <h1>{escape(heading)}</h1>
 <p class="verdict">{escape(verdict)}</p>
 {"".join(f"<p>{escape(line)}</p>" for line in notes)}
-<noscript><p class="warning">{escape(said["needs_script"])}</p></noscript>
+<noscript><p class="warning">{escape(texts["needs_script"])}</p></noscript>
 </header>
-<nav><span>{escape(said["keys"])}</span><span class="space"></span>
-<button id="theme" type="button">{escape(said["theme"])}</button></nav>
+<nav><span>{escape(texts["keys"])}</span><span class="space"></span>
+<button id="theme" type="button">{escape(texts["theme"])}</button></nav>
 <main>
-{_table(view, said)}
+{_table(view, texts)}
 {"".join(sections)}
 </main>
 <div id="tip" role="tooltip" hidden></div>
-<div id="said" class="unseen" aria-live="polite"></div>"""
-    data = {"words": {key: said[key] for key in (*_CELL_WORDS, *_PAIR_WORDS)}, "figures": figures}
+<div id="live" class="unseen" aria-live="polite"></div>"""
+    data = {"words": {key: texts[key] for key in (*_CELL_WORDS, *_PAIR_WORDS)}, "figures": figures}
     return page(lang=lang, title=heading, body=body, data=data, name="rank_matrix", also=("rank_figure",), images=True)
 
 
 def step_svg(view: RankView, words: Mapping[str, str]) -> str:
-    """Own time by rank and step as one SVG file, without script; words as of the page."""
+    """Return own time by rank and step as one SVG file, without script; words as of the page."""
     return _steps(view, words)[1].alone(words["own_by_step"])
 
 
 def wait_svg(view: RankView, words: Mapping[str, str]) -> str:
-    """Who waited for whom as one SVG file, without script; words as of the page."""
+    """Return which rank waited for which as one SVG file, without script; words as of the page."""
     return _waits(view, words)[1].alone(words["who_waits"])
 
 
@@ -133,8 +133,8 @@ def _section(key: str, title: str, figure: Figure, note: str) -> str:
 
 
 def _data(matrix: Matrix, figure: Figure) -> dict[str, Any]:
-    """Return what the script needs to tell the figures of a cell: numbers as little-endian bytes in base64, shares as
-    16-bit integers in thousandths, with the least one for unknown, the rest as 32-bit floats.
+    """Return the script's input for the figures of a cell: numbers as little-endian bytes in base64, shares as 16-bit
+    integers in thousandths, with the least one for unknown, the rest as 32-bit floats.
     """
     return {
         "x": figure.x,
@@ -159,7 +159,7 @@ def _packed(values: array[float] | array[int]) -> str:
 
 
 def _table(view: RankView, words: Mapping[str, str]) -> str:
-    """Means per step; the accused first."""
+    """Return means per step; the accused first."""
     labels = {rank: group.label for group in view.groups for rank in group.ranks}
     remarks = {mark.rank: mark.label for mark in view.marks}
     columns = [name for name in _MEANS if name in view.own.columns]

@@ -1,8 +1,7 @@
-"""A verdict as one picture: what it is, where the time went, what accounts for it, and what to do. SVG; pure.
+"""A verdict as one SVG picture: its name, where the time went, its evidence, and what to do. Pure.
 
-It is read on a telephone: few words, large, and what is shown as length is written as a figure too. How wide text gets
-is estimated, on the wide side, since whoever draws it has fonts of his own. Looks are classes of
-assets/verdict_figure.css.
+It is read on a telephone: few words, large, and lengths are written as figures too. The width of text is estimated
+generously, since the viewer's fonts are unknown. Looks are classes of assets/verdict_figure.css.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ _ROOM = WIDTH - 2 * _MARGIN
 _BODY, _SMALL, _TITLE = 17.0, 15.0, 25.0
 _LEADING = 1.42
 _LABEL = 104  # width of the column of labels
-_LOST_MARKED = 5.0  # percent; less is not worth a bracket
-_WIDE = 58  # a segment of this width holds its figure
-# Quantities, words, pieces of paths and single Chinese characters: where a line may end.
+_LOST_MARKED = 5.0  # percent; less gets no bracket
+_WIDE = 58  # a segment of this width has space for its figure
+# Quantities, words, parts of paths and single Chinese characters: where a line may end.
 _ATOMS = re.compile(
     r"\d[\d.,]* (?:%|[A-Za-z/]{1,5}\b)|\s+|[\u2e80-\U0003ffff]"
     r"|[^\s/_\u2e80-\U0003ffff]*[/_]|[^\s/_\u2e80-\U0003ffff]+"
@@ -31,7 +30,7 @@ _CLOSING = re.compile(r"[，。；：、）！？」』》”’,.;:)!?%\]]")
 
 @dataclass(frozen=True)
 class Run:
-    """A piece of text. `name`: of something on the host, drawn in a type of its own."""
+    """A piece of text. `name`: of something on the host, drawn in another typeface."""
 
     text: str
     name: bool = False
@@ -53,8 +52,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Proof:
-    """A measurement that speaks for the cause. `parts` of the same time that it covers: percent, and the look of the
-    `Share` which that is a part of; none where it is no share of time. `figure`: their sum.
+    """A measurement that supports the cause. `parts` of the same time that it covers: percent, and the look of the
+    `Share` they belong to; none if it is no share of time. `figure`: their sum.
     """
 
     line: Line
@@ -64,7 +63,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Fact:
-    """A label and what stands beside it, in at most `lines` lines."""
+    """A label and the text beside it, in at most `lines` lines."""
 
     label: str
     line: Line
@@ -73,8 +72,8 @@ class Fact:
 
 @dataclass(frozen=True)
 class Card:
-    """All that is drawn. `look`: confirmed, likely, inconclusive, healthy. `shares` and `proofs` may be empty; `shares`
-    come with own code first and idle last, and what is between them is `lost`.
+    """Everything to draw. `look`: confirmed, likely, inconclusive, healthy. `shares` and `proofs` may be empty;
+    `shares` come with own code first and idle last, and what is between them is `lost`.
     """
 
     lang: str
@@ -114,7 +113,7 @@ def draw(card: Card) -> str:
 
 
 class _Pen:
-    """What was drawn so far, and where the next line begins."""
+    """The markup so far, and where the next line begins."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -127,13 +126,13 @@ class _Pen:
         self.made.append(markup)
 
     def text(self, x: float, line: Line, width: float, look: str, size: float, lines: int) -> None:
-        """`line` from `x`, in at most `lines` lines of `width`; what is left over is marked."""
+        """Draw `line` from `x`, in at most `lines` lines of `width`; a remainder is marked."""
         for part in _wrapped(line, width, size, lines):
             self.y += size * _LEADING
             self.at(x, self.y - size * 0.36, part, look)
 
     def at(self, x: float, y: float, line: Line, look: str) -> None:
-        """`line` at a place."""
+        """Draw `line` at a position."""
         runs = "".join(_run(run) for run in line)
         self.put(f'<text class="{look}" x="{x:.1f}" y="{y:.1f}">{runs}</text>')
 
@@ -193,7 +192,7 @@ def _shares(pen: _Pen, card: Card) -> None:
 
 
 def _bracket(pen: _Pen, card: Card, whole: float) -> None:
-    """Over the bar: which part of it is lost."""
+    """Draw the bracket over the lost part of the bar."""
     before = sum(share.pct for share in card.shares if share.look == "user")
     lost = sum(share.pct for share in card.shares if share.look not in ("user", "idle"))
     if lost < _LOST_MARKED:
@@ -209,7 +208,7 @@ def _bracket(pen: _Pen, card: Card, whole: float) -> None:
 
 
 def _scale(pen: _Pen) -> None:
-    """Ticks of the time, under a bar."""
+    """Draw ticks of the time under a bar."""
     for part, anchor in ((0, "start"), (25, ""), (50, ""), (75, ""), (100, "end")):
         x = _MARGIN + _ROOM * part / 100
         pen.put(f'<path class="grid" d="M{x:.1f} {pen.y:.1f}v5"/>')
@@ -259,12 +258,12 @@ def _facts(pen: _Pen, card: Card) -> None:
 
 
 def _wrapped(line: Line, width: float, size: float, most: int) -> Iterator[list[Run]]:
-    """`line` in at most `most` lines that are hardly wider than `width`."""
+    """Return `line` in at most `most` lines that are hardly wider than `width`."""
     rows: list[list[Run]] = [[]]
     left = width
     for run in line:
         whole = _width(run.text, size, name=run.name, bold=run.bold)
-        if run.name and left < whole <= width and rows[-1]:  # a name is not broken where it need not be
+        if run.name and left < whole <= width and rows[-1]:  # a name is kept on one line if it fits
             rows.append([])
             left = width
         for atom in _atoms(run, width, size):
@@ -300,7 +299,7 @@ def _atoms(run: Run, width: float, size: float) -> Iterator[str]:
 
 
 def _width(text: str, size: float, *, name: bool, bold: bool = False) -> float:
-    """About how wide `text` gets, on the wide side: as in DejaVu, whose letters are wide."""
+    """Return the estimated width of `text`, as in DejaVu, whose letters are wide."""
     if name:
         return size * sum(1.0 if ord(c) >= 0x2E80 else 0.58 for c in text)
     return size * sum(map(_em, text)) * (1.14 if bold else 1.0)

@@ -268,7 +268,7 @@ def test_replicas_each_a_job_of_one_are_numbered_by_name(tmp_path: Path) -> None
 def test_a_file_of_unknown_rank_among_others_is_refused(tmp_path: Path) -> None:
     write_job(tmp_path)
     write_rank(tmp_path / "other.json", None)
-    with pytest.raises(ToolError, match=r"of which rank is not told by other\.json"):
+    with pytest.raises(ToolError, match=r"the rank of other\.json is unknown"):
         gather(tmp_path)
 
 

@@ -13,7 +13,7 @@ import pytest
 from whystall.tools.ranks.job import MATCHED, OWN
 from whystall.tools.ranks.slow_node_check import votes
 from whystall.tools.ranks.slow_node_check.grid import Grid, grid, highest, known, lost_in
-from whystall.tools.ranks.statistics import probability as chance
+from whystall.tools.ranks.statistics import probability
 
 STEP_NS = 100.0
 FLOOR_NS = 10.0
@@ -42,13 +42,13 @@ def test_the_tail_is_that_of_all_outcomes(hits: int, trials: int, share: float) 
         for outcome in product((True, False), repeat=trials)
         if sum(outcome) >= hits
     )
-    assert chance.binomial_tail(hits, trials, share) == pytest.approx(every, rel=1e-12)
+    assert probability.binomial_tail(hits, trials, share) == pytest.approx(every, rel=1e-12)
 
 
 def test_the_tail_of_many_trials_neither_overflows_nor_vanishes() -> None:
-    assert 0 < chance.binomial_tail(2000, 2000, 0.5) < 1e-300 or chance.binomial_tail(1000, 1000, 0.5) > 0
-    assert chance.binomial_tail(5000, 10000, 0.5) == pytest.approx(0.5, abs=0.01)
-    assert chance.binomial_tail(4, 3, 0.5) == 0
+    assert 0 < probability.binomial_tail(2000, 2000, 0.5) < 1e-300 or probability.binomial_tail(1000, 1000, 0.5) > 0
+    assert probability.binomial_tail(5000, 10000, 0.5) == pytest.approx(0.5, abs=0.01)
+    assert probability.binomial_tail(4, 3, 0.5) == 0
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16, 64])

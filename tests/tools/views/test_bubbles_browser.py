@@ -122,7 +122,7 @@ def test_keys_go_from_slice_to_slice_and_from_panel_to_panel(page: Browser) -> N
     assert tip(page)[0] == "ready, waiting for a CPU"
     page.press(".")
     assert tip(page)[:3] == ["running", "lasts 500.000 µs", "starts at +3.000 ms"]
-    assert page.run("said.textContent").startswith("running; lasts")
+    assert page.run("live.textContent").startswith("running; lasts")
     page.press(",")
     assert tip(page)[0] == "ready, waiting for a CPU"
     page.press("j")

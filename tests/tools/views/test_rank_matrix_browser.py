@@ -56,7 +56,7 @@ def test_the_keyboard_tells_a_cell(page: Browser) -> None:
     page.run('document.getElementById("steps").focus()')
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         page.press(key)
-    assert page.run('document.getElementById("said").textContent').startswith("rank 1, step 1; own time 130.0 ms")
+    assert page.run('document.getElementById("live").textContent').startswith("rank 1, step 1; own time 130.0 ms")
     page.press("End")
     assert (tip(page) or [""])[0] == "rank 1, step 5"
     page.press("Escape")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from whystall.tools.ranks.slow_node_check.tables import EvidenceRow, SlowClass
-from whystall.tools.ranks.statistics import probability as chance
+from whystall.tools.ranks.statistics import probability
 from whystall.tools.timeline.rank_data.tables import OPERATORS
 
 # More than half, with room for the noise of both parts.
@@ -75,7 +75,7 @@ def _steps(own: pl.DataFrame) -> int:
 def _parts(rows: pl.DataFrame) -> dict[str, float]:
     """Return trimmed means in ms per step; parts that are not known in every step are left out."""
     return {
-        part.removesuffix("_ns"): chance.trimmed_mean(rows[part].to_list()) / 1e6
+        part.removesuffix("_ns"): probability.trimmed_mean(rows[part].to_list()) / 1e6
         for part in _PARTS
         if rows.height and float(str(rows[part].min())) >= 0
     }
@@ -103,7 +103,7 @@ def _gap(
     others = known.filter(pl.col("rank").is_in(list(innocent)))["launch_delay_ns"].to_list()
     if not mine or not others:
         return name, evidence, True
-    delay, usual = chance.median(mine), chance.median(others)
+    delay, usual = probability.median(mine), probability.median(others)
     evidence.append(EvidenceRow(what="launch_delay", mine=delay / 1e3, peers=usual / 1e3, unit="us"))
     # the device was idle although its work had been queued: the gap is not caused by the host
     return name, evidence, delay <= max(LONG_LAUNCH_NS, 2 * usual)

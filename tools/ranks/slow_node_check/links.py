@@ -18,7 +18,7 @@ import polars as pl
 from whystall.tools.ranks.job import Job
 from whystall.tools.ranks.slow_node_check import votes
 from whystall.tools.ranks.slow_node_check.grid import Grid
-from whystall.tools.ranks.statistics import probability as chance
+from whystall.tools.ranks.statistics import probability
 
 # Transfers that differ by less are equal: the smallest floor (slow-node check: 0.10 warn, 0.20 critical).
 _RATIO = 1.1
@@ -234,8 +234,8 @@ def _transfers(rows: pl.DataFrame, key: str, late: votes.Late | None, board: Gri
         of_key.group_by("slot").agg(pl.col("transfer_ns").sum()).sort("transfer_ns", "slot", descending=True)["slot"][0]
     )
     of_slot, equal = of_key.filter(pl.col("slot") == slot), others.filter(pl.col("slot") == slot)
-    took = chance.median(of_slot["transfer_ns"].to_list())
-    usual = chance.median(equal.group_by("key").agg(pl.col("transfer_ns").median())["transfer_ns"].to_list())
+    took = probability.median(of_slot["transfer_ns"].to_list())
+    usual = probability.median(equal.group_by("key").agg(pl.col("transfer_ns").median())["transfer_ns"].to_list())
     size = int(of_slot["bytes"].median() or -1)  # type: ignore[arg-type]
     if late is not None and took < _RATIO * usual:
         late = None

@@ -10,7 +10,7 @@ import polars as pl
 from whystall.tools.ranks.analysis.analyse import JobAnalysis
 from whystall.tools.ranks.slow_node_check.tables import NextCall
 from whystall.tools.ranks.slow_node_check.verdict import Accused
-from whystall.tools.ranks.statistics import probability as chance
+from whystall.tools.ranks.statistics import probability
 
 _DIFFERENCE = "flamegraph_diff"
 # Causes on the rank itself: a slow transfer, or an operation not entered, is no difference of its functions.
@@ -40,7 +40,7 @@ def _median(analysis: JobAnalysis, ranks: set[int]) -> int | None:
     """Return the one of `ranks` with the median own time per step, of an even number the faster; None of none."""
     rows = analysis.own.filter(pl.col("rank").is_in(list(ranks)))
     took = {
-        rank: chance.trimmed_mean(steps["own_ns"].to_list())
+        rank: probability.trimmed_mean(steps["own_ns"].to_list())
         for (rank,), steps in rows.partition_by("rank", as_dict=True).items()
     }
     ordered = sorted(took, key=lambda rank: (took[rank], rank))

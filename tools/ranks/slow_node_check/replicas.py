@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from whystall.tools.ranks.slow_node_check.votes import SURE
-from whystall.tools.ranks.statistics import probability as chance
+from whystall.tools.ranks.statistics import probability
 from whystall.tools.ranks.statistics.two_samples import rank_test
 
 # At most so many values of each replica, medians of runs of steps: neighbours add little, and sorting costs time.
@@ -57,13 +57,13 @@ def compare(steps: pl.DataFrame) -> list[Replica]:
         rank: frame.sort("start_ns")["ns"].to_list()
         for (rank,), frame in spans.partition_by("rank", as_dict=True).items()
     }
-    medians = {rank: chance.median(values) for rank, values in of_rank.items()}
+    medians = {rank: probability.median(values) for rank, values in of_rank.items()}
     blocks = {rank: _blocks(values) for rank, values in of_rank.items()}
     return [_beside(rank, of_rank[rank], blocks, medians) for rank in sorted(of_rank)]
 
 
 def _beside(rank: int, values: list[int], every: dict[int, list[float]], medians: dict[int, float]) -> Replica:
-    peers = chance.median(value for other, value in medians.items() if other != rank)
+    peers = probability.median(value for other, value in medians.items() if other != rank)
     blocks = every[rank]
     others = [value for other, found in every.items() if other != rank for value in found]
     p_value, above = rank_test(others[:: -(-len(others) // _OTHERS) or 1], blocks)
@@ -77,13 +77,13 @@ def _beside(rank: int, values: list[int], every: dict[int, list[float]], medians
         longer=sum(value > peers for value in blocks),
         votes=len(blocks),
         # one-sided: only the slower one matters
-        p_value=chance.corrected(p_value / 2 if above > 0.5 else 1.0, len(medians)),
+        p_value=probability.corrected(p_value / 2 if above > 0.5 else 1.0, len(medians)),
     )
 
 
 def _blocks(values: list[int]) -> list[float]:
     size = -(-len(values) // _BLOCKS)
-    return [chance.median(values[at : at + size]) for at in range(0, len(values), size)]
+    return [probability.median(values[at : at + size]) for at in range(0, len(values), size)]
 
 
 def own(steps: pl.DataFrame) -> pl.DataFrame:

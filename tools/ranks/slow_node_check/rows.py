@@ -11,7 +11,7 @@ from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.slow_node_check.tables import AccusedRow, EvidenceRow, LinkRow, RankRow, ReplicaRow
 from whystall.tools.ranks.slow_node_check.verdict import Accused, Outcome
 from whystall.tools.ranks.slow_node_check.votes import last_ranks
-from whystall.tools.ranks.statistics import probability as chance
+from whystall.tools.ranks.statistics import probability
 
 if TYPE_CHECKING:
     from whystall.tools.ranks.analysis.analyse import JobAnalysis
@@ -104,7 +104,9 @@ def rank_rows(analysis: JobAnalysis, out: Outcome) -> list[RankRow]:
     rows = []
     for (rank,), steps in sorted(analysis.own.partition_by("rank", as_dict=True).items()):
         host, _ = where(analysis.job, rank)
-        took = {part: chance.trimmed_mean(steps[part].to_list()) / 1e6 for part in ("step_ns", "own_ns", "wait_ns")}
+        took = {
+            part: probability.trimmed_mean(steps[part].to_list()) / 1e6 for part in ("step_ns", "own_ns", "wait_ns")
+        }
         offset, residual = analysis.clocks.offset_ns.get(rank), analysis.clocks.residual_ns.get(rank)
         rows.append(
             RankRow(
@@ -130,7 +132,7 @@ def rank_rows(analysis: JobAnalysis, out: Outcome) -> list[RankRow]:
 def _mean_ms(part_ns: pl.Series) -> float | None:
     """Return the mean over the steps with the part: in others it is below zero."""
     operations = part_ns.filter(part_ns >= 0)
-    return chance.trimmed_mean(operations.to_list()) / 1e6 if len(operations) else None
+    return probability.trimmed_mean(operations.to_list()) / 1e6 if len(operations) else None
 
 
 def link_rows(out: Outcome) -> list[LinkRow]:

@@ -16,7 +16,7 @@ import polars as pl
 from whystall.tools.ranks.job import Peers
 from whystall.tools.ranks.slow_node_check import votes
 from whystall.tools.ranks.slow_node_check.grid import Grid, grid, known, middle
-from whystall.tools.ranks.statistics import probability as chance
+from whystall.tools.ranks.statistics import probability
 
 # Every rank of a slow stage has at least this part of the stage's extra time.
 _EVENLY = 0.5
@@ -53,9 +53,9 @@ def slow_stages(
     for late in votes.late(board, floor_ns):
         stage = stages[late.rank]
         innocent = [rank for rank in stage.ranks if rank not in accused]
-        stage_ns = chance.trimmed_mean(known(board.own[str(late.rank)]))
-        others = chance.trimmed_mean(known(middle(board.own, board.others((late.rank,)))))
-        least = min(chance.trimmed_mean(known(every.own[str(rank)])) for rank in innocent)
+        stage_ns = probability.trimmed_mean(known(board.own[str(late.rank)]))
+        others = probability.trimmed_mean(known(middle(board.own, board.others((late.rank,)))))
+        least = min(probability.trimmed_mean(known(every.own[str(rank)])) for rank in innocent)
         if least - others >= _EVENLY * (stage_ns - others):
             began = board.steps[late.began] if late.began >= 0 else -1
             found.append(SlowStage(stage, late, stage_ns, others, began))

@@ -28,7 +28,7 @@ from whystall.tools.ranks.slow_node_check.links import Links, Transfers, links
 from whystall.tools.ranks.slow_node_check.missing_operations import incomplete_ranks
 from whystall.tools.ranks.slow_node_check.stages import SlowStage, slow_stages
 from whystall.tools.ranks.slow_node_check.tables import Verdict
-from whystall.tools.ranks.statistics import probability as chance
+from whystall.tools.ranks.statistics import probability
 from whystall.tools.timeline.collectives import SYNCHRONISING
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class _Case:
         self.result = Outcome(incomplete=tuple(sorted(self.incomplete)))
         self.abstain: list[str] = []
         self.result.steps = self.own["step"].n_unique()
-        self.result.step_ns = chance.median(self.own["step_ns"].to_list())
+        self.result.step_ns = probability.median(self.own["step_ns"].to_list())
         self.floor_ns = floors.warn * self.result.step_ns
         if self.result.steps:
             self.result.lost = float(self.own["wait_ns"].sum()) / max(1, int(self.own["step_ns"].sum()))
@@ -233,7 +233,7 @@ class _Case:
     ) -> Accused:
         of_rank = self.own.filter(pl.col("rank") == late.rank)
         slow = of_rank if began < 0 else of_rank.filter(pl.col("step") >= began)
-        step_ns = chance.median(slow["step_ns"].to_list())
+        step_ns = probability.median(slow["step_ns"].to_list())
         of_step = cost_ns / step_ns if step_ns > 0 else 0.0
         of_job = cost_ns * slow.height / max(1, int(of_rank["step_ns"].sum()))
         sure = self._confidence(late.p_value, of_step, agreed=agreed)
@@ -295,7 +295,7 @@ class _Case:
             of_rank, others = [r for r in board.ranks if r in members], board.others(members)
             if of_rank and others:
                 ahead = highest(board.own, of_rank) - highest(board.own, others)
-                felt.append(chance.trimmed_mean(known(ahead)))
+                felt.append(probability.trimmed_mean(known(ahead)))
         return max(felt, default=math.inf)
 
     def _stages(self) -> None:
@@ -376,13 +376,13 @@ class _Case:
         """Return whether the slowest ranks of all steps together cost as much as one slow rank would."""
         first = highest(board.own, board.ranks)
         usual = board.own.select(pl.concat_list(pl.all()).list.median()).to_series()
-        return chance.trimmed_mean(known(first - usual)) >= self.floor_ns
+        return probability.trimmed_mean(known(first - usual)) >= self.floor_ns
 
 
 def _at_most(ahead_of_others: pl.Series) -> float:
     """Return how much longer a rank takes than the slowest other one, at most by the noise."""
     ahead = known(ahead_of_others)
-    return chance.trimmed_mean(ahead) + _Z * chance.spread(ahead) / math.sqrt(max(1, len(ahead)))
+    return probability.trimmed_mean(ahead) + _Z * probability.spread(ahead) / math.sqrt(max(1, len(ahead)))
 
 
 def _replicas(analysis: JobAnalysis, floors: Floors) -> Outcome:
@@ -391,7 +391,7 @@ def _replicas(analysis: JobAnalysis, floors: Floors) -> Outcome:
     out = Outcome(reasons=["no_collectives"], replicas=replicas.compare(steps))
     counts = [one.steps for one in out.replicas]
     out.steps = min(counts, default=0)
-    out.step_ns = chance.median(one.p50_ns for one in out.replicas)
+    out.step_ns = probability.median(one.p50_ns for one in out.replicas)
     if len(counts) < 2:
         out.because("few_ranks")
         return out

@@ -23,7 +23,7 @@ from itertools import pairwise
 import polars as pl
 
 from whystall.tools.ranks.slow_node_check.grid import Grid, highest, known, lowest, middle
-from whystall.tools.ranks.statistics import probability as chance
+from whystall.tools.ranks.statistics import probability
 from whystall.tools.ranks.statistics.two_samples import rank_test
 
 # A tenth of the smallest floor, of a step: a smaller difference is no vote.
@@ -81,7 +81,7 @@ class Turns:
 def enough_steps(grid: Grid) -> int:
     """Return how many steps a vote among these ranks needs before it can accuse one."""
     count = len(grid.ranks)
-    return max(FEWEST_STEPS, chance.fewest(1 / count, count, UNLIKELY)) if count > 1 else FEWEST_STEPS
+    return max(FEWEST_STEPS, probability.fewest(1 / count, count, UNLIKELY)) if count > 1 else FEWEST_STEPS
 
 
 def late(grid: Grid, floor_ns: float, tests: float = 1) -> list[Late]:
@@ -113,7 +113,7 @@ def suspects(grid: Grid, allowed: int) -> tuple[int, ...]:
     """Return the ranks above the largest gap between mean own times, at most `allowed`."""
     if allowed < 1 or not grid.steps:
         return ()
-    means = sorted(((chance.trimmed_mean(known(grid.own[str(r)])), r) for r in grid.ranks), reverse=True)
+    means = sorted(((probability.trimmed_mean(known(grid.own[str(r)])), r) for r in grid.ranks), reverse=True)
     allowed = min(allowed, len(means) - 1)
     gaps = [(means[i][0] - means[i + 1][0], -i) for i in range(allowed)]
     if not gaps:
@@ -126,7 +126,7 @@ def _convicted(grid: Grid, accused: tuple[int, ...], floor_ns: float, tests: flo
     """Return those of `accused` with sufficient votes and loss, measured against all who are then innocent."""
     while accused:
         innocent = grid.others(accused)
-        picked = tests * chance.subsets(len(accused), len(grid.ranks)) * len(accused)
+        picked = tests * probability.subsets(len(accused), len(grid.ranks)) * len(accused)
         candidates = [_vote(grid, rank, innocent, picked) for rank in accused]
         kept = [one for one in candidates if one.p_value < UNLIKELY and one.lost_ns >= floor_ns]
         if len(kept) == len(candidates):
@@ -143,7 +143,7 @@ def _vote(grid: Grid, rank: int, innocent: tuple[int, ...], tests: float) -> Lat
         rank=rank,
         votes=votes,
         steps=steps,
-        p_value=chance.corrected(chance.binomial_tail(votes, steps, 1 / (len(innocent) + 1)), tests),
+        p_value=probability.corrected(probability.binomial_tail(votes, steps, 1 / (len(innocent) + 1)), tests),
         lost_ns=_ahead(grid.own, (rank,), innocent),
         work_lost_ns=_ahead(grid.work, (rank,), innocent) if grid.work is not None else None,
         began=-1,
@@ -151,7 +151,7 @@ def _vote(grid: Grid, rank: int, innocent: tuple[int, ...], tests: float) -> Lat
 
 
 def _ahead(frame: pl.DataFrame, ranks: Iterable[int], innocent: Iterable[int]) -> float:
-    return chance.trimmed_mean(known(highest(frame, ranks) - highest(frame, innocent)))
+    return probability.trimmed_mean(known(highest(frame, ranks) - highest(frame, innocent)))
 
 
 # --- when it began --------------------------------------------------------------------------------------------------
@@ -222,10 +222,10 @@ def change(values: list[float], floor: float) -> int:
         height = (after - before) * math.sqrt(k * (count - k) / count)
         if height > best:
             best, row = height, k
-    low, high = chance.median(kept[: max(row, 0)]), chance.median(kept[max(row, 0) :])
+    low, high = probability.median(kept[: max(row, 0)]), probability.median(kept[max(row, 0) :])
     if row < 0 or high < floor or low >= min(high / 2, floor):
         return -1
-    return row if chance.corrected(rank_test(values[:row], values[row:])[0], count) < UNLIKELY else -1
+    return row if probability.corrected(rank_test(values[:row], values[row:])[0], count) < UNLIKELY else -1
 
 
 # --- taking turns ---------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
     shares = {rank: last.count(rank) / steps for rank in grid.ranks}
     repeats = sum(one == two and one is not None for one, two in pairwise(last))
     usual = sum(share * share for share in shares.values())
-    p_value = chance.corrected(chance.binomial_tail(repeats, steps - 1, usual), tests)
+    p_value = probability.corrected(probability.binomial_tail(repeats, steps - 1, usual), tests)
     if p_value >= UNLIKELY:
         return None
     rows = {rank: found for rank in grid.ranks if (found := _own_turns(grid, rank, last, floor_ns))}
@@ -274,9 +274,9 @@ def _alternating(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
     late_in = {rank: set((grid.wait[str(rank)] < first).arg_true().to_list()) for rank in accused}
     rows = set().union(*late_in.values())
     together = len({row for row in rows if sum(row in late_rows for late_rows in late_in.values()) > 1})
-    picked = tests * chance.subsets(len(accused), len(grid.ranks))
-    tail = chance.binomial_tail(len(rows), len(grid.steps), len(accused) / len(grid.ranks))
-    p_value = chance.corrected(tail, picked)
+    picked = tests * probability.subsets(len(accused), len(grid.ranks))
+    tail = probability.binomial_tail(len(rows), len(grid.steps), len(accused) / len(grid.ranks))
+    p_value = probability.corrected(tail, picked)
     fair = all(len(late_rows) * len(accused) * 2 >= len(rows) for late_rows in late_in.values())
     lost = min(_ahead(frame, accused, innocent) for frame in (grid.own, grid.work) if frame is not None)
     if p_value >= SURE or not fair or together > _TOGETHER * len(rows) or lost < floor_ns:
@@ -315,10 +315,10 @@ def _own_turns(grid: Grid, rank: int, last: list[int | None], floor_ns: float) -
     inside = set(rows)
     more = excess(grid, rank, grid.others((rank,)))
     outside = [value for row, value in enumerate(more) if row not in inside]
-    if len(outside) < _TURN or chance.trimmed_mean(_margin(grid, rank, rows)) < floor_ns:
+    if len(outside) < _TURN or probability.trimmed_mean(_margin(grid, rank, rows)) < floor_ns:
         return []
     # the steps right before and after a turn's edge are inconclusive: hence the median of the others
-    return rows if chance.median(outside) < chance.median(more[row] for row in rows) / 2 else []
+    return rows if probability.median(outside) < probability.median(more[row] for row in rows) / 2 else []
 
 
 def _margin(grid: Grid, rank: int, rows: list[int]) -> list[float]:

@@ -57,7 +57,7 @@ def _numbered(summaries: Sequence[Summary]) -> tuple[list[Summary], list[tuple[s
         return [one.numbered(order[_process(one)]) for one in summaries], spots
     if unknown:
         names = ", ".join(sorted(one.path for one in unknown)[:_NAMED])
-        raise _mixed(f"of which rank is not told by {names}", "name it rank<N>.json, or take it out of the directory")
+        raise _mixed(f"the rank of {names} is unknown", "name it rank<N>.json, or take it out of the directory")
     return list(summaries), []
 
 

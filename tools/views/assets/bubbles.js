@@ -3,10 +3,10 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const words = data.words, looks = Object.keys(data.looks);
-  const root = document.documentElement, tip = document.getElementById("tip"), said = document.getElementById("said");
+  const root = document.documentElement, tip = document.getElementById("tip"), live = document.getElementById("live");
   const AXIS = 20, GAP = 4, FONT = "11px system-ui, sans-serif", LEAST_NS = 200;
   const HEIGHTS = { device: 22, launches: 16, thread: 26, cpu: 20, interrupts: 11 };
-  // How a slice is filled beside its colour: so that states are told apart without colours too.
+  // Patterns of slices in addition to colours, so that states are distinguishable without colours.
   const PATTERNS = {
     runnable: "stripes", uninterruptible: "cross", unknown: "dots", hole: "dots", stopped: "bars", collective: "bars",
     softirq: "stripes", memset: "stripes",
@@ -248,7 +248,7 @@
       this.chosen = slice;
       if (slice) {
         const lane = this.lanes[slice[0]], at = lane.at[slice[1]], length = lane.length[slice[1]];
-        said.textContent = this.describe(slice).join("; ");
+        live.textContent = this.describe(slice).join("; ");
         if (at + length < this.from || at > this.to) {
           const span = Math.max(this.to - this.from, 0);
           this.show(at + length / 2 - span / 2, at + length / 2 + span / 2);

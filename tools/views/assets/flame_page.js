@@ -21,7 +21,7 @@
       }
     },
   });
-  window.flame = flame; // for who looks into it with the browser's console
+  window.flame = flame; // for inspection in the browser's console
   for (const row of rows) row.querySelector("button").addEventListener("click", () => {
     flame.pick(Number(row.dataset.frame));
     graph.scrollIntoView({ block: "nearest" });

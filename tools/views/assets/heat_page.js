@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent), words = data.words, root = document.documentElement;
-  const byId = (id) => document.getElementById(id), svg = byId("map"), tip = byId("tip"), said = byId("said");
+  const byId = (id) => document.getElementById(id), svg = byId("map"), tip = byId("tip"), live = byId("live");
   const sign = (text, ...values) => values.reduce((out, value) => out.replace("{}", () => value), text);
   const setTheme = (dark) => { root.dataset.theme = dark ? "dark" : "light"; };
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
@@ -59,7 +59,7 @@
     return own;
   }
   // Two shares differ when they are further apart than 4 standard errors of samples taken one by one: of a thousand frames
-  // without a difference one in sixteen pictures shows one. Of fewer than ten samples nothing is said.
+  // without a difference one in sixteen pictures shows one. With fewer than ten samples none is shown.
   function proven(was, is, restWeight, chosenWeight) {
     const rest = restWeight / stacks.per_sample, chosen = chosenWeight / stacks.per_sample;
     if (rest < FEW || chosen < FEW) return false;
@@ -211,7 +211,7 @@
     show(to, x + wide, y + high);
     const scroll = svg.parentElement, left = x - scroll.getBoundingClientRect().left;
     if (left < 60 || left + wide > scroll.clientWidth - 10) { scroll.scrollLeft += left - scroll.clientWidth / 2; tip.hidden = true; }
-    if (!event.shiftKey || by === undefined) said.textContent = lines(to).join("; ");
+    if (!event.shiftKey || by === undefined) live.textContent = lines(to).join("; ");
   });
   if (svg.parentElement) svg.parentElement.addEventListener("scroll", leave);
 })();

@@ -1,9 +1,9 @@
-// Tells the figures of a cell under the mouse or the keyboard's cursor. Every text is set as text, never as markup.
+// Shows the figures of the cell under the mouse or the keyboard's cursor. Every text is set as text, never as markup.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const words = data.words, root = document.documentElement;
-  const tip = document.getElementById("tip"), said = document.getElementById("said");
+  const tip = document.getElementById("tip"), live = document.getElementById("live");
   const sign = (text, ...values) => values.reduce((out, value) => out.replace("{}", () => value), text);
 
   function unpack(text, size) { // little-endian: 16-bit integers or 32-bit floats
@@ -50,7 +50,7 @@
       const column = Math.min(Math.max(to[1], 0), this.columns.length - 1);
       const box = this.svg.getBoundingClientRect();
       this.show(row, column, box.left + this.x + (column + 1) * this.cell[0], box.top + this.y + (row + 1) * this.cell[1]);
-      said.textContent = this.lines(row, column).join("; ");
+      live.textContent = this.lines(row, column).join("; ");
     }
     show(row, column, x, y) {
       [this.row, this.column] = [row, column];
