@@ -73,12 +73,12 @@ def test_equal_runs_are_equal(seed: int, device: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_steps_that_vary_much_accuse_nobody(seed: int) -> None:
+def test_steps_that_vary_much_accuse_no_rank(seed: int) -> None:
     plan = replace(BEFORE, jitter=0.25)
     judged = compared(replace(plan, seed=200 + 2 * seed), replace(plan, seed=201 + 2 * seed))
     assert judged.data.verdict in ("none", "cannot_tell")
     assert all(one.polarity is Polarity.NORMAL for one in judged.findings)
-    if judged.data.verdict == "cannot_tell":  # what could hide is not said to be absent
+    if judged.data.verdict == "cannot_tell":  # a difference that could hide is not reported as absent
         assert (judged.findings, judged.data.reasons) == ([], ["too_noisy"])
 
 
@@ -144,14 +144,14 @@ def _more_work(count: int, ms: float) -> Callable[[Tables], None]:
 
     def change(tables: Tables) -> None:
         before = tables["ranks_before.operators"]
-        mine = pl.col("name") == "gemm_forward"
+        own = pl.col("name") == "gemm_forward"
         tables["ranks.operators"] = before.with_columns(
-            count=pl.when(mine).then(pl.col("count") * count).otherwise("count"),
-            total_ns=pl.when(mine).then(pl.col("total_ns") + int(ms * 20e6)).otherwise("total_ns"),
-            name=pl.when(mine).then(pl.lit(HOSTILE)).otherwise("name"),
+            count=pl.when(own).then(pl.col("count") * count).otherwise("count"),
+            total_ns=pl.when(own).then(pl.col("total_ns") + int(ms * 20e6)).otherwise("total_ns"),
+            name=pl.when(own).then(pl.lit(HOSTILE)).otherwise("name"),
         )
         tables["ranks_before.operators"] = before.with_columns(
-            name=pl.when(mine).then(pl.lit(HOSTILE)).otherwise("name")
+            name=pl.when(own).then(pl.lit(HOSTILE)).otherwise("name")
         )
 
     return change
@@ -265,7 +265,7 @@ def test_few_steps(steps: int, verdict: str) -> None:
     if verdict == "cannot_tell":
         assert (judged.data.reasons, judged.findings) == (["few_steps"], [])
         assert judged.not_seen == [("few_steps", "4 before, 4 after")]
-        assert judged.data.change_ms is not None  # the figures are told all the same
+        assert judged.data.change_ms is not None  # the figures are reported all the same
     else:
         assert ("compute", "", "2") in differences(judged)
 
@@ -326,7 +326,7 @@ def test_another_configuration_is_refused(after: Plan, change: Any, code: str) -
     assert {row.effect for row in data.checks if row.code == code} == {"refused"}
 
 
-def test_what_differs_a_little_is_said() -> None:
+def test_what_differs_a_little_is_reported() -> None:
     judged = compared(replace(BEFORE, missing=(3,)), slowed(Fault("loader", (1,), ms=12), missing=(0,)))
     assert "ranks_differ" in judged.data.reasons
     assert [row.rank for row in judged.data.ranks] == [1, 2]
@@ -349,8 +349,8 @@ def test_runs_without_common_ranks() -> None:
 
 @pytest.mark.parametrize("lang", LANGS)
 def test_every_code_has_words(lang: Any) -> None:
-    said = words(lang)["compared"]
-    assert said["reasons"].keys() == set(REASONS)
+    text = words(lang)["compared"]
+    assert text["reasons"].keys() == set(REASONS)
     judged = compared(BEFORE, replace(AFTER, ranks=8), _set("ranks.ranks", host=HOSTILE))
     lines = headline_of("compare_runs", judged.data, lang)
     assert len(lines) >= 3

@@ -111,7 +111,7 @@ def test_an_earlier_run_beside_it(tmp_path: Path) -> None:
     assert both.table("ranks_before.ranks")["start_ns"].to_list() == [1, 1]  # on its own
 
 
-def test_a_rank_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_rank_that_is_missing_is_reported(tmp_path: Path) -> None:
     write_job(tmp_path, 5)
     for rank in (1, 2, 4):
         (tmp_path / f"rank{rank}.json").unlink()
@@ -133,7 +133,7 @@ def bomb(path: Path) -> None:
     ],
     ids=["cut short", "empty", "nothing"],
 )
-def test_a_rank_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path, spoil: object, why: str) -> None:
+def test_a_rank_that_cannot_be_read_is_reported_and_the_others_count(tmp_path: Path, spoil: object, why: str) -> None:
     write_job(tmp_path, 3)
     spoil(tmp_path / "rank1.json")  # type: ignore[operator]
     recording = gather(tmp_path)
@@ -142,7 +142,7 @@ def test_a_rank_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path,
 
 
 @pytest.mark.parametrize("damage", ["bomb", "cut"])
-def test_a_damaged_gzip_file_is_told(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_gzip_file_is_reported(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_input, "_UNPACKED", 1 << 20)
     write_job(tmp_path, 3)
     (tmp_path / "rank1.json").unlink()
@@ -184,11 +184,11 @@ def test_clocks_hours_apart_are_legal(tmp_path: Path) -> None:
     assert recording.manifest.window_ns > 7 * HOUR_US * 1000
 
 
-@pytest.mark.parametrize(("host", "told"), [("node0", {"other_time": "rank 2"}), ("node1", {})])
-def test_two_times_on_one_host_may_be_two_runs(tmp_path: Path, host: str, told: dict[str, str]) -> None:
+@pytest.mark.parametrize(("host", "recorded"), [("node0", {"other_time": "rank 2"}), ("node1", {})])
+def test_two_times_on_one_host_may_be_two_runs(tmp_path: Path, host: str, recorded: dict[str, str]) -> None:
     write_job(tmp_path, 3)
     write_rank(tmp_path / "rank2.json", 2, world=3, start_us=5e11 + 7 * HOUR_US, host=host)
-    assert spots(gather(tmp_path)) == told
+    assert spots(gather(tmp_path)) == recorded
 
 
 def test_a_rank_of_another_time_and_other_steps_is_of_another_run(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_cycles_of_a_handler_are_one_rank(tmp_path: Path) -> None:
     assert recording.table("ranks.steps")["step"].to_list() == [0, 1, 2, 4, 5, 6] * 2
 
 
-def test_ranks_that_no_file_tells_are_numbered_by_name(tmp_path: Path) -> None:
+def test_ranks_that_no_file_has_are_numbered_by_name(tmp_path: Path) -> None:
     for name in ("replica_2", "replica_10", "replica_9"):
         write_rank(tmp_path / f"{name}.json", None)
     recording = gather(tmp_path)
@@ -272,7 +272,7 @@ def test_a_file_of_unknown_rank_among_others_is_refused(tmp_path: Path) -> None:
         gather(tmp_path)
 
 
-def test_dumps_beside_traces_are_left_out_and_told(tmp_path: Path) -> None:
+def test_dumps_beside_traces_are_left_out_and_reported(tmp_path: Path) -> None:
     write_job(tmp_path)
     write_dump(tmp_path / "_dump_0", 0)
     recording = gather(tmp_path)
@@ -295,7 +295,7 @@ def test_redacted_it_names_no_host_file_or_group(tmp_path: Path) -> None:
     recording = redact(gather(place))
     columns = [column for frame in recording.tables().values() for column in frame.select(pl.col(pl.String))]
     assert [column.name for column in columns if column.str.contains("secret").any()] == []
-    assert recording.table("ranks.groups")["group"].to_list() == ["0|0,1"] * 2  # a number names nobody
+    assert recording.table("ranks.groups")["group"].to_list() == ["0|0,1"] * 2  # a number is no name
     assert recording.table("ranks.ranks")["host"].n_unique() == 1
     assert recording.manifest.host == recording.table("ranks.ranks")["host"][0] != "secrethost"
 

@@ -1,4 +1,4 @@
-"""Hangs: who did not enter what others wait in, whom nobody may accuse, and who only echoes another."""
+"""Hangs: ranks that did not enter what others wait in, ranks that must not be accused, and victims."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def four(rounds: int = 3, **groups: Sequence[int]) -> list[Rank]:
     """Four ranks that finished some rounds; `groups` beside the one of all, each used once."""
     ranks = []
     for rank in range(4):
-        mine = {name: (name.upper(), members) for name, members in groups.items() if rank in members}
-        one = Rank(rank, {"0": ALL, **mine})
+        own = {name: (name.upper(), members) for name, members in groups.items() if rank in members}
+        one = Rank(rank, {"0": ALL, **own})
         for _ in range(rounds):
             one.does("0")
-        for name in mine:
+        for name in own:
             one.does(name)
         ranks.append(one)
     return ranks
@@ -71,7 +71,7 @@ def test_one_rank_did_not_enter(tmp_path: Path) -> None:
         "seq": 4,
         "waiting": 3,
         "window_pct": 100,
-    }  # all stopped together: how long they wait is not told
+    }  # all stopped together: how long they wait is unknown
     assert finding.attributes == {"name": "default_pg (0)", "operation": "all_reduce"}
 
 
@@ -126,7 +126,7 @@ def test_several_roots(tmp_path: Path) -> None:
     assert found(tmp_path, *ranks).roots == (2, 3)
 
 
-def test_a_circle_is_nobodys_fault_alone(tmp_path: Path) -> None:
+def test_a_circle_is_no_single_ranks_fault(tmp_path: Path) -> None:
     ranks = four(a=(0, 1), b=(0, 1))
     ranks[0].does("a", state="scheduled")
     ranks[1].does("b", state="scheduled")
@@ -166,7 +166,7 @@ def test_who_waits_for_a_missing_rank_is_not_accused_either(tmp_path: Path) -> N
 
 
 def test_a_ring_that_forgot_is_no_evidence(tmp_path: Path) -> None:
-    """Rank 2 has gone far ahead in another group; its ring no longer tells of the pair."""
+    """Rank 2 has gone far ahead in another group; its ring no longer has the pair."""
     ranks = four(pair=(2, 3))
     ranks[3].does("pair", state="scheduled")
     ranks[2].entries = []
@@ -209,8 +209,8 @@ def test_a_rank_that_never_entered_anything(tmp_path: Path) -> None:
     assert (answer.roots, answer.rows[0].entered) == ((0,), "1-3")
 
 
-def test_an_older_dump_accuses_nobody(tmp_path: Path) -> None:
-    """The others finished together what rank 2's dump has not heard of: it was written before."""
+def test_an_older_dump_accuses_no_rank(tmp_path: Path) -> None:
+    """The others finished together what rank 2's dump does not have: it was written before."""
     ranks = four()
     for one in (ranks[0], ranks[1], ranks[3]):
         one.does("0").does("0", state="scheduled")
@@ -279,7 +279,7 @@ def test_operations_that_do_not_fit(tmp_path: Path, odd: dict[str, object], what
     assert finding.severity.value == "critical"
 
 
-def test_one_against_one_is_nobodys_fault_alone(tmp_path: Path) -> None:
+def test_one_against_one_is_no_single_ranks_fault(tmp_path: Path) -> None:
     ranks = four(pair=(0, 1))
     for one in ranks[:2]:
         one.does("pair", "all_reduce" if one.rank else "all_gather", state="scheduled")
@@ -300,7 +300,7 @@ def test_what_may_differ_between_ranks(tmp_path: Path) -> None:
     assert found(tmp_path, *ranks) == Hangs()
 
 
-def test_only_the_first_that_does_not_fit_is_told(tmp_path: Path) -> None:
+def test_only_the_first_that_does_not_fit_is_reported(tmp_path: Path) -> None:
     ranks = four()
     for one in ranks:
         for op in ("all_reduce", "broadcast", "barrier"):
@@ -322,7 +322,7 @@ def test_a_receiver_waits_for_a_sender_that_takes_part_in_nothing(tmp_path: Path
     assert [(row.op, row.entered, row.not_entered) for row in answer.rows] == [("recv", "1", "0")]
 
 
-def test_a_pair_that_is_open_on_both_sides_accuses_nobody(tmp_path: Path) -> None:
+def test_a_pair_that_is_open_on_both_sides_accuses_no_rank(tmp_path: Path) -> None:
     ranks = four(pipe=(0, 1, 2, 3))
     ranks[0].does("pipe", "send 0->1", state="started")
     ranks[1].does("pipe", "recv 1<-0", state="started")
@@ -353,7 +353,7 @@ def test_counters_of_a_group_that_is_used_point_to_point_too(tmp_path: Path) -> 
 
 
 def test_collectives_wait_through_a_pipeline(tmp_path: Path) -> None:
-    """2 and 3 wait in their pair for nobody but 1, who receives from 0, who does nothing."""
+    """2 and 3 wait in their pair only for 1, which receives from 0, which does nothing."""
     ranks = four(pipe=(0, 1), group=(1, 2, 3))
     ranks[1].does("pipe", "recv 1<-0", state="started")
     for one in ranks[2:]:

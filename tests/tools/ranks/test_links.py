@@ -24,7 +24,7 @@ def judged(job: Job) -> Links:
 
 
 def measured(job: Job, slow: frozenset[frozenset[int]], factor: float = 4.0, steps: int = 12) -> Job:
-    """`job` whose profiler told of every pair: 8 MB each in 1 ms, `factor` times that for `slow` pairs."""
+    """`job` whose profiler recorded every pair: 8 MB each in 1 ms, `factor` times that for `slow` pairs."""
     rows = [
         {"rank": source, "step": step, "source": source, "target": target, "transport": "HCCS", "bytes": 8_000_000}
         | {"transit_ns": int((1 + 0.01 * (step % 3)) * 1e6 * (factor if {source, target} in slow else 1))}
@@ -102,7 +102,7 @@ def test_a_group_that_lost_its_name_is_still_of_its_kind() -> None:
     assert links(job, unnamed, seen.waits, STEP_NS).suspects == (3,)
 
 
-def test_both_directions_of_a_pair_are_told_apart() -> None:
+def test_both_directions_of_a_pair_are_distinguished() -> None:
     rows = judge(simulate(Plan(ranks=4, stages=2)).recording, Params()).data.links
     assert {row.ranks for row in rows if row.op == "send"} == {"0 to 2", "2 to 0", "1 to 3", "3 to 1"}
 

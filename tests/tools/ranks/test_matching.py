@@ -128,7 +128,7 @@ def test_what_one_side_does_not_know_is_not_compared() -> None:
     assert match(changed(job, rows)).counts["matched"] == rows.height
 
 
-def test_operations_under_one_number_are_told_apart_by_their_order() -> None:
+def test_operations_under_one_number_are_distinguished_by_their_order() -> None:
     simulated = simulate(Plan(steps=5))
     job = jobs(simulated)
     rows = job.table("collectives").with_columns(seq=pl.col("seq") // 2)

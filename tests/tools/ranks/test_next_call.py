@@ -62,7 +62,7 @@ def test_a_gathered_run_names_the_ranks_alone() -> None:
         assert call.arguments == {"before_rank": call.peer, "after_rank": 2}
 
 
-def test_a_file_of_several_ranks_is_told_by_rank() -> None:
+def test_a_file_of_several_ranks_is_reported_by_rank() -> None:
     (call,) = check(slow(2), "/data/run", dict.fromkeys(range(4), "all.sqlite")).next
     assert call.arguments == {"before": "/data/run", "before_rank": call.peer, "after": "/data/run", "after_rank": 2}
 
@@ -85,7 +85,7 @@ def test_the_command_can_be_pasted(lang: Any) -> None:
     assert given == {f"--{name}": value for name, value in data.next[0].arguments.items()}
 
 
-def test_without_the_traces_the_command_says_what_is_missing() -> None:
+def test_without_the_traces_the_command_reports_what_is_missing() -> None:
     data = check(slow(2))
     (line,) = [line for line in headline_of("slow_node_check", data, "en") if "flamegraph_diff" in line]
     assert f"--before TRACES --after TRACES --before-rank {data.next[0].peer} --after-rank 2" in line

@@ -29,8 +29,8 @@ def nsight(directory: Path, slow: int, *, payloads: bool = True) -> Path:
         one = Export(pid=4000 + rank)
         one.session(RANK=rank, WORLD_SIZE=RANKS)
         one.layouts()
-        told = {"binaryData": payload(COMM_INIT, WORLD, RANKS, rank)} if payloads else {}
-        one.range("ncclCommInitRank", 1, 2, **told)
+        recorded = {"binaryData": payload(COMM_INIT, WORLD, RANKS, rank)} if payloads else {}
+        one.range("ncclCommInitRank", 1, 2, **recorded)
         exports.append(one)
     begin = 1000
     for step in range(12):
@@ -40,8 +40,8 @@ def nsight(directory: Path, slow: int, *, payloads: bool = True) -> Path:
             for number in range(5):
                 at = begin + 20 + number * took
                 one.kernel(f"void gemm{number}<float>(float*)", at, took - 1, launched=begin + 5 + 3 * number)
-            told = {"binaryData": payload(COLLECTIVE, WORLD, 4096)} if payloads else {}
-            one.range("ncclAllReduce", begin + 30, 8, **told)
+            recorded = {"binaryData": payload(COLLECTIVE, WORLD, 4096)} if payloads else {}
+            one.range("ncclAllReduce", begin + 30, 8, **recorded)
             ready.append(begin + 25 + 5 * took)
         end = max(ready) + 50
         for rank, one in enumerate(exports):
@@ -100,7 +100,7 @@ def test_a_healthy_job_in_nsight_systems(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verbose", [True, False])
 def test_a_rank_that_comes_late_in_the_inspectors_logs(tmp_path: Path, verbose: bool) -> None:
-    """Durations alone tell who; what it did meanwhile is in no log of the Inspector."""
+    """Durations alone show which rank; its work is in no log of the Inspector."""
     found = answer(inspector(tmp_path / "job", 1, verbose=verbose))
     assert found.verdict == "rank"
     assert [(one.rank, one.slow_class) for one in found.accused] == [(1, "unattributed")]

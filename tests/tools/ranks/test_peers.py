@@ -98,13 +98,13 @@ def test_a_ring_of_messages_is_no_pipeline() -> None:
 
 
 def test_a_message_beside_gradients_that_all_share_makes_no_stages() -> None:
-    """A data-parallel job in which one rank tells another something each step."""
+    """A data-parallel job in which one rank sends another a message each step."""
     job = job_of(simulate(Plan(steps=2)).recording)
     rows = job.table("collectives")
-    told = rows.head(1).with_columns(rank=pl.lit(0, pl.Int32), op=pl.lit("send"), peer=pl.lit(1, pl.Int32))
+    recorded = rows.head(1).with_columns(rank=pl.lit(0, pl.Int32), op=pl.lit("send"), peer=pl.lit(1, pl.Int32))
 
     def with_message(size: int) -> list[tuple[int, ...]]:
-        more = pl.concat([rows, told.with_columns(bytes=pl.lit(size, pl.Int64))])
+        more = pl.concat([rows, recorded.with_columns(bytes=pl.lit(size, pl.Int64))])
         talking = Job({**job.tables, "collectives": more}, job.present, job.missing, job.world_size)
         return sets(peers(talking, match(talking).frame))
 
@@ -124,7 +124,7 @@ def test_ranks_with_other_operators_are_no_peers() -> None:
     ]
 
 
-def test_what_the_user_says_goes_first() -> None:
+def test_what_the_user_gives_goes_first() -> None:
     assert found(Plan(ranks=8, stages=2), "0-1,2-3") == [
         Peers("0", (0, 1), "asked"),
         Peers("1", (2, 3), "asked"),

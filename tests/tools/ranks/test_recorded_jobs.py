@@ -30,8 +30,8 @@ def judged(traces: Path) -> dict[str, Any]:
 
 
 def truth(variant: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((RECORDED / variant / "truth.json").read_text())
-    return told
+    recorded: dict[str, Any] = json.loads((RECORDED / variant / "truth.json").read_text())
+    return recorded
 
 
 def test_all_variants_are_recorded() -> None:
@@ -40,9 +40,9 @@ def test_all_variants_are_recorded() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_each_job_gets_its_verdict_ranks_and_class(variant: str) -> None:
-    told = truth(variant)
+    recorded = truth(variant)
     result = judged(RECORDED / variant)
-    found = score(variant, told["slow_ranks"], result)
+    found = score(variant, recorded["slow_ranks"], result)
     assert found.right, f"{found}\n{json.dumps(result['data'], indent=1)}"
 
 
@@ -58,13 +58,13 @@ def test_a_rank_costs_no_more_than_the_others_waited(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", [name for name, of in VARIANTS.items() if of.slow_class and not of.wired])
-def test_without_the_slow_rank_nobody_else_is_accused(variant: str, tmp_path: Path) -> None:
+def test_without_the_slow_rank_no_other_rank_is_accused(variant: str, tmp_path: Path) -> None:
     """Its trace is missing: the others must not be blamed for the wait they share."""
-    told = truth(variant)
+    recorded = truth(variant)
     for trace in (RECORDED / variant).glob("rank*.json.gz"):
-        if trace.name != f"rank{told['slow_ranks'][0]}.json.gz":
+        if trace.name != f"rank{recorded['slow_ranks'][0]}.json.gz":
             shutil.copy(trace, tmp_path)
     result = judged(tmp_path)
     accused = {row["rank"] for row in result["data"]["accused"]}
-    assert accused <= set(told["slow_ranks"])
+    assert accused <= set(recorded["slow_ranks"])
     assert "ranks_missing" in {spot["code"] for spot in result["coverage"]["not_seen"]}

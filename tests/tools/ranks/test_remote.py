@@ -85,13 +85,13 @@ def test_a_cluster_reads_what_is_behind_a_url(tmp_path: Path, scheduler: str) ->
     same(gather(f"local://{place}", scheduler=scheduler), gather(place))
 
 
-def test_on_a_cluster_too_a_rank_that_cannot_be_read_is_told(tmp_path: Path, scheduler: str) -> None:
+def test_on_a_cluster_too_a_rank_that_cannot_be_read_is_reported(tmp_path: Path, scheduler: str) -> None:
     place = write_job(tmp_path / "run", 3)
     (place / "rank1.json").write_bytes(b"")
     same(gather(place, scheduler=scheduler), gather(place))
 
 
-def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_scheduler_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_PATIENCE", "1s")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -113,7 +113,7 @@ def test_without_the_extra_it_is_named(
     assert raised.value.code is ErrorCode.BAD_ARGUMENT
 
 
-def test_a_store_whose_package_is_missing_says_so() -> None:
+def test_a_store_whose_package_is_missing_reports_it() -> None:
     pytest.importorskip("fsspec")
     with pytest.raises(ToolError, match="s3fs") as raised:
         gather("s3://bucket/run")

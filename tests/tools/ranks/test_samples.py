@@ -31,8 +31,8 @@ def test_small_samples_are_exact(before: list[float], after: list[float]) -> Non
     """As counted over all ways to part the values."""
     every = [*before, *after]
     ways = [
-        above([value for place, value in enumerate(every) if place not in mine], [every[place] for place in mine])
-        for mine in combinations(range(len(every)), len(after))
+        above([value for place, value in enumerate(every) if place not in own], [every[place] for place in own])
+        for own in combinations(range(len(every)), len(after))
     ]
     pairs = len(before) * len(after)
     seen = above(before, after)
@@ -89,7 +89,7 @@ def test_the_change_of_the_mean_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("hits", [(2, 50, 10, 50), (0, 20, 10, 60), (3, 10, 3, 10), (0, 5, 5, 5), (0, 9, 0, 4)])
-def test_more_extremes_are_told_from_chance(hits: tuple[int, int, int, int]) -> None:
+def test_more_extremes_are_reported_from_chance(hits: tuple[int, int, int, int]) -> None:
     """As counted over all tables with the same margins that are no likelier."""
     before, n, after, m = hits
     found = before + after

@@ -1,4 +1,4 @@
-"""slow_node_check on simulated jobs: the right verdict, ranks and classes, and nobody accused wrongly."""
+"""slow_node_check on simulated jobs: the right verdict, ranks and classes, and no rank accused wrongly."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def classes(data: Data) -> dict[int, str]:
     return {row.rank: row.slow_class for row in data.accused}
 
 
-def plan(ranks: int, seed: int = 1, **told: Any) -> Plan:
-    return Plan(ranks=ranks, seed=seed, **told)
+def plan(ranks: int, seed: int = 1, **recorded: Any) -> Plan:
+    return Plan(ranks=ranks, seed=seed, **recorded)
 
 
-def one(kind: Any, rank: int = 1, ms: float = EXTRA_MS, **told: Any) -> tuple[Fault, ...]:
-    return (Fault(kind, (rank,), ms=ms, **told),)
+def one(kind: Any, rank: int = 1, ms: float = EXTRA_MS, **recorded: Any) -> tuple[Fault, ...]:
+    return (Fault(kind, (rank,), ms=ms, **recorded),)
 
 
 RANKS = (2, 3, 4, 8, 16)
@@ -60,8 +60,8 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 
 CASES = [
-    pytest.param(plan(ranks, seed=ranks, **told), id=f"{name}-{ranks}")
-    for name, told in FAULTS.items()
+    pytest.param(plan(ranks, seed=ranks, **recorded), id=f"{name}-{ranks}")
+    for name, recorded in FAULTS.items()
     for ranks in RANKS
 ]
 
@@ -89,7 +89,7 @@ def test_one_slow_rank_of_64() -> None:
 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("jitter", [0.02, 0.1, 0.3])
-def test_a_healthy_job_accuses_nobody(ranks: int, jitter: float) -> None:
+def test_a_healthy_job_accuses_no_rank(ranks: int, jitter: float) -> None:
     for seed in range(5 if ranks < 16 else 2):
         result = check(plan(ranks, seed, jitter=jitter))
         assert result.data.verdict in (("none",) if jitter < 0.3 else ("none", "cannot_tell"))
@@ -97,7 +97,7 @@ def test_a_healthy_job_accuses_nobody(ranks: int, jitter: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "recorded",
     [
         {"overlap": True, "jitter": 0.3},
         {"device": False, "end_jitter_us": 2000.0},
@@ -108,9 +108,9 @@ def test_a_healthy_job_accuses_nobody(ranks: int, jitter: float) -> None:
         {"missing": (1,)},
     ],
 )
-def test_healthy_jobs_of_all_shapes_accuse_nobody(told: dict[str, Any]) -> None:
+def test_healthy_jobs_of_all_shapes_accuse_no_rank(recorded: dict[str, Any]) -> None:
     for seed in range(8):
-        data = check(plan(8, seed, **told)).data
+        data = check(plan(8, seed, **recorded)).data
         assert data.verdict in ("none", "cannot_tell"), seed
         assert not data.accused
 
@@ -169,12 +169,12 @@ def test_a_slow_rank_of_a_pipeline_is_no_slow_stage() -> None:
     assert (data.verdict, classes(data)) == ("rank", {6: "compute_slow"})
 
 
-def test_a_stage_of_one_rank_cannot_be_told_from_its_node() -> None:
+def test_a_stage_of_one_rank_is_indistinguishable_from_its_node() -> None:
     data = check(plan(4, stages=4, faults=one("compute", 2))).data
     assert (data.verdict, data.reasons, data.accused) == ("stage", ["stage_of_one"], [])
 
 
-def test_stages_that_are_told() -> None:
+def test_stages_that_are_reported() -> None:
     job = plan(4, faults=one("compute", 2, ms=15) + one("compute", 3, ms=15))
     assert check(job).data.verdict == "several"
     assert check(job, stages="0-1,2-3").data.verdict == "stage"
@@ -199,7 +199,7 @@ def test_a_slow_link_between_two_names_both() -> None:
     assert (data.verdict, set(classes(data))) == ("link", {2, 3})
 
 
-def test_a_slow_group_of_many_is_told_and_none_of_its_ranks_accused() -> None:
+def test_a_slow_group_of_many_is_reported_and_none_of_its_ranks_accused() -> None:
     result = check(plan(8, tensor=2, faults=(Fault("transfer", (0, 2, 4, 6), factor=20),)))
     assert (result.data.verdict, result.data.accused) == ("link", [])
     assert result.data.reasons == ["link_of_group"]
@@ -208,7 +208,7 @@ def test_a_slow_group_of_many_is_told_and_none_of_its_ranks_accused() -> None:
 
 
 def test_one_group_alone_has_nothing_to_compare_its_transfers_with() -> None:
-    """Slow or not, nobody can tell; and where transfers are most of a step, that is said."""
+    """Slow or not is undecided; and where transfers are most of a step, that is reported."""
     some = check(plan(4, faults=(Fault("link", (2,), factor=3),)))
     assert some.data.verdict == "none"
     assert "no_baseline" in dict(some.not_seen)
@@ -233,26 +233,26 @@ def test_a_rank_is_accused_though_another_is_missing_but_less_surely() -> None:
     assert (row.rank, row.slow_class, row.confidence) == (3, "compute_slow", "medium")
 
 
-def test_the_slower_one_is_missing_and_nobody_takes_its_place() -> None:
+def test_the_slower_one_is_missing_and_no_other_takes_its_place() -> None:
     """Rank 3 is slower than its peers too, but fixing it would save nothing: all wait for rank 2."""
     data = check(plan(8, missing=(2,), faults=one("compute", 2, ms=40) + one("compute", 3, ms=12))).data
     assert (data.verdict, data.accused) == ("cannot_tell", [])
 
 
-def test_few_steps_convict_nobody() -> None:
+def test_few_steps_convict_no_rank() -> None:
     result = check(plan(4, steps=4, faults=one("compute")))
     assert (result.data.verdict, result.data.reasons) == ("cannot_tell", ["few_steps"])
     assert dict(result.not_seen)["few_steps"] == "4"
 
 
-def test_one_rank_has_nobody_to_be_compared_with() -> None:
+def test_one_rank_has_no_rank_to_be_compared_with() -> None:
     data = check(plan(2, missing=(1,))).data
     assert (data.verdict, data.accused) == ("cannot_tell", [])
     assert "few_ranks" in data.reasons
 
 
 def without(recording: Recording, **columns: pl.Expr) -> Recording:
-    """`recording` as a source tells it that knows collectives only."""
+    """`recording` as of a source of collectives only."""
     frames = recording.tables()
     frames["ranks.steps"] = frames["ranks.steps"].with_columns(pl.lit(-1, pl.Int64).alias(c) for c in columns)
     frames["ranks.collectives"] = frames["ranks.collectives"].with_columns(
@@ -293,7 +293,7 @@ def test_traces_of_two_runs_maybe_accuse_with_little_confidence() -> None:
     assert [(row.rank, row.confidence) for row in mixed.accused] == [(1, "low")]
 
 
-def test_nobody_is_acquitted_where_all_may_wait_for_a_rank_whose_trace_lacks_operations() -> None:
+def test_no_rank_is_acquitted_where_all_may_wait_for_a_rank_whose_trace_lacks_operations() -> None:
     recording = simulate(plan(4, faults=(Fault("compute", (2,), ms=15.0),))).recording
     frames = recording.tables()
     frames["ranks.collectives"] = frames["ranks.collectives"].filter(pl.col("rank") != 2)
@@ -352,7 +352,7 @@ def test_most_replicas_are_not_slow() -> None:
     assert not data.accused
 
 
-# --- what is said ---------------------------------------------------------------------------------------------------
+# --- reporting -----------------------------------------------------------------------------------------------------
 
 
 def test_an_accusation_has_two_mechanisms_and_rules_out_the_rest() -> None:
@@ -374,7 +374,7 @@ def test_severity_follows_the_floors() -> None:
     assert {f.severity for f in strict.findings if f.polarity is Polarity.ABNORMAL} == {Severity.CRITICAL}
 
 
-def test_even_ranks_are_said_to_be_even_only_when_all_was_seen() -> None:
+def test_even_ranks_are_reported_to_be_even_only_when_all_was_observed() -> None:
     job = simulate(plan(4)).recording
     (found,) = judge(job, Params()).findings
     assert (found.kind, found.polarity, found.attributes["ranks"]) == ("rank.even", Polarity.NORMAL, "0-3")
@@ -487,11 +487,11 @@ def damaged(recording: Recording, seed: int) -> Recording:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "recorded",
     [{}, {"stages": 2}, {"tensor": 2}, {"collectives": False}, {"missing": (0,)}, {"has_steps": False}, {"ranks": 2}],
 )
-def test_damaged_tables_are_judged_all_the_same(told: dict[str, Any]) -> None:
-    recording = simulate(Plan(**({"ranks": 4} | told), steps=8, faults=one("compute"))).recording
+def test_damaged_tables_are_judged_all_the_same(recorded: dict[str, Any]) -> None:
+    recording = simulate(Plan(**({"ranks": 4} | recorded), steps=8, faults=one("compute"))).recording
     for seed in range(12):
         result = judge(damaged(recording, seed), Params())
         assert set(result.data.reasons) <= verdict.REASONS

@@ -69,7 +69,7 @@ def test_with_the_fewest_steps_a_vote_can_convict_and_with_one_less_it_cannot(ra
 
 @pytest.mark.parametrize("noise", [1.0, 5.0, 25.0])
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
-def test_noise_is_nobodys_fault(ranks: int, noise: float) -> None:
+def test_noise_is_no_ranks_fault(ranks: int, noise: float) -> None:
     for seed in range(60):
         even = board(ranks, 20, slow(), noise, seed)
         assert not votes.late(even, FLOOR_NS)
@@ -96,11 +96,11 @@ def test_often_late_by_little_is_below_the_floor() -> None:
     assert not votes.late(board(4, 40, slow(1, by=6.0)), FLOOR_NS)
 
 
-def test_one_huge_step_makes_nobody_slow() -> None:
+def test_one_huge_step_makes_no_rank_slow() -> None:
     assert not votes.late(board(4, 20, lambda rank, step: 2000.0 if (rank, step) == (2, 7) else 0.0), FLOOR_NS)
 
 
-def test_waiting_and_work_are_told_apart() -> None:
+def test_waiting_and_work_are_distinguished() -> None:
     only_waited_for = board(4, 20, slow(1))
     flat = board(4, 20, slow())
     (found,) = votes.late(
@@ -155,7 +155,7 @@ def test_a_slow_rank_takes_no_turns(extra: Callable[[int, int], float]) -> None:
     assert votes.turns(board(4, 20, extra), FLOOR_NS) is None
 
 
-def test_who_is_last_is_nobody_when_it_is_not_clear() -> None:
+def test_who_is_last_is_none_when_it_is_not_clear() -> None:
     assert votes.last_ranks(board(4, 6, slow(2), noise=0.0)) == [2] * 6
     assert votes.last_ranks(board(4, 6, slow(), noise=0.1)) == [None] * 6
 

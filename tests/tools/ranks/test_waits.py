@@ -58,13 +58,13 @@ def test_waits_need_no_common_clock_but_those_for_a_sender_do() -> None:
     none = Clocks({}, {}, 0)
     assert set(waits(matched, none)["op"].unique()) == {"all_reduce"}
     clocks = estimate(matched)
-    told = waits(matched, clocks).filter(pl.col("op") == "recv")
-    assert set(told["last"].unique()) == {0, 1, 2, 3}
+    recorded = waits(matched, clocks).filter(pl.col("op") == "recv")
+    assert set(recorded["last"].unique()) == {0, 1, 2, 3}
     # nothing is claimed below the residual
     blurred = Clocks(clocks.offset_ns, dict.fromkeys(clocks.offset_ns, MS), 1, clocks.drift, clocks.origin_ns)
     few = waits(matched, blurred).filter((pl.col("op") == "recv") & (pl.col("wait_ns") > 0))
     assert few["wait_ns"].min() > 2 * MS
-    assert 0 < few.height < told.filter(pl.col("wait_ns") > 0).height
+    assert 0 < few.height < recorded.filter(pl.col("wait_ns") > 0).height
 
 
 def test_where_a_rank_lost_an_operation_the_others_waited_at_least_so_long() -> None:
@@ -143,14 +143,14 @@ def test_only_steps_that_all_ranks_have() -> None:
 def test_without_steps_equal_runs_of_operations_stand_in(plan: Plan) -> None:
     without = Plan(**{**vars(plan), "has_steps": False})
     found, _ = looked(without)
-    told, _ = looked(plan)
+    recorded, _ = looked(plan)
     assert found.derived
     assert 0.8 * plan.steps <= found.own["step"].n_unique() <= plan.steps
     assert found.own.group_by("step").len()["len"].unique().to_list() == [plan.ranks]
-    mine, theirs = by_rank(found.own), by_rank(told.own)
-    for rank in mine:
-        assert mine[rank] == pytest.approx(theirs[rank], rel=0.15)
-    assert max(mine, key=lambda rank: mine[rank]) == 2
+    own_rows, expected_side = by_rank(found.own), by_rank(recorded.own)
+    for rank in own_rows:
+        assert own_rows[rank] == pytest.approx(expected_side[rank], rel=0.15)
+    assert max(own_rows, key=lambda rank: own_rows[rank]) == 2
     # operations are counted to them too
     assert set(found.waits["step"].unique()) - {-1} <= set(found.own["step"].unique())
     assert found.waits.filter(pl.col("step") >= 0).height > 0.8 * found.waits.height
@@ -174,15 +174,15 @@ def accumulating(recording: Recording) -> Recording:
     return Recording.in_memory(recording.manifest, frames)
 
 
-def test_steps_in_which_nobody_meets_are_part_of_the_next() -> None:
+def test_steps_in_which_no_ranks_meet_are_part_of_the_next() -> None:
     """Gradient accumulation: who leads in one step waits in another."""
     simulated = simulate(Plan(faults=SLOW, clock_ms=1e6))
-    told, found = (analyse(job_of(one)) for one in (simulated.recording, accumulating(simulated.recording)))
+    recorded, found = (analyse(job_of(one)) for one in (simulated.recording, accumulating(simulated.recording)))
     assert not found.derived
-    assert found.own.with_columns((pl.col("step") - 1) // 2).equals(told.own)
+    assert found.own.with_columns((pl.col("step") - 1) // 2).equals(recorded.own)
 
 
-def test_steps_are_not_joined_over_one_that_is_missing_or_where_nobody_meets() -> None:
+def test_steps_are_not_joined_over_one_that_is_missing_or_where_no_ranks_meet() -> None:
     halves = accumulating(simulate(Plan(steps=6)).recording)
     frames = halves.tables()
     frames["ranks.steps"] = frames["ranks.steps"].filter(pl.col("step") != 5)
@@ -219,7 +219,7 @@ def test_without_steps_and_operations_there_is_no_own_time() -> None:
     assert found.waits.is_empty()
 
 
-def test_the_matrix_says_who_waited_for_whom() -> None:
+def test_the_matrix_shows_who_waited_for_whom() -> None:
     found, _ = looked(Plan(faults=SLOW))
     matrix = wait_matrix(found.waits)
     assert matrix.columns == ["waiter", "last", "wait_ns"]

@@ -27,14 +27,14 @@ def test_the_death_of_one_costs_its_task_only() -> None:
     assert found == [2, "__import__('os')._exit(3): its reader ended with status 3", 4]
 
 
-def test_one_that_is_killed_says_what_is_most_likely() -> None:
+def test_one_that_is_killed_reports_what_is_most_likely() -> None:
     kill = f"__import__('os').kill(__import__('os').getpid(), {int(signal.SIGKILL)})"
     assert in_processes(eval, [kill], 1, because) == [
         f"{kill}: its reader was killed (SIGKILL): most likely too little memory"
     ]
 
 
-def test_last_words_are_told() -> None:
+def test_last_words_are_reported() -> None:
     words = "(__import__('sys').stderr.write('memory allocation of 9 bytes failed'), __import__('os').abort())"
     (found,) = in_processes(eval, [words], 1, because)
     assert found.endswith("its reader ended by SIGABRT: memory allocation of 9 bytes failed")

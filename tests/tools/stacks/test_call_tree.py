@@ -197,9 +197,9 @@ def test_the_event_that_is_meant() -> None:
     assert choose_event(profile(("alloc", "bytes"), ("wall", "ns"), source="pprof")) == 0
     assert choose_event(profile(("lost", "lost"), ("faults", "faults"))) == 1
     for events, name in (((("a", "bytes"), ("b", "count")), ""), ((("a", "bytes"),), "b")):
-        with pytest.raises(ToolError, match="a \\(bytes\\)") as told:
+        with pytest.raises(ToolError, match="a \\(bytes\\)") as caught:
             choose_event(profile(*events), name)
-        assert told.value.code is ErrorCode.BAD_ARGUMENT
+        assert caught.value.code is ErrorCode.BAD_ARGUMENT
     with pytest.raises(ToolError, match="empty"):
         choose_event(profile(("lost", "lost")))
 

@@ -27,7 +27,7 @@ def test_what_we_write_of_an_accelerator_is_read_again(tmp_path: Path, at: int) 
     assert again.samples["at_ns"].max() - again.samples["at_ns"].min() == 20_000
 
 
-def test_how_exactly_the_place_is_told_is_not_what_is_measured(tmp_path: Path) -> None:
+def test_how_exactly_the_place_is_reported_is_not_what_is_measured(tmp_path: Path) -> None:
     path = tmp_path / "x.perf.txt"
     path.write_text("a 1/1 1.000001: 10101010 cpu-clock:pppH: \n\t  1f work (/bin/a)\n\n", encoding="utf-8")
     assert read(path).events.row(0)[1:] == ("cpu-clock", "ns", 10101010.0)

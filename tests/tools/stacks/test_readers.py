@@ -105,9 +105,9 @@ def test_two_counts_a_line_are_before_and_after(tmp_path: Path) -> None:
         {"a;b": 1, "a;c": 0.5},
         {"a;b": 2},
     )
-    with pytest.raises(ToolError, match="several events") as told:
+    with pytest.raises(ToolError, match="several events") as caught:
         choose_event(profile)
-    assert told.value.code is ErrorCode.BAD_ARGUMENT
+    assert caught.value.code is ErrorCode.BAD_ARGUMENT
     assert weights(read(put(tmp_path, "a;foo 1 2\nb 3\n"))) == {"a;foo 1": 2, "b": 3}  # a name that ends with a number
 
 
@@ -330,16 +330,16 @@ def test_of_damaged_chrome_events_what_came_before_is_read(tmp_path: Path) -> No
         (b'{"shared":{"frames":[]},"profiles":[]}', "no samples"),
     ],
 )
-def test_what_holds_no_stacks_is_told(tmp_path: Path, content: bytes, part: str) -> None:
-    with pytest.raises(ToolError, match=part) as told:
+def test_what_holds_no_stacks_is_reported(tmp_path: Path, content: bytes, part: str) -> None:
+    with pytest.raises(ToolError, match=part) as caught:
         read(put(tmp_path, content))
-    assert told.value.code is ErrorCode.BAD_TRACE
+    assert caught.value.code is ErrorCode.BAD_TRACE
 
 
-def test_what_is_no_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ToolError) as told:
+def test_what_is_no_file_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(ToolError) as caught:
         read(tmp_path / "absent")
-    assert told.value.code is ErrorCode.IO_ERROR
+    assert caught.value.code is ErrorCode.IO_ERROR
     with pytest.raises(ToolError, match="regular file"):
         read(Path("/dev/zero"))
 

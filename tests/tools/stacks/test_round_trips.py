@@ -123,7 +123,7 @@ def test_pprof_keeps_all_events_and_the_choice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_file_that_breaks_off_is_told_or_counted(tmp_path: Path, format: Format) -> None:
+def test_a_file_that_breaks_off_is_reported_or_counted(tmp_path: Path, format: Format) -> None:
     convert(profile(timed=True), 0, tmp_path / "whole", format)
     data = (tmp_path / "whole").read_bytes()
     whole = read(tmp_path / "whole").samples.height

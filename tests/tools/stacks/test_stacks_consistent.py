@@ -1,4 +1,4 @@
-"""Tables of stack samples that do not fit together are refused, whoever made the recording."""
+"""Tables of stack samples that do not fit together are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_was_built_is_sound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "column", "value", "said"),
+    ("table", "column", "value", "text"),
     [
         ("samples", "stack", 2, "stacks that are not there"),
         ("samples", "stack", -2, "stacks that are not there"),
@@ -47,12 +47,12 @@ def test_what_was_built_is_sound() -> None:
         ("events", "period", float("inf"), "no numbers"),
     ],
 )
-def test_what_does_not_fit_is_refused(table: str, column: str, value: object, said: str) -> None:
+def test_what_does_not_fit_is_refused(table: str, column: str, value: object, text: str) -> None:
     recording = recording_of(profile())
     name = f"samples.{table}"
     frame = recording.table(name)
     broken = frame.with_columns(pl.lit(value).cast(frame.schema[column]).alias(column))
     damaged = Recording.in_memory(recording.manifest, {**recording.tables(), name: broken})
-    with pytest.raises(ToolError, match=said) as caught:
+    with pytest.raises(ToolError, match=text) as caught:
         stacks_of(damaged)
     assert caught.value.code is ErrorCode.BAD_RECORDING

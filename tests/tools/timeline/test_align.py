@@ -1,4 +1,4 @@
-"""Profiles onto traces' clocks: exact where the clocks tell, with a residual where they differ, refused else."""
+"""Profiles onto traces' clocks: exact where the clocks allow, with a residual where they differ, refused else."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_readings_between_tell_what_a_line_misses() -> None:
     assert align(trace("mono_raw", points), profile()).residual_ns == 300 + 12_000
 
 
-def test_a_wall_clock_that_was_set_is_told_or_refused() -> None:
+def test_a_wall_clock_that_was_set_is_reported_or_refused() -> None:
     found = align(trace(points=[point(0), point(LENGTH, step=2 * MS)]), profile())
     assert found.residual_ns == 300 + 2 * MS
     error = refused(ErrorCode.CLOCK_MISMATCH, trace(points=[point(0), point(LENGTH, step=SECOND)]), profile())
@@ -301,7 +301,7 @@ def test_half_of_the_evidence_is_a_doubt() -> None:
     assert {code for code, _ in found.notes} <= BLIND_SPOTS
 
 
-def test_where_some_cpus_were_not_traced_a_thread_not_seen_may_have_run() -> None:
+def test_where_some_cpus_were_not_traced_a_thread_not_observed_may_have_run() -> None:
     found = align(trace(cpus=(0,), other_cpu=True), profile(shift=9 * MS))
     assert [code for code, _ in found.notes] == ["alignment_doubtful"]
 

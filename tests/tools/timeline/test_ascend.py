@@ -52,11 +52,11 @@ def rows(profile: Profile, *kinds: str) -> list[Row]:
 
 def test_text_and_database_agree(text: Profile, db: Profile) -> None:
     columns = ["start_ns", "end_ns", "kind", "name", "pid", "tid", "device", "stream", "correlation", "step"]
-    told = pl.col("kind") != "other"
-    ours = text.activities.filter(told).sort(columns)
-    theirs = db.activities.filter(told).sort(columns)
+    recorded = pl.col("kind") != "other"
+    ours = text.activities.filter(recorded).sort(columns)
+    expected_side = db.activities.filter(recorded).sort(columns)
     # the database gives framework operators no correlation either
-    assert ours.rows() == theirs.rows()
+    assert ours.rows() == expected_side.rows()
     assert (text.source, db.source) == ("ascend_text", "ascend_db")
     assert text.steps.rows() == db.steps.rows()
 
@@ -105,7 +105,7 @@ def test_devices_streams_and_processes(form: str, request: pytest.FixtureRequest
     profile: Profile = request.getfixturevalue(form)
     work = profile.activities.filter(pl.col("kind").is_in(["kernel", "memcpy", "collective"]))
     assert set(work["device"]) == {DEVICE}
-    # a collective is told without a stream: its tasks have it
+    # a collective is listed without a stream: its tasks have it
     assert dict(work.select("name", "stream").rows())["hcom_allReduce__586_0_1"] == 4
     host = profile.activities.filter(pl.col("kind").is_in(["operator", "launch", "sync"]))
     assert set(host["pid"]) == {PID}
@@ -144,7 +144,7 @@ def test_a_process_number_of_another_make_is_not_taken_apart(tmp_path: Path) -> 
     assert set(kernels["device"]) == {0}
 
 
-def test_tasks_without_any_details_are_told_by_their_type(tmp_path: Path) -> None:
+def test_tasks_without_any_details_are_reported_by_their_type(tmp_path: Path) -> None:
     path = tmp_path / "ascend_pytorch_profiler.db"
     database(path)
     with sqlite3.connect(path) as connection:
@@ -226,7 +226,7 @@ def _empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_damaged, _of_something_else, _empty])
-def test_a_database_that_is_no_profile_is_told(tmp_path: Path, make: Any) -> None:
+def test_a_database_that_is_no_profile_is_reported(tmp_path: Path, make: Any) -> None:
     path = tmp_path / "some.db"
     make(path)
     with pytest.raises(ToolError) as caught:
@@ -234,7 +234,7 @@ def test_a_database_that_is_no_profile_is_told(tmp_path: Path, make: Any) -> Non
     assert caught.value.code is ErrorCode.BAD_TRACE
 
 
-def test_raw_data_that_was_not_analysed_is_told_with_the_remedy(tmp_path: Path) -> None:
+def test_raw_data_that_was_not_analysed_is_reported_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "x_ascend_pt" / "FRAMEWORK").mkdir(parents=True)
     with pytest.raises(ToolError, match="analyse") as caught:
         ascend.read(tmp_path / "x_ascend_pt")

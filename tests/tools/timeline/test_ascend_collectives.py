@@ -96,7 +96,7 @@ def test_links_are_between_ranks_of_the_job_and_sums_of_all_operations(profile: 
     assert profile.links.rows() == [(50, 3, 1, "HCCS", 61_210_624, 3_860_477), (50, 3, 7, "RDMA", 8_000_000, 4_000_000)]
 
 
-def test_without_measures_the_timeline_tells_collectives(tmp_path: Path) -> None:
+def test_without_measures_the_timeline_has_the_collectives(tmp_path: Path) -> None:
     profile = ascend.read(text_directory(tmp_path))
     row = profile.collectives.select("op", "group", "seq", "bytes", "vendor_wait_ns", "step").row(0)
     assert row == ("all_reduce", "586", 0, COUNT * 4, -1, 50)
@@ -285,7 +285,7 @@ def test_a_group_by_name_hash_and_digits() -> None:
     assert found.of("999") == "999"
 
 
-def test_the_default_group_tells_how_large_the_job_is() -> None:
+def test_the_default_group_shows_how_large_the_job_is() -> None:
     assert Communicators({"a": {"group_name": "default_group", "global_ranks": list(range(16))}}).world_size == 16
 
 

@@ -94,7 +94,7 @@ def test_counters_that_no_order_explains_are_left_out(tmp_path: Path) -> None:
     assert read(path).progress.rows() == [("pg-b|2,3", 5, 4)]
 
 
-def test_what_a_counter_says_is_done_is_done(tmp_path: Path) -> None:
+def test_what_a_counter_has_is_done_is_done(tmp_path: Path) -> None:
     one = Rank(3, GROUPS).does("0", state="scheduled").does("0", state="scheduled").counts("0", 2, 1)
     (path,) = write(tmp_path, one).iterdir()
     assert rows(path, "seq", "state", "end_ns") == [(1, "completed", 0), (2, "scheduled", 0)]
@@ -148,7 +148,7 @@ def test_bytes(tmp_path: Path, sizes: list[list[int]], dtypes: list[str], expect
         ("_dump_99999999", -1),
     ],
 )
-def test_the_rank_a_name_tells(name: str, rank: int) -> None:
+def test_the_rank_in_a_name(name: str, rank: int) -> None:
     assert named_rank(Path("rank9") / name) == rank
 
 
@@ -166,7 +166,7 @@ def test_a_name_that_the_groups_rule_out(tmp_path: Path) -> None:
         read(tmp_path / "_dump_1")
 
 
-def test_groups_of_which_only_the_name_is_told(tmp_path: Path) -> None:
+def test_groups_of_which_only_the_name_is_reported(tmp_path: Path) -> None:
     content = Rank(1, {"": ("", ()), "0": ("default_pg", ()), "1": ("pair", ())}, backend="gloo").does("1").content()
     content["pg_config"] = {"": {"name": "", "desc": "", "ranks": "[]"}}
     (tmp_path / "_dump_1").write_bytes(pickle.dumps(content))
@@ -227,12 +227,12 @@ def test_a_pickle_that_tries_to_import(tmp_path: Path) -> None:
         with pytest.raises(ToolError, match=r"tries to import (posix|nt|os)\.system") as caught:
             open_profile(tmp_path / name)
         assert caught.value.code is ErrorCode.BAD_TRACE
-    # among others it stays what it is called, so that it is told; any other pickle is nobody's business
+    # among other files its name makes it a dump, so that it is reported; any other pickle is ignored
     assert [one.path.name for one in candidates(tmp_path)] == ["_dump_2", "_dump_3"]
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "text"),
     [
         (b"", "empty"),
         (b"\x80\x02}", "damaged"),
@@ -248,9 +248,9 @@ def test_a_pickle_that_tries_to_import(tmp_path: Path) -> None:
         (b"garbage", "damaged"),
     ],
 )
-def test_what_is_no_dump(tmp_path: Path, content: bytes, said: str) -> None:
+def test_what_is_no_dump(tmp_path: Path, content: bytes, text: str) -> None:
     (tmp_path / "_dump_0").write_bytes(content)
-    with pytest.raises(ToolError, match=said) as caught:
+    with pytest.raises(ToolError, match=text) as caught:
         read(tmp_path / "_dump_0")
     assert caught.value.code is ErrorCode.BAD_TRACE
     assert "\n" not in caught.value.message
@@ -289,12 +289,12 @@ def test_hostile_names_are_inert(tmp_path: Path) -> None:
     one = Rank(0, {evil: (evil, (0, 1))}, backend=evil).does(evil, dtype=evil)
     (path,) = write(tmp_path, one).iterdir()
     profile = read(path)
-    said = str(profile.groups.rows()) + str(profile.collectives.rows()) + profile.run.backend
-    assert "\x1b" not in said
-    assert "\u202e" not in said
+    text = str(profile.groups.rows()) + str(profile.collectives.rows()) + profile.run.backend
+    assert "\x1b" not in text
+    assert "\u202e" not in text
 
 
-def test_what_is_a_dump_is_seen_without_loading_it(tmp_path: Path) -> None:
+def test_what_is_a_dump_is_detected_without_loading_it(tmp_path: Path) -> None:
     write(tmp_path, rank_three())
     write(tmp_path, rank_three(), form="json")
     (tmp_path / "kineto.json").write_text('{"distributedInfo": {"pg_config": []}, "deviceProperties": []}')
@@ -315,4 +315,4 @@ def test_a_dump_is_no_profile_of_work(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(
         '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": 5, "dur": 1}]}'
     )
-    assert open_profile(tmp_path).source == "kineto"  # what tells work goes first
+    assert open_profile(tmp_path).source == "kineto"  # a profile of work is preferred

@@ -26,7 +26,7 @@ PIECES = [
 
 
 class Writer:
-    """A trace of random events, as the kernel would print it; `rows` are what it says, by table."""
+    """A trace of random events, as the kernel would print it; `rows` are its content, by table."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -51,7 +51,7 @@ class Writer:
         while True:
             longer = name + self.dice.choice(PIECES)
             if len(longer.encode()) > 15 or self.dice.random() < 0.2:
-                # one that ends in a space cannot be told from padding where it ends the line
+                # one that ends in a space is indistinguishable from padding where it ends the line
                 return name.strip() or "x"
             name = longer
 
@@ -144,9 +144,9 @@ def test_what_was_written_is_read(seed: int, tmp_path: Path, monkeypatch: pytest
     for name in ("switches", "wakeups", "migrations", "interrupts", "syscalls"):
         assert trace.table(name).rows() == written.rows[name], name
     for tid, expected in written.renames().items():
-        told = trace.table("names").filter(tid=tid)
-        assert told.select("at_ns", "comm").rows() == expected
-        assert set(told["pid"]) == {tid if written.tgid and tid in heads(written) else -1}
+        recorded = trace.table("names").filter(tid=tid)
+        assert recorded.select("at_ns", "comm").rows() == expected
+        assert set(recorded["pid"]) == {tid if written.tgid and tid in heads(written) else -1}
 
 
 def heads(written: Writer) -> set[int]:

@@ -39,7 +39,7 @@ def test_switches_of_no_order_are_put_in_order() -> None:
 
 def test_the_schedulers_own_account_ends_the_hole() -> None:
     assert unseen_holes(switches((10, 0, 5, 0), (30, 0, 9, 0), arrived=12)).rows() == [(10, 12, 0, -1, "unseen")]
-    # of another time than the hole's it says nothing
+    # of another time than the hole's it is no evidence
     assert unseen_holes(switches((10, 0, 5, 0), (30, 0, 9, 0), arrived=5)).rows() == [(10, 30, 0, -1, "unseen")]
 
 

@@ -38,7 +38,7 @@ SWITCH = (
 
 
 @pytest.mark.parametrize(
-    ("said", "state", "preempted"),
+    ("stated", "state", "preempted"),
     [
         ("R", "R", True),
         ("R+", "R", True),
@@ -72,8 +72,8 @@ SWITCH = (
         ("65536", "?", False),
     ],
 )
-def test_states_in_letters_and_in_bits(tmp_path: Path, said: str, state: str, preempted: bool) -> None:
-    row = one(tmp_path, "switches", SWITCH.format(said))
+def test_states_in_letters_and_in_bits(tmp_path: Path, stated: str, state: str, preempted: bool) -> None:
+    row = one(tmp_path, "switches", SWITCH.format(stated))
     assert (row["prev_state"], row["preempted"]) == (state, preempted)
     assert (row["next_tid"], row["next_prio"], row["prev_arrived_ns"]) == (7, -1, 0)
 
@@ -284,7 +284,7 @@ def test_events_in_all_forms(tmp_path: Path, table: str, what: str, row: dict[st
     assert {name: found[name] for name in row} == row
 
 
-def test_a_birth_is_told_once(tmp_path: Path) -> None:
+def test_a_birth_is_reported_once(tmp_path: Path) -> None:
     trace = text(
         tmp_path,
         event(

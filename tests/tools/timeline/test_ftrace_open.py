@@ -45,7 +45,7 @@ def test_a_file_of_trace_cmd() -> None:
         "switches": 5248, "wakeups": 5438, "migrations": 67, "interrupts": 7212, "tasks": 81, "power": 6171,
         "names": 72,
     }  # fmt: skip
-    # every switch is told and read, whatever the threads are called: no chain is broken
+    # every switch is recorded and parsed, whatever the names of threads: no chain is broken
     assert trace.table("holes").is_empty()
     assert {"x ==> y", "nl\\x0aline", "\\xff\\xfebad", "  prev_prio=1"} <= set(trace.table("names")["comm"])
 
@@ -56,16 +56,16 @@ def test_what_trace_cmd_prints_reads_the_same_in_every_form(tmp_path: Path) -> N
         trace = read(reported(tmp_path, *options))
         exact = "-t" in options
         for name in ("switches", "wakeups", "migrations", "interrupts", "power"):
-            ours, theirs = base.table(name), trace.table(name)
+            ours, other = base.table(name), trace.table(name)
             if not exact:
-                ours, theirs = ours.drop("at_ns"), theirs.drop("at_ns")
+                ours, other = ours.drop("at_ns"), other.drop("at_ns")
             if name == "switches" and "-N" not in options and "-R" not in options:
                 # its short form takes the bits for dead and zombie the wrong way round
-                ours, theirs = (one.with_columns(pl.col("prev_state").replace("Z", "X")) for one in (ours, theirs))
+                ours, other = (one.with_columns(pl.col("prev_state").replace("Z", "X")) for one in (ours, other))
             # and a name that a line feed cuts in the middle misleads it
-            assert abs(len(ours) - len(theirs)) <= trace.odd.count, (options, name)
-            if len(ours) == len(theirs):
-                assert ours.sort(ours.columns).equals(theirs.sort(ours.columns)), (options, name)
+            assert abs(len(ours) - len(other)) <= trace.odd.count, (options, name)
+            if len(ours) == len(other):
+                assert ours.sort(ours.columns).equals(other.sort(ours.columns)), (options, name)
         assert trace.odd.count <= 3
 
 
@@ -73,7 +73,7 @@ def test_events_that_trace_cmd_lost_are_holes() -> None:
     trace = open_trace(DATA / "linux61_lost.dat")
     holes = trace.table("holes")
     assert holes.select("cpu", "why").unique().rows() == [(1, "lost")]
-    assert (len(holes), holes["lost"].sum()) == (27, 3024)  # as trace-cmd said when it recorded
+    assert (len(holes), holes["lost"].sum()) == (27, 3024)  # as trace-cmd printed when it recorded
     assert (holes["end_ns"] > holes["start_ns"]).all()
 
 

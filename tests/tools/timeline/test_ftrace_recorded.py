@@ -37,13 +37,13 @@ def test_one_trace_reads_the_same_in_every_rendering() -> None:
         # the latency formats count from elsewhere, cut to microseconds; two have no flags, three no thread groups
         shift = other.start_ns - base.start_ns
         for name in TABLES:
-            ours, theirs = base.table(name), other.table(name)
+            ours, expected_side = base.table(name), other.table(name)
             skip = {"context"} if rendering in ("noirq", "verbose") else set()
             skip |= {"pid"} if rendering != "noirq" else set()
             columns = [column for column in ours.columns if column not in skip and not column.endswith("_ns")]
-            assert ours.select(columns).equals(theirs.select(columns)), (rendering, name)
+            assert ours.select(columns).equals(expected_side.select(columns)), (rendering, name)
             for column in set(ours.columns) & {"at_ns", "start_ns", "end_ns"}:
-                assert (theirs[column] - ours[column] - shift).abs().max() in (None, 0, 1000), (rendering, name)
+                assert (expected_side[column] - ours[column] - shift).abs().max() in (None, 0, 1000), (rendering, name)
 
 
 def test_whatever_a_thread_is_called_it_is_read() -> None:
@@ -74,7 +74,7 @@ def test_the_kernel_that_does_not_tell_every_switch_shows_holes() -> None:
     assert read(DATA / "linux61_tgid.txt").table("holes").is_empty()
 
 
-def test_a_call_told_by_two_events_is_one_row() -> None:
+def test_a_call_recorded_by_two_events_is_one_row() -> None:
     calls = read(DATA / "linux618_tgid.txt").table("syscalls")
     futex = calls.filter(pl.col("name") == "futex")
     assert futex["nr"].unique().to_list() == [202]
@@ -83,7 +83,7 @@ def test_a_call_told_by_two_events_is_one_row() -> None:
     assert (futex.filter(~pl.col("entry"))["arg0"] == -1).all()
 
 
-def test_a_clock_that_counts_no_time_is_said() -> None:
+def test_a_clock_that_counts_no_time_is_reported() -> None:
     trace = read(DATA / "linux618_counter.txt")
     assert trace.clock == ftrace_text.COUNTER
     assert trace.start_ns == 736
@@ -112,9 +112,9 @@ def test_the_size_of_blocks_does_not_show(name: str, block: int, monkeypatch: py
     # where a line feed within a name falls between two blocks, the line is lost
     tolerated = 0 if whole.odd.count == 0 else 40
     for table in TABLES:
-        ours, theirs = whole.table(table), pieces.table(table)
-        assert abs(len(ours) - len(theirs)) <= tolerated, table
-        assert tolerated or ours.equals(theirs), table
+        ours, expected_side = whole.table(table), pieces.table(table)
+        assert abs(len(ours) - len(expected_side)) <= tolerated, table
+        assert tolerated or ours.equals(expected_side), table
     assert (pieces.start_ns, pieces.end_ns, pieces.cpus, pieces.clock) == (
         whole.start_ns, whole.end_ns, whole.cpus, whole.clock,
     )  # fmt: skip

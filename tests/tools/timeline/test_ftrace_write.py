@@ -78,7 +78,7 @@ def test_events_of_all_kinds(tmp_path: Path) -> None:
     assert back.table("clocks").equals(trace.table("clocks"))
 
 
-def test_told_holes_come_back(tmp_path: Path) -> None:
+def test_reported_holes_come_back(tmp_path: Path) -> None:
     """A tracer's hole is from the last event before to the first one after."""
     switches = [(at, cpu, 7 + cpu, 120, "S", False, 0, 7 + cpu, 120) for at in (100, 200, 300, 900) for cpu in (0, 1)]
     holes = [(100, 200, 0, 5, "lost"), (200, 300, 1, -1, "lost")]
@@ -97,7 +97,7 @@ def test_a_cpu_whose_oldest_events_were_overwritten(tmp_path: Path) -> None:
     assert ftrace_text.read(path).table("holes").filter(cpu=1).select("start_ns", "end_ns").rows() == [(100, 300)]
 
 
-def test_unseen_switches_are_seen_again_or_written_as_lost(tmp_path: Path) -> None:
+def test_unseen_switches_are_visible_again_or_written_as_lost(tmp_path: Path) -> None:
     machine = Machine(7)
     trace = machine.trace()
     switches = trace.table("switches")

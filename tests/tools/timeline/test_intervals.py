@@ -36,7 +36,7 @@ def test_the_union_of_two() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_counting_instants_one_by_one_says_the_same(seed: int) -> None:
+def test_counting_instants_one_by_one_gives_the_same(seed: int) -> None:
     source = random.Random(seed)
     intervals = [(a, a + source.randint(0, 9)) for a in (source.randint(0, 60) for _ in range(source.randint(0, 9)))]
     spans = [(source.randint(0, 70), source.randint(0, 70)) for _ in range(9)]

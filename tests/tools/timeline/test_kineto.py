@@ -240,7 +240,7 @@ def test_without_a_base_the_clock_is_unknown(tmp_path: Path, base: object) -> No
     assert (profile.clock, profile.activities["start_ns"].to_list()) == ("", [int(AT) * 1000])
 
 
-def test_a_trace_of_the_cpu_alone_says_so(tmp_path: Path) -> None:
+def test_a_trace_of_the_cpu_alone_reports_it(tmp_path: Path) -> None:
     profile = read(tmp_path, JOB[:3])
     assert profile.activities["kind"].to_list() == ["annotation", "operator", "annotation"]
     assert profile.notes == (("no_device_work", ""),)

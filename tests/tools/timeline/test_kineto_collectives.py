@@ -1,4 +1,4 @@
-"""Collectives on a device, from Kineto traces of every age: one row each, whatever the trace says of them."""
+"""Collectives on a device, from Kineto traces of every age: one row each, whatever the trace has of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def launch(ts: float, correlation: int, *, tid: int = PID) -> Event:
     return host("cuda_runtime", "cudaLaunchKernelExC", ts, 2.0, tid=tid, correlation=correlation)
 
 
-def told(name: str = "allreduce", elements: Any = 1000, **more: Any) -> dict[str, Any]:
+def recorded(name: str = "allreduce", elements: Any = 1000, **more: Any) -> dict[str, Any]:
     return {
         "Collective name": name,
         "dtype": "BFloat16",
@@ -59,9 +59,9 @@ def row(profile: Profile, *columns: str) -> tuple[Any, ...]:
     return profile.collectives.select(columns or ("op", "group", "bytes", "dtype")).row(0)
 
 
-def test_a_kernel_that_says_all_about_itself(tmp_path: Path) -> None:
+def test_a_kernel_that_describes_itself(tmp_path: Path) -> None:
     steps = [host("user_annotation", "ProfilerStep#7", 0, 100), host("user_annotation", "ProfilerStep#8", 100, 100)]
-    events = [*steps, launch(90, 5), kernel(NEW, 120.5, 30.25, 5, **told(Seq=17))]
+    events = [*steps, launch(90, 5), kernel(NEW, 120.5, 30.25, 5, **recorded(Seq=17))]
     profile = read(tmp_path, events)
     assert profile.collectives.schema == COLLECTIVES
     assert profile.collectives.row(0, named=True) == {
@@ -84,26 +84,26 @@ def test_a_kernel_that_says_all_about_itself(tmp_path: Path) -> None:
 
 
 def test_without_its_launch_it_belongs_to_the_step_it_began_in(tmp_path: Path) -> None:
-    events = [host("user_annotation", "ProfilerStep#7", 0, 100), kernel(NEW, 50, 30, 5, **told())]
+    events = [host("user_annotation", "ProfilerStep#7", 0, 100), kernel(NEW, 50, 30, 5, **recorded())]
     assert row(read(tmp_path, events), "launch_ns", "step") == (0, 7)
 
 
 def test_an_older_kernel_is_described_by_the_record_it_was_launched_under(tmp_path: Path) -> None:
-    record = host("cpu_op", "record_param_comms", 10, 20, **{"External id": 9}, **told("_allgather_base", 500))
+    record = host("cpu_op", "record_param_comms", 10, 20, **{"External id": 9}, **recorded("_allgather_base", 500))
     events = [
         host("cpu_op", "c10d::_allgather_base_", 9, 30),
         record,
         host("user_annotation", "nccl:_all_gather_base", 12, 10),
         launch(15, 5),
         kernel(OLD, 40, 30, 5, **{"External id": 9}),
-        host("cpu_op", "record_param_comms", 50, 20, **{"External id": 10}, **told("wait", 0)),
+        host("cpu_op", "record_param_comms", 50, 20, **{"External id": 10}, **recorded("wait", 0)),
     ]
     assert row(read(tmp_path, events)) == ("all_gather", "3|1,5", 1000, "BFloat16")
 
 
 def test_a_kernel_without_an_id_is_found_by_its_launch(tmp_path: Path) -> None:
     def record(ts: float, name: str, tid: int) -> Event:
-        return host("cpu_op", "record_param_comms", ts, 20, tid=tid, **told(name))
+        return host("cpu_op", "record_param_comms", ts, 20, tid=tid, **recorded(name))
 
     events = [
         record(10, "broadcast", PID),
@@ -147,12 +147,12 @@ def test_the_oldest_kernels_say_it_in_their_names(tmp_path: Path, name: str, op:
     ],
 )
 def test_the_librarys_word_counts_before_the_kernels_name(tmp_path: Path, name: str, collective: str, op: str) -> None:
-    assert row(read(tmp_path, [kernel(name, 1, 2, 5, **told(collective))]))[0] == op
+    assert row(read(tmp_path, [kernel(name, 1, 2, 5, **recorded(collective))]))[0] == op
 
 
 def test_kernels_of_one_record_are_one_collective(tmp_path: Path) -> None:
     """A ragged all_gather is several broadcasts, launched one after the other."""
-    args = {"External id": 9, **told("all_gather")}
+    args = {"External id": 9, **recorded("all_gather")}
     events = [
         host("cpu_op", "record_param_comms", 10, 20, **args),
         launch(15, 5),
@@ -182,14 +182,14 @@ def test_kernels_of_one_graph_are_not_one_collective(tmp_path: Path) -> None:
 def test_sends_know_their_peer_and_have_no_number_of_their_own(tmp_path: Path) -> None:
     """PyTorch gives a send the number of the next collective."""
     events = [
-        kernel("ncclDevKernel_SendRecv(x)", 1, 2, 5, **told("send", Seq=4, **{"Dst Rank": 5})),
-        kernel("ncclDevKernel_SendRecv(x)", 9, 2, 6, **told("recv", Seq=4, **{"Src Rank": "5"})),
+        kernel("ncclDevKernel_SendRecv(x)", 1, 2, 5, **recorded("send", Seq=4, **{"Dst Rank": 5})),
+        kernel("ncclDevKernel_SendRecv(x)", 9, 2, 6, **recorded("recv", Seq=4, **{"Src Rank": "5"})),
     ]
     assert read(tmp_path, events).collectives.select("op", "peer", "seq").rows() == [("send", 5, -1), ("recv", 5, -1)]
 
 
 def test_the_larger_side_is_the_payload(tmp_path: Path) -> None:
-    args = told("_allgather_base", 10) | {"Out msg nelems": "80", "dtype": "Float"}
+    args = recorded("_allgather_base", 10) | {"Out msg nelems": "80", "dtype": "Float"}
     assert row(read(tmp_path, [kernel(NEW, 1, 2, 5, **args)]), "bytes") == (320,)
 
 
@@ -198,7 +198,7 @@ def test_the_larger_side_is_the_payload(tmp_path: Path) -> None:
     [("Half", 2), ("Long", 8), ("Byte", 1), ("Float8_e4m3fn", 1), ("c10::Half", 2), ("", -1), ("Frobnicated", -1)],
 )
 def test_sizes_of_types(tmp_path: Path, dtype: str, size: int) -> None:
-    profile = read(tmp_path, [kernel(NEW, 1, 2, 5, **told(elements=1) | {"dtype": dtype})])
+    profile = read(tmp_path, [kernel(NEW, 1, 2, 5, **recorded(elements=1) | {"dtype": dtype})])
     assert row(profile, "bytes") == (size,)
 
 
@@ -247,7 +247,7 @@ def test_a_file_of_2021(tmp_path: Path) -> None:
     ],
 )
 def test_an_odd_argument_is_counted_and_the_collective_stays(tmp_path: Path, key: str, value: object) -> None:
-    profile = read(tmp_path, [kernel(NEW, 1, 2, 5, **told() | {key: value}), kernel(NEW, 9, 2, 6, **told())])
+    profile = read(tmp_path, [kernel(NEW, 1, 2, 5, **recorded() | {key: value}), kernel(NEW, 9, 2, 6, **recorded())])
     assert profile.collectives.height == 2
     assert profile.activities["kind"].to_list() == ["collective"] * 2
     assert ("odd_events", "1") in profile.notes
@@ -257,13 +257,13 @@ def test_an_odd_argument_is_counted_and_the_collective_stays(tmp_path: Path, key
                                  "Process Group Ranks", "Process Group Description"])  # fmt: skip
 @pytest.mark.parametrize("value", [None, "", "x", -3, 1.5, [], [[1]], {}, True, 2**80, "[0, 1, ...]"])
 def test_nothing_in_an_argument_stops_the_reader(tmp_path: Path, key: str, value: object) -> None:
-    profile = read(tmp_path, [kernel(NEW, 1, 2, 5, **told() | {key: value})])
+    profile = read(tmp_path, [kernel(NEW, 1, 2, 5, **recorded() | {key: value})])
     assert row(profile, "op") == ("all_reduce",)
     assert {code for code, _ in profile.notes} <= BLIND_SPOTS
 
 
 def test_names_are_made_inert(tmp_path: Path) -> None:
-    args = told(**{"Process Group Name": "\x1b]0;x\x07", "Process Group Description": "<b>\u202e"})
+    args = recorded(**{"Process Group Name": "\x1b]0;x\x07", "Process Group Description": "<b>\u202e"})
     profile = read(tmp_path, [kernel(NEW, 1, 2, 5, **args | {"dtype": "\x00" * 999})])
     assert profile.groups["name"].to_list() == ["\\x1b]0;x\\x07"]
     assert profile.groups["description"].to_list() == ["<b>\\u202e"]

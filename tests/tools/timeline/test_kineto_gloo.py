@@ -74,19 +74,19 @@ def test_the_receiving_rank_waits_from_the_request_until_the_data_is_there() -> 
     assert (received["start_ns"] == received["launch_ns"]).all()
 
 
-def test_two_groups_are_told_apart_by_their_threads() -> None:
+def test_two_groups_are_distinguished_by_their_threads() -> None:
     """Message sizes say which group it was; the reader does not look at them for that."""
     keys = {0: "1|0,1", 1: "1|0,1", 2: "2|2,3", 3: "2|2,3"}
     for rank, half in keys.items():
         profile = recorded("two", rank)
-        told = dict(profile.collectives.filter(pl.col("bytes") >= 4000).select("bytes", "group").unique().rows())
-        assert told == {4000: WORLD, 8000: half}
+        known = dict(profile.collectives.filter(pl.col("bytes") >= 4000).select("bytes", "group").unique().rows())
+        assert known == {4000: WORLD, 8000: half}
         assert set(profile.groups["group"]) == {WORLD, half}
         assert "group_guessed" in dict(profile.notes)
         assert {code for code, _ in profile.notes} <= BLIND_SPOTS
 
 
-def test_the_group_of_a_send_is_not_told_but_its_peer_is_the_same_in_all_it_may_be() -> None:
+def test_the_group_of_a_send_is_not_recorded_but_its_peer_is_the_same_in_all_it_may_be() -> None:
     sent = recorded("two", 0).collectives.filter(op="send")
     assert sent.select("group", "peer").rows() == [("", 1), ("", 1)]
 
@@ -100,8 +100,8 @@ def test_three_groups_two_of_them_with_the_same_ranks() -> None:
     }
 
 
-def test_with_a_group_nobody_used_no_group_is_named() -> None:
-    """Four threads and three groups: which of them is idle cannot be told."""
+def test_with_an_unused_group_no_group_is_named() -> None:
+    """Four threads and three groups: the idle one is unknown."""
     profile = recorded("unused")
     assert set(profile.collectives["group"]) == {""}
     assert profile.groups.height == 3

@@ -95,7 +95,7 @@ def test_ranks_from_their_first_and_stride() -> None:
     assert groups.of(Mentioned("4", ranks="[1, 9, ...]", size=3, first=1, stride=8)) == "4|1,9,17"
 
 
-def test_nothing_said_is_no_group() -> None:
+def test_nothing_stated_is_no_group() -> None:
     assert Groups({}).of(Mentioned()) == ""
 
 
@@ -120,7 +120,7 @@ def test_nonsense_is_counted(config: object, odd: int) -> None:
 
 
 @pytest.mark.parametrize("info", [None, 3, "x", [], {"pg_config": {}}, {"world_size": -1}, {"world_size": 10**30}])
-def test_a_head_that_says_nothing(info: object) -> None:
+def test_a_head_that_is_empty(info: object) -> None:
     groups = Groups(info)
     assert (groups.world_size, groups.configured, groups.backend) == (-1, (), "")
     assert groups.frame().is_empty()

@@ -66,7 +66,7 @@ def test_a_wait_a_queue_a_run() -> None:
     [("S", "sleeping"), ("D", "uninterruptible"), ("I", "idle"), ("T", "stopped"), ("t", "stopped"), ("P", "stopped"),
      ("R", "runnable"), ("R+", "runnable"), ("?", "unknown"), ("D|K", "uninterruptible")],
 )  # fmt: skip
-def test_states_are_told_apart(state: str, name: str) -> None:
+def test_states_are_distinguished(state: str, name: str) -> None:
     trace = trace_of(switches=[switch(100, T, U, state)], wakeups=woken(900, U))
     assert of(trace)[-1] == (100, 1000, name)
 
@@ -74,7 +74,7 @@ def test_states_are_told_apart(state: str, name: str) -> None:
 def test_the_preemptor_is_who_came_next() -> None:
     trace = trace_of(switches=[switch(100, T, U, "R+"), switch(200, U, T), switch(300, T, IDLE, "R+")])
     rows = thread_slices(trace).filter(tid=T, state="runnable").select("preempted", "preemptor_tid").rows()
-    assert rows == [(True, U), (True, IDLE)]  # the second: nobody else ran, so it was throttled
+    assert rows == [(True, U), (True, IDLE)]  # the second: no other thread ran, so it was throttled
 
 
 def test_a_yield_is_no_preemption() -> None:
@@ -120,12 +120,12 @@ def test_woken_on_the_way_into_sleep() -> None:
     ]
 
 
-def test_nobody_was_seen_to_wake_it() -> None:
+def test_no_waker_was_recorded() -> None:
     trace = trace_of(switches=[switch(100, T, IDLE), switch(330, IDLE, T, "R")], wakeups=woken(10, U))
     assert of(trace, T, "woken_ns", "inexact")[1] == (100, 330, "sleeping", 0, True)
 
 
-def test_woken_twice_means_it_ran_untold() -> None:
+def test_woken_twice_means_it_ran_without_an_event() -> None:
     trace = trace_of(switches=[switch(100, T, IDLE), switch(800, IDLE, T, "R")], wakeups=[*woken(200), *woken(700)])
     assert of(trace, T, "inexact")[1:4] == [
         (100, 200, "sleeping", False), (200, 700, "unknown", False), (700, 800, "runnable", True),
@@ -168,19 +168,19 @@ def test_a_broken_chain_is_bounded_by_evidence() -> None:
     assert of(trace, T) == [(0, 100, "unknown"), (100, 200, "running"), (200, 1000, "unknown")]
 
 
-def test_who_came_untold_came_after_it_was_woken() -> None:
+def test_who_came_without_an_event_came_after_it_was_woken() -> None:
     trace = trace_of(switches=[switch(100, IDLE, T, "R"), switch(400, U, IDLE)], wakeups=woken(350, U))
     assert cpu_slices(trace)[1:3] == [(100, 350, T, True), (350, 400, U, True)]
 
 
-def test_who_came_untold_came_after_it_ran_elsewhere() -> None:
+def test_who_came_without_an_event_came_after_it_ran_elsewhere() -> None:
     trace = trace_of(
         switches=[switch(100, IDLE, T, "R"), switch(300, U, IDLE, "R+", cpu=1), switch(400, U, IDLE)], cpus=(0, 1)
     )
     assert cpu_slices(trace)[1:3] == [(100, 300, T, True), (300, 400, U, True)]
 
 
-def test_the_scheduler_accounts_who_came_untold() -> None:
+def test_the_scheduler_accounts_who_came_without_an_event() -> None:
     trace = trace_of(switches=[switch(100, IDLE, T, "R"), switch(400, U, IDLE, arrived=390)])
     assert cpu_slices(trace)[1:3] == [(100, 390, T, True), (390, 400, U, False)]
 
@@ -210,7 +210,7 @@ def test_no_thread_is_on_two_cpus() -> None:
     assert cpu_slices(trace)[1:4] == [(100, 320, T, True), (320, 600, -1, True), (600, 900, U, True)]
 
 
-def test_within_a_told_hole_nothing_is_known_but_of_other_cpus() -> None:
+def test_within_a_reported_hole_nothing_is_known_but_of_other_cpus() -> None:
     trace = trace_of(
         switches=[switch(100, IDLE, T, "R"), switch(110, IDLE, U, "R", cpu=1), switch(150, 9, 10, "S", cpu=2)],
         wakeups=[wake(50), wake(60, U), wake(800, 9, target=2)],
@@ -233,14 +233,14 @@ def test_a_thread_accounted_through_a_hole_was_there() -> None:
 
 
 def test_a_cpu_without_a_switch() -> None:
-    """Whoever shows itself there had it all the time; where nobody does, nobody knows."""
+    """A thread with an event there had the CPU all the time; without an event it is unknown."""
     call = (300, 0, T, True, -1, "read", -1, -1, -1, -1)
     trace = trace_of(syscalls=[call], cpus=(0, 1))
     assert cpu_slices(trace) == [(0, 1000, T, False), (0, 1000, -1, True)]
 
 
 def test_a_kernel_that_hides_a_thread_does_not_make_it_wait() -> None:
-    """T's leaving was not told once: that it is not seen to run after it was woken does not mean that it waits."""
+    """T's leaving was not recorded once: without an event after its wake-up it may have run all the same."""
     trace = trace_of(
         switches=[switch(100, IDLE, T, "R"), switch(200, IDLE, U, "R"), switch(210, U, IDLE)], wakeups=woken(500)
     )

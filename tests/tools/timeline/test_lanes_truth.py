@@ -48,7 +48,7 @@ def check_claims(machine: Machine, trace: SchedTrace, exempt: pl.Expr | None = N
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("arrived", [False, True])
-def test_all_told(seed: int, arrived: bool) -> None:
+def test_all_reported(seed: int, arrived: bool) -> None:
     machine = Machine(seed)
     trace = machine.trace(arrived=arrived)
     check_shape(trace)
@@ -62,7 +62,7 @@ def test_all_told(seed: int, arrived: bool) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("whole", [False, True], ids=["one CPU", "all CPUs"])
-def test_told_holes(seed: int, whole: bool) -> None:
+def test_reported_holes(seed: int, whole: bool) -> None:
     machine, chance = Machine(seed), random.Random(seed)
     trace = machine.trace()
     holes, gone = [], pl.lit(False)
@@ -86,8 +86,8 @@ def test_told_holes(seed: int, whole: bool) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("arrived", [False, True])
-def test_switches_not_told(seed: int, arrived: bool) -> None:
-    """Single switches are missing and nobody says so: neither the first nor the last of a CPU, nor two in a row."""
+def test_switches_not_recorded(seed: int, arrived: bool) -> None:
+    """Single switches are missing without a mark: neither the first nor the last of a CPU, nor two in a row."""
     machine, chance = Machine(seed), random.Random(seed)
     trace = machine.trace(arrived=arrived)
     kept = trace.table("switches").with_row_index("row")
@@ -103,7 +103,7 @@ def test_switches_not_told(seed: int, arrived: bool) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("gone", ["a wake-up", "half of one", "waking", "wakeup", "waking wakeup new"])
-def test_wakeups_not_told(seed: int, gone: str) -> None:
+def test_wakeups_not_recorded(seed: int, gone: str) -> None:
     """Some whole wake-ups, at most half of one of each thread, or all of a kind (`gone` names the kinds)."""
     machine, chance = Machine(seed), random.Random(seed)
     trace = machine.trace()
@@ -130,8 +130,8 @@ def test_wakeups_not_told(seed: int, gone: str) -> None:
 def test_some_cpus_traced(seed: int) -> None:
     machine = Machine(seed)
     trace = machine.trace()
-    mine = pl.col("cpu") < 2
-    tables = {name: trace.table(name).filter(mine) for name in TABLES if "cpu" in TABLES[name]}
+    own = pl.col("cpu") < 2
+    tables = {name: trace.table(name).filter(own) for name in TABLES if "cpu" in TABLES[name]}
     part = SchedTrace({**trace.tables, **tables}, trace.start_ns, trace.end_ns, (0, 1))
     check_shape(part)
     abroad = {tid for tid, changes in machine.truth.items() if any(c == 2 and s == "running" for _, s, c in changes)}
@@ -150,10 +150,10 @@ def test_coarse_and_skewed_clocks(seed: int) -> None:
             for name, frame in trace.tables.items()
             if {"at_ns", "cpu"} <= set(frame.columns)
         }
-        told = changed(trace, **tables)
-        threads = thread_slices(told)
+        recorded = changed(trace, **tables)
+        threads = thread_slices(recorded)
         for _, slices in threads.group_by("tid"):
             assert slices["end_ns"][:-1].to_list() == slices["start_ns"][1:].to_list()
             assert slices["end_ns"][-1] == trace.end_ns
-        cpu_slices(told)
-        interrupt_slices(told)
+        cpu_slices(recorded)
+        interrupt_slices(recorded)

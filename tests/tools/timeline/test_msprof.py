@@ -81,7 +81,7 @@ def test_a_database_gives_the_same(tmp_path: Path) -> None:
     assert (profile.source, len(profile.bridges)) == ("msprof", 1)
 
 
-def test_raw_data_is_told_with_the_remedy(tmp_path: Path) -> None:
+def test_raw_data_is_reported_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="--export=on") as caught:
         msprof.read(prof_directory(tmp_path))
     assert caught.value.code is ErrorCode.BAD_TRACE

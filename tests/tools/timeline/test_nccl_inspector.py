@@ -72,7 +72,7 @@ def log(path: Path, *lines: dict[str, Any] | str) -> Path:
 
 @pytest.mark.parametrize("version", ["v4.0", "v4.1"])
 @pytest.mark.parametrize("name", ["node-1-pid77.log", "x.jsonl", "x.log.gz"])
-def test_the_verbose_form_tells_when_it_ran(tmp_path: Path, version: str, name: str) -> None:
+def test_the_verbose_form_has_the_time_when_it_ran(tmp_path: Path, version: str, name: str) -> None:
     profile = read(log(tmp_path / name, line(1, verbose=version), line(2, "ReduceScatter", verbose=version, us=70)))
     assert profile.collectives.select("start_ns", "end_ns", "launch_ns").rows() == [
         ((T0 + 1020) * 1000, (T0 + 1421) * 1000, (T0 + 1000) * 1000),
@@ -110,8 +110,8 @@ def test_several_communicators(tmp_path: Path) -> None:
     assert (profile.rank, profile.run.world_size) == (3, 8)
     assert sorted(profile.groups.rows()) == [(PAIR, PAIR, "TP\\x1b[1m", [], 2), (WORLD, WORLD, "", [], 8)]
     # a peer of a part of the ranks has a number within it only
-    told = profile.collectives.select("op", "group", "seq", "peer").rows()
-    assert set(told) == {
+    recorded = profile.collectives.select("op", "group", "seq", "peer").rows()
+    assert set(recorded) == {
         ("all_reduce", WORLD, 1, -1),
         ("all_reduce", PAIR, 1, -1),
         ("send", WORLD, 5, 6),
@@ -119,7 +119,7 @@ def test_several_communicators(tmp_path: Path) -> None:
     }
 
 
-def test_how_durations_were_measured_is_told(tmp_path: Path) -> None:
+def test_how_durations_were_measured_is_reported(tmp_path: Path) -> None:
     one = line(verbose="v4.0", coll_timing_source="collective_cpu")
     other = line(2, verbose="v4.0")
     assert dict(read(log(tmp_path / "a.log", one, other)).notes) == {

@@ -1,4 +1,4 @@
-"""Nsight Systems exports: what ran, its steps, its collectives, whoever wrote the export."""
+"""Nsight Systems exports: what ran, its steps, its collectives, of any version."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_its_collectives(tmp_path: Path) -> None:
     world, pair = f"{WORLD:#x}", f"{PAIR:#x}"
     one_step = [("all_reduce", world, 4096, "Float"), ("all_gather", pair, 2000, "")]  # two ranks with 1000 each
     assert profile.collectives.select(columns).rows() == [
-        (*told, step, 20, "completed", -1) for step in (7, 8) for told in one_step
+        (*recorded, step, 20, "completed", -1) for step in (7, 8) for recorded in one_step
     ]
     assert profile.collectives.select((pl.col("launch_ns") - EPOCH) // 1000).to_series().to_list() == [
         1110,
@@ -80,7 +80,7 @@ def test_its_collectives(tmp_path: Path) -> None:
         2150,
     ]
     assert profile.groups.rows() == [(pair, pair, "", [], 2), (world, world, "", [], 4)]
-    # The rank within the communicator of most ranks is the rank, when nothing else tells it.
+    # The rank within the communicator of most ranks is the rank, when nothing else has it.
     assert (profile.rank, profile.run.world_size, profile.run.backend, profile.run.pid) == (3, 4, "nccl", PID)
 
 
@@ -102,7 +102,7 @@ def test_calls_in_a_group(tmp_path: Path) -> None:
     ]
 
 
-def test_without_payloads_nothing_tells_the_group(tmp_path: Path) -> None:
+def test_without_payloads_nothing_has_the_group(tmp_path: Path) -> None:
     one = job()
     path = one.write(tmp_path / "rank2.sqlite", without=("binaryData", "jsonText", "domainId"))
     profile = nsys.read(path)

@@ -1,4 +1,4 @@
-"""Pickles are read as plain data or refused, whoever wrote them and whatever they ask for."""
+"""Pickles are read as plain data or refused, whatever they contain."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_pickle_that_would_run_something(protocol: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "text"),
     [
         (b"cos\nsystem\n(S'true'\ntR.", "tries to import os.system"),
         (b"(S'true'\nios\nsystem\n.", "tries to import os.system"),
@@ -69,8 +69,8 @@ def test_a_pickle_that_would_run_something(protocol: int) -> None:
         (b"\x80\x04\x8f.", "operation EMPTY_SET"),
     ],
 )
-def test_everything_that_leads_to_code_is_refused_by_name(data: bytes, said: str) -> None:
-    with pytest.raises(PickleRefused, match=said):
+def test_everything_that_leads_to_code_is_refused_by_name(data: bytes, text: str) -> None:
+    with pytest.raises(PickleRefused, match=text):
         loads(data)
 
 

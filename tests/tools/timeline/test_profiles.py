@@ -55,7 +55,7 @@ def test_directories_and_files_of_msprof(tmp_path: Path) -> None:
         assert (profile.source, len(profile.bridges)) == ("msprof", 1)
 
 
-def test_a_rank_is_chosen_by_what_the_file_says(tmp_path: Path) -> None:
+def test_a_rank_is_chosen_by_the_rank_in_the_file(tmp_path: Path) -> None:
     for rank in (0, 1, 10):
         kineto(tmp_path / "run" / f"worker{99 - rank}.json.gz", rank)
     assert [one.rank for one in candidates(tmp_path)] == [0, 1, 10]
@@ -96,14 +96,14 @@ def test_profiles_that_the_rank_does_not_tell_apart(tmp_path: Path) -> None:
         assert caught.value.remedy == "give one of them: a/trace.json, b/trace.json"
 
 
-def test_a_wrong_rank_of_a_single_file_is_told(tmp_path: Path) -> None:
+def test_a_wrong_rank_of_a_single_file_is_reported(tmp_path: Path) -> None:
     path = kineto(tmp_path / "trace.json", 2)
     assert open_profile(path, 2).rank == 2
     with pytest.raises(ToolError, match="no profile of rank 0"):
         open_profile(path, 0)
 
 
-def test_one_profile_that_says_no_rank_is_any(tmp_path: Path) -> None:
+def test_one_profile_that_has_no_rank_is_any(tmp_path: Path) -> None:
     assert open_profile(kineto(tmp_path / "trace.json"), 5).rank == -1
 
 

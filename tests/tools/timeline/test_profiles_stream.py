@@ -83,7 +83,7 @@ def test_every_layout_gives_every_event_once(tmp_path: Path, layout: str, order:
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_gzip_is_seen_by_content_not_by_name(tmp_path: Path) -> None:
+def test_gzip_is_detected_by_content_not_by_name(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(gzip.compress(json.dumps({"traceEvents": _events(100)}).encode()))
     assert len(_read(path)[0]) == 100
@@ -169,7 +169,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_no_whole_file_of_events_is_told(tmp_path: Path, case: str) -> None:
+def test_what_is_no_whole_file_of_events_is_reported(tmp_path: Path, case: str) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(BAD[case])
     with pytest.raises(ToolError) as caught:
@@ -186,7 +186,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert caught.value.code is ErrorCode.BAD_TRACE
 
 
-def test_a_missing_file_and_one_without_permission_are_told(tmp_path: Path) -> None:
+def test_a_missing_file_and_one_without_permission_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ToolError) as caught:
         _read(tmp_path / "missing.json")
     assert caught.value.code is ErrorCode.IO_ERROR

@@ -157,7 +157,7 @@ def test_what_came_before_a_collective() -> None:
         profile, talk(140, 150), talk(155, 158, name="broadcast"), talk(180, 190), talk(185, 195), talk(220, 230, 1)
     )
     found = summarise(profile, "x").tables["collectives"].select("before_ns", "before_compute_ns", "before_gap_ns")
-    # the first counts from the step's start; broadcast holds nobody; the fourth began before the third had ended
+    # the first counts from the step's start; broadcast makes no rank wait; the fourth began before the third had ended
     assert found.rows() == [(40, 20, 20), (5, 0, 5), (30, 10, 17), (0, 0, 0), (25, 5, 20)]
 
 

@@ -93,7 +93,7 @@ def test_instants_of_a_recording_count_from_its_start() -> None:
     assert trace.table("clocks")["mono"].to_list() == [START + 1_000]  # the host's clocks are absolute everywhere
 
 
-def test_the_manifest_says_what_the_trace_could_not() -> None:
+def test_the_manifest_reports_what_the_trace_could_not() -> None:
     entry = recording_of(made(lost=-1)).manifest.collectors["ftrace"]
     assert (entry.engine, entry.lost, entry.kept, entry.seen) == ("file", 1, 5, 9)
     assert entry.hooks == ["switches", "wakeups", "tasks"]
@@ -113,7 +113,7 @@ def test_the_manifest_says_what_the_trace_could_not() -> None:
         (made(clocks=False), UNKNOWN_START),
     ],
 )
-def test_the_start_is_told_where_the_trace_knows_it(trace: SchedTrace, started: str) -> None:
+def test_the_start_is_reported_where_the_trace_knows_it(trace: SchedTrace, started: str) -> None:
     assert recording_of(trace).manifest.started == started
 
 

@@ -124,9 +124,9 @@ def test_whatever_happened_it_can_be_read(seed: int) -> None:
     lossy = changed(
         lossy, switches=trace.table("switches")[:: 2 + seed], interrupts=trace.table("interrupts")[:: 1 + seed]
     )
-    for told in (trace, lossy):
-        check(written(told, profile=profile(trace)))
-        check(written(told, cpus=[0]))
+    for recorded in (trace, lossy):
+        check(written(recorded, profile=profile(trace)))
+        check(written(recorded, cpus=[0]))
 
 
 def test_the_layout_is_mindstudios() -> None:
@@ -281,7 +281,7 @@ def test_numbers_of_a_container() -> None:
     names = [(0, 7, 7, "train"), (0, 8, 8, "train"), (0, 9, 9, "host")]
     events = written(trace_of(switches=switches, names=names), numbers={7: 1, 8: 1})
     lanes = [e["tid"] for e in events if e["name"] == "thread_name" and e["pid"] == "Process Scheduling"]
-    # two containers number alike: told apart by the host's number
+    # two containers use the same number: distinguished by the host's number
     assert lanes == ["train/7:1", "train/8:1", "host:9"]
 
 

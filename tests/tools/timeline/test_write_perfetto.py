@@ -116,7 +116,7 @@ def packets(trace: SchedTrace, **options: Any) -> list[Message]:
 
 def events(found: list[Message]) -> list[tuple[int, Message]]:
     """(cpu, event), checked to be in order within each CPU."""
-    told = []
+    recorded = []
     last: dict[int, int] = {}
     for packet in found:
         bundle = packet.get("ftrace_events", {})
@@ -124,8 +124,8 @@ def events(found: list[Message]) -> list[tuple[int, Message]]:
             cpu = bundle.get("cpu", 0)
             assert event["timestamp"] >= last.get(cpu, 0)
             last[cpu] = event["timestamp"]
-            told.append((cpu, event))
-    return told
+            recorded.append((cpu, event))
+    return recorded
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_fields() -> None:
 
 def test_every_event_is_there() -> None:
     trace = Machine(1).trace()
-    told = events(packets(trace))
-    switches = [(e["timestamp"], cpu, e["sched_switch"]) for cpu, e in told if "sched_switch" in e]
-    # at the very start it may not be told who had a CPU
+    recorded = events(packets(trace))
+    switches = [(e["timestamp"], cpu, e["sched_switch"]) for cpu, e in recorded if "sched_switch" in e]
+    # at the very start the thread on a CPU may be unknown
     switches = [switch for switch in switches if switch[2]["prev_state"] != UNKNOWN]
     expected = trace.table("switches").select("at_ns", "cpu", "prev_tid", "next_tid", "prev_state").rows()
     bits = {"R": 0, "R+": 256, "S": 1, "D": 2, "T": 4, "X": 16, "I": 128}
@@ -162,7 +162,7 @@ def test_every_event_is_there() -> None:
     )
     wakes = [
         (e["timestamp"], cpu, e.get("pid"), e["common_flags"], kind, e[kind]["pid"], e[kind]["target_cpu"])
-        for cpu, e in told
+        for cpu, e in recorded
         for kind in ("sched_waking", "sched_wakeup", "sched_wakeup_new")
         if kind in e
     ]
@@ -171,12 +171,12 @@ def test_every_event_is_there() -> None:
     rows = trace.table("wakeups").select("at_ns", "cpu", "waker_tid", "context", "kind", "tid", "target_cpu").rows()
     assert sorted(wakes) == sorted((*row[:3], flags[row[3]], kinds[row[4]], *row[5:]) for row in rows)
     for kind, table in (("sched_migrate_task", "migrations"), ("sched_process_fork", "tasks")):
-        found = sum(kind in event for _, event in told)
+        found = sum(kind in event for _, event in recorded)
         rows_of = trace.table(table)
         assert found == (rows_of.filter(kind="fork").height if table == "tasks" else rows_of.height)
-    entries = [event["irq_handler_entry"] for _, event in told if "irq_handler_entry" in event]
+    entries = [event["irq_handler_entry"] for _, event in recorded if "irq_handler_entry" in event]
     assert {(entry["irq"], entry["name"]) for entry in entries} == {(30, "eth0")}
-    interrupts = sum(any(name.startswith(("irq_", "softirq_")) for name in event) for _, event in told)
+    interrupts = sum(any(name.startswith(("irq_", "softirq_")) for name in event) for _, event in recorded)
     assert interrupts == trace.table("interrupts").height
 
 
@@ -190,21 +190,21 @@ def test_who_belongs_to_whom() -> None:
     }
 
 
-def test_states_are_said_to_be_encoded_as_by_a_kernel_that_has_them() -> None:
+def test_states_are_reported_to_be_encoded_as_by_a_kernel_that_has_them() -> None:
     (info,) = [packet["system_info"] for packet in packets(trace_of()) if "system_info" in packet]
     assert info["utsname"]["release"].startswith("4.14.")
 
 
-def test_an_untold_switch_is_put_in_and_the_loss_told() -> None:
-    """Of U nothing is told but that it leaves: from its waking on it is taken to have the CPU, as in the lanes."""
+def test_an_missing_switch_is_inserted_and_the_loss_reported() -> None:
+    """Of U only its leaving is recorded: it is assumed to have the CPU from its waking on, as in the lanes."""
     switches = [(100, 0, 0, 120, "R", True, 0, 7, 120), (400, 0, 8, 120, "S", False, 0, 0, 120)]
     trace = trace_of(
         switches=switches, wakeups=[(350, 3, "waking", 99, "task", 8, 120, 0)], holes=[(100, 400, 0, -1, "unseen")]
     )
     found = packets(trace)
-    told = [(e["timestamp"], s["prev_pid"], s["next_pid"], s["prev_state"])
+    recorded = [(e["timestamp"], s["prev_pid"], s["next_pid"], s["prev_state"])
             for cpu, e in events(found) if (s := e.get("sched_switch"))]  # fmt: skip
-    assert told == [(100, 0, 7, 0), (350, 7, 8, UNKNOWN), (400, 8, 0, 1)]
+    assert recorded == [(100, 0, 7, 0), (350, 7, 8, UNKNOWN), (400, 8, 0, 1)]
     lossy = [
         p["ftrace_events"]["event"][0]["timestamp"] for p in found if p.get("ftrace_events", {}).get("lost_events")
     ]
@@ -224,14 +224,14 @@ def test_the_chain_of_each_cpu_holds(seed: int) -> None:
     assert cpu_slices(dropped)["inexact"].any()
 
 
-def test_where_nobody_is_known_nobody_runs() -> None:
-    """A told hole: the thread before it is not let run through it."""
+def test_where_no_thread_is_known_none_runs() -> None:
+    """A reported hole: the thread before it does not run through it."""
     switches = [(100, 0, 0, 120, "R", True, 0, 7, 120), (900, 0, 8, 120, "S", False, 0, 0, 120)]
     found = packets(trace_of(switches=switches, holes=[(200, 300, 0, 4, "lost")]))
-    told = [(e["timestamp"], s["prev_comm"], s["prev_pid"], s["next_comm"], s["next_pid"])
+    recorded = [(e["timestamp"], s["prev_comm"], s["prev_pid"], s["next_comm"], s["next_pid"])
             for _, e in events(found) if (s := e.get("sched_switch"))]  # fmt: skip
-    nobody = (1 << 31) - 1
-    assert told[1:3] == [(200, "<...>", 7, "unknown", nobody), (300, "unknown", nobody, "<...>", 8)]
+    no_thread = (1 << 31) - 1
+    assert recorded[1:3] == [(200, "<...>", 7, "unknown", no_thread), (300, "unknown", no_thread, "<...>", 8)]
 
 
 def test_long_traces_are_cut_into_bundles() -> None:
@@ -247,7 +247,7 @@ def test_long_traces_are_cut_into_bundles() -> None:
     [("mono", 1_100, None, None), ("mono_raw", 100, 4, 5), ("local", 100, None, None)],
 )
 def test_clocks(clock: str, at: int, ftrace: int | None, clock_id: int | None) -> None:
-    """mono is moved to boot, by what the capture noted; mono_raw is said; of others nothing is known."""
+    """mono is moved to boot, by the readings of the capture; mono_raw is stated; others are unknown."""
     switches = [(100, 0, 0, 120, "R", True, 0, 7, 120)]
     rows = [(50, 40, 1_050, 9_000_050, 3), (950, 940, 1_950, 9_000_950, 3)]
     trace = trace_of(switches=switches, clocks=rows, holes=[(200, 300, 0, -1, "lost")])
@@ -273,10 +273,10 @@ def test_a_profile_lies_in_the_tracks_of_its_threads() -> None:
     )
     found = packets(trace_of(names=[(0, 5, 4, "python")]), profile=profile)
     tracks = {p["track_descriptor"]["uuid"]: p["track_descriptor"] for p in found if "track_descriptor" in p}
-    told = [(p["timestamp"], p["track_event"]) for p in found if "track_event" in p]
+    recorded = [(p["timestamp"], p["track_event"]) for p in found if "track_event" in p]
     open_slices: dict[int, list[str]] = {}
     drawn = []
-    for at, event in told:
+    for at, event in recorded:
         stack = open_slices.setdefault(event["track_uuid"], [])
         if event["type"] == 1:
             stack.append(event["name"])
@@ -295,7 +295,7 @@ def test_a_profile_lies_in_the_tracks_of_its_threads() -> None:
     assert tracks[stream["parent_uuid"]]["name"] == "Profile: device 0"
     flows = [
         (event["name"], event.get("flow_ids"), event.get("terminating_flow_ids"))
-        for _, event in told
+        for _, event in recorded
         if event["type"] == 1
     ]
     assert [flow for flow in flows if flow[1] or flow[2]] == [("launch", [1], None), ("gemm", None, [1])]
@@ -303,22 +303,22 @@ def test_a_profile_lies_in_the_tracks_of_its_threads() -> None:
 
 def test_only_chosen_cpus() -> None:
     trace = Machine(5).trace()
-    told = events(packets(trace, cpus=[1]))
+    recorded = events(packets(trace, cpus=[1]))
     ran = trace.table("switches").filter(cpu=1)
     threads = {*ran["prev_tid"], *ran["next_tid"]}
-    assert {cpu for cpu, event in told if "sched_switch" in event} == {1}
-    assert {event["sched_waking"]["pid"] for _, event in told if "sched_waking" in event} <= threads
-    assert sum("sched_switch" in event for _, event in told) == ran.height
+    assert {cpu for cpu, event in recorded if "sched_switch" in event} == {1}
+    assert {event["sched_waking"]["pid"] for _, event in recorded if "sched_waking" in event} <= threads
+    assert sum("sched_switch" in event for _, event in recorded) == ran.height
 
 
 def test_system_calls_and_power() -> None:
     calls = [(10, 0, 7, True, 202, "", 4096, -1, 0, -1), (20, 0, 7, False, 202, "", -1, -1, -1, -11)]
     power = [(30, 0, "idle", 2), (40, 0, "idle", -1), (50, 0, "frequency", 2_400_000)]
-    told = [event for _, event in events(packets(trace_of(syscalls=calls, power=power)))]
-    assert [event.get("sys_enter") or event.get("sys_exit") for event in told[:2]] == [
+    recorded = [event for _, event in events(packets(trace_of(syscalls=calls, power=power)))]
+    assert [event.get("sys_enter") or event.get("sys_exit") for event in recorded[:2]] == [
         {"id": 202, "args": [4096, (1 << 64) - 1, 0]}, {"id": 202, "ret": -11},
     ]  # fmt: skip
-    assert [event.get("cpu_idle", event.get("cpu_frequency"))["state"] for event in told[2:]] == [
+    assert [event.get("cpu_idle", event.get("cpu_frequency"))["state"] for event in recorded[2:]] == [
         2,
         0xFFFFFFFF,
         2_400_000,
@@ -329,8 +329,8 @@ def test_renames_take_effect_when_they_happen() -> None:
     switches = [(at, 0, 7, 120, "S", False, 0, 7, 120) for at in (100, 300)]
     tasks = [(200, 0, "rename", 7, -1, "after")]
     names = [(0, 7, 7, "before"), (200, 7, 7, "after")]
-    told = [event for _, event in events(packets(trace_of(switches=switches, tasks=tasks, names=names)))]
-    assert [e["sched_switch"]["prev_comm"] for e in told if "sched_switch" in e] == ["before", "after"]
-    assert [e["task_rename"] for e in told if "task_rename" in e] == [
+    recorded = [event for _, event in events(packets(trace_of(switches=switches, tasks=tasks, names=names)))]
+    assert [e["sched_switch"]["prev_comm"] for e in recorded if "sched_switch" in e] == ["before", "after"]
+    assert [e["task_rename"] for e in recorded if "task_rename" in e] == [
         {"pid": 7, "oldcomm": "before", "newcomm": "after"}
     ]

@@ -17,7 +17,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, file: Path) -> Iterator[Browser]:
-    """The page, freshly opened; it must neither complain nor fetch, nor run what a name says."""
+    """The page, freshly opened; it must neither complain nor fetch, nor execute a name."""
     browser.complaints.clear()
     browser.requests.clear()
     browser.open(file)

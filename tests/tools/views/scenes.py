@@ -92,7 +92,7 @@ def bubble(start: float = 2, end: float = 8, title: str = HOSTILE, tids: tuple[i
     return Bubble(START + round(start * MS), START + round(end * MS), title, tids, parts)
 
 
-def said(lang: str = "en") -> Mapping[str, str]:
+def page_words(lang: str = "en") -> Mapping[str, str]:
     """The words of the page."""
     found: Mapping[str, str] = words(lang)["bubbles_page"]
     return found

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from scenes import HOSTILE, MS, NEIGHBOUR, TID, bubble, said, timeline
+from scenes import HOSTILE, MS, NEIGHBOUR, TID, bubble, page_words, timeline
 
 from whystall.prompts.render import LANGS
 from whystall.tools.views.bubble_data import Part, Timeline
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 def drawn(*bubbles: Any, lang: str = "en", of: Any = None) -> str:
     return bubbles_page(
-        of or timeline(), bubbles or (bubble(),), said(lang), lang=lang, heading=f"worst {HOSTILE}", notes=[HOSTILE]
+        of or timeline(), bubbles or (bubble(),), page_words(lang), lang=lang, heading=f"worst {HOSTILE}", notes=[HOSTILE]
     )
 
 
@@ -64,7 +64,7 @@ class Elements(html.parser.HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def test_the_thread_says_why_it_waited_and_who_woke_it() -> None:
+def test_the_thread_shows_why_it_waited_and_who_woke_it() -> None:
     (panel,) = data(drawn())["panels"]
     slices = lane(panel, "dispatch (10)")
     assert [(one["at"], one["look"]) for one in slices] == [
@@ -140,7 +140,7 @@ def test_threads_and_cpus_are_enough() -> None:
     assert [one["title"] for one in panel["lanes"]] == [" (10)", "CPU 0", "CPU 1"]
     assert lane(panel, "CPU 1")[0]["text"] == "? (20)"
     (panel,) = data(drawn(bubble(300, 301), of=whole))["panels"]
-    assert [one["at"] for one in panel["lanes"]] == [[]], "a moment that the trace does not tell of"
+    assert [one["at"] for one in panel["lanes"]] == [[]], "a moment that the trace does not cover"
 
 
 def test_other_threads_that_matter_have_lanes_too() -> None:
@@ -154,8 +154,8 @@ def test_other_threads_that_matter_have_lanes_too() -> None:
     assert [one["title"] for one in panel["lanes"] if one["sort"] == "cpu"] == ["CPU 0", "CPU 1"], "not CPU 5"
 
 
-def test_nothing_to_show_is_said() -> None:
-    page = bubbles_page(timeline(), [], said(), lang="en", heading="x")
+def test_nothing_to_show_is_reported() -> None:
+    page = bubbles_page(timeline(), [], page_words(), lang="en", heading="x")
     assert "There is no moment to show." in page
     assert data(page)["panels"] == []
 
@@ -183,8 +183,8 @@ def test_nothing_is_fetched_and_only_our_script_runs() -> None:
 
 @pytest.mark.parametrize("lang", LANGS)
 def test_all_words_are_handed_in(lang: str) -> None:
-    assert set(said(lang)) == WORDS
-    marked = {key: f"[{text}]" for key, text in said(lang).items()}
+    assert set(page_words(lang)) == WORDS
+    marked = {key: f"[{text}]" for key, text in page_words(lang).items()}
     page = bubbles_page(timeline(), [bubble()] * (MOST_BUBBLES + 1), marked, lang=lang, heading="x")
     assert f'<html lang="{lang}">' in page
     text = re.sub(r"<(script|style|svg|title|kbd).*?</\1>", " ", page, flags=re.DOTALL)
@@ -196,7 +196,7 @@ def test_all_words_are_handed_in(lang: str) -> None:
         bubbles_page(timeline(), [], {"start": ""}, lang=lang, heading="x")
 
 
-def test_its_size_is_bounded_and_what_is_cut_is_said() -> None:
+def test_its_size_is_bounded_and_what_is_cut_is_reported() -> None:
     many = [{"start": 13 + i / 1e4, "end": 13 + (i + 1) / 1e4, "state": "running"} for i in range(10_000)]
     long = {"start": 14, "end": 14.1, "state": "uninterruptible"}
     streams = timeline().activities

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, executable
-from scenes import HOSTILE, bubble, said, timeline
+from scenes import HOSTILE, bubble, page_words, timeline
 
 from whystall.tools.views.bubbles import bubbles_page
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium; .ci/i
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "page.html"
-    page = bubbles_page(timeline(), [bubble(), bubble(7, 12)], said(), lang="en", heading=HOSTILE, notes=[HOSTILE])
+    page = bubbles_page(timeline(), [bubble(), bubble(7, 12)], page_words(), lang="en", heading=HOSTILE, notes=[HOSTILE])
     path.write_text(page, "utf-8")
     return path
 

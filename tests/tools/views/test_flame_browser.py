@@ -19,7 +19,7 @@ ROW = 19
 
 @pytest.fixture
 def show(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens a text as a file; it must neither complain nor fetch, nor run what a name says."""
+    """Opens a text as a file; it must neither complain nor fetch, nor execute a name."""
 
     def opened(text: str, name: str = "page.html") -> Browser:
         path = tmp_path / name
@@ -81,7 +81,7 @@ def colour_at(page: Browser, x: float, y: float) -> list[int]:
     return found
 
 
-def test_the_mouse_tells_and_zooms(show: Open) -> None:
+def test_the_mouse_shows_and_zooms(show: Open) -> None:
     page = show(drawn(laid(), unit="ns", period=2.0), "page.html")
     page.mouse("mouseMoved", *middle(page, "load"))
     assert tip(page) == [
@@ -280,7 +280,7 @@ def test_hostile_names_stay_names(show: Open) -> None:
     assert page.run("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_fifty_thousand_nodes_are_drawn_as_far_as_they_are_seen(show: Open) -> None:
+def test_fifty_thousand_nodes_are_drawn_as_far_as_they_are_visible(show: Open) -> None:
     stacks = [(f"a{n % 40};b{n % 1000};c{n}", 1.0) for n in range(36_000)]
     page = show(drawn(laid(stacks, least=0)), "page.html")
     assert page.run("flame.depth.length") > 36_000
@@ -291,7 +291,7 @@ def test_fifty_thousand_nodes_are_drawn_as_far_as_they_are_seen(show: Open) -> N
     assert "matches: " in texts(page, ".flame-found")[0]
 
 
-def test_a_page_without_samples_says_so(show: Open) -> None:
+def test_a_page_without_samples_reports_it(show: Open) -> None:
     page = show(drawn(None), "page.html")
     assert "Nothing was sampled" in texts(page, ".nothing")[0]
     page.press("?")

@@ -63,12 +63,12 @@ class Elements(html.parser.HTMLParser):
 
 @pytest.mark.parametrize("lang", LANGS)
 def test_the_page_has_its_words_and_frames(lang: str) -> None:
-    text, said = drawn(laid(), lang), words(lang)["flame_page"]
+    text, stated = drawn(laid(), lang), words(lang)["flame_page"]
     assert f'<html lang="{lang}">' in text
-    for one in ("load is slow", "100 samples", said["frames"], said["needs_script"], said["kind_device"]):
+    for one in ("load is slow", "100 samples", stated["frames"], stated["needs_script"], stated["kind_device"]):
         assert one in text
     tree = data(text)["tree"]
-    assert {"GPU:gemm", "aten::mm", "load", "vfs_read", said["all"]} - {"all", *tree["labels"]} <= {said["all"]}
+    assert {"GPU:gemm", "aten::mm", "load", "vfs_read", stated["all"]} - {"all", *tree["labels"]} <= {stated["all"]}
     assert set(data(text)["words"]) == SCRIPT_WORDS
     parent = np.frombuffer(base64.b64decode(tree["parent"]), "<i4")
     own = np.frombuffer(base64.b64decode(tree["own"][0]), "<f8")
@@ -76,17 +76,17 @@ def test_the_page_has_its_words_and_frames(lang: str) -> None:
     assert own.sum() == 100
 
 
-def test_no_word_is_missing_or_said_by_nobody() -> None:
+def test_no_word_is_missing_or_unused() -> None:
     code = asset("flame_parts.js") + asset("flame.js")
     spoken = set(re.findall(r"words\.(\w+)", code)) | {f"kind_{kind}" for kind in LETTERS if kind != "root"}
     assert spoken == SCRIPT_WORDS
     assert SVG_WORDS <= WORDS
     for lang in LANGS:
-        said = words(lang)["flame_page"]
-        assert set(said) >= WORDS
+        stated = words(lang)["flame_page"]
+        assert set(stated) >= WORDS
         for word in ("matches", "total_of", "self_of", "total_two", "self_two", "amounts_two", "cut", "rows_cut"):
-            assert said[word].count("{}") == 2
-        less = {key: text for key, text in said.items() if key != "search"}
+            assert stated[word].count("{}") == 2
+        less = {key: text for key, text in stated.items() if key != "search"}
         with pytest.raises(KeyError):
             flame_page(laid(), [], less, lang=lang, heading="x", unit="samples")
 
@@ -106,7 +106,7 @@ def test_the_table_is_bounded() -> None:
     assert f"The first {MOST_ROWS} of {MOST_ROWS + 5} frames are listed." in text
 
 
-def test_what_is_not_drawn_is_said() -> None:
+def test_what_is_not_drawn_is_reported() -> None:
     shown = laid(least=0.05)
     assert shown.cut == 1
     for text in (drawn(shown), picture(shown)):
@@ -114,7 +114,7 @@ def test_what_is_not_drawn_is_said() -> None:
     assert "not drawn one by one" not in drawn(laid())
 
 
-def test_nothing_sampled_is_said() -> None:
+def test_nothing_sampled_is_reported() -> None:
     nothing = words("en")["flame_page"]["nothing"]
     assert nothing in drawn(None)
     assert data(drawn(None))["tree"] is None
@@ -154,14 +154,14 @@ def test_the_drawing_is_whole_without_script(lang: str) -> None:
     tree = ElementTree.fromstring(picture(shown, lang, unit="ns"))
     graph = next(one for one in tree.iter(f"{SVG}g") if one.get("class") == "graph")
     assert len(graph) == len(shown)
-    said = words(lang)["flame_page"]
+    stated = words(lang)["flame_page"]
     titles = {title.text.split("\n")[0]: title.text for title in graph.iter(f"{SVG}title") if title.text}
     assert titles["load"].split("\n")[1:] == [
-        said["total_of"].format("40 ns", "40.0 %"),
-        said["self_of"].format("0 ns", "0 %"),
+        stated["total_of"].format("40 ns", "40.0 %"),
+        stated["self_of"].format("0 ns", "0 %"),
         "train.py:12",
     ]
-    assert said["kind_operator"] in "".join(tree.itertext())
+    assert stated["kind_operator"] in "".join(tree.itertext())
     for one in graph:
         bar = one.find(f"{SVG}rect")
         assert bar is not None

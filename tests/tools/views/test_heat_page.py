@@ -49,9 +49,9 @@ def stacks(columns: int = 6, *, name: str = "step") -> Stacks:
 
 
 def drawn(shown: Heat | None = None, held: Stacks | None = None, *, lang: str = "en", **more: Any) -> str:
-    said = words("zh" if lang == "zh" else "en")
+    text = words("zh" if lang == "zh" else "en")
     options = {"heading": "Activity", "verdict": "stops", "notes": ["one"], **more}
-    return heat_page(shown or heat(), held or stacks(), said["heat_page"], said["flame_page"], lang=lang, **options)
+    return heat_page(shown or heat(), held or stacks(), text["heat_page"], text["flame_page"], lang=lang, **options)
 
 
 def data_of(page: str) -> dict[str, Any]:

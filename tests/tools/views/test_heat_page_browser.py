@@ -48,7 +48,7 @@ def pixels(page: Browser, key: str) -> Any:
     return page.run(f'document.querySelector("#{key} canvas").toDataURL()')
 
 
-def test_the_mouse_tells_a_cell(page: Browser) -> None:
+def test_the_mouse_shows_a_cell(page: Browser) -> None:
     page.mouse("mouseMoved", *at(page, 2, 10))
     assert text(page, "tip") == "2.20 s to 2.22 sbusy 100 %"
     page.mouse("mouseMoved", *at(page, 2, 35))

@@ -81,10 +81,10 @@ def texts(svg: str, look: str) -> list[str]:
     return [node.text or "" for node in found if look in (node.get("class") or "").split()]
 
 
-# --- what it says -----------------------------------------------------------------------------------------------
+# --- content ----------------------------------------------------------------------------------------------------
 
 
-def test_a_cell_tells_how_a_rank_lies_beside_its_peers() -> None:
+def test_a_cell_shows_how_a_rank_lies_beside_its_peers() -> None:
     steps = data(drawn(view()))["figures"]["steps"]
     assert steps["rows"] == [[rank, rank] for rank in range(4)]
     assert steps["columns"] == list(range(6))
@@ -167,7 +167,7 @@ def test_a_page_of_many_ranks_is_bounded() -> None:
     assert texts(step_svg(seen, words("en")["rank_page"]), "accused") == ["300"]
 
 
-def test_more_than_fits_is_put_together_and_said() -> None:
+def test_more_than_fits_is_put_together_and_reported() -> None:
     seen = view(MOST_RANKS + 88, MOST_STEPS + 1, slow=301)
     page = drawn(seen)
     steps = data(page)["figures"]["steps"]
@@ -175,9 +175,9 @@ def test_more_than_fits_is_put_together_and_said() -> None:
     assert steps["rows"][150] == [300, 301]
     own = floats(steps["values"]["own"])
     assert own[150 * 501] == 130  # the slower of the two
-    said = words("en")["rank_page"]
-    assert said["ranks_binned"].format(2) in page
-    assert said["steps_binned"].format(2) in page
+    stated = words("en")["rank_page"]
+    assert stated["ranks_binned"].format(2) in page
+    assert stated["steps_binned"].format(2) in page
     waits = data(page)["figures"]["waits"]
     assert floats(waits["values"]["waits"])[150] == pytest.approx(60)  # of both
 
@@ -198,7 +198,7 @@ def test_rows_hold_every_rank_once(ranks: int) -> None:
     assert all(rank in rows.cells[row] for rank, row in rows.places().items())
 
 
-def test_nothing_to_show_is_said() -> None:
+def test_nothing_to_show_is_reported() -> None:
     seen = RankView(pl.DataFrame(schema=OWN), pl.DataFrame(schema=WAITS))
     page = drawn(seen)
     assert data(page)["figures"] == {}
@@ -247,12 +247,12 @@ def test_drawings_stand_alone() -> None:
 
 @pytest.mark.parametrize("lang", LANGS)
 def test_every_word_is_there(lang: str) -> None:
-    said = words(lang)["rank_page"]
-    assert said.keys() == WORDS | {"heading"}
-    assert said["own_by_step"] in drawn(view(), lang)
+    stated = words(lang)["rank_page"]
+    assert stated.keys() == WORDS | {"heading"}
+    assert stated["own_by_step"] in drawn(view(), lang)
     for word in ("own_by_step", "gap"):
         with pytest.raises(KeyError, match=word):
-            rank_page(view(), {key: said[key] for key in WORDS - {word}}, lang=lang, heading="", verdict="")
+            rank_page(view(), {key: stated[key] for key in WORDS - {word}}, lang=lang, heading="", verdict="")
 
 
 # --- the picture of the cells -------------------------------------------------------------------------------------

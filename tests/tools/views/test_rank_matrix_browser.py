@@ -1,4 +1,4 @@
-"""The page of ranks in a real browser: it tells figures by mouse and keyboard, and runs nothing of a stranger's."""
+"""The page of ranks in a real browser: it shows figures by mouse and keyboard, and executes no foreign text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tip(page: Browser) -> list[str] | None:
     return lines
 
 
-def test_the_mouse_tells_a_cell(page: Browser) -> None:
+def test_the_mouse_shows_a_cell(page: Browser) -> None:
     page.mouse("mouseMoved", *at(page, "steps", 1, 3))
     assert tip(page) == [
         "rank 1, step 3",
@@ -52,7 +52,7 @@ def test_the_mouse_tells_a_cell(page: Browser) -> None:
     assert tip(page) is None
 
 
-def test_the_keyboard_tells_a_cell(page: Browser) -> None:
+def test_the_keyboard_shows_a_cell(page: Browser) -> None:
     page.run('document.getElementById("steps").focus()')
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         page.press(key)

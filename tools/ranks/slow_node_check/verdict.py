@@ -262,7 +262,7 @@ class _Case:
         found = out.links
         if found is None or not found.slow:
             return
-        cost_ns = min(found.cost_ns, self._felt(found))
+        cost_ns = min(found.cost_ns, self._exposed_excess(found))
         if cost_ns < self.floor_ns:
             return
         row = found.slow[0]
@@ -285,7 +285,7 @@ class _Case:
         """Return the ranks that do what `rank` does."""
         return next((one.ranks for one in self.peers if rank in one.ranks), ())
 
-    def _felt(self, found: Links) -> float:
+    def _exposed_excess(self, found: Links) -> float:
         """Return how much longer the members of the slow groups took than peers that are in none: a transfer that is
         hidden behind work costs nothing. Without such peers it is unknown, and not limited.
         """

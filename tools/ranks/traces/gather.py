@@ -95,10 +95,10 @@ def _read(place: str, scheduler: str | None, jobs: int | None) -> list[Summary |
     """Return all traces at `place`, in the order of their names."""
     answers: list[list[Summary | Unread]]
     if is_url(place):
-        answers = _apart(read_remote, remote_traces(place), scheduler, jobs, here=place.startswith(_OF_PROCESS))
+        answers = _in_parallel(read_remote, remote_traces(place), scheduler, jobs, here=place.startswith(_OF_PROCESS))
     else:
         traces = traces_at(local_path(place))
-        answers = _apart(read, traces, scheduler, jobs, here=sum(trace.size for trace in traces) < _SMALL)
+        answers = _in_parallel(read, traces, scheduler, jobs, here=sum(trace.size for trace in traces) < _SMALL)
     found = [one for answer in answers for one in answer]
     if not found:
         raise ToolError(
@@ -107,7 +107,7 @@ def _read(place: str, scheduler: str | None, jobs: int | None) -> list[Summary |
     return sorted(found, key=lambda one: one.path if isinstance(one, Summary) else one.shown)
 
 
-def _apart(
+def _in_parallel(
     function: Callable[[T], list[Summary | Unread]],
     traces: Sequence[T],
     scheduler: str | None,

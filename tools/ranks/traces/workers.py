@@ -62,7 +62,7 @@ def in_processes(
                 worker = _Worker(max(processors() // processes, 1))
                 workers.append(worker)
             answer = worker.ask(function, tasks[number])
-            results[number] = died(tasks[number], worker.epitaph()) if isinstance(answer, _Gone) else answer
+            results[number] = died(tasks[number], worker.exit_reason()) if isinstance(answer, _Gone) else answer
 
     try:
         with ThreadPoolExecutor(processes) as pool:
@@ -113,7 +113,7 @@ class _Worker:
             raise answer
         return answer  # type: ignore[no-any-return]
 
-    def epitaph(self) -> str:
+    def exit_reason(self) -> str:
         """Return why it ended, in a few words."""
         status = self._process.returncode
         self._complaints.seek(0)

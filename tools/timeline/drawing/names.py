@@ -107,7 +107,7 @@ class Names:
         last = self._last.select(pl.col("tid").alias(tid), pl.col("pid").alias(pid))
         return frame.join(last, on=tid, how="left", maintain_order="left")
 
-    def everyone(self) -> pl.DataFrame:
+    def all_threads(self) -> pl.DataFrame:
         """Return tid, comm, pid (-1 unknown) of all threads with a name, by their last one; leaders before their
         threads.
         """

@@ -126,7 +126,7 @@ def _of_cpus(trace: SchedTrace, cpus: set[int]) -> SchedTrace:
 def _process_tree(names: Names, numbers: Mapping[int, int]) -> bytes:
     """Return `ProcessTree`: names of threads and their processes."""
     content = b""
-    for tid, comm, pid in names.everyone().iter_rows():
+    for tid, comm, pid in names.all_threads().iter_rows():
         inner = number(6 if pid == tid else 4, numbers[tid]) if tid in numbers else b""
         if pid == tid:
             content += message(1, number(1, pid) + text(3, comm) + number(9, 1) + inner)

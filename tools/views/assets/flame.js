@@ -64,18 +64,18 @@ const Flame = (() => {
       this.canvas.tabIndex = 0;
       this.canvas.setAttribute("role", "application");
       this.canvas.setAttribute("aria-label", words.graph);
-      this.canvas.setAttribute("aria-describedby", id + "-said");
+      this.canvas.setAttribute("aria-describedby", id + "-live");
       this.space.append(this.canvas);
       this.box.append(this.space);
-      this.said = make("div", "unseen");
-      this.said.id = id + "-said";
-      this.said.setAttribute("aria-live", "polite");
+      this.live = make("div", "unseen");
+      this.live.id = id + "-live";
+      this.live.setAttribute("aria-live", "polite");
       this.legend = make("ul", "flame-legend");
       this.legend.setAttribute("aria-label", words.legend);
       this.tip = make("div", "flame-tip");
       this.tip.setAttribute("role", "tooltip");
       this.tip.hidden = true;
-      container.replaceChildren(this.tools, this.crumbs, this.box, this.legend, this.said, this.tip);
+      container.replaceChildren(this.tools, this.crumbs, this.box, this.legend, this.live, this.tip);
       this.search.addEventListener("input", () => this.seek(this.search.value));
       this.search.addEventListener("keydown", (event) => this.searchKey(event));
       this.box.addEventListener("scroll", () => { this.hide(); this.draw(); });
@@ -379,7 +379,7 @@ const Flame = (() => {
       return lines;
     }
     say(node) {
-      this.said.textContent = this.lines(node).join("; ");
+      this.live.textContent = this.lines(node).join("; ");
     }
     tell(node, x, y) {
       this.tip.replaceChildren(...this.lines(node).map((line) => make("div", "", line)));
