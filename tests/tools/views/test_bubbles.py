@@ -23,7 +23,12 @@ Json = dict[str, Any]
 
 def drawn(*bubbles: Any, lang: str = "en", of: Any = None) -> str:
     return bubbles_page(
-        of or timeline(), bubbles or (bubble(),), page_words(lang), lang=lang, heading=f"worst {HOSTILE}", notes=[HOSTILE]
+        of or timeline(),
+        bubbles or (bubble(),),
+        page_words(lang),
+        lang=lang,
+        heading=f"worst {HOSTILE}",
+        notes=[HOSTILE],
     )
 
 

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium; .ci/i
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "page.html"
-    page = bubbles_page(timeline(), [bubble(), bubble(7, 12)], page_words(), lang="en", heading=HOSTILE, notes=[HOSTILE])
+    page = bubbles_page(
+        timeline(), [bubble(), bubble(7, 12)], page_words(), lang="en", heading=HOSTILE, notes=[HOSTILE]
+    )
     path.write_text(page, "utf-8")
     return path
 
