@@ -36,14 +36,19 @@ _SCHEDULER = re.compile(
 
 
 class KernelSymbols:
-    """Kernel functions. The table (some 120,000 lines) is not kept: a pass over it, about 60 ms, names all addresses
-    that are asked for at once (`prepare`). Empty when the kernel hides addresses.
+    """Names of kernel functions, cached until `refresh`. The table (some 120,000 lines) is not kept: a pass over it,
+    about 60 ms, names all addresses of one `prepare`. Empty when the kernel hides addresses.
     """
 
     def __init__(self, source: Path = Path("/proc/kallsyms")) -> None:
         self._source = source
         self._names: dict[int, str] = {}
         self._hidden: bool | None = None
+
+    def refresh(self) -> None:
+        """Forget all names: modules and BPF programs come and go, and addresses are used again."""
+        self._names.clear()
+        self._hidden = None
 
     @property
     def hidden(self) -> bool:
@@ -140,25 +145,25 @@ _File = tuple[str, tuple[str, str]]
 
 
 class OpenFiles:
-    """Keeps the files open that processes have mapped, so that their symbols can be read when the process has exited:
-    at most 256, and to be closed.
+    """Keeps the files open that processes have mapped during one window, so that their symbols can be read when the
+    process has exited: at most 256, to be closed at the window's end.
     """
 
     def __init__(self) -> None:
         self._descriptors: dict[_File, int] = {}
 
     def keep(self, pid: int, mapping: _Mapping) -> None:
-        """Open what `mapping` of process `pid` maps, unless its symbols are known or it is open already."""
+        """Open what `mapping` of process `pid` maps, unless it is open already."""
         file = mapping.file
-        if file is None or file in _codes or file in self._descriptors or len(self._descriptors) >= _OPEN_FILES:
+        if file is None or file in self._descriptors or len(self._descriptors) >= _OPEN_FILES:
             return
-        for path in _ways(pid, mapping):
+        for path in _paths(pid, mapping):
             with contextlib.suppress(OSError):
                 self._descriptors[file] = open_regular(path)
                 return
 
     def path(self, file: _File) -> str | None:
-        """Where an open one can be read."""
+        """Return a path by which an open file can be read; None when it is not open."""
         descriptor = self._descriptors.get(file)
         return None if descriptor is None else f"/proc/self/fd/{descriptor}"
 
@@ -177,6 +182,7 @@ class ProcessSymbols:
         self._mappings: list[_Mapping] = []
         self._ends: list[int] = []
         self._perf: Table | None = None
+        self._codes: dict[_File, Code | None] = {}
         self.look_again()
 
     def look_again(self) -> None:
@@ -244,15 +250,12 @@ class ProcessSymbols:
         return None if mapping is None or address < mapping.start else mapping
 
     def _code(self, mapping: _Mapping, file: _File) -> Code | None:
-        """Functions of a mapped file; None when it has none or cannot be read."""
-        if file not in _codes:
+        """Return the functions of a mapped file; None when it has none or cannot be read."""
+        if file not in self._codes:
             kept = self._files.path(file) if self._files is not None else None
-            ways = [kept] if kept is not None else _ways(self.pid, mapping)
-            _codes[file] = next((code for path in ways if (code := read_file(path)) is not None), None)
-            while len(_codes) > _KEPT_FILES:
-                _codes.popitem(last=False)
-        _codes.move_to_end(file)
-        return _codes[file]
+            paths = [kept] if kept is not None else _paths(self.pid, mapping)
+            self._codes[file] = next((code for path in paths if (code := _functions(path)) is not None), None)
+        return self._codes[file]
 
     def _from_perf_map(self, address: int) -> str | None:
         if self._perf is None:
@@ -261,12 +264,29 @@ class ProcessSymbols:
         return found[0] if found is not None else None
 
 
-_codes: OrderedDict[_File, Code | None] = OrderedDict()
+_Version = tuple[int, int, int, int]
+"""Device, inode, size and time of the last change (ns): a library may be overwritten in place."""
+_codes: OrderedDict[_Version, Code | None] = OrderedDict()
 
 
-def _ways(pid: int, mapping: _Mapping) -> list[str]:
-    """Paths by which a mapped file can be read, whatever the process sees as its root. The first is the mapped file
-    itself, and takes CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN."""
+def _functions(path: str) -> Code | None:
+    """Return the functions of the ELF file `path`, from the cache when this version of the file was read before."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    if version not in _codes:
+        _codes[version] = read_file(path)
+        while len(_codes) > _KEPT_FILES:
+            _codes.popitem(last=False)
+    _codes.move_to_end(version)
+    return _codes[version]
+
+
+def _paths(pid: int, mapping: _Mapping) -> list[str]:
+    """Return the paths by which a mapped file can be read, whatever the process sees as its root. The first is the
+    mapped file itself, and takes CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN."""
     itself = f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}"
     return [itself] if mapping.deleted else [itself, f"/proc/{pid}/root{mapping.path}"]
 
@@ -313,5 +333,5 @@ def _vdso() -> Code | None:
 
 @lru_cache(maxsize=1)
 def kernel() -> KernelSymbols:
-    """The running kernel's symbols, shared."""
+    """Return the running kernel's symbols, shared. Call `refresh` on them once per window."""
     return KernelSymbols()

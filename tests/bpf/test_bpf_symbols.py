@@ -54,6 +54,40 @@ def test_kernel_names(tmp_path: Path) -> None:
     assert symbols.stack(stack[2:4]) == ["schedule"]  # never empty
 
 
+def test_kernel_names_are_read_anew_after_a_refresh(tmp_path: Path) -> None:
+    source = tmp_path / "kallsyms"
+    source.write_text("ffffffffc0000000 t in_module\t[ext4]\n")
+    symbols = KernelSymbols(source)
+    assert symbols.name(0xFFFFFFFFC0000001) == "in_module"
+    source.write_text("ffffffffc0000000 t in_another\t[xfs]\n")
+    symbols.refresh()
+    assert symbols.name(0xFFFFFFFFC0000001) == "in_another"
+
+
+def test_a_library_overwritten_in_place_gets_its_new_names(tmp_path: Path) -> None:
+    library = tmp_path / "lib.so"
+
+    def name_of_function(name: str) -> str:
+        source = tmp_path / f"{name}.c"
+        source.write_text(f"int {name}(int x) {{ return x + 1; }}\n")
+        made = tmp_path / f"{name}.so"
+        subprocess.run(["clang", "-shared", "-fPIC", "-O1", "-nostdlib", "-o", str(made), str(source)], check=True)
+        library.write_bytes(made.read_bytes())  # the same inode
+        with library.open("rb") as file:
+            area = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+        functions = read_file(str(library))
+        assert functions is not None
+        start = next(at for at in range(len(area)) if functions.find(at) == (name, at))
+        symbols = ProcessSymbols(os.getpid())
+        mapping = next(one for one in symbols._mappings if one.path == str(library))
+        found = symbols.name(mapping.start - mapping.offset + start)
+        area.close()
+        return found
+
+    assert name_of_function("first") == "first"
+    assert name_of_function("other") == "other"
+
+
 def test_hidden_addresses_are_said_not_guessed(tmp_path: Path) -> None:
     source = tmp_path / "kallsyms"
     source.write_text("0000000000000000 T _text\n0000000000000000 T schedule\n")

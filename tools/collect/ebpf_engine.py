@@ -223,6 +223,7 @@ class EbpfEngine(Engine):
             lambda stack: _kernel_frames(seen, stack),
             lambda native, python, pid: [label(call) for call in reversed(calls.user(pid, native, python))],
         )
+        kernel_symbols().refresh()
         kernel_symbols().prepare(a - 1 for s in seen.stacks.values() if s.kind == STACK_KERNEL for a in s.addresses)
         captures: dict[str, Capture] = {}
         if "syscalls" in self._wanted:

@@ -239,6 +239,7 @@ class OwnProgram:
             kernel_frames,
             lambda native, python, pid: [label(call) for call in reversed(calls.user(pid, native, python))],
         )
+        kernel_symbols().refresh()
         kernel_symbols().prepare(a - 1 for s in seen.stacks.values() if s.kind == lay.STACK_KERNEL for a in s.addresses)
         captures: dict[str, Capture] = {}
         if "syscalls" in self._wanted:
