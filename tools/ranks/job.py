@@ -61,8 +61,7 @@ WAITS = pl.Schema(
     }
 )
 """Waits in synchronising operations, among the matched ranks (where some are absent a wait is at least so long, and
-another rank may have been the last), and in receives (``last``: the sender).
-"""
+another rank may have been the last), and in receives (``last``: the sender)."""
 
 OWN = pl.Schema(
     {
@@ -81,8 +80,7 @@ OWN = pl.Schema(
     }
 )
 """One row per rank and step that all ranks have; steps without an operation between ranks are part of the next with
-one; without steps, equal runs of operations are used instead.
-"""
+one; without steps, equal runs of operations are used instead."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +138,7 @@ class Clocks:
 @dataclass(frozen=True)
 class Peers:
     """Ranks that do the same work and may be compared. `label`: the program's name for them (``dp``), or a number;
-    `how`: groups, pipeline, asked or all.
-    """
+    `how`: groups, pipeline, asked or all."""
 
     label: str
     ranks: tuple[int, ...]

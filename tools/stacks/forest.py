@@ -29,8 +29,7 @@ class Forest:
     @staticmethod
     def of(parent: Ints, frame: Ints) -> Forest:
         """Compute the depths by doubling jumps: a deep stack costs no pass per frame. For nodes in breadth-first order
-        they are where the levels begin.
-        """
+        they are where the levels begin."""
         if len(parent) and (parent[1:] >= parent[:-1]).all():
             edges = [0, int(np.searchsorted(parent, 0))]
             while edges[-1] < len(parent):
@@ -113,8 +112,7 @@ def _by_depth(depth: Ints) -> Ints:
 def merged(forests: Sequence[Forest]) -> tuple[Forest, list[Ints]]:
     """Merge trees, and return for each the merged node of each of its nodes: equal frames beneath equal parents are
     one. Nodes are in breadth-first order, siblings adjacent and ordered by frame. O(n log n); a tree that is already so
-    is returned unchanged.
-    """
+    is returned unchanged."""
     if len(forests) == 1 and _in_order(forests[0]):
         return forests[0], [np.arange(len(forests[0]))]
     levels = [forest.levels() for forest in forests]
@@ -147,8 +145,7 @@ def _in_order(forest: Forest) -> bool:
 
 def _unique(keys: Ints) -> tuple[Ints, Ints]:
     """Return the distinct keys (not negative) in order, and the index there of each. If a key and its index fit into
-    one number, that is sorted, which is several times as fast as an argsort.
-    """
+    one number, that is sorted, which is several times as fast as an argsort."""
     bits = len(keys).bit_length()
     if int(keys.max(initial=0)).bit_length() + bits > 63:
         unique, place = np.unique(keys, return_inverse=True)

@@ -65,8 +65,7 @@ TABLES: dict[str, pl.Schema] = {
 
 KINDS = ("python", "native", "kernel", "operator", "annotation", "launch", "device", "idle", "thread", "other")
 """Kinds of frames. `device`: work of an accelerator, named ``GPU:...`` or ``NPU:...``; `idle`: it, or a CPU, was idle;
-`thread`: a process, thread or device at the root; `other`: unknown.
-"""
+`thread`: a process, thread or device at the root; `other`: unknown."""
 
 
 @dataclass(frozen=True)

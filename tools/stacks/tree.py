@@ -97,8 +97,7 @@ class CallTree:
     @cached_property
     def preorder(self) -> tuple[Ints, Ints]:
         """(position, end) of each node in depth-first order, siblings by label: the nodes below `node` are at the
-        positions between position[node] and end[node], both excluded.
-        """
+        positions between position[node] and end[node], both excluded."""
         size = np.ones(len(self), np.int64)
         for level in self.levels[:0:-1]:
             np.add.at(size, self.parent[level], size[level])
@@ -138,8 +137,7 @@ class CallTree:
 
     def pruned(self, min_share: float) -> CallTree:
         """Return the tree without nodes that have less than `min_share` of the sum on every side; nothing else
-        changes.
-        """
+        changes."""
         floor = self.sums[:, None] * min_share
         keep = ((self.total >= floor) & (self.total > 0)).any(axis=0)
         if keep.all():

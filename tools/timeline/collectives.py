@@ -83,8 +83,7 @@ PROGRESS = pl.Schema(
     }
 )
 """Progress of a rank in its groups as the library counts it (Flight Recorder's pg_status). It covers operations that
-the ring buffer has dropped. Point-to-point operations are not counted.
-"""
+the ring buffer has dropped. Point-to-point operations are not counted."""
 
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 """Operations in which no rank leaves before all have entered: the rank that arrives last has the shortest one."""

@@ -29,8 +29,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 @dataclass(frozen=True)
 class Converted:
     """What was written: `items` are events (json), packets (perfetto), slices (db) or lines (text). `beyond_doubles`:
-    viewers that read numbers as doubles lose nanoseconds of the JSON's instants (see `writers.chrome`).
-    """
+    viewers that read numbers as doubles lose nanoseconds of the JSON's instants (see `writers.chrome`)."""
 
     path: Path
     format: Format

@@ -10,8 +10,7 @@ import polars as pl
 @dataclass(frozen=True)
 class Cover:
     """The union of intervals: `pieces` are disjoint, sorted, not empty: start_ns, end_ns, and before_ns, the time
-    covered by all earlier pieces.
-    """
+    covered by all earlier pieces."""
 
     pieces: pl.DataFrame
 

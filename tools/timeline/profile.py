@@ -57,8 +57,7 @@ class ClockBridge:
 @dataclass(frozen=True)
 class Run:
     """The job of a profile, as far as its files say. `world_size` -1 unknown; `host`: its name; `backend`: nccl, gloo,
-    hccl ...; `pid` -1 unknown.
-    """
+    hccl ...; `pid` -1 unknown."""
 
     world_size: int = -1
     backend: str = ""

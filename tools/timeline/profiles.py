@@ -47,8 +47,7 @@ _OF_RANKS = "give the directory with the dumps of all ranks to slow_node_check (
 @dataclass(frozen=True)
 class Candidate:
     """A profile that was found and is not read yet. `rank` -1 if it is unknown before reading. `source`: as in
-    `Profile` if it holds only collectives, else empty.
-    """
+    `Profile` if it holds only collectives, else empty."""
 
     path: Path
     rank: int

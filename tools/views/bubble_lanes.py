@@ -30,8 +30,7 @@ _HOST_WORK = ("launch", "sync")
 _OTHERS = ("thread_a", "thread_b", "thread_c", "thread_d", "thread_e")
 LOOKS = (*_STATES, *_DEVICE_WORK, *_HOST_WORK, "interrupt", "softirq", "hole", "cpu_idle", *_OTHERS)
 """Looks of slices: keys of the colours in assets/bubbles.css, the patterns in bubbles.js, and of words. The thread_
-ones are threads other than the bubble's, chosen by name.
-"""
+ones are threads other than the bubble's, chosen by name."""
 
 Row = dict[str, Any]
 
@@ -105,8 +104,7 @@ class Panel:
 
 def panel(timeline: Timeline, bubble: Bubble, words: Mapping[str, str], most: int) -> Panel:
     """Return the panel of one bubble, of at most about `most` slices, with half its length, at least 1 ms, before and
-    after it.
-    """
+    after it."""
     return _Builder(timeline, bubble, words).build(most)
 
 
@@ -229,8 +227,7 @@ class _Builder:
 
     def _thin(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Limit `rows` by start to a number that can be drawn: those that begin within one piece of time and are
-        shorter than it become one that looks as the longest of them. `merged`: how many it stands for.
-        """
+        shorter than it become one that looks as the longest of them. `merged`: how many it stands for."""
         if rows.is_empty():
             return rows
         rows = rows.with_columns(merged=pl.lit(1, pl.get_index_type()))

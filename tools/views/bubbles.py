@@ -27,8 +27,7 @@ WORDS = (
 )
 """The words the caller passes. ``{}`` in them stands for a name or number: in lane_device (two), lane_thread (two),
 lane_cpu, lane_interrupts, merged, lanes_left_out, moments_left_out, on_cpu, queued_on_cpu, left_cpu, from_cpu,
-woken_by, preempted_by, own_time, lost, correlation, matches (two).
-"""
+woken_by, preempted_by, own_time, lost, correlation, matches (two)."""
 _SCRIPT_WORDS = ("matches", "no_match", "fit", "zoom_in", "zoom_out", "at", "lasted", "bubble")
 
 
@@ -98,8 +97,7 @@ def _row(number: int, bubble: Bubble) -> str:
 
 def _bar(bubble: Bubble) -> str:
     """Return its parts as one bar, widths in thousandths (SVG: a page with this policy may not use style
-    attributes).
-    """
+    attributes)."""
     total = sum(max(part.ns, 0) for part in bubble.parts)
     if total <= 0:
         return ""

@@ -16,8 +16,7 @@ _LETTER = 7.2  # width of a letter of the heading, at most
 @dataclass(frozen=True)
 class Figure:
     """A drawing without its ``svg`` element. `look`: its class, and the style sheet ``<look>_figure.css``; `x`, `y`:
-    where the cells begin, `cell`: the size of one.
-    """
+    where the cells begin, `cell`: the size of one."""
 
     look: str
     content: str

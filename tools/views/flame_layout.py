@@ -135,8 +135,7 @@ def layout(
 @dataclass(frozen=True)
 class _Nodes:
     """Return everything, the kept nodes and one rest for each that needs it, in no order; frames by number in the tree,
-    followed by the two added ones.
-    """
+    followed by the two added ones."""
 
     parent: Ints
     depth: Ints
@@ -200,8 +199,7 @@ def _gather(tree: FlameTree, kept: Ints, sums: Floats, scale: Floats) -> _Nodes:
 
 def _names(tree: FlameTree, nodes: _Nodes, root: str, rest: str) -> _Names:
     """Return the frames in use, and their order among siblings: by label, the rest last. Renumbers the nodes'
-    frames.
-    """
+    frames."""
     used, frame = np.unique(nodes.frame, return_inverse=True)
     nodes.frame[:] = frame
     added = {len(tree.labels): (root, ROOT_KIND, ""), len(tree.labels) + 1: (rest, REST_KIND, "")}

@@ -46,15 +46,13 @@ WORDS = SCRIPT_WORDS | (
 )
 """The words the caller passes. ``{}`` in them stands for a name or number: matches (frames, share), unit_sample,
 unit_samples, total_of and self_of (amount, share), of_zoomed, total_two, self_two and amounts_two (before, after),
-change (points), cut (frames, share), rows_cut (two).
-"""
+change (points), cut (frames, share), rows_cut (two)."""
 
 
 @dataclass(frozen=True)
 class Row:
     """A frame in the table: of `Layout.labels`, drawn or not. Shares of the sum, a number per side; `proven`: of a
-    difference, whether its change is significant.
-    """
+    difference, whether its change is significant."""
 
     label: str
     kind: str
@@ -79,8 +77,7 @@ def flame_page(
     """Return the HTML of the page; `shown` None: nothing was sampled. `rows`: in ranked order, the first `MOST_ROWS`
     are listed. `unit`: of the weights: ``samples``, ``ns``, ``bytes`` or a name; `period`: the value of one sample in
     the unit, 0 if unknown or not constant. `verdict` and `notes` are lines on top. `words` holds all of `WORDS`; a
-    KeyError for one that is missing.
-    """
+    KeyError for one that is missing."""
     texts = {key: words[key] for key in sorted(WORDS)}
     body = f"""<header>
 <div class="top"><div><h1>{escape(heading)}</h1>

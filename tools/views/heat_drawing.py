@@ -35,8 +35,7 @@ Levels = NDArray[np.uint8]
 @dataclass(frozen=True)
 class Bands:
     """Bands of one period: `starts` and `ends`, ns on the clock of the columns; `label`: their description. `lines`:
-    more about them, such as what is waited for.
-    """
+    more about them, such as what is waited for."""
 
     label: str
     starts: NDArray[np.int64]
@@ -47,8 +46,7 @@ class Bands:
 @dataclass(frozen=True)
 class Heat:
     """Cells to draw. `columns`: the start of each, ns, ascending; where they are further apart than a column, time was
-    cut out. `value`: columns x rows, shares, NaN where nothing was observed. `scale`: the share of the brightest.
-    """
+    cut out. `value`: columns x rows, shares, NaN where nothing was observed. `scale`: the share of the brightest."""
 
     columns: NDArray[np.int64]
     cell_ns: int

@@ -32,15 +32,13 @@ WORDS = frozenset(_SCRIPT) | (
 )
 """The words the caller passes. ``{}`` in them stands for a number or text: at_cell (from, to), busy_is (share),
 chosen_is (from, to, share of all, busy), chosen_bands (bands, share of all), seconds_of and within_of (length of a
-column), together (ms), cut_note (times), total_two, self_two and amounts_two (rest, chosen).
-"""
+column), together (ms), cut_note (times), total_two, self_two and amounts_two (rest, chosen)."""
 
 
 @dataclass(frozen=True)
 class Stacks:
     """Weights of nodes of `tree` in cells, by cell; `together` cells count as one. `unit`, `period`: of the weights, as
-    of a flame graph; `per_sample`: the mean weight of a sample.
-    """
+    of a flame graph; `per_sample`: the mean weight of a sample."""
 
     tree: FlameTree
     cell: NDArray[np.int64]
@@ -64,8 +62,7 @@ def heat_page(
     notes: Sequence[str] = (),
 ) -> str:
     """Return the HTML of the page. `words` holds all of `WORDS`, `flame_words` those of a flame graph, with ``all`` and
-    ``rest``; a KeyError for one that is missing. `verdict` and `notes` are lines on top.
-    """
+    ``rest``; a KeyError for one that is missing. `verdict` and `notes` are lines on top."""
     texts = {key: words[key] for key in sorted(WORDS)}
     figure = _figure(heat, texts)
     shown = layout(stacks.tree, root=flame_words["all"], rest=flame_words["rest"], least=_LEAST_SHARE, most=MOST_NODES)

@@ -44,8 +44,7 @@ def page(
 ) -> str:
     """Return the document. `body`: markup, already escaped; `data`: input of the script; `name`: of the style and the
     script in assets; `also`: styles before it; `scripts`: scripts before it. `images`: the markup holds pictures as
-    ``data:`` URIs.
-    """
+    ``data:`` URIs."""
     style = "".join(asset(f"{one}.css") for one in (*also, name))
     code = [asset(f"{one}.js") for one in (*scripts, name)]
     hashes = " ".join(map(_hash, code))

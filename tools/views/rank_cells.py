@@ -18,8 +18,7 @@ MOST_STEPS = 1000
 """Limit of rows and columns of a matrix; beyond that several are binned."""
 MOST_DETAILS = 60_000
 """Cells up to which the peers' median, waiting, work and gaps are included: 2 MB of figures. With own time alone, the
-largest matrices have 4 MB.
-"""
+largest matrices have 4 MB."""
 _DETAILS = ("beside_ns", "step_ns", "wait_ns", "compute_ns", "gap_ns")
 _ALONE = 2  # a group smaller than this has no peers
 
@@ -66,8 +65,7 @@ class Matrix:
 
 def rows_of(ranks: Sequence[int], groups: Sequence[Group], most: int = MOST_RANKS) -> Rows:
     """Return the rows for `ranks`: group by group in the given order, then those in no group; at most about `most`
-    rows.
-    """
+    rows."""
     known = set(ranks)
     placed: set[int] = set()
     parts: list[tuple[str, list[int]]] = []
@@ -132,8 +130,7 @@ def known(*names: str) -> pl.Expr:
 
 def wait_matrix(waits: pl.DataFrame, ranks: Sequence[int], steps: int) -> Matrix:
     """Return how long each rank (row) waited for each other (column), in ms per step; ranks by number. `waits`: waiter,
-    last, wait_ns.
-    """
+    last, wait_ns."""
     rows = rows_of(ranks, ())
     places = rows.places()
     known = pl.col("waiter").is_in(list(places)) & pl.col("last").is_in(list(places))

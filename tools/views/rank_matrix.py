@@ -31,8 +31,7 @@ WORDS = frozenset(
 )
 """The words the caller passes. ``{}`` in them stands for a number or name: steps_binned, ranks_binned, began,
 ranks_left_out, at_cell (ranks, step), own_of (ms), beside (median of the peers in ms, difference in %), beside_share
-(difference in %), waited_of (ms, of how long a step), parts_of (work, gap), one_waits (waiting, awaited, ms).
-"""
+(difference in %), waited_of (ms, of how long a step), parts_of (work, gap), one_waits (waiting, awaited, ms)."""
 _CELL_WORDS = ("at_cell", "own_of", "beside", "beside_share", "waited_of", "parts_of", "not_known")
 _PAIR_WORDS = ("one_waits", "nobody")
 _MEANS = ("step_ns", "own_ns", "wait_ns", "compute_ns", "gap_ns")
@@ -134,8 +133,7 @@ def _section(key: str, title: str, figure: Figure, note: str) -> str:
 
 def _data(matrix: Matrix, figure: Figure) -> dict[str, Any]:
     """Return the script's input for the figures of a cell: numbers as little-endian bytes in base64, shares as 16-bit
-    integers in thousandths, with the least one for unknown, the rest as 32-bit floats.
-    """
+    integers in thousandths, with the least one for unknown, the rest as 32-bit floats."""
     return {
         "x": figure.x,
         "y": figure.y,

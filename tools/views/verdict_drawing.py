@@ -53,8 +53,7 @@ class Share:
 @dataclass(frozen=True)
 class Proof:
     """A measurement that supports the cause. `parts` of the same time that it covers: percent, and the look of the
-    `Share` they belong to; none if it is no share of time. `figure`: their sum.
-    """
+    `Share` they belong to; none if it is no share of time. `figure`: their sum."""
 
     line: Line
     parts: Sequence[tuple[float, str]] = ()
@@ -73,8 +72,7 @@ class Fact:
 @dataclass(frozen=True)
 class Card:
     """Everything to draw. `look`: confirmed, likely, inconclusive, healthy. `shares` and `proofs` may be empty;
-    `shares` come with own code first and idle last, and what is between them is `lost`.
-    """
+    `shares` come with own code first and idle last, and what is between them is `lost`."""
 
     lang: str
     look: str

@@ -18,8 +18,7 @@ from whystall.tools.ranks.matching.operations import match
 @dataclass(frozen=True)
 class JobAnalysis:
     """`matched`, `waits`, `own`: `job.MATCHED`, `job.WAITS`, `job.OWN`; `counts`: of `matching.operations.Matched`.
-    `derived`: the traces have no steps common to all ranks, operations are used instead (`steps`).
-    """
+    `derived`: the traces have no steps common to all ranks, operations are used instead (`steps`)."""
 
     job: Job
     matched: pl.DataFrame

@@ -109,8 +109,7 @@ def _by_pipeline(job: Job, groups: dict[str, tuple[str, tuple[int, ...]]]) -> li
 
 def _share_all(job: Job, matched: pl.DataFrame, groups: dict[str, tuple[str, tuple[int, ...]]]) -> bool:
     """Return whether operations of all ranks carry more bytes than messages: gradients of one common model. Stages have
-    gradients of their own, and send activations; they only share a norm or a loss.
-    """
+    gradients of their own, and send activations; they only share a norm or a loss."""
     everybody = [group for group, (_, ranks) in groups.items() if set(ranks) >= set(job.present)]
     size = pl.col("bytes").clip(0).sum()
     shared = matched.filter(pl.col("op").is_in(SYNCHRONISING) & pl.col("group").is_in(everybody))

@@ -26,15 +26,13 @@ _RECURS = 3
 _ROUND = 8
 _WITHIN, _FLOOR_NS = 6, 30_000
 """The operation that ends a step may end so many residuals or ns later on some ranks. Another one that ends within that
-time carries no weight: its rank can have worked at most so long since.
-"""
+time carries no weight: its rank can have worked at most so long since."""
 
 
 @dataclass(frozen=True)
 class Steps:
     """`frame`: `rank_data.tables.STEPS`, only steps that all ranks have, joined up to their synchronisation. `derived`:
-    operations are used instead.
-    """
+    operations are used instead."""
 
     frame: pl.DataFrame
     derived: bool
@@ -53,8 +51,7 @@ def steps_of(job: Job, matched: pl.DataFrame, clocks: Clocks) -> Steps:
 
 def _until_met(steps: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     """Join `steps` without synchronising operations with the next that has some; behind the last there is none. Without
-    any synchronisation, and where numbers are missing in between, nothing is joined.
-    """
+    any synchronisation, and where numbers are missing in between, nothing is joined."""
     meets = operations.filter(pl.col("op").is_in(SYNCHRONISING) & (pl.col("end_ns") > 0))["step"].unique()
     numbers = steps.select(pl.col("step").unique().sort()).with_columns(met=pl.col("step").is_in(meets.implode()))
     if numbers["met"].all() or not numbers["met"].any():
@@ -130,8 +127,7 @@ def _derived(job: Job, matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
 
 def _summed(spans: pl.DataFrame, operations: pl.DataFrame, late_ns: int) -> pl.DataFrame:
     """Return `spans` as steps: a rank's work in them is known from the time before each operation and beside it. An
-    operation that ends at most `late_ns` after a step's end belongs to the step.
-    """
+    operation that ends at most `late_ns` after a step's end belongs to the step."""
     # from one synchronising operation to the next; a message between them repeats part of that
     rows = operations.filter((pl.col("end_ns") > 0) & pl.col("op").is_in(SYNCHRONISING)).sort("end_ns")
     starts = spans.select("rank", "step", "start_ns", "end_ns").sort("start_ns")

@@ -11,8 +11,7 @@ from whystall.tools.ranks.rank_list import rank_list
 OTHERS = "(others)"
 _REFUSED, _LIMITED = 0.5, 0.95
 """Runs that share less than half of their operators' time, or of their operations, run different programs; below 95 %
-the difference is reported: a profiler's names vary a little from run to run.
-"""
+the difference is reported: a profiler's names vary a little from run to run."""
 _MOST_NAMED = 200
 
 
@@ -91,8 +90,7 @@ def _members(job: Job, column: str) -> str:
 
 def _operations(job: Job) -> dict[str, float]:
     """Return operations per step and rank, by kind, payload and group size; the usual count of a step, so that lost or
-    truncated parts of a trace do not matter.
-    """
+    truncated parts of a trace do not matter."""
     rows = job.table("collectives")
     sizes = job.table("groups").unique(["group"]).select("group", "size")
     rows = rows.join(sizes, on="group", how="left").with_columns(pl.col("size").fill_null(-1))

@@ -26,8 +26,7 @@ SHARE = 0.2
 """Share of the step's change that a part must make to be named."""
 MOST, _APART = 0.5, 0.9
 """Few steps, or correlated ones, allow no test of each rank. One is named all the same when it makes half of a
-significant change of the step, in nine of ten pairs of steps.
-"""
+significant change of the step, in nine of ten pairs of steps."""
 _CRITICAL_PCT, _MAJOR_PCT = 20.0, 10.0  # as for a slow rank
 _MOST_NAMED = 5
 
@@ -44,8 +43,7 @@ class Culprit:
 
 def culprits(before: Steps, after: Steps, change_ms: float, affected: Sequence[int] | None) -> list[Culprit]:
     """Return the parts of own work, with their ranks, that make the change of the step. `affected`: steps of `after`
-    that are slow; None: they are alike.
-    """
+    that are slow; None: they are alike."""
     slack = slack_ms(after if change_ms > 0 else before)
     ranks = sorted(slack)
     one, other = (by_rank(run) for run in (before, after))
@@ -175,8 +173,7 @@ class Differences:
 
     def _severity(self, pct: float | None = None) -> Severity:
         """Return the severity by the cost per step, at most the step's own loss (parts may offset each other); a faster
-        run has none.
-        """
+        run has none."""
         if self.data.verdict != "slower":
             return Severity.INFO
         whole = abs(self.data.change_pct or 0.0)

@@ -12,8 +12,7 @@ from whystall.tools.ranks.statistics.probability import median
 
 PARTS = ("compute", "loader", "gap", "transfer", "communication", "rest")
 """Compute; the loader's part of the gap, and its rest; of exposed communication, transfers, and waiting for others; and
-the remainder.
-"""
+the remainder."""
 OWN = ("compute", "loader", "gap")
 """Work of a rank by itself: other ranks cannot lengthen it."""
 _ODD = 2.0
@@ -24,8 +23,7 @@ _RARE = 0.05
 @dataclass(frozen=True)
 class Steps:
     """`rows`: rank, step, ``step_ns`` and a column per part, in ns, which add up to it. `path`: of each step the rank
-    that the others wait for, the same columns. `numbers`: the steps, in order.
-    """
+    that the others wait for, the same columns. `numbers`: the steps, in order."""
 
     rows: pl.DataFrame
     path: pl.DataFrame
@@ -86,8 +84,7 @@ def steps_of(own: pl.DataFrame, ranks: Sequence[int], *, loader: bool, waits: bo
 
 def odd_steps(steps: Steps) -> list[int]:
     """Return numbers of the few steps that are far longer than the others: compilation, a checkpoint, the first of
-    all.
-    """
+    all."""
     lengths = steps.series("step_ns")
     usual = median(lengths)
     odd = [number for number, length in zip(steps.numbers, lengths, strict=True) if length > _ODD * usual]

@@ -1,6 +1,5 @@
 """The output tables of compare_runs. Times are ms per step; `before` and `after` are means over a run's steps, and
-changes are after minus before.
-"""
+changes are after minus before."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ REASONS = (
 
 class CheckRow(Model):
     """Whether the runs are of the same configuration. `what`: world_size, backend, device, groups, collectives,
-    operators, ranks, format, hosts. `code`: one of `REASONS`, empty when the same.
-    """
+    operators, ranks, format, hosts. `code`: one of `REASONS`, empty when the same."""
 
     what: str
     before: str
@@ -56,8 +54,7 @@ class CheckRow(Model):
 class PartRow(Model):
     """A part of the step of the rank that the others wait for; the parts add up to the change of the step. `what`:
     compute, loader, gap (without the loader), transfer, communication (waiting for others, or not separable from
-    transfers), rest.
-    """
+    transfers), rest."""
 
     what: str
     before_ms: float
@@ -108,8 +105,7 @@ class OperatorRow(Model):
 
 class CollectiveRow(Model):
     """Operations of one kind, payload and group size. Transfer: the shortest duration on any rank, waiting not
-    included; before and after are medians of one, `change_ms` is per step and rank. `ranks`: where it changed most.
-    """
+    included; before and after are medians of one, `change_ms` is per step and rank. `ranks`: where it changed most."""
 
     op: str
     bytes: int
@@ -127,8 +123,7 @@ class CollectiveRow(Model):
 
 class SlowStep(Model):
     """A step of the later run that is longer than the median of the earlier run. `of_excess_pct`: of all such excess.
-    `rank`: the one the others waited for, `what`: the part of its step that is most above its usual length before.
-    """
+    `rank`: the one the others waited for, `what`: the part of its step that is most above its usual length before."""
 
     step: int
     after_ms: float
@@ -140,8 +135,7 @@ class SlowStep(Model):
 
 class CompareData(Model):
     """`step_*`: means, `median_*`: medians. `low_ms` to `high_ms`: 99 % interval of the change of the mean. `superior`:
-    the probability that a later step takes longer than an earlier one. `set_aside`: outliers left out.
-    """
+    the probability that a later step takes longer than an earlier one. `set_aside`: outliers left out."""
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = Field(default_factory=list)

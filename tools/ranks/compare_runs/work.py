@@ -17,8 +17,7 @@ from whystall.tools.ranks.statistics.two_samples import rank_test
 REST = "rest"
 _HIDDEN = 0.1
 """A name that one run does not list may be among its merged others, which are shorter than all listed ones. It counts
-as absent only if those are at most a tenth of the name's time in the other run.
-"""
+as absent only if those are at most a tenth of the name's time in the other run."""
 _LEAST_SAMPLES = 5
 _MOST_SAMPLES = 5000
 _HALF = 0.5
@@ -28,8 +27,7 @@ def operators(
     before: Job, after: Job, ranks: Sequence[int], steps: tuple[int, int], work_ms: tuple[float, float]
 ) -> list[OperatorRow]:
     """Return work by name on average over `ranks`, per step; the largest change first, and last what makes up
-    `work_ms`, the mean time in which any work ran. `steps`: the number of steps in each run's tables of operators.
-    """
+    `work_ms`, the mean time in which any work ran. `steps`: the number of steps in each run's tables of operators."""
     one, other = (_by_name(job, ranks) for job in (before, after))
     one, other = _hide(one, other), _hide(other, one)
     on_ranks = rank_list(ranks)
@@ -188,8 +186,7 @@ def _spread(values: list[float]) -> list[float]:
 
 def _changed(before: pl.DataFrame, after: pl.DataFrame) -> str:
     """Return the ranks of the groups whose transfers changed most, and those that changed at least half as much; groups
-    may have new names in each run, so they are compared by their ranks.
-    """
+    may have new names in each run, so they are compared by their ranks."""
     on_ranks = pl.col("ranks").cast(pl.List(pl.String)).list.join(",")
     middles = [
         {key: float(ns) for key, ns in rows.group_by(on_ranks).agg(pl.col("transfer_ns").median()).iter_rows()}

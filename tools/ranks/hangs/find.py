@@ -67,8 +67,7 @@ class Hangs:
     @property
     def accused(self) -> tuple[int, ...]:
         """The ranks to inspect: roots, ranks of a cycle, those that do not finish, those whose operation does not
-        match.
-        """
+        match."""
         return tuple(sorted({*self.roots, *self.circle, *self.not_finished, *self.mismatched}))
 
 
@@ -182,8 +181,7 @@ def _blocked(key: str, known: Standings) -> Iterable[_Blocked]:
 
 def _absent(key: str, seq: int, known: Standings, others: frozenset[int]) -> frozenset[int]:
     """Return members without a record of a group that would have one had they entered its operation `seq`: their dump
-    is blank, or holds operations from before the others entered this one, which no rank can have finished yet.
-    """
+    is blank, or holds operations from before the others entered this one, which no rank can have finished yet."""
     rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
     entered = rows.select(pl.max_horizontal("launch_ns", "start_ns").min()).item() or 0
     together = bool(rows["op"].is_in(list(SYNCHRONISING)).all())
@@ -200,8 +198,7 @@ def _failed(
     key: str, seq: int, known: Standings, lacking: frozenset[int], unknown: frozenset[int]
 ) -> Iterable[_Blocked]:
     """Yield the last operation of a group, over for those who entered it though it cannot succeed without the others:
-    gloo ends operations that timed out so.
-    """
+    gloo ends operations that timed out so."""
     rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
     unproven = rows.filter(pl.col("op").is_in(list(SYNCHRONISING)) & (pl.col("end_ns") == 0))
     if rows.height and unproven.height == rows.height and all(known.of[key][r].done < seq for r in rows["rank"]):
@@ -274,8 +271,7 @@ def _takes_part(rank: int, known: Standings) -> bool:
 
 def _not_finished(known: Standings, lacking: set[int]) -> dict[int, tuple[str, int, int]]:
     """Return ranks that have open what others of the group finished, with where and by how many: in no group are they
-    ahead, and their dump is not merely older, because they entered as much as the others (or are known not to have).
-    """
+    ahead, and their dump is not merely older, because they entered as much as the others (or are known not to have)."""
     behind: dict[int, tuple[str, int, int]] = {}
     ahead: set[int] = set()
     for key, of in known.of.items():

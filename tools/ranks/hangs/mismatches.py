@@ -18,8 +18,7 @@ _SAME = {"all_to_all_v": "all_to_all"}  # one call, with equal or other splits
 @dataclass(frozen=True)
 class Mismatch:
     """Rank `rank` entered number `seq` of `group` with another `what` (operation, bytes, dtype) than most ranks, or,
-    when there is no majority (`even`), than some. `still_open`: it has not finished it.
-    """
+    when there is no majority (`even`), than some. `still_open`: it has not finished it."""
 
     group: str
     rank: int

@@ -50,8 +50,7 @@ class Standing:
 class Standings:
     """Progress of all ranks. `ranks`: those with a dump; `collectives`: their operations that are not point-to-point
     and have a number; `p2p_open`: (rank, peer, op) and how many are open; `oldest_ns`: by rank, the first operation of
-    any kind its dump still holds; `latest_ns`: the last instant in any dump.
-    """
+    any kind its dump still holds; `latest_ns`: the last instant in any dump."""
 
     ranks: tuple[int, ...]
     groups: Mapping[str, Group]

@@ -8,8 +8,7 @@ from whystall.tools.contract.result import Model
 class HangRow(Model):
     """An operation that some ranks wait in: who entered, who did not. `seq` in its group. `unknown`: its ranks without
     a trace, or with an earlier one. `over`: it ended for those who entered it, which without the others is a failure.
-    `waiting_s`: at least so long; None: unknown.
-    """
+    `waiting_s`: at least so long; None: unknown."""
 
     group: str
     op: str

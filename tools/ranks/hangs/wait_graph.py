@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 
 def ends(edges: Mapping[int, Set[int]], lacking: Set[int]) -> tuple[set[int], list[set[int]]]:
     """Return, of the ranks that others wait for (`lacking`), those that wait for no rank, and those in cycles from
-    which none waits for a rank outside. `edges`: from each waiting rank to those it waits for.
-    """
+    which none waits for a rank outside. `edges`: from each waiting rank to those it waits for."""
     roots: set[int] = set()
     circles: list[set[int]] = []
     for ranks in _circles({rank: edges.get(rank, set()) for rank in {*edges, *lacking}}):

@@ -27,8 +27,7 @@ _UNKNOWN_NS = 60_000
 """Groups of unknown ranks are distinguished by ends only if these agree so well."""
 _PARTS, _FEW, _APART = 1.2, 2, 0.01
 """Ranks are several groups when there are so many times more parts than operations, or two parts apart in more than so
-many or this share of them.
-"""
+many or this share of them."""
 
 LINKS = pl.Schema(
     {"row": pl.get_index_type(), "key": pl.String, "how": pl.String, "group": pl.String, "size": pl.Int32}
@@ -65,8 +64,7 @@ def by_time(
 
 def _clustered(rows: pl.DataFrame) -> pl.DataFrame:
     """Return `rows` (with ``at`` and ``residual``) with the cluster of equal operations they end in: ``cluster``, its
-    number of ``ranks``, and whether it can be one operation (``distinct``).
-    """
+    number of ``ranks``, and whether it can be one operation (``distinct``)."""
     distance = (
         pl.col("at").diff().over("token", "rank", order_by="at").quantile(_SPACING_QUANTILE).over("token", "rank")
     )

@@ -85,8 +85,7 @@ def _of_groups(together: pl.DataFrame) -> list[_Line]:
 
 def _lines(pairs: pl.DataFrame, by: list[str]) -> list[_Line]:
     """Return a line per `by` (it holds rank and to) through ``apart`` over ``end_ns``: medians of the first and
-    last third.
-    """
+    last third."""
     low, high = pl.col("end_ns").quantile(1 / 3).over(by), pl.col("end_ns").quantile(2 / 3).over(by)
     early, late = pl.col("end_ns") <= low, pl.col("end_ns") >= high
     # differences to the first value: a float would lose the nanoseconds of an offset of hours
@@ -122,8 +121,7 @@ def _lines(pairs: pl.DataFrame, by: list[str]) -> list[_Line]:
 
 def _of_messages(pairs: pl.DataFrame) -> list[_Line]:
     """For ranks that send to each other in both directions, return the middle of what causality allows, or the ends of
-    the operations if these agree better.
-    """
+    the operations if these agree better."""
     sent = pairs.filter(pl.col("op") == "send").select("instance", source="rank", sent="start_ns", sent_end="end_ns")
     got = pairs.filter(pl.col("op") == "recv").select("instance", target="rank", got="end_ns")
     ways = (

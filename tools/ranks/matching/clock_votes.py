@@ -21,8 +21,7 @@ _VOTES, _SHARE, _RIVAL = 6, 0.25, 0.5
 """An offset needs so many votes, from this share of the voters; another may have at most this share of its votes."""
 _ROUNDS = 6
 """Ranks that share nothing with the first are reached through others; it stops after so many rounds, or after one that
-places no rank.
-"""
+places no rank."""
 _FIT = 12
 """Operations for estimating the speed of a clock."""
 

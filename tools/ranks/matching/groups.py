@@ -19,8 +19,7 @@ _STEPS = 10
 """Steps needed to measure the scatter of ends."""
 _MARGIN, _WEAK_MARGIN = 3.0, 1.5
 """The ends of any other group scatter so many times more; and if other places of the same operation have a group
-already.
-"""
+already."""
 _LOOSE, _TIGHT = 0.5, 0.2
 """Ends scatter at most so much, relative to arrivals; and if there is no other group to compare with."""
 
@@ -33,8 +32,7 @@ _Scores = dict[tuple[int, _Slot], dict[str, tuple[float, float]]]
 
 def inferred(rows: pl.DataFrame, groups: Mapping[str, tuple[int, ...]]) -> pl.DataFrame:
     """Return `rows` (prepared as in `matching.operations`) with `group`, `channel`, `size` and `trusted` of the
-    operations whose group could be inferred. `groups`: the ranks of each group that the traces name.
-    """
+    operations whose group could be inferred. `groups`: the ranks of each group that the traces name."""
     unnamed = (pl.col("group") == "") & ~pl.col("pair") & pl.col("op").is_in(SYNCHRONISING)
     found = rows.filter(unnamed & (pl.col("step") >= 0)).sort("start_ns", "row")
     present = set(rows["rank"].unique().to_list())
@@ -98,8 +96,7 @@ def _only(
 
 def _whole(rows: pl.DataFrame) -> pl.DataFrame:
     """Return `rows` with their place among equal ones (``nth``), of steps with most of these: in others some may be
-    lost.
-    """
+    lost."""
     rows = rows.with_columns(
         nth=pl.int_range(pl.len()).over("rank", "step", "token"), count=pl.len().over("rank", "step", "token")
     )
@@ -207,8 +204,7 @@ def _left(
     scores: _Scores, chosen: Mapping[tuple[int, _Slot], str], members: Mapping[str, tuple[int, ...]]
 ) -> dict[tuple[int, _Slot], str]:
     """Return, for places without a group, the only remaining one: a group is out if the place of one of its ranks is
-    another's.
-    """
+    another's."""
     found = {}
     for (rank, slot), fits in scores.items():
         if (rank, slot) in chosen:

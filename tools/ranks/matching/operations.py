@@ -23,12 +23,10 @@ _I, _N, _S = pl.Int64, pl.Int32, pl.String
 _SIZED = (SYNCHRONISING | POINT_TO_POINT | {"broadcast"}) - {"barrier"}
 _USUAL = 0.9
 """Equal operations of a step are taken in their order if no step has more of them, or this share of all steps has as
-many: elsewhere some may have been lost, and which is not known.
-"""
+many: elsewhere some may have been lost, and which is not known."""
 _TOGETHER, _APART = 0.2, 0.05
 """A group of unknown members is accepted if its ranks leave together: the scatter of their ends is at most this share
-of that of their arrivals, and in at most that share of its operations a rank arrived after another had left.
-"""
+of that of their arrivals, and in at most that share of its operations a rank arrived after another had left."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,7 @@ class Matched:
     group), ``rows``, ``matched`` (rows), and unmatched rows by reason: ``alone`` (no other rank has it: lost, or
     outside of its capture), ``mismatch`` (same number, different operation), ``ambiguous`` (several matches are equally
     good), ``group_unknown`` (the participants are unknown), ``unfinished``, ``single`` (a group of one). ``inferred``:
-    rows whose group the traces do not name.
-    """
+    rows whose group the traces do not name."""
 
     frame: pl.DataFrame
     counts: dict[str, int]
@@ -85,8 +82,7 @@ def match(job: Job) -> Matched:
 def _prepared(job: Job) -> tuple[pl.DataFrame, dict[str, tuple[int, ...]], dict[str, str]]:
     """Return the job's operations with ``channel`` (which orders them: a group, or a pair within it), ``token`` (what
     both sides must agree on), and their group's ``size`` and whether its ranks are known (``trusted``). Also the ranks
-    of groups that list them, and the names of groups: 512 ranks make a long one, so `rows` hold short ones.
-    """
+    of groups that list them, and the names of groups: 512 ranks make a long one, so `rows` hold short ones."""
     rows = job.table("collectives").with_row_index("row").filter(pl.col("end_ns") > 0)
     codes = pl.concat([rows.select("group"), job.table("groups").select("group")])
     codes = codes.unique(maintain_order=True).with_row_index("code")
@@ -208,8 +204,7 @@ def _believed(
     rows: pl.DataFrame, links: pl.DataFrame, groups: Iterable[tuple[int, ...]], missing: int
 ) -> tuple[pl.DataFrame, list[str]]:
     """Return `links` without those of groups whose members are not listed and whose ranks do not leave together, and
-    the channels of these. Confirmed members become the group's name; any of the `missing` ranks may be one.
-    """
+    the channels of these. Confirmed members become the group's name; any of the `missing` ranks may be one."""
     unproven = rows.filter(~pl.col("trusted")).drop("group", "size")
     doubted = links.join(unproven, on="row")
     if doubted.is_empty():
@@ -244,8 +239,7 @@ def _believed(
 
 def _leave_together(doubted: pl.DataFrame, clocks: Clocks) -> list[str]:
     """Return the channels of which no rank leaves at another time than the first does; on `clocks` if these are known,
-    else on clocks that make the ends agree, which proves less.
-    """
+    else on clocks that make the ends agree, which proves less."""
     first = doubted.filter((pl.col("rank") == pl.col("rank").min().over("channel")) & pl.col("op").is_in(SYNCHRONISING))
     beside = doubted.join(
         first.select("key", zero_rank="rank", zero_start="start_ns", zero_end="end_ns"), on="key"
@@ -283,8 +277,7 @@ def _named(frame: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
 
 def _frame(rows: pl.DataFrame, links: pl.DataFrame, clocks: Clocks | None = None) -> pl.DataFrame:
     """Return `links` with all columns of the rows, as `MATCHED`; instances numbered in the order of their ends on
-    `clocks`.
-    """
+    `clocks`."""
     found = rows.drop("group", "size").join(links, on="row").with_columns(present=pl.len().over("key").cast(_N))
     at = clocks.common("end_ns") if clocks else pl.col("end_ns")
     order = found.group_by("key").agg(at=at.median(), first=pl.col("row").min())

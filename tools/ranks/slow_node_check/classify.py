@@ -32,8 +32,7 @@ _PARTS = ("own_ns", "wait_ns", "compute_ns", "gap_ns", "loader_ns")
 @dataclass(frozen=True)
 class Kind:
     """The class of a rank. `excess_ms` and `rank_ms`, `peers_ms` by part (own, wait, compute, gap, loader), per step;
-    unknown parts are missing. `name`: the operator, or the loader, that causes most of it.
-    """
+    unknown parts are missing. `name`: the operator, or the loader, that causes most of it."""
 
     slow_class: SlowClass
     name: str
@@ -116,8 +115,7 @@ def _loader(operators: pl.DataFrame, rank: int) -> str:
 
 def slower_operators(operators: pl.DataFrame, rank: int, innocent: Sequence[int], steps: int) -> list[EvidenceRow]:
     """Return the operators (kernels, if there are any) that make most of the extra time of `rank`, the most first;
-    those that run more often than with the peers with their counts.
-    """
+    those that run more often than with the peers with their counts."""
     kinds = _DEVICE if operators.filter(pl.col("kind").is_in(_DEVICE)).height else ("operator",)
     table = operators.filter(pl.col("kind").is_in(kinds))
     compared = _beside(table, rank, innocent).filter(pl.col("more") > 0)

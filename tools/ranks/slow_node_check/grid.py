@@ -45,8 +45,7 @@ class Grid:
 
 def grid(own: pl.DataFrame, ranks: Sequence[int], *, has_work: bool = False, lost: pl.DataFrame | None = None) -> Grid:
     """Return the rows of `OWN` of `ranks`, for the steps that all of them have. `lost`: rank and step of cells to leave
-    out.
-    """
+    out."""
     chosen = own.filter(pl.col("rank").is_in(list(ranks)))
     full = chosen.group_by("step").len().filter(pl.col("len") == len(ranks))["step"]
     chosen = chosen.filter(pl.col("step").is_in(full.implode())).sort("step", "rank")
@@ -78,8 +77,7 @@ def _wide(frame: pl.DataFrame, column: str, ranks: Sequence[int]) -> pl.DataFram
 
 def lost_in(matched: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
     """Return rank and step (of `MATCHED`) where one of `ranks`, which do the same, has fewer operations than usual
-    compared with the others.
-    """
+    compared with the others."""
     counts = matched.filter(pl.col("rank").is_in(list(ranks))).group_by("rank", "step").agg(count=pl.len())
     every = counts.select("step").unique().join(pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int32}), how="cross")
     every = every.join(counts, on=["rank", "step"], how="left").with_columns(pl.col("count").fill_null(0))

@@ -31,8 +31,7 @@ _PAIR = ("send", "recv", "send_recv")
 class Transfers:
     """The transfers of one group or directed pair compared with equal ones. `transfer_ns`: median of one of them,
     `peers_ns`: that of the others; `cost_ns`: how much longer they take together, per step; `bytes`: of the most
-    frequent size; `source`: the sender of a pair, -1 unknown.
-    """
+    frequent size; `source`: the sender of a pair, -1 unknown."""
 
     group: str
     description: str
@@ -61,8 +60,7 @@ class Transfers:
 class Links:
     """`rows`: all compared transfers, slow ones first. `suspects`: the ranks that all slow groups share; empty if
     nothing is slow. `cost_ns`: per step, the costliest of each family together. `compared`: there was something to
-    compare with.
-    """
+    compare with."""
 
     rows: list[Transfers]
     suspects: tuple[int, ...]
@@ -113,8 +111,7 @@ _COLUMNS = {
 
 def _descriptions(job: Job) -> dict[str, str]:
     """Return the program's name of a group, by its ranks: an operation's group may have been inferred from its ranks
-    alone. Ranks that are in several groups together are ambiguous.
-    """
+    alone. Ranks that are in several groups together are ambiguous."""
     table = job.table("groups").filter(pl.col("ranks").list.len() > 1)
     named = table.with_columns(members=pl.col("ranks").list.sort().cast(pl.List(pl.String)).list.join(","))
     alone = named.group_by("members").agg(pl.col("description").first(), kinds=pl.col("description").n_unique())
@@ -166,8 +163,7 @@ def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[s
 
 def _measured(rows: pl.DataFrame) -> pl.DataFrame:
     """Return what a profiler measured per pair and transport, per step; times are those of the median number of
-    bytes.
-    """
+    bytes."""
     usual = pl.col("bytes").median().over("transport")
     ranks = pl.concat_list(pl.min_horizontal("source", "target"), pl.max_horizontal("source", "target"))
     # every rank of a pair may report it
@@ -262,8 +258,7 @@ def _transfers(rows: pl.DataFrame, key: str, late: votes.Late | None, board: Gri
 
 def _suspects(rows: Iterable[Transfers]) -> tuple[int, ...]:
     """Return the ranks that all slow groups and pairs share; without any, several links are slow: all of their
-    ranks.
-    """
+    ranks."""
     slow = [set(row.ranks) for row in rows if row.slow]
     if not slow:
         return ()

@@ -17,8 +17,7 @@ _CLEARLY = 0.9
 
 def incomplete_ranks(job: Job, matched: pl.DataFrame, own: pl.DataFrame) -> frozenset[int]:
     """Return the ranks of `job` that have clearly fewer of the synchronising operations of their groups than the rank
-    that has most of its own, in the steps of `own` (`job.OWN`). `matched`: `job.MATCHED`.
-    """
+    that has most of its own, in the steps of `own` (`job.OWN`). `matched`: `job.MATCHED`."""
     inside = pl.col("step").is_in(own["step"].unique().implode())
     rows = matched.filter(pl.col("op").is_in(SYNCHRONISING) & inside)
     if rows.is_empty():

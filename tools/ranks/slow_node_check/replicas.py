@@ -24,8 +24,7 @@ _OTHERS = 4096
 @dataclass(frozen=True)
 class Replica:
     """A replica compared with the others: `peers_ns` is the median of their medians; `longer` of `votes` runs of steps
-    were longer than that. `p_value` is the rank test's, corrected.
-    """
+    were longer than that. `p_value` is the rank test's, corrected."""
 
     rank: int
     steps: int

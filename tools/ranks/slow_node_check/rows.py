@@ -59,8 +59,7 @@ def _transfer(row: Transfers) -> EvidenceRow:
 
 def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
     """Return rows of the ranks that others wait for in operations that they have not entered or not finished, or that
-    do not match.
-    """
+    do not match."""
     rows = []
     for rank in stuck.accused:
         host, pid = where(job, rank)

@@ -25,8 +25,7 @@ _EVENLY = 0.5
 @dataclass(frozen=True)
 class SlowStage:
     """A stage compared with the others. `own_ns` per step of its median rank, `peers_ns` of the median other stage;
-    `began`: the step's number, -1 from the start.
-    """
+    `began`: the step's number, -1 from the start."""
 
     peers: Peers
     late: votes.Late

@@ -11,20 +11,17 @@ from whystall.tools.ranks.hangs.tables import HangRow
 
 Verdict = Literal["rank", "several", "stage", "moving", "link", "none", "cannot_tell"]
 """What holds the job back: one rank, several, a pipeline stage (its ranks alike), ranks that take turns, a link between
-ranks, nothing, or undecided (`reasons` give the reasons).
-"""
+ranks, nothing, or undecided (`reasons` give the reasons)."""
 
 SlowClass = Literal["compute_slow", "communication_slow", "host_slow", "unattributed", "hang"]
 """Its operators take longer; the transfer itself does; its CPU dispatches late; slow without a known cause; or it did
-not enter an operation the others wait in.
-"""
+not enter an operation the others wait in."""
 
 
 class EvidenceRow(Model):
     """One measured difference; `mine` is the rank's value. `what`: wait, own_time, compute, gap, loader, launch_delay,
     transfer, operator, operator_count, bandwidth, not_entered, not_finished, mismatch. `name`: the operator, group or
-    operation. Times in ms per step.
-    """
+    operation. Times in ms per step."""
 
     what: str
     name: str = ""
@@ -36,8 +33,7 @@ class EvidenceRow(Model):
 class AccusedRow(Model):
     """A rank that holds the job back. `of_step_pct`: its cost per step, of the step; `job_pct`: of the whole traced
     time. In `votes` of `steps` it was behind all who are not accused, p_value: of that many by chance. `began_step`:
-    first slow step; None: from the start. A hang has no cost per step, no votes and no beginning: None.
-    """
+    first slow step; None: from the start. A hang has no cost per step, no votes and no beginning: None."""
 
     rank: int
     host: str
@@ -99,8 +95,7 @@ class ReplicaRow(Model):
 
 class NextCall(Model):
     """A call of another tool for more about `rank`: its difference to `peer`, the median of the ranks that do the same
-    work. `arguments` are the tool's own; for a recording without its traces they hold no paths.
-    """
+    work. `arguments` are the tool's own; for a recording without its traces they hold no paths."""
 
     tool: str
     rank: int
@@ -110,8 +105,7 @@ class NextCall(Model):
 
 class Data(Model):
     """The verdict and the tables behind it. `reasons`: codes of what the verdict lacked or why it abstains. `next`:
-    proposed next calls.
-    """
+    proposed next calls."""
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = Field(default_factory=list)

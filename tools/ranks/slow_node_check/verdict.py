@@ -72,8 +72,7 @@ _AGREE = 0.5
 @dataclass(frozen=True)
 class Floors:
     """What a rank must cost, as a share of a step. 0.10 and 0.20: the thresholds of published slow-node detectors;
-    smaller variation is usual on healthy clusters.
-    """
+    smaller variation is usual on healthy clusters."""
 
     warn: float = 0.10
     critical: float = 0.20
@@ -85,8 +84,7 @@ Confidence = Literal["high", "medium", "low"]
 @dataclass(frozen=True)
 class Accused:
     """A rank that holds the job back. `cost_ns` per step since `began` (a step's number, -1 from the start), `of_step`
-    and `of_job`: as shares of those steps' time and of the time of all steps. `transfers`: of a slow link.
-    """
+    and `of_job`: as shares of those steps' time and of the time of all steps. `transfers`: of a slow link."""
 
     rank: int
     late: votes.Late
@@ -103,8 +101,7 @@ class Accused:
 @dataclass
 class Outcome:
     """The verdict and its evidence. `lost`: the share of the ranks' time that is waiting; None unknown. `incomplete`:
-    ranks that are not judged (see `missing_operations`).
-    """
+    ranks that are not judged (see `missing_operations`)."""
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = field(default_factory=list)
@@ -211,8 +208,7 @@ class _Case:
 
     def _absent(self) -> list[str]:
         """Return why another rank may be the one all wait for: ranks without a trace, or whose traces lack
-        operations.
-        """
+        operations."""
         missing = ["ranks_missing"] if self.analysis.job.missing else []
         return [*missing, "unmatched"] if self.incomplete else missing
 
@@ -250,8 +246,7 @@ class _Case:
 
     def _what_noise_hides(self, board: Grid) -> None:
         """Abstain where a rank may cost as much as the floor, by both measures, and the steps vary too much to
-        decide.
-        """
+        decide."""
         frames = [ahead_of_all(frame) for frame in (board.own, board.work) if frame is not None]
         if any(min(_at_most(frame[str(rank)]) for frame in frames) >= self.floor_ns for rank in board.ranks):
             self.abstain.append("noise")
@@ -287,8 +282,7 @@ class _Case:
 
     def _exposed_excess(self, found: Links) -> float:
         """Return how much longer the members of the slow groups took than peers that are in none: a transfer that is
-        hidden behind work costs nothing. Without such peers it is unknown, and not limited.
-        """
+        hidden behind work costs nothing. Without such peers it is unknown, and not limited."""
         members = {rank for row in found.slow for rank in row.ranks}
         felt = []
         for board in self.result.grids:
@@ -360,8 +354,7 @@ class _Case:
 
     def _exposed(self, rank: int | None = None) -> float:
         """Return the share of the steps in which the ranks (or one) only communicated or waited: the most an absent
-        rank costs.
-        """
+        rank costs."""
         rows = self.own if rank is None else self.own.filter(pl.col("rank") == rank)
         return float(rows["exposed_comm_ns"].sum()) / max(1, int(rows["step_ns"].sum()))
 

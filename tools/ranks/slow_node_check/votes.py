@@ -186,16 +186,14 @@ def _since(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
 
 def excess(grid: Grid, rank: int, innocent: tuple[int, ...]) -> list[float]:
     """Return per step how much longer its own time is than that of the median innocent peer, ns; as in the step before
-    where it is not known.
-    """
+    where it is not known."""
     more = grid.own[str(rank)] - middle(grid.own, innocent)
     return known(more.fill_null(strategy="forward").fill_null(0.0))
 
 
 def excesses(grid: Grid) -> Iterable[pl.Series]:
     """Return the same of every rank, compared with the median of all: one of several hardly moves a median, and it is
-    computed once.
-    """
+    computed once."""
     if len(grid.ranks) < _SEVERAL:
         return (pl.Series(excess(grid, rank, grid.others((rank,))), dtype=pl.Float64) for rank in grid.ranks)
     usual = middle(grid.own, grid.ranks)
@@ -233,8 +231,7 @@ def change(values: list[float], floor: float) -> int:
 
 def turns(grid: Grid, floor_ns: float, tests: float = 1) -> Turns | None:
     """Return ranks that are late one after the other, together for at least `floor_ns` per step; None when they are
-    not.
-    """
+    not."""
     if len(grid.ranks) < 2 or len(grid.steps) < 2 * _TURN:
         return None
     return _runs(grid, floor_ns, tests) or _alternating(grid, floor_ns, tests)
@@ -242,8 +239,7 @@ def turns(grid: Grid, floor_ns: float, tests: float = 1) -> Turns | None:
 
 def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
     """Return turns in which the same rank is late in step after step more often than its share explains, two ranks or
-    more have such runs, and each is as fast as the others outside of its own.
-    """
+    more have such runs, and each is as fast as the others outside of its own."""
     steps = len(grid.steps)
     last = last_ranks(grid)
     shares = {rank: last.count(rank) / steps for rank in grid.ranks}
@@ -264,8 +260,7 @@ def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
 
 def _alternating(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
     """Return turns in which one of a few ranks is late more often than their share explains, and hardly ever two of
-    them in the same step.
-    """
+    them in the same step."""
     accused = suspects(grid, len(grid.ranks) // 2)
     innocent = grid.others(accused)
     if len(accused) < 2:

@@ -51,8 +51,7 @@ def median(values: Iterable[float]) -> float:
 
 def trimmed_mean(values: Iterable[float], share: float = 0.1) -> float:
     """Return the mean without the `share` of largest and of smallest values, at least one of each from five values on:
-    one odd step (a checkpoint, a compilation) does not make a rank slow. 0 of nothing.
-    """
+    one odd step (a checkpoint, a compilation) does not make a rank slow. 0 of nothing."""
     ordered = sorted(values)
     cut = max(1, int(len(ordered) * share)) if len(ordered) >= 5 else 0
     kept = ordered[cut : len(ordered) - cut]

@@ -22,8 +22,7 @@ _SEED = 20
 @dataclass(frozen=True)
 class Shift:
     """Comparison of `after` with `before`. `p_value`: of the rank test, two-sided. `superior`: the probability that a
-    member of `after` exceeds one of `before` (0.5: none). `low`, `high`: 99 % interval of the change of the mean.
-    """
+    member of `after` exceeds one of `before` (0.5: none). `low`, `high`: 99 % interval of the change of the mean."""
 
     p_value: float
     superior: float

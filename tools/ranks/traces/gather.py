@@ -76,8 +76,7 @@ def with_before(
     jobs: int | None = None,
 ) -> Recording:
     """Return a copy of `recording` that also holds the ranks at `place`, of an earlier run, as the collector
-    ``ranks_before``; their instants count from that run's own start. Raises what `gather` raises.
-    """
+    ``ranks_before``; their instants count from that run's own start. Raises what `gather` raises."""
     earlier = gather(place, scheduler=scheduler, jobs=jobs)
     manifest = recording.manifest.model_copy(deep=True)
     manifest.collectors[BEFORE] = earlier.manifest.collectors[NOW]
@@ -131,8 +130,7 @@ def _failed(trace: Trace | RemoteTrace, why: str) -> list[Summary | Unread]:
 
 def _of_one_kind(found: list[Summary]) -> tuple[list[Summary], list[tuple[str, str]]]:
     """Leave out dumps of collectives if there are traces of work: they describe the same ranks twice. The omission is
-    reported.
-    """
+    reported."""
     working = [one for one in found if one.has_work]
     sources = {one.head["source"] for one in working}
     others = [one for one in found if not one.has_work and one.head["source"] not in sources]

@@ -46,8 +46,7 @@ def of_one_job(summaries: Sequence[Summary]) -> tuple[list[Summary], list[tuple[
 
 def _numbered(summaries: Sequence[Summary]) -> tuple[list[Summary], list[tuple[str, str]]]:
     """Assign a rank to each. Processes without one, or that are each a job of their own (replicas of a service), are
-    numbered in the order of their names.
-    """
+    numbered in the order of their names."""
     processes = {_process(one): None for one in summaries}
     unknown = [one for one in summaries if one.rank < 0]
     alone = all(one.rank < 0 or one.head["world_size"] == 1 for one in summaries)
@@ -88,8 +87,7 @@ def _check_sizes(found: list[Summary]) -> None:
 
 def _check_groups(found: list[Summary]) -> None:
     """Refuse groups of one name that differ and overlap: PyTorch's names are equal on all ranks, so they are of two
-    runs.
-    """
+    runs."""
     groups = pl.concat([found[0].tables["groups"].clear(), *(one.tables["groups"] for one in found if _of_torch(one))])
     whole = groups.filter((pl.col("ranks").list.len() > 0) & (pl.col("size") == pl.col("ranks").list.len()))
     of_rank: dict[tuple[str, int], tuple[list[int], int]] = {}
@@ -104,8 +102,7 @@ def _check_groups(found: list[Summary]) -> None:
 
 def _of_torch(one: Summary) -> bool:
     """Return whether groups are named by PyTorch; a communication library's own names may be counted by each
-    process.
-    """
+    process."""
     return one.head["source"] in ("kineto", "flight_recorder")
 
 
@@ -144,8 +141,7 @@ def _overlapping(found: list[Summary]) -> list[list[Summary]]:
 
 def _alike(one: Summary, other: Summary) -> bool:
     """Return whether two ranks did the same: operations in groups they share, else steps; nothing to compare is
-    alike.
-    """
+    alike."""
     one_side, other_side = (side.tables["collectives"].filter(pl.col("group") != "") for side in (one, other))
     shared = set(one_side["group"].to_list()) & set(other_side["group"].to_list())
     if shared:

@@ -14,8 +14,7 @@ from whystall.tools.timeline.rank_data.summary import Summary, summarise
 @dataclass(frozen=True)
 class Trace:
     """A trace to be read. `path` on this machine's file system; `shown`: relative to the directory of the run; `rank`:
-    if known before it is read, else -1; `size`: bytes on disk.
-    """
+    if known before it is read, else -1; `size`: bytes on disk."""
 
     path: str
     shown: str
@@ -53,8 +52,7 @@ def unread(trace: Trace, why: str) -> Unread:
 
 def traces_at(place: str, *, required: bool = True) -> list[Trace]:
     """Return the traces at or below `place`, at least one when `required`. Raises `ToolError` as
-    `profiles.candidates`.
-    """
+    `profiles.candidates`."""
     base = place if os.path.isdir(place) else os.path.dirname(place) or "."
     return [
         Trace(

@@ -40,8 +40,7 @@ _FILE = re.compile(
 @dataclass(frozen=True)
 class RemoteTrace:
     """A trace behind `url`, the location of the run: its `files` (path within that location, bytes), to be put below a
-    directory called `name`; a location that is a file has one, with an empty path.
-    """
+    directory called `name`; a location that is a file has one, with an empty path."""
 
     url: str
     name: str

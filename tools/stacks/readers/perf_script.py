@@ -198,8 +198,7 @@ class _Reader:
 
 def _begins(line: str, head: re.Match[str]) -> bool:
     """Return whether `line` is the head of a sample and not a frame: heads without call chains are indented too, and
-    end with their only frame.
-    """
+    end with their only frame."""
     return line[0] != " " or head["s"] is not None or _FRAME.fullmatch(f" {head['rest']}") is not None
 
 

@@ -122,8 +122,7 @@ class _Reader:
 
     def _events(self, types: list[tuple[str, str]]) -> list[int]:
         """Return the event of each sample type, the file's default first: the named one, else the last, as pprof
-        does.
-        """
+        does."""
         names = [name for name, _ in types]
         chosen = self._text(self._numbers.get(_DEFAULT, 0))
         first = names.index(chosen) if chosen in names else len(names) - 1
@@ -140,8 +139,7 @@ class _Reader:
 
     def _stack(self, ids: tuple[int, ...]) -> int:
         """Return the stack of locations, given from the innermost; below `NO_STACK` when one is missing or it is
-        too deep.
-        """
+        too deep."""
         found, depth = NO_STACK, 0
         for one in reversed(ids):
             frames = self._frames.get(one)

@@ -26,8 +26,7 @@ _US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 
 def speedscope(profile: StackProfile, event: int, path: Path) -> int:
     """Write a sampled profile per thread and return the number of samples. They follow one another, ordered by instant
-    if there are any: the format has no gaps.
-    """
+    if there are any: the format has no gaps."""
     stacks, profiles, count = Stacks(profile), list[dict[str, Any]](), 0
     unit = _UNITS.get(cast("str", profile.events["unit"][event]), "none")
     for thread, samples in _by_thread(profile, event):
@@ -59,8 +58,7 @@ def speedscope(profile: StackProfile, event: int, path: Path) -> int:
 def chrome(profile: StackProfile, event: int, path: Path) -> int:
     """Write complete events and return their number. If every sample has an instant and a duration and those of a
     thread do not overlap, they are at their times; else one after another, as long as their weights (1 microsecond for
-    1, if the unit is not of time). A call continues through adjacent samples that share it.
-    """
+    1, if the unit is not of time). A call continues through adjacent samples that share it."""
     stacks, events = Stacks(profile), list[dict[str, Any]]()
     names = [written(*row) for row in profile.frames.select("name", "file", "line", "kind").iter_rows()]
     scale = _US.get(cast("str", profile.events["unit"][event]), 1.0)

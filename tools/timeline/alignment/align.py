@@ -20,8 +20,7 @@ from whystall.tools.timeline.sched import SchedTrace
 HOST_CLOCKS = ("mono_raw", "mono", "boot", "real")
 DRIFT_LIMIT_PPM = 500
 """Limit of drift between two clocks of a host: the kernel's clock discipline never slews faster (adjtimex(2),
-``MAXFREQ``).
-"""
+``MAXFREQ``)."""
 RESIDUAL_LIMIT_NS = 10_000_000
 """An alignment with a larger residual is refused: it would attribute work to wrong slices."""
 BRIDGE_ERROR_NS = 5_000
@@ -149,8 +148,7 @@ def _by_bridges(target: str, points: Sequence[_Reading], profile: Profile) -> li
 def _line(pairs: Sequence[tuple[int, int, int]], profile: Profile, same_rate: bool, method: str) -> list[Alignment]:
     """Fit a line through (from, to, reading error): the offset; the drift by the first and the last pair unless the
     clocks run at the `same_rate`; as residual the pairs' disagreement, their errors, and the uncertainty at the
-    profile's ends.
-    """
+    profile's ends."""
     if not pairs:
         return []
     (x0, y0, error0), (x1, y1, error1) = pairs[0], pairs[-1]

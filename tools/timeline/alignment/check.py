@@ -84,8 +84,7 @@ def _partial(trace: SchedTrace) -> bool:
 
 def _points(trace: SchedTrace, profile: Profile) -> pl.DataFrame:
     """Return instants at which known threads recorded something, evenly thinned out. Where process ids are known on
-    both sides they must agree: a profile from a container has ids of its own.
-    """
+    both sides they must agree: a profile from a container has ids of its own."""
     names = trace.table("names").filter(pl.col("pid") >= 0).select("tid", "pid").unique()
     rows = profile.activities.filter(
         (pl.col("device") < 0) & pl.col("kind").is_in(_KINDS) & (pl.col("tid") > 0) & (pl.col("pid") > 0)

@@ -37,8 +37,7 @@ def with_collectives(
     profile: Profile, details: pl.DataFrame, measured: Measured, groups: Communicators, info: Info, *, listed: bool
 ) -> Profile:
     """Return the profile with its communication. `listed`: the timeline lists collectives, not only the kernels they
-    consist of; else the kernels count as collectives where nothing was measured.
-    """
+    consist of; else the kernels count as collectives where nothing was measured."""
     frame = _rows(profile, details, measured, listed=listed)
     keys = [groups.of(group, name) for group, name in frame.select("group_name", "name").iter_rows()]
     ops = [canonical_op(name) for name in frame["name"]]

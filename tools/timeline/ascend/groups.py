@@ -94,7 +94,6 @@ def hashed(name: str) -> str:
 
 def number_of(operation: str) -> int:
     """Return an operation's number in its group (586 in ``hcom_allReduce__586_0_1`` is the group, 0 the number), equal
-    on all ranks of it, sends and receives counted with the rest; -1 without one.
-    """
+    on all ranks of it, sends and receives counted with the rest; -1 without one."""
     match = _OPERATION.fullmatch(operation)
     return int(match.group(2)) if match else -1

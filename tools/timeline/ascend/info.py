@@ -39,8 +39,7 @@ _US, _NS = "us", "ns"
 @dataclass(frozen=True)
 class Info:
     """What is known of an Ascend profile beside its activities. `cpu_only`: no device was profiled; `groups` as in the
-    metadata, for `ascend.groups`; `host`, `pid`: from the directory's name, empty and -1 unknown.
-    """
+    metadata, for `ascend.groups`; `host`, `pid`: from the directory's name, empty and -1 unknown."""
 
     rank: int = -1
     bridges: tuple[ClockBridge, ...] = ()

@@ -45,8 +45,7 @@ class Time:
 @dataclass(frozen=True)
 class Pair:
     """Bytes one rank of `group` sent another, numbered within the group. `label`: which operations: all of a kind
-    (``allreduce-total``), or a selected one (``-top1``), then `operation` is its name.
-    """
+    (``allreduce-total``), or a selected one (``-top1``), then `operation` is its name."""
 
     step: int
     group: str

@@ -20,8 +20,7 @@ _ASYNC = re.compile(r"^aclrt(?:Memcpy|Memset)\w*Async")
 
 def task_kind(task_type: str, name: str, *, listed: bool) -> str:
     """Return the kind of a device task. Parts of a collective, events and waits are ``other``; so is the kernel of a
-    collective if collectives are `listed` separately.
-    """
+    collective if collectives are `listed` separately."""
     if _MEMCPY.search(name) or _MEMCPY.search(task_type):
         return "memcpy"
     if _MEMSET.search(name):

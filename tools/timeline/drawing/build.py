@@ -51,8 +51,7 @@ Make = Callable[[pl.DataFrame], pl.DataFrame]
 class Drawing:
     """`lanes`: `LANES`, in display order. `sources`: (frame with `start_ns` and `end_ns`, function that makes its
     slices); within a lane, slices of earlier sources enclose those of later ones. `instants`: `SLICES` without length,
-    marks. `flows`: `FLOWS`. `notes`: remarks per group.
-    """
+    marks. `flows`: `FLOWS`. `notes`: remarks per group."""
 
     lanes: pl.DataFrame
     sources: tuple[tuple[pl.DataFrame, Make], ...]
@@ -75,8 +74,7 @@ def draw(
     numbers: Mapping[int, int] | None = None,
 ) -> Drawing:
     """Return the drawing of `trace`, if given only of `cpus` and the threads that ran on them. `profile`: on the
-    trace's clock. `numbers`: ids to show instead of the host's thread ids (see `alignment.pid_mapping`).
-    """
+    trace's clock. `numbers`: ids to show instead of the host's thread ids (see `alignment.pid_mapping`)."""
     names = Names(trace, numbers or {})
     on_cpu, of_thread = lanes.cpu_slices(trace), lanes.thread_slices(trace)
     interrupts, holes = lanes.interrupt_slices(trace), trace.table("holes")
@@ -130,8 +128,7 @@ def _thread_lanes(threads: pl.DataFrame) -> pl.DataFrame:
 
 def _within_tenures(interrupts: pl.DataFrame, on_cpu: pl.DataFrame) -> pl.DataFrame:
     """Return interrupts cut where the CPU switched threads: slices of a lane must nest, even where events are
-    missing.
-    """
+    missing."""
     tenures = on_cpu.select("cpu", since="start_ns", until="end_ns").sort("since")
     rows = interrupts.sort("start_ns", maintain_order=True).join_asof(
         tenures, left_on="start_ns", right_on="since", by="cpu", check_sortedness=False

@@ -10,8 +10,7 @@ from whystall.tools.timeline.sched import SchedTrace
 
 def wakeups(trace: SchedTrace, of_thread: pl.DataFrame, interrupts: pl.DataFrame) -> pl.DataFrame:
     """Return arrows from the waker to where the woken thread becomes ready: from the waker's running slice, or from the
-    interrupt that recorded the wakeup. Without such a slice there is no arrow.
-    """
+    interrupt that recorded the wakeup. Without such a slice there is no arrow."""
     ready = of_thread.filter((pl.col("state") == "runnable") & (pl.col("woken_ns") == pl.col("start_ns")))
     ready = ready.filter(pl.col("woken_ns") > 0).select("tid", "waker_tid", "waker_context", "woken_ns")
     running = of_thread.filter(pl.col("state") == "running").select(waker_tid="tid", since="start_ns", until="end_ns")
@@ -40,8 +39,7 @@ def wakeups(trace: SchedTrace, of_thread: pl.DataFrame, interrupts: pl.DataFrame
 
 def migrations(of_thread: pl.DataFrame, on_cpu: pl.DataFrame) -> pl.DataFrame:
     """Return arrows from the end of a thread's time on one CPU to its next time on another, in the lanes of the
-    CPUs.
-    """
+    CPUs."""
     runs = of_thread.filter(pl.col("state") == "running").sort("tid", "start_ns", maintain_order=True)
     # the last instant within the slice: viewers bind its very end to the following slice
     runs = runs.with_columns(left_ns=pl.col("end_ns").shift(1) - 1, left=pl.col("cpu").shift(1))
@@ -63,8 +61,7 @@ def migrations(of_thread: pl.DataFrame, on_cpu: pl.DataFrame) -> pl.DataFrame:
 
 def _covered(rows: pl.DataFrame, slices: pl.DataFrame, key: str) -> pl.DataFrame:
     """Return those `rows` whose `woken_ns` lies in a slice (since, until) of the same `key`; its slices do not
-    overlap.
-    """
+    overlap."""
     rows = rows.sort("woken_ns", maintain_order=True).join_asof(
         slices.sort("since"), left_on="woken_ns", right_on="since", by=key, check_sortedness=False
     )

@@ -23,8 +23,7 @@ def json_text(text: pl.Expr) -> pl.Expr:
 
 def joined(template: str, *values: pl.Expr | str) -> pl.Expr:
     """Return `template` with a value for each ``%`` (a name is a column); null where one is. Braces are plain text,
-    unlike in some versions of `pl.format`.
-    """
+    unlike in some versions of `pl.format`."""
     texts = template.split("%")
     parts = [pl.lit(texts[0])]
     for value, text in zip(values, texts[1:], strict=True):
@@ -45,8 +44,7 @@ def microseconds(nanoseconds: pl.Expr) -> pl.Expr:
 
 class Names:
     """The threads' names, by instant and at the end. A label is ``comm:number``: the host's number or, in a container,
-    the one in `numbers`.
-    """
+    the one in `numbers`."""
 
     def __init__(self, trace: SchedTrace, numbers: Mapping[int, int]) -> None:
         names = trace.table("names").sort("tid", "at_ns", maintain_order=True)
@@ -109,8 +107,7 @@ class Names:
 
     def all_threads(self) -> pl.DataFrame:
         """Return tid, comm, pid (-1 unknown) of all threads with a name, by their last one; leaders before their
-        threads.
-        """
+        threads."""
         return (
             self._last.filter(pl.col("tid") > 0)
             .select("tid", "comm", "pid")
@@ -119,8 +116,7 @@ class Names:
 
     def threads(self, tids: pl.Series) -> pl.DataFrame:
         """Return tid, label, pid and `process` (the label of the thread's group leader, null when unknown), by
-        process.
-        """
+        process."""
         rows = self.last(pl.DataFrame({"tid": tids}), "tid", "label")
         rows = rows.join(self._last.select("tid", "pid"), on="tid", how="left").with_columns(
             pid=pl.when(pl.col("pid") >= 0).then("pid")

@@ -21,8 +21,7 @@ _ROW_BYTES = 60
 @dataclass(frozen=True)
 class Loss:
     """Events lost on `cpu`, `lost` of them (-1: not counted), between its events at `start` and `end`; None: beyond
-    this block. `began`: no event of this CPU was kept before.
-    """
+    this block. `began`: no event of this CPU was kept before."""
 
     cpu: int
     lost: int
@@ -73,8 +72,7 @@ def read(
     span_ns: tuple[int, int] | None = None,
 ) -> Block:
     """Read one frame of `Source.lines`; if given, only events on `cpus`, from `span_ns[0]` up to and without
-    `span_ns[1]`. The result does not depend on what the decoder read before, which only makes it fast.
-    """
+    `span_ns[1]`. The result does not depend on what the decoder read before, which only makes it fast."""
     found = ftrace_heads.heads(lines)
     events, threads = found.events, found.threads
     marks = ftrace_marks.sort(found.rest)
@@ -124,8 +122,7 @@ def _row(events: pl.DataFrame, at: int) -> int:
 
 def _continued(events: pl.DataFrame, odd: pl.DataFrame, decoder: Decoder) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Join events that line feeds within a command name or a message have cut; return the remaining unreadable
-    lines.
-    """
+    lines."""
     if odd.is_empty() or events.is_empty():
         return events, odd
     run = pl.col("row").cast(pl.Int64) - pl.int_range(pl.len())  # the same for lines that follow each other

@@ -34,8 +34,7 @@ _NAMED = {
 @dataclass(frozen=True)
 class Read:
     """Of one block: rows of the tables that have some; `names` (`NAMES`); `groups` (`GROUPS`); the number of each other
-    event; and the rows of known events that could not be read (`row`, `event`).
-    """
+    event; and the rows of known events that could not be read (`row`, `event`)."""
 
     tables: dict[str, pl.DataFrame]
     names: pl.DataFrame
@@ -87,8 +86,7 @@ class Decoder:
 
     def _changed_names(self, named: list[pl.DataFrame]) -> pl.DataFrame:
         """Return the names at these rows: of a thread with one name, at its first row; else where it differs from the
-        one before.
-        """
+        one before."""
         if not named:
             return NAMES.to_frame()
         known = pl.DataFrame(list(self._names), schema={"tid": pl.Int32, "comm": pl.String}, orient="row")

@@ -42,8 +42,7 @@ THREADS = pl.Schema(
     {"row": pl.get_index_type(), "at_ns": pl.Int64, "tid": pl.Int32, "comm": pl.String, "pid": pl.Int32}
 )
 """Threads named in heads: the name and the thread group (-1: unknown) were looked up when the trace was read out, so
-they are the same in all of it.
-"""
+they are the same in all of it."""
 _AFTER_NAME = (
     r"-(?P<tid>\d{1,8})(?: +\( *(?P<tgid>\d{1,8}|-+)\))? +\[(?P<cpu>\d{1,5})\] +"
     r"(?:(?P<flags>[^\d\s]\S{2,7}) +)?(?P<sec>\d{1,15})(?:\.(?P<frac>\d{1,18}))?: +"
@@ -298,8 +297,7 @@ def _punctuation(layout: Layout, count: int) -> list[tuple[int, int]]:
 
 def _matched(lines: pl.DataFrame, pattern: str) -> list[Heads]:
     """Match by a regular expression lines that are not longer than any tracer's; return those in seconds, and those
-    not.
-    """
+    not."""
     short = pl.col("line").str.len_bytes() <= _LONGEST
     groups = lines.with_columns(pl.when(short).then(_LINE.str.extract_groups(pattern)).alias("groups")).unnest("groups")
     groups = groups.with_columns(pl.lit(None, pl.String).alias(name) for name in _GROUPS if name not in groups.columns)

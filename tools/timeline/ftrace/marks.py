@@ -30,8 +30,7 @@ LOSSES = pl.Schema({"row": pl.get_index_type(), "cpu": pl.Int32, "lost": pl.Int6
 @dataclass(frozen=True)
 class Marks:
     """Of one block: `losses` (`LOSSES`; `began`: no event of this CPU was kept before), comments (`row`, `line`) and
-    unreadable lines (`row`, `line`).
-    """
+    unreadable lines (`row`, `line`)."""
 
     losses: pl.DataFrame
     comments: pl.DataFrame
@@ -61,8 +60,7 @@ def sort(lines: pl.DataFrame) -> Marks:
 class Header:
     """The content of our own comments: the trace's clock (empty: unknown), the CPUs traced (none: unknown), the host's
     clocks, the events lost in all by CPU, and the number of the file in its series (1: the first). `filtered`: only
-    events of some processes were kept; `broken_off`: its recorder died before ending it.
-    """
+    events of some processes were kept; `broken_off`: its recorder died before ending it."""
 
     clock: str = ""
     cpus: tuple[int, ...] = ()

@@ -50,8 +50,7 @@ class Family:
 
     def parse(self, texts: pl.Series) -> pl.DataFrame:
         """Parse the distinct `texts`: `event`, and all groups as columns of numbers and texts, null where the payload
-        lacks them; texts are escaped.
-        """
+        lacks them; texts are escaped."""
         left, found = texts.to_frame("event"), [self._groups.to_frame()]
         if self._halves is not None:
             found.append(_in_halves(left, "event", self._halves))

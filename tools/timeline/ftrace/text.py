@@ -1,6 +1,5 @@
 """Read ftrace's text into a `SchedTrace`: the kernel's files `trace` and `trace_pipe`, output of trace-cmd and
-systrace, and our own captures, plain or gzipped.
-"""
+systrace, and our own captures, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -182,8 +181,7 @@ def _births_once(tasks: pl.DataFrame) -> pl.DataFrame:
 
 def _calls_once(calls: pl.DataFrame) -> pl.DataFrame:
     """Merge two events of one call: its own event, which has the name, and right after it that of all calls, which has
-    the number.
-    """
+    the number."""
     named = calls.get_column("nr") < 0
     if not named.any() or named.all():
         return calls

@@ -34,8 +34,7 @@ from whystall.tools.timeline.profile_reading.numbers import small
 
 NO_PART, KERNEL, RECORD, ASK, RANGE = range(5)
 """The role of an event in a collective: none; its kernel; its description; the operator that requested it; its range on
-the host.
-"""
+the host."""
 
 _RECORD = "record_param_comms"
 # Records of no collective: a wait for one.
@@ -77,8 +76,7 @@ class CollectiveEvents:
 
     def take(self, what: Sequence[int], events: Iterable[tuple[str, CollectiveArgs]], places: pl.DataFrame) -> None:
         """Add events: the role of each, its name and arguments, and its place (`Place`). Times not read are left
-        out.
-        """
+        out."""
         for kind, (name, fields), row in zip(what, events, places.select(Place._fields).iter_rows(), strict=True):
             if row[0] is None or row[1] is None:
                 continue
@@ -119,8 +117,7 @@ def with_collectives(
     shift_ns: int,
 ) -> Profile:
     """Return the profile with its communication. `on_host`: `CollectiveEvents.of_host`; `host`: its name, of any type;
-    `shift_ns`: what was added to the profile's instants since the events were collected.
-    """
+    `shift_ns`: what was added to the profile's instants since the events were collected."""
     kernels = _on_device(profile, events, groups, shift_ns)
     rows, inferred = host_rows(*on_host, groups)
     hosts = pl.DataFrame(

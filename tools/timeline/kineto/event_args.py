@@ -60,8 +60,7 @@ class Place(NamedTuple):
 class Part(NamedTuple):
     """An event that is part of a collective. `elements`: of the larger of input and output, -1 unknown; `peer`: of a
     point-to-point operation, a global rank for NCCL, a rank of the group for gloo; `split`: an all_to_all with a size
-    per rank.
-    """
+    per rank."""
 
     place: Place
     name: str
@@ -80,8 +79,7 @@ _NO_GROUP = Mentioned()
 
 def described(place: Place, name: str, args: CollectiveArgs) -> tuple[Part, bool]:
     """Return the part described by named arguments, as NCCL's kernels have them; and whether one of them was
-    invalid.
-    """
+    invalid."""
     texts = (name, args.collective, args.dtype, args.group, args.description, args.ranks)
     sizes = (args.size, args.first, args.stride)
     try:
@@ -120,8 +118,7 @@ def _read(
     stride: object,
 ) -> tuple[str, str, str, Mentioned, bool]:
     """Return the fields that repeat between collectives: escaped name, operation, type, group; and whether one was
-    invalid.
-    """
+    invalid."""
     given = (collective, dtype, group)
     texts = [text(value) for value in given]
     odd = any(value not in ("", None) and not found for value, found in zip(given, texts, strict=True))
@@ -148,8 +145,7 @@ def unread(place: Place, name: str, args: CollectiveArgs) -> Shaped:
 
 def shaped(event: Shaped) -> tuple[Part, bool]:
     """Return the part described by its tensors, as gloo's ranges and the operators before them have them; and whether
-    they were invalid. The type of tensors in a list is not recorded.
-    """
+    they were invalid. The type of tensors in a list is not recorded."""
     try:
         dims, types, inputs = (msgspec.json.decode(part) if part else [] for part in event[3:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

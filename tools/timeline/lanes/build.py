@@ -35,8 +35,7 @@ _I, _N, _S, _B = pl.Int64, pl.Int32, pl.String, pl.Boolean
 STATES = ("running", "runnable", "sleeping", "uninterruptible", "stopped", "idle", "dead", "unknown")
 """States of a thread. `runnable`: ready, without a CPU. `idle`: a kernel thread's wait that counts as no load (I).
 `stopped`: by a signal, a tracer, or parked. `dead`: after its last switch, and before its birth. `unknown`: within a
-hole, or without any event.
-"""
+hole, or without any event."""
 
 CPU_SLICES = pl.Schema(
     {

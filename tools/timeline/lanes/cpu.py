@@ -11,8 +11,7 @@ from whystall.tools.timeline.sched import SchedTrace
 SKEW_NS = 100_000
 """Tolerated difference between the clocks of two CPUs, or between the scheduler's accounting and the tracer's clock.
 Far above that of synchronised clocks (under 1 us), below what the unsynchronised `local` clock may reach: those cases
-come out inexact, not wrong.
-"""
+come out inexact, not wrong."""
 
 _CONTEXTS = (
     # tables whose events state which thread is on the CPU, and the column that holds it
@@ -28,8 +27,7 @@ class Tenures(NamedTuple):
     """`slices`: columns of `lanes.CPU_SLICES` without rows for unknown threads, and `start_soft`, `end_soft` (the event
     at the bound is missing), `gone_ns` (from when on it had certainly left), `left_unrecorded` (and no tracer reports a
     loss), `preempted`, `next_tid` (its successor, -1 unknown). `broken`: start_ns, end_ns, cpu of broken chains.
-    `holes`: start_ns, end_ns, cpu of the reported holes, merged per CPU.
-    """
+    `holes`: start_ns, end_ns, cpu of the reported holes, merged per CPU."""
 
     slices: pl.DataFrame
     broken: pl.DataFrame
@@ -94,8 +92,7 @@ def _cpus(trace: SchedTrace) -> pl.DataFrame:
 
 def _statements(trace: SchedTrace, holes: pl.DataFrame) -> pl.DataFrame:
     """Return the thread on the CPU just before and just after `at`: for each switch, the ends of the span (unknown),
-    and the events in a thread's context that are needed to judge a gap between switches. Sorted by CPU and instant.
-    """
+    and the events in a thread's context that are needed to judge a gap between switches. Sorted by CPU and instant."""
     switches = trace.table("switches").select(
         "cpu",
         at="at_ns",
@@ -126,8 +123,7 @@ def _statements(trace: SchedTrace, holes: pl.DataFrame) -> pl.DataFrame:
 
 def _statement(at: pl.DataFrame, kind: int, tid: str = "") -> pl.DataFrame:
     """Return statements other than switches, at `cpu` and `at`: thread `tid` was there before and after, or -1
-    unknown.
-    """
+    unknown."""
     none = pl.lit(-1, pl.Int32)
     return at.select(
         "cpu",
@@ -145,8 +141,7 @@ def _statement(at: pl.DataFrame, kind: int, tid: str = "") -> pl.DataFrame:
 
 def _evidence(trace: SchedTrace, rows: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
     """Return cpu, at, tid of events in a thread's context that lie in a gap where the switches are inconclusive: they
-    disagree, a hole falls in it, or another thread has an event. Not those at the very instant of a switch.
-    """
+    disagree, a hole falls in it, or another thread has an event. Not those at the very instant of a switch."""
     following = pl.col("cpu").shift(-1) == pl.col("cpu")
     gaps = rows.with_row_index("gap").with_columns(
         next_at=pl.when(following).then(pl.col("at").shift(-1)),
@@ -179,8 +174,7 @@ def _events_in_gaps(trace: SchedTrace, gaps: pl.DataFrame) -> pl.DataFrame:
 
 def _with_holes(gaps: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
     """Return `gaps` (cpu, at, next_at) with `hole_start`, `hole_end`: first start and last end of holes within, or
-    null.
-    """
+    null."""
     if holes.is_empty():
         return gaps.with_columns(hole_start=pl.lit(None, pl.Int64), hole_end=pl.lit(None, pl.Int64))
     gaps = gaps.with_row_index("row")
@@ -218,8 +212,7 @@ def _with_holes(gaps: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
 
 def _gaps(rows: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
     """Return each statement with the next one on its CPU (`next_*`) and what lies between: nothing, a reported hole, a
-    broken chain, or (`is_hidden`) a whole absence that only the scheduler's accounting shows.
-    """
+    broken chain, or (`is_hidden`) a whole absence that only the scheduler's accounting shows."""
     following = pl.col("cpu").shift(-1) == pl.col("cpu")
     # of the next switch, even beyond other statements; none before the end of the span
     closing = pl.when(pl.col("kind") == 1).then("arrived").when(pl.col("kind") == 2).then(0)
@@ -248,8 +241,7 @@ def _gaps(rows: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
 
 def _earliest_arrival(trace: SchedTrace, gaps: pl.DataFrame) -> pl.DataFrame:
     """Return `gaps` with `from_ns` for those in which a thread arrived without an event: the earliest possible
-    instant.
-    """
+    instant."""
     gaps = gaps.with_row_index("row")
     asked = gaps.filter(pl.col("is_broken") | pl.col("is_first")).select("row", "at", "next_at", tid="next_before")
     asked = asked.filter(pl.col("tid") > 0).sort("next_at")

@@ -99,8 +99,7 @@ def _limit(
     halves: pl.DataFrame, switches: pl.DataFrame, others: pl.DataFrame, holes: pl.DataFrame, *, forward: bool
 ) -> pl.DataFrame:
     """Return `halves` with `is_free`: nothing on the CPU contradicts that it lasted to the edge of the span; and
-    `hole`: the near edge of the hole that may contain the other half, or null.
-    """
+    `hole`: the near edge of the hole that may contain the other half, or null."""
     strategy: Literal["forward", "backward"] = "forward" if forward else "backward"
     found = []
     for soft in (False, True):

@@ -196,8 +196,7 @@ def _waits(trace: SchedTrace, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _placed(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Return `events` (at_ns, tid) with the row whose tenure or absence they fall in, its bounds and its CPU. An event
-    at the very instant a tenure begins belongs to the absence before.
-    """
+    at the very instant a tenure begins belongs to the absence before."""
     key = rows.select(
         "row", "tid", "start_ns", "end_ns", on_cpu="cpu", key=pl.col("start_ns") - pl.col("head").cast(pl.Int64)
     ).sort("key", maintain_order=True)

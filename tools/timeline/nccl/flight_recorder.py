@@ -314,8 +314,7 @@ def _rank(path: Path, config: Mapping[str, _Group]) -> int:
 
 def _status_by_name(content: _Content) -> dict[str, _Status]:
     """Return the counters by the group's name. Only entries map their numbers to names; groups without an entry are
-    mapped by order, if both sides number all groups in order of creation and no entry contradicts.
-    """
+    mapped by order, if both sides number all groups in order of creation and no entry contradicts."""
     named = {str(entry.pg_id): _name(entry) for entry in content.entries if entry.pg_id >= 0}
     names, numbers = list(content.config), list(content.status)
     if len(names) == len(numbers) and all(one.isascii() and one.isdigit() for one in [*names, *numbers]):
@@ -327,8 +326,7 @@ def _status_by_name(content: _Content) -> dict[str, _Status]:
 
 def _status_of_collectives(content: _Content) -> dict[str, _Status]:
     """Return counters of groups that count collectives: not those used point-to-point, nor those whose last entry has
-    another number - gloo counts sends without recording them.
-    """
+    another number - gloo counts sends without recording them."""
     status = _status_by_name(content)
     last: dict[str, int] = {}
     for entry in content.entries:

@@ -94,8 +94,7 @@ class Ranges:
 
 def with_collectives(profile: Profile, ranges: Ranges) -> Profile:
     """Return `profile` with a row for each of its NCCL kernels, the groups they name, and the rank if only they
-    have it.
-    """
+    have it."""
     kernels = profile.activities.filter(pl.col("kind") == "collective")
     launches = profile.activities.filter((pl.col("device") < 0) & (pl.col("correlation") >= 0)).select(
         "correlation", launch_ns="start_ns"
@@ -129,8 +128,7 @@ def with_collectives(profile: Profile, ranges: Ranges) -> Profile:
 
 def _called(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the call that each kernel (by row) was launched in. In a group of calls kernels are launched at its end:
-    there the last call before counts, unless a kernel was launched in it already.
-    """
+    there the last call before counts, unless a kernel was launched in it already."""
     payload = kernels.filter(pl.col("launch_ns").is_not_null()).select(
         "row", pl.col("pid", "tid").cast(pl.Int64), at_ns="launch_ns"
     )

@@ -164,8 +164,7 @@ def _with_kinds(rows: pl.DataFrame, kinds: list[str]) -> pl.DataFrame:
 
 def _linked(rows: pl.DataFrame, owners: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """Return device work with the process and thread that launched it, `owner_ns`: the instant that decides the step;
-    and how much device work has no launch in the profile.
-    """
+    and how much device work has no launch in the profile."""
     work = pl.col("kind") < _DEVICE
     on_device = work | (pl.col("device") >= 0)
     device, host = rows.filter(on_device), rows.filter(~on_device)

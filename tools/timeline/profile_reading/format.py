@@ -16,8 +16,7 @@ _RANK = re.compile(r"(?:rank[_-]?|_profiler_)([0-9]{1,6})(?![0-9])", re.IGNORECA
 class ProfileFormat(Format[Profile]):
     """`rank`: the rank known before the file is read, -1 unknown. `listed`: whether a file found below a directory may
     be a profile of its own; a file named by the user always may. `only_collectives`: it holds how ranks communicate,
-    not what they or their devices work on. `directory`: it is a directory, not a file.
-    """
+    not what they or their devices work on. `directory`: it is a directory, not a file."""
 
     rank: Callable[[Head], int]
     listed: Callable[[Head], bool]

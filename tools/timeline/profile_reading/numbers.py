@@ -19,8 +19,7 @@ _NS = Decimal(1000)
 
 def nanoseconds(values: Sequence[object]) -> pl.Series:
     """Convert microseconds (int, float below `EXACT_FLOAT`, or text such as ``"1736413971558972.912"``) to nanoseconds,
-    rounded half up; null: no such number.
-    """
+    rounded half up; null: no such number."""
     types = set(map(type, values))
     try:
         if types <= {int}:
@@ -49,8 +48,7 @@ def from_texts(texts: pl.Series) -> pl.Series:
 
 def whole(values: Sequence[object]) -> pl.Series:
     """Convert identifiers (int, whole float, or text, of which the number at its end counts) to Int64, -1 without
-    one.
-    """
+    one."""
     try:
         if set(map(type, values)) <= {int}:
             return pl.Series(values, dtype=pl.Int64)

@@ -121,8 +121,7 @@ class EventFile(Generic[_E]):
 
     def _cut(self, text: bytes) -> tuple[list[_E] | None, bytes]:
         """Return the events up to the last boundary between two of them, and the rest; None: there is no boundary
-        yet.
-        """
+        yet."""
         # nearly always within the last few events; else search all of it
         for begin in (max(len(text) - (1 << 18), 0), 0):
             places = [(match.start() + 1, match.end()) for match in _BETWEEN.finditer(text, begin)]
@@ -213,8 +212,7 @@ class EventFile(Generic[_E]):
 
 def content_before_events(text: bytes) -> dict[str, Any] | None:
     """Return the fields before the list ``traceEvents`` in the JSON object that begins with `text`; None: no list
-    yet.
-    """
+    yet."""
     for match in islice(_LIST.finditer(text), _HEADS):
         content = _parsed(text[: match.end()] + b"]}")
         if content is not None:

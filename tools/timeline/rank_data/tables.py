@@ -63,8 +63,7 @@ STEPS = pl.Schema(
 )
 """Sums of a step: of what ran within its span. On a device, which runs behind the host, step N lasts from the end of
 its step N-1 to the end of the work launched in step N (`whystall.tools.timeline.rank_data.work.device_steps`), so that
-waiting for a step's first work belongs to that step. compute_ns and gap_ns are -1 if a source has no work.
-"""
+waiting for a step's first work belongs to that step. compute_ns and gap_ns are -1 if a source has no work."""
 
 # before_*: what this rank did between the end of its last synchronising collective (or the step's start) and this
 # start. beside_compute_ns: time its work ran from then until this end, while others may have waited. compute and gap

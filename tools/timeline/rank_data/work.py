@@ -30,8 +30,7 @@ def on_device(profile: Profile) -> pl.DataFrame:
 
 def of_host(activities: pl.DataFrame) -> tuple[pl.DataFrame, Cover]:
     """Return the outermost operators of each thread that are work (start_ns, end_ns, kind, name, step, and busy_ns:
-    without the non-work in them), and the time during which any of them worked.
-    """
+    without the non-work in them), and the time during which any of them worked."""
     ranges = activities.filter((pl.col("kind") == "operator") | loading())
     idle = (pl.col("name").str.contains(_TALKS) & (pl.col("kind") == "operator")) | loading()
     ranges = ranges.select(*_WORK, *_THREAD, idle=idle).filter(pl.col("end_ns") >= pl.col("start_ns"))
@@ -72,8 +71,7 @@ def loading() -> pl.Expr:
 
 def steps_of(profile: Profile) -> pl.DataFrame:
     """Return the profiler's steps on the host (start_ns, end_ns, step), each number once: of several ranges the
-    longest.
-    """
+    longest."""
     longest = (pl.col("end_ns") - pl.col("start_ns")).arg_max()
     once = profile.steps.group_by("step").agg(pl.col("start_ns", "end_ns").get(longest))
     return once.filter(pl.col("step") >= 0).sort("start_ns").select(name for name in STEPS if name in once.columns)
@@ -143,8 +141,7 @@ def launch_delays(work: pl.DataFrame, busy: pl.DataFrame, calls: pl.DataFrame) -
 
 def by_name(work: pl.DataFrame, length: str) -> pl.DataFrame:
     """Return `work` by kind and name (kind, name, count, total_ns, median_ns, max_ns), those with the most time; the
-    rest in one row per kind. `length`: the column of durations.
-    """
+    rest in one row per kind. `length`: the column of durations."""
     ns = pl.col(length)
     names = work.group_by("kind", "name").agg(
         count=pl.len().cast(pl.Int64),

@@ -38,8 +38,7 @@ def write(drawing: Drawing, out: IO[bytes]) -> int:
 
 def _lines(drawing: Drawing) -> Iterator[pl.Series]:
     """Yield the events, each as its JSON. Within a lane in an order that viewers may rely on: the enclosing slice
-    before the enclosed, slices before what is bound to them, the start of an arrow before its end.
-    """
+    before the enclosed, slices before what is bound to them, the start of an arrow before its end."""
     quoted = beyond_doubles(drawing)
     lanes = drawing.lanes.select(
         "lane", where=joined('"pid":%,"tid":%', json_text(pl.col("group")), json_text(pl.col("key")))

@@ -44,8 +44,7 @@ _FLOW = "INSERT INTO flow (flow_id, name, cat, track_id, timestamp, type) VALUES
 
 def write(drawing: Drawing, path: Path, switches: Iterable[pl.DataFrame] = ()) -> int:
     """Create the database at `path`, which must not exist, and return the number of slices. `switches`: more slices
-    (see `switch_slices`). Raises `sqlite3.Error`, also when there is no space.
-    """
+    (see `switch_slices`). Raises `sqlite3.Error`, also when there is no space."""
     database = sqlite3.connect(path)
     try:
         # the file is new and counts only as a whole, so there is nothing to roll back to

@@ -43,8 +43,7 @@ def write(
     numbers: Mapping[int, int] | None = None,
 ) -> int:
     """Write `trace` and return the number of packets. Parameters as in `drawing.build.draw`, but threads keep the
-    host's numbers, and those of a container are added.
-    """
+    host's numbers, and those of a container are added."""
     inserted = write_perfetto_ftrace.missing_switches(trace)
     if cpus is not None:
         trace, inserted = _of_cpus(trace, set(cpus)), inserted.filter(pl.col("cpu").is_in(list(cpus)))
@@ -60,8 +59,7 @@ def write(
 class _Clock:
     """The clock that instants are written on. ftrace bundles support boot (the default) and mono_raw; mono is boot
     without the time asleep, so it is moved there by the distance that the capture recorded. Without it instants stay as
-    they are.
-    """
+    they are."""
 
     def __init__(self, trace: SchedTrace) -> None:
         self.points = trace.table("clocks").to_dicts()
@@ -162,8 +160,7 @@ def _tracks(lanes: pl.DataFrame, threads: pl.DataFrame | None) -> Iterator[bytes
 
 def _slices(slices: pl.DataFrame, flows: dict[tuple[int, int], bytes], clock: _Clock) -> Iterator[bytes]:
     """Yield `TrackEvent` packets: begin and end of each slice, in the order of its track. `flows`: fields to add to the
-    first slice that begins in a lane at an instant.
-    """
+    first slice that begins in a lane at an instant."""
     ordered = slices.sort("lane", "start_ns", "end_ns", descending=[False, False, True], maintain_order=True)
     stack: list[int] = []
     current = -1

@@ -45,8 +45,7 @@ class Bodies:
 
 def collect(trace: SchedTrace, inserted: pl.DataFrame, names: Names, bodies: Bodies) -> pl.DataFrame:
     """Return cpu, at_ns, body of all events and of the `inserted` switches, sorted by CPU and instant; at one, switches
-    last.
-    """
+    last."""
     frames = [*_tasks(trace, names, bodies), _migrations(trace, names, bodies), *_wakeups(trace, names, bodies)]
     frames += [_interrupts(trace, bodies), _syscalls(trace, bodies), _power(trace, bodies)]
     frames += [_switches(trace.table("switches"), names, bodies), _switches(inserted, names, bodies)]
@@ -55,8 +54,7 @@ def collect(trace: SchedTrace, inserted: pl.DataFrame, names: Names, bodies: Bod
 
 def bundles(events: pl.DataFrame, known: list[bytes], losses: dict[int, list[int]], clock: int) -> Iterator[bytes]:
     """Yield `FtraceEventBundle` messages. `losses`: per CPU the instants after a hole: there a bundle starts that marks
-    the loss. `clock`: an `FtraceClock`.
-    """
+    the loss. `clock`: an `FtraceClock`."""
     for (cpu,), rows in events.group_by("cpu", maintain_order=True):
         number_of_cpu = int(str(cpu))
         at = rows["at_ns"]
@@ -85,8 +83,7 @@ def _body(tid: int, field: int, content: bytes, context: str = "") -> bytes:
 
 def missing_switches(trace: SchedTrace) -> pl.DataFrame:
     """Return the missing switches, where `lanes` assumes them, out of an unknown state: without them Perfetto would
-    extend the earlier thread to the next recorded switch. Where no thread is known, `NO_THREAD` runs.
-    """
+    extend the earlier thread to the next recorded switch. Where no thread is known, `NO_THREAD` runs."""
     on_cpu = lanes.cpu_slices(trace)
     on_cpu = on_cpu.with_columns(
         pl.when(pl.col("tid") < 0).then(NO_THREAD).otherwise("tid").cast(pl.Int32).alias("tid")
