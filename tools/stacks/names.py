@@ -21,7 +21,6 @@ _PYTHON_FILE = re.compile(r".*\.py[xdi]?|<(?:frozen [^>]*|string|stdin|ipython[^
 _BINARY = re.compile(r".*\.so(?:\.[0-9.]+)?", re.DOTALL)
 _THREAD = re.compile(r"process [0-9]+(?::.*)?|thread \(?(?:0x[0-9A-Fa-f]+|[0-9]+)\)?(?::.*)?", re.DOTALL)
 _ANNOTATED = {"_[k]": "kernel", "_[i]": "native", "_[j]": "other"}
-_MODULE = re.compile(r"\[(?:kernel\.|guest\.kernel|k\]|kernel\])")
 
 
 class Name(NamedTuple):

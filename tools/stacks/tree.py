@@ -136,8 +136,7 @@ class CallTree:
         return self._by_frame(np.where(self.outermost, self.total, 0.0))
 
     def pruned(self, min_share: float) -> CallTree:
-        """Return the tree without nodes that have less than `min_share` of the sum on every side; nothing else
-        changes."""
+        """Return the tree without nodes that have less than `min_share` of the sum on every side."""
         floor = self.sums[:, None] * min_share
         keep = ((self.total >= floor) & (self.total > 0)).any(axis=0)
         if keep.all():
@@ -248,7 +247,6 @@ def _chosen(part: Part) -> pl.DataFrame:
 
 
 def _rooted(profile: StackProfile, thread: NDArray[Any], roots: Roots) -> tuple[list[str], Ints]:
-    """Return the labels of the roots, and the root of each sample."""
     used, at = np.unique(thread, return_inverse=True)
     known_as = {number: row for number, *row in profile.threads.iter_rows()}
     main = {pid: comm for pid, tid, comm in known_as.values() if pid == tid >= 0}

@@ -149,8 +149,7 @@ def with_profile(recording: Recording, profile: Profile, alignment: Alignment | 
 
 
 def _relative(frame: pl.DataFrame, start_ns: int, window_ns: int) -> pl.DataFrame:
-    """Convert instants of the trace's clock to those of a recording; unknown ones, and those before the start, become
-    0."""
+    """Convert instants of the trace's clock to those of a recording; unknown and earlier ones become 0."""
     columns = [name for name in _INSTANTS if name in frame.columns]
     return frame.with_columns((pl.col(name) - start_ns).clip(0, window_ns) for name in columns)
 

@@ -103,8 +103,7 @@ class Panel:
 
 
 def panel(timeline: Timeline, bubble: Bubble, words: Mapping[str, str], most: int) -> Panel:
-    """Return the panel of one bubble, of at most about `most` slices, with half its length, at least 1 ms, before and
-    after it."""
+    """Return the panel of one bubble, of `most` slices with half its length (1 ms at least) on both sides."""
     return _Builder(timeline, bubble, words).build(most)
 
 
@@ -213,7 +212,6 @@ class _Builder:
     # --- parts --------------------------------------------------------------------------------------------
 
     def _pick(self, table: pl.DataFrame | None, wanted: pl.Expr) -> pl.DataFrame:
-        """Return the rows within the span shown."""
         if table is None:
             return pl.DataFrame()
         return table.filter((pl.col("end_ns") > self._low) & (pl.col("start_ns") < self._high) & wanted)
@@ -322,7 +320,6 @@ class _Slices:
 
 
 def _most(rows: pl.DataFrame, by: list[str]) -> list[tuple[int, ...]]:
-    """Return the keys in `by`, those with most time first."""
     if rows.is_empty():
         return []
     total = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total")

@@ -96,8 +96,7 @@ def _row(number: int, bubble: Bubble) -> str:
 
 
 def _bar(bubble: Bubble) -> str:
-    """Return its parts as one bar, widths in thousandths (SVG: a page with this policy may not use style
-    attributes)."""
+    """Return its parts as one bar, widths in thousandths (SVG: the page's policy forbids style attributes)."""
     total = sum(max(part.ns, 0) for part in bubble.parts)
     if total <= 0:
         return ""

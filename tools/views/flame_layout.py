@@ -198,8 +198,7 @@ def _gather(tree: FlameTree, kept: Ints, sums: Floats, scale: Floats) -> _Nodes:
 
 
 def _names(tree: FlameTree, nodes: _Nodes, root: str, rest: str) -> _Names:
-    """Return the frames in use, and their order among siblings: by label, the rest last. Renumbers the nodes'
-    frames."""
+    """Return the frames in use, and their order among siblings: by label, the rest last. Renumbers frames."""
     used, frame = np.unique(nodes.frame, return_inverse=True)
     nodes.frame[:] = frame
     added = {len(tree.labels): (root, ROOT_KIND, ""), len(tree.labels) + 1: (rest, REST_KIND, "")}

@@ -84,8 +84,7 @@ def columns(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return `text` in at most `width` columns, with a final ``…`` when it was cut; empty if there is no space for
-    three."""
+    """Return `text` in at most `width` columns, with a final ``…`` when cut; empty below three columns."""
     if columns(text) <= width:
         return text
     if width < 3:

@@ -191,7 +191,6 @@ def _patterns(looks: Mapping[str, None]) -> str:
 
 
 def _line(text: str, size: int = FONT) -> str:
-    """Return as much of a line of text as fits across the picture."""
     return escape(cut(text, int(_INNER / (size * ADVANCE))))
 
 

@@ -64,8 +64,7 @@ class Matrix:
 
 
 def rows_of(ranks: Sequence[int], groups: Sequence[Group], most: int = MOST_RANKS) -> Rows:
-    """Return the rows for `ranks`: group by group in the given order, then those in no group; at most about `most`
-    rows."""
+    """Return the rows for `ranks`: by group in the given order, then those in no group; about `most` rows at most."""
     known = set(ranks)
     placed: set[int] = set()
     parts: list[tuple[str, list[int]]] = []
@@ -129,8 +128,7 @@ def known(*names: str) -> pl.Expr:
 
 
 def wait_matrix(waits: pl.DataFrame, ranks: Sequence[int], steps: int) -> Matrix:
-    """Return how long each rank (row) waited for each other (column), in ms per step; ranks by number. `waits`: waiter,
-    last, wait_ns."""
+    """Return how long each rank (row) waited for another (column), ms per step. `waits`: waiter, last, wait_ns."""
     rows = rows_of(ranks, ())
     places = rows.places()
     known = pl.col("waiter").is_in(list(places)) & pl.col("last").is_in(list(places))

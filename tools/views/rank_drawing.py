@@ -49,8 +49,7 @@ def scale_of(shade: array[float]) -> float:
 
 
 def step_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str]) -> Figure:
-    """Draw ranks in rows, steps in columns; colour: own time compared with the peers'. Bars at the edge: the mean of
-    each row."""
+    """Draw ranks in rows, steps in columns; colour: own time relative to the peers'. Bars: the mean of each row."""
     rows, columns = len(matrix.rows.cells), len(matrix.columns)
     cell = min(_WIDE / max(columns, 1), 36.0), max(min(620 / max(rows, 1), 22.0), 1.25)
     x, y = _PLOT

@@ -157,7 +157,6 @@ def _packed(values: array[float] | array[int]) -> str:
 
 
 def _table(view: RankView, words: Mapping[str, str]) -> str:
-    """Return means per step; the accused first."""
     labels = {rank: group.label for group in view.groups for rank in group.ranks}
     remarks = {mark.rank: mark.label for mark in view.marks}
     columns = [name for name in _MEANS if name in view.own.columns]

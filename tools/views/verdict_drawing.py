@@ -190,7 +190,6 @@ def _shares(pen: _Pen, card: Card) -> None:
 
 
 def _bracket(pen: _Pen, card: Card, whole: float) -> None:
-    """Draw the bracket over the lost part of the bar."""
     before = sum(share.pct for share in card.shares if share.look == "user")
     lost = sum(share.pct for share in card.shares if share.look not in ("user", "idle"))
     if lost < _LOST_MARKED:
@@ -206,7 +205,6 @@ def _bracket(pen: _Pen, card: Card, whole: float) -> None:
 
 
 def _scale(pen: _Pen) -> None:
-    """Draw ticks of the time under a bar."""
     for part, anchor in ((0, "start"), (25, ""), (50, ""), (75, ""), (100, "end")):
         x = _MARGIN + _ROOM * part / 100
         pen.put(f'<path class="grid" d="M{x:.1f} {pen.y:.1f}v5"/>')

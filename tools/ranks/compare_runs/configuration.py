@@ -59,7 +59,6 @@ def _device(job: Job) -> str:
 
 
 def _hosts(job: Job) -> str:
-    """Return ranks by host; empty when hosts are not known."""
     known = job.table("ranks").filter(pl.col("host") != "").group_by("host").agg(pl.col("rank")).sort("host")
     return "; ".join(f"{host}: {rank_list(ranks)}" for host, ranks in known.iter_rows())[:_MOST_NAMED]
 

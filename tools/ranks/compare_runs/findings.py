@@ -172,8 +172,7 @@ class Differences:
         self.found.append((abs(change), finding))
 
     def _severity(self, pct: float | None = None) -> Severity:
-        """Return the severity by the cost per step, at most the step's own loss (parts may offset each other); a faster
-        run has none."""
+        """Return the severity of a cost per step, at most the step's own loss; a faster run has none."""
         if self.data.verdict != "slower":
             return Severity.INFO
         whole = abs(self.data.change_pct or 0.0)

@@ -83,8 +83,7 @@ def steps_of(own: pl.DataFrame, ranks: Sequence[int], *, loader: bool, waits: bo
 
 
 def odd_steps(steps: Steps) -> list[int]:
-    """Return numbers of the few steps that are far longer than the others: compilation, a checkpoint, the first of
-    all."""
+    """Return numbers of the few steps that are far longer than the others: compilation, a checkpoint."""
     lengths = steps.series("step_ns")
     usual = median(lengths)
     odd = [number for number, length in zip(steps.numbers, lengths, strict=True) if length > _ODD * usual]

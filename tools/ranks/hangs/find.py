@@ -66,8 +66,7 @@ class Hangs:
 
     @property
     def accused(self) -> tuple[int, ...]:
-        """The ranks to inspect: roots, ranks of a cycle, those that do not finish, those whose operation does not
-        match."""
+        """The ranks to inspect: roots, ranks of a cycle, those that do not finish or whose operation does not match."""
         return tuple(sorted({*self.roots, *self.circle, *self.not_finished, *self.mismatched}))
 
 
@@ -265,7 +264,6 @@ def _by_collectives(ranks: set[int], blocked: Iterable[_Blocked]) -> bool:
 
 
 def _takes_part(rank: int, known: Standings) -> bool:
-    """Return whether a rank has anything open."""
     return any(rank in of and of[rank].opened for of in known.of.values()) or rank in known.p2p_rows["rank"]
 
 

@@ -84,8 +84,7 @@ def _of_groups(together: pl.DataFrame) -> list[_Line]:
 
 
 def _lines(pairs: pl.DataFrame, by: list[str]) -> list[_Line]:
-    """Return a line per `by` (it holds rank and to) through ``apart`` over ``end_ns``: medians of the first and
-    last third."""
+    """Return a line per `by` (with rank and to) through ``apart`` over ``end_ns``: medians of first and last third."""
     low, high = pl.col("end_ns").quantile(1 / 3).over(by), pl.col("end_ns").quantile(2 / 3).over(by)
     early, late = pl.col("end_ns") <= low, pl.col("end_ns") >= high
     # differences to the first value: a float would lose the nanoseconds of an offset of hours
@@ -184,6 +183,5 @@ def _spanned(lines: list[_Line]) -> dict[int, _Line]:
 
 
 def _chained(line: _Line, on: _Line) -> _Line:
-    """Return `line` followed by `on`."""
     offset = line.offset + on.offset + on.drift * (line.origin - line.offset - on.origin)
     return _Line(line.rank, on.to, offset, line.drift + on.drift, line.origin, max(line.residual, on.residual))

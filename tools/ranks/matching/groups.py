@@ -18,8 +18,7 @@ from whystall.tools.timeline.collectives import SYNCHRONISING
 _STEPS = 10
 """Steps needed to measure the scatter of ends."""
 _MARGIN, _WEAK_MARGIN = 3.0, 1.5
-"""The ends of any other group scatter so many times more; and if other places of the same operation have a group
-already."""
+"""Factor by which other groups' ends scatter more; and if other places of the operation have a group."""
 _LOOSE, _TIGHT = 0.5, 0.2
 """Ends scatter at most so much, relative to arrivals; and if there is no other group to compare with."""
 
@@ -95,8 +94,7 @@ def _only(
 
 
 def _whole(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return `rows` with their place among equal ones (``nth``), of steps with most of these: in others some may be
-    lost."""
+    """Return `rows` with their place among equal ones (``nth``), of steps with most of them: others may lack some."""
     rows = rows.with_columns(
         nth=pl.int_range(pl.len()).over("rank", "step", "token"), count=pl.len().over("rank", "step", "token")
     )
@@ -203,8 +201,7 @@ def _apart(scores: _Scores, chosen: Mapping[tuple[int, _Slot], str], rows: pl.Da
 def _left(
     scores: _Scores, chosen: Mapping[tuple[int, _Slot], str], members: Mapping[str, tuple[int, ...]]
 ) -> dict[tuple[int, _Slot], str]:
-    """Return, for places without a group, the only remaining one: a group is out if the place of one of its ranks is
-    another's."""
+    """Return, for places without a group, the only one that no other rank's place contradicts."""
     found = {}
     for (rank, slot), fits in scores.items():
         if (rank, slot) in chosen:

@@ -276,8 +276,7 @@ def _named(frame: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
 
 
 def _frame(rows: pl.DataFrame, links: pl.DataFrame, clocks: Clocks | None = None) -> pl.DataFrame:
-    """Return `links` with all columns of the rows, as `MATCHED`; instances numbered in the order of their ends on
-    `clocks`."""
+    """Return `links` with all columns of the rows, as `MATCHED`; instances numbered by their ends on `clocks`."""
     found = rows.drop("group", "size").join(links, on="row").with_columns(present=pl.len().over("key").cast(_N))
     at = clocks.common("end_ns") if clocks else pl.col("end_ns")
     order = found.group_by("key").agg(at=at.median(), first=pl.col("row").min())

@@ -44,8 +44,7 @@ class Grid:
 
 
 def grid(own: pl.DataFrame, ranks: Sequence[int], *, has_work: bool = False, lost: pl.DataFrame | None = None) -> Grid:
-    """Return the rows of `OWN` of `ranks`, for the steps that all of them have. `lost`: rank and step of cells to leave
-    out."""
+    """Return the rows of `OWN` of `ranks`, for their common steps. `lost`: rank and step of cells to leave out."""
     chosen = own.filter(pl.col("rank").is_in(list(ranks)))
     full = chosen.group_by("step").len().filter(pl.col("len") == len(ranks))["step"]
     chosen = chosen.filter(pl.col("step").is_in(full.implode())).sort("step", "rank")
@@ -86,7 +85,6 @@ def lost_in(matched: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
 
 
 def known(series: pl.Series) -> list[float]:
-    """Return the values that are known."""
     values: list[float] = series.drop_nulls().to_list()
     return values
 

@@ -162,8 +162,7 @@ def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[s
 
 
 def _measured(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return what a profiler measured per pair and transport, per step; times are those of the median number of
-    bytes."""
+    """Return what a profiler measured per pair and transport, per step; times for the median number of bytes."""
     usual = pl.col("bytes").median().over("transport")
     ranks = pl.concat_list(pl.min_horizontal("source", "target"), pl.max_horizontal("source", "target"))
     # every rank of a pair may report it
@@ -257,8 +256,7 @@ def _transfers(rows: pl.DataFrame, key: str, late: votes.Late | None, board: Gri
 
 
 def _suspects(rows: Iterable[Transfers]) -> tuple[int, ...]:
-    """Return the ranks that all slow groups and pairs share; without any, several links are slow: all of their
-    ranks."""
+    """Return the ranks that all slow groups and pairs share; else, of several slow links, all ranks."""
     slow = [set(row.ranks) for row in rows if row.slow]
     if not slow:
         return ()

@@ -48,8 +48,7 @@ def _median(analysis: JobAnalysis, ranks: set[int]) -> int | None:
 
 
 def _side(analysis: JobAnalysis, side: str, rank: int, traces: str | None) -> dict[str, str | int]:
-    """Return the arguments for the profile of `rank`: its file if it has one of its own, else the directory and the
-    rank."""
+    """Return the arguments for the profile of `rank`: its own file, else the directory and the rank."""
     if traces is None or "://" in traces:
         return {f"{side}_rank": rank}
     paths = dict(analysis.job.table("ranks").select("rank", "path").iter_rows())

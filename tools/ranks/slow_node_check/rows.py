@@ -58,8 +58,7 @@ def _transfer(row: Transfers) -> EvidenceRow:
 
 
 def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
-    """Return rows of the ranks that others wait for in operations that they have not entered or not finished, or that
-    do not match."""
+    """Return rows of the ranks whose missing, unfinished or different operations others wait in."""
     rows = []
     for rank in stuck.accused:
         host, pid = where(job, rank)

@@ -104,8 +104,7 @@ class NextCall(Model):
 
 
 class Data(Model):
-    """The verdict and the tables behind it. `reasons`: codes of what the verdict lacked or why it abstains. `next`:
-    proposed next calls."""
+    """The verdict and its tables. `reasons`: codes of why it abstains or is limited. `next`: proposed next calls."""
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = Field(default_factory=list)

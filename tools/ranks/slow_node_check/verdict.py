@@ -169,7 +169,6 @@ class _Case:
     # --- examining --------------------------------------------------------------------------------------------------
 
     def _ranks(self) -> None:
-        """Compare ranks with their peers."""
         out = self.result
         comparable = [one for one in self.peers if len(one.ranks) > 1]
         if not comparable:
@@ -207,8 +206,7 @@ class _Case:
         return False
 
     def _absent(self) -> list[str]:
-        """Return why another rank may be the one all wait for: ranks without a trace, or whose traces lack
-        operations."""
+        """Return why another rank may be the one all wait for: without a trace, or with operations missing."""
         missing = ["ranks_missing"] if self.analysis.job.missing else []
         return [*missing, "unmatched"] if self.incomplete else missing
 
@@ -245,8 +243,7 @@ class _Case:
         return grades[max(0, grade)]
 
     def _what_noise_hides(self, board: Grid) -> None:
-        """Abstain where a rank may cost as much as the floor, by both measures, and the steps vary too much to
-        decide."""
+        """Abstain where a rank may cost as much as the floor, by both measures, and steps vary too much to decide."""
         frames = [ahead_of_all(frame) for frame in (board.own, board.work) if frame is not None]
         if any(min(_at_most(frame[str(rank)]) for frame in frames) >= self.floor_ns for rank in board.ranks):
             self.abstain.append("noise")
@@ -277,7 +274,6 @@ class _Case:
         out.links = replace(found, cost_ns=cost_ns)
 
     def _peers_of(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks that do what `rank` does."""
         return next((one.ranks for one in self.peers if rank in one.ranks), ())
 
     def _exposed_excess(self, found: Links) -> float:
@@ -353,8 +349,7 @@ class _Case:
         return 1 - self.analysis.waits.height / count if count > 0 else 1.0
 
     def _exposed(self, rank: int | None = None) -> float:
-        """Return the share of the steps in which the ranks (or one) only communicated or waited: the most an absent
-        rank costs."""
+        """Return the share of the steps spent only communicating or waiting: the most an absent rank costs."""
         rows = self.own if rank is None else self.own.filter(pl.col("rank") == rank)
         return float(rows["exposed_comm_ns"].sum()) / max(1, int(rows["step_ns"].sum()))
 
@@ -379,7 +374,6 @@ def _at_most(ahead_of_others: pl.Series) -> float:
 
 
 def _replicas(analysis: JobAnalysis, floors: Floors) -> Outcome:
-    """Return ranks that never wait for each other."""
     steps = analysis.job.table("steps")
     out = Outcome(reasons=["no_collectives"], replicas=replicas.compare(steps))
     counts = [one.steps for one in out.replicas]

@@ -192,8 +192,7 @@ def excess(grid: Grid, rank: int, innocent: tuple[int, ...]) -> list[float]:
 
 
 def excesses(grid: Grid) -> Iterable[pl.Series]:
-    """Return the same of every rank, compared with the median of all: one of several hardly moves a median, and it is
-    computed once."""
+    """Return the same of every rank, compared with the median of all, which one rank hardly moves."""
     if len(grid.ranks) < _SEVERAL:
         return (pl.Series(excess(grid, rank, grid.others((rank,))), dtype=pl.Float64) for rank in grid.ranks)
     usual = middle(grid.own, grid.ranks)
@@ -230,8 +229,7 @@ def change(values: list[float], floor: float) -> int:
 
 
 def turns(grid: Grid, floor_ns: float, tests: float = 1) -> Turns | None:
-    """Return ranks that are late one after the other, together for at least `floor_ns` per step; None when they are
-    not."""
+    """Return ranks that are late one after the other, together for at least `floor_ns` per step, else None."""
     if len(grid.ranks) < 2 or len(grid.steps) < 2 * _TURN:
         return None
     return _runs(grid, floor_ns, tests) or _alternating(grid, floor_ns, tests)
@@ -259,8 +257,7 @@ def _runs(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
 
 
 def _alternating(grid: Grid, floor_ns: float, tests: float) -> Turns | None:
-    """Return turns in which one of a few ranks is late more often than their share explains, and hardly ever two of
-    them in the same step."""
+    """Return turns: one of a few ranks is late more often than by chance, and hardly ever two in the same step."""
     accused = suspects(grid, len(grid.ranks) // 2)
     innocent = grid.others(accused)
     if len(accused) < 2:

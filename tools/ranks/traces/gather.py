@@ -86,12 +86,10 @@ def with_before(
 
 
 def _name(place: str) -> str:
-    """Return the name of the run at `place`: that of its directory."""
     return clean(PurePath(place if is_url(place) else os.path.abspath(local_path(place))).name)
 
 
 def _read(place: str, scheduler: str | None, jobs: int | None) -> list[Summary | Unread]:
-    """Return all traces at `place`, in the order of their names."""
     answers: list[list[Summary | Unread]]
     if is_url(place):
         answers = _in_parallel(read_remote, remote_traces(place), scheduler, jobs, here=place.startswith(_OF_PROCESS))
@@ -129,8 +127,7 @@ def _failed(trace: Trace | RemoteTrace, why: str) -> list[Summary | Unread]:
 
 
 def _of_one_kind(found: list[Summary]) -> tuple[list[Summary], list[tuple[str, str]]]:
-    """Leave out dumps of collectives if there are traces of work: they describe the same ranks twice. The omission is
-    reported."""
+    """Leave out dumps of collectives beside traces of work of the same ranks, and report it."""
     working = [one for one in found if one.has_work]
     sources = {one.head["source"] for one in working}
     others = [one for one in found if not one.has_work and one.head["source"] not in sources]
@@ -191,7 +188,6 @@ def _relative(frame: pl.DataFrame, start_ns: int) -> pl.DataFrame:
 def _blind(
     ranks: Sequence[Summary], failed: Sequence[Unread], spots: Sequence[tuple[str, str]], clocks: Counter[str]
 ) -> list[tuple[str, str]]:
-    """Return the blind spots: code and detail."""
     found = list(spots)
     if failed:
         found.append(("ranks_unread", "; ".join(f"{one.shown}: {one.why}" for one in failed)))
@@ -219,7 +215,6 @@ def _blind(
 
 
 def _wall(real_ns: int) -> str:
-    """Return the time in the format of RFC 3339."""
     try:
         wall = datetime.fromtimestamp(real_ns / 1e9, timezone.utc)
     except (ValueError, OverflowError, OSError):  # a damaged clock

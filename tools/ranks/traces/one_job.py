@@ -86,8 +86,7 @@ def _check_sizes(found: list[Summary]) -> None:
 
 
 def _check_groups(found: list[Summary]) -> None:
-    """Refuse groups of one name that differ and overlap: PyTorch's names are equal on all ranks, so they are of two
-    runs."""
+    """Refuse groups of one name that differ and overlap: PyTorch's names are equal on all ranks of a run."""
     groups = pl.concat([found[0].tables["groups"].clear(), *(one.tables["groups"] for one in found if _of_torch(one))])
     whole = groups.filter((pl.col("ranks").list.len() > 0) & (pl.col("size") == pl.col("ranks").list.len()))
     of_rank: dict[tuple[str, int], tuple[list[int], int]] = {}
@@ -101,8 +100,7 @@ def _check_groups(found: list[Summary]) -> None:
 
 
 def _of_torch(one: Summary) -> bool:
-    """Return whether groups are named by PyTorch; a communication library's own names may be counted by each
-    process."""
+    """Return whether groups are named by PyTorch; a library's own names may be counted by each process."""
     return one.head["source"] in ("kineto", "flight_recorder")
 
 
@@ -140,8 +138,7 @@ def _overlapping(found: list[Summary]) -> list[list[Summary]]:
 
 
 def _alike(one: Summary, other: Summary) -> bool:
-    """Return whether two ranks did the same: operations in groups they share, else steps; nothing to compare is
-    alike."""
+    """Return whether two ranks did the same: operations in shared groups, else steps; alike without either."""
     one_side, other_side = (side.tables["collectives"].filter(pl.col("group") != "") for side in (one, other))
     shared = set(one_side["group"].to_list()) & set(other_side["group"].to_list())
     if shared:

@@ -51,8 +51,7 @@ def unread(trace: Trace, why: str) -> Unread:
 
 
 def traces_at(place: str, *, required: bool = True) -> list[Trace]:
-    """Return the traces at or below `place`, at least one when `required`. Raises `ToolError` as
-    `profiles.candidates`."""
+    """Return the traces at or below `place`, one if `required`. Raises `ToolError` as `profiles.candidates`."""
     base = place if os.path.isdir(place) else os.path.dirname(place) or "."
     return [
         Trace(

@@ -110,7 +110,6 @@ def read_remote(trace: RemoteTrace) -> list[Summary | Unread]:
 
 
 def _system(url: str) -> tuple[Any, str]:
-    """Return the file system of `url`, and its path there."""
     try:
         from fsspec.core import url_to_fs
     except ImportError:

@@ -189,7 +189,6 @@ def _time(value: float | str) -> float:
 
 
 def _number(value: int | str) -> int:
-    """Return a process or thread id; -1 when it is none."""
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 11 else -1
     return value if -1 <= value < 1 << 31 else -1

@@ -184,7 +184,6 @@ class _Reader:
             self.builder.sample(NO_STACK, event, float(found["count"]), at_ns=_instant(found))
 
     def _done(self) -> None:
-        """Store the completed sample."""
         sample, chain = self._sample, self._chain
         self._sample, self._chain = None, []
         if sample is None:

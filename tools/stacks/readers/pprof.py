@@ -121,8 +121,7 @@ class _Reader:
         return self._builder.profile("pprof")
 
     def _events(self, types: list[tuple[str, str]]) -> list[int]:
-        """Return the event of each sample type, the file's default first: the named one, else the last, as pprof
-        does."""
+        """Return the event of each sample type, the default first: the named one, else the last, as in pprof."""
         names = [name for name, _ in types]
         chosen = self._text(self._numbers.get(_DEFAULT, 0))
         first = names.index(chosen) if chosen in names else len(names) - 1
@@ -138,8 +137,7 @@ class _Reader:
         return list(found.values())
 
     def _stack(self, ids: tuple[int, ...]) -> int:
-        """Return the stack of locations, given from the innermost; below `NO_STACK` when one is missing or it is
-        too deep."""
+        """Return the stack of locations, innermost first; below `NO_STACK` when it is incomplete or too deep."""
         found, depth = NO_STACK, 0
         for one in reversed(ids):
             frames = self._frames.get(one)
@@ -210,7 +208,6 @@ def _number(message: list[tuple[int, int | bytes]], field: int) -> int:
 
 
 def _integers(message: list[tuple[int, int | bytes]], field: int) -> list[int]:
-    """Return the values of a repeated field, packed or not."""
     found: list[int] = []
     for one, value in message:
         if one == field:
@@ -226,7 +223,6 @@ def _location(message: list[tuple[int, int | bytes]]) -> _Location:
 
 
 def _id(value: str | int) -> int:
-    """Return a process or thread id; -1 when it is none."""
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 11 else -1
     return value if 0 <= value < 1 << 31 else -1

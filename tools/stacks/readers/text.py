@@ -17,8 +17,7 @@ LONGEST = 4 << 20
 
 
 class Text:
-    """The lines of a file, plain, gzip or zstd. `odd` counts lines that are too long, and a packed file's damaged
-    end."""
+    """The lines of a file, plain, gzip or zstd. `odd` counts lines that are too long, and a damaged end."""
 
     def __init__(self, path: Path, block: int = BLOCK) -> None:
         self.path = path

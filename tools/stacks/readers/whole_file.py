@@ -14,8 +14,7 @@ DEEPEST = 10_000
 
 
 def content(path: Path, remedy: str) -> bytes:
-    """Return the unpacked content of `path`. Raises `ToolError`: bad_trace (empty, damaged, beyond `MOST`),
-    io_error."""
+    """Return the content of `path`, unpacked. Raises `ToolError`: bad_trace (empty, damaged, over `MOST`), io_error."""
     try:
         with opened(path) as file:
             data = file.read(MOST + 1)

@@ -19,8 +19,7 @@ from whystall.tools.timeline.sched import SchedTrace
 
 HOST_CLOCKS = ("mono_raw", "mono", "boot", "real")
 DRIFT_LIMIT_PPM = 500
-"""Limit of drift between two clocks of a host: the kernel's clock discipline never slews faster (adjtimex(2),
-``MAXFREQ``)."""
+"""Largest drift between two clocks of a host: the kernel's discipline never slews faster (adjtimex(2), ``MAXFREQ``)."""
 RESIDUAL_LIMIT_NS = 10_000_000
 """An alignment with a larger residual is refused: it would attribute work to wrong slices."""
 BRIDGE_ERROR_NS = 5_000
@@ -177,7 +176,6 @@ def _chain(first: Alignment, second: Alignment) -> Alignment:
 
 
 def _span(profile: Profile) -> tuple[int, int]:
-    """Return the first start and the last end."""
     frames = [frame for frame in profile.tables.values() if frame.height]
     begin = [int(frame["start_ns"][0]) for frame in frames]
     ends = [frame.select(pl.max("end_ns")).item() for frame in frames]

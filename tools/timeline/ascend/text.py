@@ -74,8 +74,7 @@ class _Sections:
 
 
 def read(paths: Sequence[Path], info: Info, source: str) -> Profile:
-    """Return the profile in one timeline, or in one cut into several files. Raises `ToolError` (bad_trace,
-    io_error)."""
+    """Return the profile in one timeline, or one cut into files. Raises `ToolError` (bad_trace, io_error)."""
     found, sections = Found(), _Sections()
     for path in paths:
         file = EventFile(path, _Event)

@@ -127,8 +127,7 @@ def _thread_lanes(threads: pl.DataFrame) -> pl.DataFrame:
 
 
 def _within_tenures(interrupts: pl.DataFrame, on_cpu: pl.DataFrame) -> pl.DataFrame:
-    """Return interrupts cut where the CPU switched threads: slices of a lane must nest, even where events are
-    missing."""
+    """Return interrupts cut where the CPU switched threads: slices must nest, even where events are missing."""
     tenures = on_cpu.select("cpu", since="start_ns", until="end_ns").sort("since")
     rows = interrupts.sort("start_ns", maintain_order=True).join_asof(
         tenures, left_on="start_ns", right_on="since", by="cpu", check_sortedness=False

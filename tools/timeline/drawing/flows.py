@@ -38,8 +38,7 @@ def wakeups(trace: SchedTrace, of_thread: pl.DataFrame, interrupts: pl.DataFrame
 
 
 def migrations(of_thread: pl.DataFrame, on_cpu: pl.DataFrame) -> pl.DataFrame:
-    """Return arrows from the end of a thread's time on one CPU to its next time on another, in the lanes of the
-    CPUs."""
+    """Return arrows from the end of a thread's time on one CPU to its next on another, in the lanes of the CPUs."""
     runs = of_thread.filter(pl.col("state") == "running").sort("tid", "start_ns", maintain_order=True)
     # the last instant within the slice: viewers bind its very end to the following slice
     runs = runs.with_columns(left_ns=pl.col("end_ns").shift(1) - 1, left=pl.col("cpu").shift(1))
@@ -60,8 +59,7 @@ def migrations(of_thread: pl.DataFrame, on_cpu: pl.DataFrame) -> pl.DataFrame:
 
 
 def _covered(rows: pl.DataFrame, slices: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return those `rows` whose `woken_ns` lies in a slice (since, until) of the same `key`; its slices do not
-    overlap."""
+    """Return `rows` whose `woken_ns` lies in a slice (since, until) of the same `key`; its slices do not overlap."""
     rows = rows.sort("woken_ns", maintain_order=True).join_asof(
         slices.sort("since"), left_on="woken_ns", right_on="since", by=key, check_sortedness=False
     )

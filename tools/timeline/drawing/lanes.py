@@ -29,8 +29,7 @@ SLICES = pl.Schema(
 FLOWS = pl.Schema(
     {"cat": pl.String, "from_lane": pl.Int64, "from_ns": pl.Int64, "to_lane": pl.Int64, "to_ns": pl.Int64}
 )
-"""Arrows: each end lies in a slice of its lane, and its target is the slice's start, so that every viewer binds it to
-the same slice."""
+"""Arrows between slices; the target is a slice's start, so that every viewer binds it to that slice."""
 
 
 def cpu_key(cpu: pl.Expr) -> pl.Expr:

@@ -106,8 +106,7 @@ class Names:
         return frame.join(last, on=tid, how="left", maintain_order="left")
 
     def all_threads(self) -> pl.DataFrame:
-        """Return tid, comm, pid (-1 unknown) of all threads with a name, by their last one; leaders before their
-        threads."""
+        """Return tid, comm, pid (-1 unknown) of all threads with a name, by their last one; leaders first."""
         return (
             self._last.filter(pl.col("tid") > 0)
             .select("tid", "comm", "pid")
@@ -115,8 +114,7 @@ class Names:
         )
 
     def threads(self, tids: pl.Series) -> pl.DataFrame:
-        """Return tid, label, pid and `process` (the label of the thread's group leader, null when unknown), by
-        process."""
+        """Return tid, label, pid and `process` (the group leader's label, null when unknown), by process."""
         rows = self.last(pl.DataFrame({"tid": tids}), "tid", "label")
         rows = rows.join(self._last.select("tid", "pid"), on="tid", how="left").with_columns(
             pid=pl.when(pl.col("pid") >= 0).then("pid")

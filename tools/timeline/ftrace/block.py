@@ -121,8 +121,7 @@ def _row(events: pl.DataFrame, at: int) -> int:
 
 
 def _continued(events: pl.DataFrame, odd: pl.DataFrame, decoder: Decoder) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Join events that line feeds within a command name or a message have cut; return the remaining unreadable
-    lines."""
+    """Join events that line feeds within a command name or a message have cut; return the other unreadable lines."""
     if odd.is_empty() or events.is_empty():
         return events, odd
     run = pl.col("row").cast(pl.Int64) - pl.int_range(pl.len())  # the same for lines that follow each other

@@ -85,8 +85,7 @@ class Decoder:
         return Read(tables, names, groups, others, odd)
 
     def _changed_names(self, named: list[pl.DataFrame]) -> pl.DataFrame:
-        """Return the names at these rows: of a thread with one name, at its first row; else where it differs from the
-        one before."""
+        """Return the names at these rows: a thread's first, and those that differ from the one before."""
         if not named:
             return NAMES.to_frame()
         known = pl.DataFrame(list(self._names), schema={"tid": pl.Int32, "comm": pl.String}, orient="row")
@@ -167,7 +166,6 @@ def _unreadable(unread: list[pl.DataFrame], strange: pl.DataFrame) -> tuple[pl.D
 
 
 def _names_in_tasks(tasks: pl.DataFrame) -> pl.DataFrame:
-    """Return names in births, deaths and changes of names."""
     renames = pl.col("kind") == "rename"
     pairs = (
         (pl.when(~renames).then("of"), pl.col("comm")),

@@ -280,7 +280,6 @@ def _slice(span: Span) -> pl.Expr:
 
 
 def _punctuation(layout: Layout, count: int) -> list[tuple[int, int]]:
-    """Return (mask, value) of each word."""
     marks = {_NAME: "-", layout.tid[1]: " ", layout.cpu[0] - 1: "[", layout.cpu[1]: "]", layout.cpu[1] + 1: " "}
     marks |= {layout.seconds[0] - 1: " ", layout.event - 1: " "}
     if layout.tgid:
@@ -296,8 +295,7 @@ def _punctuation(layout: Layout, count: int) -> list[tuple[int, int]]:
 
 
 def _matched(lines: pl.DataFrame, pattern: str) -> list[Heads]:
-    """Match by a regular expression lines that are not longer than any tracer's; return those in seconds, and those
-    not."""
+    """Match lines of any tracer's length by a regular expression; return those in seconds, and those not."""
     short = pl.col("line").str.len_bytes() <= _LONGEST
     groups = lines.with_columns(pl.when(short).then(_LINE.str.extract_groups(pattern)).alias("groups")).unnest("groups")
     groups = groups.with_columns(pl.lit(None, pl.String).alias(name) for name in _GROUPS if name not in groups.columns)

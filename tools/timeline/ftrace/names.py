@@ -30,8 +30,7 @@ def names_table(blocks: list[Block]) -> pl.DataFrame:
 
 
 def _processes(blocks: list[Block], heads: pl.DataFrame) -> dict[int, int]:
-    """Return the thread group of each thread, where the trace has it: in a column of its own, or in the thread's
-    birth."""
+    """Return the thread group of each thread, where the trace has it: in a column, or in the thread's birth."""
     columns = dict(heads.filter(pl.col("pid") >= 0).select("tid", "pid").iter_rows())
     found = {0: 0, **columns}
     for block in blocks:

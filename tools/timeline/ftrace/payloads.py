@@ -83,7 +83,6 @@ def _in_halves(texts: pl.DataFrame, column: str, halves: Halves) -> pl.DataFrame
 def _matched(
     texts: pl.DataFrame, column: str, pattern: str, form: Callable[[pl.Expr], pl.Expr] | None = None
 ) -> pl.DataFrame:
-    """Return the texts that have the form, and its groups."""
     text = form(pl.col(column)) if form else pl.col(column)
     groups = texts.select(column, text.str.extract_groups(pattern).alias("groups")).unnest("groups")
     parsed = groups.filter(pl.any_horizontal(pl.col(name).is_not_null() for name in groups.columns[1:]))

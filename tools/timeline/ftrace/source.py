@@ -142,8 +142,7 @@ class _Unpacked:
 
 
 def lines_of(block: bytes, end: int) -> pl.DataFrame:
-    """Return the lines in the first `end` bytes of a block, after which less than a line follows, as the only
-    column."""
+    """Return the lines in the first `end` bytes of a block, followed by less than a line, as the only column."""
     whole = end == len(block)
     separator = next((one for one in _SEPARATORS if one not in block), None)
     if separator is None:  # all of them occur, which no real trace has

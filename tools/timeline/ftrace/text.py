@@ -180,8 +180,7 @@ def _births_once(tasks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _calls_once(calls: pl.DataFrame) -> pl.DataFrame:
-    """Merge two events of one call: its own event, which has the name, and right after it that of all calls, which has
-    the number."""
+    """Merge two events of one call: its own, which has the name, and the next, which has the number."""
     named = calls.get_column("nr") < 0
     if not named.any() or named.all():
         return calls

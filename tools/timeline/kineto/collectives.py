@@ -33,8 +33,7 @@ from whystall.tools.timeline.profile_reading.groups import text
 from whystall.tools.timeline.profile_reading.numbers import small
 
 NO_PART, KERNEL, RECORD, ASK, RANGE = range(5)
-"""The role of an event in a collective: none; its kernel; its description; the operator that requested it; its range on
-the host."""
+"""Role of an event in a collective: none, its kernel, its description, its operator, its range on the host."""
 
 _RECORD = "record_param_comms"
 # Records of no collective: a wait for one.
@@ -75,8 +74,7 @@ class CollectiveEvents:
     odd: int = 0
 
     def take(self, what: Sequence[int], events: Iterable[tuple[str, CollectiveArgs]], places: pl.DataFrame) -> None:
-        """Add events: the role of each, its name and arguments, and its place (`Place`). Times not read are left
-        out."""
+        """Add events: roles, names and arguments, and places (`Place`). Times not read are left out."""
         for kind, (name, fields), row in zip(what, events, places.select(Place._fields).iter_rows(), strict=True):
             if row[0] is None or row[1] is None:
                 continue

@@ -78,8 +78,7 @@ _NO_GROUP = Mentioned()
 
 
 def described(place: Place, name: str, args: CollectiveArgs) -> tuple[Part, bool]:
-    """Return the part described by named arguments, as NCCL's kernels have them; and whether one of them was
-    invalid."""
+    """Return the part described by named arguments, as of NCCL's kernels; and whether one of them was invalid."""
     texts = (name, args.collective, args.dtype, args.group, args.description, args.ranks)
     sizes = (args.size, args.first, args.stride)
     try:
@@ -117,8 +116,7 @@ def _read(
     first: object,
     stride: object,
 ) -> tuple[str, str, str, Mentioned, bool]:
-    """Return the fields that repeat between collectives: escaped name, operation, type, group; and whether one was
-    invalid."""
+    """Return the repeated fields of collectives: escaped name, operation, type, group; and whether one was invalid."""
     given = (collective, dtype, group)
     texts = [text(value) for value in given]
     odd = any(value not in ("", None) and not found for value, found in zip(given, texts, strict=True))

@@ -123,7 +123,6 @@ class _Labels:
 
 
 def _take(events: list[_Event], found: Found, collectives: CollectiveEvents, labels: _Labels) -> None:
-    """Add the rows of some events."""
     length = nanoseconds([event.dur for event in events])
     # a device's work without an end is written as a negative length; as an instant it would be the shortest
     if (backwards := (length < 0).arg_true()).len():

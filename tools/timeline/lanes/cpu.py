@@ -122,8 +122,7 @@ def _statements(trace: SchedTrace, holes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _statement(at: pl.DataFrame, kind: int, tid: str = "") -> pl.DataFrame:
-    """Return statements other than switches, at `cpu` and `at`: thread `tid` was there before and after, or -1
-    unknown."""
+    """Return statements other than switches, at `cpu` and `at`: thread `tid` before and after, or -1 unknown."""
     none = pl.lit(-1, pl.Int32)
     return at.select(
         "cpu",
@@ -173,8 +172,7 @@ def _events_in_gaps(trace: SchedTrace, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_holes(gaps: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
-    """Return `gaps` (cpu, at, next_at) with `hole_start`, `hole_end`: first start and last end of holes within, or
-    null."""
+    """Return `gaps` (cpu, at, next_at) with `hole_start`, `hole_end`: start and end of holes in it, or null."""
     if holes.is_empty():
         return gaps.with_columns(hole_start=pl.lit(None, pl.Int64), hole_end=pl.lit(None, pl.Int64))
     gaps = gaps.with_row_index("row")
@@ -240,8 +238,7 @@ def _gaps(rows: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _earliest_arrival(trace: SchedTrace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return `gaps` with `from_ns` for those in which a thread arrived without an event: the earliest possible
-    instant."""
+    """Return `gaps` with `from_ns` for threads that arrived without an event: the earliest possible instant."""
     gaps = gaps.with_row_index("row")
     asked = gaps.filter(pl.col("is_broken") | pl.col("is_first")).select("row", "at", "next_at", tid="next_before")
     asked = asked.filter(pl.col("tid") > 0).sort("next_at")

@@ -104,7 +104,6 @@ def _left_in() -> pl.Expr:
 
 
 def _running(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the slices in which threads run."""
     unknown = pl.lit(-1, pl.Int32)
     before = pl.col("cpu").shift(1)  # a head row has CPU -1
     reborn = (_left_in() == "dead").shift(1)

@@ -222,7 +222,6 @@ def _of_pickle(path: Path, data: bytes) -> _Content:
 
 
 def _each(table: object, kind: type[Any]) -> dict[str, Any]:
-    """Return the members of a dictionary that are of a type."""
     found: dict[str, Any] = {}
     for name, value in table.items() if isinstance(table, dict) else ():
         try:

@@ -93,8 +93,7 @@ class Ranges:
 
 
 def with_collectives(profile: Profile, ranges: Ranges) -> Profile:
-    """Return `profile` with a row for each of its NCCL kernels, the groups they name, and the rank if only they
-    have it."""
+    """Return `profile` with a row for each of its NCCL kernels, their groups, and the rank if only they have it."""
     kernels = profile.activities.filter(pl.col("kind") == "collective")
     launches = profile.activities.filter((pl.col("device") < 0) & (pl.col("correlation") >= 0)).select(
         "correlation", launch_ns="start_ns"
@@ -173,7 +172,6 @@ def _row(one: Mapping[str, object], members: Mapping[str, tuple[int, int]], worl
 
 
 def _names(database: Database) -> dict[object, object]:
-    """Return the texts of NCCL."""
     return {
         key: value
         for rows in database.read("StringIds", "id", "value")

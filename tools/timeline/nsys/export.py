@@ -217,8 +217,7 @@ def _ranges(database: Database, columns: set[str], places: list[str]) -> pl.Data
 
 
 def _columns(rows: list[tuple[object, ...]], kinds: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-    """Return rows as columns of numbers and texts; other types become null, since any SQLite column may hold any
-    type."""
+    """Return rows as columns of numbers and texts; other types become null: SQLite columns hold any type."""
     try:
         return pl.DataFrame(rows, schema=kinds, orient="row", infer_schema_length=None)
     except (pl.exceptions.PolarsError, TypeError, OverflowError):

@@ -47,8 +47,7 @@ def from_texts(texts: pl.Series) -> pl.Series:
 
 
 def whole(values: Sequence[object]) -> pl.Series:
-    """Convert identifiers (int, whole float, or text, of which the number at its end counts) to Int64, -1 without
-    one."""
+    """Convert identifiers (int, whole float, or text that ends with a number) to Int64, -1 without one."""
     try:
         if set(map(type, values)) <= {int}:
             return pl.Series(values, dtype=pl.Int64)

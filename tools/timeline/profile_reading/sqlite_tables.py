@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 _BATCH = 100_000
-_MAGIC = b"SQLite format 3\0"
 
 
 class Database:
@@ -35,12 +34,6 @@ class Database:
     def mapping(self, table: str, key: str, value: str) -> dict[object, object]:
         """Return two columns of a table as a dictionary."""
         return {row[0]: row[1] for rows in self.read(table, key, value) for row in rows}
-
-
-def is_database(path: Path) -> bool:
-    """Return whether a file is an SQLite database. Raises OSError."""
-    with open(path, "rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
 
 
 @contextmanager

@@ -120,8 +120,7 @@ class EventFile(Generic[_E]):
                 raise self._bad("no list of events in it" if start else "it is empty")
 
     def _cut(self, text: bytes) -> tuple[list[_E] | None, bytes]:
-        """Return the events up to the last boundary between two of them, and the rest; None: there is no boundary
-        yet."""
+        """Return the events up to the last boundary between two, and the rest; None: there is no boundary yet."""
         # nearly always within the last few events; else search all of it
         for begin in (max(len(text) - (1 << 18), 0), 0):
             places = [(match.start() + 1, match.end()) for match in _BETWEEN.finditer(text, begin)]
@@ -211,8 +210,7 @@ class EventFile(Generic[_E]):
 
 
 def content_before_events(text: bytes) -> dict[str, Any] | None:
-    """Return the fields before the list ``traceEvents`` in the JSON object that begins with `text`; None: no list
-    yet."""
+    """Return the fields before the list ``traceEvents`` in the JSON object beginning with `text`; None: no list yet."""
     for match in islice(_LIST.finditer(text), _HEADS):
         content = _parsed(text[: match.end()] + b"]}")
         if content is not None:

@@ -242,7 +242,6 @@ def _collectives(
 
 
 def _operators(work: pl.DataFrame, loads: pl.DataFrame, stepped: bool) -> pl.DataFrame:
-    """Return work by name, within the steps where there are steps."""
     loads = loads.select("step", "name", kind=pl.lit("loader"), busy_ns=(pl.col("end_ns") - pl.col("start_ns")).clip(0))
     columns = ["step", "name", "kind", "busy_ns"]
     both = pl.concat([work.select(columns), loads.select(columns)])

@@ -70,8 +70,7 @@ def loading() -> pl.Expr:
 
 
 def steps_of(profile: Profile) -> pl.DataFrame:
-    """Return the profiler's steps on the host (start_ns, end_ns, step), each number once: of several ranges the
-    longest."""
+    """Return the profiler's steps on the host (start_ns, end_ns, step), each number once: the longest range."""
     longest = (pl.col("end_ns") - pl.col("start_ns")).arg_max()
     once = profile.steps.group_by("step").agg(pl.col("start_ns", "end_ns").get(longest))
     return once.filter(pl.col("step") >= 0).sort("start_ns").select(name for name in STEPS if name in once.columns)
@@ -115,7 +114,6 @@ def device_steps(
 
 
 def _busiest(work: pl.DataFrame) -> pl.DataFrame:
-    """Return the work of the stream with the most of it."""
     lanes = work.group_by("device", "stream").agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     best = lanes.sort("ns", "device", "stream", descending=[True, False, False]).head(1)
     return work.join(best, on=["device", "stream"], how="semi", maintain_order="left")

@@ -122,7 +122,6 @@ def _of_cpus(trace: SchedTrace, cpus: set[int]) -> SchedTrace:
 
 
 def _process_tree(names: Names, numbers: Mapping[int, int]) -> bytes:
-    """Return `ProcessTree`: names of threads and their processes."""
     content = b""
     for tid, comm, pid in names.all_threads().iter_rows():
         inner = number(6 if pid == tid else 4, numbers[tid]) if tid in numbers else b""
@@ -134,7 +133,6 @@ def _process_tree(names: Names, numbers: Mapping[int, int]) -> bytes:
 
 
 def _losses(trace: SchedTrace, offset: int) -> dict[int, list[int]]:
-    """Return the ends of holes per CPU."""
     losses: dict[int, list[int]] = {cpu: [] for cpu in trace.cpus}
     for cpu, end in trace.table("holes").select("cpu", "end_ns").iter_rows():
         for one in (cpu,) if cpu >= 0 else trace.cpus:

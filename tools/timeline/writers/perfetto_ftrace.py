@@ -44,8 +44,7 @@ class Bodies:
 
 
 def collect(trace: SchedTrace, inserted: pl.DataFrame, names: Names, bodies: Bodies) -> pl.DataFrame:
-    """Return cpu, at_ns, body of all events and of the `inserted` switches, sorted by CPU and instant; at one, switches
-    last."""
+    """Return cpu, at_ns, body of all events and of the `inserted` switches, by CPU and instant, switches last."""
     frames = [*_tasks(trace, names, bodies), _migrations(trace, names, bodies), *_wakeups(trace, names, bodies)]
     frames += [_interrupts(trace, bodies), _syscalls(trace, bodies), _power(trace, bodies)]
     frames += [_switches(trace.table("switches"), names, bodies), _switches(inserted, names, bodies)]
