@@ -17,9 +17,9 @@ import polars as pl
 
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.ranks.hangs.mismatches import Mismatch, mismatches
-from whystall.tools.ranks.hangs.progress import Standings, standings
+from whystall.tools.ranks.hangs.progress import Progress, progress_of
 from whystall.tools.ranks.hangs.tables import HangRow
-from whystall.tools.ranks.hangs.wait_graph import ends
+from whystall.tools.ranks.hangs.wait_graph import roots_and_cycles
 from whystall.tools.ranks.job import Job
 from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.timeline.collectives import SYNCHRONISING
@@ -36,7 +36,7 @@ OTHER_ORDER = "mismatch"
 """Ranks of a group entered operations that do not match."""
 # Dumps do not state when they were written. The last instant in any of them bounds how long others have waited, and as
 # all stop about together the bound is often too small to be useful.
-_TELLING_NS = 10**9
+_LEAST_WAIT_NS = 10**9
 # Stands for the missing rank in a group whose members are unknown.
 _UNKNOWN_RANK = -1
 # A hanging job loses all of its time.
@@ -96,29 +96,29 @@ class _Blocked:
 
 def hangs(job: Job) -> Hangs:
     """Return the hangs in `job`; empty if no rank has a Flight Recorder dump."""
-    known = standings(job)
-    if not known.ranks:
+    progress = progress_of(job)
+    if not progress.ranks:
         return Hangs()
-    odd = mismatches(known)
-    blocked = [found for key in sorted(known.of) for found in _blocked(key, known)]
-    to_peers = _peers(known)
+    odd = mismatches(progress)
+    blocked = [found for key in sorted(progress.of) for found in _blocked(key, progress)]
+    to_peers = _peers(progress)
     edges: dict[int, set[int]] = {}
     for found in [*blocked, *to_peers]:
         for rank in found.waiting:
             edges.setdefault(rank, set()).update((found.lacking | found.unknown) - {rank} or {_UNKNOWN_RANK})
     lacking = set[int]().union(*(found.lacking for found in blocked))
     # Point-to-point operations have no common counter: only a rank without any open operation is known to be missing.
-    idle = {rank for rank in known.ranks if not _takes_part(rank, known)}
+    idle = {rank for rank in progress.ranks if not _takes_part(rank, progress)}
     lacking |= {rank for found in to_peers for rank in found.lacking if rank in idle}
-    roots, circles = ends(edges, lacking)
+    roots, circles = roots_and_cycles(edges, lacking)
     # A sender need not wait for its receiver, so pairs that only send do not prove a cycle.
     circle = {rank for ranks in circles if _by_collectives(ranks, blocked) for rank in ranks}
-    unfinished = _not_finished(known, lacking) if lacking or any(found.unknown for found in blocked) else {}
+    unfinished = _not_finished(progress, lacking) if lacking or any(found.unknown for found in blocked) else {}
     shown = [*blocked, *(found for found in to_peers if found.lacking & lacking.union(*circles))]
     open_odd = [one for one in odd if one.still_open]
     explained = {one.group for one in open_odd}
-    stuck = [] if shown or open_odd else _stuck(known)
-    present = set(known.ranks)
+    stuck = [] if shown or open_odd else _stuck(progress)
+    present = set(progress.ranks)
     gone = set[int]().union(*(found.unknown for found in blocked)) - present
     reasons = [
         *([DEADLOCK] if circles else []),
@@ -128,11 +128,11 @@ def hangs(job: Job) -> Hangs:
         *([ALL_ENTERED] if stuck else []),
     ]
     return Hangs(
-        rows=[_row(found, known) for found in sorted([*shown, *stuck], key=_since)],
+        rows=[_row(found, progress) for found in sorted([*shown, *stuck], key=_since)],
         findings=[
-            *_not_entered(roots, circle, shown, known),
-            *_unfinished_findings(unfinished, known),
-            *(_mismatch(one, known) for one in odd),
+            *_not_entered(roots, circle, shown, progress),
+            *_unfinished_findings(unfinished, progress),
+            *(_mismatch(one, progress) for one in odd),
         ],
         roots=tuple(sorted(roots)),
         circle=tuple(sorted(circle)),
@@ -144,80 +144,80 @@ def hangs(job: Job) -> Hangs:
             note
             for note, applies in (
                 (("ranks_missing", rank_list(gone)), bool(gone)),
-                (("group_guessed", "from who used it"), any(group.inferred for group in known.groups.values())),
-                (("dump_instant", ""), any(_waited_s(found, known) is None for found in shown)),
+                (("group_guessed", "from who used it"), any(group.inferred for group in progress.groups.values())),
+                (("dump_instant", ""), any(_waited_s(found, progress) is None for found in shown)),
             )
             if applies
         ),
     )
 
 
-def _blocked(key: str, known: Standings) -> Iterable[_Blocked]:
+def _blocked(key: str, progress: Progress) -> Iterable[_Blocked]:
     """Yield where a group stops: its first open operation that a member has not entered, or may not have."""
     # All have entered what one has finished together with all: a dump without it is an earlier one.
-    joined = max(standing.joined for standing in known.of[key].values())
-    of = {rank: standing for rank, standing in known.of[key].items() if standing.asked >= joined}
-    others = frozenset(set(known.groups[key].members) - of.keys())
-    numbers = sorted({seq for standing in of.values() for seq in standing.opened})
+    joined = max(state.joined for state in progress.of[key].values())
+    of = {rank: state for rank, state in progress.of[key].items() if state.last_entered >= joined}
+    others = frozenset(set(progress.groups[key].members) - of.keys())
+    numbers = sorted({seq for state in of.values() for seq in state.opened})
     for seq in numbers:
-        absent = _absent(key, seq, known, others)
-        lacking = absent | {rank for rank, standing in of.items() if standing.asked < seq}
+        absent = _absent(key, seq, progress, others)
+        lacking = absent | {rank for rank, state in of.items() if state.last_entered < seq}
         unknown = others - absent
-        if lacking or unknown or known.groups[key].inferred:
+        if lacking or unknown or progress.groups[key].inferred:
             # a rank that waits in a later one waits for the same ranks
             waiting = {
-                rank: min(at for number, at in standing.opened.items() if number >= seq)
-                for rank, standing in of.items()
-                if any(number >= seq for number in standing.opened)
+                rank: min(at for number, at in state.opened.items() if number >= seq)
+                for rank, state in of.items()
+                if any(number >= seq for number in state.opened)
             }
-            yield _operation(key, seq, known, waiting, lacking, unknown)
+            yield _operation(key, seq, progress, waiting, lacking, unknown)
             return
-    last = max(standing.asked for standing in of.values())
-    lacking = frozenset(rank for rank, standing in of.items() if standing.asked < last)
-    if not numbers and lacking and all(of[rank].asked == last - 1 for rank in lacking):
-        yield from _failed(key, last, known, lacking, others)
+    last = max(state.last_entered for state in of.values())
+    lacking = frozenset(rank for rank, state in of.items() if state.last_entered < last)
+    if not numbers and lacking and all(of[rank].last_entered == last - 1 for rank in lacking):
+        yield from _failed(key, last, progress, lacking, others)
 
 
-def _absent(key: str, seq: int, known: Standings, others: frozenset[int]) -> frozenset[int]:
+def _absent(key: str, seq: int, progress: Progress, others: frozenset[int]) -> frozenset[int]:
     """Return members without a record of a group that would have one had they entered its operation `seq`: their dump
     is blank, or holds operations from before the others entered this one, which no rank can have finished yet."""
-    rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
+    rows = progress.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
     entered = rows.select(pl.max_horizontal("launch_ns", "start_ns").min()).item() or 0
     together = bool(rows["op"].is_in(list(SYNCHRONISING)).all())
     return frozenset(
         rank
         for rank in others
-        if rank in known.ranks
-        and rank not in known.of[key]
-        and (known.is_blank(rank) or (together and known.oldest_ns.get(rank, entered) < entered - _SKEW_NS))
+        if rank in progress.ranks
+        and rank not in progress.of[key]
+        and (progress.is_blank(rank) or (together and progress.oldest_ns.get(rank, entered) < entered - _SKEW_NS))
     )
 
 
 def _failed(
-    key: str, seq: int, known: Standings, lacking: frozenset[int], unknown: frozenset[int]
+    key: str, seq: int, progress: Progress, lacking: frozenset[int], unknown: frozenset[int]
 ) -> Iterable[_Blocked]:
     """Yield the last operation of a group, over for those who entered it though it cannot succeed without the others:
     gloo ends operations that timed out so."""
-    rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
+    rows = progress.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
     unproven = rows.filter(pl.col("op").is_in(list(SYNCHRONISING)) & (pl.col("end_ns") == 0))
-    if rows.height and unproven.height == rows.height and all(known.of[key][r].done < seq for r in rows["rank"]):
-        found = _operation(key, seq, known, {}, lacking, unknown)
+    if rows.height and unproven.height == rows.height and all(progress.of[key][r].done < seq for r in rows["rank"]):
+        found = _operation(key, seq, progress, {}, lacking, unknown)
         yield _Blocked(**(vars(found) | {"over": True}))
 
 
 def _operation(
     key: str,
     seq: int,
-    known: Standings,
+    progress: Progress,
     waiting: Mapping[int, int],
     lacking: frozenset[int],
     unknown: frozenset[int],
 ) -> _Blocked:
-    rows = known.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
+    rows = progress.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
     op = rows["op"].mode().sort()[0] if rows.height else "other"
     size = rows["bytes"].max()
-    entered = frozenset(rank for rank, standing in known.of[key].items() if standing.asked >= seq)
-    label = known.groups[key].label
+    entered = frozenset(rank for rank, state in progress.of[key].items() if state.last_entered >= seq)
+    label = progress.groups[key].label
     return _Blocked(
         group=key,
         label=label,
@@ -231,17 +231,17 @@ def _operation(
     )
 
 
-def _peers(known: Standings) -> list[_Blocked]:
+def _peers(progress: Progress) -> list[_Blocked]:
     """Return sends and receives that are open on one side, without an open counterpart on the other."""
     found: list[_Blocked] = []
     other = {"send": "recv", "recv": "send"}
-    for (rank, peer, op), _ in sorted(known.p2p_open.items()):
-        if op not in other or known.p2p_open.get((peer, rank, other[op])):
+    for (rank, peer, op), _ in sorted(progress.p2p_open.items()):
+        if op not in other or progress.p2p_open.get((peer, rank, other[op])):
             continue
-        rows = known.p2p_rows.filter((pl.col("rank") == rank) & (pl.col("peer") == peer) & (pl.col("op") == op))
+        rows = progress.p2p_rows.filter((pl.col("rank") == rank) & (pl.col("peer") == peer) & (pl.col("op") == op))
         first = rows.sort("seq").row(0, named=True)
-        there = peer in known.ranks
-        group = known.groups.get(first["group"])
+        there = peer in progress.ranks
+        group = progress.groups.get(first["group"])
         found.append(
             _Blocked(
                 group=first["group"],
@@ -263,38 +263,38 @@ def _by_collectives(ranks: set[int], blocked: Iterable[_Blocked]) -> bool:
     return any(found.lacking & ranks and found.waiting.keys() & ranks for found in blocked)
 
 
-def _takes_part(rank: int, known: Standings) -> bool:
-    return any(rank in of and of[rank].opened for of in known.of.values()) or rank in known.p2p_rows["rank"]
+def _takes_part(rank: int, progress: Progress) -> bool:
+    return any(rank in of and of[rank].opened for of in progress.of.values()) or rank in progress.p2p_rows["rank"]
 
 
-def _not_finished(known: Standings, lacking: set[int]) -> dict[int, tuple[str, int, int]]:
+def _not_finished(progress: Progress, lacking: set[int]) -> dict[int, tuple[str, int, int]]:
     """Return ranks that have open what others of the group finished, with where and by how many: in no group are they
     ahead, and their dump is not merely older, because they entered as much as the others (or are known not to have)."""
     behind: dict[int, tuple[str, int, int]] = {}
     ahead: set[int] = set()
-    for key, of in known.of.items():
-        furthest = max(standing.done for standing in of.values())
-        newest = max(standing.asked for standing in of.values())
-        for rank, standing in of.items():
-            number = furthest - standing.first_open + 1 if standing.first_open else 0
-            if number > 0 and (standing.asked == newest or rank in lacking):
+    for key, of in progress.of.items():
+        furthest = max(state.done for state in of.values())
+        newest = max(state.last_entered for state in of.values())
+        for rank, state in of.items():
+            number = furthest - state.first_open + 1 if state.first_open else 0
+            if number > 0 and (state.last_entered == newest or rank in lacking):
                 behind[rank] = max(
-                    behind.get(rank, ("", 0, 0)), (key, standing.first_open, number), key=lambda one: one[2]
+                    behind.get(rank, ("", 0, 0)), (key, state.first_open, number), key=lambda one: one[2]
                 )
             others = (one.first_open for other, one in of.items() if other != rank and one.first_open)
-            if standing.done >= min(others, default=standing.done + 1):
+            if state.done >= min(others, default=state.done + 1):
                 ahead.add(rank)
     return {rank: where for rank, where in behind.items() if rank not in ahead}
 
 
-def _stuck(known: Standings) -> list[_Blocked]:
+def _stuck(progress: Progress) -> list[_Blocked]:
     """Return the first open operation of each group, when all entered all of them."""
     found = []
-    for key, of in sorted(known.of.items()):
+    for key, of in sorted(progress.of.items()):
         first = min((one.first_open for one in of.values() if one.first_open), default=0)
         if first and len(of) > 1:
             waiting = {rank: one.opened[first] for rank, one in of.items() if first in one.opened}
-            found.append(_operation(key, first, known, waiting, frozenset(), frozenset()))
+            found.append(_operation(key, first, progress, waiting, frozenset(), frozenset()))
     return found
 
 
@@ -302,12 +302,12 @@ def _since(found: _Blocked) -> int:
     return min(found.waiting.values(), default=0)
 
 
-def _waited_s(found: _Blocked, known: Standings) -> float | None:
-    waited = known.latest_ns - _since(found) if found.waiting else 0
-    return waited / 1e9 if waited >= _TELLING_NS else None
+def _waited_s(found: _Blocked, progress: Progress) -> float | None:
+    waited = progress.latest_ns - _since(found) if found.waiting else 0
+    return waited / 1e9 if waited >= _LEAST_WAIT_NS else None
 
 
-def _row(found: _Blocked, known: Standings) -> HangRow:
+def _row(found: _Blocked, progress: Progress) -> HangRow:
     return HangRow(
         group=found.label,
         op=found.op,
@@ -317,23 +317,23 @@ def _row(found: _Blocked, known: Standings) -> HangRow:
         not_entered=rank_list(found.lacking),
         unknown=rank_list(found.unknown),
         over=found.over,
-        waiting_s=_waited_s(found, known),
+        waiting_s=_waited_s(found, progress),
     )
 
 
-def _not_entered(roots: set[int], circle: set[int], shown: list[_Blocked], known: Standings) -> Iterable[Finding]:
+def _not_entered(roots: set[int], circle: set[int], shown: list[_Blocked], progress: Progress) -> Iterable[Finding]:
     """Yield one per rank: the operation most others wait in, of those the first; in a circle one that closes it."""
     for rank in sorted(roots | circle):
         lacked = [found for found in shown if rank in found.lacking]
         if rank in circle:
             lacked = [found for found in lacked if circle & found.waiting.keys()]
         found = max(lacked, key=lambda one: (len(one.entered), -_since(one)))
-        waited = _waited_s(found, known)
+        waited = _waited_s(found, progress)
         metrics = {"seq": float(found.seq), "waiting": float(len(found.entered)), "window_pct": _ALL_PCT}
         yield Finding(
             kind="rank.not_entered",
             subject=Subject(type="rank", rank=rank),
-            interval=_interval(_since(found) or known.latest_ns, known),
+            interval=_interval(_since(found) or progress.latest_ns, progress),
             metrics=metrics | ({"waiting_s": waited} if waited is not None else {}),
             attributes={"name": found.label, "operation": found.op},
             severity=Severity.CRITICAL,
@@ -341,29 +341,29 @@ def _not_entered(roots: set[int], circle: set[int], shown: list[_Blocked], known
         )
 
 
-def _unfinished_findings(unfinished: Mapping[int, tuple[str, int, int]], known: Standings) -> Iterable[Finding]:
+def _unfinished_findings(unfinished: Mapping[int, tuple[str, int, int]], progress: Progress) -> Iterable[Finding]:
     for rank, (key, seq, number) in sorted(unfinished.items()):
         yield Finding(
             kind="rank.not_finished",
             subject=Subject(type="rank", rank=rank),
-            interval=_interval(known.of[key][rank].opened.get(seq, known.latest_ns), known),
+            interval=_interval(progress.of[key][rank].opened.get(seq, progress.latest_ns), progress),
             metrics={"seq": float(seq), "count": float(number), "window_pct": _ALL_PCT},
-            attributes={"name": known.groups[key].label},
+            attributes={"name": progress.groups[key].label},
             severity=Severity.CRITICAL,
             polarity=Polarity.ABNORMAL,
         )
 
 
-def _mismatch(one: Mismatch, known: Standings) -> Finding:
+def _mismatch(one: Mismatch, progress: Progress) -> Finding:
     # Where neither side is the rule, each is named and neither held to be wrong.
     severity = Severity.CRITICAL if one.still_open and not one.even else Severity.MAJOR
     return Finding(
         kind="rank.mismatch",
         subject=Subject(type="rank", rank=one.rank),
-        interval=_interval(one.at_ns, known),
+        interval=_interval(one.at_ns, progress),
         metrics={"seq": float(one.seq)},
         attributes={
-            "name": known.groups[one.group].label,
+            "name": progress.groups[one.group].label,
             "operation": one.op,
             "what": one.what,
             "expected": one.expected,
@@ -374,6 +374,6 @@ def _mismatch(one: Mismatch, known: Standings) -> Finding:
     )
 
 
-def _interval(start_ns: int, known: Standings) -> Interval:
+def _interval(start_ns: int, progress: Progress) -> Interval:
     start = max(start_ns, 0)
-    return Interval(start_ns=start, end_ns=max(known.latest_ns, start))
+    return Interval(start_ns=start, end_ns=max(progress.latest_ns, start))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from whystall.tools.ranks.hangs.progress import Standings
+from whystall.tools.ranks.hangs.progress import Progress
 
 # Operations with the same number of bytes on every rank's larger side. In the others roots or splits differ.
 _EQUAL_BYTES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
@@ -32,9 +32,9 @@ class Mismatch:
     still_open: bool
 
 
-def mismatches(known: Standings) -> list[Mismatch]:
+def mismatches(progress: Progress) -> list[Mismatch]:
     """Return the first of each group: the following ones are consequences."""
-    frame = known.collectives.with_columns(pl.col("op").replace(_SAME).alias("operation"))
+    frame = progress.collectives.with_columns(pl.col("op").replace(_SAME).alias("operation"))
     sized = pl.col("operation").is_in(_EQUAL_BYTES) & (pl.col("bytes") >= 0)
     frame = frame.with_columns(
         pl.when(sized).then(pl.col("bytes").cast(pl.String)).otherwise(pl.lit("")).alias("size"),

@@ -1,9 +1,8 @@
-"""How far each rank is in each of its groups, from what its dump still holds.
+"""Progress of each rank in each of its groups, from the content of its dump.
 
-A ring buffer forgets its oldest entries, and a dump may hold open ones only. So what is missing is no evidence by
-itself: a rank is known not to have reached number N of a group only when the library's own count says so, or when the
-newest entry of that group is older than N - rings drop from the other end, and the operations of a group are carried
-out in order.
+A ring buffer drops its oldest entries, and a dump may hold open ones only, so a missing entry is no evidence. A rank
+has not reached number N of a group only if the library's own count says so, or if the newest entry of that group is
+older than N: rings drop from the other end, and the operations of a group are executed in order.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Standing:
+class GroupProgress:
     """Progress of one rank in one group. Numbers are those of collectives, from 1.
 
-    `asked`: the last it entered; `done`: the last it is known to have finished, -1 unknown; `joined`: the last finished
+    `last_entered`; `done`: the last it is known to have finished, -1 unknown; `joined`: the last finished
     one that none finishes before all have entered; `first_open`: the first it has entered and not finished, 0 none;
     `opened`: all such, with the instant it entered.
     """
 
-    asked: int
+    last_entered: int
     done: int
     joined: int = -1
     first_open: int = 0
@@ -47,14 +46,14 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Standings:
+class Progress:
     """Progress of all ranks. `ranks`: those with a dump; `collectives`: their operations that are not point-to-point
     and have a number; `p2p_open`: (rank, peer, op) and how many are open; `oldest_ns`: by rank, the first operation of
     any kind its dump still holds; `latest_ns`: the last instant in any dump."""
 
     ranks: tuple[int, ...]
     groups: Mapping[str, Group]
-    of: Mapping[str, Mapping[int, Standing]]
+    of: Mapping[str, Mapping[int, GroupProgress]]
     collectives: pl.DataFrame
     p2p_open: Mapping[tuple[int, int, str], int]
     p2p_rows: pl.DataFrame
@@ -66,7 +65,7 @@ class Standings:
         return rank not in self.oldest_ns and not any(rank in of for of in self.of.values())
 
 
-def standings(job: Job) -> Standings:
+def progress_of(job: Job) -> Progress:
     """Return the progress of the ranks of `job` with a Flight Recorder dump."""
     ranks = tuple(sorted(job.table("ranks").filter(pl.col("source") == DUMP)["rank"].to_list()))
     dumped = pl.col("rank").is_in(ranks)
@@ -76,11 +75,11 @@ def standings(job: Job) -> Standings:
     progress = job.table("progress").filter(dumped)
     # Where a group is also used point-to-point, the library's count may be of that.
     mixed = to_peer["group"].unique().implode()
-    found = _standings(collectives, progress.filter(~pl.col("group").is_in(mixed)))
+    found = _by_group(collectives, progress.filter(~pl.col("group").is_in(mixed)))
     open_p2p = to_peer.filter((pl.col("state") != "completed") & (pl.col("peer") >= 0))
     counts = open_p2p.group_by("rank", "peer", "op").len().rows()
     instants = rows.select(pl.max_horizontal("start_ns", "end_ns", "launch_ns").max()).item()
-    return Standings(
+    return Progress(
         ranks=ranks,
         groups=_groups(job, ranks, found),
         of=found,
@@ -92,37 +91,37 @@ def standings(job: Job) -> Standings:
     )
 
 
-def _standings(collectives: pl.DataFrame, progress: pl.DataFrame) -> dict[str, dict[int, Standing]]:
-    counted_by_library = {(group, rank): (asked, done) for rank, group, asked, done in progress.rows()}
+def _by_group(collectives: pl.DataFrame, progress: pl.DataFrame) -> dict[str, dict[int, GroupProgress]]:
+    counted_by_library = {(group, rank): (last_entered, done) for rank, group, last_entered, done in progress.rows()}
     is_open = pl.col("state") != "completed"
     # Over without an instant of its end: it may have failed, so it proves nothing.
     proven = (pl.col("state") == "completed") & (pl.col("end_ns") > 0)
     recorded = collectives.group_by("group", "rank").agg(
-        pl.col("seq").max().alias("asked"),
+        pl.col("seq").max().alias("last_entered"),
         pl.col("seq").filter(proven).max().fill_null(-1).alias("done"),
         pl.col("seq").filter(proven & pl.col("op").is_in(list(SYNCHRONISING))).max().fill_null(-1).alias("joined"),
         pl.col("seq").filter(is_open).alias("open"),
         pl.max_horizontal("launch_ns", "start_ns").filter(is_open).alias("at"),
     )
     rows = {(row["group"], row["rank"]): row for row in recorded.iter_rows(named=True)}
-    found: dict[str, dict[int, Standing]] = {}
+    found: dict[str, dict[int, GroupProgress]] = {}
     for group, rank in {*counted_by_library, *rows}:
-        row = rows.get((group, rank), {"asked": -1, "done": -1, "joined": -1, "open": [], "at": []})
+        row = rows.get((group, rank), {"last_entered": -1, "done": -1, "joined": -1, "open": [], "at": []})
         counted, finished = counted_by_library.get((group, rank), (-1, -1))
         opened = dict(zip(row["open"], row["at"], strict=True))
-        standing = Standing(
-            asked=max(row["asked"], counted),
+        state = GroupProgress(
+            last_entered=max(row["last_entered"], counted),
             done=max(row["done"], finished),
             joined=row["joined"],
             first_open=min(opened, default=0),
             opened=opened,
         )
-        if standing.asked >= 0:
-            found.setdefault(group, {})[rank] = standing
+        if state.last_entered >= 0:
+            found.setdefault(group, {})[rank] = state
     return found
 
 
-def _groups(job: Job, ranks: tuple[int, ...], found: Mapping[str, Mapping[int, Standing]]) -> dict[str, Group]:
+def _groups(job: Job, ranks: tuple[int, ...], found: Mapping[str, Mapping[int, GroupProgress]]) -> dict[str, Group]:
     counted_by_library = (
         job.table("groups")
         .filter(pl.col("rank").is_in(ranks))

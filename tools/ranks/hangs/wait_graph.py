@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 
 
-def ends(edges: Mapping[int, Set[int]], lacking: Set[int]) -> tuple[set[int], list[set[int]]]:
+def roots_and_cycles(edges: Mapping[int, Set[int]], lacking: Set[int]) -> tuple[set[int], list[set[int]]]:
     """Return, of the ranks that others wait for (`lacking`), those that wait for no rank, and those in cycles from
     which none waits for a rank outside. `edges`: from each waiting rank to those it waits for."""
     roots: set[int] = set()
     circles: list[set[int]] = []
-    for ranks in _circles({rank: edges.get(rank, set()) for rank in {*edges, *lacking}}):
+    for ranks in _components({rank: edges.get(rank, set()) for rank in {*edges, *lacking}}):
         leaves = any(target not in ranks for rank in ranks for target in edges.get(rank, ()))
         if leaves:
             continue
@@ -21,7 +21,7 @@ def ends(edges: Mapping[int, Set[int]], lacking: Set[int]) -> tuple[set[int], li
     return roots, circles
 
 
-def _circles(edges: Mapping[int, Set[int]]) -> Iterator[set[int]]:
+def _components(edges: Mapping[int, Set[int]]) -> Iterator[set[int]]:
     """Yield the strongly connected parts, single ranks included (Kosaraju, without recursion)."""
     nodes = sorted({*edges, *(target for targets in edges.values() for target in targets)})
     back: dict[int, list[int]] = {node: [] for node in nodes}
