@@ -121,8 +121,8 @@ class _Builder:
         """Return all lanes, from the device down to the interrupts, then the arrows."""
         tids = self._limited(self._bubble.tids)
         threads = self._pick(self._timeline.threads, pl.col("tid").is_in(tids))
-        mine = threads.filter(pl.col("tid").is_in(tids[:1]))
-        cpus = sorted(self._limited(_cpus_of(mine)))
+        own = threads.filter(pl.col("tid").is_in(tids[:1]))
+        cpus = sorted(self._limited(_cpus_of(own)))
         work = self._pick(self._timeline.activities, pl.col("kind").is_in(_DEVICE_WORK))
         streams = self._limited(_most(work, ["device", "stream"]))
         lanes = len(streams) + 1 + len(tids) + 2 * len(cpus)
@@ -149,8 +149,8 @@ class _Builder:
             self._lane("device", device, title, rows, self._slices.activity)
 
     def _launches(self) -> None:
-        mine = pl.col("kind").is_in(_HOST_WORK) & pl.col("tid").is_in(self._bubble.tids[:1])
-        calls = self._pick(self._timeline.activities, mine)
+        own = pl.col("kind").is_in(_HOST_WORK) & pl.col("tid").is_in(self._bubble.tids[:1])
+        calls = self._pick(self._timeline.activities, own)
         if not calls.is_empty():
             self._lane("launches", 0, self._words["lane_launches"], calls, self._slices.activity)
 

@@ -15,7 +15,7 @@ PARTS = ("compute", "loader", "gap", "transfer", "communication", "rest")
 the remainder."""
 OWN = ("compute", "loader", "gap")
 """Work of a rank by itself: other ranks cannot lengthen it."""
-_ODD = 2.0
+_OUTLIER = 2.0
 _RARE = 0.05
 """Steps of more than twice the median, at most one in twenty (or one), are not typical of a run."""
 
@@ -86,7 +86,7 @@ def odd_steps(steps: Steps) -> list[int]:
     """Return numbers of the few steps that are far longer than the others: compilation, a checkpoint."""
     lengths = steps.series("step_ns")
     usual = median(lengths)
-    odd = [number for number, length in zip(steps.numbers, lengths, strict=True) if length > _ODD * usual]
+    odd = [number for number, length in zip(steps.numbers, lengths, strict=True) if length > _OUTLIER * usual]
     return odd if len(odd) <= max(1, math.floor(_RARE * len(lengths))) else []
 
 

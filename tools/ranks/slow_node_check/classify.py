@@ -50,8 +50,8 @@ def classify(
 ) -> Kind:
     """Return the class of `rank` from the rows of `OWN` and of `OPERATORS`; `since`: the step at which it began."""
     rows = own if since is None else own.filter(pl.col("step") >= since)
-    mine, peers = _parts(rows.filter(pl.col("rank") == rank)), _middle_parts(rows, innocent)
-    kind = Kind("unattributed", "", [], mine, {part: ns for part, ns in peers.items() if part in mine})
+    of_rank, peers = _parts(rows.filter(pl.col("rank") == rank)), _middle_parts(rows, innocent)
+    kind = Kind("unattributed", "", [], of_rank, {part: ns for part, ns in peers.items() if part in of_rank})
     shown = [part for part in ("own", "wait", "compute", "gap") if part in kind.peers_ms]
     evidence = [_row("own_time" if p == "own" else p, "", kind.rank_ms[p], kind.peers_ms[p]) for p in shown]
     extra = kind.excess_ms("own")
@@ -98,11 +98,11 @@ def _gap(
             name = _loader(operators, rank)
     launch = pl.col("launch_delay_ns")
     known = rows.filter(launch >= 0)
-    mine = known.filter(pl.col("rank") == rank)["launch_delay_ns"].to_list()
+    of_rank = known.filter(pl.col("rank") == rank)["launch_delay_ns"].to_list()
     others = known.filter(pl.col("rank").is_in(list(innocent)))["launch_delay_ns"].to_list()
-    if not mine or not others:
+    if not of_rank or not others:
         return name, evidence, True
-    delay, usual = probability.median(mine), probability.median(others)
+    delay, usual = probability.median(of_rank), probability.median(others)
     evidence.append(EvidenceRow(what="launch_delay", mine=delay / 1e3, peers=usual / 1e3, unit="us"))
     # the device was idle although its work had been queued: the gap is not caused by the host
     return name, evidence, delay <= max(LONG_LAUNCH_NS, 2 * usual)
@@ -118,7 +118,7 @@ def slower_operators(operators: pl.DataFrame, rank: int, innocent: Sequence[int]
     those that run more often than with the peers with their counts."""
     kinds = _DEVICE if operators.filter(pl.col("kind").is_in(_DEVICE)).height else ("operator",)
     table = operators.filter(pl.col("kind").is_in(kinds))
-    compared = _beside(table, rank, innocent).filter(pl.col("more") > 0)
+    compared = _compared(table, rank, innocent).filter(pl.col("more") > 0)
     whole = float(compared["more"].sum())
     named = compared.filter(pl.col("more") >= _NAMED * whole).head(_SHOWN)
     if named.is_empty():
@@ -127,28 +127,30 @@ def slower_operators(operators: pl.DataFrame, rank: int, innocent: Sequence[int]
     for row in named.iter_rows(named=True):
         evidence.append(_row("operator", row["name"], row["total_ns"] / 1e6 / steps, row["usual_ns"] / 1e6 / steps))
         if row["count"] > 1.1 * row["usual_count"]:
-            mine, peers = row["count"] / steps, row["usual_count"] / steps
-            evidence.append(EvidenceRow(what="operator_count", name=row["name"], mine=mine, peers=peers, unit="count"))
+            of_rank, peers = row["count"] / steps, row["usual_count"] / steps
+            evidence.append(
+                EvidenceRow(what="operator_count", name=row["name"], mine=of_rank, peers=peers, unit="count")
+            )
     return evidence
 
 
-def _beside(table: pl.DataFrame, rank: int, innocent: Sequence[int]) -> pl.DataFrame:
+def _compared(table: pl.DataFrame, rank: int, innocent: Sequence[int]) -> pl.DataFrame:
     """Return each operator of `rank` and its median over `innocent` (0 where most of them do not have it)."""
     names = ["kind", "name"]
-    mine = table.filter(pl.col("rank") == rank)
+    of_rank = table.filter(pl.col("rank") == rank)
     usual = pl.concat(
         # a rank without an operator spends no time in it
-        mine.select(names)
+        of_rank.select(names)
         .join(table.filter(pl.col("rank") == other), on=names, how="left")
         .select(*names, pl.col("total_ns").fill_null(0), pl.col("count").fill_null(0))
         for other in innocent
     ).group_by(names)
     middle = usual.agg(usual_ns=pl.col("total_ns").median(), usual_count=pl.col("count").median())
-    joined = mine.select(list(OPERATORS)).join(middle, on=names)
+    joined = of_rank.select(list(OPERATORS)).join(middle, on=names)
     return joined.with_columns(more=pl.col("total_ns") - pl.col("usual_ns")).sort(
         "more", "name", descending=[True, False]
     )
 
 
-def _row(what: str, name: str, mine: float, peers: float) -> EvidenceRow:
-    return EvidenceRow(what=what, name=name, mine=mine, peers=peers, unit="ms")
+def _row(what: str, name: str, of_rank: float, peers: float) -> EvidenceRow:
+    return EvidenceRow(what=what, name=name, mine=of_rank, peers=peers, unit="ms")

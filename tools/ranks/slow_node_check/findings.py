@@ -71,8 +71,10 @@ class Findings:
         if replica:
             peers = one.kind.peers_ms.get("own", 0.0)
             seen = {"steps": float(late.steps), "p_value": late.p_value}
-            mine = one.kind.rank_ms.get("own", 0.0)
-            metrics = shared | seen | {"p50_ms": mine, "peers_ms": peers, "ratio": mine / peers if peers > 0 else 1.0}
+            of_rank = one.kind.rank_ms.get("own", 0.0)
+            metrics = (
+                shared | seen | {"p50_ms": of_rank, "peers_ms": peers, "ratio": of_rank / peers if peers > 0 else 1.0}
+            )
             first = self._about(one, "replica.slow", metrics, {"name": one.kind.name} if one.kind.name else {})
         else:
             metrics = shared | {
@@ -100,9 +102,9 @@ class Findings:
                 found.append(self._about(one, kind, metrics, {"peers": rank_list(one.peers)}, normal=True))
         slow = {rank for row in (out.links.slow if out.links else []) for rank in row.ranks}
         if out.links is not None and out.links.compared and one.rank not in slow:
-            mine = next((row for row in out.links.rows if one.rank in row.ranks), None)
-            if mine is not None and mine.peers_ns > 0:
-                metrics = {"window_pct": 0.0} | _transfer(mine)
+            of_rank = next((row for row in out.links.rows if one.rank in row.ranks), None)
+            if of_rank is not None and of_rank.peers_ns > 0:
+                metrics = {"window_pct": 0.0} | _transfer(of_rank)
                 found.append(self._about(one, "rank.communication_slow", metrics, {}, normal=True))
         return found
 

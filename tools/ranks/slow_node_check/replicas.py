@@ -58,10 +58,10 @@ def compare(steps: pl.DataFrame) -> list[Replica]:
     }
     medians = {rank: probability.median(values) for rank, values in of_rank.items()}
     blocks = {rank: _blocks(values) for rank, values in of_rank.items()}
-    return [_beside(rank, of_rank[rank], blocks, medians) for rank in sorted(of_rank)]
+    return [_compared(rank, of_rank[rank], blocks, medians) for rank in sorted(of_rank)]
 
 
-def _beside(rank: int, values: list[int], every: dict[int, list[float]], medians: dict[int, float]) -> Replica:
+def _compared(rank: int, values: list[int], every: dict[int, list[float]], medians: dict[int, float]) -> Replica:
     peers = probability.median(value for other, value in medians.items() if other != rank)
     blocks = every[rank]
     others = [value for other, found in every.items() if other != rank for value in found]

@@ -62,9 +62,11 @@ def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
     rows = []
     for rank in stuck.accused:
         host, pid = where(job, rank)
-        mine = [one for one in stuck.findings if one.subject.rank == rank]
-        operations = [f"{one.attributes.get('operation', '')} {one.attributes.get('name', '')}".strip() for one in mine]
-        waiting = [one.metrics.get("waiting", 0.0) for one in mine]
+        of_rank = [one for one in stuck.findings if one.subject.rank == rank]
+        operations = [
+            f"{one.attributes.get('operation', '')} {one.attributes.get('name', '')}".strip() for one in of_rank
+        ]
+        waiting = [one.metrics.get("waiting", 0.0) for one in of_rank]
         rows.append(
             AccusedRow(
                 rank=rank,
@@ -73,7 +75,7 @@ def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
                 slow_class="hang",
                 lost_ms_per_step=None,
                 of_step_pct=None,
-                job_pct=max((one.window_pct for one in mine), default=0.0),
+                job_pct=max((one.window_pct for one in of_rank), default=0.0),
                 votes=None,
                 steps=None,
                 p_value=None,
@@ -84,7 +86,7 @@ def hang_rows(job: Job, stuck: Hangs) -> list[AccusedRow]:
                     EvidenceRow(
                         what=one.kind.removeprefix("rank."), name=clean(name), mine=0.0, peers=count, unit="count"
                     )
-                    for one, name, count in zip(mine, operations, waiting, strict=True)
+                    for one, name, count in zip(of_rank, operations, waiting, strict=True)
                 ],
             )
         )
