@@ -24,11 +24,9 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import polars as pl
 
 from whystall.tools.contract.errors import ToolError
@@ -44,7 +42,7 @@ from whystall.tools.timeline.collectives import (
     canonical_op,
     group_key,
 )
-from whystall.tools.timeline.nccl.plain_pickle import PickleRefused, loads
+from whystall.tools.timeline.nccl.flight_dump import Content, Entry, Group, Status, content_of
 from whystall.tools.timeline.profile import Profile, Run
 from whystall.tools.timeline.profile_reading.element_size import element_size
 from whystall.tools.timeline.profile_reading.format import ProfileFormat
@@ -53,7 +51,6 @@ SOURCE = "flight_recorder"
 
 _LIMIT = 256 << 20
 """Bytes of a dump, unpacked. The default ring of 2000 entries with stacks takes 1 to 10 MB."""
-_ENTRIES = 1_000_000
 _TENSORS = 100_000
 """Limit per operation; coalesced ones have thousands."""
 _NAMED = re.compile(r"(?:dump_|trace_rank_|rank[_-]?)([0-9]{1,6})(?:\.[a-z]{1,8})*$", re.IGNORECASE)
@@ -67,55 +64,6 @@ _NOT_WORDS = (b'"distributedInfo"', b'"traceEvents"')
 _HEAD = 1 << 18
 _PEERS = re.compile(r"(send|recv) ([0-9]{1,6})(->|<-)([0-9]{1,6})$")
 _LARGEST = 2**62
-
-
-class _Entry(msgspec.Struct, gc=False):
-    # name and description
-    process_group: tuple[str, ...] | None = None
-    pg_id: int = -1
-    thread_id: int | str | None = None
-    collective_seq_id: int | None = None
-    p2p_seq_id: int | None = None
-    # before 2.1 one number for both
-    seq_id: int | None = None
-    profiling_name: str = ""
-    state: str = ""
-    is_p2p: bool = False
-    retired: bool = False
-    time_created_ns: int = 0
-    time_discovered_started_ns: int | None = None
-    time_discovered_completed_ns: int | None = None
-    input_sizes: list[list[int]] = []
-    input_dtypes: list[str] = []
-    output_sizes: list[list[int]] = []
-    output_dtypes: list[str] = []
-
-
-class _Group(msgspec.Struct, gc=False):
-    desc: str = ""
-    # "[0, 1]" or [0, 1]
-    ranks: str | list[int] = ""
-
-
-class _Status(msgspec.Struct, gc=False):
-    last_enqueued_collective: int = -1
-    last_completed_collective: int = -1
-
-
-class _Dump(msgspec.Struct):
-    version: str = ""
-    pg_config: dict[str, _Group] = {}
-    pg_status: dict[str, _Status] = {}
-    entries: list[msgspec.Raw] | None = None
-
-
-@dataclass
-class _Content:
-    version: str
-    config: dict[str, _Group]
-    status: dict[str, _Status]
-    entries: list[_Entry] = field(default_factory=list)
-    odd: int = 0
 
 
 @dataclass(frozen=True)
@@ -178,60 +126,13 @@ def read(path: Path) -> Profile:
         raise bad(path, f"larger than {_LIMIT >> 20} MiB")
     if not data:
         raise bad(path, "it is empty")
-    content = _of_json(path, data) if data.lstrip()[:1] in (b"{", b"[") else _of_pickle(path, data)
+    content = content_of(path, data)
     if not content.version.startswith(("2.", "1.")):
         raise bad(path, f"a Flight Recorder dump of version {clean(content.version, 20) or 'unknown'}, not 2.x")
     return _profile(path, content)
 
 
-def _of_json(path: Path, data: bytes) -> _Content:
-    try:
-        top = msgspec.json.decode(data, type=_Dump, strict=False)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad(path, f"no Flight Recorder dump ({error})") from None
-    if top.entries is None:
-        raise bad(path, "JSON without entries: no Flight Recorder dump")
-    decoder = msgspec.json.Decoder(_Entry, strict=False)
-    content = _Content(top.version, top.pg_config, top.pg_status)
-    for entry in top.entries[:_ENTRIES]:
-        try:
-            content.entries.append(decoder.decode(entry))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            content.odd += 1
-    content.odd += max(len(top.entries) - _ENTRIES, 0)
-    return content
-
-
-def _of_pickle(path: Path, data: bytes) -> _Content:
-    try:
-        top = loads(data)
-    except PickleRefused as error:
-        raise bad(path, str(error)) from None
-    if not isinstance(top, dict) or not isinstance(top.get("entries"), list):
-        raise bad(path, "a pickle without entries: no Flight Recorder dump")
-    content = _Content(
-        str(top.get("version", "")), _each(top.get("pg_config"), _Group), _each(top.get("pg_status"), _Status)
-    )
-    for entry in top["entries"][:_ENTRIES]:
-        try:
-            content.entries.append(msgspec.convert(entry, _Entry, strict=False))
-        except msgspec.ValidationError:
-            content.odd += 1
-    content.odd += max(len(top["entries"]) - _ENTRIES, 0)
-    return content
-
-
-def _each(table: object, kind: type[Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in table.items() if isinstance(table, dict) else ():
-        try:
-            found[str(name)] = msgspec.convert(value, kind, strict=False)
-        except msgspec.ValidationError:
-            continue
-    return found
-
-
-def _profile(path: Path, content: _Content) -> Profile:
+def _profile(path: Path, content: Content) -> Profile:
     members = _members(content)
     rank = _rank(path, content.config)
     status = _status_of_collectives(content)
@@ -271,12 +172,12 @@ def _profile(path: Path, content: _Content) -> Profile:
     )
 
 
-def _members(content: _Content) -> dict[str, _Member]:
+def _members(content: Content) -> dict[str, _Member]:
     """Return the groups by name: the configured ones, and others that entries name."""
     described = {entry.process_group[0]: entry.process_group[-1] for entry in content.entries if entry.process_group}
     found: dict[str, _Member] = {}
     for name in [*content.config, *(name for name in described if name not in content.config)]:
-        group = content.config.get(name, _Group())
+        group = content.config.get(name, Group())
         if not name:  # gloo's only entry, without a rank
             continue
         ranks = _ranks(group.ranks)
@@ -299,7 +200,7 @@ def _default(members: Mapping[str, _Member]) -> _Member | None:
     return next((one for one in members.values() if one.description == "default_pg"), members.get("0"))
 
 
-def _rank(path: Path, config: Mapping[str, _Group]) -> int:
+def _rank(path: Path, config: Mapping[str, Group]) -> int:
     """Return the only rank in all its groups, else the one in the file's name, which the groups must contain."""
     named = named_rank(path)
     of_groups = [ranks for group in config.values() if (ranks := set(_ranks(group.ranks)))]
@@ -311,7 +212,7 @@ def _rank(path: Path, config: Mapping[str, _Group]) -> int:
     return named
 
 
-def _status_by_name(content: _Content) -> dict[str, _Status]:
+def _status_by_name(content: Content) -> dict[str, Status]:
     """Return the counters by the group's name. Only entries map their numbers to names; groups without an entry are
     mapped by order, if both sides number all groups in order of creation and no entry contradicts."""
     named = {str(entry.pg_id): _name(entry) for entry in content.entries if entry.pg_id >= 0}
@@ -323,7 +224,7 @@ def _status_by_name(content: _Content) -> dict[str, _Status]:
     return {named[number]: status for number, status in content.status.items() if number in named}
 
 
-def _status_of_collectives(content: _Content) -> dict[str, _Status]:
+def _status_of_collectives(content: Content) -> dict[str, Status]:
     """Return counters of groups that count collectives: not those used point-to-point, nor those whose last entry has
     another number - gloo counts sends without recording them."""
     status = _status_by_name(content)
@@ -341,11 +242,11 @@ def _status_of_collectives(content: _Content) -> dict[str, _Status]:
     }
 
 
-def _name(entry: _Entry) -> str:
+def _name(entry: Entry) -> str:
     return entry.process_group[0] if entry.process_group else ""
 
 
-def _is_p2p(entry: _Entry) -> bool:
+def _is_p2p(entry: Entry) -> bool:
     return entry.is_p2p or _PEERS.search(entry.profiling_name) is not None
 
 
@@ -354,10 +255,10 @@ def _count(number: int) -> int:
 
 
 def _row(
-    entry: _Entry,
+    entry: Entry,
     members: Mapping[str, _Member],
     done: Mapping[str, int],
-    batches: Mapping[tuple[str, int | None], _Entry],
+    batches: Mapping[tuple[str, int | None], Entry],
     rank: int,
 ) -> tuple[object, ...]:
     p2p, name = _is_p2p(entry), _name(entry)
@@ -397,7 +298,7 @@ def _instant(number: int | None) -> int:
     return number if number is not None and 0 < number < _LARGEST else 0
 
 
-def _peer(entry: _Entry, member: _Member | None, rank: int) -> int:
+def _peer(entry: Entry, member: _Member | None, rank: int) -> int:
     """Return the other end, as a global rank."""
     peers = _PEERS.search(entry.profiling_name)
     if peers is None or member is None:
@@ -409,7 +310,7 @@ def _peer(entry: _Entry, member: _Member | None, rank: int) -> int:
     return member.ranks[place] if place < len(member.ranks) and member.ranks[place] != rank else -1
 
 
-def _bytes(entry: _Entry) -> int:
+def _bytes(entry: Entry) -> int:
     """Return the larger of input and output; -1 when a size or type is not known."""
     sides = _total(entry.input_sizes, entry.input_dtypes), _total(entry.output_sizes, entry.output_dtypes)
     return max(sides) if min(sides) >= 0 else -1
