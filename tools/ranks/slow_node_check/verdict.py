@@ -8,7 +8,7 @@ would have been found.
 
 Confidence of an accusation: *high* - p < 0.001, it costs at least `Floors.critical` of a step, and both measures agree;
 *medium* - p < 0.001 and both agree; *low* - the rest. A job with ranks missing or with operations that could not be
-matched gives one grade less. Replicas wait for nobody, which leaves one measure: at most *medium*.
+matched gives one grade less. Replicas do not wait, which leaves one measure: at most *medium*.
 """
 
 from __future__ import annotations

@@ -55,9 +55,8 @@ class Names(dict[tuple[str, str], int]):
 
 @dataclass
 class Found:
-    """What a reader found. `owners` (`OWNERS`): the operator some device work was enqueued for, where the profiler says
-    so: its step counts, which differs from the launch's own where launches go through a queue; `notes` as in `Profile`.
-    """
+    """Rows of a reader. `owners` (`OWNERS`): the operator of device work, if the profiler records it: its step counts,
+    which differs from the launch's own where launches go through a queue; `notes` as in `Profile`."""
 
     rows: list[pl.DataFrame] = field(default_factory=list)
     names: Names = field(default_factory=Names)

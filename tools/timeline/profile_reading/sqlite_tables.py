@@ -41,7 +41,7 @@ def opened_database(path: Path) -> Iterator[Database]:
     """Open the tables of a file. Raises OSError, `sqlite3.Error`."""
     with open(path, "rb"):
         pass  # raises the system's error
-    # immutable: no lock is taken and no journal written next to somebody's file
+    # immutable: no lock is taken and no journal written next to the user's file
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     with closing(sqlite3.connect(uri, uri=True)) as connection:
         connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
