@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from whystall.agent_server.calibrating import JOINED, Calibration, check_source
-from whystall.agent_server.diagnosing import DiagnoseParams, Diagnosing, Driver
-from whystall.agent_server.engines import Engine
-from whystall.agent_server.pages import judged
-from whystall.agent_server.rank_sources import Runs, gathered, open_job
-from whystall.agent_server.sources import check_profile_place, in_thread, joining, opened
-from whystall.agent_server.stack_sources import observes, open_samples
+from whystall.agent_server.diagnosis.diagnose import DiagnoseParams, Diagnosing, Driver
+from whystall.agent_server.inputs.calibration import JOINED, Calibration, check_source
+from whystall.agent_server.inputs.ranks import Runs, gathered, open_job
+from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
+from whystall.agent_server.inputs.stacks import observes, open_samples
+from whystall.agent_server.presentation.pages import judged
+from whystall.agent_server.settings.engines import Engine
 from whystall.tools.collect.options import SAMPLE_NS, FtraceOptions, SampleOptions, SwitchOptions, SyscallOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
@@ -216,9 +216,9 @@ class App:
         diagnosing = self._diagnosing()
         if not params.llm:
             return await diagnosing.diagnose(params, source=source, progress=progress, lang=lang, then=then)
-        from whystall.agent_server.investigation.budget import Limits
+        from whystall.agent_server.diagnosis.budget import Limits
         from whystall.agent_server.llm.client import ChatClient
-        from whystall.agent_server.llm.settings import load_settings
+        from whystall.agent_server.settings.sections.llm import load_settings
 
         settings = load_settings()
         limits = Limits(

@@ -25,7 +25,7 @@ from benchmarks.common import PYTHON, ROOT, Metrics, Report, Row, Samples, cpu_n
 _WINDOW_S, _MARGIN_S, _PATIENCE_S = 6.0, 0.4, 60.0
 _GOAL_PCT = 1.0
 _HZ = "99"
-_MAIN = "from whystall.agent_server.doors.cli import main; main()"
+_MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
 # Thirty calls deep, and how often it came round: at its own place in a file that all share.
 _BUSY = """
 import mmap, sys

@@ -17,7 +17,7 @@ from benchmarks.common import PYTHON, ROOT, Report, Row, Workload, cpu_ns, morta
 from whystall.bpf.session import Session
 
 _WINDOW_S = 10
-_MAIN = "from whystall.agent_server.doors.cli import main; main()"
+_MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
 _RATES = (1_000, 10_000, 100_000)
 _RATE_MS = 3_000
 # as tools.recording.window drains the ring

@@ -24,7 +24,7 @@ _PERL = Path("/usr/share/perl5/Devel/NYTProf/flamegraph.pl")
 _PICTURE = """
 import sys
 from pathlib import Path
-from whystall.agent_server.flame_pages import drawable
+from whystall.agent_server.presentation.flame_pages import drawable
 from whystall.prompts.render import words
 from whystall.tools.profiles.common.open_stacks import open_stacks
 from whystall.tools.stacks.tree import Part, call_tree
@@ -109,7 +109,7 @@ def _conditions(file: Path, directory: Path) -> dict[str, tuple[list[str], Path 
     picture = directory / "ours.svg"
     found: dict[str, tuple[list[str], Path | None]] = {
         "ours": ([PYTHON, "-c", _PICTURE, str(file), str(picture)], None),
-        "answer": ([PYTHON, "-m", "whystall.agent_server.doors.cli", "run", "flame_graph", "--from", str(file)], None),
+        "answer": ([PYTHON, "-m", "whystall.agent_server", "run", "flame_graph", "--from", str(file)], None),
         "flamegraph.pl": (["perl", str(_PERL), str(file)], directory / "perl.svg"),
     }
     inferno = shutil.which("inferno-flamegraph")

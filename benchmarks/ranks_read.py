@@ -28,7 +28,7 @@ _GROWTH = (8, 64, 512)
 _SLOW = {5: 1.3}
 _FASTER, _MEMORY, _LINEAR = 5.0, 1 / 3, 1.25
 _POLL_S = 0.02
-_OURS = "import sys; from whystall.agent_server.doors.cli import main; sys.argv[0] = 'whystall'; main()"
+_OURS = "import sys; from whystall.agent_server.interfaces.cli.main import main; sys.argv[0] = 'whystall'; main()"
 _PEER = (
     "import sys; from hta.trace_analysis import TraceAnalysis; "
     "print('\\nstragglers', TraceAnalysis(trace_dir=sys.argv[1]).get_potential_stragglers(num_candidates=1))"

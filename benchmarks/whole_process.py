@@ -16,7 +16,7 @@ from benchmarks import kernel
 from benchmarks.common import PYTHON, Report, Row, mortal, spread, wait_until
 
 _GOAL_S, _GOAL_MB, _WINDOW_S = 1.6, 90, 1.0
-_MAIN = "from whystall.agent_server.doors.cli import main; main()"
+_MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
 _IMPORT = re.compile(r"import time:\s*(\d+) \|\s*(\d+) \| ( *)(\S+)")
 _TOP = 12
 

@@ -178,7 +178,7 @@ def _speed(report: Report, count: int) -> None:
         command = [
             sys.executable,
             "-c",
-            "import sys; from whystall.agent_server.doors.cli import main; sys.exit(main())",
+            "import sys; from whystall.agent_server.interfaces.cli.main import main; sys.exit(main())",
         ]
         settings = Path(directory) / "whystall.toml"
         settings.touch(0o600)

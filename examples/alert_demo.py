@@ -126,7 +126,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        argv = [sys.executable, "-m", "whystall.agent_server.doors.cli", "serve", "--transport", "http"]
+        argv = [sys.executable, "-m", "whystall.agent_server", "serve", "--transport", "http"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen([*argv, "--port", str(self.port)], env=self.environment, stderr=log)
         wait(self._well, "whystall serve answers")

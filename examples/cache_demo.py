@@ -250,7 +250,7 @@ def run(options: Namespace) -> int:
         diagnosis = {**drafted["diagnosis"], "ticket": drafted["id"]}
         before = within(suffered, *demo.watched(diagnosis, began, ended))
         demo.tell(f"the same job, as: whystall hybrid-run -- {Path(sys.executable).name} cache_job.py ...")
-        hybrid = [sys.executable, "-m", "whystall.agent_server.doors.cli", "hybrid-run", "--lang", options.lang, "--"]
+        hybrid = [sys.executable, "-m", "whystall.agent_server", "hybrid-run", "--lang", options.lang, "--"]
         with job(disk, shards, home / "after.jsonl", hybrid) as log:
             pid, began = log()[0]["pid"], time.monotonic_ns()
             page = told("verify", drafted["id"], "--pid", str(pid), *look, environment=environment)

@@ -326,7 +326,7 @@ def whystall(*arguments: str, environment: dict[str, str]) -> str:
 
     Raises DemoError when it fails.
     """
-    argv = [sys.executable, "-m", "whystall.agent_server.doors.cli", *arguments]
+    argv = [sys.executable, "-m", "whystall.agent_server", *arguments]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, env=environment)
     if done.returncode != 0:
         raise DemoError(f"whystall {arguments[0]} ended with status {done.returncode}")

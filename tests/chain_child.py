@@ -20,12 +20,12 @@ LOADED = [
     "chain_child",
     "polars",
     "sqlite_utils",
-    "whystall.agent_server.doors.commands.serve",
-    "whystall.agent_server.doors.mcp_server",
-    "whystall.agent_server.doors.web_serve",
+    "whystall.agent_server.interfaces.cli.commands.serve",
+    "whystall.agent_server.interfaces.mcp.server",
+    "whystall.agent_server.interfaces.web.serve",
     "whystall.agent_server.settings.load",
     "whystall.agent_server.settings.model",
-    "whystall.agent_server.work.service",
+    "whystall.agent_server.worker.service",
     "whystall.knowledge_base.store",
 ]
 
@@ -68,7 +68,7 @@ def serve(words: list[str], env: dict[str, str], errors: str, at: int, after: bo
     Killing.at, Killing.after, Killing.log = at, after, Path(log)
     plain = sqlite3.connect
     sqlite3.connect = lambda *given, **how: plain(*given, factory=Killing, **how)  # type: ignore[assignment]
-    from whystall.agent_server.doors.cli import main
+    from whystall.agent_server.interfaces.cli.main import main
 
     main(["serve", *words])
 

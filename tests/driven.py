@@ -18,7 +18,7 @@ from model_http import Answer, Policy, Request
 from model_policies import POLICIES
 
 from whystall.agent_server.app import App, DiagnoseParams
-from whystall.agent_server.doors import words
+from whystall.agent_server.presentation import results as words
 from whystall.knowledge_base.models import Diagnosis, Lang
 
 SYMPTOM = "training stalls every few steps"

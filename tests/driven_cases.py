@@ -12,13 +12,13 @@ from model_http import Answer, Call, Policy, Request, Say
 from model_reading import payloads
 from solving import new_case
 
-from whystall.agent_server.investigation.budget import Limits
-from whystall.agent_server.investigation.case import Case
-from whystall.agent_server.investigation.memory import Memory
-from whystall.agent_server.investigation.model_driver import drive
-from whystall.agent_server.investigation.observer import Observer, Options, RecordedObserver
+from whystall.agent_server.diagnosis.budget import Limits
+from whystall.agent_server.diagnosis.case import Case
+from whystall.agent_server.diagnosis.memory import Memory
+from whystall.agent_server.diagnosis.model_driver import drive
+from whystall.agent_server.diagnosis.observer import Observer, Options, RecordedObserver
 from whystall.agent_server.llm.client import ChatClient
-from whystall.agent_server.llm.settings import LlmSettings
+from whystall.agent_server.settings.sections.llm import LlmSettings
 from whystall.knowledge_base.models import Diagnosis, Lang, Reasoning
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import pytest
 from tracker_servers import Gate, GitHubLike, JiraLike, PagerDutyLike, Receiver, Tracker, serving
 
-from whystall.agent_server.desk import Desk
+from whystall.agent_server.integrations.trackers.courier import Courier
 from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.settings.model import Settings
-from whystall.agent_server.sinks.courier import Courier
+from whystall.agent_server.ticketing.desk import Desk
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.journal.deliveries import Delivery
 from whystall.knowledge_base.store import KnowledgeBase

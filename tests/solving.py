@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import anyio
 
-from whystall.agent_server.investigation import rules
-from whystall.agent_server.investigation.case import Case
-from whystall.agent_server.investigation.observer import Observer
+from whystall.agent_server.diagnosis import rules
+from whystall.agent_server.diagnosis.case import Case
+from whystall.agent_server.diagnosis.observer import Observer
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.toolbox import registry

@@ -19,6 +19,7 @@ import warnings
 
 ROOM = 1 << 20
 PACKAGES = ("agent_server", "knowledge_base", "prompts", "tools")
+SERVERS = ("whystall.agent_server.interfaces.mcp", "whystall.agent_server.interfaces.web")
 
 
 def load() -> None:
@@ -26,7 +27,7 @@ def load() -> None:
     for name in PACKAGES:
         root = importlib.import_module(f"whystall.{name}")
         for module in pkgutil.walk_packages(root.__path__, f"whystall.{name}."):
-            if not module.name.rpartition(".")[2].startswith(("mcp_", "web_", "http_server")):
+            if not module.name.startswith(SERVERS) and not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
 
 
@@ -79,7 +80,7 @@ def run(request: dict[str, object], streams: list[int]) -> None:
         setattr(sys, f"__{name}__", stream)
     with open("/proc/self/comm", "w") as name:
         name.write(os.path.basename(sys.argv[0]))
-    from whystall.agent_server.doors.cli import main
+    from whystall.agent_server.interfaces.cli.main import main
 
     main()
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from starlette.routing import BaseRoute
 
-from whystall.agent_server.doors import http_server
-from whystall.agent_server.doors.web_app import web_app
+from whystall.agent_server.interfaces.web import http_server
+from whystall.agent_server.interfaces.web.app import web_app
 
 
 @contextmanager

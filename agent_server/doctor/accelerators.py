@@ -9,8 +9,8 @@ import re
 import shutil
 from dataclasses import dataclass
 
+from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import View
-from whystall.agent_server.health import Check
 
 
 @dataclass(frozen=True)

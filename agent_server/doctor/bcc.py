@@ -7,8 +7,8 @@ import platform
 from whystall.agent_server.doctor.containers import situation
 from whystall.agent_server.doctor.kernel import kernel_config
 from whystall.agent_server.doctor.packages import install_command
+from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import View
-from whystall.agent_server.health import Check
 from whystall.tools.collect.bcc.headers import packaged, problem
 from whystall.tools.collect.bcc.own_program import python_bcc
 from whystall.tools.contract.commands import COMMANDS, program

@@ -6,8 +6,8 @@ import os
 import re
 from dataclasses import dataclass
 
+from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import View
-from whystall.agent_server.health import Check
 from whystall.tools.contract.text import clean
 from whystall.tools.node.cgroups import grouped
 

@@ -12,13 +12,13 @@ from whystall.agent_server.doctor.kernel import btf, kernel, kprobes, lockdown
 from whystall.agent_server.doctor.model import model
 from whystall.agent_server.doctor.place import cgroups, delay_accounting, proc, tracefs
 from whystall.agent_server.doctor.programs import clang, libbpf, objects, trace_cmd
+from whystall.agent_server.doctor.report_model import Check, Health
 from whystall.agent_server.doctor.rights import capabilities, privilege, ptrace, symbols
 from whystall.agent_server.doctor.serving import serving
 from whystall.agent_server.doctor.settings import settings
 from whystall.agent_server.doctor.stacks import py_spy, python_frames, sampling
 from whystall.agent_server.doctor.storage import database
 from whystall.agent_server.doctor.view import Lang, View
-from whystall.agent_server.health import Check, Health
 
 _GROUPS: Mapping[str, Sequence[Callable[[View], Check]]] = {
     "kernel": (kernel, btf, lockdown, kprobes, delay_accounting),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import ENGLISH, View
-from whystall.agent_server.health import Check
 from whystall.tools.contract.text import clean
 from whystall.tools.hybrid_io import build, library
 

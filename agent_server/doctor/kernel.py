@@ -7,8 +7,8 @@ import platform
 import re
 import zlib
 
+from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import View
-from whystall.agent_server.health import Check
 from whystall.tools.contract.text import clean
 
 BTF = "/sys/kernel/btf/vmlinux"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import ENGLISH, View
-from whystall.agent_server.health import Check
-from whystall.agent_server.llm.environment import PREFIX, variables, written
 from whystall.agent_server.llm.wire import LlmError
+from whystall.agent_server.settings.llm_environment import PREFIX, variables, written
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
-    from whystall.agent_server.llm.settings import LlmSettings
+    from whystall.agent_server.settings.sections.llm import LlmSettings
 
 NAME = "model"
 _WAIT_S = 5.0
@@ -31,7 +31,7 @@ def model(view: View = ENGLISH) -> Check:
         return view.limited(NAME, view.say("model.nothing"), view.say("model.without"), fix)
     import asyncio
 
-    from whystall.agent_server.llm.settings import load_settings
+    from whystall.agent_server.settings.sections.llm import load_settings
 
     try:
         settings = load_settings()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from whystall.agent_server.doctor.containers import share_pids, situation
 from whystall.agent_server.doctor.kernel import version
+from whystall.agent_server.doctor.report_model import Check, State
 from whystall.agent_server.doctor.rights import become_root
 from whystall.agent_server.doctor.view import View
-from whystall.agent_server.health import Check, State
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.node.vantage import PARTIAL_PROC, in_sidecar, node_path

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from unicodedata import east_asian_width
 
+from whystall.agent_server.doctor.report_model import Check, Health, State
 from whystall.agent_server.doctor.serving import FILES, NONE
-from whystall.agent_server.health import Check, Health, State
 from whystall.prompts.doctor import doctor_words, say
 
 _WIDTH = 100

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from whystall.agent_server.doctor.containers import Situation, leave_user_namespace, situation
 from whystall.agent_server.doctor.kernel import version
+from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import View
-from whystall.agent_server.health import Check
 from whystall.bpf import probe
 from whystall.bpf.privileges import NEEDED, held
 from whystall.tools.contract.text import clean

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from whystall.agent_server.calibrating import JOINED
-from whystall.agent_server.stack_sources import observes
+from whystall.agent_server.inputs.calibration import JOINED
+from whystall.agent_server.inputs.stacks import observes
 from whystall.bpf import probe
 from whystall.bpf.errors import BpfError
 from whystall.tools.contract.text import clean

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import ENGLISH, View
-from whystall.agent_server.health import Check
 from whystall.tools.contract.errors import ToolError
 
 

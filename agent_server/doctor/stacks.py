@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 from whystall.agent_server.doctor.containers import situation
+from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.rights import held_capabilities, let_trace
 from whystall.agent_server.doctor.view import ENGLISH, View
-from whystall.agent_server.health import Check
 from whystall.tools.contract.text import clean
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")

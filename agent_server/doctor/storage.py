@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 
+from whystall.agent_server.doctor.report_model import Check, State
 from whystall.agent_server.doctor.view import View
-from whystall.agent_server.health import Check, State
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
 

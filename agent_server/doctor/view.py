@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from whystall.agent_server.health import Check, State
+from whystall.agent_server.doctor.report_model import Check, State
 from whystall.prompts.doctor import say
 from whystall.prompts.reasons import in_words
 from whystall.tools.contract.text import clean

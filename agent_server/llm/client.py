@@ -14,16 +14,16 @@ from urllib.parse import urlsplit
 import anyio
 import httpx
 
-from whystall.agent_server.addresses import is_loopback
 from whystall.agent_server.llm.answer import Assembly, ids
 from whystall.agent_server.llm.faults import Fault, of_status, of_transport, words_of
 from whystall.agent_server.llm.jsontext import NotJson, parsed
 from whystall.agent_server.llm.request import Dialect
-from whystall.agent_server.llm.settings import LlmSettings
 from whystall.agent_server.llm.stream import DONE, Events
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
 from whystall.agent_server.outbound.body import Body
 from whystall.agent_server.outbound.retry import pause
+from whystall.agent_server.settings.loopback import is_loopback
+from whystall.agent_server.settings.sections.llm import LlmSettings
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 BODY_LIMIT = 4 << 20

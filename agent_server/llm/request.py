@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from whystall.agent_server.llm.jsontext import NotJson, parsed, whole
-from whystall.agent_server.llm.settings import LlmSettings
 from whystall.agent_server.llm.wire import Function, Message, ToolCall
+from whystall.agent_server.settings.sections.llm import LlmSettings
 
 _UNUSUAL = re.compile(r"[^a-zA-Z0-9_-]")
 

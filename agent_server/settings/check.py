@@ -89,11 +89,11 @@ def _secrets(settings: Settings) -> Iterator[str]:
 
 
 def _model() -> Iterator[str]:
-    from whystall.agent_server.llm.environment import variables, written
+    from whystall.agent_server.settings.llm_environment import variables, written
 
     try:
         if variables() or written():
-            from whystall.agent_server.llm.settings import load_settings
+            from whystall.agent_server.settings.sections.llm import load_settings
 
             load_settings()
     except ToolError as error:
@@ -144,7 +144,7 @@ def _routes(settings: Settings) -> Iterator[str]:
     path = settings.alerts.routes
     if path is None:
         return
-    from whystall.agent_server.alerts.routefile import load, unknown_names
+    from whystall.agent_server.integrations.alerts.routefile import load, unknown_names
 
     try:
         routes = load(path)
@@ -163,7 +163,7 @@ def _off(settings: Settings) -> Iterator[str]:
 
 def _nobody(settings: Settings, now: datetime) -> Iterator[str]:
     """Schedules that leave somebody waiting in the coming month."""
-    from whystall.agent_server.oncall.who import shifts
+    from whystall.agent_server.ticketing.oncall.who import shifts
     from whystall.knowledge_base.times import told as stamp
 
     for name in settings.oncall.schedules:
@@ -202,7 +202,7 @@ def _people(settings: Settings) -> Iterator[str]:
 
 def _talk(settings: Settings) -> Iterator[str]:
     """A model that is asked for and not there."""
-    from whystall.agent_server.llm.environment import variables
+    from whystall.agent_server.settings.llm_environment import variables
 
     if settings.llm or variables():
         return

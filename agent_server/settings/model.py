@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from whystall.agent_server.alerts.settings import AlertsSettings
-from whystall.agent_server.chat.settings import ChannelSettings
-from whystall.agent_server.desk_settings import TicketsSettings
-from whystall.agent_server.oncall.settings import OncallSettings, Person
 from whystall.agent_server.settings.names import Name
+from whystall.agent_server.settings.sections.alerts import AlertsSettings
+from whystall.agent_server.settings.sections.chat import ChannelSettings
+from whystall.agent_server.settings.sections.oncall import OncallSettings, Person
+from whystall.agent_server.settings.sections.server import ServerSettings, TriageSettings
+from whystall.agent_server.settings.sections.tickets import TicketsSettings
+from whystall.agent_server.settings.sections.trackers import SinkSettings
 from whystall.agent_server.settings.sources import Given
-from whystall.agent_server.sinks.settings import SinkSettings
-from whystall.agent_server.work.settings import ServerSettings, TriageSettings
 
 _MANY = 10_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from whystall.agent_server.chat.settings import FeishuSettings
 from whystall.agent_server.settings.secret import Secret
+from whystall.agent_server.settings.sections.chat import FeishuSettings
 from whystall.tools.contract.errors import ToolError
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ def _bare(place: tuple[str, ...]) -> tuple[str, ...]:
 
 def _llm(given: Given) -> Iterator[Shown]:
     """What is said of the model, in either way, without a key that should not stand there."""
-    from whystall.agent_server.llm.environment import PREFIX, variables
+    from whystall.agent_server.settings.llm_environment import PREFIX, variables
 
     names = {name.upper().removeprefix(PREFIX).lower(): name for name in variables()}
     table = given.values.get("llm", {})

@@ -16,14 +16,14 @@ import pytest
 from making import checkpoint
 from sink_scenes import Scene, environment, scene
 
-from whystall.agent_server.alerts.groups import Groups
-from whystall.agent_server.alerts.intake import Intake
-from whystall.agent_server.alerts.routefile import from_text
+from whystall.agent_server.integrations.alerts.groups import Groups
+from whystall.agent_server.integrations.alerts.intake import Intake
+from whystall.agent_server.integrations.alerts.routefile import from_text
+from whystall.agent_server.integrations.trackers.applying import apply
+from whystall.agent_server.integrations.trackers.courier import Courier
+from whystall.agent_server.integrations.trackers.desired import phase_of
+from whystall.agent_server.integrations.trackers.inbound import receive
 from whystall.agent_server.outbound.client import Client
-from whystall.agent_server.sinks.applying import apply
-from whystall.agent_server.sinks.courier import Courier
-from whystall.agent_server.sinks.desired import phase_of
-from whystall.agent_server.sinks.inbound import receive
 from whystall.knowledge_base.tickets.life import original_of
 from whystall.knowledge_base.tickets.models import LIVE
 from whystall.knowledge_base.times import told

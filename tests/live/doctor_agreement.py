@@ -9,7 +9,7 @@ from typing import Any
 
 from whystall.agent_server.app import App
 from whystall.agent_server.doctor import examine
-from whystall.agent_server.stack_sources import observes
+from whystall.agent_server.inputs.stacks import observes
 from whystall.tools.contract.errors import ToolError
 
 

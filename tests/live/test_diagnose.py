@@ -22,7 +22,7 @@ from running import SIMULATOR, Running
 from slow_disk import SlowDisk
 
 from whystall.agent_server.app import App, DiagnoseParams, RecordParams
-from whystall.agent_server.investigation.verdict import STALL_PCT
+from whystall.agent_server.diagnosis.verdict import STALL_PCT
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 
 SYNC = "sync_checkpoint_write"

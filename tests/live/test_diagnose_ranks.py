@@ -17,8 +17,8 @@ from model_policies import engineer
 from running import SIMULATOR, Running
 
 from whystall.agent_server.app import App, DiagnoseParams
-from whystall.agent_server.investigation.transcripts import path_of
-from whystall.agent_server.replaying import replay
+from whystall.agent_server.diagnosis.replay import replay
+from whystall.agent_server.diagnosis.transcripts import path_of
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 
 TRACES = Path(__file__).parents[1] / "recorded" / "ranks" / "compute"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from whystall.agent_server.app import App
-from whystall.agent_server.stack_sources import observes
+from whystall.agent_server.inputs.stacks import observes
 from whystall.bpf.privileges import NEEDED
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="changes what a host shows, and who asks")

@@ -17,7 +17,7 @@ import pytest
 from lesser import NOBODY, as_nobody
 
 from whystall.agent_server.app import App
-from whystall.agent_server.stack_sources import observes
+from whystall.agent_server.inputs.stacks import observes
 from whystall.bpf.privileges import NEEDED
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming somebody with less needs root")

@@ -67,7 +67,7 @@ class Service:
         subprocess.run(made, check=True, capture_output=True)
         (self.folder / "whystall/token").write_text(TOKEN)
         (self.folder / "whystall/token").chmod(0o600)
-        start = f'exec {sys.executable} -c "from whystall.agent_server.doors.cli import main; main()" "$@"'
+        start = f'exec {sys.executable} -c "from whystall.agent_server.interfaces.cli.main import main; main()" "$@"'
         program.write_text(f"#!/bin/sh\n{start}\n")
         program.chmod(0o755)
 

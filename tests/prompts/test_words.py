@@ -116,7 +116,7 @@ def codes(pattern: str, *files: str) -> set[str]:
 
 @pytest.mark.parametrize("lang", LANGS)
 def test_every_code_that_the_investigation_writes_has_words(lang: str) -> None:
-    rooms = "agent_server/investigation/"
+    rooms = "agent_server/diagnosis/"
     missing = codes(r'missing(?:\.append\(| = .*\[)"(\w+)"', rooms + "verdict.py", "knowledge_base/verify.py")
     assert {"second_mechanism", "rivals_open", "low_explained_share", "no_victim", "no_evidence"} <= missing
     said = words(lang)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from whystall.agent_server.doctor.accelerators import accelerators
+from whystall.agent_server.doctor.report_model import State
 from whystall.agent_server.doctor.view import View
-from whystall.agent_server.health import State
 
 MakeHost = Callable[..., View]
 

@@ -9,8 +9,8 @@ import pytest
 
 from whystall.agent_server.doctor.kernel import btf, kernel, kernel_config, kprobes, lockdown
 from whystall.agent_server.doctor.place import cgroups, delay_accounting, proc
+from whystall.agent_server.doctor.report_model import State
 from whystall.agent_server.doctor.view import View
-from whystall.agent_server.health import State
 
 MakeHost = Callable[..., View]
 SYSFS = "sysfs /sys sysfs rw 0 0\n"

@@ -9,8 +9,8 @@ import pytest
 from whystall.agent_server.doctor import bcc as doctor_bcc
 from whystall.agent_server.doctor.bcc import bcc, headers
 from whystall.agent_server.doctor.packages import install_command
+from whystall.agent_server.doctor.report_model import State
 from whystall.agent_server.doctor.view import View
-from whystall.agent_server.health import State
 from whystall.tools.contract.commands import COMMANDS
 
 MakeHost = Callable[..., View]

@@ -12,7 +12,7 @@ import pytest
 
 import whystall.agent_server.doctor as package
 from whystall.agent_server.doctor import examine, report
-from whystall.agent_server.health import Check, Health, State
+from whystall.agent_server.doctor.report_model import Check, Health, State
 from whystall.prompts.doctor import doctor_words, say
 from whystall.prompts.render import LANGS
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from whystall.agent_server.doctor import rights
+from whystall.agent_server.doctor.report_model import State
 from whystall.agent_server.doctor.rights import capabilities, privilege, ptrace, symbols
 from whystall.agent_server.doctor.view import View
-from whystall.agent_server.health import State
 from whystall.bpf.errors import BpfError
 from whystall.bpf.privileges import NEEDED
 

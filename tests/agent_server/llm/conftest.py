@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from whystall.agent_server.llm.client import ChatClient
-from whystall.agent_server.llm.settings import LlmSettings
+from whystall.agent_server.settings.sections.llm import LlmSettings
 
 Make = Callable[..., ChatClient]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.llm.settings import LlmSettings, load_settings
+from whystall.agent_server.settings.sections.llm import LlmSettings, load_settings
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 KEY = "sk-0123456789abcdefghij"

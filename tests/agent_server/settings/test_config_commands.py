@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.doors import cli, console
+from whystall.agent_server.interfaces.cli import console
+from whystall.agent_server.interfaces.cli import main as cli
 from whystall.knowledge_base.store import KnowledgeBase
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -274,7 +275,7 @@ def test_what_needs_no_settings_does_not_load_them(tmp_path: Path) -> None:
     broken.write_text("[broken", encoding="ascii")
     program = """
 import sys
-from whystall.agent_server.doors import cli
+from whystall.agent_server.interfaces.cli import main as cli
 for words in (["--version"], ["tools"], ["audit"], ["tickets", "list"], ["kb", "search", "slow", "checkpoint"]):
     assert cli._command(words) == 0, words
 for module in ("pydantic_settings", "whystall.agent_server.settings.model", "icalendar"):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from whystall.agent_server.doctor.report_model import State
 from whystall.agent_server.doctor.settings import settings
-from whystall.agent_server.health import State
 from whystall.agent_server.settings.load import load
 from whystall.tools.contract.errors import ToolError
 

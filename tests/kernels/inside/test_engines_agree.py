@@ -183,7 +183,7 @@ def test_without_btf_the_answer_comes_from_bcc(tmp_path: Path, matrix: Matrix) -
     ):
         words = ["run", "fileslower", "--pid", str(program.pid), "--duration", "3", "--json"]
         hidden = 'mount -t tmpfs none /sys/kernel/btf && exec "$@"'
-        argv = ["unshare", "-m", "sh", "-c", hidden, "sh", sys.executable, "-m", "whystall.agent_server.doors.cli"]
+        argv = ["unshare", "-m", "sh", "-c", hidden, "sh", sys.executable, "-m", "whystall.agent_server"]
         done = subprocess.run(
             argv + words,
             env={**os.environ, "WHYSTALL_HOME": str(tmp_path)},

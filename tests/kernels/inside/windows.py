@@ -200,7 +200,7 @@ def recording_as_user(load: Load, place: Path) -> Iterator[Path]:
     os.chown(place, NOBODY, NOBODY)
     out = place / "recording"
     words = ["--pid", load.program.pid, "--children", "--trace", "--samples", "--cache", "--duration", SECONDS]
-    argv = [sys.executable, "-m", "whystall.agent_server.doors.cli", "record", *map(str, words), "--out", str(out)]
+    argv = [sys.executable, "-m", "whystall.agent_server", "record", *map(str, words), "--out", str(out)]
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     environment |= {"HOME": str(place), "WHYSTALL_HOME": str(place / "home")}
     # its parents may be closed to others

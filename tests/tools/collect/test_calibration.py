@@ -224,7 +224,7 @@ def test_what_is_refused_is_told_and_starts_nothing(tmp_path: Path, monkeypatch:
 
 
 def test_a_recording_with_trials_is_stored_and_read(tmp_path: Path) -> None:
-    from whystall.agent_server.sources import open_source
+    from whystall.agent_server.inputs.recordings import open_source
 
     capture = anyio.run(lambda: calibrate(Asked([])))
     row = {"directory": "/d", "dev": "8:1", "fstype": "ext4", "operation": "read", "way": "direct"}

@@ -1,0 +1,1 @@
+"""Capture and convert traces and stack samples between file formats."""

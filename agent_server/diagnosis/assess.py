@@ -1,0 +1,158 @@
+"""Judge every cause against the findings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from whystall.agent_server.diagnosis.verdict import STALL_PCT
+from whystall.knowledge_base.causes import matches, measured
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Pattern, Victim
+from whystall.tools.contract.findings import Finding
+from whystall.tools.contract.kinds import Mechanism
+from whystall.tools.contract.text import path_pattern
+
+
+@dataclass(frozen=True)
+class Link:
+    """The victim waits for thread `tid`, which ends those waits; `finding` says so. `window_pct`: how much of the
+    victim's time passed so while that thread was itself held up.
+    """
+
+    tid: int
+    finding: str
+    window_pct: float
+
+
+def assess(
+    causes: Mapping[str, Cause],
+    findings: Sequence[Finding],
+    victim: Victim | None,
+    ran: Sequence[str],
+    links: Sequence[Link] = (),
+) -> list[Assessment]:
+    """One assessment per cause, the one that explains most first; ties go to the more specific cause.
+
+    `ran` names the tools that looked and could see. A cause acts on the victim directly, or on a thread the victim
+    waits for (`links`); then it explains at most the time of that wait.
+    """
+    found = [_assess(cause, findings, victim, ran, links) for cause in causes.values()]
+    return sorted(
+        found,
+        key=lambda a: (a.state is not CauseState.SUPPORTED, -a.explained_pct, -causes[a.cause].specificity),
+    )
+
+
+def _assess(
+    cause: Cause, findings: Sequence[Finding], victim: Victim | None, ran: Sequence[str], links: Sequence[Link]
+) -> Assessment:
+    by = [tool for tool in cause.examined_by if tool in ran]
+    best: Assessment | None = None
+    for reach in _reaches(victim, links):
+        found = _supported(cause, findings, reach, by)
+        if found is not None and (best is None or found.explained_pct > best.explained_pct):
+            best = found
+    if best is not None:
+        return best
+    if not by:
+        return Assessment(cause=cause.id, state=CauseState.NOT_EXAMINED)
+    denied = _ids(cause.refuted + cause.against, findings, victim)
+    state = CauseState.RULED_OUT if denied else CauseState.UNSUPPORTED
+    return Assessment(cause=cause.id, state=state, against=denied, by=by)
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """A thread whose trouble is the victim's, and how much of the victim's time it can explain."""
+
+    victim: Victim | None
+    lost_pct: float
+    limit_pct: float
+    via: str | None = None
+
+
+def _reaches(victim: Victim | None, links: Sequence[Link]) -> list[_Reach]:
+    if victim is None:
+        return [_Reach(None, 100.0, 100.0)]
+    # What the victim waits for is lost time too, although waiting for a colleague looks like idling.
+    reaches = [_Reach(victim, victim.lost_pct, 100.0)]
+    for link in links:
+        other = victim.model_copy(update={"tid": link.tid})
+        reaches.append(_Reach(other, max(victim.lost_pct, link.window_pct), link.window_pct, link.finding))
+    return reaches
+
+
+def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: list[str]) -> Assessment | None:
+    primary = _primary(cause, findings, reach.victim)
+    if not primary or _ids(cause.against, findings, reach.victim):
+        return None
+    required = _ids(cause.required, findings, reach.victim)
+    culprits = _ids(cause.culprits, findings, reach.victim)
+    if (cause.required and not required) or (cause.culprits and not culprits):
+        return None
+    elsewhere = _elsewhere(cause, findings, reach.victim)
+    share = together(primary) - elsewhere
+    share = max(min(share, reach.limit_pct, _bound(required, findings, primary)), 0.0)
+    if elsewhere and share < STALL_PCT:
+        return None
+    primary.sort(key=lambda f: -f.window_pct)
+    supporting = required + culprits + _ids(cause.supporting, findings, reach.victim)
+    ids = [f.id for f in primary] + ([reach.via] if reach.via else []) + supporting
+    return Assessment(
+        cause=cause.id,
+        state=CauseState.SUPPORTED,
+        explained_pct=min(100.0, 100.0 * share / reach.lost_pct) if reach.lost_pct > 0 else 0.0,
+        window_pct=share,
+        by=by,
+    ).model_copy(update={"for_": list(dict.fromkeys(ids))})
+
+
+def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> list[Finding]:
+    """What the cause may explain: no estimates of what was measured, and of findings about files those about a file
+    that `same_file` speaks of.
+    """
+    found = [f for f in findings if any(matches(p, f, victim) for p in cause.primary)]
+    if any(measured(p, f, victim) for p in cause.measured for f in findings):
+        found = [f for f in found if not any(matches(p, f, victim) for p in cause.estimates)]
+    if not cause.same_file:
+        return found
+    files = {
+        path_pattern(f.subject.path)
+        for f in findings
+        if f.subject.path is not None and any(matches(p, f, victim) for p in cause.same_file)
+    }
+    return [f for f in found if not files or f.subject.path is None or path_pattern(f.subject.path) in files]
+
+
+def together(primary: Sequence[Finding]) -> float:
+    """Share of the window that findings about one thread account for. One mechanism counts every moment once, so what
+    it found on several files adds up; another measures the same time again.
+    """
+    by_mechanism: dict[Mechanism, float] = {}
+    handlers: dict[tuple[str, int | None, str], float] = {}
+    for finding in primary:
+        mechanism, share = finding.spec.mechanism, finding.window_pct
+        if "interrupt" in finding.attributes:  # two tools tell of the same handlers: the larger share holds the other
+            key = (finding.kind, finding.subject.tid, finding.attributes["interrupt"])
+            known = handlers.get(key, 0.0)
+            handlers[key] = max(known, share)
+            share = max(0.0, share - known)
+        by_mechanism[mechanism] = by_mechanism.get(mechanism, 0.0) + share
+    return min(max(by_mechanism.values(), default=0.0), 100.0)
+
+
+def _elsewhere(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> float:
+    """What others are known to have taken of the time that the primary findings measure without saying who."""
+    return together([f for f in findings if any(matches(p, f, victim) for p in cause.less)])
+
+
+def _bound(required: Sequence[str], findings: Sequence[Finding], primary: Sequence[Finding]) -> float:
+    """What is required may itself be a share of time: a thread was throttled at most as long as its cgroup was. What
+    is primary too has been counted.
+    """
+    found = [f for f in findings if f.id in required and f not in primary]
+    return max(f.window_pct for f in found) if found and all(f.spec.share for f in found) else 100.0
+
+
+def _ids(patterns: Sequence[Pattern], findings: Sequence[Finding], victim: Victim | None) -> list[str]:
+    return [f.id for f in findings if any(matches(p, f, victim) for p in patterns)]

@@ -1,0 +1,155 @@
+"""What a model sees of a case, as plain data for a fence: the state of the case, and what a look found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from whystall.agent_server.diagnosis.memory import Card
+from whystall.agent_server.diagnosis.rules import next_tools, tells
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Lang
+from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.findings import Finding, Polarity
+from whystall.tools.contract.registry import Tool
+from whystall.tools.contract.result import BlindSpot, ToolResult
+
+if TYPE_CHECKING:
+    from whystall.agent_server.diagnosis.case import Case
+
+BRIEFING_CHARS = 12_000
+RESULT_CHARS = 6_000
+AGAIN_CHARS = 3_000
+"""Characters of findings in the briefing, in a result, and in all results of tools that looked again. A finding has
+some 400, and of what is left out the case knows more than the model."""
+_TEXT = 300
+_CAUSES = 12
+_SPOTS = 12
+_CARDS_CHARS = 6_000
+_SYMPTOM = 2_000
+_OPEN = (CauseState.SUPPORTED, CauseState.NOT_EXAMINED)
+# A unit that the metric's name ends in needs no words.
+_NAMED = ("ms", "s", "pct")
+
+
+def briefing_data(
+    case: Case, able: Sequence[Tool[Any, Any]], similar: Sequence[Card], lang: Lang = "en"
+) -> dict[str, Any]:
+    """The case before the model has asked for anything. `able`: the tools that can be served."""
+    return {
+        "target": _short(case.target),
+        "symptom": _short(case.symptom, _SYMPTOM),
+        "window_s": case.steps[-1].window_s if case.steps else 0.0,
+        **_findings(case.findings, BRIEFING_CHARS),
+        "not_seen": _spots(spot for r in case.results.values() for spot in r.coverage.not_seen),
+        **state_data(case, able, lang),
+        "similar": _fitting(similar, _CARDS_CHARS),
+    }
+
+
+def state_data(case: Case, able: Sequence[Tool[Any, Any]], lang: Lang = "en") -> dict[str, Any]:
+    """Who suffers, where the causes stand and what would tell, what the verdict would be now and what it lacks."""
+    assessments = case.assess()
+    named = {tool.name: tool for tool in able}
+    left = [tool for tool in able if tool.name not in case.tried]
+    found = case.conclude()
+    victim = case.victim()
+    shown = [a for a in assessments if a.state in _OPEN]
+    hidden = [a for a in assessments if a.state not in _OPEN]
+    return {
+        "victim": victim.model_dump(mode="json", exclude_none=True) if victim else None,
+        "causes": [_cause(a, case.causes[a.cause], left, lang) for a in shown[:_CAUSES]],
+        "further_open": [a.cause for a in shown[_CAUSES:]],
+        "excluded": [{"id": a.cause, "by": a.against} if a.against else {"id": a.cause} for a in hidden],
+        "verdict_so_far": {"verdict": found.verdict.value, "cause": found.cause, "missing": found.missing},
+        "suggested": next_tools(case.causes, assessments, named, list(case.tried), case.signs()),
+    }
+
+
+def result_data(result: ToolResult[Any], budget: int = RESULT_CHARS) -> dict[str, Any]:
+    """What a tool found, within so many characters of findings; what matters most comes first."""
+    return {
+        "tool": result.tool,
+        "status": result.status.value,
+        "window_s": round(result.coverage.window_s, 3),
+        **_findings(result.findings, budget),
+        "not_seen": _spots(result.coverage.not_seen),
+    }
+
+
+def error_data(error: ToolError) -> dict[str, Any]:
+    """Why a call has no result."""
+    return {"error": error.code.value, "message": error.message, "remedy": error.remedy}
+
+
+def finding_data(finding: Finding) -> dict[str, Any]:
+    """A finding as it may be cited."""
+    return {
+        "id": finding.id,
+        "kind": finding.kind,
+        "polarity": finding.polarity.value,
+        "severity": finding.severity.value,
+        "subject": {k: _short(v) for k, v in finding.subject.model_dump(exclude_none=True).items()},
+        "metrics": {name: _rounded(value) for name, value in finding.metrics.items()},
+        **({"attributes": {k: _short(v) for k, v in finding.attributes.items() if v}} if finding.attributes else {}),
+    }
+
+
+def _findings(findings: Iterable[Finding], budget: int) -> dict[str, Any]:
+    """Findings within `budget` characters, the units of their metrics, and how many were left out."""
+    order = sorted(findings, key=lambda f: (f.polarity is not Polarity.ABNORMAL, -f.severity.rank, -f.window_pct))
+    data = [finding_data(f) for f in order]
+    kept = _fitting(data, budget)
+    units = {
+        name: unit
+        for finding in order[: len(kept)]
+        for name, unit in finding.spec.metrics.items()
+        if name in finding.metrics and not (unit in _NAMED and name.endswith(f"_{unit}"))
+    }
+    return {"units": units, "findings": kept, **({"left_out": len(data) - len(kept)} if len(kept) < len(data) else {})}
+
+
+def _cause(assessment: Assessment, cause: Cause, left: Sequence[Tool[Any, Any]], lang: Lang) -> dict[str, Any]:
+    ranked = sorted(cause.remedies, key=lambda r: (-r.gain, r.effort))
+    supported = assessment.state is CauseState.SUPPORTED
+    return {
+        "cause": cause.id,
+        "title": cause.title.get(lang),
+        "state": assessment.state.value,
+        "explained_pct": _rounded(assessment.explained_pct),
+        "for": assessment.for_,
+        "against": assessment.against,
+        "tools": [tool.name for tool in left if tells(tool, cause)],
+        **({"remedies": [r.id for r in ranked]} if supported else {}),
+    }
+
+
+def _spots(spots: Iterable[BlindSpot]) -> list[dict[str, str]]:
+    told = {(spot.code, _short(spot.detail)): None for spot in spots}
+    return [{"code": code, **({"detail": detail} if detail else {})} for code, detail in list(told)[:_SPOTS]]
+
+
+def _fitting(values: Sequence[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
+    """The first of `values` that `budget` characters hold, at least one."""
+    kept: list[dict[str, Any]] = []
+    for value in values:
+        budget -= len(json.dumps(value, ensure_ascii=False))
+        if budget < 0 and kept:
+            break
+        kept.append(value)
+    return kept
+
+
+def _short(value: Any, limit: int = _TEXT) -> Any:
+    """A text in at most `limit` characters; its middle is left out, since names differ at their ends."""
+    if not isinstance(value, str) or len(value) <= limit:
+        return value
+    half = (limit - 1) // 2
+    return f"{value[:half]}…{value[-half:]}"
+
+
+def _rounded(value: float) -> float | int:
+    """Six digits are more than was measured."""
+    if float(value).is_integer() and abs(value) < 1e15:
+        return int(value)
+    return float(f"{value:.6g}")

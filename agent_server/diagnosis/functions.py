@@ -1,0 +1,217 @@
+"""The functions a model is offered, made of the registry, and the guard of their arguments.
+
+The model chooses what to look with and how closely. Whom to look at, with which engine and at which files was chosen by
+who asked. Nor may it look past evidence: thresholds can be lowered and tables lengthened, not the other way round, and
+no window is shorter than half of the time that was given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from whystall.agent_server.diagnosis.grounding import concluded
+from whystall.agent_server.diagnosis.grounding.concluded import Concluded
+from whystall.agent_server.llm.wire import Function, ToolCall
+from whystall.prompts.model import function_text
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import TargetParams, parse_params
+from whystall.tools.contract.registry import Tool
+from whystall.tools.contract.text import clean
+
+CONCLUDE, SEARCH = "conclude", "kb_search"
+ARGUMENTS_LIMIT = 20_000
+"""Characters of the arguments of one call: a conclusion at all its bounds has about 6,000."""
+_QUERY_LIMIT = 500
+# Whom and what to judge, and with how much memory: not the model's to choose. Nor is any name or path: only numbers and
+# switches are offered.
+_NOT_OFFERED = frozenset(
+    {*TargetParams.model_fields, "profile", "tid", "rank", "step", "buffer_mb", "only_target", "hz", "calibrate"}
+)
+_PLAIN = ("number", "integer", "boolean")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+# Evidence is what is beyond such a threshold.
+_THRESHOLDS = ("min_ms", "min_pct", "gap_us", "late_ms")
+_LENGTH, _DURATION = "top", "duration"
+
+
+@dataclass(frozen=True)
+class Look:
+    """A tool that is to look. `options`: what was given but `duration`, checked; `duration` in seconds, None: any."""
+
+    tool: str
+    options: dict[str, Any]
+    duration: float | None
+
+
+@dataclass(frozen=True)
+class Search:
+    """Words to look up past incidents by."""
+
+    query: str
+
+
+class Functions:
+    """What is offered in one case. `tools`: those that can be served; `duration`: seconds a window may take, None where
+    none is opened. `causes`: ids that may be concluded.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[Tool[Any, Any]],
+        causes: Sequence[str],
+        *,
+        duration: float | None,
+        remembers: bool,
+        lang: str = "en",
+    ) -> None:
+        self._tools = {tool.name: tool for tool in tools if tool.kinds}  # one that finds nothing decides nothing
+        self._causes = list(causes)
+        self._duration = duration
+        self._remembers = remembers
+        self._lang = lang
+        self._properties = {name: self._offered(tool) for name, tool in self._tools.items()}
+
+    @property
+    def names(self) -> list[str]:
+        """All names that may be called."""
+        return [*self._tools, *([SEARCH] if self._remembers else []), CONCLUDE]
+
+    def offered(self) -> list[Function]:
+        """The functions as the model is told of them."""
+        made = [
+            Function(name=name, description=tool.description, parameters=_object(self._properties[name]))
+            for name, tool in self._tools.items()
+        ]
+        if self._remembers:
+            query = {"query": {"type": "string", "maxLength": _QUERY_LIMIT}}
+            made.append(
+                Function(
+                    name=SEARCH, description=function_text(SEARCH, self._lang), parameters=_object(query, ["query"])
+                )
+            )
+        parameters = concluded.parameters(self._causes)
+        return [*made, Function(name=CONCLUDE, description=function_text(CONCLUDE, self._lang), parameters=parameters)]
+
+    def conclusion(self, call: ToolCall) -> Concluded:
+        """What `call`, of ``conclude``, says; `ToolError` (bad_argument)."""
+        return _concluded(_arguments(call.arguments))
+
+    def read(self, call: ToolCall) -> Look | Search | None:
+        """What `call` asks for, None for ``conclude``. `ToolError`: not_found (with the valid names), bad_argument."""
+        if call.name not in self.names:
+            message = f"no function is called {clean(call.name, 80)!r}"
+            raise ToolError(ErrorCode.NOT_FOUND, message, f"valid: {', '.join(self.names)}")
+        if call.name == CONCLUDE:
+            return None
+        given = _arguments(call.arguments)
+        if call.name == SEARCH:
+            return Search(_query(given))
+        return self._look(self._tools[call.name], given)
+
+    def _look(self, tool: Tool[Any, Any], given: Mapping[str, Any]) -> Look:
+        properties = self._properties[tool.name]
+        for name in given:
+            if name not in properties:
+                valid = ", ".join(properties) or "none"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown argument {clean(name, 80)!r}", f"valid: {valid}")
+        given = {name: value for name, value in given.items() if value is not None}
+        params = parse_params(tool.params, dict(given))
+        values = {name: getattr(params, name) for name in given}
+        for name, value in values.items():
+            _within(name, value, properties[name])
+        duration = values.pop(_DURATION, None)
+        return Look(tool.name, values, None if duration is None else float(duration))
+
+    def _offered(self, tool: Tool[Any, Any]) -> dict[str, Any]:
+        """The schemas of those parameters of `tool` that a model may choose."""
+        found: dict[str, Any] = {}
+        for name, field in tool.params.model_json_schema()["properties"].items():
+            if name in _NOT_OFFERED or field.get("type") not in _PLAIN:
+                continue
+            if name == _DURATION:
+                if self._duration is not None:
+                    found[name] = self._window(field)
+                continue
+            keys = ("type", "description", "default", *_BOUNDS)
+            schema = {key: field[key] for key in keys if key in field}
+            if name in _THRESHOLDS:
+                schema["maximum"] = field["default"]
+            elif name == _LENGTH:
+                schema["minimum"] = field["default"]
+            found[name] = schema
+        return found
+
+    def _window(self, field: Mapping[str, Any]) -> dict[str, Any]:
+        longest = min(self._duration or 0.0, float(field.get("maximum", self._duration or 0.0)))
+        return {
+            "type": "number",
+            "description": field["description"],
+            "default": longest,
+            "minimum": longest / 2,
+            "maximum": longest,
+        }
+
+
+def key_of(asked: Look | Search) -> str:
+    """The same for calls that ask for the same."""
+    if isinstance(asked, Search):
+        return json.dumps([SEARCH, asked.query])
+    return json.dumps([asked.tool, asked.options], sort_keys=True)
+
+
+def _object(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object", "properties": dict(properties), "additionalProperties": False}
+    return {**schema, "required": list(required)} if required else schema
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """The JSON object that `text` is; nothing at all is an empty one."""
+    if len(text) > ARGUMENTS_LIMIT:
+        message = f"arguments of {len(text)} characters"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"at most {ARGUMENTS_LIMIT}")
+    try:
+        given = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        message = "the arguments are no JSON"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give one JSON object, and nothing after it") from None
+    if not isinstance(given, dict):
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "the arguments are no JSON object", "give one, {} for none")
+    return given
+
+
+def _query(given: Mapping[str, Any]) -> str:
+    for name in given:
+        if name != "query":
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown argument {clean(name, 80)!r}", "valid: query")
+    query = given.get("query")
+    if not isinstance(query, str) or not query.strip():
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "query: a text is needed", "give words of a symptom")
+    return clean(query.strip(), _QUERY_LIMIT)
+
+
+def _concluded(given: Mapping[str, Any]) -> Concluded:
+    try:
+        return Concluded.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = clean(".".join(str(part) for part in first["loc"]), 80)
+        valid = f"valid: {', '.join(Concluded.model_fields)}"
+        remedy = valid if first["type"] == "extra_forbidden" else "correct the value and call again"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{place}: {first['msg']}", remedy) from None
+
+
+def _within(name: str, value: Any, schema: Mapping[str, Any]) -> None:
+    """Raise `ToolError` (bad_argument) where `value` is beyond what the schema, narrower than the tool's, allows."""
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if high is not None and value > high:
+        message = f"{name}: Input should be less than or equal to {high:g}"
+    elif low is not None and value < low:
+        message = f"{name}: Input should be greater than or equal to {low:g}"
+    else:
+        return
+    raise ToolError(ErrorCode.BAD_ARGUMENT, message, "correct the value and call again")

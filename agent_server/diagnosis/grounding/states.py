@@ -1,0 +1,145 @@
+"""What a sentence says of a state without a figure: busy or idle, still under way or over. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from whystall.agent_server.diagnosis.grounding.clauses import CLAUSES, DENIED, FLATLY
+from whystall.knowledge_base import components
+from whystall.tools.contract.findings import Finding
+
+# How busy a host's CPUs or a disk were, in percent: who is called idle is not above, who is called busy not below.
+_LEVELS = {"cpu.saturated": "busy_pct", "disk.saturated": "util_pct"}
+_IDLE_PCT, _BUSY_PCT = 50.0, 30.0
+_IS_IDLE = re.compile(r"\bidle\b|\b(?:are|is|stay|stays) (?:mostly |largely )?(?:free|unused)\b|空闲", re.I)
+_IS_BUSY = re.compile(r"\b(?:busy|fully used)\b|繁忙|忙碌", re.I)
+_PARTLY = re.compile(
+    r"\d\s?%|\b(?:half|partly|third|quarter|fifths?|no|not|never|percent)\b|n't|n’t|一半|[成分]|百分|不|部分|没", re.I
+)
+_FLAGS = (
+    (
+        ("in_flight", "open"),
+        re.compile(
+            r"\bin flight\b|\b(?:never|not|n't|n’t)(?: yet| ever)? (?:return|finish|complete|end)(?:ed|"
+            r"s)?\b|\bunfinished\b|"
+            r"(?:仍|尚|还)?[未没]有?(?:返回|完成|结束)",
+            re.I,
+        ),
+    ),
+    (("direct",), re.compile(r"\bdirect i/?o\b|\bo_direct\b|直接 ?I/?O", re.I)),
+)
+_NONE = re.compile(r"\bnone\b|\bno longer\b|\bneither\b", re.I)
+# Requests of a device by what they do.
+_OPERATIONS = {
+    "read": re.compile(r"\bread (?:requests?|i/?o)\b|读请求|读 ?I/?O", re.I),
+    "write": re.compile(r"\bwrite (?:requests?|i/?o)\b|写请求|写 ?I/?O", re.I),
+}
+_A_READ = re.compile(r"\b(?:a|its|the|slow|for) reads?\b|\breading\b|读取|读盘", re.I)
+_A_WRITE = re.compile(r"\b(?:a|its|the|slow|for) writes?\b|\bwriting\b|写入|写盘", re.I)
+_READS, _WRITES = re.compile(r"p?readv?\d*|preadv2"), re.compile(r"p?writev?\d*|pwritev2|f(?:data)?sync|msync")
+_WAITING = re.compile(r"\b(?:waits?|waited|waiting|blocks|blocked|blocking|stuck|stalls?|stalled)\b|等|阻塞|卡", re.I)
+_GOOD = re.compile(r"\b(?:fast|quick|quickly|smooth|smoothly|prompt|promptly|at once|immediately)\b|快|立即|顺畅", re.I)
+# Findings of threads that do not run.
+_OFF_CPU = ("offcpu.blocked", "offcpu.lock_wait", "process.io_wait")
+_RUNNING = re.compile(
+    r"\b(?:spins|spinning|spun|burns?|burning|computes|computing|busy[- ]?(?:loops?|looping|waits?|waiting))\b|"
+    r"空转|忙等|自旋|在计算",
+    re.I,
+)
+# What came back, where all that a finding tells of was still under way.
+_ENDED = re.compile(
+    r"\b(?:returned|returns|finished|finishes|completed|completes|came back)\b|"
+    r"(?<![未没])(?<!没有)(?:返回|完成|结束)了|(?:已经?|终于)(?:返回|完成|结束)",
+    re.I,
+)
+
+
+def wrong(prose: str, findings: Sequence[Finding]) -> str | None:
+    """The words in `prose` that `findings` say otherwise; None where there are none."""
+    for judge in (_flagged, _ended, _level, _operation, _call, _nothing, _off_cpu):
+        if (said := judge(prose, findings)) is not None:
+            return said
+    return None
+
+
+def _flagged(prose: str, findings: Sequence[Finding]) -> str | None:
+    """What a finding either says or not: that a call did not end, that it was direct."""
+    for clause in CLAUSES.split(prose):
+        for flags, pattern in _FLAGS:
+            said = pattern.search(clause)
+            held = any(f.attributes.get(flag) == "yes" for f in findings for flag in flags)
+            before = clause[: said.start()] if said else ""
+            if said and held is bool(FLATLY.search(before) or _NONE.search(before)):
+                return said.group(0)
+    return None
+
+
+def _ended(prose: str, findings: Sequence[Finding]) -> str | None:
+    """What came back, where all that is cited was one call and under way."""
+    calls = [f for f in findings if f.attributes.get("in_flight", f.attributes.get("open")) == "yes"]
+    if not calls or len(calls) < len(findings) or any(f.metrics.get("count", 0) > 1 for f in calls):
+        return None
+    for clause in CLAUSES.split(prose):
+        said = _ENDED.search(clause)
+        if said and not DENIED.search(clause):
+            return said.group(0)
+    return None
+
+
+def _level(prose: str, findings: Sequence[Finding]) -> str | None:
+    """Something busy that is called idle, and the other way round, without a figure."""
+    for clause in CLAUSES.split(prose):
+        idle, busy = _IS_IDLE.search(clause), _IS_BUSY.search(clause)
+        said = idle or busy
+        if said is None or (idle and busy) or _PARTLY.search(clause) or (busy and DENIED.search(clause)):
+            continue
+        told = {name for name, _ in components.named(clause)}
+        kinds = [k for k in _LEVELS if not told & {"cpu", "disk"} or k.partition(".")[0] in told]
+        values = [f.metrics[_LEVELS[f.kind]] for f in findings if f.kind in kinds and _LEVELS[f.kind] in f.metrics]
+        if values and (min(values) > _IDLE_PCT if idle else max(values) < _BUSY_PCT):
+            return said.group(0)
+    return None
+
+
+def _operation(prose: str, findings: Sequence[Finding]) -> str | None:
+    """Requests that are said to be of the other kind than those cited."""
+    kinds = [f.attributes["operation"] for f in findings if f.kind == "block.slow_io" and "operation" in f.attributes]
+    for operation, pattern in _OPERATIONS.items():
+        said = pattern.search(prose)
+        if said and kinds and len(kinds) == len(findings) and not any(operation in kind for kind in kinds):
+            return said.group(0)
+    return None
+
+
+def _call(prose: str, findings: Sequence[Finding]) -> str | None:
+    """Reads, where what held the thread was a write or a sync, and the other way round."""
+    calls = [f.attributes.get("syscall", "") for f in findings]
+    for pattern, others in ((_A_READ, _WRITES), (_A_WRITE, _READS)):
+        for clause in CLAUSES.split(prose):
+            said = pattern.search(clause)
+            if said and all(others.fullmatch(call) for call in calls) and not DENIED.search(clause):
+                return said.group(0)
+    return None
+
+
+def _nothing(prose: str, findings: Sequence[Finding]) -> str | None:
+    """Somebody who waits, where all that was measured is nothing."""
+    if any(value for f in findings for value in f.metrics.values()) or _GOOD.search(prose):
+        return None
+    for clause in CLAUSES.split(prose):
+        said = _WAITING.search(clause)
+        if said and not DENIED.search(clause):
+            return said.group(0)
+    return None
+
+
+def _off_cpu(prose: str, findings: Sequence[Finding]) -> str | None:
+    """Somebody who runs, where all that was found is that he does not."""
+    if any(f.kind not in _OFF_CPU for f in findings):
+        return None
+    for clause in CLAUSES.split(prose):
+        said = _RUNNING.search(clause)
+        if said and not DENIED.search(clause):
+            return said.group(0)
+    return None

@@ -1,0 +1,55 @@
+"""Past incidents, as a model that drives a case is shown them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from whystall.knowledge_base.models import Lang, Match
+from whystall.tools.contract.text import clean
+
+if TYPE_CHECKING:
+    from whystall.agent_server.diagnosis.case import Case
+    from whystall.knowledge_base.store import KnowledgeBase
+
+Card = dict[str, Any]
+_SHOWN = 3
+_TEXT = 600
+
+
+class Memory(Protocol):
+    """Where past incidents come from. Cards are plain data, every text in them a stranger's."""
+
+    def similar(self, case: Case) -> list[Card]:
+        """Those that share evidence with `case`, best first."""
+
+    def search(self, text: str) -> list[Card]:
+        """Those that share words with `text`, best first."""
+
+
+class KnownIncidents:
+    """The incidents of `kb`, in `lang`. Methods raise `ToolError` (database)."""
+
+    def __init__(self, kb: KnowledgeBase, lang: Lang) -> None:
+        self._kb = kb
+        self._lang = lang
+
+    def similar(self, case: Case) -> list[Card]:
+        """Those that share evidence with `case`, best first; none that is only the nearest."""
+        return [self._card(match) for match in self._kb.match(case.diagnosis())[:_SHOWN] if not match.weak]
+
+    def search(self, text: str) -> list[Card]:
+        """Those that share words with `text`, best first; none that is only the nearest and no answer."""
+        return [self._card(match) for match in self._kb.search(text, _SHOWN) if not match.weak]
+
+    def _card(self, match: Match) -> Card:
+        incident = self._kb.get_incident(match.incident)
+        texts = {"symptom": incident.symptom, "root_cause": incident.root_cause, "fix": incident.fix}
+        return {
+            "incident": incident.id,
+            "title": clean(incident.title.get(self._lang), _TEXT),
+            "known": match.known,
+            "why": match.shared,
+            "cause": incident.cause,
+            **{name: clean(text.get(self._lang), _TEXT) for name, text in texts.items()},
+            "checks_not_made_here": match.unchecked,
+        }

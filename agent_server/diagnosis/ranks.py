@@ -1,0 +1,177 @@
+"""The ranks of a job as a case: what slow_node_check found, judged like what is found on a host, and joined with it.
+
+The traces name the rank and the kind of its slowness; what makes it slow is often on its host, which is looked at where
+the rank's process is there. Pure.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+
+from whystall.agent_server.diagnosis.assess import assess
+from whystall.agent_server.diagnosis.causes import CHECK, of_ranks
+from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culprit
+from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Step, Verdict, Victim
+from whystall.tools.contract.findings import Finding, Polarity, Severity
+from whystall.tools.contract.result import BlindSpot, Status, ToolResult
+from whystall.tools.ranks.slow_node_check.tables import Data
+
+_NAMED = (Verdict.CONFIRMED, Verdict.LIKELY)
+# Operators on a CPU take longer too when the host does not give them one: only its host tells the rank from its CPU.
+_HOST_UNSEEN = "host_unseen"
+
+
+def rank_diagnosis(
+    causes: Mapping[str, Cause], result: ToolResult[Data], recording: str, symptom: str, ranks: int
+) -> Diagnosis:
+    """What the ranks' traces say by themselves. `result` is that of slow_node_check on the recording called so."""
+    findings = [f.model_copy(update={"id": f"F{i}"}) for i, f in enumerate(result.findings, 1)]
+    mine = of_ranks(causes)
+    victim = _victim(result.data, findings)
+    saw = result.status is not Status.PARTIAL or all(c.proven for c in result.coverage.collectors)
+    assessments = assess(mine, findings, victim, [CHECK] if saw else [])
+    found = _conclude(mine, assessments, result, findings, victim)
+    now = datetime.now(timezone.utc)
+    return Diagnosis(
+        id=f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
+        created=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        target=f"{ranks} ranks of {recording}",
+        symptom=symptom,
+        verdict=found.verdict,
+        cause=found.cause,
+        severity=found.severity,
+        victim=victim,
+        culprit=culprit(found, findings),
+        explained_pct=found.explained_pct,
+        chain=found.chain,
+        assessments=assessments,
+        missing=found.missing,
+        findings=findings,
+        steps=[
+            Step(
+                tools=[result.tool],
+                why="traces_of_ranks",
+                window_s=result.coverage.window_s,
+                findings=[f.id for f in findings],
+                status={result.tool: result.status.value},
+            )
+        ],
+        coverage=[result.coverage],
+        artifacts=[artifact.uri for artifact in result.artifacts],
+        recording=recording,
+    )
+
+
+def with_blind_spot(diagnosis: Diagnosis, code: str, detail: str) -> Diagnosis:
+    """`diagnosis` with one thing more that it could not see."""
+    first, *rest = diagnosis.coverage
+    spots = [*first.not_seen, BlindSpot(code=code, detail=detail)]
+    return diagnosis.model_copy(update={"coverage": [first.model_copy(update={"not_seen": spots}), *rest]})
+
+
+def with_host(ranks: Diagnosis, host: Diagnosis) -> Diagnosis:
+    """The case of the ranks with what was seen on the slow rank's host. What holds its process up is the cause of the
+    rank's being late; both must be confirmed for the whole to be. Ids of findings must differ.
+    """
+    joined = {
+        "findings": [*ranks.findings, *host.findings],
+        "assessments": [*ranks.assessments, *host.assessments],
+        "steps": [*ranks.steps, *host.steps],
+        "coverage": [*ranks.coverage, *host.coverage],
+        "artifacts": [*ranks.artifacts, *host.artifacts],
+        "reasoning": host.reasoning,
+    }
+    slow = ranks.victim
+    if host.cause is None or host.verdict not in _NAMED or host.victim is None or slow is None:
+        return ranks.model_copy(update=joined)
+    open_ = [code for code in ranks.missing if code != _HOST_UNSEEN]
+    both = not open_ and host.verdict is Verdict.CONFIRMED
+    who = {"rank": slow.rank, "host": slow.host}
+    return ranks.model_copy(
+        update=joined
+        | {
+            "verdict": Verdict.CONFIRMED if both else Verdict.LIKELY,
+            "cause": host.cause,
+            "victim": host.victim.model_copy(update=who | {"chosen_by": "slow_rank"}),
+            "culprit": host.culprit.model_copy(update=who) if host.culprit else None,
+            "explained_pct": host.explained_pct,
+            "chain": [*ranks.chain, *host.chain],
+            "missing": list(dict.fromkeys([*open_, *host.missing])),
+        }
+    )
+
+
+def _victim(data: Data, findings: Sequence[Finding]) -> Victim | None:
+    """The rank that costs most; the job, where no single one is to blame; None where it could not be told."""
+    if data.accused:
+        worst = data.accused[0]
+        lost = 100.0 if worst.slow_class == "hang" else worst.job_pct  # a job that stands still loses everything
+        return _slow(lost, "slow_rank", worst.rank, worst.host, worst.pid or 0)
+    if data.verdict == "cannot_tell":
+        return None
+    bad = [f.window_pct for f in findings if f.polarity is Polarity.ABNORMAL]
+    return _slow(max(bad, default=0.0), "whole_job")
+
+
+def _slow(lost_pct: float, chosen_by: str, rank: int | None = None, host: str = "", pid: int = 0) -> Victim:
+    return Victim(
+        type="job" if rank is None else "rank",
+        rank=rank,
+        host=host or None,
+        pid=max(pid, 0),
+        tid=max(pid, 0),
+        comm="",
+        chosen_by=chosen_by,
+        user_pct=0.0,
+        system_pct=0.0,
+        runnable_pct=0.0,
+        blocked_pct=0.0,
+        idle_pct=0.0,
+        lost_pct=min(max(lost_pct, 0.0), 100.0),
+    )
+
+
+def _conclude(
+    causes: Mapping[str, Cause],
+    assessments: Sequence[Assessment],
+    result: ToolResult[Data],
+    findings: Sequence[Finding],
+    victim: Victim | None,
+) -> Conclusion:
+    data = result.data
+    if data.verdict == "none":
+        return Conclusion(verdict=Verdict.HEALTHY)
+    if victim is None:
+        return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=list(data.reasons))
+    found = conclude(causes, assessments, findings, victim, result.coverage.not_seen)
+    missing = list(found.missing)
+    if any(row.confidence == "low" for row in data.accused[:1]):
+        missing.append("low_confidence")
+    kinds = {f.kind for f in findings if f.id in found.chain[:1]}
+    if kinds == {"rank.compute_slow"} and any(spot.code == "no_device_work" for spot in result.coverage.not_seen):
+        missing.append(_HOST_UNSEEN)
+    verdict = Verdict.LIKELY if missing and found.verdict is Verdict.CONFIRMED else found.verdict
+    if verdict is Verdict.HEALTHY:  # accused, but of nothing that a cause explains
+        verdict, missing = Verdict.INCONCLUSIVE, [*missing, "unexplained_loss"]
+    return Conclusion(
+        verdict=verdict,
+        cause=found.cause,
+        explained_pct=found.explained_pct,
+        severity=found.severity if found.cause else _severity(findings),
+        chain=[*found.chain, *_of_others(data, findings, found.chain)] if found.cause else [],
+        missing=missing,
+    )
+
+
+def _of_others(data: Data, findings: Sequence[Finding], chain: Sequence[str]) -> list[str]:
+    """What speaks against the other ranks that are accused: they are a part of the case."""
+    accused = {row.rank for row in data.accused}
+    bad = (f for f in findings if f.polarity is Polarity.ABNORMAL and f.subject.rank in accused)
+    return [f.id for f in bad if f.id not in chain]
+
+
+def _severity(findings: Sequence[Finding]) -> Severity:
+    bad = [f.severity for f in findings if f.polarity is Polarity.ABNORMAL]
+    return max(bad, key=lambda severity: severity.rank, default=Severity.INFO)

@@ -1,1 +1,0 @@
-"""The doors: command line and MCP server, both thin over `agent_server.app`."""

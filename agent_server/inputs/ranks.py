@@ -1,0 +1,68 @@
+"""The ranks of a job as a caller names them: by the directories of their traces, or by what was gathered from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from whystall.agent_server.inputs.recordings import open_source
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.registry import Tool
+from whystall.tools.recording.store import Recording
+
+_NOW, _NOW_ALSO, _BEFORE = "traces", "after", "before"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Directories of ranks: `now` the run in question, `before` an earlier one; None where not named. `scheduler`: of
+    a cluster that reads them; `jobs`: processes that do so here.
+    """
+
+    now: str | None = None
+    before: str | None = None
+    scheduler: str | None = None
+    jobs: int | None = None
+
+
+def runs_named(params: BaseModel) -> Runs:
+    """The directories that `params` names: ``traces`` or ``after``, and ``before``."""
+    given = {name: getattr(params, name, None) for name in (_NOW, _NOW_ALSO, _BEFORE, "scheduler", "jobs")}
+    return Runs(given[_NOW] or given[_NOW_ALSO], given[_BEFORE], given["scheduler"], given["jobs"])
+
+
+def open_job(tool: Tool[Any, Any], params: BaseModel, source: Path | None) -> Recording:
+    """What `tool` is to judge: the ranks in the directories that `params` names, or the recording `source` of them.
+
+    Raises `ToolError`: bad_argument when both or neither are given, or one of two runs is missing; what reading raises.
+    """
+    runs = runs_named(params)
+    wanted = [name for name in (_NOW, _BEFORE, _NOW_ALSO) if name in tool.params.model_fields]
+    options = " and ".join(f"{name}" for name in wanted)
+    named = bool(runs.now or runs.before)
+    if source is not None and named:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{options} and a recording exclude each other", "give one of them")
+    if source is not None:
+        return open_source(source)
+    if runs.now is None or (_BEFORE in wanted and runs.before is None):
+        message = f"{tool.name} needs {options}: directories with the traces of the ranks"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give them, or a recording made by `whystall gather`")
+    return gathered(runs)
+
+
+def gathered(runs: Runs) -> Recording:
+    """The ranks below ``runs.now``, and those of the earlier run where one is named.
+
+    Raises `ToolError`: bad_argument when no directory is named; what reading them raises.
+    """
+    from whystall.tools.ranks.traces.gather import gather, with_before
+
+    if runs.now is None:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "no directory of ranks is named", "give the directory of their traces")
+    recording = gather(runs.now, scheduler=runs.scheduler, jobs=runs.jobs)
+    if runs.before is None:
+        return recording
+    return with_before(recording, runs.before, scheduler=runs.scheduler, jobs=runs.jobs)

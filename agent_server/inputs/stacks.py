@@ -1,0 +1,102 @@
+"""Stack samples as a caller names them: one path, or the two profiles that are to be compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from whystall.agent_server.inputs.recordings import open_source
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import LiveParams, Params
+from whystall.tools.contract.registry import Tool
+from whystall.tools.contract.text import clean
+from whystall.tools.recording.store import Recording
+
+_BEFORE, _AFTER = "before", "after"
+_SAMPLES, _OFF_CPU = "samples", "off-cpu"
+# What of the parameters says which stacks of a source are meant, and that a recording's own samples answer too.
+_CHOICES = ("event", "rank", "step", "idle")
+_EVENT = "event"
+_REMEDY = "give a recording, an accelerator's profile, or stack samples (folded, perf script, pprof, speedscope ...)"
+
+
+def compares(tool: Tool[Any, Any]) -> bool:
+    """Whether `tool` reads two profiles of stacks, which its parameters name, instead of one source."""
+    return tool.reads == "stacks" and {_BEFORE, _AFTER} <= tool.params.model_fields.keys()
+
+
+def observes(tool: Tool[Any, Any]) -> bool:
+    """Whether `tool` can look for itself when no source is named."""
+    return issubclass(tool.params, LiveParams)
+
+
+def open_samples(tool: Tool[Any, Any], params: Params, source: Path | None) -> Recording:
+    """What `tool` is to judge: the stacks at `source`, or the two profiles that `params` names.
+
+    A recording that has samples is judged as it is, with all that is known of its window. Raises `ToolError`:
+    bad_argument when both or neither are given; missing_collector for a recording without samples where the tool can
+    do with nothing else; what opening raises.
+    """
+    if compares(tool):
+        return _both(tool, params, source)
+    if source is None:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{tool.name} needs stack samples to read", _REMEDY)
+    options = _options(params)
+    if _is_recording(source):
+        recording = open_source(source)
+        asked = options.keys() - {_EVENT} or options.get(_EVENT) == _OFF_CPU
+        if recording.has(_SAMPLES) and not asked:
+            return recording
+        if observes(tool):
+            recording.table(f"{_SAMPLES}.samples")  # its waits are not what runs
+    return _recorded(source, options)
+
+
+def _both(tool: Tool[Any, Any], params: Params, source: Path | None) -> Recording:
+    """The profile called ``after``, with the one called ``before`` in it."""
+    from whystall.tools.profiles.common.open_stacks import open_stacks
+    from whystall.tools.stacks.recorded import recording_of
+
+    before, after = (getattr(params, name) for name in (_BEFORE, _AFTER))
+    if source is not None:
+        message = f"{tool.name} compares two profiles: a single recording cannot be judged"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give before and after instead")
+    if not before or not after:
+        absent = " and ".join(name for name, given in ((_BEFORE, before), (_AFTER, after)) if not given)
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{tool.name} needs {absent}", _REMEDY)
+    shared = _options(params)
+    sides = {}
+    for name, path in ((_BEFORE, before), (_AFTER, after)):
+        rank = getattr(params, f"{name}_rank", None)
+        sides[name] = open_stacks(path, **shared, **({"rank": rank} if rank is not None else {}))
+    return recording_of(sides[_AFTER], name=_compared(Path(before), Path(after)), before=sides[_BEFORE])
+
+
+def _compared(before: Path, after: Path) -> str:
+    """Both names on one line; with what tells them apart when they are called alike."""
+    names = [path.name for path in (before, after)]
+    if names[0] == names[1]:
+        names = ["/".join(path.parts[-2:]) for path in (before, after)]
+    return " -> ".join(clean(name) for name in names)
+
+
+def _recorded(source: Path, options: dict[str, Any]) -> Recording:
+    from whystall.tools.profiles.common.open_stacks import open_stacks
+    from whystall.tools.stacks.recorded import recording_of
+
+    return recording_of(open_stacks(source, **options), name=clean(source.name))
+
+
+def _options(params: BaseModel) -> dict[str, Any]:
+    """What `params` says of which stacks are meant, as far as it says anything."""
+    given = {name: getattr(params, name, None) for name in _CHOICES}
+    return {name: value for name, value in given.items() if value is not None and value is not False and value != ""}
+
+
+def _is_recording(source: Path) -> bool:
+    try:
+        return (source / "manifest.json").is_file()
+    except (OSError, ValueError):  # a name that is too long, or with a NUL
+        return False

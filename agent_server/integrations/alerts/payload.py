@@ -1,0 +1,228 @@
+"""Bodies of alerts: Alertmanager's webhook, version 4, and the JSON of other senders. Pure.
+
+Alertmanager: docs/configuration.md, "webhook_config". Unknown keys are passed over, and keys that are missing are what
+they are by default, so that older and newer ones are understood. One alert that cannot be taken does not keep the
+others from being taken.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from whystall.agent_server.integrations.alerts.said import (
+    Said,
+    Unusable,
+    annotations_of,
+    fingerprint_of,
+    group_of,
+    labels_of,
+    status_of,
+    text_of,
+    time_of,
+    url_of,
+)
+from whystall.agent_server.settings.sections.alerts import Form
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+BODY_LIMIT = 32 << 20
+"""Bytes of a body: 10,000 alerts of 3 KB."""
+VALUES = 1_000_000
+"""Values of a body: 40,000 alerts of 25. Read, a value takes some 100 bytes, however short it was written."""
+ALERTMANAGER, GENERIC = "alertmanager", "generic"
+_OWN = {"firing": "firing", "resolved": "resolved"}
+_FIRING = ("firing", "alerting", "triggered", "trigger", "problem", "active", "open", "error", "critical", "warning")
+_RESOLVED = ("resolved", "resolve", "ok", "normal", "recovered", "recovery", "closed", "inactive", "cleared", "clear")
+_WORDS = {**dict.fromkeys(_FIRING, "firing"), **dict.fromkeys(_RESOLVED, "resolved")}
+_STEP = re.compile(r'"((?:[^"\\]|\\.)*)"|([^."]+)')
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The alerts of one body. `truncated`: of how many more the sender says that it left them out."""
+
+    items: Sequence[Any]
+    read: Callable[[Any], Said]
+    truncated: int = 0
+
+    def said(self, start: int, stop: int) -> Iterator[tuple[int, Said | str]]:
+        """The alerts from `start` to `stop`: what is said, or in a line why it cannot be taken."""
+        for position in range(start, min(stop, len(self.items))):
+            try:
+                yield position, self.read(self.items[position])
+            except Unusable as error:
+                yield position, str(error)
+
+
+def read(
+    payload: bytes | Mapping[str, Any], form: str, forms: Mapping[str, Form], wanted: frozenset[str], now: float
+) -> Batch:
+    """The alerts in `payload`, which came in `form`. `wanted`: labels that are looked at somewhere.
+
+    Raises `ToolError`: bad_argument (it cannot be read), not_found (no such form).
+    """
+    if form != ALERTMANAGER and form != GENERIC and form not in forms:
+        raise ToolError(ErrorCode.NOT_FOUND, f"no form of alerts is called {form!r}", "set up alerts.forms")
+    body: Any = _decoded(payload) if isinstance(payload, bytes) else payload
+    if form == ALERTMANAGER:
+        return _alertmanager(body, wanted, now)
+    return _generic(body, forms.get(form, Form()), form, wanted, now)
+
+
+def _decoded(payload: bytes) -> Any:
+    import msgspec
+
+    if len(payload) > BODY_LIMIT:
+        raise _bad(f"the body is larger than {BODY_LIMIT} bytes", "send fewer alerts at once (max_alerts)")
+    if sum(map(payload.count, (b",", b"{", b"["))) > VALUES:
+        raise _bad(f"the body holds more than {VALUES} values", "send fewer alerts at once (max_alerts)")
+    try:
+        try:
+            return msgspec.json.decode(payload)
+        except msgspec.DecodeError:
+            return json.loads(payload)  # which bears half a character (\ud800) that a label may hold
+    except RecursionError:
+        raise _bad("the body is nested too deeply", "send JSON as it is documented") from None
+    except ValueError as error:
+        raise _bad(f"the body is no JSON: {error}", "send JSON in UTF-8") from None
+
+
+def _bad(message: str, remedy: str) -> ToolError:
+    return ToolError(ErrorCode.BAD_ARGUMENT, message, remedy)
+
+
+# --- Alertmanager ----------------------------------------------------------------------------------------------------
+
+
+def _alertmanager(body: Any, wanted: frozenset[str], now: float) -> Batch:
+    if not isinstance(body, Mapping) or not isinstance(body.get("alerts"), list):
+        raise _bad("the body has no list `alerts`", "send what Alertmanager's webhook_configs sends")
+    group = group_of(body.get("groupKey"))
+    left_out = body.get("truncatedAlerts")
+    truncated = left_out if isinstance(left_out, int) and not isinstance(left_out, bool) else 0
+
+    def one(item: Any) -> Said:
+        raw = _object(item, "labels")
+        labels, cut = labels_of(raw, wanted)
+        annotations, more = annotations_of(_object(item, "annotations"))
+        if not labels:
+            raise Unusable("it has no labels")
+        ends = time_of(item.get("endsAt"))
+        return Said(
+            fingerprint=fingerprint_of(item.get("fingerprint"), raw, ""),
+            status=status_of(item.get("status"), _OWN, ends, now),
+            labels=labels,
+            annotations=annotations,
+            starts=time_of(item.get("startsAt")),
+            ends=ends,
+            url=url_of(item.get("generatorURL")),
+            sender_group=group,
+            cut=tuple(sorted(cut | more)),
+        )
+
+    return Batch(body["alerts"], one, max(0, min(truncated, 1_000_000_000)))
+
+
+def _object(item: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(item, Mapping):
+        raise Unusable("it is no object")
+    value = item.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise Unusable(f"{name}: no object")
+    return value
+
+
+# --- others ----------------------------------------------------------------------------------------------------------
+
+
+def _generic(body: Any, form: Form, name: str, wanted: frozenset[str], now: float) -> Batch:
+    items: Any = body
+    if form.alerts:
+        items = find(body, form.alerts)
+        if items is None:
+            raise _bad(f"the body has nothing at {form.alerts!r}", f"correct alerts.forms.{name}.alerts")
+    elif isinstance(body, Mapping) and isinstance(body.get("alerts"), list):
+        items = body["alerts"]
+    if isinstance(items, Mapping):
+        items = [items]
+    if not isinstance(items, list):
+        raise _bad("the body is neither an alert nor a list of alerts", f"see alerts.forms.{name} of the settings")
+    words = {**_WORDS, **{word.lower(): meant for word, meant in form.values.items()}}
+
+    def one(item: Any) -> Said:
+        if not isinstance(item, Mapping):
+            raise Unusable("it is no object")
+        raw = _mapped(item, form)
+        if not raw:
+            raise Unusable("it has neither a name nor labels")
+        labels, cut = labels_of(raw, wanted)
+        notes = {"summary": _first(item, form.summary), "description": _first(item, form.description)}
+        annotations, more = annotations_of({k: _flat(v) for k, v in notes.items() if v is not None})
+        ends = time_of(_first(item, form.ends))
+        return Said(
+            fingerprint=fingerprint_of(_first(item, form.fingerprint), raw, name),
+            status=status_of(_first(item, form.status), words, ends, now),
+            labels=labels,
+            annotations=annotations,
+            starts=time_of(_first(item, form.starts)),
+            ends=ends,
+            url=url_of(_first(item, form.url)),
+            sender=name,
+            cut=tuple(sorted(cut | more)),
+        )
+
+    return Batch(items, one)
+
+
+def _mapped(item: Mapping[str, Any], form: Form) -> dict[str, Any]:
+    """The labels of an alert, by the paths of its form; name and severity are labels too."""
+    raw: dict[str, Any] = {}
+    for label, path in form.labels.items():
+        value = find(item, path)
+        if label == "*":
+            for key, inner in value.items() if isinstance(value, Mapping) else ():
+                raw[str(key)] = _flat(inner)
+        elif value is not None:
+            raw[label] = _flat(value)
+    for label, paths in (("alertname", form.name), ("severity", form.severity)):
+        value = _first(item, paths)
+        if label not in raw and value is not None and _flat(value) != "":
+            raw[label] = _flat(value)
+    return raw
+
+
+def _flat(value: Any) -> Any:
+    """A list of plain values as one text, other lists and objects as JSON; plain values as they are."""
+    if not isinstance(value, list | Mapping):
+        return value
+    if isinstance(value, list) and all(isinstance(one, str | int | float) for one in value[:100]):
+        return ",".join(text_of(one, 200) or "" for one in value[:100])
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        raise Unusable("a label is no JSON") from None
+
+
+def _first(item: Any, paths: str | list[str]) -> Any:
+    for path in [paths] if isinstance(paths, str) else paths:
+        if path and (value := find(item, path)) is not None:
+            return value
+    return None
+
+
+def find(value: Any, path: str) -> Any:
+    """What stands at `path` (``event.tags.0``, ``labels."a.b"``) in `value`; None where nothing does."""
+    for step in _STEP.finditer(path):
+        name = step[2] if step[1] is None else re.sub(r"\\(.)", r"\1", step[1])
+        if isinstance(value, Mapping):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isascii() and name.isdigit() and len(name) < 6:
+            value = value[int(name)] if int(name) < len(value) else None
+        else:
+            return None
+    return value

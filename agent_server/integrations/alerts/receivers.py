@@ -1,0 +1,99 @@
+"""What is done with a group of alerts, by the receiver that its route names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from whystall.agent_server.integrations.alerts.yaml_items import Item
+
+_FIELDS = {"name", "ticket", "triage", "resolved", "chat", "sinks", "schedule", "given", "lang"}
+_GIVEN: tuple[Literal["category", "component", "severity"], ...] = ("category", "component", "severity")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True)
+class ChatPlace:
+    """A chat of the settings, and who there is told; empty: whom its settings name."""
+
+    channel: str
+    conversation: str = ""
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """`ticket`: a group gets one. `triage`: the process that its alerts are about is looked for and diagnosed.
+    `resolved`: what becomes of the ticket when no alert of the group fires any more: it is resolved, or kept.
+    `chat`: who is told. `sinks`: trackers of its tickets; None: those of all tickets. `schedule`: who has them.
+    `given`: category, component and severity that its tickets have whatever else is said. `line`: in its file.
+    """
+
+    name: str
+    ticket: bool = True
+    triage: bool = False
+    resolved: Literal["resolve", "keep"] = "resolve"
+    chat: tuple[ChatPlace, ...] = ()
+    sinks: tuple[str, ...] | None = None
+    schedule: str | None = None
+    given: tuple[tuple[Literal["category", "component", "severity"], str], ...] = ()
+    lang: Literal["en", "zh"] = "en"
+    line: int = 0
+
+
+def receiver(item: Item) -> Receiver:
+    """The receiver in a file; `ToolError` (bad_argument) where it is none."""
+    table = item.table(_FIELDS)
+    if "name" not in table:
+        item.fail("`name` is missing")
+    ticket = table["ticket"].flag() if "ticket" in table else True
+    if not ticket and (odd := next((table[n] for n in ("triage", "sinks", "schedule", "given") if n in table), None)):
+        odd.fail("there is nothing to do it with: `ticket` is false")
+    given = table["given"].table(set(_GIVEN)) if "given" in table else {}
+    resolved = table["resolved"].word(("resolve", "keep")) if "resolved" in table else "resolve"
+    return Receiver(
+        name=_short(table["name"]),
+        ticket=ticket,
+        triage=table["triage"].flag() if "triage" in table else False,
+        resolved="keep" if resolved == "keep" else "resolve",
+        chat=tuple(map(_place, table["chat"].items())) if "chat" in table else (),
+        sinks=tuple(map(_name, table["sinks"].items())) if "sinks" in table else None,
+        schedule=_name(table["schedule"]) if "schedule" in table else None,
+        given=tuple((name, _given(name, given[name])) for name in _GIVEN if name in given),
+        lang="zh" if "lang" in table and table["lang"].word(("en", "zh")) == "zh" else "en",
+        line=item.line,
+    )
+
+
+def _place(item: Item) -> ChatPlace:
+    table = item.table({"channel", "conversation"})
+    if "channel" not in table:
+        item.fail("`channel` is missing")
+    conversation = _short(table["conversation"]) if "conversation" in table else ""
+    return ChatPlace(_name(table["channel"]), conversation)
+
+
+def _short(item: Item) -> str:
+    text = item.text()
+    if not 0 < len(text) <= 200 or not text.isprintable():
+        item.fail("1 to 200 printable characters are expected")
+    return text
+
+
+def _name(item: Item) -> str:
+    if not _NAME.fullmatch(item.text()):
+        item.fail("a name of the settings has letters, digits, `_`, `-` and `.`")
+    return item.text()
+
+
+def _given(name: Literal["category", "component", "severity"], item: Item) -> str:
+    if name == "severity":
+        from whystall.tools.contract.findings import Severity
+
+        return item.word(tuple(s.value for s in Severity))
+    if name == "category":
+        from whystall.knowledge_base.classify.rules import categories
+
+        return item.word((*categories(), "none"))
+    return _short(item)

@@ -1,0 +1,355 @@
+"""What is answered by looking something up: who is on call, tickets, past incidents, jobs of this machine.
+
+Nothing is changed. Methods block for as long as a file is read; call them in a thread.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from whystall.agent_server.integrations.chat import telling
+from whystall.agent_server.integrations.chat.intents import Intent
+from whystall.agent_server.integrations.chat.telling import outgoing
+from whystall.agent_server.integrations.chat.times import when
+from whystall.agent_server.integrations.chat.wire import Outgoing
+from whystall.agent_server.integrations.job_lookup.models import Job, Missed, Resolution
+from whystall.knowledge_base.models import Lang
+from whystall.prompts.chat import name, say
+from whystall.prompts.escape import Safe, short
+from whystall.prompts.quantities import quantity
+from whystall.prompts.render import words
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.findings import Severity
+
+if TYPE_CHECKING:
+    from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.ticketing.oncall.who import OnCall
+    from whystall.knowledge_base.models import Match, Words
+    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.knowledge_base.tickets.models import State
+
+SHOWN = 10
+_AHEAD = timedelta(days=62)
+_NEXT = re.compile(r"\bnext\b(?! (?:week|month|mon|tue|wed|thu|fri|sat|sun))|下一[个位班]|接班|接下来|之后是谁", re.I)
+_MINE = re.compile(
+    r"\bwhen\b.*\b(?:i|my)\b|\bam i\b|\bmy (?:next )?(?:on-call )?(?:shift|turn)\b"
+    r"|我.*(?:什么时候|何时|几点|哪天|值班吗)|(?:什么时候|何时|轮到)我",
+    re.I,
+)
+_CLOSE = 0.8
+_NAME = 120
+# What of a question about who is on call is no name of a schedule.
+_ASKING = frozenset(
+    (
+        *(
+            "who",
+            "whom",
+            "is",
+            "s",
+            "on",
+            "call",
+            "oncall",
+            "on-call",
+            "duty",
+            "the",
+            "for",
+            "at",
+            "now",
+            "right",
+            "do",
+        ),
+        *("i", "we", "pager", "has", "have", "shift", "whose", "it", "responsible", "will", "be", "this", "next", "in"),
+        *("of", "to", "a", "am", "pm", "page", "contact", "ping", "today", "tonight", "tomorrow", "yesterday", "night"),
+        *("morning", "evening", "afternoon", "weekend", "week", "monday", "tuesday", "wednesday", "thursday", "friday"),
+        *("saturday", "sunday", "mon", "tue", "wed", "thu", "fri", "sat", "sun", "noon", "midnight", "hours", "hour"),
+        *("day", "days", "minutes", "after", "from", "and", "please", "currently", "team", "schedule", "should", "can"),
+        *("what", "about", "handles", "handling", "escalate", "ask", "someone", "anyone", "there", "with", "my", "our"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers from `kb` and `settings` (None: there are none)."""
+
+    kb: KnowledgeBase
+    settings: Settings | None
+
+    # --- on call ----------------------------------------------------------------------------------------------------
+
+    def on_call(self, intent: Intent, lang: Lang, now: datetime, user: str = "") -> Outgoing:
+        """Who is on call, in the schedules that are meant, at the time that is meant; who is next, where that is asked;
+        when `user` is, where it is asked by them.
+        """
+        title = say(lang, "title.on_call")
+        schedules = sorted(self.settings.oncall.schedules) if self.settings is not None else []
+        if not schedules:
+            return outgoing(lang, [say(lang, "on_call.not_set_up")], title)
+        chosen, unknown = self._schedules(intent.text, schedules, lang)
+        if unknown:
+            comma = words(lang)["marks"]["comma"]
+            known = Safe(comma.join(name(one) for one in schedules[:SHOWN]))
+            return outgoing(lang, [say(lang, "on_call.unknown", name(unknown), known)], title)
+        at = when(intent.text, now)
+        if _MINE.search(intent.text):
+            return outgoing(lang, [self._mine(user, schedules, lang, now)], title)
+        turns = self.turns(chosen[:SHOWN], at or now)
+        lines = [self._turn(turn, lang, at, now) for turn in turns]
+        if at is None and _NEXT.search(intent.text):
+            after = [(turn.until, self.turns([turn.schedule], turn.until)[0]) for turn in turns if turn.until]
+            lines += [self._turn(turn, lang, until, now) for until, turn in after]
+        lines += [say(lang, "jobs.more", len(chosen) - SHOWN)] if len(chosen) > SHOWN else []
+        return outgoing(lang, [f"- {line}" for line in lines] if len(lines) > 1 else lines, title)
+
+    def turns(self, schedules: Sequence[str], at: datetime) -> list[OnCall]:
+        """Who is on call in each of `schedules` at `at`."""
+        from whystall.agent_server.ticketing.oncall.who import who
+
+        assert self.settings is not None  # noqa: S101 - callers have schedules
+        overrides = self.kb.overrides.all()
+        return [who(self.settings.oncall, overrides, schedule, at) for schedule in schedules]
+
+    def _schedules(self, text: str, known: Sequence[str], lang: Lang) -> tuple[list[str], str]:
+        """The schedules that `text` means; and a name in it that is none."""
+        assert self.settings is not None  # noqa: S101 - the caller looked
+        lowered = {one.lower(): one for one in known}
+        tokens = [t.lower() for t in re.findall(r"[A-Za-z][\w.-]*", text, re.ASCII)]
+        named = [lowered[t] for t in tokens if t in lowered]
+        if named:
+            return list(dict.fromkeys(named)), ""
+        categories = {**words(lang)["categories"]}
+        meant = [
+            c for c, word in categories.items() if c != "none" and (str(word).lower() in text.lower() or c in tokens)
+        ]
+        of_category = [s for c in meant if (s := self.settings.oncall.categories.get(c)) is not None]
+        if of_category:
+            return list(dict.fromkeys(of_category)), ""
+        left = [t for t in tokens if t not in _ASKING and not t.isdigit()]
+        for token in left:
+            if close := difflib.get_close_matches(token, lowered, 1, _CLOSE):
+                return [lowered[close[0]]], ""
+        after = re.search(r"(?:\bfor|\bof) +(?:the +)?([A-Za-z][\w.-]*)", text, re.I | re.A)
+        if after is not None and after[1].lower() in left:
+            return [], after[1]
+        default = self.settings.oncall.schedule
+        return ([default] if default is not None else list(known)), ""
+
+    def _turn(self, turn: OnCall, lang: Lang, asked: datetime | None, now: datetime) -> Safe:
+        at = Safe(clock(asked, now)) if asked is not None else say(lang, "on_call.now")
+        if not turn.users:
+            return say(lang, "on_call.nobody", schedule=name(turn.schedule), at=at)
+        comma = words(lang)["marks"]["comma"]
+        users = Safe(comma.join(self._person(user) for user in turn.users))
+        until = say(lang, "on_call.until", Safe(clock(turn.until, now))) if turn.until is not None else ""
+        return say(lang, "on_call.is", schedule=name(turn.schedule), at=at, users=users, until=until)
+
+    def _mine(self, user: str, schedules: Sequence[str], lang: Lang, now: datetime) -> Safe:
+        """When `user` is on call next, now included."""
+        from whystall.agent_server.ticketing.oncall.who import shifts
+
+        assert self.settings is not None  # noqa: S101 - the caller looked
+        if not user:
+            return say(lang, "ticket.not_known")
+        overrides = self.kb.overrides.all()
+        found = [
+            (shift.begins, schedule, shift.ends)
+            for schedule in schedules
+            for shift in shifts(self.settings.oncall, overrides, schedule, now, now + _AHEAD)
+            if user in shift.users
+        ]
+        if not found:
+            return say(lang, "on_call.not_yours", self._person(user), _AHEAD.days)
+        begins, schedule, ends = min(found)
+        at = say(lang, "on_call.now") if begins <= now else Safe(clock(begins, now))
+        until = say(lang, "on_call.until", Safe(clock(ends, now)))
+        return say(lang, "on_call.is", schedule=name(schedule), at=at, users=self._person(user), until=until)
+
+    def _person(self, user: str) -> Safe:
+        person = self.settings.users.get(user) if self.settings is not None else None
+        return name(short(person.name, _NAME)) if person is not None and person.name else name(user)
+
+    # --- tickets ----------------------------------------------------------------------------------------------------
+
+    def ticket(self, id: str, lang: Lang) -> Outgoing:
+        """The ticket `id`, or that there is none."""
+        try:
+            return telling.ticket_message(self.kb.tickets.get(id), lang)
+        except ToolError as error:
+            if error.code is not ErrorCode.NOT_FOUND:
+                raise
+            return outgoing(lang, [say(lang, "ticket.there_is_none", name(id))])
+
+    def tickets(self, intent: Intent, lang: Lang, user: str) -> tuple[Outgoing, list[str]]:
+        """Tickets in the states, of the severities and of the person that are meant, and the numbers of those that are
+        shown; those of `user` where "my" is said.
+        """
+        from whystall.knowledge_base.tickets.rows import Wanted
+
+        mine = re.search(r"\b(?:my|mine)\b|\b(?:to|for|of|on) me\b|我的|给我的", intent.text, re.I) is not None
+        whose = self._whose(intent.text, user, mine)
+        if mine and whose is None:
+            return outgoing(lang, [say(lang, "ticket.not_known")], say(lang, "title.tickets")), []
+        wanted = Wanted(states=states_of(intent.text), severities=severities_of(intent.text), assignee=whose)
+        lines = self.kb.tickets.lines(wanted, SHOWN)
+        return telling.tickets_message(lines, self.kb.tickets.count(wanted), lang), [line.id for line in lines]
+
+    def _whose(self, text: str, user: str, mine: bool) -> str | None:
+        """Whose tickets are meant: "" for those that nobody has, None for anybody's."""
+        if mine:
+            return user or None
+        if re.search(r"\bunassigned\b|\bnobody\b|无人(?:负责|认领|处理)|没人|未分配|未指派", text, re.I):
+            return ""
+        lowered = text.lower()
+        people = self.settings.users if self.settings is not None else {}
+        for name_, person in people.items():
+            called = [name_.lower(), *([person.name.lower()] if person.name else [])]
+            if any(re.search(rf"(?<![a-z0-9_.-]){re.escape(one)}(?![a-z0-9_-])", lowered) for one in called):
+                return name_
+        return None
+
+    def similar(self, text: str, lang: Lang) -> Outgoing:
+        """Past incidents that share words with `text`."""
+        found = self.kb.search(text, 3)
+        return telling.similar_message([match.model_copy(update={"fix": self._fix(match)}) for match in found], lang)
+
+    def similar_to(self, id: str, lang: Lang) -> Outgoing:
+        """Past incidents like what the ticket `id` is about: by its diagnosis, else by its words."""
+        try:
+            ticket = self.kb.tickets.get(id)
+        except ToolError as error:
+            if error.code is not ErrorCode.NOT_FOUND:
+                raise
+            return outgoing(lang, [say(lang, "ticket.there_is_none", name(id))])
+        if ticket.diagnosis is not None:
+            return telling.similar_message(ticket.diagnosis.matches, lang)
+        if ticket.analysis is not None:
+            found = [match.model_copy(update={"fix": self._fix(match)}) for match in ticket.analysis.matches]
+            return telling.similar_message(found, lang)
+        said = f"{ticket.human.title} {ticket.human.description}".strip()
+        return self.similar(said, lang) if said else telling.similar_message([], lang)
+
+    def _fix(self, match: Match) -> Words | None:
+        """What solved it; only of a card that somebody answers for."""
+        return self.kb.get_incident(match.incident).fix if match.state == "reviewed" else None
+
+    def matches(self, diagnosis: str) -> list[Match]:
+        """Past incidents that resemble a diagnosis that is stored."""
+        return list(self.kb.get_diagnosis(diagnosis).matches)
+
+
+def states_of(text: str) -> tuple[State, ...]:
+    """The states that are named; those of live tickets where none is."""
+    said: tuple[tuple[str, State], ...] = (
+        (r"\backnowledged\b|\backed\b|处理中|已认领|已确认", "acknowledged"),
+        (r"(?<!un)(?<!not )\bresolved\b|(?<!未)已?解决", "resolved"),
+        (r"\bclosed\b|已关闭|已结单", "closed"),
+    )
+    found = tuple(state for pattern, state in said if re.search(pattern, text, re.I) and not _denied(pattern, text))
+    if re.search(r"\b(?:all|every)\b(?!.*\bopen\b)|所有|全部", text, re.I) and not found:
+        return ()
+    return found or ("open", "acknowledged")
+
+
+def severities_of(text: str) -> tuple[Severity, ...]:
+    """The severities that are named; none where it is any."""
+    said: tuple[tuple[str, Severity], ...] = (
+        (r"\bcritical\b|危急|紧急|致命|\bp0\b", Severity.CRITICAL),
+        (r"\bmajor\b|(?<!不)严重", Severity.MAJOR),
+        (r"\bminor\b|轻微", Severity.MINOR),
+    )
+    return tuple(severity for pattern, severity in said if re.search(pattern, text, re.I))
+
+
+def _denied(pattern: str, text: str) -> bool:
+    return re.search(rf"(?:not|n't|没有?|未|还没)[ 被]*(?:{pattern})", text, re.I) is not None
+
+
+def clock(moment: datetime, now: datetime) -> str:
+    """`moment` by the clock of `now`: with its date, since "tomorrow" is another day elsewhere, and its zone."""
+    local = moment.astimezone(now.tzinfo)
+    return f"{local:%Y-%m-%d %H:%M} {local:%Z}".strip()
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+
+def job_line(job: Job, lang: Lang, n: int) -> Safe:
+    """One of several jobs."""
+    ranks = _ranks(job, lang)
+    age = say(lang, "jobs.age", Safe(quantity(job.age_s, "s"))) if job.age_s >= 1 else ""
+    program = name(short(job.program, _NAME))
+    return say(lang, "jobs.line", n=n, job=_called(job), pid=job.pid, program=program, ranks=ranks, age=age)
+
+
+def _called(job: Job) -> Safe:
+    kind, _, key = job.id.partition(":")
+    label = name(short(job.name, _NAME))
+    return label if kind in ("process", "run") else Safe(f"{label} ({name(short(f'{kind} {key}', _NAME))})")
+
+
+def _ranks(job: Job, lang: Lang) -> Safe:
+    if job.ranks:
+        of = say(lang, "jobs.of", job.world_size) if job.world_size and job.world_size != len(job.ranks) else ""
+        return say(lang, "jobs.ranks", here=len(job.ranks), of=of)
+    return say(lang, "jobs.processes", job.processes) if job.processes > 1 else Safe("")
+
+
+def jobs_message(jobs: Sequence[Job], left: int, missed: Missed, lang: Lang) -> Outgoing:
+    """The jobs of this machine."""
+    title = say(lang, "title.jobs")
+    if not jobs:
+        return outgoing(lang, [say(lang, "jobs.nothing"), *missed_lines(missed, lang)], title)
+    lines: list[str] = [say(lang, "jobs.list")]
+    lines += [job_line(job, lang, n) for n, job in enumerate(jobs, 1)]
+    lines += [say(lang, "jobs.more", left)] if left > 0 else []
+    return outgoing(lang, [*lines, *missed_lines(missed, lang)], title)
+
+
+def found_message(found: Resolution, lang: Lang) -> Outgoing:
+    """What was found of a job that somebody only asks after."""
+    title = say(lang, "title.jobs")
+    if found.status == "several":
+        return question(found, lang, waits=False)
+    if found.job is None or found.pid is None:
+        return not_found(found, lang)
+    rank = say(lang, "jobs.rank", found.rank) if found.rank is not None else ""
+    line = say(
+        lang, "jobs.found", job=_called(found.job), pid=found.pid, program=name(short(found.job.program, _NAME)),
+        rank=rank, more=_ranks(found.job, lang),
+    )  # fmt: skip
+    return outgoing(lang, [line, *missed_lines(found.missed, lang)], title)
+
+
+def question(found: Resolution, lang: Lang, waits: bool = True) -> Outgoing:
+    """Which of several jobs is meant. `waits`: for an answer; else they are only listed."""
+    close = "close" in found.how
+    head = ("jobs.close" if close else "jobs.several") if waits else ("jobs.like" if close else "jobs.fitting")
+    lines: list[str] = [say(lang, head)]
+    lines += [job_line(job, lang, n) for n, job in enumerate(found.jobs, 1)]
+    lines += [say(lang, "jobs.more", found.left_out)] if found.left_out else []
+    return outgoing(lang, [*lines, *missed_lines(found.missed, lang)], say(lang, "title.question"))
+
+
+def not_found(found: Resolution, lang: Lang) -> Outgoing:
+    """That nothing is called so, and what was tried; what could not be read may have been it."""
+    elsewhere = next((code for code in found.tried if code.startswith("elsewhere:")), None)
+    if elsewhere is not None:
+        return outgoing(lang, [say(lang, "jobs.elsewhere", name(elsewhere.partition(":")[2]))])
+    lines: list[str] = [say(lang, "jobs.none", telling.tried(found.tried, lang))]
+    lines += missed_lines(found.missed, lang)
+    lines += [job_line(job, lang, n) for n, job in enumerate(found.jobs, 1)]
+    return outgoing(lang, lines, say(lang, "title.jobs"))
+
+
+def missed_lines(missed: Missed, lang: Lang) -> list[str]:
+    """What the inventory could not see; processes that ended meanwhile are no one's job."""
+    return [
+        say(lang, f"jobs.missed.{what}", count)
+        for what, count in (("denied", missed.denied), ("beyond", missed.beyond))
+        if count
+    ]

@@ -1,0 +1,245 @@
+"""Commands that change something: what was asked for becomes a wish, which the same person confirms in the same place.
+
+A wish is checked when it is made and again when it is granted; what it does is written by `Desk`, with its history and
+the audit log. A model never makes one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, get_args
+
+from whystall.agent_server.integrations.chat.answers import clock
+from whystall.agent_server.integrations.chat.intents import Intent
+from whystall.agent_server.integrations.chat.speaker import Speaker
+from whystall.agent_server.integrations.chat.telling import outgoing, ticket_name
+from whystall.agent_server.integrations.chat.times import until
+from whystall.agent_server.integrations.chat.wire import Outgoing
+from whystall.knowledge_base.models import Lang
+from whystall.knowledge_base.tickets.life import refusal
+from whystall.knowledge_base.tickets.models import ClosedAs, State
+from whystall.prompts.chat import chat_words, name, say
+from whystall.prompts.escape import Safe, short
+from whystall.prompts.render import words
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.knowledge_base.store import KnowledgeBase
+
+CONFIRM_S = 300.0
+"""Seconds in which a wish may be confirmed: long enough to read it, and too short to forget what it was."""
+CHANGE = "change"
+_STATES: dict[str, State] = {
+    "acknowledge": "acknowledged",
+    "resolve": "resolved",
+    "close": "closed",
+    "reopen": "open",
+}
+_SHOWN = 300
+_KNOWN = 10
+_AS: tuple[tuple[str, ClosedAs], ...] = (
+    (r"dup(?:licated?)?|same as|重复|相同", "duplicate"),
+    (
+        r"false (?:alarm|positive)|no[ _-]?fault|not a (?:fault|problem|bug)|invalid|works as|误报|没有?问题|无故障",
+        "no_fault",
+    ),
+    (r"won'?t[ _-]?fix|will not fix|wontfix|不修复?|不处理|不解决|暂不", "wont_fix"),
+    (
+        r"can(?:no|')?t[ _-]?reproduce|cannot[ _-]?reproduce|not reproducible|无法复现|不能复现|复现不了",
+        "cannot_reproduce",
+    ),
+    (r"stale|outdated|expired|too old|obsolete|过期|过时|陈旧", "stale"),
+    (r"fixed|solved|resolved|done|repaired|已?修复|修好|已?解决|搞定", "fixed"),
+)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A command as it waits to be confirmed. `command`: an intent that changes; `slots`: what it needs."""
+
+    command: str
+    slots: dict[str, str]
+
+    def body(self) -> dict[str, Any]:
+        """For `kb.wishes`."""
+        return {"kind": CHANGE, "command": self.command, "slots": self.slots}
+
+    @classmethod
+    def read(cls, body: dict[str, Any]) -> Wish | None:
+        """The wish in `body`; None for another kind."""
+        if body.get("kind") != CHANGE:
+            return None
+        return cls(str(body["command"]), {str(k): str(v) for k, v in body["slots"].items()})
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Makes and grants wishes. `desk`, `kb` and `settings` (None: there are none) are those of the chat."""
+
+    kb: KnowledgeBase
+    desk: Desk
+    settings: Settings | None
+
+    def wish(self, intent: Intent, who: Speaker, now: datetime) -> tuple[Wish | None, Outgoing]:
+        """What `intent` asks for, and the question whether to do it; None, and what is missing or forbidden.
+
+        Raises `ToolError` where its ticket is not there.
+        """
+        lang = who.lang
+        if not who.may_change:
+            return None, outgoing(lang, [say(lang, "not_you")])
+        slots = {name: value for name, value in intent.slots.items() if name != "time"}
+        lacks = self._completed(intent, slots, who, now)
+        if lacks is not None:
+            return None, outgoing(lang, [lacks])
+        made = Wish(intent.name, slots)
+        what = self._told("wish", made, who, now)
+        question = say(lang, "confirm", what=what, minutes=int(CONFIRM_S // 60))
+        return made, outgoing(lang, [question], say(lang, "title.question"))
+
+    def grant(self, wish: Wish, who: Speaker, now: datetime) -> Outgoing:
+        """Do what `wish` says, which `who` confirms, in the caller's transaction; `ToolError` where that cannot be."""
+        lang = who.lang
+        if not who.may_change:
+            return outgoing(lang, [say(lang, "not_you")])
+        number = self._do(wish, who, now)
+        return outgoing(lang, [self._told("done", wish, who, now, number)])
+
+    # --- making -----------------------------------------------------------------------------------------------------
+
+    def _completed(self, intent: Intent, slots: dict[str, str], who: Speaker, now: datetime) -> Safe | None:
+        """Complete `slots` of what `intent` asks for; what it lacks, in words."""
+        lang, id = who.lang, slots.get("id", "")
+        if id:
+            slots["id"] = self.kb.tickets.get(id.lstrip("0") or "0").id
+        if (forbidden := self._forbidden(intent.name, slots.get("id", ""))) is not None:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, forbidden, f"ticket {slots['id']} tells its state")
+        if intent.name == "resolve" and not slots.get("because"):
+            return say(lang, "lacks.because", id=id)
+        if intent.name == "close":
+            return self._closing(slots, lang)
+        if intent.name == "link":
+            slots["other"] = self.kb.tickets.get(slots["other"].lstrip("0") or "0").id
+        if intent.name == "assign":
+            return self._person(slots, lang)
+        if intent.name == "silence":
+            return self._silencing(intent, slots, lang, now)
+        return None
+
+    def _forbidden(self, command: str, id: str) -> str | None:
+        """Why the life of ticket `id` does not allow `command`; asked before anybody confirms it."""
+        to = _STATES.get(command)
+        return refusal(self.kb.tickets.get(id), to) if to is not None and id else None
+
+    def _closing(self, slots: dict[str, str], lang: Lang) -> Safe | None:
+        said = slots.pop("as", "")
+        found = next((code for pattern, code in _AS if re.search(pattern, said, re.I)), None)
+        if found is None:
+            return say(lang, "lacks.as", id=slots["id"])
+        slots["as"] = found
+        if found == "duplicate":
+            other = re.search(r"[0-9]{1,9}", said)
+            if other is None:
+                return say(lang, "lacks.other", id=slots["id"])
+            slots["other"] = self.kb.tickets.get(other[0].lstrip("0") or "0").id
+            if slots["other"] == slots["id"]:
+                return say(lang, "lacks.other", id=slots["id"])
+        elif found == "fixed":
+            slots["because"] = said
+        return None
+
+    def _person(self, slots: dict[str, str], lang: Lang) -> Safe | None:
+        people = self.settings.users if self.settings is not None else {}
+        wanted = slots["to"].lstrip("@").lower()
+        for user, person in people.items():
+            if wanted in (user.lower(), person.name.lower()):
+                slots["to"] = user
+                return None
+        comma = words(lang)["marks"]["comma"]
+        known = Safe(comma.join(name(user) for user in sorted(people)[:_KNOWN])) or Safe("-")
+        return say(lang, "lacks.person", name(short(slots["to"], _SHOWN)), known)
+
+    def _silencing(self, intent: Intent, slots: dict[str, str], lang: Lang, now: datetime) -> Safe | None:
+        from whystall.agent_server.integrations.alerts.silencing import matchers_of
+
+        ends = until(intent.get("time"), now)
+        if ends is None:
+            return say(lang, "lacks.until")
+        texts = [
+            _quoted(part) for part in re.split(r"[,，] *(?=[\w.]+ *[=!])| +(?=[\w.]+(?:=|!=|=~|!~))", slots["matchers"])
+        ]
+        matchers_of(texts)  # raises what is wrong with them
+        slots["matchers"] = ", ".join(texts)
+        slots["until"] = str(int(ends.timestamp()))
+        return None
+
+    # --- granting ---------------------------------------------------------------------------------------------------
+
+    def _do(self, wish: Wish, who: Speaker, now: datetime) -> str:
+        desk, slots = self.desk, wish.slots
+        at = now.astimezone(timezone.utc)
+        id, by, source = slots.get("id", ""), who.name, who.source
+        if wish.command == "acknowledge":
+            desk.acknowledge(id, by, source, at)
+        elif wish.command == "resolve":
+            desk.resolve(id, slots["because"], by, source, at)
+        elif wish.command == "close" and slots["as"] == "duplicate":
+            desk.link(id, slots["other"], "duplicate", by, source, at)
+        elif wish.command == "close":
+            reason = next(code for code in get_args(ClosedAs) if code == slots["as"])
+            desk.close(id, reason, by, source, at, because=slots.get("because", ""))
+        elif wish.command == "reopen":
+            desk.reopen(id, by, source, at, because=slots.get("because", ""))
+        elif wish.command == "comment":
+            desk.comment(id, slots["text"], by, source, at, key=f"{source}:{who.incoming.event}")
+        elif wish.command == "assign":
+            desk.assign(id, [slots["to"]], by, source, at)
+        elif wish.command == "link":
+            desk.link(id, slots["other"], "related", by, source, at)
+        else:
+            return self._silence(slots, by, at)
+        return ""
+
+    def _silence(self, slots: dict[str, str], by: str, at: datetime) -> str:
+        from whystall.agent_server.integrations.alerts.silencing import add
+
+        kept = add(self.kb, slots["matchers"], float(slots["until"]), by, slots.get("because", ""), at.timestamp())
+        return str(kept.id)
+
+    # --- words ------------------------------------------------------------------------------------------------------
+
+    def _told(self, group: str, wish: Wish, who: Speaker, now: datetime, number: str = "") -> Safe:
+        """What `wish` does, or has done, in words."""
+        lang, slots = who.lang, wish.slots
+        values: dict[str, object] = {"by": name(who.name), "id": number}
+        if "id" in slots:
+            values["ticket"] = ticket_name(self.kb.tickets.get(slots["id"]), lang)
+        if "other" in slots:
+            values["other"] = ticket_name(self.kb.tickets.get(slots["other"]), lang)
+        if "as" in slots:
+            values["as"] = chat_words(lang)["closed_as"][slots["as"]]
+        if "until" in slots:
+            ends = datetime.fromtimestamp(int(slots["until"]), timezone.utc)
+            values["until"] = Safe(clock(ends, now))
+        values["because"], values["said"] = (short(slots.get(slot, ""), _SHOWN) for slot in ("because", "text"))
+        for slot in ("to", "matchers"):
+            values[slot] = name(short(slots.get(slot, ""), _SHOWN))
+        code = "duplicate" if group == "wish" and slots.get("as") == "duplicate" else wish.command
+        return say(lang, f"{group}.{code}", **values)
+
+
+def expires(now: datetime) -> float:
+    """Until when a wish that is made `now` may be confirmed, seconds since the epoch."""
+    return (now + timedelta(seconds=CONFIRM_S)).timestamp()
+
+
+def _quoted(matcher: str) -> str:
+    """``alertname=X`` as Alertmanager writes it, with quotes; ``X`` alone is the name of an alert."""
+    if re.fullmatch(r"[A-Za-z_][\w:.-]*", matcher):
+        return f'alertname="{matcher}"'
+    found = re.fullmatch(r' *([\w.]+) *(=~|!~|!=|=) *"?([^"]*?)"? *', matcher)
+    return f'{found[1]}{found[2]}"{found[3]}"' if found is not None else matcher

@@ -1,0 +1,392 @@
+"""The conversation: what somebody said becomes what is answered, and what is done about it.
+
+The handler of a task answers at once and in one transaction: the answer, what it changes, and that the task is done are
+stored together, so that a message is answered once, whenever the process is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.integrations.chat import answers, looking, watching
+from whystall.agent_server.integrations.chat.answers import Answers
+from whystall.agent_server.integrations.chat.commands import CHANGE, Commands, Wish, expires
+from whystall.agent_server.integrations.chat.intents import Intent, parts_of, subject_of, understand, wanted_of
+from whystall.agent_server.integrations.chat.sending import queue
+from whystall.agent_server.integrations.chat.speaker import Speaker, speaker
+from whystall.agent_server.integrations.chat.telling import outgoing, similar_message
+from whystall.agent_server.integrations.chat.wire import Incoming, Outgoing
+from whystall.agent_server.integrations.job_lookup.cmdline import LAUNCHERS
+from whystall.agent_server.integrations.job_lookup.find import closer, find
+from whystall.agent_server.integrations.job_lookup.models import LISTED, Inventory, Job, Resolution, Wanted
+from whystall.agent_server.worker.handler import Later
+from whystall.knowledge_base.journal.inquiries import Inquiry
+from whystall.knowledge_base.journal.tasks import Task
+from whystall.knowledge_base.models import Lang
+from whystall.prompts.chat import say
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from whystall.agent_server.app import App
+    from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.ticketing.desk import Desk
+
+KIND = "chat"
+CHOOSE = "choose"
+_SPOKEN_S = 3600.0  # what was spoken of longer ago is not meant by "that"
+_SYMPTOM = 1000
+_PASSES = (ErrorCode.DATABASE, ErrorCode.DISK_FULL)
+_AGAIN_S = 5.0
+_log = logging.getLogger("whystall.chat")
+
+Act = Callable[[], Outgoing]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What is answered. `act` is called within a transaction: it makes the message, and stores what it tells. `look`:
+    what the caller is to look at itself, where nobody works in the background.
+    """
+
+    act: Act
+    look: Inquiry | None = None
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Answers what is said, with the knowledge base of `app`. `settings`: None where there are none. `alone`: nobody
+    works in the background, and looks are left to the caller (`Turn.look`).
+    """
+
+    app: App
+    desk: Desk
+    settings: Settings | None
+    alone: bool = False
+
+    async def turn(
+        self, incoming: Incoming, now: float, lang: Lang | None = None, llm: bool | None = None
+    ) -> tuple[Turn, Speaker]:
+        """What is answered to `incoming` at `now` (seconds since the epoch). `lang` and `llm`: instead of what the
+        settings say of its chat. Raises `ToolError` where it cannot be looked up.
+        """
+        kb = self.app.kb()
+        place = incoming.place
+        key = (place.channel, place.conversation, incoming.sender)
+        spoken = await in_thread(lambda: kb.wishes.spoken(*key, now - _SPOKEN_S))
+        waiting = await in_thread(lambda: kb.wishes.get(*key, now))
+        who = speaker(incoming, self.settings, (waiting or spoken).get("lang"))
+        who = replace(who, lang=lang or who.lang, llm=who.llm if llm is None else llm)
+        intent = understand(incoming.text)
+        turn = await self._turn(intent, who, now, waiting, spoken)
+        return turn, who
+
+    async def _turn(
+        self, intent: Intent, who: Speaker, now: float, waiting: dict[str, Any] | None, spoken: dict[str, Any]
+    ) -> Turn:
+        if waiting is not None and waiting.get("kind") == CHOOSE and (chosen := _choice(who.incoming.text, waiting)):
+            return await self._chosen(chosen, who, now, waiting)
+        if intent.name in ("yes", "no"):
+            return self._decided(intent.name == "yes", who, now)
+        if intent.changes:
+            return await self._wished(intent, who, now)
+        if who.llm and intent.name not in _PLAIN:
+            from whystall.agent_server.integrations.chat.assistant import assisted
+
+            answer = await assisted(self, intent, who, now, spoken)
+            if answer is not None:
+                return answer
+        parts = parts_of(who.incoming.text)
+        if not parts:
+            return await self.looked_up(intent, who, now, spoken)
+        turns = [await self.looked_up(part, who, now, spoken) for part in parts]
+        look = next((turn.look for turn in turns if turn.look is not None), None)
+        return Turn(lambda: together([turn.act() for turn in turns]), look)
+
+    async def looked_up(self, intent: Intent, who: Speaker, now: float, spoken: dict[str, Any]) -> Turn:
+        """The answer to what changes nothing, by the rules alone."""
+        kb, lang = self.app.kb(), who.lang
+        local = datetime.fromtimestamp(now, who.zone)
+        known = Answers(kb, self.settings)
+        name = intent.name
+        if name == "why":
+            return await self._why(intent, who, now)
+        if name == "jobs":
+            return await self._jobs(intent, who, now)
+        if name == "on_call":
+            return said(await in_thread(lambda: known.on_call(intent, lang, local, who.user)))
+        if name in ("ticket", "spoken", "chosen"):
+            id = _ticket_of(intent, spoken)
+            if id is None:
+                return said(outgoing(lang, [say(lang, "ticket.which")]))
+            message = await in_thread(lambda: known.ticket(id, lang))
+            return self._remembering(message, who, now, spoken, ticket=id)
+        if name == "tickets":
+            message, ids = await in_thread(lambda: known.tickets(intent, lang, who.user))
+            return self._remembering(message, who, now, spoken, listed=ids)
+        if name == "similar":
+            return said(await in_thread(lambda: self._similar(known, intent, lang, spoken)))
+        if name in ("alerts", "silences"):
+            return said(await in_thread(lambda: watching.told(kb, name, lang, local)))
+        if name == "undeletable":
+            return said(outgoing(lang, [say(lang, "undeletable")]))
+        if name == "cancel":
+            return Turn(lambda: self._cancelled(who))
+        if name == "status":
+            return Turn(lambda: looking.status(kb, who, local))
+        if name == "help":
+            rest = say(lang, "help_change" if who.may_change else "help_no_change")
+            return said(outgoing(lang, [say(lang, "help"), rest], say(lang, "title.help")))
+        if name == "thanks":
+            return said(outgoing(lang, [say(lang, "thanks")]))
+        return said(outgoing(lang, [say(lang, "unknown")]))
+
+    # --- looks ------------------------------------------------------------------------------------------------------
+
+    async def _why(self, intent: Intent, who: Speaker, now: float) -> Turn:
+        wanted, sure = subject_of(intent.text)
+        found = await find(wanted)
+        if found.status == "none" and not sure:
+            found = await find(Wanted(rank=wanted.rank))
+        if found.status == "several":
+            return self.asked_back(found, who, now)
+        if found.status == "none":
+            if any(code != "words" for code in found.tried):
+                return said(answers.not_found(found, who.lang))
+            return self.look(None, who, intent.text)  # nobody was named: whoever suffers most
+        return self.look(found, who, intent.text)
+
+    def look(self, found: Resolution | None, who: Speaker, symptom: str) -> Turn:
+        """Begin to look at what was `found`; None: at this machine."""
+        symptom = symptom[:_SYMPTOM]
+        if self.alone:
+            inquiry = looking.inquiry_of(found, symptom)
+            return Turn(lambda: looking.begun_message(inquiry, found, who.lang, self.settings), inquiry)
+        return Turn(lambda: looking.begin(self.app.kb(), who, found, symptom, self.settings))
+
+    def asked_back(self, found: Resolution, who: Speaker, now: float) -> Turn:
+        """Ask which of several is meant, and wait for a number."""
+        wish = {
+            "kind": CHOOSE,
+            "jobs": [[job.id, job.pid] for job in found.jobs],
+            "symptom": who.incoming.text[:_SYMPTOM],
+            "lang": who.lang,
+        }
+
+        def act() -> Outgoing:
+            self.app.kb().wishes.put(*who.key, wish, expires(_moment(now)))
+            return answers.question(found, who.lang)
+
+        return Turn(act)
+
+    async def _chosen(self, chosen: int, who: Speaker, now: float, waiting: dict[str, Any]) -> Turn:
+        """Look at the one that was chosen, if it is still there."""
+        id, pid = waiting["jobs"][chosen - 1]
+        found = await find(Wanted(pid=int(pid)), look_s=0)
+        if found.job is None or found.job.id != id:
+            return said(outgoing(who.lang, [say(who.lang, "looking.ended", say(who.lang, "looking.pid", pid=pid))]))
+        several = len(found.job.ranks) > 1
+        found = await closer(found.model_copy(update={"how": [f"lowest_rank:{found.rank}"] if several else found.how}))
+        turn = self.look(found, who, str(waiting.get("symptom", "")))
+
+        def act() -> Outgoing:
+            self.app.kb().wishes.drop(*who.key)
+            return turn.act()
+
+        return Turn(act, turn.look)
+
+    async def _jobs(self, intent: Intent, who: Speaker, now: float) -> Turn:
+        text = intent.get("job")
+        if text:
+            return said(
+                answers.found_message(await find(wanted_of(text) if " " in text else Wanted(text=text), 0), who.lang)
+            )
+        seen, shown = await in_thread(listed)
+        return said(answers.jobs_message(shown[:LISTED], len(shown) - LISTED, seen.missed, who.lang))
+
+    def _cancelled(self, who: Speaker) -> Outgoing:
+        kb = self.app.kb()
+        waited = kb.wishes.get(*who.key, datetime.now(timezone.utc).timestamp())
+        kb.wishes.drop(*who.key)
+        message = looking.leave(kb, who)
+        if waited is not None and waited.get("kind") == CHANGE:
+            return outgoing(who.lang, [say(who.lang, "dropped")])
+        return message
+
+    # --- what changes something -------------------------------------------------------------------------------------
+
+    async def _wished(self, intent: Intent, who: Speaker, now: float) -> Turn:
+        kb, local = self.app.kb(), datetime.fromtimestamp(now, who.zone)
+        commands = Commands(kb, self.desk, self.settings)
+        wish, message = await in_thread(lambda: commands.wish(intent, who, local))
+        target = f"ticket:{intent.get('id')}" if intent.get("id") else "silence"
+
+        def act() -> Outgoing:
+            detail = {"command": intent.name, "sender": who.incoming.sender, "channel": who.incoming.place.channel}
+            if wish is not None:
+                kb.wishes.put(*who.key, {**wish.body(), "lang": who.lang}, expires(_moment(now)))
+                kb.audit.put(who.name, "chat.asked", target, "to_confirm", {**detail, "slots": wish.slots})
+            elif not who.may_change:
+                kb.audit.put(who.name, "chat.asked", target, "not_allowed", detail)
+            return message
+
+        return Turn(act)
+
+    def _decided(self, yes: bool, who: Speaker, now: float) -> Turn:
+        """Grant what waits, or drop it."""
+        kb = self.app.kb()
+        commands = Commands(kb, self.desk, self.settings)
+
+        def act() -> Outgoing:
+            body = kb.wishes.take(*who.key, now)
+            wish = Wish.read(body) if body is not None else None
+            if wish is None:
+                return outgoing(who.lang, [say(who.lang, "dropped" if body is not None else "nothing_waits")])
+            detail = {"command": wish.command, "sender": who.incoming.sender, "channel": who.incoming.place.channel}
+            target = f"ticket:{wish.slots['id']}" if "id" in wish.slots else "silence"
+            if not yes:
+                kb.audit.put(who.name, "chat.confirmed", target, "dropped", detail)
+                return outgoing(who.lang, [say(who.lang, "dropped")])
+            try:
+                with kb.transaction():
+                    message = commands.grant(wish, who, datetime.fromtimestamp(now, who.zone))
+                    kb.audit.put(who.name, "chat.confirmed", target, "ok" if who.may_change else "not_allowed", detail)
+            except ToolError as error:
+                if error.code in _PASSES:
+                    raise
+                kb.audit.put(who.name, "chat.confirmed", target, error.code.value, detail)
+                return _failed(error, who.lang)
+            return message
+
+        return Turn(act)
+
+    # --- within -----------------------------------------------------------------------------------------------------
+
+    def _similar(self, known: Answers, intent: Intent, lang: Lang, spoken: dict[str, Any]) -> Outgoing:
+        if id := intent.get("id").lstrip("0"):
+            return known.similar_to(id, lang)
+        if text := intent.get("text"):
+            return known.similar(text, lang)
+        if diagnosis := spoken.get("diagnosis"):
+            return similar_message(known.matches(str(diagnosis)), lang)
+        if spoken.get("ticket"):
+            return known.similar_to(str(spoken["ticket"]), lang)
+        return outgoing(lang, [say(lang, "lacks.similar")])
+
+    def _remembering(self, message: Outgoing, who: Speaker, now: float, spoken: dict[str, Any], **what: object) -> Turn:
+        def act() -> Outgoing:
+            self.app.kb().wishes.remember(*who.key, {**spoken, **what, "lang": who.lang}, now)
+            return message
+
+        return Turn(act)
+
+
+# What a model is not needed for.
+_PLAIN = frozenset(
+    {"cancel", "status", "help", "thanks", "ticket", "chosen", "alerts", "silences", "undeletable"},
+)
+
+
+def together(messages: Sequence[Outgoing]) -> Outgoing:
+    """Several answers as one message."""
+    return messages[0].model_copy(update={"text": "\n\n".join(message.text for message in messages)})
+
+
+def _ticket_of(intent: Intent, spoken: dict[str, Any]) -> str | None:
+    """The number of the ticket that is meant: as it is said, by its place in the list that was shown, or the one that
+    was spoken of last.
+    """
+    if intent.name == "spoken":
+        found = spoken.get("ticket")
+        return str(found) if found else None
+    if intent.name == "ticket":
+        return intent.get("id").lstrip("0") or "0"
+    shown = [str(id) for id in spoken.get("listed") or []]
+    said = intent.get("nth").lower()
+    place = int(said) if said.isdigit() else _PLACES.get(said, 0)
+    return shown[place - 1] if 0 < place <= len(shown) else shown[-1] if place < 0 and shown else None
+
+
+_PLACES = {word: n for n, word in enumerate(("first", "second", "third", "fourth", "fifth"), 1)}
+_PLACES |= {word: n for n, word in enumerate("一二三四五六七八九十", 1)} | {"last": -1, "最后": -1}
+
+
+def said(message: Outgoing) -> Turn:
+    """A turn that only says something."""
+    return Turn(lambda: message)
+
+
+async def handle(task: Task, app: App, desk: Desk, settings: Settings | None) -> None:
+    """Do a task of the kind ``chat``: answer a message (payload ``incoming``), or tell what a look found (``verdict``).
+
+    Raises `Later` where the knowledge base cannot be written now; every other fault is told to who asked.
+    """
+    if "verdict" in task.payload:
+        await looking.tell_verdict(task, app, settings)
+        return
+    incoming = Incoming.model_validate(task.payload["incoming"])
+    lang: Lang = "en"
+    try:
+        turn, who = await Conversation(app, desk, settings).turn(incoming, _now())
+        lang = who.lang
+        await in_thread(lambda: _answer(app, task, incoming, turn.act))
+    except ToolError as error:
+        if error.code in _PASSES:
+            raise Later(_AGAIN_S, str(error)) from None
+        failed = _failed(error, speaker(incoming, settings).lang)
+        await in_thread(lambda: _answer(app, task, incoming, lambda: failed))
+    except Exception:
+        # What it says may hold anything: it stays in the log, and who asked is not left without an answer.
+        _log.exception("a message in %s could not be answered", incoming.place.channel)
+        failed = outgoing(lang, [say(lang, "unexpected")])
+        await in_thread(lambda: _answer(app, task, incoming, lambda: failed))
+
+
+def _answer(app: App, task: Task, incoming: Incoming, act: Act) -> None:
+    kb = app.kb()
+    with kb.transaction():
+        message = act()
+        queue(kb, f"answer:{task.key}", incoming.place, message)
+        kb.tasks.done(task.id)
+
+
+def _failed(error: ToolError, lang: Lang) -> Outgoing:
+    return outgoing(lang, [say(lang, "failed", message=error.message, remedy=error.remedy)])
+
+
+def _choice(text: str, waiting: dict[str, Any]) -> int | None:
+    """The number of the one that is chosen, from 1: by its place, or by its pid."""
+    found = re.fullmatch(r"\s*(?:#|no\.?|number|第|选)?\s*([0-9]{1,7})\s*(?:个|号|\.)?\s*", text, re.I)
+    if found is None:
+        return None
+    number = int(found[1])
+    pids = [int(pid) for _, pid in waiting["jobs"]]
+    if 1 <= number <= len(pids):
+        return number
+    return pids.index(number) + 1 if number in pids else None
+
+
+def listed() -> tuple[Inventory, list[Job]]:
+    """What runs on this machine, and its jobs: those with ranks, in a batch system, a pod or a container; where there
+    is none of them, those that have run longest of the rest.
+    """
+    from whystall.agent_server.integrations.job_lookup import inventory
+    from whystall.agent_server.integrations.job_lookup.grouping import jobs
+
+    seen = inventory.read()
+    found: Sequence[Job] = [job for job in jobs(seen) if job.program not in LAUNCHERS]
+    named = [job for job in found if job.kind not in ("process", "unit")]
+    return seen, named or [job for job in found if job.kind == "process"]
+
+
+def _moment(now: float) -> datetime:
+    return datetime.fromtimestamp(now, timezone.utc)
+
+
+def _now() -> float:
+    return datetime.now(timezone.utc).timestamp()

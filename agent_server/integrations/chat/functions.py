@@ -1,0 +1,278 @@
+"""The functions that a model may call in a chat. They look things up; none changes anything.
+
+What they return is plain data for a fence, and beside it the plain answer that is given where the model's own does not
+hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, get_args
+
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.integrations.chat import answers
+from whystall.agent_server.integrations.chat.answers import Answers, clock
+from whystall.agent_server.integrations.chat.grounding import was_said
+from whystall.agent_server.integrations.chat.intents import Intent
+from whystall.agent_server.integrations.chat.telling import line_title, ticket_title, tickets_message
+from whystall.agent_server.integrations.chat.wire import Outgoing
+from whystall.agent_server.integrations.job_lookup.find import find
+from whystall.agent_server.integrations.job_lookup.models import LISTED, Job, Resolution, Wanted
+from whystall.agent_server.llm.wire import Function, ToolCall
+from whystall.knowledge_base.models import Lang
+from whystall.knowledge_base.tickets.models import State
+from whystall.prompts.chat import chat_words
+from whystall.prompts.escape import short
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+if TYPE_CHECKING:
+    from whystall.knowledge_base.tickets.models import Ticket
+
+_ARGUMENTS = 4000
+_TEXT = 500
+_STRING: dict[str, Any] = {"type": "string", "maxLength": _TEXT}
+_STATES = list(get_args(State))
+_PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "find_job": ({"text": _STRING}, ("text",)),
+    "list_jobs": ({}, ()),
+    "on_call": ({"schedule": _STRING, "time": _STRING}, ()),
+    "ticket": ({"id": _STRING}, ("id",)),
+    "tickets": ({"state": {"type": "string", "enum": _STATES}}, ()),
+    "similar": ({"text": _STRING}, ("text",)),
+    "start_look": ({"text": _STRING}, ("text",)),
+}
+
+
+@dataclass
+class Functions:
+    """What is offered to one message. `said`: what the person says in it and what was spoken of before: a look begins
+    only at what that names. `plain`: the plain answers to what was called, in order; `look`: what is to be looked at,
+    `ask`: what is to be asked back; None where neither was called for.
+    """
+
+    answers: Answers
+    lang: Lang
+    now: datetime
+    said: str
+    plain: list[Outgoing] = field(default_factory=list)
+    look: Resolution | None = None
+    ask: Resolution | None = None
+
+    def offered(self) -> list[Function]:
+        """As the model is told of them."""
+        told = chat_words(self.lang)["model"]["functions"]
+        return [
+            Function(
+                name=name,
+                description=told[name],
+                parameters={
+                    "type": "object",
+                    "properties": properties,
+                    "required": list(required),
+                    "additionalProperties": False,
+                },
+            )
+            for name, (properties, required) in _PARAMETERS.items()
+        ]
+
+    async def call(self, call: ToolCall) -> dict[str, Any]:
+        """What `call` returns. Raises `ToolError`: not_found (no such function), bad_argument, or as what it reads."""
+        given = _arguments(call)
+        if call.name in ("find_job", "start_look"):
+            return await self._job(given["text"], look=call.name == "start_look")
+        if call.name == "list_jobs":
+            return await self._jobs()
+        return await in_thread(lambda: self._read(call.name, given))
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    async def _job(self, text: str, *, look: bool) -> dict[str, Any]:
+        from whystall.agent_server.integrations.chat.intents import wanted_of
+
+        wanted = wanted_of(text)
+        found = await find(wanted if wanted.text or wanted.rank is not None else Wanted(text=text))
+        if look and found.status == "found":
+            if not _asked_for(found, self.said):
+                message = "the person did not name this job"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, message, "ask which one is meant")
+            self.look = found
+        elif look and found.status == "several":
+            self.ask = found
+        self.plain.append(answers.found_message(found, self.lang))
+        return {
+            "asked": clean(text, _TEXT),
+            "status": found.status,
+            **({"pid": found.pid, "rank": found.rank} if found.status == "found" else {}),
+            **({"job": _job_data(found.job)} if found.job is not None else {}),
+            **(
+                {"candidates": [_job_data(job) for job in found.jobs], "left_out": found.left_out} if found.jobs else {}
+            ),
+            "tried": found.tried,
+            "matched": found.how,
+            "not_seen": found.missed.model_dump(),
+            **({"started": True} if look and found.status == "found" else {}),
+        }
+
+    async def _jobs(self) -> dict[str, Any]:
+        from whystall.agent_server.integrations.chat.conversation import listed
+
+        seen, found = await in_thread(listed)
+        shown = found[:LISTED]
+        self.plain.append(answers.jobs_message(shown, len(found) - len(shown), seen.missed, self.lang))
+        return {
+            "jobs": [_job_data(job) for job in shown],
+            "left_out": len(found) - len(shown),
+            "not_seen": seen.missed.model_dump(),
+        }
+
+    # --- what is stored ---------------------------------------------------------------------------------------------
+
+    def _read(self, name: str, given: Mapping[str, str]) -> dict[str, Any]:
+        if name == "on_call":
+            return self._on_call(given)
+        if name == "ticket":
+            return self._ticket(given["id"])
+        if name == "tickets":
+            return self._tickets(given.get("state", ""))
+        return self._similar(given["text"])
+
+    def _on_call(self, given: Mapping[str, str]) -> dict[str, Any]:
+        from whystall.agent_server.integrations.chat.times import when
+
+        schedule, text = given.get("schedule", ""), given.get("time", "")
+        self.plain.append(self.answers.on_call(Intent("on_call", f"{schedule} {text}", self.lang), self.lang, self.now))
+        settings = self.answers.settings
+        if settings is None or not settings.oncall.schedules:
+            return {"schedules": [], "note": "no schedules are set up"}
+        known = sorted(settings.oncall.schedules)
+        wanted = [one for one in known if one.lower() == schedule.strip().lower()] if schedule.strip() else known
+        at = when(text, self.now) or self.now
+        return {
+            "known_schedules": known[:LISTED],
+            "at": clock(at, self.now),
+            "on_call": [
+                {
+                    "schedule": turn.schedule,
+                    "users": list(turn.users),
+                    "names": [
+                        person.name for user in turn.users if (person := settings.users.get(user)) and person.name
+                    ],
+                    "until": clock(turn.until, self.now) if turn.until is not None else None,
+                }
+                for turn in self.answers.turns(wanted[:LISTED], at)
+            ],
+        }
+
+    def _ticket(self, id: str) -> dict[str, Any]:
+        number = id.strip().lstrip("#").lstrip("0") or "0"
+        self.plain.append(self.answers.ticket(number, self.lang))
+        return {"ticket": _ticket_data(self.answers.kb.tickets.get(number), self.lang)}
+
+    def _tickets(self, state: str) -> dict[str, Any]:
+        from whystall.knowledge_base.tickets.rows import Wanted as Tickets
+
+        states = tuple(one for one in get_args(State) if one == state) or ("open", "acknowledged")
+        wanted = Tickets(states=states)
+        lines, count = self.answers.kb.tickets.lines(wanted, LISTED), self.answers.kb.tickets.count(wanted)
+        self.plain.append(tickets_message(lines, count, self.lang))
+        return {
+            "count": count,
+            "tickets": [
+                {
+                    "ticket": line.id,
+                    "state": line.state,
+                    "severity": line.severity.value,
+                    "title": line_title(line, self.lang),
+                    "assignee": line.assignee,
+                }
+                for line in lines
+            ],
+        }
+
+    def _similar(self, text: str) -> dict[str, Any]:
+        found = self.answers.kb.search(text, 3)
+        self.plain.append(self.answers.similar(text, self.lang))
+        return {
+            "incidents": [
+                {
+                    "incident": match.incident,
+                    "about": match.title.get(self.lang),
+                    "fits": not match.weak,
+                    "known": match.known,
+                    "fix": short(self.answers.kb.get_incident(match.incident).fix.get(self.lang), _TEXT)
+                    if match.state == "reviewed"
+                    else "",
+                }
+                for match in found
+            ]
+        }
+
+
+def _arguments(call: ToolCall) -> dict[str, str]:
+    """The arguments of `call`, checked; `ToolError`."""
+    if call.name not in _PARAMETERS:
+        message = f"no function is called {clean(call.name, 80)!r}"
+        raise ToolError(ErrorCode.NOT_FOUND, message, f"valid: {', '.join(_PARAMETERS)}")
+    try:
+        given = json.loads(call.arguments[:_ARGUMENTS]) if call.arguments.strip() else {}
+    except (ValueError, RecursionError):
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "the arguments are no JSON", "give one JSON object") from None
+    properties, required = _PARAMETERS[call.name]
+    if not isinstance(given, dict) or not all(isinstance(value, (str, int)) for value in given.values()):
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "the arguments are no object of texts", "give one, {} for none")
+    for name in given:
+        if name not in properties:
+            valid = ", ".join(properties) or "none"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown argument {clean(name, 80)!r}", f"valid: {valid}")
+    for name in required:
+        if not str(given.get(name, "")).strip():
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: a text is needed", "give it")
+    return {name: clean(str(value), _TEXT) for name, value in given.items()}
+
+
+def _asked_for(found: Resolution, said: str) -> bool:
+    """Whether a word by which a process was found stands in `said`; or no word chose it, since there is but one."""
+    told = [code.partition(":") for code in found.how]
+    values = [value.casefold() for kind, _, value in told if value and kind not in ("lowest_rank", "first_of")]
+    return not values or any(was_said(value, said) for value in values)
+
+
+def _job_data(job: Job) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "kind": job.kind,
+        "pid": job.pid,
+        "program": job.program,
+        "processes": job.processes,
+        "ranks": [{"rank": rank.rank, "pid": rank.pid} for rank in job.ranks[:16]],
+        "world_size": job.world_size,
+        "runs_for_s": round(job.age_s),
+    }
+
+
+def _ticket_data(ticket: Ticket, lang: Lang) -> dict[str, Any]:
+    from whystall.knowledge_base.causes import load_causes
+
+    diagnosis = ticket.diagnosis
+    cause = load_causes().get(diagnosis.cause or "") if diagnosis is not None else None
+    return {
+        "ticket": ticket.id,
+        "title": ticket_title(ticket, lang),
+        "state": ticket.state,
+        "closed_as": ticket.closed_as,
+        "severity": ticket.severity.value,
+        "category": ticket.category,
+        "occurrences": ticket.occurrences,
+        "created": ticket.created,
+        "users": ticket.assignment.users if ticket.assignment is not None else [],
+        "verdict": diagnosis.verdict.value if diagnosis is not None else None,
+        "cause": cause.title.get(lang) if cause is not None else None,
+        "explained_pct": diagnosis.explained_pct if diagnosis is not None and cause is not None else None,
+        "remedies": [remedy.text.get(lang) for remedy in cause.remedies[:2]] if cause is not None else [],
+        "resolution": short(ticket.resolution, _TEXT),
+        "last_comment": short(ticket.human.comments[-1].text, _TEXT) if ticket.human.comments else "",
+    }

@@ -1,0 +1,87 @@
+"""Who speaks to us, where, in which language and by which clock, and what they may."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from whystall.agent_server.integrations.chat.intents import language
+from whystall.agent_server.integrations.chat.wire import Incoming
+from whystall.knowledge_base.journal.inquiries import Listener
+from whystall.knowledge_base.models import Lang
+from whystall.tools.contract.text import clean
+
+if TYPE_CHECKING:
+    from whystall.agent_server.settings.model import Settings
+
+TERMINAL = "terminal"
+"""The channel of ``whystall chat``: who can open the knowledge base may change it."""
+EVERYBODY = "*"
+_NAME = 100
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """Who said a message. `user`: the name in the settings, empty for somebody who is not there. `name`: as the log
+    knows them: that name, else the chat and its own id of them; what people call themselves, which may be the name of
+    somebody else or of a part of ours, stands behind it. `zone`: of words such as "tomorrow".
+    """
+
+    incoming: Incoming
+    lang: Lang
+    zone: tzinfo
+    user: str
+    name: str
+    may_change: bool
+    llm: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The person in the place: what waits for an answer belongs to both."""
+        place = self.incoming.place
+        return place.channel, place.conversation, self.incoming.sender
+
+    @property
+    def listener(self) -> Listener:
+        """As somebody who waits for a look."""
+        place = self.incoming.place.model_dump(mode="json")
+        return Listener(sender=self.incoming.sender, place=place, lang=self.lang)
+
+    @property
+    def source(self) -> str:
+        """The door, for the history of a ticket."""
+        return f"chat:{self.incoming.place.channel}"
+
+
+def speaker(incoming: Incoming, settings: Settings | None, last: Lang | None = None) -> Speaker:
+    """Who said `incoming`. `last`: the language of what they said before, for a message that is in none (``2``)."""
+    name = incoming.place.channel
+    channel = settings.chat.get(name) if settings is not None else None
+    users = settings.users if settings is not None else {}
+    user = next((known for known, person in users.items() if person.chats.get(name) == incoming.sender), "")
+    terminal = name == TERMINAL
+    allowed = terminal or (channel is not None and not {incoming.sender, EVERYBODY}.isdisjoint(channel.may_change))
+    zone_name = (channel.timezone if channel else None) or (settings.oncall.timezone if settings is not None else None)
+    wordless = not any(letter.isalpha() for letter in incoming.text)
+    return Speaker(
+        incoming=incoming,
+        lang=(channel.lang if channel else None) or (last if wordless and last else language(incoming.text)),
+        zone=ZoneInfo(zone_name) if zone_name else _local(),
+        user=user,
+        name=user or (incoming.sender if terminal else _known(incoming)),
+        may_change=allowed,
+        llm=channel.llm if channel is not None else False,
+    )
+
+
+def _known(incoming: Incoming) -> str:
+    called = f" ({clean(incoming.sender_name, _NAME)})" if incoming.sender_name else ""
+    return f"chat:{incoming.place.channel}:{clean(incoming.sender, _NAME)}{called}"
+
+
+def _local() -> tzinfo:
+    zone = datetime.now().astimezone().tzinfo
+    assert zone is not None  # noqa: S101 - `astimezone` gives one
+    return zone

@@ -1,0 +1,264 @@
+"""What is told in a chat, in the language of who asked: a verdict, why there is none, a ticket, who is on call.
+
+Short, since it is read on a phone; what could not be seen is always said. All functions are pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from whystall.agent_server.integrations.chat.wire import Outgoing
+from whystall.knowledge_base.models import Lang, Match, Verdict
+from whystall.prompts.chat import chat_words, name, say
+from whystall.prompts.escape import Safe, markdown, short
+from whystall.prompts.render import words
+
+if TYPE_CHECKING:
+    from whystall.knowledge_base.models import Diagnosis
+    from whystall.knowledge_base.tickets.models import Line, Ticket
+
+_UNSEEN = 2
+_FULL_STOP = re.compile(r"[.。]$")
+_TITLE = 160
+_NAME = 120
+_TEXT = 400
+_REPORTED = 200
+_SHOWN = 10
+
+
+def outgoing(lang: Lang, lines: Sequence[str], title: str = "", picture: str | None = None) -> Outgoing:
+    """A message of `lines`, each a paragraph of its own; a list's lines follow one another."""
+    text = "\n".join(line for line in lines if line)
+    return Outgoing(title=short(title or str(say(lang, "title.answer")), 200), text=text, picture=picture, lang=lang)
+
+
+# --- diagnoses ------------------------------------------------------------------------------------------------------
+
+
+def verdict_message(
+    diagnosis: Diagnosis, lang: Lang, ticket: Ticket | None = None, picture: str | None = None
+) -> Outgoing:
+    """What was found out: verdict and cause, who, where, how long, what to try first, what is alike, what could not be
+    seen, and the ticket. `picture`: its uri.
+    """
+    from whystall.knowledge_base.causes import load_causes
+    from whystall.knowledge_base.present import brief
+
+    culprit = diagnosis.culprit
+    if culprit is not None:  # a path through the kernel fills a phone; the ticket has it
+        culprit = culprit.model_copy(update={"kernel_path": None})
+    view = brief(diagnosis.model_copy(update={"culprit": culprit}), load_causes(), lang)
+    known = words(lang)
+    cause, verdict = view["cause"], known["verdicts"][diagnosis.verdict.value]
+    apart = known["marks"]["semicolon"]
+    if cause is not None:
+        lines = [say(lang, "verdict.cause", verdict=verdict, cause=Safe(cause.title.get(lang)))]
+    else:
+        line = known["verdict_lines"][diagnosis.verdict.value]
+        lines = [say(lang, "verdict.no_cause", verdict=verdict, line=line)]
+    for part in ("who", "where", "how_long"):
+        if value := view["victim" if part == "who" else part]:
+            lines.append(say(lang, f"verdict.{part}", value))
+    if view["busy"]:
+        lines.append(view["busy"])
+    if view["fixes"]:
+        lines.append(say(lang, "verdict.try", Safe(view["fixes"][0].text.get(lang))))
+    if diagnosis.verdict is not Verdict.HEALTHY and (like := _like(diagnosis.matches, lang)):
+        lines.append(say(lang, "verdict.similar", like))
+    if diagnosis.verdict in (Verdict.INCONCLUSIVE, Verdict.LIKELY) and diagnosis.missing:
+        lacked = [voiced(lang, code) for code in diagnosis.missing[:_UNSEEN]]
+        lines.append(say(lang, "verdict.lacked", _joined(lacked, apart)))
+    if view["blind"]:
+        left = len(view["blind"]) - _UNSEEN
+        more = [say(lang, "jobs.more", left)] if left > 0 else []
+        lines.append(say(lang, "verdict.unseen", _joined([*view["blind"][:_UNSEEN], *more], apart)))
+    number = ticket.id if ticket is not None else diagnosis.ticket
+    if number is not None:
+        lines.append(say(lang, "verdict.ticket", id=number))
+    title = say(lang, "title.verdict", verdict, Safe(cause.title.get(lang)) if cause else diagnosis.target)
+    return outgoing(lang, [f"{line}\n" for line in lines], title, picture)
+
+
+def _joined(sentences: Sequence[Safe], apart: str) -> Safe:
+    """Sentences as parts of one: without the full stops that they end with."""
+    return Safe(apart.join(_FULL_STOP.sub("", sentence) for sentence in sentences))
+
+
+def voiced(lang: Lang, code: str) -> Safe:
+    """What a firmer verdict lacked, in words."""
+    from whystall.prompts.render import voice
+
+    return voice("md", lang).missing(code)
+
+
+def no_look_message(ticket: Ticket, code: str, why: Sequence[str], lang: Lang) -> Outgoing:
+    """Why nobody looked at what `ticket` is about: `code` as in ``no_look``, ``failed:CODE`` where a look failed;
+    `why`: codes of the resolver.
+    """
+    kind, _, detail = code.partition(":")
+    known = chat_words(lang)["no_look"]
+    reason = say(
+        lang, f"no_look.{kind if kind in known else 'failed'}", *([detail or kind] if _blank(known, kind) else [])
+    )
+    lines = [say(lang, "no_look.line", ticket=ticket_name(ticket, lang), why=reason)]
+    if why:
+        lines.append(say(lang, "no_look.tried", tried(why, lang)))
+    return outgoing(lang, lines, say(lang, "title.ticket", ticket.id))
+
+
+def _blank(known: dict[str, str], kind: str) -> bool:
+    return "{}" in known.get(kind, known["failed"])
+
+
+def tried(codes: Sequence[str], lang: Lang) -> Safe:
+    """Codes of what was looked for, in words."""
+    kinds = chat_words(lang)["tried"]
+    told = []
+    for code in codes[:_SHOWN]:
+        kind, _, value = code.partition(":")
+        shown = name(short(value, _NAME)) if value else Safe("")
+        told.append(say(lang, f"tried.{kind}", shown) if kind in kinds else name(short(code, _NAME)))
+    comma: str = words(lang)["marks"]["comma"]
+    return Safe(comma.join(dict.fromkeys(told)))
+
+
+def _like(matches: Sequence[Match], lang: Lang) -> Safe | None:
+    best = next((match for match in matches if match.known and not match.weak), None)
+    if best is None:
+        return None
+    fix = f"; {best.fix.get(lang)}" if best.fix else ""
+    return markdown(short(f"{best.title.get(lang)}{fix}", _TEXT))
+
+
+# --- tickets --------------------------------------------------------------------------------------------------------
+
+
+def ticket_title(ticket: Ticket, lang: Lang) -> str:
+    """What it is about, plain: as people called it, else the cause, else what was looked at."""
+    from whystall.knowledge_base.causes import load_causes
+
+    if ticket.human.title:
+        return short(ticket.human.title, _TITLE)
+    if ticket.diagnosis is not None:
+        cause = load_causes().get(ticket.diagnosis.cause or "")
+        return cause.title.get(lang) if cause else _stall(ticket.diagnosis.target, lang)
+    return ticket.component
+
+
+def _stall(target: str, lang: Lang) -> str:
+    """What a stall of `target` is called whose cause is not known."""
+    known = words(lang)
+    return short(f"{known['labels']['no_cause']}{known['marks']['colon']}{target}", _TITLE)
+
+
+def ticket_name(ticket: Ticket, lang: Lang) -> Safe:
+    """``ticket 12 (its title)``."""
+    return say(lang, "ticket.name", id=ticket.id, title=ticket_title(ticket, lang))
+
+
+def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
+    """One ticket: state, who has it, what was found out, the last word of a person."""
+    from whystall.knowledge_base.causes import load_causes
+    from whystall.knowledge_base.tickets.present import assigned_markdown
+
+    known = words(lang)
+    lines: list[str] = [ticket_name(ticket, lang)]
+    closed = chat_words(lang)["closed_as"].get(ticket.closed_as or "")
+    state = known["states"][ticket.state]
+    sort = [known["severities"][ticket.severity.value]]
+    if ticket.category not in ("unknown", "none"):
+        sort.append(known["categories"].get(ticket.category) or name(ticket.category))
+    lines.append(
+        say(
+            lang,
+            "ticket.state",
+            state=Safe(f"{state} ({closed})") if closed else state,
+            kind=Safe(known["marks"]["comma"].join(sort)),
+            created=ticket.created,
+            times=ticket.occurrences,
+        )
+    )
+    assignment = ticket.assignment
+    if assignment is not None and assignment.users:
+        lines.append(say(lang, "ticket.has", assigned_markdown(assignment, lang)))
+    else:
+        lines.append(say(lang, "ticket.no_one"))
+    if ticket.human.description:
+        lines.append(say(lang, "ticket.reported", short(" ".join(ticket.human.description.split()), _REPORTED)))
+    diagnosis = ticket.diagnosis
+    if diagnosis is not None:
+        cause = load_causes().get(diagnosis.cause or "")
+        told = Safe(cause.title.get(lang)) if cause else known["labels"]["no_cause"]
+        lines.append(say(lang, "ticket.verdict", verdict=known["verdicts"][diagnosis.verdict.value], cause=told))
+        if cause and (fix := next(iter(sorted(cause.remedies, key=lambda r: (-r.gain, r.effort))), None)):
+            lines.append(say(lang, "verdict.try", Safe(fix.text.get(lang))))
+    else:
+        code = ticket.analysis.triage if ticket.analysis else ""
+        known_codes = chat_words(lang)["no_look"]
+        kind, _, detail = code.partition(":")
+        why = (
+            say(lang, f"no_look.{kind}", *([detail] if _blank(known_codes, kind) else []))
+            if kind in known_codes
+            else ""
+        )
+        lines.append(say(lang, "ticket.no_diagnosis", why or say(lang, "ticket.not_looked")))
+    if ticket.human.comments:
+        last = ticket.human.comments[-1]
+        lines.append(say(lang, "ticket.said", by=name(last.by), said=short(last.text, _TEXT)))
+    if ticket.resolution:
+        lines.append(say(lang, "ticket.resolution", short(ticket.resolution, _TEXT)))
+    lines += [say(lang, "ticket.links", kind=name(remote.sink), id=name(remote.ref)) for remote in ticket.remotes[:3]]
+    return outgoing(lang, [f"{line}\n" for line in lines], say(lang, "title.ticket", ticket.id))
+
+
+def tickets_message(lines_of: Sequence[Line], total: int, lang: Lang) -> Outgoing:
+    """A list of tickets, a line for each; `total`: how many there are."""
+    if not lines_of:
+        return outgoing(lang, [say(lang, "ticket.none")], say(lang, "title.tickets"))
+    known = words(lang)
+    lines: list[str] = []
+    for one in lines_of[:_SHOWN]:
+        who = say(lang, "ticket.who", name(one.assignee)) if one.assignee else say(lang, "ticket.nobody")
+        told = say(
+            lang,
+            "ticket.line",
+            id=one.id,
+            state=known["states"][one.state],
+            severity=known["severities"][one.severity.value],
+            title=line_title(one, lang),
+            who=who,
+        )
+        lines.append(f"- {told}")
+    if total > len(lines):
+        lines.append(f"- {say(lang, 'ticket.more', total - len(lines))}")
+    return outgoing(lang, lines, say(lang, "title.tickets"))
+
+
+def line_title(line: Line, lang: Lang) -> str:
+    """What a ticket in a list is about."""
+    from whystall.knowledge_base.causes import load_causes
+
+    cause = load_causes().get(line.cause)
+    if line.title:
+        return short(line.title, _TITLE)
+    if cause is not None:
+        return cause.title.get(lang)
+    return _stall(line.target, lang) if line.target else line.component
+
+
+# --- past incidents -------------------------------------------------------------------------------------------------
+
+
+def similar_message(matches: Sequence[Match], lang: Lang) -> Outgoing:
+    """Past incidents, those that fit before those that are only nearest, each with what solved it."""
+    title = say(lang, "title.similar")
+    if not matches:
+        return outgoing(lang, [say(lang, "similar.none")], title)
+    fitting = [match for match in matches if not match.weak]
+    lines: list[str] = [] if fitting else [say(lang, "similar.weak")]
+    for match in (fitting or matches)[:3]:
+        fix = short(match.fix.get(lang), _TEXT) if match.fix else say(lang, "similar.no_fix")
+        lines.append(say(lang, "similar.line", title=match.title.get(lang), id=name(match.incident), fix=fix))
+    return outgoing(lang, lines, title)

@@ -1,0 +1,37 @@
+"""The chats that are known, each by its vendor's documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from whystall.agent_server.integrations.chat.wire import Vendor
+from whystall.agent_server.settings.sections.chat import (
+    ChannelSettings,
+    DingTalkSettings,
+    FeishuSettings,
+    SlackSettings,
+)
+
+
+def vendor(name: str, settings: ChannelSettings) -> Vendor:
+    """The chat ``[chat.NAME]`` of the settings."""
+    if isinstance(settings, DingTalkSettings):
+        from whystall.agent_server.integrations.chat.vendors.dingtalk import DingTalk
+
+        return DingTalk(name, settings)
+    if isinstance(settings, FeishuSettings):
+        from whystall.agent_server.integrations.chat.vendors.feishu import Feishu
+
+        return Feishu(name, settings)
+    if isinstance(settings, SlackSettings):
+        from whystall.agent_server.integrations.chat.vendors.slack import Slack
+
+        return Slack(name, settings)
+    from whystall.agent_server.integrations.chat.vendors.webhook import Webhook
+
+    return Webhook(name, settings)
+
+
+def vendors(chats: Mapping[str, ChannelSettings]) -> dict[str, Vendor]:
+    """All chats of the settings, by name."""
+    return {name: vendor(name, settings) for name, settings in chats.items()}

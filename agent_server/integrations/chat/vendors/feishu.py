@@ -1,0 +1,383 @@
+"""Feishu, and Lark, its international twin: apps that are spoken to, and custom robots of a group.
+
+Receiving (https://open.feishu.cn/document/server-docs/event-subscription-guide/event-subscription-configure-/
+request-url-configuration-case and .../encrypt-key-encryption-configuration-case): with an encrypt key the body is
+``{"encrypt": base64(iv + AES-256-CBC)}`` with the key's SHA-256 as key, and the header ``X-Lark-Signature`` is the
+SHA-256 of timestamp + nonce + key + raw body, in hexadecimal. The challenge that sets up an address may come unsigned;
+that it can be decrypted proves its sender. A verification token stands in the body; where it is all there is, it proves
+that the sender knows it and nothing about the rest. An event is sent again 15 s, 5 min, 1 h and 6 h later until it is
+answered.
+
+Sending: as an app, ``im/v1/messages`` with a tenant access token, which takes a `uuid` and shows a message once within
+an hour (https://open.feishu.cn/document/server-docs/im-v1/message/create); or to a custom robot
+(https://open.feishu.cn/document/client-docs/bot-v3/add-custom-bot), whose ``timestamp`` (seconds) and ``sign`` stand in
+the body: HMAC-SHA256 of nothing under the key ``timestamp + "\\n" + secret`` - key and message the other way about than
+DingTalk's. `code` is 0, or it was not taken.
+
+A message is a ``post``: paragraphs of typed elements, in which text is text, whatever it holds; people are mentioned
+only by elements of their own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from whystall.agent_server.integrations.chat.vendors import checking, markup, wording
+from whystall.agent_server.integrations.chat.vendors.answers import answered, number, words
+from whystall.agent_server.integrations.chat.vendors.markup import Block, Span
+from whystall.agent_server.integrations.chat.wire import (
+    Answered,
+    Incoming,
+    Outgoing,
+    Picture,
+    Place,
+    Refused,
+    Saying,
+    Unsaid,
+)
+from whystall.agent_server.outbound.request import Request, Response, as_json
+from whystall.agent_server.settings.sections.chat import FeishuSettings, safe_url
+from whystall.prompts.escape import plain_code, short
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+WINDOW_S = 3600.0
+"""Age of a signed request; as long as the vendor itself takes what we sign."""
+TOKEN_WINDOW_S = 8 * 3600.0
+"""Age of an event that only a token proves: the last repetition comes after 7.1 hours."""
+_TITLE_LIMIT = 200
+_ROOM = 17_000  # bytes: a custom robot takes 20 KB, an app 30 KB
+_UUID_LIMIT = 50
+# 11232 and 99991400: too many; 9499: busy. https://open.feishu.cn/document/server-docs/api-call-guide/generic-error-code
+_BUSY = {11232: 10.0, 99991400: 10.0, 230020: 10.0, 9499: 5.0, 1500: 5.0, 11233: 10.0}
+_TOKEN_ENDED = {99991661, 99991663, 99991668}
+_RECALLED = {230011, 231003, 230110}  # the message that is answered was taken back
+_JSON = {"Content-Type": "application/json; charset=utf-8"}
+_MENTION = re.compile(r"@_(?:user_\d{1,4}|all)")
+
+
+def sign(secret: str, timestamp: str) -> str:
+    """The signature of what a custom robot is sent; `timestamp` in seconds."""
+    mac = hmac.new(f"{timestamp}\n{secret}".encode(), b"", hashlib.sha256)
+    return base64.b64encode(mac.digest()).decode()
+
+
+def event_signature(timestamp: str, nonce: str, key: str, body: bytes) -> str:
+    """The signature of an event."""
+    return hashlib.sha256(f"{timestamp}{nonce}{key}".encode() + body).hexdigest()
+
+
+def decrypted(encrypted: str, key: str) -> bytes:
+    """What ``encrypt`` holds. All that can be wrong with it is refused in the same words."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    try:
+        raw = base64.b64decode(encrypted, validate=True)
+    except (binascii.Error, ValueError):
+        raise _unreadable() from None
+    if len(raw) < 32 or len(raw) % 16:
+        raise _unreadable()
+    opened = Cipher(algorithms.AES(hashlib.sha256(key.encode()).digest()), modes.CBC(raw[:16])).decryptor()
+    text = opened.update(raw[16:]) + opened.finalize()
+    pad = text[-1]
+    if not 1 <= pad <= 16 or text[-pad:] != bytes([pad]) * pad:
+        raise _unreadable()
+    return text[:-pad]
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """The JSON object in what was decrypted. Who has no key is not told that its padding was right, or would read with
+    our help, byte by byte, what it cannot read itself.
+    """
+    try:
+        return checking.json_object(text)
+    except Refused:
+        raise _unreadable() from None
+
+
+def _unreadable() -> Refused:
+    return Refused(401, "signature", "it cannot be decrypted with our key")
+
+
+class Feishu:
+    """See the module. Keeps the tenant access token while it holds."""
+
+    kind = "feishu"
+    accepted = Answered()
+    pace = (4, 1.0)  # 5 a second in a group, shared with its other robots
+
+    def __init__(self, name: str, settings: FeishuSettings) -> None:
+        self.name = name
+        self._settings = settings
+        self._token = ("", 0.0)
+
+    def home(self) -> Place | None:
+        """The group that is set up as `to`, or that of the custom robot."""
+        if self._settings.webhook is None and not (self._settings.to and self._settings.app_id):
+            return None
+        return Place(channel=self.name, conversation=self._settings.to)
+
+    # --- receiving ------------------------------------------------------------------------------------------------
+
+    def receive(
+        self, headers: Mapping[str, str], query: Mapping[str, str], body: bytes, now: float
+    ) -> Incoming | Answered:
+        """See `Vendor.receive`."""
+        settings = self._settings
+        if settings.encrypt_key is None and settings.verification_token is None:
+            raise Refused(404, "not_set_up", "neither encrypt_key nor verification_token")
+        said, signed = self._opened(headers, checking.bounded(body), now)
+        header = checking.inner(said, "header")
+        if settings.verification_token is not None:
+            token = settings.verification_token.read(f"chat.{self.name}.verification_token")
+            given = header.get("token") or said.get("token")
+            checking.same(given if isinstance(given, str) else "", token)
+        if said.get("type") == "url_verification":
+            return Answered(as_json({"challenge": checking.needed(said, "challenge")}), why="challenge")
+        if not signed:
+            if settings.encrypt_key is not None:
+                raise Refused(401, "signature", "no usable header x-lark-signature")
+            created = header.get("create_time")
+            if not (isinstance(created, str) and created.isascii() and created.isdigit() and len(created) < 17):
+                raise Refused(401, "too_old", "no create_time")
+            checking.recent(int(created) / 1000, now, TOKEN_WINDOW_S)
+        if header.get("event_type") != "im.message.receive_v1":
+            return Answered(why="other_event")
+        return self._message(said, header)
+
+    def _opened(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[dict[str, Any], bool]:
+        """What a callback says, decrypted, and whether a signature proves it."""
+        said = checking.json_object(body)
+        if self._settings.encrypt_key is None:
+            if "encrypt" in said:
+                raise Refused(401, "signature", "it is encrypted, and no encrypt_key is set up")
+            return said, False
+        key = self._settings.encrypt_key.read(f"chat.{self.name}.encrypt_key")
+        signed = "x-lark-signature" in headers
+        if signed:
+            given = checking.signature(headers, "x-lark-signature")
+            timestamp = checking.stamp(headers, "x-lark-request-timestamp", now, WINDOW_S)
+            nonce = checking.signature(headers, "x-lark-request-nonce")
+            checking.same(given.lower(), event_signature(timestamp, nonce, key, body))
+        encrypted = said.get("encrypt")
+        if not isinstance(encrypted, str):
+            raise Refused(401, "signature", "it is not encrypted")
+        return _object(decrypted(encrypted, key)), signed
+
+    def _message(self, said: Mapping[str, Any], header: Mapping[str, Any]) -> Incoming | Answered:
+        event = checking.inner(said, "event")
+        sender, message = checking.inner(event, "sender"), checking.inner(event, "message")
+        if sender.get("sender_type") != "user":
+            return Answered(why="own_message")
+        who = checking.needed(checking.inner(sender, "sender_id"), "open_id")
+        if self._settings.senders and who not in self._settings.senders:
+            return Answered(why="unknown_sender")
+        direct = message.get("chat_type") == "p2p"
+        mentions = checking.objects(message, "mentions")
+        ours = [one.get("key") for one in mentions if checking.inner(one, "id").get("open_id") == self._settings.bot]
+        if not direct and (not ours if self._settings.bot else not mentions):
+            return Answered(why="not_for_us")
+        if not self._settings.bot:
+            ours = [one.get("key") for one in mentions[:1]]
+        names = {one["key"]: one.get("name") for one in mentions if isinstance(one.get("key"), str)}
+
+        def named(found: re.Match[str]) -> str:
+            name = names.get(found[0])
+            return "" if found[0] in ours or not isinstance(name, str) else f"@{name}"
+
+        text = checking.spoken(_MENTION.sub(named, _text(message)))
+        if not text:
+            return Answered(why="no_text")
+        return Incoming(
+            event=checking.needed(header, "event_id"),
+            place=Place(
+                channel=self.name,
+                conversation=checking.needed(message, "chat_id"),
+                thread=checking.needed(message, "message_id"),
+            ),
+            sender=who,
+            text=text,
+            direct=direct,
+        )
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    def say(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> Saying:
+        """See `Vendor.say`."""
+        if self._settings.app_id is None or not to.conversation:
+            yield from self._robot(to, message, now)
+            return
+        token = yield from self._access(now)
+        image = None if picture is None else (yield from self._upload(picture, token))
+        content = post(message, image)
+        body = {"msg_type": "post", "content": as_json(content).decode(), "uuid": _uuid(key)}
+        answer: dict[str, Any] = {}
+        if to.thread:
+            url = f"{self._api}/im/v1/messages/{quote(to.thread, safe='')}/reply"
+            answer = answered((yield self._request(url, as_json(body), token)))
+        if not to.thread or number(answer, "code") in _RECALLED:
+            url = f"{self._api}/im/v1/messages?receive_id_type={_id_type(to.conversation)}"
+            sent = as_json({"receive_id": to.conversation, **body})
+            answer = answered((yield self._request(url, sent, token)))
+        if number(answer, "code") in _TOKEN_ENDED:
+            self._token = ("", 0.0)
+            raise Unsaid(str(answer["code"]), "the access token has ended", again=True, wait=0.0)
+        _judged(answer)
+
+    @property
+    def _api(self) -> str:
+        return f"{self._settings.api}/open-apis"
+
+    def _request(self, url: str, body: bytes, token: str) -> Request:
+        # The uuid makes it repeatable: it is shown once within an hour.
+        return Request("POST", url, {**_JSON, "Authorization": f"Bearer {token}"}, body, (token,), repeatable=True)
+
+    def _access(self, now: float) -> Generator[Request, Response, str]:
+        """The tenant access token; kept until shortly before its end."""
+        settings = self._settings
+        assert settings.app_secret is not None  # noqa: S101 - settings give both or none
+        secret = settings.app_secret.read(f"chat.{self.name}.app_secret")
+        token, until = self._token
+        if token and now < until <= now + 7200:
+            return token
+        url = f"{self._api}/auth/v3/tenant_access_token/internal"
+        body = as_json({"app_id": settings.app_id, "app_secret": secret})
+        answer = answered((yield Request("POST", url, _JSON, body, (secret,), repeatable=True)))
+        _judged(answer)
+        fresh, lasts = answer.get("tenant_access_token"), number(answer, "expire") or 0
+        if not isinstance(fresh, str) or not fresh:
+            raise Unsaid("bad_answer", "no tenant_access_token")
+        self._token = (fresh, now + min(lasts, 7200) - 300)
+        return fresh
+
+    def _upload(self, picture: Picture, token: str) -> Generator[Request, Response, str | None]:
+        """The picture's key; None where the vendor does not take it (the app may lack the right): text tells it all."""
+        body, kind = _form({"image_type": "message"}, "image", picture)
+        headers = {"Content-Type": kind, "Authorization": f"Bearer {token}"}
+        response = yield Request("POST", f"{self._api}/im/v1/images", headers, body, (token,), repeatable=True)
+        answer = response.json()
+        data = checking.inner(answer, "data") if isinstance(answer, dict) else {}
+        image = data.get("image_key")
+        return image if isinstance(image, str) and image else None
+
+    def _robot(self, to: Place, message: Outgoing, now: float) -> Saying:
+        settings = self._settings
+        if settings.webhook is None or to.conversation != settings.to:
+            # A custom robot speaks to one group: what was asked elsewhere is not told there.
+            raise Unsaid("no_way", "neither an app nor a webhook is set up for this conversation")
+        where = f"chat.{self.name}.webhook"
+        try:
+            url = safe_url(settings.webhook.read(where))
+        except ValueError as error:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{where}: {error}", "copy the robot's address") from None
+        body: dict[str, Any] = {"msg_type": "post", "content": {"post": post(message, None)}}
+        secrets: tuple[str, ...] = (url.rsplit("/", 1)[-1],)
+        if settings.sign is not None:
+            timestamp = str(int(now))
+            signed = sign(settings.sign.read(f"chat.{self.name}.sign"), timestamp)
+            body = {"timestamp": timestamp, "sign": signed, **body}
+            secrets += (signed,)
+        _judged(answered((yield Request("POST", url, _JSON, as_json(body), secrets))))
+
+
+def _judged(answer: Mapping[str, Any]) -> None:
+    code = number(answer, "code", "StatusCode")
+    if code == 0:
+        return
+    wait = None if code is None else _BUSY.get(code)
+    said = words(answer.get("msg", answer.get("StatusMessage", "")))
+    raise Unsaid(str(code), said, again=wait is not None, wait=wait)
+
+
+def _id_type(conversation: str) -> str:
+    """Which kind of id it is: https://open.feishu.cn/document/server-docs/im-v1/message/create"""
+    kinds = (("ou_", "open_id"), ("on_", "union_id"))
+    found = next((kind for start, kind in kinds if conversation.startswith(start)), None)
+    return found or ("email" if "@" in conversation else "chat_id")
+
+
+def _uuid(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:_UUID_LIMIT]
+
+
+def _form(fields: Mapping[str, str], name: str, picture: Picture) -> tuple[bytes, str]:
+    """A form with the picture as its file, and its content type (RFC 7578)."""
+    boundary = hashlib.sha256(picture.png).hexdigest()
+    parts = [
+        *(f'Content-Disposition: form-data; name="{key}"\r\n\r\n{value}'.encode() for key, value in fields.items()),
+        f'Content-Disposition: form-data; name="{name}"; filename="{quote(picture.name)}"\r\n'
+        "Content-Type: image/png\r\n\r\n".encode()
+        + picture.png,
+    ]
+    mark = f"--{boundary}".encode()
+    body = b"".join(mark + b"\r\n" + part + b"\r\n" for part in parts) + mark + b"--\r\n"
+    return body, f"multipart/form-data; boundary={boundary}"
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    """What was said: `content` is JSON in a string, a text or paragraphs of elements."""
+    raw = message.get("content")
+    content = checking.json_object(raw) if isinstance(raw, str) else {}
+    if message.get("message_type") == "text":
+        text = content.get("text")
+        return text if isinstance(text, str) else ""
+    if message.get("message_type") != "post":
+        return ""
+    paragraphs = content.get("content")
+    found: list[str] = []
+    for paragraph in paragraphs if isinstance(paragraphs, list) else []:
+        for element in paragraph if isinstance(paragraph, list) else []:
+            if isinstance(element, dict):
+                part = element.get("user_id") if element.get("tag") == "at" else element.get("text")
+                found.append(part if isinstance(part, str) else "")
+    return " ".join(found)
+
+
+# --- the form of a message --------------------------------------------------------------------------------------------
+
+
+def post(message: Outgoing, image: str | None) -> dict[str, Any]:
+    """`message` as a ``post``, cut to its length; `image`: key of an uploaded picture."""
+    locale = "zh_cn" if message.lang == "zh" else "en_us"
+    title = short(message.title, _TITLE_LIMIT)
+
+    def made(content: Sequence[Block]) -> dict[str, Any]:
+        paragraphs: list[list[dict[str, Any]]] = []
+        for block in content:
+            if block.gap:
+                paragraphs.append([_element(" ")])
+            paragraphs.append(_paragraph(block))
+        return {locale: {"title": title, "content": paragraphs}}
+
+    content = wording.content(message)
+    kept = markup.fitted(
+        content, lambda some: len(as_json(as_json(made(some)).decode())) <= _ROOM, wording.rest(message.lang)
+    )
+    form = made(kept)
+    if image is not None:
+        form[locale]["content"].append([{"tag": "img", "image_key": image}])
+    return form
+
+
+def _paragraph(block: Block) -> list[dict[str, Any]]:
+    start = {"item": "• ", "number": f"{block.number}. ", "quote": "┃ ", "code": "┃ "}.get(block.kind, "")
+    lead = [_element("\u3000" * block.level + start)] if start else []
+    return [*lead, *map(_of_span, block.spans)] or [_element(" ")]
+
+
+def _of_span(span: Span) -> dict[str, Any]:
+    style = [name for name, on in (("bold", span.bold), ("italic", span.italic)) if on]
+    if span.href:
+        return _element(span.text, style, tag="a", href=span.href)
+    # There are no code spans: a name that could pass for prose stands in quotes.
+    return _element(plain_code(span.text) if span.code else span.text, style)
+
+
+def _element(text: str, style: Sequence[str] = (), tag: str = "text", **more: str) -> dict[str, Any]:
+    return {"tag": tag, "text": markup.defused(text), **more, **({"style": list(style)} if style else {})}

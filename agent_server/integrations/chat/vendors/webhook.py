@@ -1,0 +1,114 @@
+"""A chat of anybody's own: JSON in and out, signed in both directions as Standard Webhooks say (https://
+www.standardwebhooks.com): ``webhook-id``, ``webhook-timestamp``, ``webhook-signature``; at most five minutes old.
+
+In; the same ``webhook-id`` is taken once::
+
+    {"conversation": "ops", "sender": "alice", "sender_name": "Alice", "text": "who is on call",
+     "thread": "", "direct": false}
+
+Out; ``webhook-id`` is the same when a message is sent again, `text` is Markdown, and a picture comes with it::
+
+    {"channel": "NAME", "conversation": "ops", "thread": "", "title": "...", "text": "...", "lang": "en",
+     "picture": {"name": "x.png", "alt": "...", "url": null, "png": "base64"}}
+
+Any status 2xx says that it was taken.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+
+from whystall.agent_server.integrations.chat.vendors import checking
+from whystall.agent_server.integrations.chat.vendors.answers import words
+from whystall.agent_server.integrations.chat.wire import (
+    Answered,
+    Incoming,
+    Outgoing,
+    Picture,
+    Place,
+    Refused,
+    Saying,
+    Unsaid,
+)
+from whystall.agent_server.outbound import standard_webhooks
+from whystall.agent_server.outbound.request import Request, as_json
+from whystall.agent_server.settings.sections.chat import WebhookSettings
+
+
+class Webhook:
+    """See the module."""
+
+    kind = "webhook"
+    accepted = Answered()
+    pace = (50, 1.0)
+
+    def __init__(self, name: str, settings: WebhookSettings) -> None:
+        self.name = name
+        self._settings = settings
+
+    def home(self) -> Place | None:
+        """The conversation that is set up as `to`."""
+        if self._settings.url is None:
+            return None
+        return Place(channel=self.name, conversation=self._settings.to)
+
+    def receive(
+        self, headers: Mapping[str, str], query: Mapping[str, str], body: bytes, now: float
+    ) -> Incoming | Answered:
+        """See `Vendor.receive`."""
+        checking.bounded(body)
+        timestamp = checking.stamp(headers, "webhook-timestamp", now, standard_webhooks.WINDOW_S)
+        id = checking.signature(headers, "webhook-id")
+        if not standard_webhooks.matches(headers.get("webhook-signature", ""), self._secret(), id, timestamp, body):
+            raise Refused(401, "signature", "it does not match")
+        said = checking.json_object(body)
+        sender, text = checking.needed(said, "sender"), said.get("text")
+        if self._settings.senders and sender not in self._settings.senders:
+            return Answered(why="unknown_sender")
+        text = checking.spoken(text if isinstance(text, str) else "")
+        if not text:
+            return Answered(why="no_text")
+        return Incoming(
+            event=id,
+            place=Place(
+                channel=self.name,
+                conversation=checking.needed(said, "conversation"),
+                thread=checking.word(said, "thread"),
+            ),
+            sender=sender,
+            sender_name=checking.word(said, "sender_name"),
+            text=text,
+            direct=said.get("direct") is True,
+        )
+
+    def say(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> Saying:
+        """See `Vendor.say`."""
+        if self._settings.url is None:
+            raise Unsaid("no_way", "no url is set up")
+        shown = None
+        if picture is not None:
+            png = base64.b64encode(picture.png).decode()
+            shown = {"name": picture.name, "alt": picture.alt, "url": picture.url, "png": png}
+        body = as_json(
+            {
+                "channel": self.name,
+                "conversation": to.conversation,
+                "thread": to.thread,
+                "title": message.title,
+                "text": message.text,
+                "lang": message.lang,
+                "picture": shown,
+            }
+        )
+        id = "msg_" + hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
+        headers = standard_webhooks.signed(self._secret(), id, str(int(now)), body)
+        secrets = (headers["webhook-signature"],)
+        headers["Content-Type"] = "application/json; charset=utf-8"
+        response = yield Request("POST", self._settings.url, headers, body, secrets, repeatable=True)
+        if response.status >= 300:
+            raise Unsaid(f"http_{response.status}", words(response.body.decode("utf-8", "replace")))
+
+    def _secret(self) -> str:
+        return self._settings.secret.read(f"chat.{self.name}.secret")

@@ -1,0 +1,97 @@
+"""What is told of alerts that fire and of silences, to people who ask what is going on.
+
+Nothing is changed. Functions block for as long as a file is read; call them in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from whystall.agent_server.integrations.chat.answers import clock
+from whystall.agent_server.integrations.chat.telling import outgoing
+from whystall.agent_server.integrations.chat.wire import Outgoing
+from whystall.knowledge_base.models import Lang
+from whystall.prompts.chat import name, say
+from whystall.prompts.escape import Safe, short
+from whystall.prompts.render import words
+
+if TYPE_CHECKING:
+    from whystall.knowledge_base.journal.alerts import Group
+    from whystall.knowledge_base.journal.silences import Silence
+    from whystall.knowledge_base.store import KnowledgeBase
+
+_SHOWN = 10
+_READ = 200
+_TEXT = 120
+_LABELS = 4
+
+
+def told(kb: KnowledgeBase, what: str, lang: Lang, now: datetime) -> Outgoing:
+    """The ``alerts`` that fire, by their groups; or the ``silences`` that hold or will."""
+    return _alerts(kb, lang) if what == "alerts" else _silences(kb, lang, now)
+
+
+def _alerts(kb: KnowledgeBase, lang: Lang) -> Outgoing:
+    title = say(lang, "title.alerts")
+    count = kb.alerts.counts()["firing"]
+    if not count:
+        return outgoing(lang, [say(lang, "alerts.none")], title)
+    firing = [
+        (group, fires)
+        for group in kb.alerts.groups(_READ)
+        if (fires := sum(member.status == "firing" for member in kb.alerts.members(group.id)))
+    ]
+    lines: list[str] = [say(lang, "alerts.head", count)]
+    lines += [f"- {_line(group, fires, lang)}" for group, fires in firing[:_SHOWN]]
+    if len(firing) > _SHOWN:
+        lines.append(f"- {say(lang, 'ticket.more', len(firing) - _SHOWN)}")
+    return outgoing(lang, lines, title)
+
+
+def _line(group: Group, fires: int, lang: Lang) -> Safe:
+    labels = [f"{label}={short(value, _TEXT)}" for label, value in group.labels.items() if label != "alertname"]
+    ticket = say(lang, "ticket.bare", group.ticket) if group.ticket else say(lang, "alerts.no_ticket")
+    return say(
+        lang,
+        "alerts.line",
+        alert=name(short(group.labels.get("alertname") or group.receiver, _TEXT)),
+        labels=Safe(f" {_all(labels[:_LABELS], lang)}" if labels else ""),
+        count=say(lang, "alerts.one") if fires == 1 else say(lang, "alerts.count", fires),
+        ticket=ticket,
+    )
+
+
+def _silences(kb: KnowledgeBase, lang: Lang, now: datetime) -> Outgoing:
+    title = say(lang, "title.silences")
+    found = kb.silences.list(now.timestamp())
+    if not found:
+        return outgoing(lang, [say(lang, "silences.none")], title)
+    lines: list[str] = [f"- {_silence(silence, lang, now)}" for silence in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        lines.append(f"- {say(lang, 'ticket.more', len(found) - _SHOWN)}")
+    return outgoing(lang, lines, title)
+
+
+def _silence(silence: Silence, lang: Lang, now: datetime) -> Safe:
+    pending = silence.state(now.timestamp()) == "pending"
+    begins = say(lang, "silences.begins", _at(silence.starts, now)) if pending else Safe("")
+    return say(
+        lang,
+        "silences.line",
+        id=silence.id,
+        matchers=_all([short(matcher, _TEXT) for matcher in silence.matchers], lang),
+        begins=begins,
+        until=_at(silence.ends, now),
+        by=name(short(silence.by, _TEXT)),
+        why=say(lang, "silences.why", short(silence.comment, _TEXT)) if silence.comment else Safe(""),
+    )
+
+
+def _at(seconds: float, now: datetime) -> Safe:
+    return Safe(clock(datetime.fromtimestamp(seconds, timezone.utc), now))
+
+
+def _all(texts: Sequence[str], lang: Lang) -> Safe:
+    return Safe(str(words(lang)["marks"]["comma"]).join(name(text) for text in texts))

@@ -1,0 +1,239 @@
+"""What somebody asked for, as things to look for: exact ids, ranks, names. Pure.
+
+The labels of alerts follow no standard; the names here are those of kube-state-metrics and cAdvisor (``pod``,
+``namespace``, ``container_id``, ``uid``, ``id``), node_exporter and process-exporter (``instance``, ``groupname``),
+prometheus-slurm-exporter and NVIDIA's DCGM exporter (``hpc_job``, ``Hostname``, ``pod``), and what people write.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from whystall.agent_server.integrations.job_lookup.models import Wanted
+from whystall.knowledge_base.lexicon import plain_word
+from whystall.tools.contract.text import clean
+
+TEXT_LIMIT = 2000
+_NAMES = 32
+
+# Labels whose value is an exact id of the kind, whoever wrote them.
+_LABELS = {
+    "pid": ("pid", "process_pid", "process_id"),
+    "container": ("container_id", "containerid", "docker_id", "id", "cgroup", "cgroup_path"),
+    "pod_uid": ("pod_uid", "uid", "poduid"),
+    "slurm_job": ("slurm_job_id", "slurm_jobid", "slurm_job", "slurmjobid", "hpc_job", "jobid", "job_id"),
+    "pod": ("pod", "pod_name", "podname", "kubernetes_pod_name", "exported_pod", "k8s_pod_name"),
+    "run": ("run_id", "torchelastic_run_id", "rdzv_id"),
+    "rank": ("rank", "global_rank", "torch_rank"),
+}
+_NAME_LABELS = (
+    *("job_name", "training_job", "train_job", "exported_job", "slurm_job_name", "jobname", "workload", "deployment"),
+    *("statefulset", "app", "process", "process_name", "comm", "groupname", "command", "program", "service", "model"),
+    *("experiment", "run_name", "run", "task", "task_name", "label_app", "app_kubernetes_io_name", "container"),
+)
+_PROGRAM_LABELS = ("comm", "process", "process_name", "program", "command", "groupname")
+# What is scraped for metrics of others is named in their labels, and is not what they are about.
+_SCRAPED = re.compile(
+    r"(?:^|[-_.])(?:exporter|kube-state-metrics|cadvisor|kubelet|prometheus|pushgateway|telegraf|otel-collector"
+    r"|node-problem-detector|metrics-server|alertmanager)(?:$|[-_.])",
+    re.I,
+)
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}", re.I)
+_HOST_LABELS = ("node", "host", "hostname", "nodename", "node_name", "exported_node", "instance")
+
+_COUNT = r"(?!\s*(?:of\b|out of\b|/|times\b|次|个))"  # "process 3 of 8" counts them
+# In the title of an alert, which is a sentence of a stranger, only what cannot mean a count.
+_SURELY = re.compile(r"^(?:pid|tgid|slurm)", re.I)
+_PID = re.compile(
+    r"(?<![\w.])(?:pid|tgid|process(?: id)?|进程号?|進程號?)\s*[:=#＝：]?\s*(?P<pid>[0-9]{1,7})(?![\w.])" + _COUNT,
+    re.I | re.A,
+)
+_RANK = re.compile(
+    r"(?<![\w.])(?:global[ _-]?)?ranks?\s*[:=#＝：-]?\s*(?P<a>[0-9]{1,7})(?![\w.])"
+    r"|(?P<b>[0-9]{1,7})\s*号\s*(?:rank|卡|进程)|第\s*(?P<c>[0-9]{1,7})\s*(?:个|号)?\s*(?:rank|卡)",
+    re.I | re.A,
+)
+_SLURM = re.compile(
+    r"(?<![\w.])(?:slurm(?:[ _-]?job)?|job(?:[ _-]?id)?|作业号?|任务号?)\s*[:=#＝：]?\s*(?P<job>[0-9]{1,12})(?![\w.-])"
+    + _COUNT,
+    re.I | re.A,
+)
+_UID = re.compile(r"(?<![0-9a-f-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])", re.I | re.A)
+_CONTAINER = re.compile(r"(?<![\w-])(?:[a-z-]+://)?(?P<id>[0-9a-f]{12,64})(?![\w-])", re.I | re.A)
+_SAID_HOST = re.compile(
+    r"(?<![\w-])(?:node|host|machine|server|节点|主机|机器|服务器)\s*[:：]?\s*(?P<a>[a-z][\w.-]*\d[\w.-]*)"
+    r"|(?P<b>(?<![\w.-])[a-z][\w.-]*\d[\w-]*)\s*(?:这台|那台)?(?:节点|主机|机器|服务器)",
+    re.I | re.A,
+)
+_TOKEN = re.compile(r"[A-Za-z0-9_][\w./:@+-]*[A-Za-z0-9_]|[A-Za-z0-9_]", re.A)
+_ADDRESS = re.compile(r"^(?:[0-9.]+|\[?[0-9a-fA-F:]+\]?)(?::[0-9]+)?$")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is looked for. `exact`: kind and id, in the order in which they are believed; `names`: what it may be called
+    (`sure`: given as a name, not only found in a sentence); `rank`; `bare`: a number of which nobody says what it
+    counts; `elsewhere`: another host that the labels name; `said_host`: what somebody calls a host and is not this one.
+
+    `alert`: labels say it, with `pod`, `namespace` and `programs`, which are not believed to be of a process that says
+    otherwise.
+    """
+
+    exact: tuple[tuple[str, str], ...]
+    names: tuple[str, ...]
+    sure: frozenset[str]
+    rank: int | None
+    bare: int | None
+    elsewhere: str | None
+    said_host: str | None = None
+    alert: bool = False
+    pod: str | None = None
+    namespace: str | None = None
+    programs: tuple[str, ...] = ()
+
+
+def asked(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ...] = ()) -> Asked:
+    """What `wanted` looks for, on a machine that is called `host` and has `addresses` (none: they are not known)."""
+    labels = _own({name.lower(): value for name, value in wanted.labels.items()})
+    exact = list(_exact(labels))
+    if wanted.pid is not None:
+        exact.insert(0, ("pid", str(wanted.pid)))
+    text = clean(wanted.text, TEXT_LIMIT)
+    rank = wanted.rank
+    if rank is None and (given := _label(labels, "rank")) is not None and given.isdigit():
+        rank = int(given)
+    text, found, rank = _of_text(text, rank, alert=bool(labels))
+    exact += found
+    sure = [value for name in _NAME_LABELS if (value := labels.get(name)) and len(value) <= 200]
+    names, bare = _names(text, alert=bool(labels))
+    kept = list(dict.fromkeys([*sure, *names]))[:_NAMES]
+    return Asked(
+        exact=tuple(dict.fromkeys(exact)),
+        names=tuple(kept),
+        sure=frozenset(sure),
+        rank=rank,
+        bare=bare if not exact else None,
+        elsewhere=_elsewhere(labels, host, addresses),
+        said_host=_said_host(text, host) if not labels else None,
+        alert=bool(labels),
+        pod=_label(labels, "pod"),
+        namespace=labels.get("namespace"),
+        programs=tuple(value for name in _PROGRAM_LABELS if (value := labels.get(name))),
+    )
+
+
+def _own(labels: Mapping[str, str]) -> dict[str, str]:
+    """`labels` of what was measured: Prometheus calls them ``exported_NAME`` where who was scraped has a NAME of his
+    own, and names of exporters are left out.
+    """
+    own = {name: value for name, value in labels.items() if not _SCRAPED.search(value) or name in _HOST_LABELS}
+    exported = {name.removeprefix("exported_"): value for name, value in labels.items() if name.startswith("exported_")}
+    return own | {name: value for name, value in exported.items() if name != "job"}
+
+
+def _label(labels: Mapping[str, str], kind: str) -> str | None:
+    return next((labels[name] for name in _LABELS[kind] if labels.get(name)), None)
+
+
+def _exact(labels: Mapping[str, str]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for kind in ("container", "pod_uid", "slurm_job", "pid", "pod", "run"):
+        value = _label(labels, kind)
+        if value is None:
+            continue
+        if kind == "container":
+            ids = re.findall(r"[0-9a-f]{64}|(?<![0-9a-f])[0-9a-f]{12}(?![0-9a-f])", value)
+            found += [(kind, ids[-1])] if ids else []
+        elif kind in ("pid", "slurm_job"):
+            found += [(kind, value)] if re.fullmatch(r"[0-9]{1,12}", value) else []
+        elif kind == "pod_uid":
+            found += [(kind, value.lower())] if _UUID.fullmatch(value) else []  # a ``uid`` may be that of a user
+        else:
+            found.append((kind, clean(value, 300)))
+    return found
+
+
+def _of_text(text: str, rank: int | None, alert: bool) -> tuple[str, list[tuple[str, str]], int | None]:
+    """`text` without the ids in it, these, and the rank."""
+    found: list[tuple[str, str]] = []
+    for kind, pattern, group in (("pid", _PID, "pid"), ("slurm_job", _SLURM, "job")):
+        meant = [said for said in pattern.finditer(text) if not alert or _SURELY.match(said[0])]
+        found += [(kind, said[group].lstrip("0") or "0") for said in meant]
+        text = pattern.sub(" ", text)
+    if (match := _RANK.search(text)) is not None:
+        rank = rank if rank is not None else int(match["a"] or match["b"] or match["c"])
+        text = _RANK.sub(" ", text)
+    for match in _UID.finditer(text):
+        found.append(("pod_uid", match[0].lower()))
+    text = _UID.sub(" ", text)
+    for match in _CONTAINER.finditer(text):
+        if not match["id"].isdigit():
+            found.append(("container", match["id"].lower()))
+    return _CONTAINER.sub(lambda m: m[0] if m["id"].isdigit() else " ", text), found, rank
+
+
+def _names(text: str, alert: bool) -> tuple[list[str], int | None]:
+    """What of `text` may be a name, and a number that stands alone. Of the title of an alert, which is a sentence, only
+    what is no plain word.
+    """
+    tokens = [token.strip("._-/:") for token in _TOKEN.findall(text)]
+    numbers = [int(t) for t in tokens if re.fullmatch(r"[0-9]{1,12}", t)]
+    named = [t for t in tokens if t and not t.isdigit()]
+    marked = [t for t in named if telling(t)]
+    if marked or alert:
+        named = marked
+    return list(dict.fromkeys(named)), numbers[0] if len(numbers) == 1 and not named and not alert else None
+
+
+_QUANTITY = re.compile(r"[0-9][0-9.]*(?:x|k|st|nd|rd|th|us|ms|s|min|h|d|[kmgt]i?b(?:/s)?|fps|hz)")
+
+
+def telling(token: str) -> bool:
+    """Whether `token` is no word that stands in sentences, and no quantity (``3x``, ``800ms``): it may be a name."""
+    if _QUANTITY.fullmatch(token.lower()):
+        return False
+    if re.search(r"[0-9_./:@+]", token) and re.search(r"[A-Za-z]", token):
+        return True
+    parts = [part for part in token.lower().split("-") if part]
+    return token.isascii() and any(part.isalpha() and len(part) > 2 and not plain_word(part) for part in parts)
+
+
+def _said_host(text: str, host: tuple[str, ...]) -> str | None:
+    """What somebody calls a host, where it is not this one."""
+    said = _SAID_HOST.search(text)
+    return _elsewhere({"host": said["a"] or said["b"]}, host, ()) if said is not None else None
+
+
+def _elsewhere(labels: Mapping[str, str], host: tuple[str, ...], addresses: tuple[str, ...]) -> str | None:
+    """The host that the labels name, where it is not this one; an address says nothing where ours are not known."""
+    known = {one.lower() for one in host}
+    for name in _HOST_LABELS:
+        value = labels.get(name, "").strip()
+        if not value or "/" in value:
+            continue
+        if _ADDRESS.match(value):
+            address = _address(value)
+            if address is None or not addresses:
+                continue
+            ours = address.is_loopback or str(address) in addresses
+            return None if ours else clean(str(address), 200)
+        bare = value.partition(":")[0].lower()
+        if bare in ("localhost", ""):
+            continue
+        short, _, domain = bare.partition(".")
+        if bare in known or (short in known and (not domain or not any("." in one for one in known))):
+            return None
+        return clean(bare, 200)
+    return None
+
+
+def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address in ``10.0.0.7:9100``, ``[fe80::1]:9100`` or one alone; None: it is none."""
+    found = re.fullmatch(r"\[(?P<six>[^]]+)\](?::\d+)?|(?P<four>[\d.]+)(?::\d+)?|(?P<bare>.+)", value)
+    try:
+        return ipaddress.ip_address(next(part for part in found.groups() if part)) if found else None
+    except ValueError:
+        return None

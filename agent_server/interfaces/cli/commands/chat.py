@@ -1,0 +1,167 @@
+"""``whystall chat`` and ``whystall jobs``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from whystall.agent_server.interfaces import serialize as wire
+from whystall.agent_server.interfaces.cli import console
+from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.interfaces.signals import signals
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from whystall.agent_server.integrations.chat.conversation import Conversation
+    from whystall.agent_server.integrations.chat.wire import Outgoing
+    from whystall.knowledge_base.models import Diagnosis, Lang
+
+_PROMPT = "> "
+_LONGEST = 4000  # characters of a line that are read, as in any chat
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("chat")(chat)
+    app.command("jobs")(jobs)
+
+
+def jobs(
+    text: Annotated[
+        Optional[list[str]],  # noqa: UP045  typer reads this at run time, also on Python 3.10
+        typer.Argument(metavar="[TEXT]...", help="a name, a pid, a job's number, 'rank 3 of llama-7b'; none: all"),
+    ] = None,
+    as_json: JsonOption = False,
+    lang: LangOption = "en",
+) -> None:
+    """Say which jobs run on this machine, or which process is meant by some words."""
+    from whystall.agent_server.integrations.chat import answers, conversation
+    from whystall.agent_server.integrations.job_lookup.find import find
+    from whystall.agent_server.integrations.job_lookup.models import LISTED, Wanted
+
+    if not text:
+        seen, found = conversation.listed()
+        if as_json:
+            listed = [job.model_dump(mode="json") for job in found]
+            console.say_json({"jobs": listed, "missed": seen.missed.model_dump()})
+        else:
+            console.say(_plain(answers.jobs_message(found[: 5 * LISTED], len(found) - 5 * LISTED, seen.missed, lang)))
+        return
+    words = " ".join(text)
+    resolution = signals.run(find(Wanted(text=words[:_LONGEST])))
+    if as_json:
+        console.say_json(resolution)
+    elif resolution.status == "none":
+        from whystall.agent_server.integrations.chat.telling import tried
+
+        looked = f"; looked for {tried(resolution.tried, 'en')}" if resolution.tried else ""
+        message = f"no job of this machine fits {words[:200]!r}{looked}"
+        raise ToolError(ErrorCode.NO_SUCH_PROCESS, message, "`whystall jobs` lists what runs")
+    else:
+        console.say(_plain(answers.found_message(resolution, lang)))
+
+
+def chat(
+    text: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[TEXT]...", help="what to ask; none: read lines of standard input"),
+    ] = None,
+    lang: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--lang", metavar="en|zh", help="language of the answers (that of each question)"),
+    ] = None,
+    llm: Annotated[bool, typer.Option("--llm", help="let the language model of WHYSTALL_LLM_* answer")] = False,
+) -> None:
+    """Talk: why a job is slow, who is on call, tickets, past incidents; the same as in the chats of the settings."""
+    from whystall.agent_server.app import App
+    from whystall.agent_server.integrations.chat.conversation import Conversation
+    from whystall.agent_server.settings.load import load
+    from whystall.agent_server.ticketing.desk import Desk
+
+    if lang not in (None, "en", "zh"):
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"--lang: {lang!r} is neither en nor zh", "leave it out")
+    settings = load()
+    with App().closing() as app:
+        conversation = Conversation(app, Desk(app.kb(), settings), settings, alone=True)
+        talk = _Talk(conversation, "zh" if lang == "zh" else "en" if lang else None, llm)
+        if text:
+            talk.say(" ".join(text))
+            return
+        talk.listen()
+
+
+class _Talk:
+    """One conversation in a terminal."""
+
+    def __init__(self, conversation: Conversation, lang: Lang | None, llm: bool) -> None:
+        self._conversation = conversation
+        self._lang: Lang | None = lang
+        self._llm = llm
+        self._count = 0
+
+    def listen(self) -> None:
+        """Answer line by line, until there are no more."""
+        terminal = sys.stdin.isatty()
+        if terminal:
+            _write("whystall: help, Ctrl-D")
+        while True:
+            if terminal:
+                sys.stdout.write(_PROMPT)
+                sys.stdout.flush()
+            line = sys.stdin.readline(_LONGEST)
+            if not line:
+                return
+            if line.strip():
+                self.say(line.strip())
+
+    def say(self, line: str) -> None:
+        """Answer one message, and look at what it asks about; a fault ends only its answer."""
+        try:
+            self._answer(line)
+        except ToolError as error:
+            console.note(f"error: {error.code.value}: {error.message}; {error.remedy}")
+
+    def _answer(self, line: str) -> None:
+        from whystall.agent_server.integrations.chat.speaker import TERMINAL
+        from whystall.agent_server.integrations.chat.wire import Incoming, Place
+        from whystall.tools.contract.text import clean
+
+        self._count += 1
+        place = Place(channel=TERMINAL, conversation=TERMINAL)
+        event = f"{time.time_ns()}:{self._count}"
+        said = Incoming(event=event, place=place, sender=_user(), text=clean(line, _LONGEST), direct=True)
+        kb = self._conversation.app.kb()
+        turn, who = signals.run(self._conversation.turn(said, time.time(), self._lang, self._llm))
+        with kb.transaction():
+            message = turn.act()
+        _write(_plain(message))
+        if turn.look is None:
+            return
+        from whystall.agent_server.integrations.chat.looking import look_now
+        from whystall.agent_server.integrations.chat.telling import verdict_message
+
+        with console.progress() as progress:
+            diagnosis: Diagnosis = signals.run(look_now(self._conversation, turn.look, who, progress))
+        _write(_plain(verdict_message(diagnosis, who.lang)))
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "terminal"
+
+
+def _plain(message: Outgoing) -> str:
+    """A message for a terminal: its Markdown is read as it is, but for empty lines between its parts."""
+    return "\n".join(line for line in message.text.splitlines() if line.strip())
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(wire.inert(text) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,185 @@
+"""``whystall chats``: the chats of the settings, what could not be said in them, and a test message."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from whystall.agent_server.interfaces.cli import console
+from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.interfaces.signals import signals
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from whystall.agent_server.integrations.chat.wire import Place, Saying, Vendor
+    from whystall.agent_server.settings.model import Settings
+    from whystall.knowledge_base.store import KnowledgeBase
+
+# The secrets by which a chat proves who speaks; one of them is enough.
+_HEARING = ("app_secret", "signing_secret", "encrypt_key", "verification_token", "secret")
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(help="Chats that are set up, and what could not be said there.", rich_markup_mode=None)
+    group.command("list")(list_chats)
+    group.command("test")(try_chat)
+    app.add_typer(group, name="chats")
+
+
+def list_chats(as_json: JsonOption = False, lang: LangOption = "en") -> None:
+    """List the chats, whether they hear and are told, how many messages wait, and what went wrong."""
+    from whystall.agent_server.integrations.chat.vendors import vendors
+
+    with _open() as (kb, settings):
+        counts = kb.messages.counts()
+        known = vendors(settings.chat)
+        listed: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "kind": known[name].kind if name in known else None,
+                "hears": name in known and _hears(settings, name),
+                "told": name in known and known[name].home() is not None,
+                "waiting": counts.get(name, (0, 0))[0],
+                "failed": counts.get(name, (0, 0))[1],
+                "troubles": [
+                    {"created": m.created, "state": m.state, "title": str(m.message.get("title", "")), "error": m.error}
+                    for m in kb.messages.troubled(name)
+                ],
+            }
+            for name in dict.fromkeys([*known, *counts])
+        ]
+    if as_json:
+        console.say_json(listed)
+        return
+    say = _words(lang)
+    if not listed:
+        console.say(say("none"))
+    for one in listed:
+        hears = say("hears", one["name"]) if one["hears"] else say("deaf")
+        tells = say("tells" if one["told"] else "dumb")
+        shown = {key: value for key, value in one.items() if key not in ("hears", "told", "troubles")}
+        console.say(say("line" if one["kind"] else "removed", **shown, hears=hears, tells=tells))
+        for trouble in one["troubles"]:
+            console.say("  " + say("trouble", **{key: trouble[key] for key in ("created", "title", "error")}))
+
+
+def try_chat(
+    name: Annotated[str, typer.Argument(metavar="CHAT", help="its name in the settings")],
+    to: Annotated[
+        Optional[str],  # noqa: UP045  typer reads this at run time, also on Python 3.10
+        typer.Option("--to", metavar="ID", help="the vendor's id of a group or person (that of the settings)"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the requests, without secrets, and send nothing")
+    ] = False,
+    as_json: JsonOption = False,
+    lang: LangOption = "en",
+) -> None:
+    """Say a line in a chat, to see whether it arrives."""
+    from whystall.agent_server.integrations.chat.sending import planned
+    from whystall.agent_server.integrations.chat.vendors import vendors
+    from whystall.agent_server.integrations.chat.wire import Unsaid
+    from whystall.agent_server.outbound.redact import shown
+
+    with _open() as (kb, settings):
+        known = vendors(settings.chat)
+        if name not in known:
+            names = ", ".join(sorted(known)) or "there is none"
+            raise ToolError(ErrorCode.NOT_FOUND, f"no chat is called {name!r} in the settings", f"known: {names}")
+        place = _place(known[name], to)
+        saying = _test(known[name], place, lang)
+        if dry_run:
+            try:
+                requests = [shown(request) for request in planned(saying)]
+            except Unsaid as error:
+                raise _failed(name, error.code, error.message) from None
+            if as_json:
+                console.say_json([{"name": name, "requests": requests}])
+            else:
+                console.say("\n\n".join(requests))
+            return
+        count = _say(kb, name, place, saying)
+    if as_json:
+        console.say_json([{"name": name, "said": True, "requests": count}])
+    else:
+        console.say(_words(lang)("said", name=name, requests=count))
+
+
+def _place(vendor: Vendor, to: str | None) -> Place:
+    from whystall.agent_server.integrations.chat.wire import Place
+
+    if to is not None:
+        return Place(channel=vendor.name, conversation=to)
+    home = vendor.home()
+    if home is None:
+        message = f"{vendor.name} gets answers only"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give --to ID, or `to` or `webhook` in its settings")
+    return home
+
+
+def _test(vendor: Vendor, place: Place, lang: str) -> Saying:
+    import getpass
+    import socket
+
+    from whystall.agent_server.integrations.chat.wire import Outgoing
+    from whystall.prompts.escape import markdown
+    from whystall.prompts.render import fill, words
+
+    said = words(lang)["chats"]
+    text = fill(markdown, said["text"], user=getpass.getuser(), host=socket.gethostname())
+    message = Outgoing(title=str(said["title"]), text=str(text), lang="zh" if lang == "zh" else "en")
+    now = time.time()
+    return vendor.say(place, message, None, f"test:{time.time_ns()}", now)
+
+
+def _say(kb: KnowledgeBase, name: str, place: Place, saying: Saying) -> int:
+    from whystall.agent_server.integrations.chat.sending import say
+    from whystall.agent_server.integrations.chat.wire import Unsaid
+    from whystall.agent_server.outbound.client import Client, Undelivered
+
+    async def send() -> int:
+        async with Client() as client:
+            return await say(client, saying)
+
+    target = f"{name}:{place.conversation}"
+    try:
+        count = signals.run(send())
+    except (Unsaid, Undelivered) as error:
+        kb.audit.put("cli", "message.sent", target, error.code, {"why": error.message, "test": True})
+        raise _failed(name, error.code, error.message) from None
+    kb.audit.put("cli", "message.sent", target, "ok", {"requests": count, "test": True})
+    return count
+
+
+def _failed(name: str, code: str, message: str) -> ToolError:
+    why = f"{code}: {message}" if message else code
+    return ToolError(ErrorCode.IO_ERROR, f"{name}: {why}", "see its settings and secrets, or try again")
+
+
+def _hears(settings: Settings, name: str) -> bool:
+    chat = settings.chat[name]
+    if chat.kind == "feishu":  # its app_secret is for answering
+        return chat.encrypt_key is not None or chat.verification_token is not None
+    return any(getattr(chat, secret, None) is not None for secret in _HEARING)
+
+
+def _words(lang: str) -> Callable[..., str]:
+    from whystall.prompts.escape import plain
+    from whystall.prompts.render import fill, words
+
+    return lambda code, *values, **named: str(fill(plain, words(lang)["chats"][code], *values, **named))
+
+
+@contextmanager
+def _open() -> Iterator[tuple[KnowledgeBase, Settings]]:
+    from whystall.agent_server.settings.load import load
+    from whystall.knowledge_base.store import open_default
+
+    settings = load()
+    with open_default() as kb:
+        yield kb, settings

@@ -1,0 +1,72 @@
+"""``whystall config``: whether the settings hold together, and what they are."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Annotated
+
+import typer
+
+from whystall.agent_server.interfaces import serialize as wire
+from whystall.agent_server.interfaces.cli import console
+from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(help="The settings.", rich_markup_mode=None)
+    group.command("check")(check_)
+    group.command("show")(show_)
+    app.add_typer(group, name="config")
+
+
+def check_(as_json: JsonOption = False, lang: LangOption = "en") -> None:
+    """Check the settings: every section, secret, name and file. Exit status 1 when something is wrong."""
+    from whystall.agent_server.settings.check import check
+    from whystall.agent_server.settings.load import SECTIONS
+    from whystall.agent_server.settings.sources import config_path, given
+
+    values = given(SECTIONS)
+    done = check(values, datetime.now(timezone.utc))
+    path = str(values.path or config_path()[0])
+    if as_json:
+        console.say_json(
+            {
+                "path": path,
+                "there": values.path is not None,
+                "faults": done.faults,
+                "warnings": done.warnings,
+                "variables": sorted(set(values.variables.values())),
+            }
+        )
+    else:
+        from whystall.prompts.render import render
+
+        console.say(render("config_check.txt", lang, path=path, there=values.path is not None, done=done))
+    if done.faults:
+        raise typer.Exit(1)
+
+
+def show_(
+    section: Annotated[
+        str, typer.Argument(metavar="[SECTION]", help="only what begins so: sinks, oncall.rotations")
+    ] = "",
+    changed: Annotated[bool, typer.Option("--changed", help="only what is not the default")] = False,
+    as_json: JsonOption = False,
+    lang: LangOption = "en",
+) -> None:
+    """Show the settings that count and where each came from; of secrets only where they are."""
+    from whystall.agent_server.settings.load import load
+    from whystall.agent_server.settings.show import shown
+
+    rows = [
+        row
+        for row in shown(load())
+        if f"{row.place}.".startswith(f"{section}." if section else "") and not (changed and row.origin == "default")
+    ]
+    if as_json:
+        console.say_json([wire.structured(row) for row in rows])
+        return
+    from whystall.prompts.render import render
+
+    console.say(render("config_show.txt", lang, rows=[(row, wire.dumps(row.value, indent=None)) for row in rows]))

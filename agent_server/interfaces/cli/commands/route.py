@@ -1,0 +1,190 @@
+"""``whystall route``: the tree that alerts go through, and the way of one alert through it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from whystall.agent_server.interfaces.cli import console
+from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from whystall.agent_server.integrations.alerts.payload import Batch
+    from whystall.agent_server.integrations.alerts.routefile import Routes
+    from whystall.agent_server.settings.model import Settings
+
+_Routes = Annotated[
+    Optional[Path],  # noqa: UP045  typer reads this at run time, also on Python 3.10
+    typer.Option("--routes", metavar="FILE", help="this file, not the one of the settings (alerts.routes)"),
+]
+_SHOWN = 20
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(help="Routes of alerts.", rich_markup_mode=None)
+    group.command("test")(try_out)
+    group.command("show")(show)
+    app.add_typer(group, name="route")
+
+
+def try_out(
+    alerts: Annotated[str, typer.Argument(metavar="FILE|-", help="a body as it is posted, or one alert, as JSON")],
+    form: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--form", metavar="NAME", help="alertmanager, generic, or one of alerts.forms (by what it holds)"),
+    ] = None,
+    routes: _Routes = None,
+    at: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--at", metavar="TIME", help="then, not now, for what is told only at times: 2026-03-29T09:00"),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="how many alerts of the body")] = _SHOWN,
+    as_json: JsonOption = False,
+    lang: LangOption = "en",
+) -> None:
+    """Say which way an alert goes through the tree, why no other, and whether it would be told. Nothing is stored."""
+    from whystall.agent_server.app import App
+    from whystall.agent_server.integrations.alerts.explaining import explained
+
+    settings = _settings()
+    tree, name = _tree(settings, routes)
+    now = _moment(settings, at)
+    batch = _batch(_input(alerts), form, settings, tree, now)
+    said = []
+    for position, one in batch.said(0, min(limit, len(batch.items))):
+        if isinstance(one, str):
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"alert {position + 1} of the body: {one}", "correct it")
+        said.append(one)
+    with App().closing() as app:
+        found = explained(tree, said, app.kb(), now)
+    if as_json:
+        console.say_json([one.model_dump() for one in found])
+    else:
+        from whystall.agent_server.presentation.alerts import explained_text
+
+        console.say(explained_text(found, len(batch.items) - len(said), name, lang))
+
+
+def show(routes: _Routes = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
+    """Show the tree, its receivers and what else its file says, once it was checked."""
+    from whystall.agent_server.integrations.alerts.routefile import check_names
+
+    settings = _settings()
+    tree, name = _tree(settings, routes)
+    names = (set(settings.sinks), set(settings.oncall.schedules), set(settings.chat))
+    check_names(tree, *names, routes or settings.alerts.routes)
+    if as_json:
+        console.say_json(_plain(tree))
+    else:
+        from whystall.agent_server.presentation.alerts import routes_text
+
+        console.say(routes_text(tree, name, lang))
+
+
+def _plain(tree: Routes) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from whystall.agent_server.integrations.alerts.explaining import place
+    from whystall.agent_server.integrations.alerts.tree import walk
+
+    return {
+        "routes": [
+            {
+                "route": place(node),
+                "line": node.line,
+                "matchers": [str(matcher) for matcher in node.matchers],
+                "continue": node.goes_on,
+                **asdict(node.options),
+            }
+            for node in walk(tree.root)
+        ],
+        "receivers": [asdict(receiver) for receiver in tree.receivers.values()],
+        "time_intervals": sorted(tree.intervals),
+        "inhibit_rules": [
+            {
+                "name": rule.name,
+                "source": [str(matcher) for matcher in rule.source],
+                "target": [str(matcher) for matcher in rule.target],
+                "equal": list(rule.equal),
+            }
+            for rule in tree.inhibit
+        ],
+        "maintenance": [
+            {
+                "name": window.name,
+                "matchers": [str(matcher) for matcher in window.matchers],
+                "time_intervals": list(window.intervals),
+            }
+            for window in tree.maintenance
+        ],
+    }
+
+
+def _batch(raw: bytes, form: str | None, settings: Settings, tree: Routes, now: float) -> Batch:
+    """The alerts of the body; without a form, what looks like Alertmanager's is taken for that."""
+    import json
+
+    from whystall.agent_server.integrations.alerts import payload
+
+    body: Any = raw
+    if form is None:
+        form = payload.ALERTMANAGER
+        try:
+            body = json.loads(raw)
+        except (ValueError, RecursionError):
+            body = raw  # said below what is wrong with it
+        if _of_alertmanager([body]):
+            body = {"alerts": [body]}
+        elif isinstance(body, list) and _of_alertmanager(body):
+            body = {"alerts": body}
+        elif not isinstance(body, bytes) and not (isinstance(body, dict) and "alerts" in body):
+            form = payload.GENERIC
+    batch = payload.read(body, form, settings.alerts.forms, tree.names, now)
+    if not batch.items:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "the body holds no alert", "give one that was posted")
+    return batch
+
+
+def _of_alertmanager(alerts: list[Any]) -> bool:
+    """Whether these are alerts as Alertmanager writes them: their names are among their labels."""
+    labels = [one.get("labels") if isinstance(one, dict) else None for one in alerts]
+    return all(isinstance(one, dict) and "alertname" in one for one in labels)
+
+
+def _input(file: str) -> bytes:
+    from whystall.agent_server.integrations.alerts.payload import BODY_LIMIT
+
+    if file == "-":
+        return sys.stdin.buffer.read(BODY_LIMIT + 1)
+    try:
+        with Path(file).open("rb") as opened:
+            return opened.read(BODY_LIMIT + 1)
+    except OSError as error:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"cannot read {file}: {error.strerror}", "give a file or -") from None
+
+
+def _moment(settings: Settings, at: str | None) -> float:
+    if at is None:
+        return time.time()
+    from whystall.agent_server.ticketing.oncall.times import parse_time, zone_of
+
+    return parse_time(at, zone_of(settings.oncall, []), "--at").timestamp()
+
+
+def _settings() -> Settings:
+    from whystall.agent_server.settings.load import load
+
+    return load()
+
+
+def _tree(settings: Settings, file: Path | None) -> tuple[Routes, str]:
+    from whystall.agent_server.integrations.alerts.routefile import load
+
+    path = file or settings.alerts.routes
+    return load(path), str(path) if path is not None else ""

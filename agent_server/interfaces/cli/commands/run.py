@@ -1,0 +1,78 @@
+"""``whystall run TOOL``: one command per registered tool, its options made from its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from whystall.agent_server.app import App
+from whystall.agent_server.inputs.stacks import compares, observes
+from whystall.agent_server.interfaces.cli import console
+from whystall.agent_server.interfaces.cli.options import EngineOption, FromOption, JsonOption, Lang, LangOption, command
+from whystall.agent_server.interfaces.signals import signals
+from whystall.tools.contract.registry import Tool
+from whystall.tools.contract.result import ToolResult
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(help="Run one diagnostic tool.", rich_markup_mode=None)
+    service = App()
+    for tool in service.tools():
+        execute = command(_command(service, tool), tool.params, doc=f"{tool.title}. {tool.description}")
+        group.command(tool.name)(execute)
+    app.add_typer(group, name="run")
+
+
+def _command(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
+    """What runs `tool`, with the options that mean something for it."""
+    if compares(tool):
+        return _comparer(service, tool)
+    reads_only = tool.reads == "ranks" or (tool.reads == "stacks" and not observes(tool))
+    return _reader(service, tool) if reads_only else _runner(service, tool)
+
+
+def _runner(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
+    def run(
+        given: dict[str, Any],
+        source: FromOption = None,
+        engine: EngineOption = "auto",
+        as_json: JsonOption = False,
+        lang: LangOption = "en",
+    ) -> None:
+        with console.progress() as progress:
+            running = service.run_tool(tool.name, given, source=source, engine=engine, progress=progress, lang=lang)
+            _say(signals.run(running), as_json, lang)
+
+    return run
+
+
+def _reader(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
+    """Of a tool that reads what was traced elsewhere: there is nothing to observe with an engine."""
+
+    def run(
+        given: dict[str, Any], source: FromOption = None, as_json: JsonOption = False, lang: LangOption = "en"
+    ) -> None:
+        _say(signals.run(service.run_tool(tool.name, given, source=source, lang=lang)), as_json, lang)
+
+    return run
+
+
+def _comparer(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
+    """Of a tool that compares two profiles: they are among its parameters."""
+
+    def run(given: dict[str, Any], as_json: JsonOption = False, lang: LangOption = "en") -> None:
+        _reader(service, tool)(given, None, as_json, lang)
+
+    return run
+
+
+def _say(result: ToolResult[Any], as_json: bool, lang: Lang) -> None:
+    if as_json:
+        console.say_json(result)
+    else:
+        from whystall.agent_server.presentation.results import result_text
+
+        console.say(result_text(result, lang))

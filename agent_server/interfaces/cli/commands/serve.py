@@ -1,0 +1,134 @@
+"""``whystall serve``: the MCP server, and over HTTP also what the settings turn on. The only command that imports the
+MCP SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
+
+import typer
+
+from whystall.agent_server.interfaces.cli import console
+from whystall.agent_server.interfaces.cli.options import LangOption, underscores
+from whystall.agent_server.interfaces.signals import signals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from whystall.agent_server.app import App
+    from whystall.agent_server.interfaces.mcp.server import Door
+    from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.worker.service import Service
+    from whystall.knowledge_base.models import Lang
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("serve")(serve)
+
+
+def serve(
+    transport: Annotated[Literal["stdio", "http"], typer.Option("--transport", help="how clients connect")] = "stdio",
+    host: Annotated[
+        str, typer.Option("--host", help="http: address to bind; anything but loopback needs a token")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="http: port; 0 takes any")] = 8377,
+    token_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--token-file", metavar="FILE", help="http: file with the bearer token (or set WHYSTALL_TOKEN)"),
+    ] = None,
+    token: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--token", help="http: bearer token; other users can see it in the list of processes"),
+    ] = None,
+    allow_host: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--allow-host", metavar="NAME", help="http: further host name clients may use; repeatable"),
+    ] = None,
+    tools: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--tools", metavar="LIST", help="offer only these tools or sets (core, host, ranks), by comma"),
+    ] = None,
+    lang: LangOption = "en",
+) -> None:
+    """Serve the tools over MCP, on standard input and output or over HTTP.
+
+    Over HTTP the settings turn on more: alerts, chats and trackers come in, and are worked on. See `whystall config`.
+    """
+    import logging
+
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(levelname)s: %(message)s")
+    chosen = [underscores(name.strip()) for name in (tools or "").split(",") if name.strip()]
+    if transport == "http":
+        _http(lang, chosen, host, port, token, token_file, allow_host or [])
+    else:
+        _stdio(_door(lang, chosen))
+
+
+def _door(lang: Lang, chosen: Sequence[str], app: App | None = None) -> Door:
+    from whystall.agent_server.app import App
+    from whystall.agent_server.interfaces.mcp.server import Door
+
+    return Door(app or App(), lang, chosen)
+
+
+def _stdio(door: Door) -> None:
+    from whystall.agent_server.interfaces.mcp import stdio as mcp_stdio
+
+    leaving: list[asyncio.Future[None]] = []
+
+    def stop() -> None:
+        leaving.append(asyncio.ensure_future(mcp_stdio.leave(door, signals.received or 0)))
+
+    signals.run(mcp_stdio.serve(door), stop)
+
+
+def _http(
+    lang: Lang,
+    chosen: Sequence[str],
+    host: str,
+    port: int,
+    token: str | None,
+    token_file: Path | None,
+    names: list[str],
+) -> None:
+    from whystall.agent_server.app import App
+    from whystall.agent_server.interfaces.web import http_server
+    from whystall.agent_server.interfaces.web.serve import Server
+    from whystall.agent_server.settings.load import load
+    from whystall.agent_server.settings.loopback import is_loopback
+
+    settings, app = load(), App()
+    door = mcp = None
+    shown = ""
+    if settings.server.mcp:
+        from whystall.agent_server.interfaces.mcp import http as mcp_http
+
+        door = _door(lang, chosen, app)
+        secret, made = mcp_http.choose_token(host, token, token_file)
+        mcp = mcp_http.http_app(door, host, secret, names)
+        shown = secret if made else ""
+    server = Server(_service(app, settings), door, mcp)
+    with http_server.listen(host, port) as listener:
+        if mcp is not None:
+            console.note(f"whystall: MCP at {http_server.url(listener, mcp_http.PATH)}")
+        if shown:
+            console.note(f"token: {shown}")
+        for line in server.told(listener):
+            console.note(f"whystall: {line}")
+        if not is_loopback(host):
+            console.note("warning: plain HTTP shows the token to the network; put a TLS proxy in front")
+        signals.run(server.serve_on(listener), server.leave)
+
+
+def _service(app: App, settings: Settings) -> Service | None:
+    """What `settings` turn on; None: nothing, and nothing of it is loaded."""
+    from whystall.agent_server.worker.configured import configured
+
+    if not configured(settings):
+        return None
+    from whystall.agent_server.worker.service import Service
+
+    return Service(app, settings)

@@ -1,0 +1,262 @@
+"""``whystall sinks``: the trackers that tickets are kept in step with, and what is wrong with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from whystall.agent_server.interfaces.cli import console
+from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from whystall.agent_server.outbound.client import Client
+    from whystall.agent_server.settings.model import Settings
+    from whystall.knowledge_base.store import KnowledgeBase
+
+NameArgument = Annotated[Optional[str], typer.Argument(metavar="[SINK]", help="only this one")]  # noqa: UP045
+DryOption = Annotated[bool, typer.Option("--dry-run", help="print the requests, without secrets, and send nothing")]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(help="Trackers that tickets are kept in step with.", rich_markup_mode=None)
+    group.command("list")(list_sinks)
+    group.command("deliver")(deliver)
+    group.command("sync")(sync)
+    group.command("test")(try_sinks)
+    app.add_typer(group, name="sinks")
+
+
+def list_sinks(as_json: JsonOption = False, lang: LangOption = "en") -> None:
+    """List the trackers, how many tickets each has, and what is wrong."""
+    with _open() as (kb, settings):
+        counts = kb.deliveries.counts()
+        troubles = {name: kb.deliveries.troubled(name) for name in settings.sinks}
+    if as_json:
+        console.say_json(
+            [
+                {
+                    "name": name,
+                    "kind": settings.sinks[name].kind if name in settings.sinks else None,
+                    "url": _address(settings.sinks[name].url) if name in settings.sinks else None,
+                    **dict(zip(("tickets", "behind", "parked"), counts.get(name, (0, 0, 0)), strict=True)),
+                    "troubles": [
+                        d.model_dump(include={"ticket", "error", "parked", "attempts", "due", "remote", "url"})
+                        for d in troubles.get(name, [])
+                    ],
+                }
+                for name in dict.fromkeys([*settings.sinks, *counts])
+            ]
+        )
+        return
+    say = _words(lang)
+    if not settings.sinks and not counts:
+        console.say(say("none"))
+    for name in dict.fromkeys([*settings.sinks, *counts]):
+        tickets, behind, parked = counts.get(name, (0, 0, 0))
+        if name not in settings.sinks:
+            console.say(say("removed", name=name, tickets=tickets))
+            continue
+        sink = settings.sinks[name]
+        url = _address(sink.url)
+        console.say(say("line", name=name, kind=sink.kind, url=url, tickets=tickets, behind=behind, parked=parked))
+        for d in troubles[name]:
+            due = datetime.fromtimestamp(d.due, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+            said = {"ticket": d.ticket, "error": d.error, "due": due, "attempts": d.attempts + 1}
+            console.say("  " + say("parked" if d.parked else "failing", **said))
+        if any(d.parked for d in troubles[name]):
+            console.say("  " + say("mend", name))
+
+
+def deliver(
+    name: NameArgument = None,
+    ticket: Annotated[Optional[str], typer.Option("--ticket", help="only this ticket")] = None,  # noqa: UP045
+    dry_run: DryOption = False,
+    as_json: JsonOption = False,
+    lang: LangOption = "en",
+) -> None:
+    """Bring trackers up to date now, also where that failed before. Exit status 1 where something is left to do.
+
+    Where `whystall serve` runs, it is told to do so.
+    """
+    from whystall.agent_server.integrations.trackers.courier import Courier
+    from whystall.agent_server.worker.lock import worker_lock
+
+    with _open() as (kb, settings):
+        names = _named(settings, name)
+        if ticket is not None:
+            kb.tickets.get(ticket)
+        if dry_run:
+            _dry(kb, settings, names, ticket, as_json, lang)
+            return
+        done: list[dict[str, Any]] = []
+        with worker_lock(kb.path) as mine:
+            if mine:
+                kb.deliveries.release()  # whoever had taken something is gone
+            for one in names:
+                kb.deliveries.unpark(one, ticket)
+
+                async def work(client: Client, one: str = one) -> int:
+                    return await Courier(kb, settings, client, time.time).deliver(one, ticket)
+
+                made = _run(work) if mine else None
+                done.append({"name": one, "made": made, "behind": kb.deliveries.counts().get(one, (0, 0, 0))[1]})
+    if not mine:
+        _say(done, "left", as_json, lang)
+        return
+    _say(done, "delivered", as_json, lang)
+    if any(one["behind"] for one in done):
+        raise typer.Exit(1)
+
+
+def sync(name: NameArgument = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
+    """Take over what people changed in trackers since the last look."""
+    from whystall.agent_server.integrations.trackers.boards import is_tracker
+    from whystall.agent_server.integrations.trackers.syncing import Syncing
+    from whystall.agent_server.outbound.client import Undelivered
+    from whystall.agent_server.ticketing.desk import Desk
+
+    with _open() as (kb, settings):
+        names = _named(settings, name)
+        if name is None:
+            names = [one for one in names if is_tracker(settings.sinks[one]) and settings.sinks[one].two_way]
+        done = []
+        for one in names:
+
+            async def work(client: Client, one: str = one) -> int:
+                return await Syncing(kb, settings, Desk(kb, settings), client, time.time).sync(one)
+
+            try:
+                done.append({"name": one, "changes": _run(work)})
+            except Undelivered as error:
+                raise _failed(one, error) from None
+    _say(done, "synced", as_json, lang)
+
+
+def try_sinks(
+    name: NameArgument = None, dry_run: DryOption = False, as_json: JsonOption = False, lang: LangOption = "en"
+) -> None:
+    """Try whether trackers answer and let us in; nothing is written there."""
+    from whystall.agent_server.integrations.trackers.boards import board
+    from whystall.agent_server.outbound.client import Undelivered
+    from whystall.agent_server.outbound.redact import shown
+    from whystall.agent_server.settings.sections.trackers import PagerDutySink, WebhookSink
+
+    with _open() as (_, settings):
+        done: list[dict[str, Any]] = []
+        for one in _named(settings, name):
+            sink = settings.sinks[one]
+            if isinstance(sink, PagerDutySink):
+                sink.routing_key.read(f"sinks.{one}.routing_key")
+                done.append({"name": one, "says": "untested"})
+                continue
+            if isinstance(sink, WebhookSink):
+                for field in ("secret", "authorization"):
+                    secret = getattr(sink, field)
+                    if secret is not None:
+                        secret.read(f"sinks.{one}.{field}")
+                done.append({"name": one, "says": "untested"})
+                continue
+            request, timeout = board(one, sink).check(), sink.timeout
+            if dry_run:
+                done.append({"name": one, "requests": [shown(request)]})
+                continue
+
+            async def work(client: Client, request: Any = request, timeout: float = timeout) -> int:
+                return (await client.send(request, timeout=timeout)).status
+
+            try:
+                _run(work)
+            except Undelivered as error:
+                raise _failed(one, error) from None
+            done.append({"name": one, "says": "answers"})
+    _print(done, as_json, lang)
+
+
+def _dry(kb: KnowledgeBase, settings: Settings, names: list[str], ticket: str | None, as_json: bool, lang: str) -> None:
+    """Print what would be sent."""
+    from whystall.agent_server.integrations.trackers.planning import planned
+    from whystall.agent_server.outbound.redact import shown
+
+    done = [
+        {"name": one, "requests": [shown(request) for request in planned(kb, settings, one, ticket, time.time())]}
+        for one in names
+    ]
+    _print(done, as_json, lang)
+
+
+def _print(done: list[dict[str, Any]], as_json: bool, lang: str) -> None:
+    if as_json:
+        console.say_json(done)
+        return
+    say = _words(lang)
+    for one in done:
+        if "says" in one:
+            console.say(say(one["says"], name=one["name"]))
+        elif one["requests"]:
+            console.say("\n\n".join(one["requests"]))
+        else:
+            console.say(say("nothing", name=one["name"]))
+
+
+def _say(done: list[dict[str, Any]], code: str, as_json: bool, lang: str) -> None:
+    if as_json:
+        console.say_json(done)
+        return
+    say = _words(lang)
+    for one in done:
+        console.say(say(code, **one))
+
+
+def _words(lang: str) -> Callable[..., str]:
+    from whystall.prompts.escape import plain
+    from whystall.prompts.render import fill, words
+
+    return lambda code, *values, **named: str(fill(plain, words(lang)["sinks"][code], *values, **named))
+
+
+def _address(url: str) -> str:
+    """`url` without what follows a question mark, which may be a secret."""
+    return url.partition("?")[0]
+
+
+def _named(settings: Settings, name: str | None) -> list[str]:
+    if name is None:
+        return list(settings.sinks)
+    if name not in settings.sinks:
+        known = ", ".join(sorted(settings.sinks)) or "there is none"
+        raise ToolError(ErrorCode.NOT_FOUND, f"no tracker is called {name!r} in the settings", f"known: {known}")
+    return [name]
+
+
+def _run(work: Callable[[Client], Coroutine[Any, Any, int]]) -> int:
+    import anyio
+
+    from whystall.agent_server.outbound.client import Client
+
+    async def whole() -> int:
+        async with Client() as client:
+            return await work(client)
+
+    return anyio.run(whole)
+
+
+def _failed(name: str, error: Any) -> ToolError:
+    remedy = "see its settings and secrets" if error.code == "unauthorised" else "try again, or look at its address"
+    return ToolError(ErrorCode.IO_ERROR, f"{name}: {error.code}: {error.message}", remedy)
+
+
+@contextmanager
+def _open() -> Iterator[tuple[KnowledgeBase, Settings]]:
+    from whystall.agent_server.settings.load import load
+    from whystall.knowledge_base.store import open_default
+
+    settings = load()
+    with open_default() as kb:
+        yield kb, settings

@@ -1,0 +1,91 @@
+"""``whystall tickets classify``: somebody says what a ticket is about, or lets a model choose what was left open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
+
+import typer
+
+from whystall.agent_server.interfaces.cli import console
+from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
+from whystall.agent_server.interfaces.cli.options import JsonOption, Lang, LangOption
+from whystall.knowledge_base.store import open_default
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.findings import Severity
+
+if TYPE_CHECKING:
+    from whystall.knowledge_base.tickets.models import Decision, Ticket
+
+
+def add_classify(group: typer.Typer) -> None:
+    """Add the command to the group of ``whystall tickets``."""
+    group.command("classify")(classify)
+
+
+def classify(
+    ticket: Annotated[str, typer.Argument(metavar="TICKET", help="the ticket's id")],
+    category: Annotated[
+        Optional[str],  # noqa: UP045  typer reads this at run time, also on Python 3.10
+        typer.Option("--category", metavar="NAME", help="what it is about"),
+    ] = None,
+    component: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--component", metavar="NAME", help="which part of that"),
+    ] = None,
+    severity: Annotated[
+        Optional[Literal["info", "minor", "major", "critical"]],  # noqa: UP045
+        typer.Option("--severity", help="how bad it is"),
+    ] = None,
+    llm: Annotated[bool, typer.Option("--llm", help="let the model choose between the categories left open")] = False,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+    lang: LangOption = "en",
+) -> None:
+    """Say what a ticket is about; that stands whatever is made out later, and is learnt when it is resolved.
+
+    With --llm the language model chooses, only among the categories between which nothing else decided.
+    """
+    from whystall.agent_server.ticketing.desk import Desk
+
+    if llm == any((category, component, severity)):
+        message = "give --category, --component or --severity, or --llm alone"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "see `whystall tickets classify --help`")
+    kb = open_default()
+    desk = Desk(kb)
+    if llm:
+        done = desk.chosen(ticket, _choice(kb.tickets.get(ticket), lang))
+    else:
+        graded = Severity(severity) if severity else None
+        done = desk.classify(ticket, who(by), category=category, component=component, severity=graded)
+    if as_json:
+        console.say_json(done)
+    else:
+        from whystall.agent_server.presentation.results import ticket_text
+
+        console.say(ticket_text(done, lang))
+
+
+def _choice(ticket: Ticket, lang: Lang) -> Decision:
+    """What the model chooses; `ToolError` where nothing is left open, there is no model, or it does not choose."""
+    from whystall.agent_server.interfaces.signals import signals
+    from whystall.agent_server.llm.client import ChatClient
+    from whystall.agent_server.llm.wire import LlmError
+    from whystall.agent_server.settings.sections.llm import load_settings
+    from whystall.agent_server.ticketing.model_choice import choose, left_open
+
+    if len(left_open(ticket)) < 2:
+        message = f"no two categories of ticket {ticket.id} are left open"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "say which it is with --category")
+    settings = load_settings()
+
+    async def ask() -> Decision | None:
+        async with ChatClient(settings) as model:
+            return await choose(model, ticket, lang)
+
+    try:
+        chosen = signals.run(ask())
+    except LlmError as error:
+        raise ToolError(ErrorCode.NO_MODEL, f"the model did not answer: {error}", "say it with --category") from None
+    if chosen is None:
+        raise ToolError(ErrorCode.NO_MODEL, "the model chose none of the categories", "say it with --category")
+    return chosen

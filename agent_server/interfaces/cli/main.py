@@ -1,0 +1,141 @@
+"""The command line.
+
+Results go to standard output; errors are one line on standard error: ``error: CODE: message; remedy``. With
+``--json`` a failure is also an object on standard output: ``{"error": {"code", "message", "remedy"}}``. Exit status:
+0 for an answer, whatever it says; 2 for bad arguments; 1 for other failures; 130 and 143 after SIGINT and SIGTERM;
+141 when standard output was closed.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from whystall.agent_server.interfaces.signals import Interrupted, signals
+
+if TYPE_CHECKING:
+    import typer
+
+    from whystall.tools.contract.errors import ToolError
+
+DEBUG_VARIABLE = "WHYSTALL_DEBUG"
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of ``whystall``: runs one command and exits."""
+    _open_closed_streams()
+    signals.install()
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _command(words)
+        status = _deliver() or status
+    except Interrupted as interrupted:
+        name = signal.Signals(interrupted.signum).name
+        sys.stderr.write(f"error: cancelled: stopped by {name}; nothing is left attached\n")
+        sys.stderr.flush()
+        os._exit(interrupted.status)  # a thread may still read a large file; Python's own end would wait for it
+    signals.ignore()
+    sys.exit(status)
+
+
+def _open_closed_streams() -> None:
+    """Stand in for standard streams that were closed before we began (``>&-``): their numbers would go to the first
+    files that are opened, and what is said would end up in those. Standard output gets a pipe without a reader.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is not None:
+            continue
+        end = os.open(os.devnull, os.O_RDWR)
+        if name == "stdout":
+            os.close(end)
+            reads, end = os.pipe()
+            os.close(reads)
+        if end != number:
+            os.dup2(end, number, inheritable=False)  # a program that we start finds it closed, as it was
+            os.close(end)
+        setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def _command(words: list[str]) -> int:
+    """Run the command; every failure becomes one line and a status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    import typer
+
+    from whystall.agent_server.interfaces.cli import console
+    from whystall.agent_server.interfaces.cli.command_tree import build
+    from whystall.tools.contract.errors import ErrorCode, ToolError
+
+    try:
+        result = build(words)(words, prog_name="whystall", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except ToolError as error:
+        return _fail(error, words)
+    except typer.TyperException as error:
+        return _fail(_usage(error), words)
+    except typer.Abort:
+        return _fail(ToolError(ErrorCode.CANCELLED, "input ended", "call again"), words)
+    except OSError as error:
+        return _fail(_system(error), words)
+    except Exception as error:
+        # A defect of ours. Its traceback may show what was observed, so that it is printed only when asked for.
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        console.note(f"error: internal: {type(error).__name__}: {error}; please report it with {DEBUG_VARIABLE}=1")
+        return 1
+
+
+def _deliver() -> int:
+    """Write the answer to standard output; 0, or the status when that fails."""
+    from whystall.agent_server.interfaces.cli import console
+
+    try:
+        console.deliver()
+    except OSError as error:
+        # What could not be written stays buffered, and Python would try again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 141  # the reader left: not our failure, but nothing more can be said
+        return _fail(_system(error), ())
+    return 0
+
+
+def _system(error: OSError) -> ToolError:
+    from whystall.tools.contract.errors import ErrorCode, ToolError
+
+    code = ErrorCode.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else ErrorCode.IO_ERROR
+    name = f"{error.filename}: " if error.filename else ""
+    return ToolError(code, f"{name}{error.strerror or error}", "check the file system and call again")
+
+
+def _usage(error: typer.TyperException) -> ToolError:
+    """What typer has to say, as one of our errors, with the valid names where they help."""
+    from whystall.tools.contract.errors import ErrorCode, ToolError
+
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command", None)
+    message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
+    remedy = f"see `{getattr(context, 'command_path', 'whystall')} --help`"
+    if message.startswith("No such option") and command is not None:
+        message = f"unknown argument {getattr(error, 'option_name', message)!r}"
+        remedy = f"valid: {', '.join(o for p in command.params for o in p.opts if o.startswith('--'))}"
+    elif message.startswith(("No such command", "Missing command")) and command is not None:
+        remedy = f"valid: {', '.join(command.list_commands(context))}"
+    return ToolError(ErrorCode.BAD_ARGUMENT, message, remedy)
+
+
+def _fail(error: ToolError, words: Sequence[str]) -> int:
+    from whystall.agent_server.interfaces import serialize as wire
+    from whystall.agent_server.interfaces.cli import console
+    from whystall.tools.contract.errors import ErrorCode
+
+    console.note(f"error: {error.code.value}: {error.message}; {error.remedy}")
+    if "--json" in itertools.takewhile(lambda word: word != "--", words):  # what follows is another program's
+        console.say_json(wire.error_object(error))
+    return 2 if error.code is ErrorCode.BAD_ARGUMENT else 1

@@ -1,0 +1,88 @@
+"""MCP over streamable HTTP: loopback by default, and always with a bearer token."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import AnyHttpUrl
+
+from whystall.agent_server.settings.loopback import is_loopback
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from whystall.agent_server.interfaces.mcp.server import Door
+
+PATH = "/mcp"
+TOKEN_VARIABLE = "WHYSTALL_TOKEN"  # noqa: S105  a name, not a token
+_SHORTEST_TOKEN = 16
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+class BearerToken:
+    """Accepts one token, compared in constant time."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """What the token grants, or None."""
+        if not secrets.compare_digest(token.encode(), self._token):
+            return None
+        return AccessToken(token=token, client_id="whystall", scopes=[])
+
+
+def choose_token(host: str, token: str | None, token_file: Path | None) -> tuple[str, bool]:
+    """The token to ask for, and whether it was made here and must be shown.
+
+    An explicit one comes from `token_file`, the environment (``WHYSTALL_TOKEN``) or `token`, in this order. Raises
+    `ToolError` (bad_argument) when it is too short, and when none is given though `host` is not loopback.
+    """
+    if token_file is not None:
+        try:
+            chosen = token_file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ToolError(ErrorCode.IO_ERROR, f"cannot read {token_file}: {error}", "give a readable file") from None
+    else:
+        chosen = os.environ.get(TOKEN_VARIABLE) or token or ""
+        if not chosen and is_loopback(host):
+            return secrets.token_urlsafe(32), True
+    if not chosen and token_file is None:
+        raise ToolError(
+            ErrorCode.BAD_ARGUMENT,
+            f"{host!r} can be reached by others, and no token is given",
+            f"set {TOKEN_VARIABLE} or --token-file, or bind to 127.0.0.1",
+        )
+    if len(chosen) < _SHORTEST_TOKEN or not chosen.isascii() or not chosen.isprintable() or " " in chosen:
+        raise ToolError(
+            ErrorCode.BAD_ARGUMENT,
+            f"a token is at least {_SHORTEST_TOKEN} printable ASCII characters without spaces",
+            "make one with `openssl rand -base64 32`",
+        )
+    return chosen, False
+
+
+def http_app(door: Door, host: str, token: str, names: Sequence[str] = ()) -> Starlette:
+    """The ASGI application. A request must name this host (`host`, `names` or loopback), against DNS rebinding."""
+    literal = f"[{host}]" if ":" in host else host
+    known = list(dict.fromkeys((*_LOOPBACK, literal, socket.gethostname(), *names)))
+    return door.server.streamable_http_app(
+        streamable_http_path=PATH,
+        host=host,
+        auth=AuthSettings(issuer_url=AnyHttpUrl("http://localhost"), resource_server_url=None),
+        token_verifier=BearerToken(token),
+        transport_security=TransportSecuritySettings(
+            enable_dns_rebinding_protection=True,
+            allowed_hosts=[form for name in known for form in (name, f"{name}:*")],
+            allowed_origins=[form for name in known for form in (f"http://{name}", f"http://{name}:*")],
+        ),
+    )

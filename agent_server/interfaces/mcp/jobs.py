@@ -1,0 +1,33 @@
+"""``find_job`` over MCP: from what people call a job to its processes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from whystall.agent_server.integrations.job_lookup.models import Resolution, Wanted
+from whystall.agent_server.interfaces.mcp.calls import Progress
+from whystall.agent_server.interfaces.mcp.entry import Answer, Entry
+from whystall.knowledge_base.models import Lang
+from whystall.tools.contract.params import Params
+
+
+class FindJobParams(Params):
+    """Find a job."""
+
+    text: Annotated[str, Field(min_length=1, max_length=2000, description="name, pid, job id, pod, container, rank")]
+
+
+def find_job(lang: Lang) -> Entry:
+    """The tool."""
+
+    async def call(given: dict[str, Any], _progress: Progress) -> Answer:
+        from whystall.agent_server.integrations.chat.answers import found_message
+        from whystall.agent_server.integrations.job_lookup.find import find
+
+        found = await find(Wanted(text=given["text"]))
+        return found, found_message(found, lang).text
+
+    text = "Finds which process is meant by words; of several jobs it lists all and chooses none."
+    return Entry("find_job", "Find a job", text, FindJobParams, Resolution, call)

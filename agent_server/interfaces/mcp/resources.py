@@ -1,0 +1,121 @@
+"""Texts by URI: artifacts, incidents, tickets, shapes of results; as resources, and for clients that hide them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from pydantic import BaseModel, ConfigDict
+
+from whystall.agent_server.app import App
+from whystall.agent_server.diagnosis import transcripts
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.interfaces import serialize as wire
+from whystall.agent_server.interfaces.mcp.knowledge import RESULTS
+from whystall.agent_server.interfaces.mcp.schemas import full_schema
+from whystall.agent_server.presentation import results as words
+from whystall.knowledge_base.models import Diagnosis, Lang
+from whystall.knowledge_base.tickets.models import Ticket
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.result import ToolResult
+
+SCHEME = "whystall://"
+DOCTOR = f"{SCHEME}doctor/host"
+TEMPLATES = {
+    "artifacts": ("Artifact", "A table, folded stacks or another file that a result points to"),
+    "incidents": ("Incident", "A past incident: symptom, root cause, fix, source (JSON)"),
+    "tickets": ("Ticket", "A ticket with its evidence (Markdown)"),
+    "transcripts": ("Transcript", "Everything a diagnosis rests on (JSON lines); the id is the diagnosis'"),
+    "doctor": (
+        "Doctor",
+        "What works on this host, which engine each tool runs on, what to install or grant; the id is host",
+    ),
+    "schemas": ("Schema", "The whole shape of a tool's structured result (JSON schema); the id is the tool's name"),
+}
+_MEDIA = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".md": "text/markdown"}
+_MEDIA |= {".html": "text/html", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A stored text."""
+
+    media_type: str
+    text: str
+
+
+class Page(BaseModel):
+    """`text` is what lies between `offset` and `next_offset` characters; `next_offset` is None at the end."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    uri: str
+    media_type: str
+    text: str
+    offset: int
+    next_offset: int | None
+    total_chars: int
+
+
+def results(app: App) -> dict[str, type[BaseModel]]:
+    """What each MCP tool answers with."""
+    found: dict[str, type[BaseModel]] = {tool.name: ToolResult[tool.data] for tool in app.tools()}  # type: ignore[name-defined]
+    return found | RESULTS | {"diagnose": Diagnosis, "ticket_draft": Ticket, "artifact_read": Page}
+
+
+def read(app: App, uri: str, lang: Lang) -> Stored:
+    """The text behind `uri`; `ToolError` (not_found) when there is none."""
+    kind, _, name = uri.removeprefix(SCHEME).partition("/")
+    if uri.startswith(SCHEME) and name:
+        if kind in ("artifacts", "transcripts"):
+            return _file(uri, app.artifact(uri) if kind == "artifacts" else transcripts.path_of(name))
+        if kind == "incidents":
+            incident = wire.structured(app.kb().get_incident(unquote(name)))
+            return Stored("application/json", json.dumps(incident, ensure_ascii=False, indent=1))
+        if kind == "tickets":
+            return Stored("text/markdown", words.whole_ticket_text(app.kb(), name, lang))
+        if kind == "schemas" and (model := results(app).get(name)):
+            return Stored("application/schema+json", json.dumps(full_schema(model), ensure_ascii=False))
+    raise ToolError(ErrorCode.NOT_FOUND, f"nothing is stored under {uri!r}", f"valid: {', '.join(templates())}")
+
+
+async def fetch(app: App, uri: str, lang: Lang) -> Stored:
+    """As `read`; this host is looked at beside the event loop, which takes a second."""
+    if uri != DOCTOR:
+        return read(app, uri, lang)
+    from whystall.agent_server.doctor import examine, report
+
+    return Stored("text/plain", await in_thread(lambda: report(examine(lang), lang)))
+
+
+def _file(uri: str, path: Path) -> Stored:
+    try:
+        text = path.read_text("utf-8", errors="backslashreplace")
+    except OSError as error:
+        message = f"cannot read {uri!r}: {error.strerror}"
+        raise ToolError(ErrorCode.IO_ERROR, message, "run the tool again") from None
+    return Stored(_MEDIA.get(path.suffix, "text/plain"), text)
+
+
+async def read_page(app: App, uri: str, offset: int, limit: int, lang: Lang) -> Page:
+    """At most `limit` characters of the text behind `uri`, from `offset` on; an offset behind the end is refused."""
+    stored = await fetch(app, uri, lang)
+    total = len(stored.text)
+    if offset > total:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"offset {offset} is behind the end", f"give an offset up to {total}")
+    end = min(offset + limit, total)
+    return Page(
+        uri=uri,
+        media_type=stored.media_type,
+        text=stored.text[offset:end],
+        offset=offset,
+        next_offset=end if end < total else None,
+        total_chars=total,
+    )
+
+
+def templates() -> list[str]:
+    """The URI templates."""
+    return [f"{SCHEME}{kind}/{{id}}" for kind in TEMPLATES]

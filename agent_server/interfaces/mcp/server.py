@@ -1,0 +1,188 @@
+"""The MCP server: every tool, resources and prompts, for old (handshake) and new (stateless) clients at once.
+
+Built on the SDK's low-level `Server`: tools are made from a registry, so schemas, the guard against unknown arguments
+and the mapping of errors are made here once instead of from function signatures.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import mcp_types as types
+from mcp.server import Server
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+
+from whystall.agent_server.app import App
+from whystall.agent_server.interfaces import serialize as wire
+from whystall.agent_server.interfaces.mcp import resources as mcp_resources
+from whystall.agent_server.interfaces.mcp.calls import Calls
+from whystall.agent_server.interfaces.mcp.completion import complete
+from whystall.agent_server.interfaces.mcp.entry import Entry
+from whystall.agent_server.interfaces.mcp.tools import entries
+from whystall.agent_server.interfaces.version import version
+from whystall.knowledge_base.models import Lang
+from whystall.prompts import mcp as prompts
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+_log = logging.getLogger("whystall.mcp")
+_Context = ServerRequestContext[Any, Any]
+_LISTED = 50  # tickets and cards named in resources/list, the latest; others are reached by completion or search
+
+
+class Door:
+    """An MCP server over `app`; texts in `lang`; `chosen` tools and toolsets (none: all). `calls`: those in flight."""
+
+    def __init__(self, app: App, lang: Lang = "en", chosen: Sequence[str] = ()) -> None:
+        self.app = app
+        self.lang: Lang = lang
+        self.calls = Calls()
+        self.entries = entries(app, lang, chosen)
+        self.server: Server[Any] = Server(
+            "whystall",
+            version=version(),
+            title="whystall",
+            instructions=prompts.instructions(lang),
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_list_resources=self._list_resources,
+            on_list_resource_templates=self._list_templates,
+            on_read_resource=self._read_resource,
+            on_list_prompts=self._list_prompts,
+            on_get_prompt=self._get_prompt,
+            on_completion=self._complete,
+        )
+
+    async def _list_tools(self, _ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_declared(entry) for entry in self.entries.values()])
+
+    async def _call_tool(self, ctx: _Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            entry = self._entry(params.name)
+            answer = partial(entry.answer, params.arguments or {})
+            result, text = await self.calls.run(answer, ctx.session)
+        except ToolError as error:
+            return _failure(str(error))
+        except Exception:
+            # The text of an unforeseen exception may hold anything: it stays in the log, and the call fails.
+            _log.exception("tool %r failed unexpectedly", params.name)
+            return _failure(f"internal: {params.name!r} failed unexpectedly (see the server's log)")
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=_within(entry.text_limit, wire.inert(text)))],
+            structured_content=wire.structured(result),
+        )
+
+    def _entry(self, name: str) -> Entry:
+        try:
+            return self.entries[name]
+        except KeyError:
+            valid = ", ".join(self.entries)
+            raise ToolError(ErrorCode.NOT_FOUND, f"no tool is called {name!r}", f"valid: {valid}") from None
+
+    async def _list_resources(
+        self, _ctx: _Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        try:
+            tickets = self.app.kb().tickets.lines(limit=_LISTED)
+            cards = self.app.kb().cards.list(limit=_LISTED)
+        except ToolError as error:
+            raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
+        found = [_resource("tickets", t.id, f"ticket {t.id}", "text/markdown") for t in tickets]
+        found += [_resource("incidents", c.id, c.title.get(self.lang), "application/json") for c in cards]
+        return types.ListResourcesResult(resources=found)
+
+    async def _list_templates(
+        self, _ctx: _Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(
+            resource_templates=[
+                types.ResourceTemplate(uri_template=uri, name=kind, title=title, description=text)
+                for uri, (kind, (title, text)) in zip(
+                    mcp_resources.templates(), mcp_resources.TEMPLATES.items(), strict=True
+                )
+            ]
+        )
+
+    async def _read_resource(self, _ctx: _Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        uri = str(params.uri)
+        try:
+            stored = await mcp_resources.fetch(self.app, uri, self.lang)
+        except ToolError as error:
+            code = types.INVALID_PARAMS if error.code is ErrorCode.NOT_FOUND else types.INTERNAL_ERROR
+            raise MCPError(code=code, message=str(error), data={"uri": uri}) from None
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=uri, mime_type=stored.media_type, text=stored.text)]
+        )
+
+    async def _complete(self, _ctx: _Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        try:
+            return types.CompleteResult(completion=complete(self.app, params))
+        except ToolError as error:
+            raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
+
+    async def _list_prompts(
+        self, _ctx: _Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
+        return types.ListPromptsResult(
+            prompts=[
+                types.Prompt(
+                    name=prompt.name,
+                    title=prompt.title,
+                    description=prompt.description,
+                    arguments=[
+                        types.PromptArgument(name=name, description=text, required=False)
+                        for name, text in prompt.arguments.items()
+                    ],
+                )
+                for prompt in prompts.prompts(self.lang)
+            ]
+        )
+
+    async def _get_prompt(self, _ctx: _Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        try:
+            text = prompts.prompt(params.name, params.arguments or {}, self.lang)
+        except KeyError as error:
+            valid = "; ".join(f"{p.name}({', '.join(p.arguments)})" for p in prompts.prompts(self.lang))
+            failure = ToolError(ErrorCode.NOT_FOUND, f"no prompt or argument {error}", f"valid: {valid}")
+            raise MCPError(code=types.INVALID_PARAMS, message=str(failure)) from None
+        return types.GetPromptResult(
+            messages=[types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))]
+        )
+
+
+def _resource(kind: str, id: str, title: str, media_type: str) -> types.Resource:
+    """A stored text as a client lists it. An id may hold any character but blanks: a uri may not."""
+    uri = f"{mcp_resources.SCHEME}{kind}/{quote(id, safe='')}"
+    return types.Resource(uri=uri, name=id, title=clean(title), mime_type=media_type)
+
+
+def _declared(entry: Entry) -> types.Tool:
+    """Nothing here changes the observed host: what is not read-only adds to our own store."""
+    return types.Tool(
+        name=entry.name,
+        title=entry.title,
+        description=entry.description,
+        input_schema=entry.arguments,
+        output_schema=entry.output,
+        annotations=types.ToolAnnotations(
+            title=entry.title,
+            read_only_hint=entry.read_only,
+            destructive_hint=False,
+            idempotent_hint=entry.read_only or entry.repeatable,
+            open_world_hint=False,
+        ),
+    )
+
+
+def _failure(text: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
+
+
+def _within(limit: int, text: str) -> str:
+    """Texts are made within their budget; this is the last guard, and a cut shows."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,32 @@
+"""MCP over standard input and output, which carry nothing but the protocol."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import anyio
+from mcp.server.stdio import stdio_server
+
+from whystall.agent_server.interfaces.cli.console import note
+from whystall.agent_server.interfaces.mcp.server import Door
+
+_UNWIND_S = 5.0
+
+
+async def serve(door: Door) -> None:
+    """Serve one client until it closes standard input."""
+    async with stdio_server() as (reads, writes):
+        await door.server.run(reads, writes, door.server.create_initialization_options())
+
+
+async def leave(door: Door, signum: int) -> None:
+    """End the process: calls in flight are cancelled and unwound first.
+
+    The SDK reads standard input in a thread that cannot be interrupted, so that returning would wait for the client.
+    """
+    door.calls.stop()
+    await door.calls.idle(_UNWIND_S)
+    await anyio.sleep(0.05)  # let the answers of the cancelled calls out
+    note(f"error: cancelled: stopped by {signal.Signals(signum).name}; nothing is left attached")
+    os._exit(128 + signum)

@@ -1,0 +1,165 @@
+"""What the MCP server offers: one entry per tool, from which its schemas, its guard and its call are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, create_model
+
+from whystall.agent_server.app import App
+from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
+from whystall.agent_server.inputs.stacks import compares, observes
+from whystall.agent_server.interfaces.mcp.calls import Progress
+from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, Answer, Entry
+from whystall.agent_server.interfaces.mcp.jobs import find_job
+from whystall.agent_server.interfaces.mcp.knowledge import knowledge_entries
+from whystall.agent_server.interfaces.mcp.resources import read_page, results
+from whystall.agent_server.presentation import results as words
+from whystall.agent_server.settings.engines import Engine
+from whystall.knowledge_base.models import Lang
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import Params
+from whystall.tools.contract.registry import Reads, Tool
+
+_Recording = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        max_length=4096,
+        description="absolute path of a recording or trace file to judge instead of observing",
+    ),
+]
+_Engine = Annotated[Engine, Field(description="how to observe")]
+_DIRECTORIES = frozenset({"traces", "before", "after"})
+_RANKS = ("a directory", "the directory with the traces of the ranks")
+_NAMED: dict[Reads, tuple[str, str]] = {
+    "host": _RANKS,
+    "ranks": _RANKS,
+    "stacks": ("stack samples", "a recording, an accelerator's profile, or a file of stacks"),
+}
+_PAGE = 20_000  # characters of a stored text that a call may ask for
+
+
+class TicketDraftParams(Params):
+    """Draft a ticket."""
+
+    diagnosis: Annotated[str, Field(min_length=1, max_length=200, description="id of a diagnosis")]
+
+
+class ReadParams(Params):
+    """Read a stored text."""
+
+    uri: Annotated[
+        str,
+        Field(
+            min_length=1, max_length=4096, description="whystall://artifacts|incidents|tickets|transcripts|schemas/ID"
+        ),
+    ]
+    offset: Annotated[int, Field(ge=0, description="characters to skip")] = 0
+    limit: Annotated[int, Field(ge=1, le=_PAGE, description="characters")] = TEXT_LIMIT
+
+
+def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry]:
+    """What is offered, by name: everything, or the tools and toolsets in `chosen`; `ToolError` for an unknown one."""
+    made = [_diagnostic(app, tool, lang) for tool in app.tools()]
+    knowledge = [*knowledge_entries(app, lang), find_job(lang)]
+    made += [_diagnose(app, lang), *knowledge, _ticket_draft(app, lang), _artifact_read(app, lang)]
+    known = {name for entry in made for name in (entry.name, entry.toolset)}
+    for name in chosen:
+        if name not in known:
+            message = f"no tool or set of tools is called {name!r}"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"valid: {', '.join(sorted(known))}")
+    return {e.name: e for e in made if not chosen or e.name in chosen or e.toolset in chosen}
+
+
+def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
+    fields: dict[str, Any] = {}
+    if not compares(tool):
+        fields["recording"] = (_Recording, None)
+    if tool.reads == "host" or (tool.reads == "stacks" and observes(tool)):
+        fields["engine"] = (_Engine, "auto")
+    params = create_model(f"{tool.name}_call", __base__=tool.params, **fields)
+
+    async def call(given: dict[str, Any], progress: Progress) -> Answer:
+        source, engine = _source(given, tool.reads), given.pop("engine", "auto")
+        result = await app.run_tool(tool.name, given, source=source, engine=engine, progress=progress, lang=lang)
+        return result, words.result_text(result, lang)
+
+    room = tool.judge.__module__.split(".")[2]  # whystall.tools.ROOM.module
+    return Entry(tool.name, tool.title, tool.description, params, results(app)[tool.name], call, toolset=room)
+
+
+def _diagnose(app: App, lang: Lang) -> Entry:
+    params = create_model("diagnose_call", __base__=DiagnoseParams, recording=(_Recording, None))
+
+    async def call(given: dict[str, Any], progress: Progress) -> Answer:
+        source = _source(given)
+        diagnosis = await app.diagnose(DiagnoseParams.model_validate(given), source=source, progress=progress)
+        return diagnosis, words.diagnosis_text(diagnosis, lang)
+
+    text = "Says what stalls a job: runs the tools it needs, names victim, cause, culprit, similar incidents."
+    result = results(app)["diagnose"]
+    return Entry("diagnose", "Diagnose a stall", text, params, result, call, read_only=False)
+
+
+def _ticket_draft(app: App, lang: Lang) -> Entry:
+    async def call(given: dict[str, Any], progress: Progress) -> Answer:
+        from whystall.agent_server.settings.load import load
+        from whystall.agent_server.ticketing.desk import Desk
+
+        kb = app.kb()
+        desk = Desk(kb, load())
+        with kb.transaction():
+            ticket = desk.settle(kb.tickets.draft(given["diagnosis"]).id)
+        return ticket, words.ticket_text(ticket, lang)
+
+    text = "Stores a ticket for a diagnosis: evidence, ruled out causes, ranked fixes. The same fault gets one ticket."
+    result = results(app)["ticket_draft"]
+    return Entry("ticket_draft", "Draft a ticket", text, TicketDraftParams, result, call, read_only=False)
+
+
+def _artifact_read(app: App, lang: Lang) -> Entry:
+    async def call(given: dict[str, Any], progress: Progress) -> Answer:
+        page = await read_page(app, given["uri"], given.get("offset", 0), given.get("limit", TEXT_LIMIT), lang)
+        return page, page.text
+
+    text = "Reads an artifact, incident, ticket, transcript, schema or doctor's report by its uri, a page at a time."
+    result = results(app)["artifact_read"]
+    # What is made inert may get longer; what a page holds must reach who reads the text alone.
+    return Entry("artifact_read", "Read an artifact", text, ReadParams, result, call, text_limit=2 * _PAGE)
+
+
+def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
+    """What to judge instead of observing, taken out of `given`.
+
+    A caller's paths must be absolute, that of a recording of a regular file or a directory with a manifest (a tool
+    that `reads` stacks takes a profiler's directory too): a pipe would be waited for, a device never ends. What is
+    refused reads the same whatever is there, and no reader quotes a line of a file that it refuses.
+    """
+    if (profile := given.get("profile")) is not None and not Path(profile).is_absolute():
+        raise ToolError(ErrorCode.BAD_TRACE, f"{profile!r} is no absolute path", "give one of what a profiler wrote")
+    for name in _DIRECTORIES & given.keys():
+        if not _usable(given[name], ""):
+            what, remedy = _NAMED[reads]
+            message = f"{given[name]!r} is no absolute path of {what} on this host"
+            raise ToolError(ErrorCode.BAD_TRACE, message, f"give {remedy}")
+    if (named := given.pop("recording", None)) is None:
+        return None
+    if not _usable(named, "" if reads == "stacks" else "manifest.json"):
+        message = f"{named!r} is no absolute path of a recording"
+        other = "stack samples" if reads == "stacks" else "a trace file"
+        remedy = f"give a directory made by `whystall record`, or {other}"
+        raise ToolError(ErrorCode.BAD_RECORDING, message, remedy)
+    return Path(named)
+
+
+def _usable(named: str, holding: str) -> bool:
+    """Whether an absolute path leads to a regular file or to a directory, which must be `holding` such a file."""
+    path = Path(named)
+    try:
+        inside = (path / holding).is_file() if holding else path.is_dir()
+        return path.is_absolute() and (path.is_file() or inside)
+    except (OSError, ValueError):  # a name that is too long, or with a NUL
+        return False

@@ -1,0 +1,1 @@
+"""The HTTP server: webhooks, calendars, pictures, and MCP beside them."""

@@ -1,0 +1,66 @@
+"""The web application: alerts, chats, news of trackers, schedules and pictures, with MCP beside them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.interfaces.web.route import json_error
+from whystall.tools.contract.errors import ToolError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from whystall.knowledge_base.store import KnowledgeBase
+
+HEALTH = "/healthz"
+_HEALTH_S = 5.0
+_CODES = {404: "not_found", 405: "method", 413: "too_large"}
+
+
+def web_app(routes: Sequence[BaseRoute], mcp: Starlette | None) -> ASGIApp:
+    """`routes`, and everything else to `mcp` where it is served; whose lifespan is ours."""
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        if mcp is None:
+            yield
+            return
+        async with mcp.router.lifespan_context(mcp):
+            yield
+
+    async def told(_request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        return json_error(status, _CODES.get(status, "refused"))
+
+    beside = [Mount("/", app=mcp)] if mcp is not None else []
+    return Starlette(
+        routes=[*routes, *beside],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: told},
+    )
+
+
+def health_route(kb: KnowledgeBase | None, failing: Callable[[], bool]) -> Route:
+    """``GET /healthz``: whether `kb` can be read, where it is needed, and nothing is `failing`; says no more."""
+
+    async def healthz(_request: Request) -> Response:
+        well = not failing()
+        try:
+            if kb is not None:
+                with anyio.fail_after(_HEALTH_S):
+                    await in_thread(kb.version)
+        except (ToolError, TimeoutError):
+            well = False
+        return JSONResponse({"status": "ok" if well else "failing"}, status_code=200 if well else 503)
+
+    return Route(HEALTH, healthz, methods=["GET"])

@@ -1,0 +1,52 @@
+"""``POST /chat/NAME``: what people say in chats. Believed, stored, answered; whatever it asks for is done later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.integrations.chat.receiving import TASK, Reply, take
+from whystall.agent_server.integrations.chat.wire import Vendor
+from whystall.agent_server.interfaces.web.gate import Denied, Gate
+from whystall.agent_server.interfaces.web.refusals import Refusals
+from whystall.agent_server.interfaces.web.route import route
+from whystall.knowledge_base.store import KnowledgeBase
+
+_PATH = "/chat/{name}"
+_LIMIT = 1 << 20  # bytes; a message of a person has a few thousand
+_SECONDS = 5.0
+_AT_ONCE = 32
+_WAITING = 1000
+_FULL_S = 10
+# Answered with 200, since the sender shall not repeat it, and refused all the same.
+_UNWANTED = frozenset({"unknown_sender", "replayed"})
+
+
+def chat_routes(kb: KnowledgeBase, vendors: Mapping[str, Vendor], refusals: Refusals) -> Iterator[Route]:
+    """The callbacks of all chats; each vendor's own signature is what lets them in."""
+
+    async def hear(request: Request, gate: Gate) -> Response:
+        vendor = vendors.get(request.path_params["name"])
+        if vendor is None:
+            raise Denied(404, "not_found")
+        body = await gate.body(request)
+        headers, query = request.headers.raw, dict(request.query_params)
+
+        def taken() -> Reply:
+            if kb.tasks.waiting(TASK) >= _WAITING:
+                raise Denied(503, "busy", wait=_FULL_S)
+            return take(kb, vendor, headers, query, body, time.time())
+
+        reply = await in_thread(taken)
+        if reply.status != 200:
+            raise Denied(reply.status, reply.code, wait=_FULL_S if reply.status == 503 else None, detail=reply.detail)
+        if reply.code in _UNWANTED:
+            await refusals.note(_PATH, reply.code)
+        return Response(reply.body, media_type=reply.content_type)
+
+    yield route(_PATH, "POST", hear, Gate(_LIMIT, _SECONDS, _AT_ONCE), refusals)

@@ -1,0 +1,92 @@
+"""The listener and the server behind every HTTP door."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from whystall.agent_server.interfaces.web.slow_clients import Patience
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+_EVERY_S = 60.0
+_CONNECTIONS = 512  # what comes beyond them is told to come again
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; `ToolError` (bad_argument, io_error) when the address cannot be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=64)
+    except socket.gaierror as error:
+        message = f"no address {host!r}: {error.strerror}"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give an address of this host") from None
+    except OSError as error:
+        message = f"cannot listen on {host} port {port}: {error.strerror}"
+        raise ToolError(ErrorCode.IO_ERROR, message, "choose another --port (0: any)") from None
+
+
+class _Rarely(logging.Filter):
+    """Lets each warning of uvicorn's through once a minute: anybody can cause them, and fill a disk with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether `record` is logged."""
+        now = time.monotonic()
+        if record.levelno != logging.WARNING or now >= self._next.get(record.msg, 0.0):
+            self._next[record.msg] = now + _EVERY_S
+            return True
+        return False
+
+
+_RARELY = _Rarely()
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling, which would take the exit status from us."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        logging.getLogger("uvicorn.error").addFilter(_RARELY)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=Patience,
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                server_header=False,
+                limit_concurrency=_CONNECTIONS,
+                timeout_graceful_shutdown=1,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `doors.signals`."""
+        yield
+
+    async def serve_on(self, listener: socket.socket) -> None:
+        """Serve until `leave`."""
+        await self.serve(sockets=[listener])
+
+    def leave(self) -> None:
+        """Close connections and return from `serve_on`."""
+        self.should_exit = True
+
+
+def url(listener: socket.socket, path: str = "") -> str:
+    """Where clients connect."""
+    address: Any = listener.getsockname()
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"http://{host}:{address[1]}{path}"

@@ -1,0 +1,39 @@
+"""What was refused, in the audit log: counted, so that a flood of refusals is no flood of entries."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.knowledge_base.store import KnowledgeBase
+from whystall.tools.contract.errors import ToolError
+
+EVERY_S = 60.0
+"""An entry per route and code is made so often at most, with how many it stands for."""
+_log = logging.getLogger("whystall.web")
+
+
+class Refusals:
+    """Those of one server. Routes and codes are ours and few: nothing that is counted is chosen by who is refused."""
+
+    def __init__(self, kb: KnowledgeBase) -> None:
+        self._kb = kb
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._told: dict[tuple[str, str], float] = {}
+
+    async def note(self, route: str, code: str, detail: str = "") -> None:
+        """A request to `route` was refused for `code`; `detail` is for our own log."""
+        key = (route, code)
+        self._counts[key] += 1
+        now = time.monotonic()
+        if now < self._told.get(key, 0.0):
+            return
+        self._told[key] = now + EVERY_S
+        count = self._counts.pop(key)
+        _log.warning("refused: %s: %s%s (%d)", route, code, f": {detail}" if detail else "", count)
+        try:
+            await in_thread(lambda: self._kb.audit.put("engine", "request.refused", route, code, {"count": count}))
+        except ToolError as error:
+            _log.warning("%s", error)

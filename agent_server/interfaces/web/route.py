@@ -1,0 +1,55 @@
+"""A route of the web door: within its bounds, with whatever goes wrong told as a code."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from whystall.agent_server.integrations.chat.wire import Refused
+from whystall.agent_server.interfaces.web.gate import Denied, Gate
+from whystall.agent_server.interfaces.web.refusals import Refusals
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+Answer = Callable[[Request, Gate], Awaitable[Response]]
+_AGAIN_S = 10
+_STATUS = {ErrorCode.BAD_ARGUMENT: 400, ErrorCode.NOT_FOUND: 404}
+_log = logging.getLogger("whystall.web")
+
+
+def route(path: str, method: str, answer: Answer, gate: Gate, refusals: Refusals) -> Route:
+    """`answer` at `path`. What is refused is counted by `path` as it stands here, never by what the sender wrote."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            with gate.entered():
+                return await answer(request, gate)
+        except Denied as denied:
+            refused = denied
+        except Refused as unbelieved:
+            refused = Denied(unbelieved.status, unbelieved.code, detail=unbelieved.detail)
+        except ToolError as error:
+            refused = _denied(error)
+        except Exception:
+            # Its text may hold anything of the request: it stays in the log.
+            _log.exception("%s failed unexpectedly", path)
+            refused = Denied(500, "internal")
+        await refusals.note(path, refused.code, clean(refused.detail, 300))
+        return refused.response()
+
+    return Route(path, endpoint, methods=[method])
+
+
+def _denied(error: ToolError) -> Denied:
+    """What cannot be read is not to be sent again; all else is ours (a full disk, a locked file), and shall be."""
+    status = _STATUS.get(error.code, 503)
+    return Denied(status, error.code.value, wait=_AGAIN_S if status == 503 else None, detail=error.message)
+
+
+def json_error(status: int, code: str) -> JSONResponse:
+    """An answer that says no more than `code`."""
+    return JSONResponse({"error": code}, status_code=status)

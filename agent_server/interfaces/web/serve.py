@@ -1,0 +1,112 @@
+"""One HTTP server: MCP, the web doors, and the worker of what comes in."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import anyio
+
+from whystall.agent_server.interfaces.web.app import health_route, web_app
+from whystall.agent_server.interfaces.web.http_server import HttpServer, url
+from whystall.agent_server.interfaces.web.refusals import Refusals
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    from whystall.agent_server.interfaces.mcp.server import Door
+    from whystall.agent_server.worker.service import Service
+
+
+class Server:
+    """Serves `mcp` (of `door`), where it is given, and `service`: what the settings turn on, None: nothing."""
+
+    def __init__(self, service: Service | None, door: Door | None, mcp: Starlette | None) -> None:
+        self._service = service
+        self._door = door
+        self.works = service is not None and service.settings.server.worker
+        self._http = HttpServer(web_app(list(routes_of(service)), mcp))
+        self._work: anyio.CancelScope | None = None
+
+    def told(self, listener: socket.socket) -> list[str]:
+        """What there is besides MCP, a line each."""
+        lines = [f"{what} at {url(listener, path)}" for what, path in _places(self._service)]
+        return [*lines, *(["works on what comes in"] if self.works else [])]
+
+    async def serve_on(self, listener: socket.socket) -> None:
+        """Serve and work until `leave`. Raises what ends the worker before."""
+        failures: list[Exception] = []
+
+        async def work(service: Service) -> None:
+            try:
+                await service.run()
+            except Exception as error:  # raised below: the task group would wrap it
+                failures.append(error)
+                self._http.leave()
+
+        async with anyio.create_task_group() as group:
+            self._work = group.cancel_scope
+            if self._service is not None and self.works:
+                group.start_soon(work, self._service)
+            with anyio.CancelScope(shield=True):  # it ends by `leave`, in its own order
+                await self._http.serve_on(listener)
+            group.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+
+    def leave(self) -> None:
+        """Cancel calls and work in flight, close connections and return from `serve_on`."""
+        if self._door is not None:
+            self._door.calls.stop()
+        self._http.leave()
+        if self._work is not None:
+            self._work.cancel()
+
+
+def _places(service: Service | None) -> Iterator[tuple[str, str]]:
+    """What is taken in, and where; a schedule's address is for those who have its token."""
+    if service is None or not service.settings.server.web:
+        return
+    if service.intake is not None:
+        yield "alerts", "/alerts/alertmanager"
+    for name in service.settings.chat:
+        yield f"chat {name}", f"/chat/{name}"
+    for name in service.settings.sinks:
+        yield f"news of {name}", f"/sinks/{name}"
+    if service.settings.server.calendar_token is not None:
+        for name in service.settings.oncall.schedules:
+            yield f"schedule {name}", f"/oncall/{name}.ics"
+
+
+def routes_of(service: Service | None) -> Iterator[Route]:
+    """What is turned on. A route that needs what is not configured is not there."""
+    if service is None:
+        yield health_route(None, lambda: False)
+        return
+    kb, settings = service.kb, service.settings
+    yield health_route(kb, lambda: service.failing)
+    if not settings.server.web:
+        return
+    refusals = Refusals(kb)
+    if service.intake is not None:
+        from whystall.agent_server.interfaces.web.alerts import alert_routes
+
+        yield from alert_routes(service.intake, settings.alerts, refusals)
+    if service.vendors:
+        from whystall.agent_server.interfaces.web.chat import chat_routes
+
+        yield from chat_routes(kb, service.vendors, refusals)
+    if settings.sinks:
+        from whystall.agent_server.interfaces.web.trackers import sink_routes
+
+        yield from sink_routes(kb, settings, service.desk, refusals)
+    if settings.server.public_url is not None:
+        from whystall.agent_server.interfaces.web.pictures import picture_routes
+
+        yield from picture_routes(service.pictures, refusals)
+    if settings.server.calendar_token is not None:
+        from whystall.agent_server.interfaces.web.calendar import calendar_routes
+
+        yield from calendar_routes(kb, settings, refusals)

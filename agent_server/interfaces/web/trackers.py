@@ -1,0 +1,58 @@
+"""``POST /sinks/NAME``: news of trackers, believed by each one's own signature or token, applied and then answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.integrations.chat.receiving import lowered
+from whystall.agent_server.integrations.chat.wire import Answered
+from whystall.agent_server.integrations.trackers.applying import apply
+from whystall.agent_server.integrations.trackers.inbound import BODY_LIMIT, receive
+from whystall.agent_server.interfaces.web.gate import Denied, Gate
+from whystall.agent_server.interfaces.web.refusals import Refusals
+from whystall.agent_server.interfaces.web.route import route
+from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.ticketing.desk import Desk
+from whystall.knowledge_base.store import KnowledgeBase
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+_SECONDS = 10.0
+_AT_ONCE = 8
+_UNREADY_S = 30
+
+
+def sink_routes(kb: KnowledgeBase, settings: Settings, desk: Desk, refusals: Refusals) -> Iterator[Route]:
+    """The webhooks of all trackers of the settings."""
+
+    async def hear(request: Request, gate: Gate) -> Response:
+        name = request.path_params["name"]
+        sink = settings.sinks.get(name)
+        if sink is None:
+            raise Denied(404, "not_found")
+        body = await gate.body(request)
+        headers, query = lowered(request.headers.raw), dict(request.query_params)
+
+        def heard() -> Answered:
+            now = time.time()
+            try:
+                said = receive(name, sink, headers, query, body, now)
+            except ToolError as error:
+                if error.code is not ErrorCode.BAD_ARGUMENT:
+                    raise
+                # A secret of ours cannot be read: nobody can be believed, and it shall come again.
+                raise Denied(503, "unready", wait=_UNREADY_S, detail=error.message) from None
+            if isinstance(said, Answered):
+                return said
+            apply(said, name, sink, kb, desk, now)
+            return Answered()
+
+        answer = await in_thread(heard)
+        return Response(answer.body, media_type=answer.content_type)
+
+    yield route("/sinks/{name}", "POST", hear, Gate(BODY_LIMIT, _SECONDS, _AT_ONCE), refusals)

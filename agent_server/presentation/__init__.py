@@ -1,0 +1,1 @@
+"""Text and pages shown to people, made from results in the reader's language."""

@@ -1,0 +1,76 @@
+"""Alerts, routes and silences as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from whystall.knowledge_base.times import told
+
+if TYPE_CHECKING:
+    from whystall.agent_server.integrations.alerts.explaining import Explained
+    from whystall.agent_server.integrations.alerts.routefile import Routes
+    from whystall.knowledge_base.journal.alerts import Stored
+    from whystall.knowledge_base.journal.silences import Silence
+    from whystall.knowledge_base.models import Lang
+
+
+def explained_text(found: Sequence[Explained], left_out: int, file: str, lang: Lang) -> str:
+    """The way of each alert through the tree; `left_out`: of how many more it is not told."""
+    from whystall.prompts.render import render
+
+    return render("route_test.txt", lang, found=found, left_out=left_out, file=file, span=span)
+
+
+def routes_text(routes: Routes, file: str, lang: Lang) -> str:
+    """The tree."""
+    from whystall.agent_server.integrations.alerts.explaining import place
+    from whystall.agent_server.integrations.alerts.tree import ALL, walk
+    from whystall.prompts.render import render
+
+    nodes = [
+        {
+            "node": node,
+            "place": place(node),
+            "depth": len(node.place),
+            "matchers": [str(matcher) for matcher in node.matchers],
+            "all": ALL in node.options.group_by,
+            "receiver": routes.receivers[node.options.receiver],
+        }
+        for node in walk(routes.root)
+    ]
+    return render("route_show.txt", lang, nodes=nodes, routes=routes, file=file, span=span)
+
+
+def alerts_text(alerts: Sequence[Stored], counts: dict[str, int], lang: Lang) -> str:
+    """A line for each alert, after how many there are."""
+    from whystall.prompts.render import render
+
+    return render("alerts.txt", lang, alerts=alerts, counts=counts, when=when)
+
+
+def silences_text(silences: Sequence[Silence], now: float, lang: Lang) -> str:
+    """A line for each silence."""
+    from whystall.prompts.render import render
+
+    rows: list[dict[str, Any]] = [{"s": s, "state": s.state(now)} for s in silences]
+    return render("silences.txt", lang, rows=rows, when=when)
+
+
+def when(seconds: float) -> str:
+    """A point in time as people read it."""
+    try:
+        return told(datetime.fromtimestamp(seconds, timezone.utc))
+    except (ValueError, OverflowError, OSError):
+        return "-"
+
+
+def span(seconds: float) -> str:
+    """A duration as Prometheus writes it: ``1h30m``."""
+    left, text = round(seconds * 1000), ""
+    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        if left >= length:
+            text += f"{left // length}{unit}"
+            left %= length
+    return text or "0s"

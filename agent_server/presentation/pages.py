@@ -1,0 +1,85 @@
+"""Pages in the reader's language that go with a tool's answer: tools know no words, pages need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from whystall.tools.contract.registry import ArtifactContent, Judgement
+from whystall.tools.recording.judging import judge
+
+if TYPE_CHECKING:
+    from whystall.tools.contract.params import Params
+    from whystall.tools.contract.registry import Tool
+    from whystall.tools.contract.result import ToolResult
+    from whystall.tools.recording.store import Recording
+
+Lang = Literal["en", "zh"]
+Page = Callable[["Recording", Judgement[Any], Lang], Sequence[ArtifactContent]]
+"""Draws what was judged (`Judgement.basis`: what the tool worked out on the way), where there is anything to show."""
+
+
+def page_for(tool: str) -> Page | None:
+    """What draws the page of the tool called `tool`; None when it has none."""
+    return _PAGES.get(tool)
+
+
+def judged(tool: Tool[Any, Any], recording: Recording, params: Params, lang: Lang) -> ToolResult[Any]:
+    """The tool's answer, with its page where it has one."""
+    page = page_for(tool.name)
+    return judge(tool, recording, params, (lambda seen, judged: page(seen, judged, lang)) if page else None)
+
+
+def _host_bound(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.presentation.host_bound_page import moments_page
+
+    page = moments_page(recording, judged, lang)
+    return [page] if page else []
+
+
+def _slow_node(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.presentation.rank_pages import rank_pages
+
+    return rank_pages(recording, judged, lang)
+
+
+def _flame_graph(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.presentation.flame_pages import flame_pages
+
+    return flame_pages(recording, judged, lang)
+
+
+def _cpu_profile(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.presentation.flame_pages import cpu_pages
+    from whystall.agent_server.presentation.heat_pages import heat_beside
+
+    return [*cpu_pages(recording, judged, lang), *heat_beside(recording, judged, lang)]
+
+
+def _heat_map(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.presentation.heat_pages import heat_pages
+
+    return heat_pages(recording, judged, lang)
+
+
+def _flamegraph_diff(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.presentation.flame_pages import difference_pages
+
+    return difference_pages(recording, judged, lang)
+
+
+def _offcputime(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.presentation.flame_pages import waiting_pages
+
+    return waiting_pages(recording, judged, lang)
+
+
+_PAGES: dict[str, Page] = {
+    "cpu_profile": _cpu_profile,
+    "flame_graph": _flame_graph,
+    "flamegraph_diff": _flamegraph_diff,
+    "heat_map": _heat_map,
+    "host_bound": _host_bound,
+    "offcputime": _offcputime,
+    "slow_node_check": _slow_node,
+}

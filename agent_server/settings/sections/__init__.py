@@ -1,0 +1,1 @@
+"""One module per section of the settings file: data and validation only."""

@@ -1,0 +1,191 @@
+"""The trackers of the settings: ``[sinks.NAME]``, told apart by `kind`. Without a table nothing is sent anywhere."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from whystall.agent_server.settings.loopback import is_loopback
+from whystall.agent_server.settings.secret import Secret
+from whystall.agent_server.settings.section import Section
+
+Level = Literal["critical", "major", "minor", "info"]
+_REPOSITORY = re.compile(r"[A-Za-z0-9-]{1,100}/[A-Za-z0-9._-]{1,100}")
+_PROJECT = re.compile(r"\d{1,15}|[\w.-]{1,255}(/[\w.-]{1,255}){1,20}")
+_KEY = re.compile(r"[A-Z][A-Z0-9_]{1,99}")
+
+
+def _address(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii() or not url.isprintable():
+        raise ValueError("give an address that begins with https://")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("no user and no password stand in an address")
+    return url
+
+
+def _api(url: str) -> str:
+    parts = urlsplit(_address(url))
+    if parts.query or parts.fragment:
+        raise ValueError("give an address without ? and #")
+    return url.rstrip("/")
+
+
+def _label(text: str) -> str:
+    if not text.isprintable() or "," in text or text != text.strip():
+        raise ValueError("a label has no comma and no blanks around it")
+    return text
+
+
+Api = Annotated[str, Field(max_length=2000), AfterValidator(_api)]
+Address = Annotated[str, Field(max_length=2000), AfterValidator(_address)]
+Label = Annotated[str, Field(min_length=1, max_length=50), AfterValidator(_label)]
+Word = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class Sink(Section):
+    """What every tracker has. `url`: where its API begins. `plain_http`: secrets are sent over http:// to another host,
+    where everybody on the way can read them. `timeout`: seconds for one request. `lang`: of what is written there;
+    None: as `[tickets]` says. `two_way`: what people do there changes our tickets.
+    """
+
+    plain_http: bool = False
+    timeout: float = Field(default=20.0, ge=1, le=120)
+    lang: Literal["en", "zh"] | None = None
+    two_way: bool = True
+
+    @model_validator(mode="after")
+    def _unread(self) -> Sink:
+        url = urlsplit(str(getattr(self, "url", "")))
+        if url.scheme == "http" and not is_loopback(url.hostname or "") and not self.plain_http:
+            raise ValueError("secrets would go unencrypted: use https://, or on a network you trust plain_http = true")
+        return self
+
+
+class Tracker(Sink):
+    """A tracker of issues. `settle`: seconds after a creation whose answer was lost until the tracker is looked through
+    for it. `poll`: seconds between looks for news, for servers that cannot reach us; None: never. `comments`: what
+    happens to a ticket is told as comments. `labels`: of every issue; `severity_labels`: of each severity, and
+    `category_label` with ``{}`` for the category (empty: none). `account`: what we are called there, so that our own
+    changes are known when they come back; without it they are known by what we remember.
+    """
+
+    settle: float = Field(default=10.0, ge=0, le=3600)
+    poll: float | None = Field(default=None, ge=10, le=86_400)
+    comments: bool = True
+    labels: list[Label] = Field(default=["whystall"], max_length=20)
+    severity_labels: dict[Level, Label] = Field(
+        default={level: f"severity::{level}" for level in ("critical", "major", "minor", "info")}
+    )
+    category_label: str = Field(default="category::{}", max_length=50)
+    account: str = Field(default="", max_length=200)
+
+
+class GitHubSink(Tracker):
+    """A repository at GitHub or on GitHub Enterprise Server (``https://HOST/api/v3``). `token`: a fine-grained one with
+    "Issues: write". `webhook_secret`: of a webhook that sends issues and issue comments to ``/sinks/NAME``.
+    `acknowledged_label`: set while somebody works on it, by us or by people.
+    """
+
+    kind: Literal["github"]
+    url: Api = "https://api.github.com"
+    repository: str
+    token: Secret
+    webhook_secret: Secret | None = None
+    acknowledged_label: Label = "acknowledged"
+
+    @model_validator(mode="after")
+    def _named(self) -> GitHubSink:
+        if not _REPOSITORY.fullmatch(self.repository):
+            raise ValueError("repository: give OWNER/NAME")
+        return self
+
+
+class GitLabSink(Tracker):
+    """A project at GitLab. `project`: its number or its path; `token`: of the scope ``api``. Of a webhook (issues,
+    comments) to ``/sinks/NAME``: `signing_token` (``whsec_...``, GitLab 19 and later), else `webhook_token`.
+    `acknowledged_label` as for GitHub.
+    """
+
+    kind: Literal["gitlab"]
+    url: Api = "https://gitlab.com"
+    project: str
+    token: Secret
+    signing_token: Secret | None = None
+    webhook_token: Secret | None = None
+    issue_type: Literal["issue", "incident"] = "issue"
+    confidential: bool = False
+    acknowledged_label: Label = "status::acknowledged"
+
+    @model_validator(mode="after")
+    def _named(self) -> GitLabSink:
+        if not _PROJECT.fullmatch(self.project):
+            raise ValueError("project: give its number or its path: GROUP/NAME")
+        return self
+
+
+class JiraSink(Tracker):
+    """A project in Jira: Cloud with `email` and an API token, Data Center with a personal access token alone.
+
+    `priorities`: the name of each severity's; one that the project does not take is left out. `resolution`: set when an
+    issue is done, where its screen asks for one. `done`, `reopened`, `started`: names of transitions; None: the first
+    one into a status of that category. Of a webhook: `webhook_secret` (X-Hub-Signature), else `webhook_token`, which
+    stands in its address as ``?token=``. `settle` is longer than for others: what Jira finds comes from an index, which
+    is seconds to minutes behind.
+    """
+
+    kind: Literal["jira"]
+    url: Api
+    project: str
+    issue_type: Word = "Task"
+    email: str | None = Field(default=None, max_length=254)
+    token: Secret
+    webhook_secret: Secret | None = None
+    webhook_token: Secret | None = None
+    settle: float = Field(default=60.0, ge=0, le=3600)
+    priorities: dict[Level, Word] = Field(
+        default={"critical": "Highest", "major": "High", "minor": "Medium", "info": "Low"}
+    )
+    resolution: Word | None = None
+    done: Word | None = None
+    reopened: Word | None = None
+    started: Word | None = None
+
+    @model_validator(mode="after")
+    def _named(self) -> JiraSink:
+        if not _KEY.fullmatch(self.project):
+            raise ValueError("project: give its key: OPS")
+        if self.email is not None and (":" in self.email or not self.email.isprintable()):
+            raise ValueError("email: give the address of the account that the token is of")
+        return self
+
+
+class PagerDutySink(Sink):
+    """A service at PagerDuty, by its Events API v2 (`routing_key`, the "integration key"). `webhook_secret`: of a
+    webhook subscription (v3) to ``/sinks/NAME``. `min_severity`: milder tickets ring nobody.
+    """
+
+    kind: Literal["pagerduty"]
+    url: Api = "https://events.pagerduty.com"
+    routing_key: Secret
+    webhook_secret: Secret | None = None
+    source: str = Field(default="", max_length=200)
+    min_severity: Level = "info"
+
+
+class WebhookSink(Sink):
+    """Any program that takes JSON. Signed with `secret`, both ways, as Standard Webhooks say: ``webhook-id``,
+    ``webhook-timestamp``, ``webhook-signature``. `authorization`: a whole header, where the receiver wants one.
+    """
+
+    kind: Literal["webhook"]
+    url: Address
+    secret: Secret | None = None
+    authorization: Secret | None = None
+
+
+SinkSettings = Annotated[GitHubSink | GitLabSink | JiraSink | PagerDutySink | WebhookSink, Field(discriminator="kind")]
+TrackerSettings = GitHubSink | GitLabSink | JiraSink

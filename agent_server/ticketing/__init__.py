@@ -1,0 +1,1 @@
+"""Tickets, work orders, their classification, and who is on call."""

@@ -1,0 +1,417 @@
+"""The one place where a ticket is made of a report, assigned, and marked for its trackers.
+
+Whatever is changed here is stored together: the ticket, its history, the trackers that are to be told, and the audit
+log; a caller's own transaction is joined. Nothing here waits for anybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from whystall.agent_server.ticketing.merging import looks_like, meant, merge, of_one_fault
+from whystall.knowledge_base.classify.classifier import reclassified
+from whystall.knowledge_base.classify.sameness import dedup_key
+from whystall.knowledge_base.tickets import human
+from whystall.knowledge_base.tickets.models import (
+    LIVE,
+    Analysis,
+    Assignment,
+    Classification,
+    Comment,
+    Decision,
+    Human,
+    Link,
+    Ticket,
+)
+from whystall.knowledge_base.times import told
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.findings import Severity
+from whystall.tools.contract.text import NAME_LIMIT, clean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from whystall.agent_server.settings.model import Settings
+    from whystall.knowledge_base.classify.classifier import Found
+    from whystall.knowledge_base.classify.near import Near
+    from whystall.knowledge_base.classify.report import Report
+    from whystall.knowledge_base.models import Diagnosis
+    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.knowledge_base.tickets.models import ClosedAs, LinkKind
+
+ENGINE = "engine"
+"""Who does what nobody asked for."""
+_NO_COMPONENT = Decision(value="unknown", by="default", confidence=0.0)
+_LINKS = 20  # of a ticket; further ones are not added by themselves
+
+
+@dataclass(frozen=True)
+class Filed:
+    """What became of a report: its ticket, and whether that is `new` or was counted once more."""
+
+    ticket: Ticket
+    new: bool
+
+
+class Desk:
+    """Files what comes in. `settings`: None where there are none: then nobody is assigned and no tracker is told.
+
+    Every method takes who does it (`by`) and, where time matters, `now` (with a time zone), and may raise what
+    `KnowledgeBase` says of its own; `ToolError` (not_found, bad_argument) where the ticket is not there, or its life
+    does not allow the step.
+    """
+
+    def __init__(self, kb: KnowledgeBase, settings: Settings | None = None) -> None:
+        self._kb = kb
+        self._settings = settings
+
+    # --- what comes in ----------------------------------------------------------------------------------------------
+
+    def file(
+        self,
+        report: Report,
+        by: str = ENGINE,
+        now: datetime | None = None,
+        found: Found | None = None,
+        detail: str = "",
+    ) -> Filed:
+        """The ticket of `report`: the live one of the same (`Report.dedup_key`, else made from its stable words), seen
+        once more; or a new one, classified, assigned, linked to its near duplicates and marked for its trackers.
+
+        `found`: its classification, where it was made before: nobody else can write while a transaction lasts.
+        `detail`: for the history, where it is seen once more.
+        """
+        at = _at(now)
+        key = report.dedup_key or dedup_key(report)
+        with self._kb.transaction():
+            live = self._kb.tickets.live(key)
+            if live is not None:
+                severity = found.classification.severity if found else self._kb.classifier.severity(report)
+                return Filed(self._again(live, severity, by, at, detail), new=False)
+            near = self._kb.texts.find(report)
+            ticket = self._kb.tickets.create(self._fresh(report, key, at, found), by)
+            self._kb.texts.put(ticket.id, report)
+            ticket = self._related(ticket, near, at)
+            self._tell(ticket, report.sinks)
+            self._audit(by, "ticket.opened", ticket, {"origin": report.origin, "category": ticket.category})
+        return Filed(ticket, new=True)
+
+    def settle(self, ticket_id: str, by: str = ENGINE, now: datetime | None = None) -> Ticket:
+        """A ticket that a diagnosis drafted: assigned where nobody has it yet, and marked for its trackers."""
+        at = _at(now)
+        with self._kb.transaction():
+            ticket = self._kb.tickets.get(ticket_id)
+            assignment = self._assignment(ticket, at) if ticket.assignment is None else None
+            if assignment is not None:
+                ticket = self._kb.tickets.assign(ticket.id, assignment, by, told(at))
+            self._tell(ticket, None)
+        return ticket
+
+    def attach(self, ticket_id: str, diagnosis: Diagnosis, by: str = ENGINE, now: datetime | None = None) -> Ticket:
+        """What was found out about `ticket_id`: its diagnosis, and the classification that follows from it.
+
+        Live tickets that are shown to be of the same fault (`faults.same_fault`) become one, the oldest of them, which
+        is returned; the others are closed as its duplicates and counted there. What only looks the same is linked.
+        """
+        at = _at(now)
+        with self._kb.transaction():
+            before = meant(self._kb, ticket_id, diagnosis)
+            ticket = self._kb.tickets.attach(before.id, diagnosis, by, told(at), **reclassified(before, diagnosis))
+            detail = {"diagnosis": diagnosis.id, "verdict": diagnosis.verdict.value}
+            self._audit(by, "ticket.diagnosed", ticket, detail)
+            if ticket.fault is None or ticket.state not in LIVE:
+                return ticket  # what people have ended stays as they ended it
+            oldest, *others = of_one_fault(self._kb, ticket, diagnosis)
+            if not others:
+                return looks_like(self._kb, ticket, ENGINE, at)
+            for other in others:
+                self._audit(by, "ticket.closed", other, {"as": "duplicate", "of": oldest.id})
+                merge(self._kb, other.id, oldest.id, by, at, ["fault"])
+            return self._kb.tickets.get(oldest.id)
+
+    def triaged(self, ticket_id: str, code: str, why: Sequence[str] = (), now: datetime | None = None) -> Ticket:
+        """Why `ticket_id` has no diagnosis of its own (`Analysis.triage`); `why`: codes of what was looked for."""
+        at = told(_at(now))
+        with self._kb.transaction():
+            before = self._kb.tickets.get(ticket_id).analysis or Analysis(at=at)
+            analysis = before.model_copy(update={"triage": code})
+            detail = " ".join([code, *why])
+            ticket = self._kb.tickets.change(ticket_id, "triaged", ENGINE, at, detail, analysis=analysis)
+            self._audit(ENGINE, "ticket.triaged", ticket, {"code": code, "why": list(why)[:20]})
+        return ticket
+
+    # --- what people and trackers say -------------------------------------------------------------------------------
+
+    def acknowledge(self, ticket_id: str, by: str, source: str = "cli", now: datetime | None = None) -> Ticket:
+        """Somebody works on it."""
+        with self._kb.transaction():
+            ticket = self._kb.tickets.acknowledge(ticket_id, _name(by), told(_at(now)))
+            self._changed("acknowledged", ticket, by, source)
+        return ticket
+
+    def resolve(
+        self,
+        ticket_id: str,
+        because: str,
+        by: str,
+        source: str = "cli",
+        now: datetime | None = None,
+        *,
+        lesson: bool = True,
+    ) -> Ticket:
+        """The stall is over. `because` says what solved it, and is learnt where the ticket has a diagnosis and `lesson`
+        is true (not so where its source only says that it is over).
+        """
+        with self._kb.transaction():
+            ticket = self._kb.tickets.resolve(ticket_id, because, _name(by), told(_at(now)), lesson=lesson)
+            if lesson:
+                self._kb.classifier.learn(ticket)
+            self._changed("resolved", ticket, by, source)
+        return ticket
+
+    def close(
+        self,
+        ticket_id: str,
+        closed_as: ClosedAs,
+        by: str,
+        source: str = "cli",
+        now: datetime | None = None,
+        because: str = "",
+    ) -> Ticket:
+        """Nothing more will happen."""
+        with self._kb.transaction():
+            ticket = self._kb.tickets.close(ticket_id, closed_as, _name(by), told(_at(now)), because)
+            self._changed("closed", ticket, by, source, {"as": closed_as})
+        return ticket
+
+    def reopen(
+        self, ticket_id: str, by: str, source: str = "cli", now: datetime | None = None, because: str = ""
+    ) -> Ticket:
+        """It is not over: whoever is on call by now has it, and what happens when nobody answers begins anew."""
+        at = _at(now)
+        with self._kb.transaction():
+            ticket = self._kb.tickets.reopen(ticket_id, _name(by), told(at), because)
+            self._changed("reopened", ticket, by, source)
+            if self._settings is not None and ticket.assignment is not None:
+                from whystall.agent_server.ticketing.oncall.assign import renewed
+
+                again = renewed(ticket.assignment, self._settings.oncall, self._kb.overrides.all(after=at), at)
+                if again is not None:
+                    ticket = self._kb.tickets.assign(ticket.id, again, ENGINE, told(at))
+        return ticket
+
+    def comment(
+        self, ticket_id: str, text: str, by: str, source: str = "cli", now: datetime | None = None, key: str = ""
+    ) -> Ticket:
+        """Somebody said something of it; `key`: the same is told once."""
+        at = told(_at(now))
+        said = Comment(by=_name(by), at=at, text=human.lines(text, human.COMMENT), source=source, key=key)
+        with self._kb.transaction():
+            ticket = self._kb.tickets.comment(ticket_id, said)
+            self._changed("commented", ticket, by, source)
+        return ticket
+
+    def link(
+        self,
+        ticket_id: str,
+        other: str,
+        kind: LinkKind,
+        by: str,
+        source: str = "cli",
+        now: datetime | None = None,
+    ) -> Ticket:
+        """`ticket_id` is related to `other`, or its duplicate."""
+        at = _at(now)
+        with self._kb.transaction():
+            if kind == "related":
+                link = Link(kind=kind, ticket=other, by=_name(by), at=told(at))
+                ticket = self._kb.tickets.link(ticket_id, link)
+            else:
+                pair = (ticket_id, other) if kind == "duplicate" else (other, ticket_id)
+                merge(self._kb, *pair, _name(by), at, [])
+                ticket = self._kb.tickets.get(ticket_id)
+            self._changed("linked", ticket, by, source, {"to": other, "kind": kind})
+        return ticket
+
+    def unlink(self, ticket_id: str, other: str, by: str, source: str = "cli", now: datetime | None = None) -> Ticket:
+        """`ticket_id` and `other` are not related after all."""
+        with self._kb.transaction():
+            ticket = self._kb.tickets.unlink(ticket_id, other, _name(by), told(_at(now)))
+            self._changed("unlinked", ticket, by, source, {"from": other})
+        return ticket
+
+    def edit(
+        self,
+        ticket_id: str,
+        by: str,
+        source: str = "cli",
+        now: datetime | None = None,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+    ) -> Ticket:
+        """It has another title or description by a person; None leaves one as it is."""
+        with self._kb.transaction():
+            at = told(_at(now))
+            ticket = self._kb.tickets.edit(ticket_id, _name(by), at, title=title, description=description)
+            self._changed("edited", ticket, by, source)
+        return ticket
+
+    def assign(
+        self, ticket_id: str, users: Sequence[str], by: str, source: str = "cli", now: datetime | None = None
+    ) -> Ticket:
+        """`users` have it, because somebody says so."""
+        at = told(_at(now))
+        who = _name(by)
+        assignment = Assignment(users=[clean(user, NAME_LIMIT) for user in users], rule=f"person:{who}", at=at)
+        with self._kb.transaction():
+            ticket = self._kb.tickets.assign(ticket_id, assignment, who, at)
+            self._changed("assigned", ticket, by, source, {"users": assignment.users})
+        return ticket
+
+    def classify(
+        self,
+        ticket_id: str,
+        by: str,
+        source: str = "cli",
+        now: datetime | None = None,
+        *,
+        category: str | None = None,
+        component: str | None = None,
+        severity: Severity | None = None,
+    ) -> Ticket:
+        """Somebody says what it is about and how bad; that stands, whatever is made out later."""
+        from whystall.knowledge_base.classify.rules import UNKNOWN, categories
+
+        known = [*categories(), UNKNOWN]
+        if category is not None and category not in known:
+            message = f"there is no category {category!r}"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"valid: {', '.join(known)}")
+        who = _name(by)
+        with self._kb.transaction():
+            ticket = self._kb.tickets.get(ticket_id)
+            told_of = ticket.classification or Classification(
+                category=Decision(value=ticket.category, by="default", confidence=0.0),
+                component=Decision(value=ticket.component, by="default", confidence=0.0),
+                severity=Decision(value=ticket.severity.value, by="default", confidence=0.0),
+            )
+            given = {"category": category, "component": component, "severity": severity and severity.value}
+            said = {
+                name: Decision(value=clean(value, NAME_LIMIT), by=f"person:{who}")
+                for name, value in given.items()
+                if value is not None
+            }
+            if not said:
+                return ticket
+            if category not in (None, ticket.category) and component is None:  # that was a part of another one
+                said["component"] = _NO_COMPONENT
+            fields: dict[str, Any] = {name: decision.value for name, decision in said.items()}
+            fields["classification"] = told_of.model_copy(update=said)
+            detail = ", ".join(f"{name}: {decision.value}" for name, decision in said.items())
+            ticket = self._kb.tickets.change(ticket_id, "edited", who, told(_at(now)), detail, **fields)
+            self._changed("classified", ticket, by, source, {name: d.value for name, d in said.items()})
+        return ticket
+
+    def chosen(self, ticket_id: str, decision: Decision, now: datetime | None = None) -> Ticket:
+        """A model decided between the categories that were left open (`choosing.choose`). Where something else has
+        decided meanwhile, or it names none of them, nothing is changed.
+        """
+        with self._kb.transaction():
+            ticket = self._kb.tickets.get(ticket_id)
+            told_of = ticket.classification
+            if told_of is None or told_of.category.by != "default" or decision.value not in told_of.category.rivals:
+                return ticket
+            update = {"category": decision, "component": _NO_COMPONENT}
+            fields: dict[str, Any] = {name: one.value for name, one in update.items()}
+            fields["classification"] = told_of.model_copy(update=update)
+            detail = f"category: {decision.value}"
+            ticket = self._kb.tickets.change(ticket_id, "edited", ENGINE, told(_at(now)), detail, **fields)
+            self._changed("classified", ticket, ENGINE, "model", {"category": decision.value})
+        return ticket
+
+    # --- within -----------------------------------------------------------------------------------------------------
+
+    def _fresh(self, report: Report, key: str, at: datetime, found: Found | None) -> Ticket:
+        """The ticket that `report` becomes, not yet numbered."""
+        found = found or self._kb.classifier.classify(report)
+        told_of = found.classification
+        ticket = Ticket(
+            id="",
+            created=report.created,
+            updated=told(at),
+            origin=report.origin,
+            dedup_key=key,
+            severity=Severity(told_of.severity.value),
+            category=told_of.category.value,
+            component=told_of.component.value,
+            classification=told_of,
+            labels=report.labels,
+            human=Human(title=report.title, description=report.description),
+            analysis=Analysis(at=told(at), matches=found.matches, checks=found.checks),
+        )
+        assignment = self._assignment(ticket, at, report.receiver, report.schedule)
+        return ticket.model_copy(update={"assignment": assignment})
+
+    def _related(self, ticket: Ticket, near: Sequence[Near], at: datetime) -> Ticket:
+        """`ticket` with a link to the one that it reads most like. One, since links are shown at both ends: thousands
+        that are alike make a chain, and none of them a list of all.
+        """
+        for other in near:
+            if len(self._kb.tickets.get(other.ticket).links) < _LINKS:
+                why = [f"words:{other.alike:.2f}"]
+                link = Link(kind="related", ticket=other.ticket, why=why, by=ENGINE, at=told(at))
+                return self._kb.tickets.link(ticket.id, link)
+        return ticket
+
+    def _again(self, live: Ticket, told_of: Decision, by: str, at: datetime, detail: str) -> Ticket:
+        """`live`, told once more and now called as bad as `told_of`; it gets no milder by that."""
+        fields: dict[str, Any] = {}
+        known = live.classification
+        worse = Severity(told_of.value).rank > live.severity.rank
+        if worse and known is not None and live.diagnosis is None and not known.severity.by.startswith("person:"):
+            fields["severity"] = Severity(told_of.value)
+            fields["classification"] = known.model_copy(update={"severity": told_of})
+        return self._kb.tickets.seen_again(live.id, by, told(at), detail, **fields)
+
+    def _assignment(
+        self, ticket: Ticket, at: datetime, receiver: str = "", schedule: str | None = None
+    ) -> Assignment | None:
+        """Who gets `ticket`; None: nobody was ever named who could."""
+        if self._settings is None or not self._settings.oncall.model_fields_set:
+            return None
+        from whystall.agent_server.ticketing.oncall.assign import Facts, assign
+
+        facts = Facts(
+            category=ticket.category,
+            component=ticket.component,
+            severity=ticket.severity.value,
+            labels=ticket.labels,
+            origin=ticket.origin,
+            receiver=receiver,
+            schedule=schedule,
+        )
+        return assign(facts, self._settings.oncall, self._kb.overrides.all(after=at), at)
+
+    def _tell(self, ticket: Ticket, sinks: list[str] | None) -> None:
+        """Mark `ticket` for `sinks`; None: for those that all tickets go to."""
+        if self._settings is None:
+            return
+        for sink in self._settings.tickets.sinks if sinks is None else sinks:
+            if sink in self._settings.sinks:
+                self._kb.deliveries.want(sink, ticket.id)
+
+    def _changed(self, what: str, ticket: Ticket, by: str, source: str, detail: dict[str, Any] | None = None) -> None:
+        self._audit(by, f"ticket.{what}", ticket, {"source": source, **(detail or {})})
+
+    def _audit(self, by: str, what: str, ticket: Ticket, detail: dict[str, Any]) -> None:
+        self._kb.audit.put(by, what, f"ticket:{ticket.id}", detail=detail)
+
+
+def _at(now: datetime | None) -> datetime:
+    return now or datetime.now(timezone.utc)
+
+
+def _name(by: str) -> str:
+    return clean(by, NAME_LIMIT)

@@ -1,0 +1,98 @@
+"""A schedule as a calendar (RFC 5545) that calendar programs subscribe to.
+
+Every turn is an event of its own in UTC and nothing recurs: a program that knew other rules of a time zone than we do,
+or none, would show somebody else on call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from whystall.agent_server.settings.wall_clock import UTC
+from whystall.agent_server.ticketing.oncall.who import shifts
+from whystall.knowledge_base.journal.overrides import Override
+from whystall.tools.contract.text import clean
+
+if TYPE_CHECKING:
+    from whystall.agent_server.settings.model import Settings
+
+PAST = timedelta(days=31)
+"""How much of the past a calendar holds."""
+_REFRESH = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Duty:
+    """One user on call without a break, alone or with others."""
+
+    user: str
+    begins: datetime
+    ends: datetime
+    why: str
+
+
+def duties(
+    settings: Settings, overrides: Sequence[Override], schedule: str, begins: datetime, ends: datetime
+) -> list[Duty]:
+    """Who is on call between `begins` and `ends`, user by user, in order. Who stands in because nobody is on call (the
+    fallback) is not on call. Raises as `who` does.
+    """
+    done: list[Duty] = []
+    running: dict[str, Duty] = {}
+    for shift in shifts(settings.oncall, overrides, schedule, begins, ends):
+        users = () if shift.why == "fallback" else shift.users
+        for user in [user for user in running if user not in users]:
+            done.append(running.pop(user))
+        for user in users:
+            before = running.get(user)
+            why = before.why if before else shift.why
+            running[user] = Duty(user, before.begins if before else shift.begins, shift.ends, why)
+    done += running.values()
+    return sorted(done, key=lambda duty: (duty.begins, duty.user))
+
+
+def calendar(settings: Settings, overrides: Sequence[Override], schedule: str, now: datetime, days: int = 92) -> bytes:
+    """`schedule` from a month ago until `days` after `now` (with a time zone), as ``text/calendar``.
+
+    Raises `ToolError` as `who` does.
+    """
+    from icalendar import Calendar, Event, vCalAddress, vText
+
+    now = now.astimezone(UTC).replace(microsecond=0)
+    begins = now - PAST
+    events = duties(settings, overrides, schedule, begins, now + timedelta(days=days))
+    found = Calendar()
+    found.add("prodid", "-//whystall//on call//EN")
+    found.add("version", "2.0")
+    found.add("method", "PUBLISH")
+    found.add("x-wr-calname", f"on call: {schedule}")
+    found.add("x-wr-timezone", settings.oncall.schedules[schedule].timezone)
+    found.add("refresh-interval", _REFRESH, parameters={"value": "DURATION"})
+    found.add("x-published-ttl", "PT1H")
+    for duty in events:
+        person = settings.users.get(duty.user)
+        name = clean(person.name if person and person.name else duty.user, 200)
+        event = Event()
+        # The same turn keeps its identity from one fetch to the next, also when its end moves.
+        since = "underway" if duty.begins == begins else duty.begins.isoformat()
+        identity = hashlib.sha256(f"{schedule}\0{duty.user}\0{since}".encode()).hexdigest()[:32]
+        event.add("uid", f"{identity}@whystall")
+        event.add("dtstamp", now)
+        event.add("dtstart", duty.begins)
+        event.add("dtend", duty.ends)
+        event.add("summary", name)
+        event.add("description", f"{schedule}: {duty.why}")
+        event.add("categories", [schedule])
+        event.add("transp", "TRANSPARENT")
+        event.add("x-whystall-user", duty.user)
+        if person and person.email:
+            attendee = vCalAddress(f"mailto:{clean(person.email, 254)}")
+            attendee.params["cn"] = vText(name)
+            event.add("attendee", attendee, encode=False)
+        found.add_component(event)
+    raw: bytes = found.to_ical()
+    return raw

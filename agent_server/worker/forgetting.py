@@ -1,0 +1,47 @@
+"""Forgets what has ended: tasks, messages, alerts, looks, questions, and the memory against replays. Tickets and the
+audit log stay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.integrations.chat.receiving import KEPT_S
+from whystall.knowledge_base.times import told
+
+if TYPE_CHECKING:
+    from whystall.knowledge_base.store import KnowledgeBase
+
+EVERY_S = 3600.0
+_log = logging.getLogger("whystall.work")
+
+
+class Forgetting:
+    """Keeps `days` of what has ended; `also`: further parts, which say how much they forgot."""
+
+    def __init__(self, kb: KnowledgeBase, days: float, also: list[Callable[[float], int]]) -> None:
+        self._kb = kb
+        self._keep = timedelta(days=days)
+        self._also = also
+
+    async def step(self, now: float) -> None:
+        """Forget what is older, seen from `now` (seconds since the epoch)."""
+        await in_thread(lambda: self.forget(now))
+
+    def forget(self, now: float) -> int:
+        """How much that was."""
+        before = datetime.fromtimestamp(now, timezone.utc) - self._keep
+        stamp = told(before)
+        # What was taken is remembered at least as long as it could come again, however short the rest is kept.
+        seen = min(before.timestamp(), now - KEPT_S)
+        kb = self._kb
+        many = kb.tasks.forget(stamp) + kb.messages.forget(stamp) + kb.seen.forget(seen)
+        many += kb.wishes.forget(now) + kb.inquiries.forget(stamp)
+        many += sum(forget(now) for forget in self._also)
+        if many:
+            _log.info("%d records of what has ended are forgotten", many)
+        return many

@@ -1,0 +1,68 @@
+"""A lane of the worker: one kind of work, done one step after another, whatever happens in the other lanes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from whystall.agent_server.worker.pulse import Pulse
+from whystall.tools.contract.errors import ToolError
+
+LONGEST_S = 15.0
+"""However far ahead a time lies, it is looked at so often: the clock may be set meanwhile, forward or back."""
+_SHORTEST_S = 0.02
+_BACKOFF_S = (1.0, 60.0)
+_log = logging.getLogger("whystall.work")
+
+Step = Callable[[float], Awaitable["float | None"]]
+"""Does what is due at a time (seconds since the epoch), and returns when it wants to be called again, None: when
+something was stored. It writes only where there is something to do.
+"""
+
+
+class Lane:
+    """Calls `step` when it wants to be called and when something was stored; nothing that it raises ends it."""
+
+    def __init__(self, name: str, step: Step) -> None:
+        self.name = name
+        self._step = step
+        self.failures = 0
+
+    async def run(self, pulse: Pulse) -> None:
+        """Work until cancelled."""
+        while True:
+            seen = pulse.count
+            try:
+                wanted = await self._step(time.time())
+            except ToolError as error:
+                await self._pause("%s: %s", self.name, error)
+            except Exception:
+                _log.exception("lane %s failed unexpectedly", self.name)
+                await self._pause("%s: goes on", self.name)
+            else:
+                self.failures = 0
+                await anyio.sleep(_SHORTEST_S)
+                await pulse.after(seen, LONGEST_S if wanted is None else min(LONGEST_S, wanted - time.time()))
+
+    async def _pause(self, message: str, *words: object) -> None:
+        self.failures += 1
+        _log.warning(message, *words)
+        first, longest = _BACKOFF_S
+        await anyio.sleep(min(longest, first * 2.0 ** min(self.failures - 1, 10)))
+
+
+def every(seconds: float, work: Callable[[float], Awaitable[object]]) -> Step:
+    """A step that does `work` now and then every `seconds`, by a clock that is never set."""
+    due = 0.0
+
+    async def step(now: float) -> float:
+        nonlocal due
+        if time.monotonic() >= due:
+            await work(now)
+            due = time.monotonic() + seconds
+        return now + max(0.0, due - time.monotonic())
+
+    return step

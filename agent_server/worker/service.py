@@ -1,0 +1,140 @@
+"""Everything that the settings turn on, made once: the web doors take in what its worker works on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.integrations.chat.vendors import vendors
+from whystall.agent_server.integrations.pictures.store import Pictures
+from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.worker.handler import Handler
+from whystall.agent_server.worker.lane import Step, every
+from whystall.agent_server.worker.worker import Work, Worker
+
+if TYPE_CHECKING:
+    from whystall.agent_server.app import App
+    from whystall.agent_server.outbound.client import Client
+    from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.worker.triage import Triage
+    from whystall.knowledge_base.journal.tasks import Task
+
+_CHATS_AT_ONCE = 8
+_LOOKS_AT_ONCE = 2
+_TELLS_AT_ONCE = 2
+_STRAYS_S = 60.0
+_FAILING = 5  # times in a row
+
+
+class Service:
+    """The parts of one server. Raises `ToolError` (bad_argument) where a file that the settings name is at fault."""
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        self.app = app
+        self.kb = app.kb()
+        self.settings = settings
+        self.desk = Desk(self.kb, settings)
+        self.vendors = vendors(settings.chat)
+        self.pictures = Pictures(settings.server.public_url)
+        self.worker: Worker | None = None
+        self.intake = None
+        if settings.alerts.token is not None:
+            from whystall.agent_server.integrations.alerts.intake import Intake
+
+            self.intake = Intake(self.kb, settings)
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises `ToolError` (io_error) where the knowledge base cannot be locked."""
+        from whystall.agent_server.outbound.client import Client
+        from whystall.agent_server.worker.triage import KIND, Triage
+
+        triage = Triage(self.app, self.desk, self.settings.triage)
+        async with Client() as client:
+            work = Work(self._tasks(triage), self._steps(client), self._begin, {KIND: triage.given_up})
+            self.worker = Worker(self.kb, work)
+            await self.worker.run()
+
+    @property
+    def failing(self) -> bool:
+        """Whether a lane of the worker cannot do its work, or the worker has stopped."""
+        worker = self.worker
+        if worker is None:
+            return False
+        return worker.state == "stopped" or any(lane.failures >= _FAILING for lane in worker.lanes)
+
+    def _begin(self) -> None:
+        """Nobody else works: what a process that is gone had taken is given back."""
+        self.kb.messages.release(time.time())
+        self.kb.deliveries.release()
+
+    def _tasks(self, triage: Triage) -> dict[str, tuple[int, Mapping[str, Handler]]]:
+        from whystall.agent_server.worker.tell import Tell
+        from whystall.agent_server.worker.triage import KIND, TELL
+
+        lanes: dict[str, tuple[int, Mapping[str, Handler]]] = {
+            "triage": (1, {KIND: triage.handle}),
+            "tell": (_TELLS_AT_ONCE, {TELL: Tell(self.kb, self.pictures.make).handle}),
+        }
+        if self.vendors:
+            from whystall.agent_server.integrations.chat import conversation, looking
+
+            async def chat(task: Task) -> None:
+                await conversation.handle(task, self.app, self.desk, self.settings)
+
+            async def look(task: Task) -> None:
+                await looking.handle_look(task, self.app, self.settings)
+
+            lanes["chat"] = (_CHATS_AT_ONCE, {conversation.KIND: chat})
+            lanes["look"] = (_LOOKS_AT_ONCE, {looking.KIND: look})
+        return lanes
+
+    def _steps(self, client: Client) -> dict[str, Step]:
+        from whystall.agent_server.worker import escalating, forgetting, set_back
+
+        also: list[Callable[[float], int]] = []
+        steps = self._sending(client)
+        if self.intake is not None:
+            from whystall.agent_server.integrations.alerts.groups import Groups
+            from whystall.agent_server.worker.grouping import Grouping
+
+            groups = Groups(self.kb, self.settings)
+            steps["groups"] = Grouping(groups).step
+            also.append(groups.forget)
+        if self.settings.oncall.schedules:
+            steps["escalations"] = every(escalating.EVERY_S, escalating.Escalating(self.kb, self.settings).step)
+        steps["clock"] = every(set_back.EVERY_S, set_back.SetBack(self.kb).step)
+        days = self.settings.server.keep_days
+        steps["forgetting"] = every(forgetting.EVERY_S, forgetting.Forgetting(self.kb, days, also).step)
+        return steps
+
+    def _sending(self, client: Client) -> dict[str, Step]:
+        """A lane for each chat and each tracker: one that does not answer holds up no other."""
+        steps: dict[str, Step] = {}
+        if self.vendors:
+            from whystall.agent_server.integrations.chat.sending import Sender
+
+            sender = Sender(self.kb, self.vendors, client, time.time, self.pictures)
+            for name in self.vendors:
+                steps[f"chat:{name}"] = _step(sender.due, name)
+            steps["strays"] = every(_STRAYS_S, lambda _now: in_thread(sender.strays))
+        if self.settings.sinks:
+            from whystall.agent_server.integrations.trackers.courier import Courier
+            from whystall.agent_server.integrations.trackers.syncing import Syncing
+
+            courier = Courier(self.kb, self.settings, client, time.time)
+            syncing = Syncing(self.kb, self.settings, self.desk, client, time.time)
+            for name in self.settings.sinks:
+                steps[f"sink:{name}"] = _step(courier.due, name)
+                steps[f"news:{name}"] = _step(syncing.due, name)
+        return steps
+
+
+def _step(due: Callable[..., Awaitable[float | None]], *given: str) -> Step:
+    """`due` as a step of a lane: it asks the clock itself."""
+
+    async def step(_now: float) -> float | None:
+        return await due(*given)
+
+    return step

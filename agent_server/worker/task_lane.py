@@ -1,0 +1,141 @@
+"""A lane that does tasks: several at once, those of one conversation in their order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import anyio
+from anyio.abc import TaskGroup
+
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.worker.handler import Handler, Later
+from whystall.knowledge_base.journal.tasks import Task
+from whystall.knowledge_base.store import KnowledgeBase
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
+
+ATTEMPTS = 5
+"""A task that failed so often for reasons nobody foresaw, or ended the process, is not begun again."""
+_LEASE_S = 3600.0  # nobody else takes while we hold the lock of the worker
+_BACKOFF_S = 5.0
+PASSES = {ErrorCode.BUSY: 5.0, ErrorCode.CANCELLED: 5.0, ErrorCode.DATABASE: 15.0, ErrorCode.DISK_FULL: 60.0}
+"""What passes (another window is open, the file is locked, the disk full), and after how many seconds it is tried."""
+_REASON = 500  # characters
+_log = logging.getLogger("whystall.work")
+
+
+class TaskLane:
+    """Does tasks of the kinds of `handlers`, at most `width` at once. Its `step` is that of a `Lane`."""
+
+    def __init__(
+        self,
+        kb: KnowledgeBase,
+        handlers: Mapping[str, Handler],
+        width: int,
+        owner: str,
+        group: TaskGroup,
+        given_up: Mapping[str, Callable[[Task], None]],
+    ) -> None:
+        """`given_up`: of some kinds, what is stored together with that a task failed for good."""
+        self._given_up = given_up
+        self._kb = kb
+        self._handlers = handlers
+        self._width = width
+        self._owner = owner
+        self._group = group
+        self._running: dict[int, str] = {}
+
+    async def step(self, now: float) -> float | None:
+        """Begin what is due, as far as there is room; when the next one is."""
+        while len(self._running) < self._width:
+            due = await in_thread(lambda: self._kb.tasks.next_due(self._kinds, self._busy))
+            if due is None or due > now:
+                return due
+            task = await in_thread(lambda: self._taken(now))
+            if task is not None and task.id not in self._running:  # the clock was set: it is ours, and goes on
+                self._running[task.id] = _conversation(task)
+                self._group.start_soon(self._run, task)
+        return None  # the end of one of them is stored, and wakes us
+
+    @property
+    def _kinds(self) -> list[str]:
+        return list(self._handlers)
+
+    @property
+    def _busy(self) -> list[str]:
+        return [conversation for conversation in self._running.values() if conversation]
+
+    def _taken(self, now: float) -> Task | None:
+        return self._kb.tasks.take(self._kinds, self._owner, now, _LEASE_S, self._busy)
+
+    async def _run(self, task: Task) -> None:
+        try:
+            await self._do(task)
+        except anyio.get_cancelled_exc_class():
+            with suppress(ToolError):  # a file in use: whoever works next takes it all the same
+                self._kb.tasks.give_back(task.id, self._owner)
+            raise
+        except ToolError as error:  # what became of it could not be stored
+            _log.warning("task %s: %s", task.key, error)
+            await self._returned(task)
+        finally:
+            del self._running[task.id]
+
+    async def _returned(self, task: Task) -> None:
+        """Give it back, once the knowledge base can be written again."""
+        while True:
+            await anyio.sleep(PASSES[ErrorCode.DATABASE])
+            try:
+                await in_thread(lambda: self._kb.tasks.give_back(task.id, self._owner))
+            except ToolError as error:
+                _log.warning("task %s: %s", task.key, error)
+            else:
+                return
+
+    async def _do(self, task: Task) -> None:
+        tasks = self._kb.tasks
+        if task.attempts > ATTEMPTS:
+            await in_thread(lambda: self._failed(task, task.result or "begun again and again, and never ended"))
+            return
+        try:
+            await self._handlers[task.kind](task)
+        except Later as later:
+            due, why = time.time() + later.seconds, clean(later.why, _REASON)
+            await in_thread(lambda: tasks.again(task.id, due, why, counted=False))
+        except ToolError as error:
+            text, wait = str(error), PASSES.get(error.code)
+            if wait is None:
+                await in_thread(lambda: self._failed(task, text))
+            else:
+                due = time.time() + wait
+                await in_thread(lambda: tasks.again(task.id, due, text, counted=False))
+        except Exception as error:
+            # What it says may hold anything: it stays in the log.
+            _log.exception("task %s failed unexpectedly", task.key)
+            why, due = type(error).__name__, time.time() + _BACKOFF_S * 2.0**task.attempts
+            await in_thread(lambda: tasks.again(task.id, due, why))
+        else:
+            await in_thread(lambda: self._ended(task))
+
+    def _ended(self, task: Task) -> None:
+        stored = self._kb.tasks.get(task.id)
+        if stored is not None and stored.state == "running":
+            self._kb.tasks.done(task.id)
+
+    def _failed(self, task: Task, why: str) -> None:
+        tell = self._given_up.get(task.kind)
+        with self._kb.transaction():
+            self._kb.tasks.failed(task.id, clean(why, _REASON))
+            if tell is not None:
+                try:
+                    tell(task)
+                except ToolError as error:  # what it was about may be gone
+                    _log.warning("task %s: %s", task.key, error)
+            self._kb.audit.put("engine", "task.failed", task.key, "failed", {"kind": task.kind, "why": why[:_REASON]})
+
+
+def _conversation(task: Task) -> str:
+    return str(task.payload.get("conversation") or "")

@@ -1,0 +1,62 @@
+"""Tells chats what became of a triage: the verdict with its picture, or why nobody looked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.integrations.chat.sending import queue
+from whystall.agent_server.integrations.chat.telling import no_look_message, verdict_message
+from whystall.agent_server.integrations.chat.wire import Place
+from whystall.agent_server.worker.triage import DIAGNOSED
+from whystall.knowledge_base.journal.tasks import Task
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from whystall.knowledge_base.models import Diagnosis, Lang
+    from whystall.knowledge_base.store import KnowledgeBase
+
+
+class Tell:
+    """Does tasks of the kind ``tell``; see `Triage`. `picture`: makes one of a diagnosis, and says its uri."""
+
+    def __init__(self, kb: KnowledgeBase, picture: Callable[[Diagnosis, Lang], str | None] | None) -> None:
+        self._kb = kb
+        self._picture = picture
+
+    async def handle(self, task: Task) -> None:
+        """Queue the messages, each once, and end the task with them."""
+        about = task.payload
+        lang: Lang = "zh" if about.get("lang") == "zh" else "en"
+        ticket = self._kb.tickets.get(about["ticket"])
+        if about["code"] == DIAGNOSED:
+            diagnosis = self._kb.get_diagnosis(about["diagnosis"])
+            message = verdict_message(diagnosis, lang, ticket, await self._pictured(diagnosis, lang))
+        else:
+            message = no_look_message(ticket, about["code"], about.get("why") or [], lang)
+        with self._kb.transaction():
+            for n, given in enumerate(about["places"]):
+                queue(self._kb, f"{task.key}:{n}", _place(given), message)
+            self._kb.tasks.done(task.id)
+
+    async def _pictured(self, diagnosis: Diagnosis, lang: Lang) -> str | None:
+        """A picture is worth less than the message: without room for one there is none."""
+        make = self._picture
+        if make is None:
+            return None
+        try:
+            return await in_thread(lambda: make(diagnosis, lang))
+        except ToolError:
+            return None
+
+
+def _place(given: object) -> Place:
+    try:
+        return Place.model_validate(given)
+    except ValidationError as error:
+        message = f"the task names no place in a chat: {error.errors()[0]['msg']}"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "queue it again") from None

@@ -1,0 +1,100 @@
+"""The worker: does in the background what was taken in, in lanes that do not wait for each other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio
+
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.worker.handler import Handler
+from whystall.agent_server.worker.lane import Lane, Step
+from whystall.agent_server.worker.lock import worker_lock
+from whystall.agent_server.worker.pulse import Pulse
+from whystall.agent_server.worker.task_lane import TaskLane
+from whystall.knowledge_base.journal.tasks import Task
+from whystall.tools.contract.errors import ToolError
+
+if TYPE_CHECKING:
+    from whystall.knowledge_base.store import KnowledgeBase
+
+_STAND_BY_S = 1.0
+_log = logging.getLogger("whystall.work")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What there is to do. `tasks`: per lane how many at once, and what does which kind; `steps`: the other lanes;
+    `begin`: is called when nobody else works, before anything is done. `given_up`: see `TaskLane`.
+    """
+
+    tasks: Mapping[str, tuple[int, Mapping[str, Handler]]] = field(default_factory=dict)
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    begin: Callable[[], None] = lambda: None
+    given_up: Mapping[str, Callable[[Task], None]] = field(default_factory=dict)
+
+
+class Worker:
+    """Does `work` of the knowledge base `kb`. Nothing is lost when it is cancelled or killed: it begins again where the
+    last transaction ended. `state`: ``starting``, ``standing_by`` (another process works), ``working``, ``stopped``.
+    """
+
+    def __init__(self, kb: KnowledgeBase, work: Work) -> None:
+        self._kb = kb
+        self._work = work
+        self._owner = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.state = "starting"
+        self.lanes: list[Lane] = []
+
+    async def run(self) -> None:
+        """Work until cancelled; what was begun is given back. While another process works, wait for its end.
+
+        Raises `ToolError` (io_error) where the knowledge base cannot be locked.
+        """
+        try:
+            while not await self._turn():
+                self.state = "standing_by"
+                await anyio.sleep(_STAND_BY_S)
+        finally:
+            self.state = "stopped"
+
+    async def _turn(self) -> bool:
+        """Work, if nobody else does."""
+        with worker_lock(self._kb.path) as ours:
+            if not ours:
+                return False
+            try:
+                await self._all_lanes()
+            finally:
+                # Before the lock is given back: whoever comes next takes what we had. A thread that was abandoned may
+                # have taken something after its lane was cancelled.
+                with suppress(ToolError):  # it takes them anyway
+                    self._kb.tasks.release(self._owner, time.time())
+        return True
+
+    def _begun(self) -> int:
+        with self._kb.transaction():
+            self._work.begin()
+            return self._kb.tasks.release_all(time.time())
+
+    async def _all_lanes(self) -> None:
+        given = await in_thread(self._begun)
+        if given:
+            _log.info("%d tasks of a process that is gone are begun again", given)
+        pulse = Pulse(self._kb)
+        async with anyio.create_task_group() as group:
+            for name, (width, handlers) in self._work.tasks.items():
+                lane = TaskLane(self._kb, handlers, width, self._owner, group, self._work.given_up)
+                self.lanes.append(Lane(name, lane.step))
+            self.lanes += [Lane(name, step) for name, step in self._work.steps.items()]
+            group.start_soon(pulse.run)
+            for each in self.lanes:
+                group.start_soon(each.run, pulse)
+            self.state = "working"

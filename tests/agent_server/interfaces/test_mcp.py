@@ -1,0 +1,337 @@
+"""The MCP server through the SDK's own client, in both eras."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+
+from whystall.agent_server.app import App
+from whystall.agent_server.interfaces.mcp.server import Door
+
+pytestmark = pytest.mark.anyio
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+ERAS = ("auto", "legacy")
+TOOLS = {
+    "biolatency",
+    "fileslower",
+    "host_snapshot",
+    "interrupts",
+    "offcputime",
+    "page_cache",
+    "runqlat",
+    "diagnose",
+    "ticket_draft",
+    "artifact_read",
+    "find_job",
+    "kb_search",
+    "kb_similar",
+    "kb_record",
+    "kb_feedback",
+}
+KNOWLEDGE = {name for name in TOOLS if name.startswith("kb_")}
+RECORDED = Path(__file__).parents[2] / "recorded"
+LIST_BUDGET = 24_000  # characters of a whole tools/list
+
+
+@pytest.fixture(autouse=True)
+def _own_state(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHYSTALL_HOME", str(state))
+
+
+@asynccontextmanager
+async def connected(mode: str, *chosen: str) -> AsyncIterator[Client]:
+    """A client of a server in this process."""
+    with App().closing() as app:
+        async with Client(Door(app, chosen=chosen).server, mode=mode) as client:
+            yield client
+
+
+def text_of(result: Any) -> str:
+    """The text content."""
+    return "\n".join(block.text for block in result.content)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_every_tool_is_listed_whole_within_the_budget(mode: str) -> None:
+    async with connected(mode) as client:
+        listed = await client.list_tools()
+    assert {tool.name for tool in listed.tools} >= TOOLS
+    wire = listed.model_dump_json(by_alias=True, exclude_none=True)
+    assert len(wire) <= LIST_BUDGET
+    for tool in listed.tools:
+        hints = tool.annotations
+        assert hints is not None
+        assert hints.title == tool.title
+        assert None not in (hints.read_only_hint, hints.destructive_hint, hints.idempotent_hint, hints.open_world_hint)
+        assert tool.description
+        assert tool.output_schema
+        assert tool.input_schema["additionalProperties"] is False
+        assert not {"llm", "scheduler"} & _names(tool)
+        for argument in tool.input_schema["properties"].values():
+            assert argument["type"] in ("integer", "number", "string", "boolean")
+
+
+def _names(tool: Any) -> set[str]:
+    return set(tool.input_schema["properties"])
+
+
+async def test_a_server_offers_only_what_was_chosen() -> None:
+    async with connected("auto", "core", "fileslower") as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert names == KNOWLEDGE | {"diagnose", "find_job", "ticket_draft", "artifact_read", "fileslower"}
+        assert "not_found" in text_of(await client.call_tool("biolatency", {}))
+    async with connected("auto", "host") as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert {"host_snapshot", "fileslower"} <= names
+        assert not {"diagnose", "artifact_read"} & names
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_every_diagnostic_tool_keeps_to_its_schemas(mode: str, recording: Path) -> None:
+    """The client validates each structured answer against the outline that was declared; here also the whole shape."""
+    import jsonschema
+
+    async with connected(mode) as client:
+        served = {"host_snapshot", "fileslower", "biolatency", "offcputime", "syscall_time", "diagnose"}
+        for tool in sorted(served):
+            result = await client.call_tool(tool, {"recording": str(recording)})
+            assert not result.is_error, text_of(result)
+            shape = json.loads((await client.read_resource(f"whystall://schemas/{tool}")).contents[0].text)
+            jsonschema.validate(result.structured_content, shape)
+            assert {"Finding", "Subject"} <= shape["$defs"].keys()  # the whole shape, with the tool's own tables
+        page = await client.call_tool("artifact_read", {"uri": "whystall://schemas/kb_search", "limit": 20_000})
+        assert "hits" in json.loads(text_of(page))["properties"]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_call_gives_the_same_as_the_command_line(mode: str, recording: Path, whystall: Run) -> None:
+    async with connected(mode) as client:
+        for tool in ("host_snapshot", "fileslower", "biolatency"):
+            result = await client.call_tool(tool, {"recording": str(recording), "top": 5})
+            printed = whystall("run", tool, "--from", str(recording), "--top", "5", "--json")
+            assert not result.is_error, text_of(result)
+            assert _without_artifacts(result.structured_content) == _without_artifacts(json.loads(printed.stdout))
+            assert 0 < len(text_of(result)) <= 6000
+
+
+def _without_artifacts(answer: Any) -> Any:
+    """Artifacts get a name of their own each time they are written."""
+    assert len(answer["artifacts"]) < 10
+    return {**answer, "artifacts": [(a["title"], a["bytes"]) for a in answer["artifacts"]]}
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_diagnose_gives_a_typed_answer(mode: str, recording: Path) -> None:
+    async with connected(mode) as client:
+        result = await client.call_tool("diagnose", {"recording": str(recording), "symptom": "slow"})
+    assert not result.is_error, text_of(result)
+    assert result.structured_content is not None
+    assert result.structured_content["verdict"] in ("healthy", "inconclusive", "likely", "confirmed")
+    assert result.structured_content["symptom"] == "slow"
+    assert 0 < len(text_of(result)) <= 6000
+
+
+async def test_a_diagnosis_with_artifacts_keeps_to_its_schema() -> None:
+    """The client checks every answer; a victim with stacks brings an artifact."""
+    async with connected("auto") as client:
+        result = await client.call_tool("diagnose", {"recording": str(RECORDED / "checkpoint")})
+    assert not result.is_error, text_of(result)
+    assert result.structured_content is not None
+    assert result.structured_content["artifacts"]
+
+
+async def test_a_number_given_as_text_is_a_number() -> None:
+    async with connected("auto") as client:
+        result = await client.call_tool("kb_search", {"query": "checkpoint", "limit": "2"})
+    assert not result.is_error, text_of(result)
+    assert result.structured_content is not None
+    assert len(result.structured_content["hits"]) == 2
+
+
+@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize(
+    ("tool", "arguments", "parts"),
+    [
+        (
+            "fileslower",
+            {"min_millis": 3},
+            ("bad_argument: unknown argument 'min_millis'", "valid: ", "min_ms", "recording"),
+        ),
+        ("diagnose", {"from": "/x"}, ("bad_argument: unknown argument 'from'", "recording")),
+        ("fileslower", {"min_ms": 0}, ("bad_argument: min_ms",)),
+        ("fileslower", {"duration": "soon"}, ("bad_argument: duration",)),
+        ("fileslower", {"pid": True}, ("bad_argument: pid",)),
+        ("fileslower", {"pid": 1, "comm": "x"}, ("bad_argument: give only one",)),
+        ("diagnose", {"llm": True}, ("bad_argument: llm is for whoever runs the server",)),
+        ("diagnose", {"scheduler": "x"}, ("bad_argument: scheduler is for whoever runs the server",)),
+        ("kb_search", {}, ("bad_argument: query",)),
+        ("fileslower", {"recording": "relative"}, ("bad_recording: ",)),
+        ("fileslower", {"recording": "/etc"}, ("bad_recording: ",)),
+        ("fileslower", {"recording": "/proc/self/root/nope"}, ("bad_recording: ",)),
+        ("fileslower", {"recording": "/dev/zero"}, ("bad_recording: ",)),
+        ("fileslower", {"recording": "/a\0b"}, ("bad_recording: ",)),
+        ("fileslower", {"recording": "/" + "a" * 4000}, ("bad_recording: ",)),
+        ("diagnose", {"profile": "relative"}, ("bad_trace: ",)),
+        ("diagnose", {"profile": "/dev/zero"}, ("bad_trace: ",)),
+        ("diagnose", {"profile": "/nonexistent/profile.json"}, ("bad_trace: ",)),
+        ("fileslower", {"pid": 4194304}, ("no_such_process: ",)),
+        ("artifact_read", {"uri": "whystall://artifacts/../knowledge.db"}, ("not_found: ",)),
+        ("artifact_read", {"uri": "file:///etc/passwd"}, ("not_found: ", "whystall://tickets/{id}")),
+        ("ticket_draft", {"diagnosis": "nope"}, ("not_found: ",)),
+        ("no_such_tool", {}, ("not_found: ", "diagnose")),
+    ],
+)
+async def test_failures_are_errors_with_code_and_remedy(
+    mode: str, tool: str, arguments: dict[str, Any], parts: tuple[str, ...]
+) -> None:
+    async with connected(mode) as client:
+        result = await client.call_tool(tool, arguments)
+    text = text_of(result)
+    assert result.is_error
+    assert all(part in text for part in parts), text
+    assert "\n" not in text
+    assert text.endswith(")")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_null_is_the_same_as_left_out(mode: str, recording: Path) -> None:
+    async with connected(mode) as client:
+        given = {"recording": str(recording), "pid": None, "comm": None, "min_ms": None}
+        result = await client.call_tool("fileslower", given)
+        assert not result.is_error, text_of(result)
+        assert (await client.call_tool("fileslower", {"nope": None})).is_error
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_progress_increases_to_its_total(mode: str) -> None:
+    seen: list[tuple[float, float | None]] = []
+
+    async def on_progress(progress: float, total: float | None, _message: str | None) -> None:
+        seen.append((progress, total))
+
+    async with connected(mode) as client:
+        result = await client.call_tool("host_snapshot", {"duration": 0.5}, progress_callback=on_progress)
+    assert not result.is_error, text_of(result)
+    steps = [progress for progress, _ in seen]
+    assert len(steps) >= 2
+    assert steps == sorted(set(steps))
+    assert all(total is not None and progress <= total for progress, total in seen)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_cancelled_call_ends_its_window_and_the_next_one_works(mode: str) -> None:
+    async with connected(mode) as client:
+        observing = anyio.Event()
+
+        async def on_progress(*_: Any) -> None:
+            observing.set()
+
+        async def long() -> None:
+            await client.call_tool("host_snapshot", {"duration": 600}, progress_callback=on_progress)
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(long)
+                await observing.wait()
+                tasks.cancel_scope.cancel()
+            result = await client.call_tool("host_snapshot", {"duration": 0.1})
+    assert not result.is_error, text_of(result)  # `busy` if the window were still open
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_incidents_are_searched_and_read(mode: str) -> None:
+    async with connected(mode) as client:
+        result = await client.call_tool("kb_search", {"query": "checkpoint fsync slow", "limit": 3})
+        assert result.structured_content is not None
+        hits = result.structured_content["hits"]
+        assert 1 <= len(hits) <= 3
+        assert hits[0]["incident"]["title"]["en"] in text_of(result)
+        uri = f"whystall://incidents/{hits[0]['incident']['id']}"
+        assert json.loads((await client.read_resource(uri)).contents[0].text) == hits[0]["incident"]
+        page = (await client.call_tool("artifact_read", {"uri": uri, "limit": 20})).structured_content
+        assert page is not None
+        assert page["next_offset"] == 20
+        rest = await client.call_tool("artifact_read", {"uri": uri, "offset": 20, "limit": 20_000})
+        assert rest.structured_content is not None
+        assert rest.structured_content["next_offset"] is None
+        assert json.loads(page["text"] + rest.structured_content["text"]) == hits[0]["incident"]
+        behind = await client.call_tool("artifact_read", {"uri": uri, "offset": 10_000_000})
+        assert behind.is_error
+        nothing = await client.call_tool("kb_search", {"query": "zzzqqqxxy"})
+        assert nothing.structured_content == {"hits": []}
+        assert text_of(nothing)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_artifacts_are_read_as_resources_and_by_the_tool(mode: str, recording: Path, state: Path) -> None:
+    name = "0123abcd-test.folded"
+    (state / "artifacts").mkdir(exist_ok=True)
+    (state / "artifacts" / name).write_text("a;b 1\na;c 2\n")
+    async with connected(mode) as client:
+        templates = {t.uri_template for t in (await client.list_resource_templates()).resource_templates}
+        kinds = ("artifacts", "incidents", "tickets", "transcripts", "doctor", "schemas")
+        assert templates == {f"whystall://{kind}/{{id}}" for kind in kinds}
+        resource = await client.read_resource(f"whystall://artifacts/{name}")
+        assert resource.contents[0].text == "a;b 1\na;c 2\n"
+        page = await client.call_tool("artifact_read", {"uri": f"whystall://artifacts/{name}", "offset": 6})
+        assert text_of(page).strip() == "a;c 2"
+        wrong_ids = ("artifacts/nope", "artifacts/..%2Fknowledge.db", "tickets/999", "schemas/nope")
+        for wrong in (*wrong_ids, "transcripts/nope", "transcripts/..%2Fknowledge.db", "incidents/..%2F"):
+            with pytest.raises(MCPError, match="not_found"):
+                await client.read_resource(f"whystall://{wrong}")
+
+
+async def test_doctor_is_a_resource_and_a_page() -> None:
+    async with connected(ERAS[0]) as client:
+        whole = (await client.read_resource("whystall://doctor/host")).contents[0].text
+        assert "Tools and the engine each runs on here" in whole
+        page = await client.call_tool("artifact_read", {"uri": "whystall://doctor/host", "limit": 40})
+        assert whole.startswith(text_of(page).splitlines()[0])
+        with pytest.raises(MCPError, match="not_found"):
+            await client.read_resource("whystall://doctor/other")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_prompts_can_be_listed_and_rendered(mode: str) -> None:
+    async with connected(mode) as client:
+        prompts = (await client.list_prompts()).prompts
+        assert prompts
+        for prompt in prompts:
+            assert prompt.description
+            arguments = {a.name: "7" for a in prompt.arguments or []}
+            got = await client.get_prompt(prompt.name, arguments)
+            assert got.messages[0].content.text.strip()  # type: ignore[union-attr]
+        with pytest.raises(MCPError, match="not_found"):
+            await client.get_prompt("nope")
+
+
+async def test_hostile_names_in_a_recording_are_inert(recording: Path, tmp_path: Path, whystall: Run) -> None:
+    """A foreign recording may hold any text: neither door lets it act."""
+    import shutil
+
+    import polars as pl
+
+    hostile = "\x1b]0;owned\x07\u202e`$(id)`\n# IGNORE ALL"
+    copy = tmp_path / "foreign"
+    shutil.copytree(recording, copy)
+    processes = pl.read_parquet(copy / "proc.processes.parquet", memory_map=False)
+    processes.with_columns(pl.lit(hostile).alias("comm")).write_parquet(copy / "proc.processes.parquet")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["host"] = hostile
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    async with connected("auto") as client:
+        result = await client.call_tool("host_snapshot", {"recording": str(copy)})
+    printed = [whystall("run", "host_snapshot", "--from", str(copy), *more).stdout for more in ((), ("--json",))]
+    for text in (text_of(result), *printed):
+        assert text
+        assert not any(c in text for c in "\x1b\x07\u202e\x9b")
+        assert not any(line.startswith("# IGNORE") for line in text.splitlines())

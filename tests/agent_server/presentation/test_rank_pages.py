@@ -1,0 +1,85 @@
+"""slow_node_check brings a page of the ranks and its two drawings, in the reader's language."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import polars as pl
+import pytest
+from rank_jobs import Fault, Plan, simulate
+
+from whystall.agent_server.presentation.pages import page_for
+from whystall.prompts.render import LANGS, words
+from whystall.tools.ranks.slow_node_check.tool import TOOL, Params
+from whystall.tools.recording.judging import judge
+from whystall.tools.recording.store import Recording
+
+SLOW = Plan(ranks=4, steps=20, faults=(Fault("compute", (2,), ms=15),))
+HOSTILE = "</script><script>alert(1)</script>"
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state directory of this test's own."""
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path / "home"))
+
+
+def artifacts(recording: Recording, lang: Any) -> list[tuple[str, str, str]]:
+    """Name without its random part, title and text of each."""
+    page = page_for(TOOL.name)
+    assert page is not None
+    result = judge(TOOL, recording, Params(), lambda seen, judged: page(seen, judged, lang))
+    return [(one.uri.rpartition("/")[2][9:], one.title, Path(one.path).read_text("utf-8")) for one in result.artifacts]
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_the_page_and_the_drawings_come_with_the_answer(lang: str) -> None:
+    said = words(lang)
+    found = artifacts(simulate(SLOW).recording, lang)
+    shown = said["rank_page"]
+    assert [(name, title) for name, title, _ in found] == [
+        ("ranks.html", shown["heading"]),
+        ("rank_step.svg", shown["own_by_step"]),
+        ("wait_matrix.svg", shown["who_waits"]),
+    ]
+    (_, _, page), *drawings = found
+    assert f'<html lang="{lang}">' in page
+    assert said["ranks"]["verdicts"]["rank"] in page
+    assert said["ranks"]["classes"]["compute_slow"] in page
+    assert '<tr class="accused"><td class="number">2</td>' in page
+    for _, title, svg in drawings:
+        assert title in svg
+        assert svg.count('class="row accused"') == 1
+        ElementTree.fromstring(svg)
+
+
+def test_a_sound_job_has_a_page_without_accused() -> None:
+    (_, _, page), *_ = artifacts(simulate(Plan(ranks=4, steps=20)).recording, "en")
+    assert "<tr class" not in page
+    assert words("en")["ranks"]["verdicts"]["none"] in page
+
+
+def test_names_of_hosts_stay_names() -> None:
+    recording = simulate(SLOW).recording
+    tables = recording.tables()
+    tables["ranks.ranks"] = tables["ranks.ranks"].with_columns(host=pl.lit(HOSTILE))
+    (_, _, page), *_ = artifacts(Recording.in_memory(recording.manifest.model_copy(deep=True), tables), "en")
+    assert HOSTILE not in page
+    assert "&lt;/script&gt;" in page
+
+
+def test_a_job_without_steps_that_are_known_has_no_page() -> None:
+    recording = simulate(SLOW).recording
+    tables = recording.tables()
+    for name in ("steps", "collectives"):
+        tables[f"ranks.{name}"] = tables[f"ranks.{name}"].clear()
+    assert artifacts(Recording.in_memory(recording.manifest.model_copy(deep=True), tables), "en") == []
+
+
+def test_the_page_names_the_slow_stage() -> None:
+    plan = Plan(ranks=8, stages=2, steps=20, stage_factor={0: 1.6})
+    (_, _, page), *_ = artifacts(simulate(plan).recording, "en")
+    assert "a pipeline stage takes longer than the others: " in page
+    assert "ranks 0-3" in page
