@@ -1,4 +1,4 @@
-"""Compile the kernel side: ``python -m whystall.bpf.build`` or ``python bpf/build.py [--force]``.
+"""Compile the kernel side: ``python -m whystall.bpf.build [--force]``.
 
 Needs clang (BPF target) and libbpf's headers, and nothing but the standard library. Builds only
 what is older than its sources. The target machine needs neither.
@@ -7,9 +7,10 @@ what is older than its sources. The target machine needs neither.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from whystall.bpf.c_build import BuildError, is_newer, run
 
 SOURCES = Path(__file__).resolve().parent / "src"
 OBJECTS = Path(__file__).resolve().parent / "objects"
@@ -23,25 +24,16 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 """What each object is made of: a source, and options."""
 _FLAGS = ("-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror")
-_TIMEOUT = 300  # seconds; a slow machine needs about 5
-
-
-class BuildError(Exception):
-    """Compilation failed; the message is the compiler's, or names what is missing."""
 
 
 def object_path(machine: str, kind: str = "host") -> Path:
-    """Where an object for a machine lies; `kind` is one of `KINDS`."""
+    """Return the path of an object for a machine; `kind` is one of `KINDS`."""
     return OBJECTS / f"{kind}.{machine}.bpf.o"
 
 
 def is_current(machine: str, kind: str = "host") -> bool:
-    """Whether the object is there and newer than every source."""
-    made = object_path(machine, kind)
-    if not made.exists():
-        return False
-    newest = max(source.stat().st_mtime_ns for source in SOURCES.iterdir())
-    return made.stat().st_mtime_ns >= newest
+    """Return whether the object exists and is not older than any source."""
+    return is_newer(object_path(machine, kind), SOURCES)
 
 
 def build(machine: str, kind: str = "host", force: bool = False) -> bool:
@@ -56,20 +48,14 @@ def build(machine: str, kind: str = "host", force: bool = False) -> bool:
     try:
         target = f"-D__TARGET_ARCH_{MACHINES[machine]}"
         source, *options = KINDS[kind]
-        _run([clang, *_FLAGS, *options, target, "-c", str(SOURCES / source), "-o", str(fresh)])
+        run([clang, *_FLAGS, *options, target, "-c", str(SOURCES / source), "-o", str(fresh)])
         strip = shutil.which("llvm-strip")
         if strip is not None:  # drops DWARF, keeps BTF
-            _run([strip, "-g", str(fresh)])
+            run([strip, "-g", str(fresh)])
         fresh.replace(object_path(machine, kind))
     finally:
         fresh.unlink(missing_ok=True)
     return True
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-    if done.returncode:
-        raise BuildError(f"{Path(command[0]).name} failed:\n{done.stderr.strip()}")
 
 
 def main(arguments: list[str]) -> int:

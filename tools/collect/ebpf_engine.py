@@ -77,15 +77,7 @@ class EbpfEngine(Engine):
 
     def unavailable(self) -> str | None:
         """Why BPF cannot work here, without trying."""
-        if not Path("/sys/kernel/btf/vmlinux").exists():
-            return "the kernel has no type information (BTF)"
-        if not pids_are_the_hosts():
-            return FOREIGN_PIDS
-        if not proc_is_whole():
-            return PARTIAL_PROC
-        if not object_path(os.uname().machine).exists():
-            return "the BPF objects are not built (run `make build`)"
-        return None
+        return why_unavailable("host")
 
     def cannot(self, collector: str) -> str | None:
         """Why this collector cannot be served where others can be: a kernel may keep sampling timers from those whom it
@@ -284,6 +276,19 @@ def _capture(seen: Seen, name: str, tables: dict[str, pl.DataFrame], measure: st
 def losses(seen: Seen, name: str) -> int:
     """How much of what the collector `name` tells was lost."""
     return sum(sum(counts) for reason, counts in seen.lost.items() if _LOSSES.get(reason, name) == name)
+
+
+def why_unavailable(kind: str) -> str | None:
+    """Return why a BPF object (of `build.KINDS`) cannot work here, without loading it; None where it may."""
+    if not Path("/sys/kernel/btf/vmlinux").exists():
+        return "the kernel has no type information (BTF)"
+    if not pids_are_the_hosts():
+        return FOREIGN_PIDS
+    if not proc_is_whole():
+        return PARTIAL_PROC
+    if not object_path(os.uname().machine, kind).exists():
+        return "the BPF objects are not built (run `make build`)"
+    return None
 
 
 def translated(error: BpfError) -> ToolError:

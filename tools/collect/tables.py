@@ -333,9 +333,7 @@ INTERRUPTS = {
     # What handlers took of a target's threads while these had a CPU; of a softirq without the interrupts within it.
     # in_call_ns: of it while the thread was in a system call, and so maybe on its own behalf (packets it sent to its
     # own host). Empty where the engine does not tell.
-    "stolen": _schema(
-        {**_WHO, "kind": _S, "name": _S, "count": _I, "total_ns": _I, "max_ns": _I, "in_call_ns": _I}
-    ),
+    "stolen": _schema({**_WHO, "kind": _S, "name": _S, "count": _I, "total_ns": _I, "max_ns": _I, "in_call_ns": _I}),
     # The kernel's own account of CPU time in handlers (/proc/stat: in ticks, by the tick, without
     # CONFIG_IRQ_TIME_ACCOUNTING). Empty where the engine does not tell.
     "cpus": _schema({"cpu": _I, "hardirq_ns": _I, "softirq_ns": _I}),

@@ -1,4 +1,4 @@
-"""Compile the engine: ``python -m whystall.tools.hybrid_io.build`` or ``python tools/hybrid_io/build.py [--force]``.
+"""Compile the engine: ``python -m whystall.tools.hybrid_io.build [--force]``.
 
 Needs a C compiler (``$CC``, ``cc``, ``gcc`` or ``clang``) and libc's headers, and nothing but the standard library.
 Builds what is older than its sources, for the machine it runs on.
@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from whystall.bpf.c_build import BuildError, is_newer, run
 
 SOURCES = Path(__file__).resolve().parent / "src"
 OBJECTS = Path(__file__).resolve().parent / "objects"
@@ -41,28 +43,20 @@ _FLAGS = (
     *("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fvisibility=hidden"),
     *("-Wall", "-Wextra", "-Werror", "-shared", "-pthread", "-Wl,-z,defs", "-Wl,--as-needed"),
 )
-_TIMEOUT = 300  # seconds; a slow machine needs about 5
-
-
-class BuildError(Exception):
-    """Compilation failed; the message is the compiler's, or names what is missing."""
 
 
 def library_path(name: str = "libwhystall_hybrid.so") -> Path:
-    """Where a library of `LIBRARIES` lies."""
+    """Return the path of a library of `LIBRARIES`."""
     return OBJECTS / name
 
 
 def is_current(name: str) -> bool:
-    """Whether the library is there and newer than every source."""
-    made = library_path(name)
-    if not made.exists():
-        return False
-    return made.stat().st_mtime_ns >= max(source.stat().st_mtime_ns for source in SOURCES.iterdir())
+    """Return whether the library exists and is not older than any source."""
+    return is_newer(library_path(name), SOURCES)
 
 
 def sources(name: str) -> list[Path]:
-    """The C files of a library, empty where a part of it is not there."""
+    """Return the C files of a library; empty where a part of it is missing."""
     found: list[Path] = []
     for pattern in LIBRARIES[name]:
         matching = sorted(SOURCES.glob(pattern))
@@ -73,7 +67,7 @@ def sources(name: str) -> list[Path]:
 
 
 def compiler() -> str:
-    """The C compiler to use; raises ``BuildError`` where there is none."""
+    """Return the path of the C compiler; raise ``BuildError`` where there is none."""
     for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         path = shutil.which(name) if name else None
         if path:
@@ -95,18 +89,12 @@ def build(name: str, force: bool = False, flags: tuple[str, ...] = (), to: Path 
     handle, fresh = tempfile.mkstemp(prefix=f".{name}.", dir=made.parent)
     os.close(handle)
     try:
-        _run([command, *_FLAGS, *OPTIONS[name], *flags, "-o", fresh, *map(str, files), "-ldl"])
+        run([command, *_FLAGS, *OPTIONS[name], *flags, "-o", fresh, *map(str, files), "-ldl"])
         os.chmod(fresh, 0o644)
         os.replace(fresh, made)
     finally:
         Path(fresh).unlink(missing_ok=True)
     return True
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-    if done.returncode:
-        raise BuildError(f"{Path(command[0]).name} failed:\n{done.stderr.strip()}")
 
 
 def main(arguments: list[str]) -> int:

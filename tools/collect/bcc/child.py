@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
@@ -39,20 +40,9 @@ class Child:
         self.name = os.path.basename(argv[0])
         self.cut: str | None = None
         self._said, self._rest, self._bytes, self._asked = b"", b"", 0, 0.0
-        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        environment |= {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        environment.setdefault("PATH", os.defpath)
+        environment = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", _GUARD, str(os.getpid()), *argv],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                cwd="/",
-                start_new_session=True,  # Ctrl-C at the terminal is for us to pass on
-                bufsize=0,
-            )
+            self._process = start_guarded(argv, environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         except OSError as error:
             raise failed(f"{self.name}: {error.strerror}") from None
         out, err = self._process.stdout, self._process.stderr
@@ -65,8 +55,7 @@ class Child:
             os.set_blocking(pipe.fileno(), False)
             self._open.add(pipe.fileno())
             self._both.register(pipe.fileno(), select.EPOLLIN)
-        with suppress(OSError):
-            fcntl.fcntl(self._out.fileno(), _F_SETPIPE_SZ, _PIPE)
+        enlarge_pipe(self._out)
 
     def fileno(self) -> int:
         """A descriptor that is readable when it has said something, or ended."""
@@ -123,11 +112,7 @@ class Child:
 
     def close(self) -> None:
         """Kill it, with all it started; idempotent."""
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
-                self._process.wait(_GONE_S)
+        kill_group(self._process)
         for pipe in (self._out, self._err):
             pipe.close()
         self._open.clear()
@@ -155,6 +140,42 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         return taken
+
+
+def start_guarded(
+    argv: Sequence[str], environment: Mapping[str, str], stdin: int, stderr: int
+) -> subprocess.Popen[bytes]:
+    """Start `argv` in "/" and a session of its own, killed when we die (`guard.py`); raise ``OSError`` on failure.
+
+    Of our environment it gets what BCC finds headers by, and nothing that concerns our interpreter.
+    """
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", _GUARD, str(os.getpid()), *argv],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={"PATH": os.defpath, **kept, "LC_ALL": "C.UTF-8", **environment},
+        cwd="/",
+        start_new_session=True,  # Ctrl-C at the terminal is for us to pass on
+        bufsize=0,
+    )
+
+
+def enlarge_pipe(pipe: IO[bytes]) -> None:
+    """Give a pipe room for the output between two polls, where the system allows it."""
+    with suppress(OSError):
+        fcntl.fcntl(pipe.fileno(), _F_SETPIPE_SZ, _PIPE)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process of `start_guarded` and everything it started; idempotent."""
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+        process.wait(_GONE_S)
 
 
 def failed(why: str) -> ToolError:

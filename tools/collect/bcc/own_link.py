@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-import fcntl
 import json
 import os
 import select
 import selectors
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from whystall.tools.collect.bcc.child import enlarge_pipe, kill_group, start_guarded
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
@@ -27,13 +24,8 @@ _MAX_LINE = 4 << 20
 _MAX_ROWS = 1 << 18
 _CHUNK = 1 << 20
 _CHUNKS = 8  # a child that says more than we can take in gets no more of our time at once
-_PIPE = 1 << 20  # fcntl(2), F_SETPIPE_SZ: what is said while we look elsewhere
-_F_SETPIPE_SZ = 1031
 _KILL_S = 5.0
 _LISTEN_S = 60.0  # an interpreter starts in seconds even in an emulated machine
-_GUARD = str(Path(__file__).with_name("guard.py"))
-# BCC finds headers by these; nothing of our interpreter's concerns the system's.
-_KEPT = ("PATH", "HOME", "TMPDIR", "BCC_KERNEL_SOURCE", "BCC_KERNEL_MODULES_SUFFIX", "BCC_LINUX_VERSION_CODE")
 
 
 class ThreadNow(NamedTuple):
@@ -58,19 +50,8 @@ class OwnLink:
         self.lost = self.dropped = 0
         self._rest = b""
         self._bytes = self._counted = 0
-        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        environment.setdefault("PATH", os.defpath)
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", _GUARD, str(os.getpid()), *argv],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**environment, "LC_ALL": "C.UTF-8"},
-                cwd="/",
-                start_new_session=True,  # ^C at the terminal is for us to pass on
-                bufsize=0,
-            )
+            self._process = start_guarded(argv, {}, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
         except OSError as error:
             raise failed(f"cannot start: {error.strerror}") from None
         assert self._process.stdin is not None  # noqa: S101 - for the types
@@ -78,8 +59,7 @@ class OwnLink:
         self._in, self._out = self._process.stdin, self._process.stdout
         for pipe in (self._in, self._out):
             os.set_blocking(pipe.fileno(), False)
-        with suppress(OSError):
-            fcntl.fcntl(self._out.fileno(), _F_SETPIPE_SZ, _PIPE)
+        enlarge_pipe(self._out)
         try:
             self.say(plan)
         except BaseException:
@@ -143,11 +123,7 @@ class OwnLink:
         for pipe in (self._in, self._out):
             with suppress(OSError):
                 pipe.close()
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_KILL_S)
+        kill_group(self._process)
 
     def _understand(self, line: bytes) -> None:
         try:

@@ -9,19 +9,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import polars as pl
 
-from whystall.bpf.build import object_path
 from whystall.bpf.errors import BpfError
 from whystall.bpf.trace import GROUPS, MAX_CPUS, RECORD_BYTES, Trace, TraceConfig, TraceSession
-from whystall.tools.collect.ebpf_engine import disk_name, translated
+from whystall.tools.collect.ebpf_engine import disk_name, translated, why_unavailable
 from whystall.tools.collect.ftrace.bpf_decode import Named, tables
 from whystall.tools.collect.options import FtraceOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
-from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
 from whystall.tools.recording.collector import Capture, Engine, Options
 from whystall.tools.recording.target import Target
 from whystall.tools.timeline import clocks
@@ -51,15 +48,7 @@ class FtraceBpfEngine(Engine):
 
     def unavailable(self) -> str | None:
         """Why BPF cannot work here, without trying."""
-        if not Path("/sys/kernel/btf/vmlinux").exists():
-            return "the kernel has no type information (BTF)"
-        if not pids_are_the_hosts():
-            return FOREIGN_PIDS
-        if not proc_is_whole():
-            return PARTIAL_PROC
-        if not object_path(os.uname().machine, "trace").exists():
-            return "the BPF objects are not built (run `make build`)"
-        return None
+        return why_unavailable("trace")
 
     def load(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Load and attach; then sleep once, to be seen."""
