@@ -50,6 +50,18 @@ def test_a_checkpoint_is_one_finding_with_its_series_cost_and_period() -> None:
     assert result.totals == {"events": 12, "files": 6}
 
 
+def test_bytes_of_files_renamed_onto_one_path_are_summed() -> None:
+    scene = Scene(window_s=12)
+    for step in range(4):
+        scene.call(1 + 3 * step, 20, "write", f"/out/ckpt{step}.tmp", size=50 << 20)
+        scene.call(1.02 + 3 * step, 900, "fsync", f"/out/ckpt{step}.tmp")
+    for row in scene.tables["files"]:
+        row["path"] = "/out/ckpt.pt"
+    (finding,) = bad(slower(scene).findings)
+    assert finding.metrics["bytes"] == 200 << 20
+    assert finding.metrics["episode_bytes"] == 50 << 20
+
+
 def test_checkpoints_in_numbered_directories_are_one_series() -> None:
     scene = Scene()
     for step in range(4):

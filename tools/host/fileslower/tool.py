@@ -182,7 +182,11 @@ def _finding(
     # Episodes bridge pauses, for the fast calls in them; all file calls of the thread took no longer than `spent`.
     share = 100 * min(sum(e.duration_ns for e in runs), max(spent, total)) / max(window_ns, 1)
     in_flight = any(r["in_flight"] for r in group)
-    counted = {r["path"]: moved[r["pid"], r["file"]] for r in group if (r["pid"], r["file"]) in moved}
+    # By file, then by path: files that are renamed onto one path in turn share it.
+    counted: Counter[str] = Counter()
+    for (pid, file), path in {(r["pid"], r["file"]): r["path"] for r in group}.items():
+        if (pid, file) in moved:
+            counted[path] += moved[pid, file]
     total_bytes = sum(counted.values()) if counted else bytes_by_position(group)
     times = Counter(e.calls[0].path for e in runs)
     # The median, because a file may have been written in part before the window.
@@ -241,8 +245,7 @@ def _finding(
 
 
 def _episodes(rows: list[dict[str, Any]], window_ns: int) -> list[Episode]:
-    """What the caller suffers. Calls that fill the window without a pause show no beginning and no end: a loader that
-    reads on and on. Then each stands for itself."""
+    """Group calls into episodes. If one episode fills 90 % of the window, treat each call as its own episode."""
     calls = [Call(r["start_ns"], r["end_ns"], r["path"], r["syscall"] in DURABLE) for r in rows]
     runs = episodes(calls)
     if len(runs) == 1 and runs[0].duration_ns >= _ENDLESS * window_ns:
