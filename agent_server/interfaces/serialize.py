@@ -1,15 +1,16 @@
-"""One serialisation for both doors: what the command line prints with ``--json`` is the structured content of MCP."""
+"""The JSON form of results: what the command line prints with ``--json`` is also the structured content of MCP."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any
 
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 # Everything outside of printable text that JSON allows to stand in a string: C1 controls, DEL, bidirectional and zero
 # width format characters, line separators, surrogates. In a JSON document they can occur nowhere but in strings.
@@ -19,22 +20,22 @@ _UNSAFE = re.compile(
 
 
 def structured(model: BaseModel) -> dict[str, Any]:
-    """`model` as the JSON object that programs get."""
+    """Return `model` as a JSON object."""
     value: dict[str, Any] = json.loads(model.model_dump_json())
     return value
 
 
 def error_object(error: ToolError) -> dict[str, Any]:
-    """What stands on standard output when a command with ``--json`` fails."""
+    """Return what a failed command with ``--json`` prints on standard output."""
     return {"error": {"code": error.code.value, "message": error.message, "remedy": error.remedy}}
 
 
 def dumps(value: Any, indent: int | None = 1) -> str:
-    """JSON text that is inert on a terminal: every unprintable character is escaped; other languages stay readable."""
+    """Return JSON text that is safe on a terminal: unprintable characters are escaped, all scripts stay readable."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return _UNSAFE.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
 
 
 def inert(text: str) -> str:
-    """`text` with unprintable characters escaped, line by line; for anything a person reads."""
+    """Return `text` with unprintable characters escaped, line by line; for anything a person reads."""
     return "\n".join(clean(line, 1 << 20) for line in text.split("\n"))

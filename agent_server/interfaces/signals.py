@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
@@ -60,6 +59,8 @@ class Signals:
 
         Raises `Interrupted` after `work` has unwound, whatever it made of being cancelled.
         """
+        import asyncio  # `whystall --help` does without
+
         self._running = True
         try:
             return asyncio.run(self._main(work, stop))
@@ -70,6 +71,8 @@ class Signals:
                 raise Interrupted(self.received) from None
 
     async def _main(self, work: Coroutine[Any, Any, T], stop: Callable[[], None] | None) -> T:
+        import asyncio
+
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""The tree of commands. Only the module of the command that is asked for is imported: start-up is felt."""
+"""The tree of commands. Only the module of the requested command is imported, to start quickly."""
 
 from __future__ import annotations
 
@@ -8,38 +8,12 @@ from importlib import import_module
 import typer
 
 from whystall.agent_server.interfaces.cli import console
+from whystall.agent_server.interfaces.cli.command_table import COMMANDS, DESCRIPTION, help_text
 from whystall.agent_server.interfaces.cli.options import underscores
-
-_COMMANDS = {
-    "doctor": "host",
-    "tools": "host",
-    "run": "run",
-    "record": "observe",
-    "gather": "observe",
-    "diagnose": "observe",
-    "verify": "observe",
-    "replay": "replay",
-    "hybrid-run": "hybrid",
-    "ftrace": "ftrace",
-    "stacks": "stacks",
-    "serve": "serve",
-    "kb": "kb",
-    "tickets": "tickets",
-    "chat": "chat",
-    "chats": "chats",
-    "jobs": "chat",
-    "alerts": "alerts",
-    "silence": "alerts",
-    "route": "route",
-    "sinks": "sinks",
-    "oncall": "oncall",
-    "audit": "audit",
-    "config": "config",
-}
 
 
 def build(words: Sequence[str]) -> typer.Typer:
-    """The commands that `words` may mean: one module's, or all for help and for unknown commands."""
+    """Return the commands that `words` may mean: those of one module, or all of them for an unknown command."""
     app = typer.Typer(
         name="whystall",
         add_completion=False,
@@ -47,22 +21,23 @@ def build(words: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": underscores},
     )
-    app.callback(invoke_without_command=True)(whystall)
-    asked = next((word for word in words if not word.startswith("-")), "")
-    modules = [_COMMANDS[asked]] if asked in _COMMANDS else list(dict.fromkeys(_COMMANDS.values()))
+    app.callback(invoke_without_command=True, help=DESCRIPTION)(_top_level)
+    name = next((word for word in words if not word.startswith("-")), "")
+    modules = (
+        [COMMANDS[name][0]] if name in COMMANDS else list(dict.fromkeys(module for module, _ in COMMANDS.values()))
+    )
     for module in modules:
         import_module(f"whystall.agent_server.interfaces.cli.commands.{module}").add(app)
     return app
 
 
-def whystall(
+def _top_level(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="print the version"),
 ) -> None:
-    """Say which process, on which file, lock, CPU or device, stalls an AI job, for how long, and what to do."""
     if version:
         from whystall.agent_server.interfaces.version import version as number
 
         console.say(f"whystall {number()}")
     elif context.invoked_subcommand is None:
-        console.say(context.get_help())
+        console.say(help_text())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.interfaces import serialize as wire
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Progress = Callable[[float, float, str], None]
 
@@ -29,7 +30,7 @@ def say_as_is(text: str) -> None:
 
 def say_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
     """Print a value for programs, at `deliver`."""
-    _said.append(wire.dumps(wire.structured(value) if isinstance(value, BaseModel) else value) + "\n")
+    _said.append(wire.dumps(value if isinstance(value, (dict, list)) else wire.structured(value)) + "\n")
 
 
 def deliver() -> None:

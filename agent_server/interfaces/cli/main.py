@@ -2,7 +2,7 @@
 
 Results go to standard output; errors are one line on standard error: ``error: CODE: message; remedy``. With
 ``--json`` a failure is also an object on standard output: ``{"error": {"code", "message", "remedy"}}``. Exit status:
-0 for an answer, whatever it says; 2 for bad arguments; 1 for other failures; 130 and 143 after SIGINT and SIGTERM;
+0 for an answer, whatever its content; 2 for bad arguments; 1 for other failures; 130 and 143 after SIGINT and SIGTERM;
 141 when standard output was closed.
 """
 
@@ -16,18 +16,20 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from whystall.agent_server.interfaces import serialize as wire
+from whystall.agent_server.interfaces.cli import console
+from whystall.agent_server.interfaces.cli.command_table import help_text
 from whystall.agent_server.interfaces.signals import Interrupted, signals
+from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     import typer
-
-    from whystall.tools.contract.errors import ToolError
 
 DEBUG_VARIABLE = "WHYSTALL_DEBUG"
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of ``whystall``: runs one command and exits."""
+    """Run one command and exit: the entry point of ``whystall``."""
     _open_closed_streams()
     signals.install()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -38,14 +40,16 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         name = signal.Signals(interrupted.signum).name
         sys.stderr.write(f"error: cancelled: stopped by {name}; nothing is left attached\n")
         sys.stderr.flush()
-        os._exit(interrupted.status)  # a thread may still read a large file; Python's own end would wait for it
+        os._exit(interrupted.status)  # a normal exit would wait for threads that still read large files
     signals.ignore()
     sys.exit(status)
 
 
 def _open_closed_streams() -> None:
-    """Stand in for standard streams that were closed before we began (``>&-``): their numbers would go to the first
-    files that are opened, and what is said would end up in those. Standard output gets a pipe without a reader.
+    """Open a substitute for each standard stream that was closed before the start (``>&-``).
+
+    Otherwise the first files that are opened would get those descriptors, and output would end up in them. Standard
+    output gets a pipe without a reader.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is not None:
@@ -56,7 +60,7 @@ def _open_closed_streams() -> None:
             reads, end = os.pipe()
             os.close(reads)
         if end != number:
-            os.dup2(end, number, inheritable=False)  # a program that we start finds it closed, as it was
+            os.dup2(end, number, inheritable=False)  # not inherited: child programs find it closed, as it was
             os.close(end)
         setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
@@ -66,11 +70,12 @@ def _command(words: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    if not set(words) - {"-h", "--help"}:
+        console.say(help_text())
+        return 0
     import typer
 
-    from whystall.agent_server.interfaces.cli import console
     from whystall.agent_server.interfaces.cli.command_tree import build
-    from whystall.tools.contract.errors import ErrorCode, ToolError
 
     try:
         result = build(words)(words, prog_name="whystall", standalone_mode=False)
@@ -84,7 +89,7 @@ def _command(words: list[str]) -> int:
     except OSError as error:
         return _fail(_system(error), words)
     except Exception as error:
-        # A defect of ours. Its traceback may show what was observed, so that it is printed only when asked for.
+        # A defect. Its traceback may contain observed data, so it is printed only on request.
         if os.environ.get(DEBUG_VARIABLE):
             raise
         console.note(f"error: internal: {type(error).__name__}: {error}; please report it with {DEBUG_VARIABLE}=1")
@@ -93,31 +98,25 @@ def _command(words: list[str]) -> int:
 
 def _deliver() -> int:
     """Write the answer to standard output; 0, or the status when that fails."""
-    from whystall.agent_server.interfaces.cli import console
-
     try:
         console.deliver()
     except OSError as error:
         # What could not be written stays buffered, and Python would try again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
-            return 141  # the reader left: not our failure, but nothing more can be said
+            return 141  # the reader closed the pipe, like `| head`
         return _fail(_system(error), ())
     return 0
 
 
 def _system(error: OSError) -> ToolError:
-    from whystall.tools.contract.errors import ErrorCode, ToolError
-
     code = ErrorCode.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else ErrorCode.IO_ERROR
     name = f"{error.filename}: " if error.filename else ""
     return ToolError(code, f"{name}{error.strerror or error}", "check the file system and call again")
 
 
 def _usage(error: typer.TyperException) -> ToolError:
-    """What typer has to say, as one of our errors, with the valid names where they help."""
-    from whystall.tools.contract.errors import ErrorCode, ToolError
-
+    """Return typer's error as a `ToolError`, with the valid names where they help."""
     context = getattr(error, "ctx", None)
     command = getattr(context, "command", None)
     message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
@@ -131,11 +130,9 @@ def _usage(error: typer.TyperException) -> ToolError:
 
 
 def _fail(error: ToolError, words: Sequence[str]) -> int:
-    from whystall.agent_server.interfaces import serialize as wire
-    from whystall.agent_server.interfaces.cli import console
-    from whystall.tools.contract.errors import ErrorCode
-
     console.note(f"error: {error.code.value}: {error.message}; {error.remedy}")
-    if "--json" in itertools.takewhile(lambda word: word != "--", words):  # what follows is another program's
+    if "--json" in itertools.takewhile(
+        lambda word: word != "--", words
+    ):  # not those of `hybrid-run -- PROGRAM`
         console.say_json(wire.error_object(error))
     return 2 if error.code is ErrorCode.BAD_ARGUMENT else 1

@@ -24,7 +24,7 @@ def add(app: typer.Typer) -> None:
     alerts.callback()(_alerts)
     alerts.command("list")(list_alerts)
     app.add_typer(alerts, name="alerts")
-    silence = typer.Typer(help="Silences: alerts that match are kept and not told.", rich_markup_mode=None)
+    silence = typer.Typer(help="Silences: alerts that match are kept, and nobody is notified.", rich_markup_mode=None)
     silence.command("add")(add_silence)
     silence.command("list")(list_silences)
     silence.command("expire")(expire_silence)

@@ -25,7 +25,7 @@ _HEARING = ("app_secret", "signing_secret", "encrypt_key", "verification_token",
 
 def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    group = typer.Typer(help="Chats that are set up, and what could not be said there.", rich_markup_mode=None)
+    group = typer.Typer(help="Configured chats, and messages that could not be sent.", rich_markup_mode=None)
     group.command("list")(list_chats)
     group.command("test")(try_chat)
     app.add_typer(group, name="chats")

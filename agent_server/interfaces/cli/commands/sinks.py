@@ -25,7 +25,7 @@ DryOption = Annotated[bool, typer.Option("--dry-run", help="print the requests, 
 
 def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    group = typer.Typer(help="Trackers that tickets are kept in step with.", rich_markup_mode=None)
+    group = typer.Typer(help="Trackers that tickets are synchronised with.", rich_markup_mode=None)
     group.command("list")(list_sinks)
     group.command("deliver")(deliver)
     group.command("sync")(sync)
