@@ -140,7 +140,7 @@ def test_modules_and_sub_packages_import_each_other_without_circles(package: str
         ("agent_server.app", "knowledge_base.store", True),
         ("knowledge_base.store", "agent_server.app", False),
         ("knowledge_base.store", "tools.recording.home", True),
-        ("knowledge_base.present", "prompts.render", True),
+        ("agent_server.presentation.texts", "prompts.render", True),
         ("tools.host.fileslower", "knowledge_base.causes", False),
         ("tools.host.fileslower", "prompts.render", False),
         ("tools.host.fileslower", "tools.recording.store", True),

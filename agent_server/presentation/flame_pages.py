@@ -77,7 +77,7 @@ def _drawn(
     heading: str,
     proven: NDArray[np.bool_] | None = None,
 ) -> list[ArtifactContent]:
-    from whystall.knowledge_base.headlines import headline_of
+    from whystall.agent_server.presentation.headlines import headline_of
     from whystall.prompts.render import words
     from whystall.tools.views.flame_layout import layout
     from whystall.tools.views.flame_page import flame_page

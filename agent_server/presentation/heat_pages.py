@@ -41,7 +41,7 @@ def heat_beside(recording: Recording, judged: Judgement[Any], lang: Lang) -> lis
 
 
 def _drawn(recording: Recording, seen: HeatLook, judged: Judgement[Any] | None, lang: Lang) -> list[ArtifactContent]:
-    from whystall.knowledge_base.headlines import headline_of
+    from whystall.agent_server.presentation.headlines import headline_of
     from whystall.prompts.quantities import quantity
     from whystall.prompts.render import words
     from whystall.tools.profiles.heat_map.tool import period_rows

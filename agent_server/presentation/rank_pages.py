@@ -21,7 +21,7 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
     """A self-contained page of the ranks in `recording`, in `lang`, and its two matrices as SVG; none of a job whose
     steps are not known.
     """
-    from whystall.knowledge_base.headlines import headline_of
+    from whystall.agent_server.presentation.headlines import headline_of
     from whystall.prompts.render import voice, words
     from whystall.tools.ranks.analysis.waits import wait_matrix
     from whystall.tools.views.rank_cells import Group

@@ -25,14 +25,14 @@ _EVENTS = 100_000  # a flood is told as one line
 
 def result_text(result: ToolResult[Any], lang: Lang) -> str:
     """A tool's answer."""
-    from whystall.knowledge_base import present
+    from whystall.agent_server.presentation import texts as present
 
     return present.result_text(result, lang)
 
 
 def diagnosis_text(diagnosis: Diagnosis, lang: Lang) -> str:
     """A diagnosis: verdict, evidence, what was ruled out, similar incidents."""
-    from whystall.knowledge_base import present
+    from whystall.agent_server.presentation import texts as present
     from whystall.knowledge_base.causes import load_causes
 
     return present.diagnosis_text(diagnosis, load_causes(), lang)
@@ -40,16 +40,16 @@ def diagnosis_text(diagnosis: Diagnosis, lang: Lang) -> str:
 
 def ticket_text(ticket: Ticket, lang: Lang, events: Sequence[Event] | None = None) -> str:
     """A ticket as Markdown; with its history `events` and what people said of it, where they are given."""
+    from whystall.agent_server.presentation.texts import ticket_markdown
     from whystall.knowledge_base.causes import load_causes
-    from whystall.knowledge_base.tickets.drafting import ticket_markdown
 
     return ticket_markdown(ticket, lang, load_causes(), events)
 
 
 def whole_ticket_text(kb: KnowledgeBase, id: str, lang: Lang) -> str:
     """The ticket `id` with everything that is known of it: its history, its comments, the alerts in it."""
+    from whystall.agent_server.presentation.texts import ticket_markdown
     from whystall.knowledge_base.causes import load_causes
-    from whystall.knowledge_base.tickets.drafting import ticket_markdown
 
     ticket = kb.tickets.get(id)
     alerts = [stored.alert for stored in kb.alerts.said(ticket=ticket.id)] if ticket.origin == "alert" else []
@@ -59,7 +59,7 @@ def whole_ticket_text(kb: KnowledgeBase, id: str, lang: Lang) -> str:
 
 def tickets_text(lines: Sequence[Line], left: int, lang: Lang) -> str:
     """One line for each ticket; `left`: how many more there are."""
-    from whystall.knowledge_base.tickets.present import lines_text
+    from whystall.agent_server.presentation.ticket_texts import lines_text
 
     return lines_text(lines, left, lang)
 
@@ -75,7 +75,7 @@ def hits_text(hits: Hits, lang: Lang, budget: int | None = None) -> str:
     """Past incidents and why they were found, then in full those that are an answer, as far as `budget` characters
     hold them (None: all); or that none is known.
     """
-    from whystall.knowledge_base import present
+    from whystall.agent_server.presentation import texts as present
     from whystall.prompts.escape import Safe
     from whystall.prompts.render import fit, words
 

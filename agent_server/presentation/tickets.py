@@ -34,6 +34,6 @@ def done_text(kb: KnowledgeBase, ticket: Ticket, what: str, other: str, lang: La
 
 def history_text(events: Sequence[Event], lang: Lang) -> str:
     """One line for each change of a ticket."""
-    from whystall.knowledge_base.tickets.present import history_text as text
+    from whystall.agent_server.presentation.ticket_texts import history_text as text
 
     return text(events, lang)

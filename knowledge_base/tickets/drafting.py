@@ -1,18 +1,14 @@
-"""What goes into a ticket, and how it is shown. Pure: storing is the store's business."""
+"""Build and merge tickets. Pure functions; `store` stores the results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from whystall.knowledge_base.faults import dedup_key
-from whystall.knowledge_base.models import Cause, Diagnosis, Lang, Verdict
-from whystall.knowledge_base.tickets.models import Classification, Decision, Event, Ticket
+from whystall.knowledge_base.models import Cause, Diagnosis, Verdict
+from whystall.knowledge_base.tickets.models import Classification, Decision, Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
-
-if TYPE_CHECKING:
-    from whystall.knowledge_base.journal.alerts import Alert
 
 # Severity by the share of its time that the job loses to the cause, as for single findings.
 _CRITICAL_PCT = 40.0
@@ -122,24 +118,3 @@ def severity(diagnosis: Diagnosis) -> Severity:
     if diagnosis.verdict is Verdict.CONFIRMED and lost >= _CRITICAL_PCT:
         return Severity.CRITICAL
     return Severity.MAJOR
-
-
-def ticket_markdown(
-    ticket: Ticket,
-    lang: Lang,
-    causes: Mapping[str, Cause],
-    events: Sequence[Event] | None = None,
-    alerts: Sequence[Alert] = (),
-) -> str:
-    """`ticket` as Markdown in `lang`. Text from the host is inert in it: names stand in code spans, and what people
-    wrote in blocks, apart from what whystall made. `events`: its history; None leaves out that and what people said
-    of it, for whom has both elsewhere. `alerts`: those told of in it, the latest first.
-    """
-    from whystall.knowledge_base.present import ticket_text  # Jinja is loaded only when something is shown
-
-    return ticket_text(ticket, causes, lang, events, alerts)
-
-
-def ticket_json(ticket: Ticket) -> str:
-    """`ticket` as JSON, whole."""
-    return ticket.model_dump_json(indent=1, by_alias=True)

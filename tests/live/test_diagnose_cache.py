@@ -20,10 +20,9 @@ from running import Running
 from slow_disk import SlowDisk
 
 from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Culprit, Diagnosis, Verdict
-from whystall.knowledge_base.present import diagnosis_text
-from whystall.knowledge_base.tickets.drafting import ticket_markdown
 from whystall.tools.collect.calibration import place_of
 from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.params import TargetParams

@@ -13,12 +13,12 @@ from making import checkpoint, coverage, finding, match
 from markdown_it import MarkdownIt
 from pydantic import Field
 
+from whystall.agent_server.presentation.texts import TEXT_LIMIT, diagnosis_text, hits_text, result_text, ticket_markdown
+from whystall.agent_server.presentation.ticket_texts import lines_text
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Incident, Lang, Match, Verdict, Words
-from whystall.knowledge_base.present import TEXT_LIMIT, diagnosis_text, hits_text, result_text
 from whystall.knowledge_base.tickets import drafting as tickets
 from whystall.knowledge_base.tickets.models import Check, Line, Ticket, Verification
-from whystall.knowledge_base.tickets.present import lines_text
 from whystall.prompts import mcp
 from whystall.prompts.escape import Safe, markdown, markdown_code, placed, plain_code, short
 from whystall.prompts.render import LANGS, fill, render, voice
@@ -124,7 +124,7 @@ def test_markdown_keeps_its_structure(text: str, lang: Lang) -> None:
 
     def shown(text: str) -> str:
         name = clean(text)
-        return tickets.ticket_markdown(
+        return ticket_markdown(
             ticket(case(text), resolution=name or "x", component=name, verifications=[checked(text)]), lang, causes
         )
 
@@ -136,7 +136,7 @@ def test_markdown_keeps_its_structure(text: str, lang: Lang) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_links_and_mentions_stand_in_code(text: str) -> None:
     """Forges link bare addresses, @names and #numbers outside of code, which a CommonMark parser does not show."""
-    shown = tickets.ticket_markdown(ticket(case(text or "y"), resolution=clean(text) or "x"), "en", load_causes())
+    shown = ticket_markdown(ticket(case(text or "y"), resolution=clean(text) or "x"), "en", load_causes())
     for token in MarkdownIt("commonmark").parse(shown):
         for child in token.children or ():
             if child.type == "text":
@@ -178,7 +178,7 @@ def test_a_name_that_reads_like_prose_is_quoted(text: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_json_says_the_same(text: str) -> None:
     drafted = ticket(case(text))
-    assert Ticket.model_validate(json.loads(tickets.ticket_json(drafted))) == drafted
+    assert Ticket.model_validate(json.loads(drafted.model_dump_json(by_alias=True))) == drafted
 
 
 @pytest.mark.parametrize("text", ["a `b`` c", "`", "``", " x ", "", "plain", "a``"])
@@ -218,7 +218,7 @@ def test_values_cannot_fill_other_blanks() -> None:
 
 def test_a_ticket_says_it_all() -> None:
     diagnosis = checkpoint(matches=[match()], missing=["rivals_open"], symptom="slow steps")
-    said = tickets.ticket_markdown(ticket(diagnosis, verifications=[checked("the file")]), "en", load_causes())
+    said = ticket_markdown(ticket(diagnosis, verifications=[checked("the file")]), "en", load_causes())
     for part in (
         "Ticket 3: Synchronous checkpoint write",
         "**CONFIRMED**",
@@ -269,7 +269,7 @@ def test_every_kind_of_diagnosis_can_be_said(changes: dict[str, Any], lang: Lang
         diagnosis.verdict is not Verdict.HEALTHY
     )
     if diagnosis.verdict is not Verdict.HEALTHY:
-        assert "None" not in tickets.ticket_markdown(ticket(diagnosis), lang, load_causes())
+        assert "None" not in ticket_markdown(ticket(diagnosis), lang, load_causes())
     else:
         assert "async" not in said  # a healthy job needs no remedy
 
@@ -285,7 +285,7 @@ def test_a_likely_verdict_says_what_was_lacking() -> None:
 
 def test_coverage_names_collectors_that_were_not_alive() -> None:
     dead = coverage().model_copy(update={"collectors": [CollectorCoverage(name="block", engine="procfs")]})
-    said = tickets.ticket_markdown(ticket(checkpoint(coverage=[dead])), "en", load_causes())
+    said = ticket_markdown(ticket(checkpoint(coverage=[dead])), "en", load_causes())
     assert "block by procfs: 0 events seen, 0 kept, 0 lost; not proven alive" in said
 
 
@@ -344,7 +344,7 @@ def test_a_diagnosis_keeps_within_its_budget(lang: Lang) -> None:
 def test_the_full_path_is_shown() -> None:
     path = "/data/" + "d" * 200 + "/" + "f" * 200 + ".bin"
     assert path in diagnosis_text(checkpoint(path), load_causes(), "en")
-    assert path in tickets.ticket_markdown(ticket(checkpoint(path)), "en", load_causes())
+    assert path in ticket_markdown(ticket(checkpoint(path)), "en", load_causes())
 
 
 # --- templates -------------------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def test_the_line_that_waits_is_in_text_and_ticket(lang: Lang) -> None:
         blamed = found.culprit.model_copy(update={"code": code})
         told = found.model_copy(update={"culprit": blamed})
         assert shown in diagnosis_text(told, load_causes(), lang)
-        page = tickets.ticket_markdown(ticket(told), lang, load_causes())
+        page = ticket_markdown(ticket(told), lang, load_causes())
         assert ("`save` (`train.py:212`)" if "(" in code else "`ignore that`") in page
     assert "train.py" not in diagnosis_text(found, load_causes(), lang)
 

@@ -43,8 +43,8 @@ def verdict_message(
     """What was found out: verdict and cause, who, where, how long, what to try first, what is alike, what could not be
     seen, and the ticket. `picture`: its uri.
     """
+    from whystall.agent_server.presentation.texts import brief
     from whystall.knowledge_base.causes import load_causes
-    from whystall.knowledge_base.present import brief
 
     culprit = diagnosis.culprit
     if culprit is not None:  # a path through the kernel fills a phone; the ticket has it
@@ -160,8 +160,8 @@ def ticket_name(ticket: Ticket, lang: Lang) -> Safe:
 
 def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
     """One ticket: state, who has it, what was found out, the last word of a person."""
+    from whystall.agent_server.presentation.ticket_texts import assigned_markdown
     from whystall.knowledge_base.causes import load_causes
-    from whystall.knowledge_base.tickets.present import assigned_markdown
 
     known = words(lang)
     lines: list[str] = [ticket_name(ticket, lang)]

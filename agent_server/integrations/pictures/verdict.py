@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whystall.agent_server.integrations.chat.vendors.markup import spans
+from whystall.agent_server.presentation.texts import brief
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Lang, Verdict, Victim
-from whystall.knowledge_base.present import brief
 from whystall.prompts.escape import markdown_code, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import voice, words

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from whystall.agent_server.integrations.trackers.issue import Issue, Phase
 from whystall.agent_server.integrations.trackers.text import digest, one_line, quiet_title
+from whystall.agent_server.presentation.texts import ticket_markdown
+from whystall.agent_server.presentation.ticket_texts import history_markdown
 from whystall.agent_server.settings.sections.trackers import JiraSink, TrackerSettings
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.tickets.drafting import ticket_markdown
 from whystall.knowledge_base.tickets.models import LIVE, Comment, Event, Ticket
-from whystall.knowledge_base.tickets.present import history_markdown
 from whystall.prompts.escape import markdown, markdown_block, markdown_code
 from whystall.prompts.render import fill, words
 

@@ -25,10 +25,10 @@ from whystall.agent_server.diagnosis.memory import Card
 from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import RecordedObserver
 from whystall.agent_server.llm.wire import Function, Message, Reply, ToolCall
+from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Lang, Verdict
-from whystall.knowledge_base.present import diagnosis_text
-from whystall.knowledge_base.tickets.drafting import draft, ticket_markdown
+from whystall.knowledge_base.tickets.drafting import draft
 from whystall.prompts.fence import Fence
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import clean

@@ -17,9 +17,9 @@ from whystall.agent_server.app import App, DiagnoseParams
 from whystall.agent_server.diagnosis.causes import of_hosts, of_ranks
 from whystall.agent_server.diagnosis.ranks import rank_diagnosis, with_host
 from whystall.agent_server.diagnosis.whereabouts import whereabouts
+from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import CauseState, Culprit, Diagnosis, Verdict, Victim
-from whystall.knowledge_base.present import diagnosis_text, ticket_text
 from whystall.knowledge_base.tickets import drafting as tickets
 from whystall.knowledge_base.verify import compare
 from whystall.prompts.render import LANGS
@@ -116,7 +116,7 @@ def test_a_case_of_ranks_can_be_told_and_becomes_a_ticket(lang: Any) -> None:
     found = diagnose(of_host(job(Fault("compute", (1,), ms=25)), "no de`1`", 77))
     said = diagnosis_text(found, CAUSES, lang)
     drafted = tickets.draft(found, CAUSES, "2025-01-01T00:00:00Z")
-    written = ticket_text(drafted.model_copy(update={"id": "1"}), CAUSES, lang)
+    written = ticket_markdown(drafted.model_copy(update={"id": "1"}), lang, CAUSES)
     for text in (said, written):
         assert "None" not in text
         assert ("rank 1" if lang == "en" else "1 号 rank") in text

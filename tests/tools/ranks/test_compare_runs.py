@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from rank_jobs import Fault, Plan, simulate
 
-from whystall.knowledge_base.headlines import headline_of
+from whystall.agent_server.presentation.headlines import headline_of
 from whystall.prompts.render import LANGS, words
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.registry import Judgement

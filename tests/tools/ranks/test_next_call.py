@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from rank_jobs import Fault, Plan, simulate
 
-from whystall.knowledge_base.headlines import headline_of
+from whystall.agent_server.presentation.headlines import headline_of
 from whystall.tools.contract.params import parse_params
 from whystall.tools.profiles.flamegraph_diff import tool as flamegraph_diff
 from whystall.tools.ranks.slow_node_check.tables import Data

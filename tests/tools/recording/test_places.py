@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from recordings import COMM, PID, Scene, checkpoints
 
-from whystall.knowledge_base.present import result_text
+from whystall.agent_server.presentation.texts import result_text
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams

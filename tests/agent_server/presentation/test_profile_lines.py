@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from whystall.knowledge_base.headlines import headline_of
+from whystall.agent_server.presentation.headlines import headline_of
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.render import LANGS, words
 from whystall.tools.profiles.cpu_profile import tool as cpu_profile

@@ -8,8 +8,8 @@ import pytest
 from recordings import PID, Scene
 from sched_scenes import DISPATCH, GREEDY, WORK, machine, times
 
+from whystall.agent_server.presentation.texts import TEXT_LIMIT, result_text
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.present import TEXT_LIMIT, result_text
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.host.host_bound import tool as host_bound
 from whystall.tools.host.host_bound.data import Data

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from making import checkpoint, match, victim
 
+from whystall.agent_server.presentation.match_lines import OPTIONS, command, shown
+from whystall.agent_server.presentation.texts import diagnosis_text, hits_text
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.features import TYPES
-from whystall.knowledge_base.matched import OPTIONS, command, shown
 from whystall.knowledge_base.models import Lang, Match, Record, Words
-from whystall.knowledge_base.present import diagnosis_text, hits_text
 from whystall.prompts.render import words
 from whystall.tools.contract.params import parse_params
 from whystall.tools.toolbox import registry

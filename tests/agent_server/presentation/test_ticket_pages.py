@@ -9,11 +9,19 @@ import pytest
 from making import checkpoint, match
 from markdown_it import MarkdownIt
 
+from whystall.agent_server.presentation.texts import ticket_markdown
+from whystall.agent_server.presentation.ticket_texts import (
+    COMMENTS,
+    EVENTS,
+    LABELS,
+    history_text,
+    lines_text,
+)
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.journal.alerts import Alert
 from whystall.knowledge_base.models import Claim, Lang, Verdict
 from whystall.knowledge_base.tickets import human, life
-from whystall.knowledge_base.tickets.drafting import draft, ticket_markdown
+from whystall.knowledge_base.tickets.drafting import draft
 from whystall.knowledge_base.tickets.models import (
     Analysis,
     Assignment,
@@ -26,13 +34,6 @@ from whystall.knowledge_base.tickets.models import (
     Link,
     Remote,
     Ticket,
-)
-from whystall.knowledge_base.tickets.present import (
-    COMMENTS,
-    EVENTS,
-    LABELS,
-    history_text,
-    lines_text,
 )
 from whystall.prompts.render import LANGS, words
 from whystall.tools.contract.findings import Severity

@@ -7,10 +7,10 @@ import re
 import pytest
 from making import checkpoint
 
+from whystall.agent_server.presentation.texts import TEXT_LIMIT, diagnosis_text, ticket_markdown
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Assessment, CauseState, Claim, Culprit, Diagnosis, Lang, Reasoning, Usage
-from whystall.knowledge_base.present import TEXT_LIMIT, diagnosis_text
-from whystall.knowledge_base.tickets.drafting import draft, ticket_markdown
+from whystall.knowledge_base.tickets.drafting import draft
 from whystall.tools.contract.result import BlindSpot
 
 CAUSES = load_causes()

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from whystall.agent_server.presentation.headlines import headline
+from whystall.agent_server.presentation.match_lines import shown
+from whystall.agent_server.presentation.profile_lines import COLUMNS
+from whystall.agent_server.presentation.reasoning_lines import explained
+from whystall.agent_server.presentation.ticket_texts import beside
 from whystall.knowledge_base.causes import ranked_remedies
-from whystall.knowledge_base.headlines import headline
-from whystall.knowledge_base.matched import shown
 from whystall.knowledge_base.models import (
     Actor,
     Assessment,
@@ -25,10 +28,7 @@ from whystall.knowledge_base.models import (
     Verdict,
     Victim,
 )
-from whystall.knowledge_base.profiled import COLUMNS
-from whystall.knowledge_base.reasoned import explained
 from whystall.knowledge_base.tickets.models import Event, Ticket
-from whystall.knowledge_base.tickets.present import beside
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, fit, render, voice, words
@@ -133,14 +133,20 @@ def brief(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang) -> dict
     return _View("md", lang, diagnosis.target).diagnosis(diagnosis, causes, _EVIDENCE)
 
 
-def ticket_text(
+def ticket_markdown(
     ticket: Ticket,
-    causes: Mapping[str, Cause],
     lang: Lang,
+    causes: Mapping[str, Cause],
     events: Sequence[Event] | None = None,
     alerts: Sequence[Alert] = (),
 ) -> str:
-    """A ticket as Markdown; see `drafting.ticket_markdown`."""
+    """Return `ticket` as Markdown in `lang`, with text from the host escaped: names in code spans, people's words in
+    blocks.
+
+    Args:
+        events: its history; None leaves out the history and the comments, for readers that have both elsewhere.
+        alerts: its alerts, the latest first.
+    """
     d = ticket.diagnosis
     view = _View("md", lang, d.target if d else "")
     known = ticket.analysis.matches if ticket.analysis else []

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from whystall.knowledge_base.compared import compared
+from whystall.agent_server.presentation.comparison_lines import compared
+from whystall.agent_server.presentation.profile_lines import cpu_profiled, differed, flame_graphed, heat_mapped
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.profiled import cpu_profiled, differed, flame_graphed, heat_mapped
 from whystall.prompts.escape import Safe, printable, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, words

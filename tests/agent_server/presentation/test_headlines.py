@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 from making import coverage, finding
 
+from whystall.agent_server.presentation.texts import TEXT_LIMIT, result_text
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.present import TEXT_LIMIT, result_text
 from whystall.prompts.render import LANGS
 from whystall.tools.contract.result import Status, ToolResult
 from whystall.tools.contract.text import clean

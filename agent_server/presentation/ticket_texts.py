@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from whystall.agent_server.presentation.match_lines import command
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.matched import command
 from whystall.knowledge_base.models import Cause, Lang
 from whystall.knowledge_base.tickets.models import Assignment, Decision, Event, Line, Ticket
 from whystall.knowledge_base.times import told
