@@ -7,19 +7,83 @@
 
 volatile struct live live SEC(".data.live") = {};
 
-/* Hooks come and go one by one, which takes milliseconds to seconds: all look from one instant to another. */
+/* Attaching and detaching hooks takes milliseconds to seconds: all of them count from one instant to another. */
 static __always_inline bool looking(void)
 {
 	return live.window_start && !live.window_end;
 }
 
-#define HASH_MAP(map_name, key_type, value_type, entries)	\
-	struct {						\
-		__uint(type, BPF_MAP_TYPE_HASH);		\
-		__uint(max_entries, entries);			\
-		__type(key, key_type);				\
-		__type(value, value_type);			\
-	} map_name SEC(".maps")
+/*
+ * A hash map, and its functions for the headers shared with bpf/src_bcc: BCC has no map functions of this form, so
+ * tools/collect/bcc/own_source.py expands the same lines for it. NAME_make looks up, or inserts zeroes.
+ */
+#define HASH_MAP(map_name, key_type, value_type, entries)					\
+	struct {										\
+		__uint(type, BPF_MAP_TYPE_HASH);						\
+		__uint(max_entries, entries);							\
+		__type(key, key_type);								\
+		__type(value, value_type);							\
+	} map_name SEC(".maps");								\
+	MAP_FUNCTION value_type *map_name##_lookup(const key_type *key)				\
+	{											\
+		return bpf_map_lookup_elem(&map_name, key);					\
+	}											\
+	MAP_FUNCTION int map_name##_update(const key_type *key, const value_type *value)	\
+	{											\
+		return bpf_map_update_elem(&map_name, key, value, BPF_ANY);			\
+	}											\
+	static const value_type map_name##_zeroes = {0};						\
+	MAP_FUNCTION value_type *map_name##_make(const key_type *key, enum counter lost)	\
+	{											\
+		value_type *value = bpf_map_lookup_elem(&map_name, key);			\
+												\
+		if (value)									\
+			return value;								\
+		bpf_map_update_elem(&map_name, key, &map_name##_zeroes, BPF_NOEXIST);		\
+		value = bpf_map_lookup_elem(&map_name, key);					\
+		if (!value)									\
+			count(lost);								\
+		return value;									\
+	}											\
+	struct map_name##_declared {}
+
+/* One value per CPU, and NAME_here(), which returns that of this CPU. */
+#define CPU_VALUE(map_name, value_type)								\
+	struct {										\
+		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);					\
+		__uint(max_entries, 1);								\
+		__type(key, __u32);								\
+		__type(value, value_type);							\
+	} map_name SEC(".maps");								\
+	MAP_FUNCTION value_type *map_name##_here(void)						\
+	{											\
+		const __u32 zero = 0;								\
+												\
+		return bpf_map_lookup_elem(&map_name, &zero);					\
+	}											\
+	struct map_name##_declared {}
+
+#define MAP_FUNCTION static __always_inline __attribute__((unused))
+
+CPU_VALUE(counters, struct counters);
+
+static __always_inline void count_more(enum counter which, __u64 by)
+{
+	struct counters *here = counters_here();
+
+	if (here)
+		__sync_fetch_and_add(&here->count[which], by);	/* interrupts may count too */
+}
+
+static __always_inline void count(enum counter which)
+{
+	count_more(which, 1);
+}
+
+static __always_inline __u64 window_start(void)
+{
+	return live.window_start;
+}
 
 HASH_MAP(targets, __u32, __u8, 1024);
 
@@ -28,25 +92,9 @@ struct {
 	__uint(max_entries, 1 << 21);
 } ring SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct counters);
-} counters SEC(".maps");
-
-static __always_inline void count_more(enum counter which, __u64 by)
+static __always_inline bool is_self(__u32 tgid)
 {
-	__u32 zero = 0;
-	struct counters *c = bpf_map_lookup_elem(&counters, &zero);
-
-	if (c)
-		__sync_fetch_and_add(&c->count[which], by);	/* interrupts may count too */
-}
-
-static __always_inline void count(enum counter which)
-{
-	count_more(which, 1);
+	return tgid && tgid == config.self_tgid;
 }
 
 static __always_inline bool is_target(__u32 tgid)

@@ -1,59 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Which file a descriptor means, and its full path, told to user space once per file and window. */
-#ifndef WHYSTALL_FILES_H
-#define WHYSTALL_FILES_H
+#ifndef WHYSTALL_FILES_BPF_H
+#define WHYSTALL_FILES_BPF_H
 
 #include "host.bpf.h"
+#include "files.h"
 
 #define PATH_COMPONENTS 64
-#define AT_FDCWD (-100)
-#define S_IFMT 0170000
-#define S_IFREG 0100000
-#define S_IFDIR 0040000
-#define S_IFBLK 0060000
-#define O_DSYNC_BIT 010000
-#if defined(__TARGET_ARCH_arm64)
-#define O_DIRECT_BIT 0200000
-#else
-#define O_DIRECT_BIT 040000
-#endif
-
 HASH_MAP(files_seen, struct file_key, __u8, 65536);
-
-struct found_file {
-	struct file *file;
-	struct file_key key;
-	__u32 mode;
-};
-
-static __always_inline void inode_key(struct inode *inode, struct file_key *key)
-{
-	key->ino = BPF_CORE_READ(inode, i_ino);
-	key->dev = BPF_CORE_READ(inode, i_sb, s_dev);
-	key->gen = BPF_CORE_READ(inode, i_generation);
-}
-
-static __always_inline bool find_file(struct files_struct *files, __s64 fd, struct found_file *found)
-{
-	struct fdtable *table;
-	struct file **slots;
-	struct inode *inode;
-	struct file *file;	/* BPF_CORE_READ of a member of our own struct would be relocated too */
-
-	if (fd < 0)
-		return false;
-	table = BPF_CORE_READ(files, fdt);
-	if (!table || fd >= BPF_CORE_READ(table, max_fds))
-		return false;
-	slots = BPF_CORE_READ(table, fd);
-	if (bpf_probe_read_kernel(&file, sizeof(file), slots + fd) || !file)
-		return false;
-	found->file = file;
-	inode = BPF_CORE_READ(file, f_inode);
-	found->mode = BPF_CORE_READ(inode, i_mode);
-	inode_key(inode, &found->key);
-	return true;
-}
 
 #ifndef NO_KERNEL_FUNCTIONS
 /* The same for a task that the verifier knows, on the way of every call. */
@@ -88,53 +42,6 @@ static __always_inline bool find_task_file(struct task_struct *task, __s64 fd, s
 }
 #endif
 
-static __always_inline bool is_storage(__u32 mode)
-{
-	mode &= S_IFMT;
-	return mode == S_IFREG || mode == S_IFDIR || mode == S_IFBLK;
-}
-
-static __always_inline struct mount *mount_of(struct vfsmount *mnt)
-{
-	return (struct mount *)((char *)mnt - bpf_core_field_offset(struct mount, mnt));
-}
-
-struct climb {
-	struct dentry *dentry, *root;
-	struct mount *mount;
-	struct file_record *record;
-};
-
-/* One step up: a name, or from a mounted root to where it is mounted; 1: the top, or no more room. */
-static long climb_step(__u32 i, struct climb *climb)
-{
-	struct file_record *record = climb->record;
-	struct dentry *dentry = climb->dentry, *parent = BPF_CORE_READ(dentry, d_parent);
-	struct mount *mount = climb->mount, *up;
-	__u32 length = record->length;
-	long n;
-
-	if (dentry == climb->root || dentry == parent) {
-		up = mount ? BPF_CORE_READ(mount, mnt_parent) : 0;
-		if (up == mount) {
-			record->flags &= ~FILE_TRUNCATED;
-			return 1;
-		}
-		climb->dentry = BPF_CORE_READ(mount, mnt_mountpoint);
-		climb->mount = up;
-		climb->root = BPF_CORE_READ(up, mnt.mnt_root);
-		return 0;
-	}
-	if (length > PATH_BYTES - 256)
-		return 1;
-	n = bpf_probe_read_kernel_str(record->text + length, 256, BPF_CORE_READ(dentry, d_name.name));
-	if (n <= 0)
-		return 1;
-	record->length = length + n;
-	climb->dentry = parent;
-	return 0;
-}
-
 /*
  * Tells the path of (mnt, dentry) unless this window told it; mnt 0: within the file system only. The inode is the
  * dentry's, or, where another holds the content (overlayfs), `inode_address`.
@@ -146,7 +53,7 @@ __noinline int tell_file_as(__u64 mnt_address, __u64 dentry_address, __u32 user,
 	struct vfsmount *mnt = (struct vfsmount *)mnt_address;
 	struct dentry *dentry = (struct dentry *)dentry_address;
 	struct scratch *buffer = scratch(user);
-	struct climb climb = { .dentry = dentry };
+	struct path_walk walk = {};
 	struct file_record *record;
 	struct file_key key = {};
 	struct inode *inode;
@@ -167,22 +74,8 @@ __noinline int tell_file_as(__u64 mnt_address, __u64 dentry_address, __u32 user,
 		return 0;
 	}
 	record = &buffer->file;
-	record->type = RECORD_FILE;
-	record->flags = FILE_TRUNCATED | (mnt ? 0 : FILE_NO_MOUNT);
-	if (!BPF_CORE_READ(dentry, d_hash.pprev) && dentry != BPF_CORE_READ(dentry, d_parent))
-		record->flags |= FILE_UNLINKED;
-	record->file = key;
-	record->size = BPF_CORE_READ(inode, i_size);
-	record->mode = BPF_CORE_READ(inode, i_mode);
-	record->length = 0;
-	__builtin_memset(record->fs, 0, sizeof(record->fs));
-	bpf_probe_read_kernel_str(record->fs, sizeof(record->fs), BPF_CORE_READ(inode, i_sb, s_type, name));
-	climb.record = record;
-	if (mnt) {
-		climb.mount = mount_of(mnt);
-		climb.root = BPF_CORE_READ(mnt, mnt_root);
-	}
-	REPEAT(PATH_COMPONENTS, PATH_COMPONENTS, climb_step, &climb);
+	fill_file(record, &walk, &key, inode, mnt, dentry);
+	REPEAT(PATH_COMPONENTS, PATH_COMPONENTS, walk_up, &walk);
 	length = record->length;
 	if (length > PATH_BYTES)
 		return 0;

@@ -4,6 +4,7 @@
 #define WHYSTALL_HOST_H
 
 #include "common.bpf.h"
+#include "histogram.h"
 
 const volatile struct syscall_row rows[SYSCALL_ROWS] SEC(".rodata.rows") = {};
 
@@ -65,23 +66,6 @@ static __always_inline __u64 ring_flags(void)
 {
 	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= config.wakeup_bytes ? BPF_RB_FORCE_WAKEUP
 										  : BPF_RB_NO_WAKEUP;
-}
-
-/* Log-linear: exact below 8, then 8 steps per doubling; user space inverts it (layout.slot_bounds). */
-static __always_inline __u32 slot_of(__u64 value)
-{
-	__u64 rest = value;
-	__u32 log = 0;
-
-	if (value < 8)
-		return value;
-	if (rest >> 32) { rest >>= 32; log += 32; }
-	if (rest >> 16) { rest >>= 16; log += 16; }
-	if (rest >> 8) { rest >>= 8; log += 8; }
-	if (rest >> 4) { rest >>= 4; log += 4; }
-	if (rest >> 2) { rest >>= 2; log += 2; }
-	if (rest >> 1) { log += 1; }
-	return ((log - 3) << 3) + (__u32)(value >> (log - 3));
 }
 
 #endif

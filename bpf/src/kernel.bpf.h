@@ -51,6 +51,12 @@ typedef __u32 __wsum;
 
 #define CORE __attribute__((preserve_access_index))
 
+/* What the headers shared with bpf/src_bcc read the kernel with; src_bcc/kernel.bcc.h defines the same for BCC. */
+#define READ(pointer, member) BPF_CORE_READ(pointer, member)
+#define READ_COMM(to, task) BPF_CORE_READ_INTO(&(to), task, comm)
+#define OFFSET_OF(type, member) bpf_core_field_offset(type, member)
+#define SYNC_REQUEST (1U << bpf_core_enum_value(enum req_flag_bits, __REQ_SYNC))
+
 struct file_system_type { const char *name; } CORE;
 struct block_device { __u32 bd_dev; } CORE;
 struct super_block {

@@ -8,8 +8,6 @@
 HASH_MAP(size_totals, struct size_key, struct size_total, 16384);
 HASH_MAP(size_totals_others, struct size_key, struct size_total, 65536);
 
-static const struct size_total new_size = {};
-
 static __always_inline __u8 log_of(__u64 value)
 {
 	__u8 log = 0;
@@ -27,7 +25,7 @@ static __always_inline void add_size(void *map, struct size_key *key, __u64 byte
 	struct size_total *total = bpf_map_lookup_elem(map, key);
 
 	if (!total) {
-		bpf_map_update_elem(map, key, &new_size, BPF_NOEXIST);
+		bpf_map_update_elem(map, key, &size_totals_zeroes, BPF_NOEXIST);
 		total = bpf_map_lookup_elem(map, key);
 		if (!total) {
 			count(LOST_SIZES);

@@ -8,8 +8,6 @@
 #define CHUNK_PAGES (1 << CHUNK_SHIFT)
 HASH_MAP(page_chunks, struct chunk_key, struct page_chunk, 32768);
 
-static const struct page_chunk new_chunk = {};
-
 enum chunk_work {
 	CHUNK_TOUCH,	/* used; answers how many were before */
 	CHUNK_ADD,	/* added; answers how many had been evicted by reclaim */
@@ -121,7 +119,7 @@ static __always_inline bool have_chunk(struct file_key *file, __u64 number, bool
 		return true;
 	if (!target && live.other_chunks >= config.chunks_of_others)
 		return false;
-	error = bpf_map_update_elem(&page_chunks, &key, &new_chunk, BPF_NOEXIST);
+	error = bpf_map_update_elem(&page_chunks, &key, &page_chunks_zeroes, BPF_NOEXIST);
 	if ((__s32)error)
 		return (__s32)error == -17;	/* EEXIST: another CPU was first */
 	if (!target)

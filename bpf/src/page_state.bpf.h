@@ -28,8 +28,6 @@ struct {
 
 HASH_MAP(page_hash, __u32, struct page_state, 16384);
 
-static const struct page_state new_page_state = {};
-
 static __always_inline struct page_state *page_state_of(struct task_struct *task, __u32 tid)
 {
 	if (config.task_storage)
@@ -44,11 +42,7 @@ static __always_inline struct page_state *make_page_state(struct task_struct *ta
 	if (config.task_storage) {
 		state = bpf_task_storage_get(&page_storage, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	} else {
-		state = bpf_map_lookup_elem(&page_hash, &tid);
-		if (!state) {
-			bpf_map_update_elem(&page_hash, &tid, &new_page_state, BPF_NOEXIST);
-			state = bpf_map_lookup_elem(&page_hash, &tid);
-		}
+		return page_hash_make(&tid, LOST_STATE);
 	}
 	if (!state)
 		count(LOST_STATE);

@@ -6,14 +6,12 @@
 #include "page_chunks.bpf.h"
 #include "page_state.bpf.h"
 #include "files.bpf.h"
+#include "page_keys.h"
 
 HASH_MAP(page_uses, struct use_key, struct page_use, 16384);
 /* With targets: what others do. When that is full, their files are no longer told apart. */
 HASH_MAP(page_uses_others, struct use_key, struct page_use, 8192);
 HASH_MAP(page_files, struct file_key, struct page_file, 65536);
-
-static const struct page_use new_use = {};
-static const struct page_file new_page_file = {};
 
 /* Who does it. Kernel threads work for others, of whom nothing is known here: 0. */
 struct actor {
@@ -29,45 +27,10 @@ static __always_inline void find_actor(struct actor *actor)
 	actor->task = current_task();
 	actor->tgid = id >> 32;
 	actor->tid = id;
-	actor->self = config.self_tgid && actor->tgid == config.self_tgid;
+	actor->self = is_self(actor->tgid);
 	actor->target = is_traced(actor->tgid);
 	if (OF_TASK(actor->task, flags) & PF_KTHREAD)
 		actor->tgid = 0;
-}
-
-/* File systems that are memory, or no storage at all (include/uapi/linux/magic.h). */
-static __always_inline bool is_unstored(__u32 magic)
-{
-	switch (magic) {
-	case 0x01021994:	/* tmpfs */
-	case 0x9fa0:		/* proc */
-	case 0x62656572:	/* sysfs */
-	case 0x27e0eb:		/* cgroup */
-	case 0x63677270:	/* cgroup2 */
-	case 0x64626720:	/* debugfs */
-	case 0x74726163:	/* tracefs */
-		return true;
-	}
-	return false;
-}
-
-/* Block devices have pages too, of inodes that are no files: their key is the device, with no inode. */
-static __always_inline bool page_key(struct inode *inode, struct file_key *key)
-{
-	struct super_block *sb = BPF_CORE_READ(inode, i_sb);
-
-	if (is_unstored(BPF_CORE_READ(sb, s_magic)))
-		return false;
-	if ((BPF_CORE_READ(inode, i_mode) & S_IFMT) == S_IFBLK) {
-		key->ino = 0;
-		key->gen = 0;
-		key->dev = BPF_CORE_READ(inode, i_rdev);
-		return key->dev;
-	}
-	key->ino = BPF_CORE_READ(inode, i_ino);
-	key->dev = BPF_CORE_READ(sb, s_dev);
-	key->gen = BPF_CORE_READ(inode, i_generation);
-	return true;
 }
 
 #define OVERLAYFS_MAGIC 0x794c7630
@@ -134,17 +97,17 @@ __noinline int name_page_file(__u64 inode_address)
 {
 	struct inode *inode = (struct inode *)inode_address;
 	struct task_struct *task = current_task();
-	struct hlist_node *alias;
 	struct file *file = file_of_call(task, inode);
+	struct dentry *dentry;
 
 	if (file) {
 		tell_file_as((__u64)BPF_CORE_READ(file, f_path.mnt), (__u64)BPF_CORE_READ(file, f_path.dentry),
 			     SCRATCH_PAGES, inode_address);
 		return 0;
 	}
-	alias = BPF_CORE_READ(inode, i_dentry.first);
-	if (alias)
-		tell_file_as(0, (__u64)alias - bpf_core_field_offset(struct dentry, d_u.d_alias), SCRATCH_PAGES, 0);
+	dentry = any_dentry(inode);
+	if (dentry)
+		tell_file_as(0, (__u64)dentry, SCRATCH_PAGES, 0);
 	return 0;
 }
 
@@ -152,7 +115,7 @@ static __always_inline struct page_use *add_use(void *map, struct use_key *key, 
 {
 	struct page_use *use;
 
-	bpf_map_update_elem(map, key, &new_use, BPF_NOEXIST);
+	bpf_map_update_elem(map, key, &page_uses_zeroes, BPF_NOEXIST);
 	use = bpf_map_lookup_elem(map, key);
 	if (use && key->tgid) {
 		struct task_struct *leader = BPF_CORE_READ(task, group_leader);

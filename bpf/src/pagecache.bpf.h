@@ -84,14 +84,11 @@ static __always_inline int page_delete(__u64 *ctx, bool plain)
 	if ((actor.self && !reclaimed) || !pages_of((void *)ctx[0], &pages))
 		return 0;
 	count(SEEN_PAGES);
-	file = bpf_map_lookup_elem(&page_files, &pages.file);
+	file = page_files_lookup(&pages.file);
 	if (!file) {
-		bpf_map_update_elem(&page_files, &pages.file, &new_page_file, BPF_NOEXIST);
-		file = bpf_map_lookup_elem(&page_files, &pages.file);
-		if (!file) {
-			count(LOST_PAGE_FILES);
+		file = page_files_make(&pages.file, LOST_PAGE_FILES);
+		if (!file)
 			return 0;
-		}
 		inode = pages.inode;
 		if (!BPF_CORE_READ(inode, i_sb, s_bdev))
 			file->flags = PAGE_FILE_NO_DISK;
@@ -178,15 +175,9 @@ int on_bio(__u64 *ctx)
 	if (!inode || !page_key(inode, &file) || !file.ino
 	    || BPF_CORE_READ(inode, i_sb, s_dev) != BPF_CORE_READ(bio, bi_bdev, bd_dev))
 		return 0;
-	value = bpf_map_lookup_elem(&page_files, &file);
-	if (!value) {
-		bpf_map_update_elem(&page_files, &file, &new_page_file, BPF_NOEXIST);
-		value = bpf_map_lookup_elem(&page_files, &file);
-		if (!value) {
-			count(LOST_PAGE_FILES);
-			return 0;
-		}
-	}
+	value = page_files_make(&file, LOST_PAGE_FILES);
+	if (!value)
+		return 0;
 	__sync_fetch_and_add(&value->written_back, (bytes + (1UL << config.page_shift) - 1) >> config.page_shift);
 	return 0;
 }

@@ -4,19 +4,17 @@
  * about is the one that waits, never the one that wakes it. Small hooks of their own: the ones of the time off the
  * CPU do much more.
  */
-#ifndef WHYSTALL_RUN_QUEUE_H
-#define WHYSTALL_RUN_QUEUE_H
+#ifndef WHYSTALL_RUN_QUEUE_BPF_H
+#define WHYSTALL_RUN_QUEUE_BPF_H
 
 #include "host.bpf.h"
 #include "regs.bpf.h"
+#include "run_queue.h"
 
 HASH_MAP(queue_waiting, __u32, struct queue_since, 16384);
-HASH_MAP(queue_totals, struct queue_key, struct queue_total, 16384);
-HASH_MAP(queue_slots, struct queue_slot_key, __u64, 32768);
-
 static __always_inline bool queue_watched(__u32 tgid)
 {
-	return is_traced(tgid) || (tgid && tgid == config.self_tgid);	/* our own prove the hooks alive */
+	return is_traced(tgid) || is_self(tgid);	/* our own prove the hooks alive */
 }
 
 static __always_inline void begin_wait(struct task_struct *task, __u64 now)
@@ -30,48 +28,6 @@ static __always_inline void begin_wait(struct task_struct *task, __u64 now)
 
 	if (bpf_map_update_elem(&queue_waiting, &tid, &since, BPF_ANY))
 		count(LOST_WAITS);
-}
-
-/* `waits` of them, `all_ns` together. */
-static __always_inline void add_waits(struct task_struct *task, __u64 waits, __u64 all_ns)
-{
-	__u64 ns = all_ns / waits;
-	struct queue_key key = { .tgid = task->tgid, .tid = task->pid };
-	struct queue_slot_key place = { .tgid = task->tgid, .slot = slot_of(ns) };
-	struct queue_total *total;
-	const __u64 none = 0;
-	__u64 *slot;
-
-	if (key.tgid == config.self_tgid) {
-		count(SEEN_SELF_WAITS);
-		return;
-	}
-	total = bpf_map_lookup_elem(&queue_totals, &key);
-	if (total) {	/* a thread gets one CPU at a time */
-		total->count += waits;
-		total->total_ns += all_ns;
-		if (ns > total->max_ns)
-			total->max_ns = ns;
-		BPF_CORE_READ_INTO(&total->comm, task, comm);	/* it may have executed another program since */
-	} else {
-		struct queue_total first = { .count = waits, .total_ns = all_ns, .max_ns = ns };
-
-		BPF_CORE_READ_INTO(&first.comm, task, comm);
-		if (bpf_map_update_elem(&queue_totals, &key, &first, BPF_ANY)) {
-			count(LOST_WAITS);
-			return;
-		}
-	}
-	slot = bpf_map_lookup_elem(&queue_slots, &place);
-	if (!slot) {
-		bpf_map_update_elem(&queue_slots, &place, &none, BPF_NOEXIST);
-		slot = bpf_map_lookup_elem(&queue_slots, &place);
-		if (!slot) {
-			count(LOST_WAITS);
-			return;
-		}
-	}
-	__sync_fetch_and_add(slot, waits);
 }
 
 /* A wait that ends now, by the scheduler's own account since the thread was queued last. */
@@ -97,11 +53,11 @@ static __always_inline void end_wait(struct task_struct *task, struct queue_sinc
 
 	if (!runs) {
 		if (waiting && now > since->since)
-			add_waits(task, 1, now - since->since);
+			add_waits(task, task->tgid, task->pid, 1, now - since->since);
 	} else if (waiting) {
-		add_waits(task, runs + 1, delay + present_wait(task));
+		add_waits(task, task->tgid, task->pid, runs + 1, delay + present_wait(task));
 	} else {
-		add_waits(task, runs, delay);
+		add_waits(task, task->tgid, task->pid, runs, delay);
 	}
 }
 

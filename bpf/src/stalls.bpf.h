@@ -7,21 +7,6 @@
 
 HASH_MAP(stall_totals, struct stall_key, struct stall_total, 8192);
 
-static const struct stall_total new_stall = {};
-
-static __always_inline struct stall_total *stall_of(struct stall_key *key)
-{
-	struct stall_total *total = bpf_map_lookup_elem(&stall_totals, key);
-
-	if (total)
-		return total;
-	bpf_map_update_elem(&stall_totals, key, &new_stall, BPF_NOEXIST);
-	total = bpf_map_lookup_elem(&stall_totals, key);
-	if (!total)
-		count(LOST_STALLS);
-	return total;
-}
-
 /* One stall of one thread: nobody else writes to its total. */
 static __always_inline void add_stall(struct task_struct *task, __u32 what, struct file_key *file, __u64 start,
 				      __u64 ns, __u64 pages, bool open)
@@ -31,27 +16,21 @@ static __always_inline void add_stall(struct task_struct *task, __u32 what, stru
 
 	key.tgid = OF_TASK(task, tgid);
 	key.tid = OF_TASK(task, pid);
-	total = stall_of(&key);
+	total = stall_totals_make(&key, LOST_STALLS);
 	if (!total)
 		return;
 	if (!total->count)
 		name_thread(task, key.tgid, key.tid);
-	total->count++;
-	total->total_ns += ns;
-	total->pages += pages;
-	if (ns >= total->max_ns) {
-		total->max_ns = ns;
-		total->longest_at = start;
-	}
+	add_to_stall(total, start, ns, pages);
 	if (open)
 		total->in_flight = 1;
 }
 
 static const struct file_key no_file = {};
 
-static __always_inline bool is_self(void)
+static __always_inline bool by_self(void)
 {
-	return config.self_tgid && bpf_get_current_pid_tgid() >> 32 == config.self_tgid;
+	return is_self(bpf_get_current_pid_tgid() >> 32);
 }
 
 static __always_inline int reclaim_begins(__u32 what)
@@ -59,7 +38,7 @@ static __always_inline int reclaim_begins(__u32 what)
 	struct task_struct *task = current_task();
 	struct page_state *state;
 
-	if (is_self() || OF_TASK(task, flags) & PF_KTHREAD)
+	if (by_self() || OF_TASK(task, flags) & PF_KTHREAD)
 		return 0;
 	state = make_page_state(task, bpf_get_current_pid_tgid());
 	if (!state)
@@ -76,7 +55,7 @@ static __always_inline int reclaim_ends(__u32 what, __u64 pages)
 	struct page_state *state;
 	__u64 start, now;
 
-	if (is_self() || OF_TASK(task, flags) & PF_KTHREAD)
+	if (by_self() || OF_TASK(task, flags) & PF_KTHREAD)
 		return 0;
 	state = make_page_state(task, bpf_get_current_pid_tgid());
 	if (!state)
@@ -131,7 +110,7 @@ int on_throttled(__u64 *ctx)
 
 	if (!looking())
 		return 0;
-	if (is_self() || OF_TASK(task, flags) & PF_KTHREAD || !ns)
+	if (by_self() || OF_TASK(task, flags) & PF_KTHREAD || !ns)
 		return 0;
 	add_stall(task, STALL_THROTTLED_RECLAIM, &none, bpf_ktime_get_ns() - ns, ns, 0, false);
 	return 0;
@@ -166,7 +145,7 @@ static __always_inline int throttle(__u64 dirtied, __s64 pause)
 	struct page_state *state;
 	__u64 ns, now;
 
-	if (pause <= 0 || is_self() || OF_TASK(task, flags) & PF_KTHREAD)
+	if (pause <= 0 || by_self() || OF_TASK(task, flags) & PF_KTHREAD)
 		return 0;
 	ns = pause * config.tick_ns;
 	now = bpf_ktime_get_ns();
@@ -219,7 +198,7 @@ int on_lock_wait(__u64 *ctx)
 	if (flags != LCB_F_READ && flags != LCB_F_WRITE)	/* a read-write semaphore sleeps, and has no other flag */
 		return 0;
 	task = current_task();
-	if (is_self() || OF_TASK(task, flags) & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER) || task_is_compat(task))
+	if (by_self() || OF_TASK(task, flags) & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER) || task_is_compat(task))
 		return 0;
 	regs = saved_regs(task);
 	row = row_of(regs_syscall(regs));

@@ -13,23 +13,13 @@
 #include "stacks.bpf.h"
 #include "python.bpf.h"
 #include "files.bpf.h"
+#include "off_cpu.h"
 
 /* The clock's offset is measured this often; it drifts by less than 500 ppm (adjtimex). */
 #define CLOCK_AGE_NS 100000000
 
 /* A fault waits for its page right after it was told; a later wait has another reason, say swap. */
 #define FAULT_TO_WAIT_NS 2000000
-
-HASH_MAP(off_totals, struct off_key, struct off_total, 16384);
-
-static __always_inline __u32 off_class_of(bool preempted, unsigned int state)
-{
-	if (preempted || !(state & 0xffff))
-		return OFF_R;
-	if (state & 2)	/* TASK_UNINTERRUPTIBLE; with TASK_NOLOAD it is the idle wait of a kernel thread */
-		return state & 0x400 ? OFF_S : OFF_D;
-	return state & 1 ? OFF_S : OFF_OTHER;
-}
 
 /* Waits for a CPU since the switch away that ended in getting one. */
 static __always_inline __u64 past_wait(struct task_struct *task, struct thread_state *state)
@@ -103,22 +93,6 @@ static __always_inline __u64 wait_within(struct thread_state *state, __u64 end, 
 	return wait < end - start ? wait : end - start;
 }
 
-/* The part of a segment in the system call in flight, if it lies in one. */
-static __always_inline void add_to_call(struct thread_state *state, __u64 end, __u64 wait)
-{
-	__u64 duration = end - state->off_start;
-	__u32 off_class = state->off_class & 3;
-
-	if (!state->call_start || state->off_start < state->call_start)
-		return;
-	state->call_off[off_class] += duration - wait;
-	state->call_off[OFF_R] += wait;
-	if (duration > state->longest_ns) {
-		state->longest_ns = duration;
-		state->longest_stack = state->kstack;
-	}
-}
-
 /* A call ends in a thread that is off the CPU by what was told: the wait is its own, the rest is told later. */
 static __always_inline void settle_call(struct task_struct *task, struct thread_state *state, __u64 now)
 {
@@ -128,50 +102,20 @@ static __always_inline void settle_call(struct task_struct *task, struct thread_
 		return;
 	end = untold_end(task, state, now);
 	state->off_end = end ? end : now;
-	add_to_call(state, state->off_end, wait_within(state, state->off_end, past_wait(task, state)));
+	add_to_call(state, state->off_start, state->off_end, wait_within(state, state->off_end, past_wait(task, state)));
 }
 
-/* What the thread blocks on: system call, and the file or futex of it. */
-static __always_inline void look_at_call(struct task_struct *task, struct thread_state *state, __u32 off_class)
+/* What the thread waits for: a system call, or the page of a file that it has just faulted on. */
+static __always_inline void find_wait(struct task_struct *task, struct thread_state *state)
 {
-	const volatile struct syscall_row *row;
-	struct found_file found = {};
-	struct pt_regs *regs;
-
-	state->off_nr = NO_SYSCALL;
-	state->off_flags = 0;
-	state->futex = 0;
-	state->file_pointer = 0;
-	__builtin_memset(&state->file, 0, sizeof(state->file));
-	if (!has_user_side(task)) {
-		state->off_flags = RECORD_KTHREAD;
+	if (find_waiting_call(task, state, state->off_class))
 		return;
+	if (state->off_class == OFF_D && state->fault_file.ino
+	    && state->off_start - state->fault_time < FAULT_TO_WAIT_NS) {
+		state->file = state->fault_file;
+		state->off_flags |= RECORD_FAULT_FILE;
 	}
-	if (task_is_compat(task))
-		return;
-	regs = saved_regs(task);
-	state->off_nr = regs_syscall(regs);
-	if (state->call_start)
-		state->off_flags |= RECORD_IN_CALL;
-	row = row_of(state->off_nr);
-	if (!row) {
-		state->off_nr = NO_SYSCALL;
-		if (off_class == OFF_D && state->fault_file.ino
-		    && state->off_start - state->fault_time < FAULT_TO_WAIT_NS) {
-			state->file = state->fault_file;
-			state->off_flags |= RECORD_FAULT_FILE;
-		}
-		state->fault_file.ino = 0;	/* said once: the next wait may have another reason */
-		return;
-	}
-	if (row->flags & ROW_FUTEX)
-		state->futex = regs_arg(regs, 0);
-	if (row->fd != NO_ARG && off_class != OFF_R && find_task_file(task, fd_arg(regs, row->fd), &found)) {
-		state->file = found.key;
-		state->file_pointer = (__u64)found.file;
-		if ((found.mode & S_IFMT) == S_IFREG)
-			state->off_flags |= RECORD_REGULAR;
-	}
+	state->fault_file.ino = 0;	/* the next wait may have another reason */
 }
 
 /*
@@ -183,8 +127,8 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	__u32 user = flags & RECORD_OPEN ? SCRATCH_WALK : SCRATCH_HOOK;
 	__u32 tgid, tid;
 	struct segment_record *record;
-	struct off_total *total;
 	struct off_key key = {};
+	struct file *file;
 	__u64 start, end, duration, wait;
 	__u32 off_class;
 
@@ -206,7 +150,7 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	}
 	if (end > start) {
 		wait = wait_within(state, end, wait);
-		add_to_call(state, end, wait);
+		add_to_call(state, start, end, wait);
 	}
 	state->off_start = 0;
 	if (end <= start)
@@ -225,21 +169,7 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	key.tid = tid;
 	key.nr = state->off_nr;
 	key.off_class = off_class;
-	total = bpf_map_lookup_elem(&off_totals, &key);
-	if (total) {	/* a thread runs on one CPU at a time: nobody else writes here */
-		total->count++;
-		total->total_ns += duration;
-		total->run_ns += wait;
-		if (duration > total->max_ns)
-			total->max_ns = duration;
-	} else {
-		struct off_total first = {
-			.count = 1, .total_ns = duration, .max_ns = duration, .run_ns = wait,
-		};
-
-		if (bpf_map_update_elem(&off_totals, &key, &first, BPF_ANY))
-			count(LOST_OFF);
-	}
+	add_to_off_totals(&key, duration, wait);
 	if (duration < config.switch_min_ns)
 		return 0;
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
@@ -247,50 +177,24 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 		count(LOST_RING);
 		return 0;
 	}
-	record->type = RECORD_SEGMENT;
+	fill_segment(record, task, state, &key, start, end, wait);
 	record->flags = flags;
-	record->start = start;
-	record->end = end;
-	record->run_ns = wait;
-	record->tgid = tgid;
-	record->tid = tid;
-	record->nr = state->off_nr;
-	record->off_class = off_class;
-	record->file = state->file;
-	record->futex = state->futex;
-	record->kstack = state->kstack;
-	record->ustack = state->ustack;
-	record->pystack = state->pystack;
-	record->wake = state->wake > start && state->wake < end ? state->wake : 0;
 	record->wake_stack = state->wake_stack;
-	record->waker_tgid = state->waker_tgid;
-	record->waker_tid = state->waker_tid;
-	__builtin_memcpy(record->waker_comm, state->waker_comm, COMM_BYTES);
-	BPF_CORE_READ_INTO(&record->comm, task, comm);
 	bpf_ringbuf_submit(record, ring_flags());
 	count(KEPT_RECORDS);
 	if (flags & RECORD_FAULT_FILE)
 		tell_file(0, state->fault_dentry, user);
-	if (state->file_pointer) {	/* still the same file? The call that held it may be over. */
-		struct file *file = (struct file *)state->file_pointer;
-		struct file_key again = {};
-
-		inode_key(BPF_CORE_READ(file, f_inode), &again);
-		if (again.ino == state->file.ino && again.dev == state->file.dev)
-			tell_open_file(file, user);
-	}
+	file = waiting_file(state);
+	if (file)
+		tell_open_file(file, user);
 	return 0;
 }
 
-static __always_inline void begin_call(struct thread_state *state, __s32 nr)
+static __always_inline void begin_call(struct thread_state *state, __s32 nr, __u64 start)
 {
-	state->call_nr = nr;
+	start_call(state, nr, start);
 	state->call_seeded = 0;
 	state->entered = 1;
-	state->longest_ns = 0;
-	state->longest_stack = 0;
-	__builtin_memset(state->call_off, 0, sizeof(state->call_off));
-	state->call_start = bpf_ktime_get_ns();
 }
 
 /*
@@ -308,16 +212,14 @@ static __always_inline bool in_call_before(struct task_struct *task, struct pt_r
 
 static __always_inline void begin_before(struct thread_state *state, __s32 nr)
 {
-	begin_call(state, nr);
-	state->call_start = live.window_start;
+	begin_call(state, nr, live.window_start);
 	state->call_seeded = 1;
-	state->closing.ino = 0;
 }
 
 static __always_inline void switch_away(void *ctx, struct task_struct *task, __u32 tgid, bool preempted,
 					unsigned int run_state)
 {
-	bool dead = run_state & 0xb0;	/* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD: it never comes back */
+	bool dead = run_state & STATE_DEAD;
 	__u64 now = bpf_ktime_get_ns();
 	__u32 tid = task->pid;
 	struct thread_state *state;
@@ -359,7 +261,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	state->ustack = 0;
 	state->pystack = 0;
 	if (config.switches)
-		look_at_call(task, state, state->off_class);
+		find_wait(task, state);
 	if (state->off_class == OFF_R)	/* where it was preempted says nothing about why */
 		return;
 	state->kstack = stack_here(ctx, SCRATCH_HOOK, STACK_KERNEL);

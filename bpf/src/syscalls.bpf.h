@@ -1,38 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* System calls: totals of all of a target's calls, latencies per file, and every slow one in full. */
-#ifndef WHYSTALL_SYSCALLS_H
-#define WHYSTALL_SYSCALLS_H
+#ifndef WHYSTALL_SYSCALLS_BPF_H
+#define WHYSTALL_SYSCALLS_BPF_H
 
 #include "switches.bpf.h"
-
-#define VECTOR_PARTS 32
-
-HASH_MAP(call_totals, struct call_key, struct call_total, 16384);
-HASH_MAP(file_slots, struct slot_key, struct slot_value, 32768);
-
-struct iovec { __u64 base, length; };
-struct summing { __u64 address, sum; };
-
-static long add_part(__u32 i, struct summing *summing)
-{
-	struct iovec iov;
-
-	if (bpf_probe_read_user(&iov, sizeof(iov), (void *)(summing->address + i * sizeof(iov))))
-		return 1;
-	summing->sum += iov.length;
-	return 0;
-}
-
-/* Bytes of the first VECTOR_PARTS parts of a vector call. */
-static __always_inline __u64 vector_bytes(__u64 address, __u64 parts)
-{
-	struct summing summing = { .address = address };
-
-	if (parts > VECTOR_PARTS)
-		parts = VECTOR_PARTS;
-	REPEAT(parts, VECTOR_PARTS, add_part, &summing);
-	return summing.sum;
-}
+#include "syscalls.h"
 
 static __always_inline void tell_path(__u32 which, __u32 tid, __u64 start, __u64 address)
 {
@@ -43,14 +15,9 @@ static __always_inline void tell_path(__u32 which, __u32 tid, __u64 start, __u64
 	if (!buffer)
 		return;
 	record = &buffer->path;
-	n = bpf_probe_read_user_str(record->text, PATH_BYTES, (void *)address);
-	if (n <= 0 || n > PATH_BYTES)
+	n = fill_path(record, which, tid, start, address);
+	if (!n)
 		return;
-	record->type = RECORD_PATH;
-	record->which = which;
-	record->tid = tid;
-	record->start = start;
-	record->length = n;
 	if (bpf_ringbuf_output(&ring, record, __builtin_offsetof(struct path_record, text) + n, ring_flags()))
 		count(LOST_RING);
 	else
@@ -71,7 +38,6 @@ static __noinline int tell_call(struct task_struct *task, struct pt_regs *regs, 
 	struct scratch *buffer = scratch(user);
 	struct call_record *record;
 	__u64 files, fs;
-	__s32 fd = -1;
 
 	if (!state || !buffer)
 		return 0;
@@ -92,54 +58,13 @@ static __noinline int tell_call(struct task_struct *task, struct pt_regs *regs, 
 		return 0;
 	}
 	__builtin_memset(record, 0, sizeof(*record));
-	record->type = RECORD_CALL;
 	record->flags = (state->call_seeded ? RECORD_SEEDED : 0) | (open ? RECORD_OPEN : 0);
 	record->start = state->call_start;
 	record->end = end;
 	record->tgid = BPF_CORE_READ(task, tgid);
 	record->tid = BPF_CORE_READ(task, pid);
-	record->nr = state->call_nr;
-	record->returned = returned;
-	record->offset = -1;
-	record->d_ns = state->call_off[OFF_D];
-	record->s_ns = state->call_off[OFF_S];
-	record->run_ns = state->call_off[OFF_R];
-	record->other_ns = state->call_off[OFF_OTHER];
-	record->stack = state->longest_stack;
-	record->longest_ns = state->longest_ns;
-	BPF_CORE_READ_INTO(&record->comm, task, comm);
-
-	if (row->size != NO_ARG) {
-		record->asked = regs_arg(regs, row->size);
-		if (row->flags & ROW_VECTOR && !open)
-			record->asked = vector_bytes(regs_arg(regs, row->size - 1), record->asked);
-	}
-	if (row->offset != NO_ARG)
-		record->offset = regs_arg(regs, row->offset);
-	if (row->fd != NO_ARG)
-		fd = regs_arg(regs, row->fd);
-	else if (row->flags & ROW_RETURNS_FD && !open)
-		fd = returned;
-	record->fd = fd;
-	if (row->flags & ROW_CLOSES && state->closing.ino) {
-		record->file = state->closing;
-	} else if (find_file((struct files_struct *)files, fd, &found)) {
-		struct file *file = found.file;
-		unsigned int f_flags = BPF_CORE_READ(file, f_flags);
-
-		record->file = found.key;
-		if ((found.mode & S_IFMT) == S_IFREG)
-			record->flags |= RECORD_REGULAR;
-		if (f_flags & O_DIRECT_BIT)
-			record->flags |= RECORD_DIRECT;
-		if (f_flags & O_DSYNC_BIT)
-			record->flags |= RECORD_SYNC;
-		if (row->flags & ROW_POSITION) {
-			record->offset = BPF_CORE_READ(file, f_pos);
-			if (returned > 0)
-				record->offset -= returned;
-		}
-	}
+	READ_COMM(record->comm, task);
+	fill_call(record, (struct files_struct *)files, regs, state, row, returned, open, &found);
 	if (row->fd2 != NO_ARG)
 		record->file2 = buffer->told[TOLD_FILE2];
 	if (row->path != NO_ARG) {
@@ -166,54 +91,15 @@ static __noinline int tell_call(struct task_struct *task, struct pt_regs *regs, 
 /* Not inlined, like the next: their stack frames are not needed while a call is told. */
 static __noinline int add_to_totals(struct thread_state *state, __u32 tgid, __u32 tid, __u64 duration, __u64 bytes)
 {
-	struct call_key key = { .tgid = tgid, .tid = tid };
-	struct call_total *total;
-
-	if (!state)
-		return 0;
-	key.nr = state->call_nr;
-	total = bpf_map_lookup_elem(&call_totals, &key);
-	if (total) {	/* one thread, one call at a time: nobody else writes here */
-		total->count++;
-		total->wall_ns += duration;
-		total->bytes += bytes;
-		total->d_ns += state->call_off[OFF_D];
-		total->s_ns += state->call_off[OFF_S];
-		total->run_ns += state->call_off[OFF_R];
-		total->other_ns += state->call_off[OFF_OTHER];
-		if (duration > total->max_ns)
-			total->max_ns = duration;
-	} else {
-		struct call_total first = {
-			.count = 1, .wall_ns = duration, .max_ns = duration, .bytes = bytes,
-			.d_ns = state->call_off[OFF_D], .s_ns = state->call_off[OFF_S],
-			.run_ns = state->call_off[OFF_R], .other_ns = state->call_off[OFF_OTHER],
-		};
-
-		if (bpf_map_update_elem(&call_totals, &key, &first, BPF_ANY))
-			count(LOST_TOTALS);
-	}
+	if (state)
+		add_call_total(state, tgid, tid, duration, bytes);
 	return 0;
 }
 
 static __noinline int add_to_slots(struct found_file *found, __u32 tgid, __s32 nr, __u64 duration, __u64 bytes)
 {
-	struct slot_key key = { .file = found->key, .tgid = tgid, .nr = nr, .slot = slot_of(duration) };
-	struct slot_value *value = bpf_map_lookup_elem(&file_slots, &key);
-
-	if (!value) {
-		struct slot_value none = {};
-
-		bpf_map_update_elem(&file_slots, &key, &none, BPF_NOEXIST);
-		value = bpf_map_lookup_elem(&file_slots, &key);
-		if (!value) {
-			count(LOST_SLOTS);
-			return 0;
-		}
-	}
-	__sync_fetch_and_add(&value->count, 1);	/* threads of a process share it */
-	__sync_fetch_and_add(&value->sum_ns, duration);
-	__sync_fetch_and_add(&value->bytes, bytes);
+	if (found)
+		add_file_slot(&found->key, tgid, nr, duration, bytes);
 	return 0;
 }
 
@@ -245,18 +131,12 @@ int on_enter(__u64 *ctx)
 	state = named_state(task, id >> 32, id);
 	if (!state)
 		return 0;
-	begin_call(state, nr);
+	begin_call(state, nr, bpf_ktime_get_ns());
 	if (row->flags & ROW_CLOSES) {
 		struct found_file found = {};
 
-		state->closing.ino = 0;
-		if (find_task_file(task, fd_arg(regs, row->fd), &found)) {
-			struct file *file = found.file;
-
-			state->closing = found.key;
-			state->closing_dentry = (__u64)BPF_CORE_READ(file, f_path.dentry);
-			state->closing_mnt = (__u64)BPF_CORE_READ(file, f_path.mnt);
-		}
+		if (find_task_file(task, fd_arg(regs, row->fd), &found))
+			note_closing(state, &found);
 	}
 	return 0;
 }

@@ -43,9 +43,8 @@ struct {
 } state_storage SEC(".maps");
 
 HASH_MAP(state_hash, __u32, struct thread_state, 16384);
-HASH_MAP(threads, __u32, struct thread_info_value, 16384);
 
-static const struct thread_state new_state = {};
+#include "threads.h"
 
 static __always_inline struct thread_state *state_of(struct task_struct *task, __u32 tid)
 {
@@ -61,26 +60,11 @@ static __always_inline struct thread_state *make_state(struct task_struct *task,
 	if (config.task_storage) {
 		state = bpf_task_storage_get(&state_storage, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	} else {
-		state = bpf_map_lookup_elem(&state_hash, &tid);
-		if (!state) {
-			bpf_map_update_elem(&state_hash, &tid, &new_state, BPF_NOEXIST);
-			state = bpf_map_lookup_elem(&state_hash, &tid);
-		}
+		return state_hash_make(&tid, LOST_STATE);
 	}
 	if (!state)
 		count(LOST_STATE);
 	return state;
-}
-
-/* Names the thread for user space; `refresh` writes again, since a thread may rename itself. */
-static __always_inline void name_thread(struct task_struct *task, __u32 tgid, __u32 tid)
-{
-	struct thread_info_value value = { .tgid = tgid };
-
-	value.flags = BPF_CORE_READ(task, flags) & PF_KTHREAD ? RECORD_KTHREAD : 0;
-	BPF_CORE_READ_INTO(&value.comm, task, comm);
-	if (bpf_map_update_elem(&threads, &tid, &value, BPF_ANY))
-		count(LOST_THREADS);
 }
 
 static __always_inline struct thread_state *named_state(struct task_struct *task, __u32 tgid, __u32 tid)

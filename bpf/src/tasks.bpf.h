@@ -38,21 +38,14 @@ int on_waking(__u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
 	struct thread_state *state;
-	__u64 id;
 
 	if (!looking())
 		return 0;
 	if (!is_traced(task->tgid))
 		return 0;
 	state = state_of(task, task->pid);
-	if (!state || !state->off_start || state->off_class == OFF_R || state->wake)
-		return 0;
-	id = bpf_get_current_pid_tgid();
-	state->waker_tgid = id >> 32;
-	state->waker_tid = id;
-	bpf_get_current_comm(state->waker_comm, sizeof(state->waker_comm));
-	state->wake_stack = stack_here(ctx, SCRATCH_WAKE, STACK_KERNEL);
-	state->wake = bpf_ktime_get_ns();
+	if (note_waker(state))
+		state->wake_stack = stack_here(ctx, SCRATCH_WAKE, STACK_KERNEL);
 	return 0;
 }
 
@@ -63,7 +56,6 @@ int on_fault(__u64 *ctx)
 	struct address_space *mapping = (struct address_space *)ctx[0];
 	__u64 id = bpf_get_current_pid_tgid();
 	struct thread_state *state;
-	struct hlist_node *alias;
 	struct inode *inode;
 
 	if (!looking())
@@ -78,8 +70,7 @@ int on_fault(__u64 *ctx)
 		return 0;
 	inode_key(inode, &state->fault_file);
 	state->fault_time = bpf_ktime_get_ns();
-	alias = BPF_CORE_READ(inode, i_dentry.first);
-	state->fault_dentry = alias ? (__u64)alias - bpf_core_field_offset(struct dentry, d_u.d_alias) : 0;
+	state->fault_dentry = (__u64)any_dentry(inode);
 	return 0;
 }
 

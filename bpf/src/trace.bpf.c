@@ -5,7 +5,7 @@
  */
 #include "common.bpf.h"
 #include "regs.bpf.h"
-#include "request.bpf.h"
+#include "request.h"
 #include "trace_records.h"
 
 #define MAX_CPUS 8192

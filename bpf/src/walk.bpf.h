@@ -18,7 +18,7 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 	struct pt_regs *regs;
 	__s32 nr;
 
-	if (run_state & 0xb0)
+	if (run_state & STATE_DEAD)
 		return;
 	state = named_state(task, tgid, tid);
 	if (!state || state->off_start)
@@ -29,7 +29,7 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 	state->off_runs = runs;
 	state->off_run_delay = task->sched_info.run_delay;
 	state->off_class = off_class_of(false, run_state);
-	look_at_call(task, state, state->off_class);
+	find_wait(task, state);
 	state->off_seeded = 1;
 	state->wake = 0;
 	state->wake_stack = 0;

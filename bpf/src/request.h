@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What a block request says of itself. */
+/* Shared with bpf/src_bcc. The kind of a block request. */
 #ifndef WHYSTALL_REQUEST_H
 #define WHYSTALL_REQUEST_H
 
-#include "common.bpf.h"
-
-#define REQ_OP_MASK 0xff
-
 static __always_inline __u32 block_op(unsigned int flags)
 {
-	switch (flags & REQ_OP_MASK) {	/* enum req_op, unchanged since 4.10 */
+	switch (flags & 0xff) {	/* enum req_op, unchanged since 4.10 */
 	case 0:
 		return BLOCK_READ;
 	case 1:
-		return flags & (1U << bpf_core_enum_value(enum req_flag_bits, __REQ_SYNC)) ? BLOCK_SYNC_WRITE
-											    : BLOCK_WRITE;
+		return flags & SYNC_REQUEST ? BLOCK_SYNC_WRITE : BLOCK_WRITE;
 	case 2:
 		return BLOCK_FLUSH;
 	case 3:		/* discard */
