@@ -69,7 +69,7 @@ def seen(
 
 
 def stacks(rows: Iterable[tuple[bytes, bytes]]) -> dict[int, cap.Stack]:
-    """By the numbers that ``stack_here`` of bpf/src_bcc/switches.h gives: the map's own plus one, and a bit for user
+    """By the numbers that ``stack_here`` of bpf/src_bcc/switches.bcc.h gives: the map's own plus one, and a bit for user
     mode."""
     found = {}
     for key, value in rows:

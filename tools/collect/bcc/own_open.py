@@ -154,7 +154,7 @@ def _add_wait(found: Open, state: OwnState, begin: int, end: int, comm: bytes) -
 
 
 def _slot(value: int) -> int:
-    """As ``slot_of`` of bpf/src_bcc/base.h has it."""
+    """As ``slot_of`` of bpf/src/histogram.h has it."""
     shift = max(0, value.bit_length() - 4)
     return (shift << 3) + (value >> shift)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import ctypes as ct
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,45 @@ SERVES = frozenset({"syscalls", "switches", "block", "interrupts", "run_queue", 
 MAX_TARGETS = 1024
 _BPF = Path(syscalls.__file__).parent
 _FILES = ("base", "files", "tasks", "switches", "syscalls", "block", "interrupts", "pages")
+_INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
+_MAP = re.compile(r"^(HASH_MAP|CPU_VALUE)\((.+)\);", re.MULTILINE)
+_HASH_MAP = """\
+BPF_HASH({0}, {1}, {2}, {3});
+static __always_inline {2} *{0}_lookup({1} *key)
+{{
+	return {0}.lookup(key);
+}}
+static __always_inline int {0}_update({1} *key, {2} *value)
+{{
+	return {0}.update(key, value);
+}}
+static __always_inline {2} *{0}_make({1} *key, enum counter lost)
+{{
+	{2} zeroes = {{0}}, *value = {0}.lookup(key);
+
+	if (value)
+		return value;
+	{0}.insert(key, &zeroes);
+	value = {0}.lookup(key);
+	if (!value)
+		count(lost);
+	return value;
+}}"""
+_CPU_VALUE = """\
+BPF_PERCPU_ARRAY({0}, {1}, 1);
+static __always_inline {1} *{0}_here(void)
+{{
+	int zero = 0;
+
+	return {0}.lookup(&zero);
+}}"""
 _BUFFER_BYTES = 16 << 20
 """Memory for records on their way, of all CPUs together; each has 16 pages to 256."""
 _STACK_WORDS = 127  # BCC's BPF_STACK_TRACE: PERF_MAX_STACK_DEPTH
 
 
 class OwnState(ct.Structure):
-    """``struct own_state`` of bpf/src_bcc/tasks.h."""
+    """``struct thread_state`` of bpf/src_bcc/tasks.bcc.h."""
 
     _fields_ = [
         ("call_start", ct.c_uint64),
@@ -168,11 +201,10 @@ def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, A
 
 
 def source(settings: Mapping[str, int | str]) -> str:
-    """The whole C text: settings, kernel headers, the records shared with user space, programs."""
-    records = _text("src/records.h").replace('#include "python_records.h"', _text("src/python_records.h"))
+    """Return the whole C text: settings, kernel headers, the records shared with user space, programs."""
     parts = [f"#define {name} {value}\n" for name, value in settings.items()]
-    parts += [_text("src_bcc/kernel.h"), records]
-    return "".join(parts + [_text(f"src_bcc/{name}.h") for name in _FILES])
+    parts += [_text(name) for name in ("kernel.bcc.h", "records.h", *(f"{name}.bcc.h" for name in _FILES))]
+    return "".join(parts)
 
 
 def pages(cpus: int, page_bytes: int) -> int:
@@ -188,7 +220,17 @@ def _rows() -> list[tuple[str, str]]:
 
 
 def _text(name: str) -> str:
-    return (_BPF / name).read_text()
+    """Return a header with those it includes, and with its maps in BCC's own form.
+
+    BCC compiles one text, and refuses map functions within macros: what the macros of `bpf/src/common.bpf.h` are to the
+    shared headers, `_HASH_MAP` and `_CPU_VALUE` are here.
+    """
+    folder = "src_bcc" if name.endswith(".bcc.h") else "src"
+    text = (_BPF / folder / name).read_text()
+    text = _MAP.sub(
+        lambda found: (_HASH_MAP if found[1] == "HASH_MAP" else _CPU_VALUE).format(*found[2].split(", ")), text
+    )
+    return _INCLUDE.sub(lambda found: _text(found[1]), text)
 
 
 def _code(data: bytes) -> str:

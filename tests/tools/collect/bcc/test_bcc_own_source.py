@@ -94,7 +94,7 @@ def test_pages_are_a_power_of_two_for_any_machine() -> None:
 
 
 def struct_text(name: str) -> str:
-    text = (Path(syscalls.__file__).parent / "src_bcc/tasks.h").read_text()
+    text = (Path(syscalls.__file__).parent / "src_bcc/tasks.bcc.h").read_text()
     return re.search(rf"^struct {name} {{.*?^}};", text, re.MULTILINE | re.DOTALL)[0]  # type: ignore[index]
 
 
@@ -107,12 +107,12 @@ def test_a_threads_state_is_laid_out_as_the_reader_has_it(tmp_path: Path) -> Non
         f"#define OFF_CLASSES {len(lay.OFF_CLASSES)}",
         f"#define COMM_BYTES {lay.COMM_BYTES}",
         "struct file_key { __u64 ino; __u32 dev, gen; };",
-        struct_text("own_state"),
-        f'_Static_assert(sizeof(struct own_state) == {ct.sizeof(own_source.OwnState)}, "size");',
+        struct_text("thread_state"),
+        f'_Static_assert(sizeof(struct thread_state) == {ct.sizeof(own_source.OwnState)}, "size");',
     ]
     for name, *_ in own_source.OwnState._fields_:
         place = getattr(own_source.OwnState, name).offset
-        lines.append(f'_Static_assert(__builtin_offsetof(struct own_state, {name}) == {place}, "{name}");')
+        lines.append(f'_Static_assert(__builtin_offsetof(struct thread_state, {name}) == {place}, "{name}");')
     source = tmp_path / "state.c"
     source.write_text("\n".join(lines) + "\n")
     done = subprocess.run([compiler, "-fsyntax-only", str(source)], capture_output=True, text=True)

@@ -7,22 +7,20 @@
  * Map functions must not stand within macros, and a program's helpers are inlined: so BCC wants it.
  */
 #define HERE static __always_inline
-#define DSYNC_BIT 010000
-#define CWD_FD (-100)
 #define PATH_NAMES 48
 #define PATH_SLACK (PATH_BYTES + 512)
 
 BPF_ARRAY(live, struct live, 1);
-BPF_PERCPU_ARRAY(counters, struct counters, 1);
 BPF_PERF_OUTPUT(events);
+
+CPU_VALUE(counters, struct counters);
 
 HERE void count(enum counter which)
 {
-	int zero = 0;
-	struct counters *mine = counters.lookup(&zero);
+	struct counters *here = counters_here();
 
-	if (mine)
-		__sync_fetch_and_add(&mine->count[which], 1);	/* interrupts may count too */
+	if (here)
+		__sync_fetch_and_add(&here->count[which], 1);	/* interrupts may count too */
 }
 
 /* When the window began; 0: not yet, and then only what threads are doing is kept. */
@@ -67,19 +65,3 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 #endif
 #endif
 
-/* Log-linear: exact below 8, then 8 steps per doubling; user space inverts it (layout.slot_bounds). */
-HERE __u32 slot_of(__u64 value)
-{
-	__u64 rest = value;
-	__u32 log = 0;
-
-	if (value < 8)
-		return value;
-	if (rest >> 32) { rest >>= 32; log += 32; }
-	if (rest >> 16) { rest >>= 16; log += 16; }
-	if (rest >> 8) { rest >>= 8; log += 8; }
-	if (rest >> 4) { rest >>= 4; log += 4; }
-	if (rest >> 2) { rest >>= 2; log += 2; }
-	if (rest >> 1) { log += 1; }
-	return ((log - 3) << 3) + (__u32)(value >> (log - 3));
-}

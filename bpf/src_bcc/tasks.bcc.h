@@ -2,7 +2,7 @@
 /* What is remembered per thread while it is in a call, off the CPU, or waits for one; and files by descriptor. */
 #if SYSCALLS || SWITCHES || RUN_QUEUE
 
-struct own_state {
+struct thread_state {
 	/* the call in flight; call_start 0: none */
 	__u64 call_start;
 	__u64 call_off[OFF_CLASSES];
@@ -24,15 +24,16 @@ struct own_state {
 	char waker_comm[COMM_BYTES];
 };	/* tools/collect/bcc/own_decode.py mirrors it */
 
-BPF_HASH(states, __u32, struct own_state, 16384);
-BPF_HASH(threads, __u32, struct thread_info_value, 16384);
-BPF_ARRAY(nothing, struct own_state, 1);	/* never written: a new state is too big for the stack */
+BPF_HASH(states, __u32, struct thread_state, 16384);
+BPF_ARRAY(nothing, struct thread_state, 1);	/* never written: a new state is too big for the stack */
 BPF_ARRAY(rows, struct syscall_row, SYSCALL_ROWS);
 
-HERE struct own_state *make_state(struct task_struct *task, __u32 tgid, __u32 tid)
+#include "regs.h"
+#include "threads.h"
+
+HERE struct thread_state *make_state(struct task_struct *task, __u32 tgid, __u32 tid)
 {
-	struct own_state *state = states.lookup(&tid), *empty;
-	struct thread_info_value value = { .tgid = tgid };
+	struct thread_state *state = states.lookup(&tid), *empty;
 	int zero = 0;
 
 	if (state)
@@ -48,48 +49,37 @@ HERE struct own_state *make_state(struct task_struct *task, __u32 tgid, __u32 ti
 	}
 	state->tgid = tgid;
 	state->tid = tid;
-	value.flags = READ(task, flags) & PF_KTHREAD ? RECORD_KTHREAD : 0;
-	bpf_probe_read_kernel(value.comm, sizeof(value.comm), (void *)&task->comm);
-	if (threads.update(&tid, &value))
-		count(LOST_THREADS);
+	name_thread(task, tgid, tid);
 	return state;
 }
 
-HERE __u64 regs_arg(struct pt_regs *regs, __u8 which)
-{
-	if (which == 0)
-		return REGS_FIRST(regs);
-	if (which == 1)
-		return REGS_SECOND(regs);
-	if (which == 2)
-		return REGS_THIRD(regs);
-	if (which == 3)
-		return REGS_FOURTH(regs);
-	return REGS_FIFTH(regs);
-}
-
-HERE void begin_call(struct own_state *state, __s32 nr, __u64 start)
-{
-	state->call_nr = nr;
-	state->longest_ns = 0;
-	state->longest_stack = 0;
-	state->call_off[OFF_D] = 0;
-	state->call_off[OFF_S] = 0;
-	state->call_off[OFF_R] = 0;
-	state->call_off[OFF_OTHER] = 0;
-	state->closing.ino = 0;
-	state->call_start = start;
-}
-
 /* Registers of the system call that a thread of user space is in, on top of its stack. */
-HERE struct pt_regs *regs_of(struct task_struct *task)
+HERE struct pt_regs *saved_regs(struct task_struct *task)
 {
 	char *stack = READ(task, stack);
 
 	return (struct pt_regs *)(stack + THREAD_SIZE - TOP_OF_KERNEL_STACK_PADDING) - 1;
 }
 
-/* A thread is gone: so is what is remembered of it. */
+/* Faults and interrupts from user mode leave -1 there. */
+HERE __s32 regs_syscall(struct pt_regs *regs)
+{
+	return READ(regs, SAVED_SYSCALL);
+}
+
+HERE const volatile struct syscall_row *row_of(int nr)
+{
+	return rows.lookup(&nr);
+}
+
+HERE bool has_user_side(struct task_struct *task)
+{
+	return !(READ(task, flags) & PF_KTHREAD);
+}
+
+#define fd_arg regs_arg
+
+/* A thread is gone: so is its state. */
 int on_thread_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx->args[0];

@@ -13,11 +13,21 @@
 #include <linux/blk-mq.h>
 #include <linux/interrupt.h>
 
+/* What the headers shared with bpf/src read the kernel with; see bpf/src/kernel.bpf.h. */
 #define READ(pointer, member) ({							\
 	typeof((pointer)->member) value_;						\
 	bpf_probe_read_kernel(&value_, sizeof(value_), (void *)&(pointer)->member);	\
 	value_;										\
 })
+#define READ_COMM(to, task) bpf_probe_read_kernel(to, COMM_BYTES, (void *)&(task)->comm)
+#define OF_TASK(task, member) READ(task, member)
+#define OFFSET_OF(type, member) __builtin_offsetof(type, member)
+#define SYNC_REQUEST REQ_SYNC
+#define REPEAT(times, bound, step, context) do {				\
+	for (__u32 turn_ = 0; turn_ < (bound); turn_++)				\
+		if (turn_ >= (times) || step(turn_, context))			\
+			break;							\
+} while (0)
 
 /* fs/mount.h is not among the headers; its beginning is the same from 3.3 to 6.18. */
 struct mount {
@@ -51,14 +61,14 @@ struct mount {
 
 /* Before 5.17 (f3fa33acca9f) a request knows its disk; since 5.15 (d152c682f03c) its queue does. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 17, 0)
-static __always_inline struct gendisk *disk_of(struct request *rq)
+static __always_inline struct gendisk *request_disk(struct request *rq)
 {
 	struct request_queue *queue = READ(rq, q);
 
 	return READ(queue, disk);
 }
 #else
-static __always_inline struct gendisk *disk_of(struct request *rq)
+static __always_inline struct gendisk *request_disk(struct request *rq)
 {
 	return READ(rq, rq_disk);
 }
@@ -66,31 +76,19 @@ static __always_inline struct gendisk *disk_of(struct request *rq)
 
 /* Registers of a system call. Since 6.9 16 bytes lie above them where FRED is built in. */
 #if defined(__x86_64__)
+#define __TARGET_ARCH_x86
 #ifndef TOP_OF_KERNEL_STACK_PADDING
 #define TOP_OF_KERNEL_STACK_PADDING 0
 #endif
-#define REGS_CALL(regs) ((__s32)READ(regs, orig_ax))
-#define REGS_FIRST(regs) READ(regs, di)
-#define REGS_SECOND(regs) READ(regs, si)
-#define REGS_THIRD(regs) READ(regs, dx)
-#define REGS_FOURTH(regs) READ(regs, r10)
-#define REGS_FIFTH(regs) READ(regs, r8)
-#define IS_COMPAT(task) (READ(task, thread_info.status) & 0x2)	/* TS_COMPAT */
-#define DIRECT_BIT 040000
+#define SAVED_SYSCALL orig_ax
 #else
+#define __TARGET_ARCH_arm64
 #undef TOP_OF_KERNEL_STACK_PADDING
 #define TOP_OF_KERNEL_STACK_PADDING 0
-#define REGS_CALL(regs) ((__s32)READ(regs, syscallno))
-#define REGS_FIRST(regs) READ(regs, orig_x0)	/* regs[0] becomes the result */
-#define REGS_SECOND(regs) READ(regs, regs[1])
-#define REGS_THIRD(regs) READ(regs, regs[2])
-#define REGS_FOURTH(regs) READ(regs, regs[3])
-#define REGS_FIFTH(regs) READ(regs, regs[4])
-#define IS_COMPAT(task) (READ(task, thread_info.flags) & (1UL << 22))	/* TIF_32BIT */
-#define DIRECT_BIT 0200000
+#define SAVED_SYSCALL syscallno
 #endif
 
-/* The page cache tells of folios since 5.16, of pages before. Bit PG_head is in the first word, whatever its type. */
+/* The page cache holds folios since 5.16, pages before. Bit PG_head is in the first word, whatever its type. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
 #define CACHE_OBJECT struct folio
 #else
@@ -116,4 +114,4 @@ static __always_inline unsigned int cache_order(void *object)
 }
 
 /* linux/stackdepot.h has one of its own since 6.9; what follows is ours. */
-#define stack_record own_stack_record
+#define stack_record whystall_stack_record

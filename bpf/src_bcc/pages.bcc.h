@@ -10,40 +10,33 @@
 /* A folio of the cache is of the size of a huge page at most, 512 pages of 4 KiB (mm: MAX_PAGECACHE_ORDER). */
 #define MOST_WORDS 8
 
-struct own_word {
+#include "page_keys.h"
+
+struct page_word {
 	struct file_key file;
 	__u64 word;
 };
 
-struct own_pages {
+struct pages {
 	struct file_key file;
 	struct inode *inode;
 	__u64 first, number;
 };
 
-struct own_reclaim {
+struct reclaim {
 	__u64 start;
 	__u32 what, pad;
 };
 
-BPF_HASH(page_uses, struct use_key, struct page_use, 16384);
-BPF_HASH(page_files, struct file_key, struct page_file, 16384);
-BPF_HASH(evicted, struct own_word, __u64, 65536);	/* a bit per page that reclaim took in this window */
-BPF_HASH(reclaims, __u32, struct own_reclaim, 4096);
-BPF_HASH(stall_totals, struct stall_key, struct stall_total, 4096);
-BPF_ARRAY(no_use, struct page_use, 1);	/* never written */
+HASH_MAP(page_uses, struct use_key, struct page_use, 16384);
+HASH_MAP(page_files, struct file_key, struct page_file, 16384);
+HASH_MAP(evicted, struct page_word, __u64, 65536);	/* a bit per page that reclaim took in this window */
+HASH_MAP(reclaims, __u32, struct reclaim, 4096);
+HASH_MAP(stall_totals, struct stall_key, struct stall_total, 4096);
 
-/* File systems that are memory, or no storage at all (include/uapi/linux/magic.h). */
-HERE bool is_unstored(__u32 magic)
-{
-	return magic == 0x01021994 || magic == 0x9fa0 || magic == 0x62656572 || magic == 0x27e0eb || magic == 0x63677270
-	       || magic == 0x64626720 || magic == 0x74726163;	/* tmpfs proc sysfs cgroup cgroup2 debugfs tracefs */
-}
-
-HERE bool pages_of(void *object, struct own_pages *pages)
+HERE bool pages_of(void *object, struct pages *pages)
 {
 	struct address_space *mapping = CACHE_MAPPING(object);
-	struct super_block *super;
 	struct inode *inode;
 
 	if (!mapping || (__u64)mapping & 3)
@@ -51,25 +44,17 @@ HERE bool pages_of(void *object, struct own_pages *pages)
 	inode = READ(mapping, host);
 	if (!inode)
 		return false;
-	super = READ(inode, i_sb);
-	if (is_unstored(READ(super, s_magic)))
-		return false;
 	pages->inode = inode;
 	pages->first = CACHE_INDEX(object);
 	pages->number = 1ULL << (cache_order(object) & 15);
-	if ((READ(inode, i_mode) & S_IFMT) == S_IFBLK) {	/* the device's own pages: no file */
-		pages->file.dev = READ(inode, i_rdev);
-		return pages->file.dev;
-	}
-	inode_key(inode, &pages->file);
-	return true;
+	return page_key(inode, &pages->file);
 }
 
 /* Sets (`take`) or asks and forgets the bits of pages; how many were set. */
-HERE __u64 evicted_bits(struct own_pages *pages, bool take)
+HERE __u64 evicted_bits(struct pages *pages, bool take)
 {
-	__u64 words = pages->number / WORD_PAGES, mask = ~0ULL, none = 0, sum = 0, *bits;
-	struct own_word key = { .file = pages->file, .word = pages->first / WORD_PAGES };
+	__u64 words = pages->number / WORD_PAGES, mask = ~0ULL, sum = 0, *bits;
+	struct page_word key = { .file = pages->file, .word = pages->first / WORD_PAGES };
 
 	if (!words) {
 		words = 1;
@@ -82,13 +67,7 @@ HERE __u64 evicted_bits(struct own_pages *pages, bool take)
 		asm volatile("" : "+r"(words));
 		if (i >= words)
 			break;
-		bits = evicted.lookup(&key);
-		if (!bits && take) {
-			evicted.insert(&key, &none);
-			bits = evicted.lookup(&key);
-			if (!bits)
-				count(LOST_PAGE_FILES);
-		}
+		bits = take ? evicted_make(&key, LOST_PAGE_FILES) : evicted_lookup(&key);
 		if (bits && take) {
 			*bits |= mask;
 		} else if (bits) {
@@ -100,35 +79,27 @@ HERE __u64 evicted_bits(struct own_pages *pages, bool take)
 	return sum;
 }
 
-HERE void name_page_file(void *ctx, struct own_pages *pages)
+HERE void name_page_file(void *ctx, struct pages *pages)
 {
-	struct inode *inode = pages->inode;
-	struct hlist_node *alias;
+	struct dentry *dentry;
 
 	if (!pages->file.ino)
 		return;
-	alias = READ(inode, i_dentry.first);
-	if (alias)
-		tell_file(ctx, 0, (struct dentry *)((char *)alias - __builtin_offsetof(struct dentry, d_u.d_alias)));
+	dentry = any_dentry(pages->inode);
+	if (dentry)
+		tell_file(ctx, 0, dentry);
 }
 
-HERE struct page_use *use_of(void *ctx, struct own_pages *pages, __u32 tgid)
+HERE struct page_use *use_of(void *ctx, struct pages *pages, __u32 tgid)
 {
 	struct use_key key = { .file = pages->file, .tgid = tgid };
-	struct page_use *use = page_uses.lookup(&key), *empty;
-	int zero = 0;
+	struct page_use *use = page_uses_lookup(&key);
 
 	if (use)
 		return use;
-	empty = no_use.lookup(&zero);
-	if (!empty)
+	use = page_uses_make(&key, LOST_PAGE_USES);
+	if (!use)
 		return 0;
-	page_uses.insert(&key, empty);
-	use = page_uses.lookup(&key);
-	if (!use) {
-		count(LOST_PAGE_USES);
-		return 0;
-	}
 	bpf_get_current_comm(use->comm, sizeof(use->comm));
 	name_page_file(ctx, pages);
 	return use;
@@ -143,7 +114,7 @@ HERE __u32 page_actor(struct task_struct *task)
 int on_page_add(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-	struct own_pages pages = {};
+	struct pages pages = {};
 	struct page_use *use;
 
 	if (!window_start())
@@ -167,7 +138,7 @@ int on_page_add(struct bpf_raw_tracepoint_args *ctx)
 int on_page_dirty(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-	struct own_pages pages = {};
+	struct pages pages = {};
 	struct page_use *use;
 
 	if (!window_start() || is_self(READ(task, tgid)) || !pages_of((void *)ctx->args[0], &pages))
@@ -184,22 +155,19 @@ int on_page_delete(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 	bool reclaimed = READ(task, flags) & PF_MEMALLOC;
-	struct page_file none = {}, *file;
-	struct own_pages pages = {};
+	struct page_file *file;
+	struct pages pages = {};
 
 	if (!window_start() || (is_self(READ(task, tgid)) && !reclaimed))
 		return 0;
 	if (!pages_of((void *)ctx->args[0], &pages))
 		return 0;
 	count(SEEN_PAGES);
-	file = page_files.lookup(&pages.file);
+	file = page_files_lookup(&pages.file);
 	if (!file) {
-		page_files.insert(&pages.file, &none);
-		file = page_files.lookup(&pages.file);
-		if (!file) {
-			count(LOST_PAGE_FILES);
+		file = page_files_make(&pages.file, LOST_PAGE_FILES);
+		if (!file)
 			return 0;
-		}
 		name_page_file(ctx, &pages);
 	}
 	if (!reclaimed) {
@@ -213,7 +181,7 @@ int on_page_delete(struct bpf_raw_tracepoint_args *ctx)
 
 HERE int reclaim_begins(__u32 what)
 {
-	struct own_reclaim state = { .start = bpf_ktime_get_ns(), .what = what };
+	struct reclaim state = { .start = bpf_ktime_get_ns(), .what = what };
 	__u32 tid = bpf_get_current_pid_tgid();
 
 	if (reclaims.update(&tid, &state))
@@ -225,8 +193,8 @@ HERE int reclaim_ends(__u32 what, __u64 reclaimed)
 {
 	__u64 id = bpf_get_current_pid_tgid(), begin = window_start(), now = bpf_ktime_get_ns(), start;
 	struct stall_key key = { .tgid = id >> 32, .tid = id, .what = what };
-	struct stall_total none = {}, *total;
-	struct own_reclaim *state;
+	struct stall_total *total;
+	struct reclaim *state;
 	__u32 tid = id;
 
 	state = reclaims.lookup(&tid);
@@ -236,22 +204,9 @@ HERE int reclaim_ends(__u32 what, __u64 reclaimed)
 	reclaims.delete(&tid);
 	if (!begin || now <= start)
 		return 0;
-	total = stall_totals.lookup(&key);
-	if (!total) {
-		stall_totals.insert(&key, &none);
-		total = stall_totals.lookup(&key);
-		if (!total) {
-			count(LOST_STALLS);
-			return 0;
-		}
-	}
-	total->count++;	/* one thread: nobody else writes here */
-	total->total_ns += now - start;
-	total->pages += reclaimed;
-	if (now - start > total->max_ns) {
-		total->max_ns = now - start;
-		total->longest_at = start;
-	}
+	total = stall_totals_make(&key, LOST_STALLS);
+	if (total)
+		add_to_stall(total, start, now - start, reclaimed);
 	return 0;
 }
 
