@@ -23,10 +23,15 @@
 #define OF_TASK(task, member) READ(task, member)
 #define OFFSET_OF(type, member) __builtin_offsetof(type, member)
 #define SYNC_REQUEST REQ_SYNC
+/* `left_` is opaque to the compiler: else it counts down from it, and before 6.8 the verifier finds no end in that. */
 #define REPEAT(times, bound, step, context) do {				\
-	for (__u32 turn_ = 0; turn_ < (bound); turn_++)				\
-		if (turn_ >= (times) || step(turn_, context))			\
+	__u64 left_ = (times);							\
+										\
+	for (__u32 turn_ = 0; turn_ < (bound); turn_++) {			\
+		asm volatile("" : "+r"(left_));					\
+		if (turn_ >= left_ || step(turn_, context))			\
 			break;							\
+	}									\
 } while (0)
 
 /* fs/mount.h is not among the headers; its beginning is the same from 3.3 to 6.18. */
