@@ -14,7 +14,7 @@ import yaml
 from whystall.prompts import reasons
 from whystall.prompts.reasons import in_words
 from whystall.prompts.render import voice
-from whystall.tools.collect.bcc.known import KNOWN
+from whystall.tools.collect.bcc.known_faults import KNOWN_FAULTS
 
 ROOT = Path(__file__).parents[2]
 CJK = re.compile(r"[\u4e00-\u9fff]")
@@ -72,7 +72,8 @@ def test_what_engines_answer_has_words() -> None:
     assert len(asked) > 15
     untold = [said for said in asked if not CJK.search(in_words("zh", said.replace("{}", "x1")))]
     assert untold == []
-    assert [known.reason for known in KNOWN if not known.poor and not CJK.search(in_words("zh", known.reason))] == []
+    reasons = [fault.reason for fault in KNOWN_FAULTS if not fault.poor]
+    assert [reason for reason in reasons if not CJK.search(in_words("zh", reason))] == []
 
 
 @pytest.mark.parametrize(

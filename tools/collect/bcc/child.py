@@ -1,4 +1,4 @@
-"""A program of others as a child: bounded in what it says and how long it takes, and never left behind."""
+"""A foreign program as a child process: its output and run time are bounded, and it never outlives us."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
 MOST_BYTES = 64 << 20
-"""What a child may say in one window: a million slow calls, or a day of histograms."""
+"""Limit of a child's output in one window: a million slow calls, or a day of histograms."""
 _LINE = 16 << 10
 _CHUNK = 1 << 20
 _PIPE = 1 << 20  # fcntl(2), F_SETPIPE_SZ: what is said between two looks
@@ -33,7 +33,7 @@ _KEPT = ("PATH", "HOME", "TMPDIR", "ARCH", "BCC_KERNEL_SOURCE", "BCC_KERNEL_MODU
 
 
 class Child:
-    """One running program. Its lines of output are taken with `lines`; what it says elsewhere is kept for `why`."""
+    """One running program. `lines` returns its output, `why` the end of its standard error."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         """Start `argv`; `ToolError` (probe_failed) where it cannot be."""
@@ -58,12 +58,12 @@ class Child:
         enlarge_pipe(self._out)
 
     def fileno(self) -> int:
-        """A descriptor that is readable when it has said something, or ended."""
+        """Return a descriptor that is readable when it has written something, or ended."""
         return self._both.fileno()
 
     @property
     def ended(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """Return its exit status, negative for a signal; None while it runs."""
         return self._process.poll()
 
     def lines(self) -> list[str]:
@@ -105,7 +105,7 @@ class Child:
         return said
 
     def why(self) -> str:
-        """What it said last on its standard error, in one line."""
+        """Return the last error on its standard error, in one line."""
         text = [line.strip() for line in self._said.decode("utf-8", "replace").splitlines() if line.strip()]
         told = [line for line in text if "error:" in line.lower()] or text[-1:]
         return clean(told[0], 300) if told else ""

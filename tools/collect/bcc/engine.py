@@ -14,17 +14,17 @@ from contextlib import ExitStack
 from whystall.bpf.probe import refusal
 from whystall.tools.collect.bcc import headers
 from whystall.tools.collect.bcc.child import failed
+from whystall.tools.collect.bcc.methods import READY_S, Method
 from whystall.tools.collect.bcc.own_program import OwnProgram
-from whystall.tools.collect.bcc.stock import StockWay
+from whystall.tools.collect.bcc.stock import StockMethod
 from whystall.tools.collect.bcc.stock_files import Biolatency, Cachestat, Fileslower
 from whystall.tools.collect.bcc.stock_scheduler import Interrupts, Offcputime, Runqlat
-from whystall.tools.collect.bcc.ways import READY_S, Way
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.node.vantage import FOREIGN_PIDS, PARTIAL_PROC, pids_are_the_hosts, proc_is_whole
 from whystall.tools.recording.collector import Capture, Engine, Options
 from whystall.tools.recording.target import Target
 
-STOCK: Sequence[Callable[[], StockWay]] = (Fileslower, Offcputime, Biolatency, Interrupts, Runqlat, Cachestat)
+STOCK: Sequence[Callable[[], StockMethod]] = (Fileslower, Offcputime, Biolatency, Interrupts, Runqlat, Cachestat)
 COLLECTORS = frozenset({"syscalls", "switches", "block", "page_cache", "interrupts", "run_queue"})
 
 
@@ -36,11 +36,11 @@ class BccEngine(Engine):
     period_s = 0.5
 
     def __init__(
-        self, stock: Sequence[Callable[[], StockWay]] = STOCK, own: Callable[[], Way] | None = OwnProgram
+        self, stock: Sequence[Callable[[], StockMethod]] = STOCK, own: Callable[[], Method] | None = OwnProgram
     ) -> None:
         """`stock` and `own`: the ways there are; others for tests."""
         self._stock, self._own = stock, own
-        self._running: dict[Way, dict[str, Options]] = {}
+        self._running: dict[Method, dict[str, Options]] = {}
         self._why: dict[str, list[str]] = {}
         self._alone: set[str] = set()
         self._epoll: select.epoll | None = None
@@ -145,10 +145,10 @@ class BccEngine(Engine):
             self._epoll.close()
             self._epoll = None
 
-    def _ways(self, collector: str) -> list[Way]:
+    def _ways(self, collector: str) -> list[Method]:
         """In the order they are tried."""
         stock = [way for make in self._stock if collector in (way := make()).serves]
-        ways: list[Way] = []
+        ways: list[Method] = []
         ways += [way for way in stock if not way.poor]
         if self._own is not None and collector in (program := self._own()).serves:
             ways.append(program)
@@ -158,13 +158,13 @@ class BccEngine(Engine):
     def _attempt(
         self,
         wanted: Mapping[str, Options],
-        left: dict[str, list[Way]],
+        left: dict[str, list[Method]],
         reasons: dict[str, list[str]],
         target: Target,
         deadline: float,
     ) -> set[str]:
         """Start the next way of each of `wanted`, one for all those that share it; what still has none is returned."""
-        chosen: dict[str, tuple[Way, dict[str, Options]]] = {}
+        chosen: dict[str, tuple[Method, dict[str, Options]]] = {}
         for name, options in wanted.items():
             way = self._next(name, left, reasons)
             group = f"{way.name} {name}" if name in self._alone else way.name
@@ -188,7 +188,7 @@ class BccEngine(Engine):
                     again |= self._give_up(way, error, left, reasons)
         return again
 
-    def _next(self, name: str, left: dict[str, list[Way]], reasons: dict[str, list[str]]) -> Way:
+    def _next(self, name: str, left: dict[str, list[Method]], reasons: dict[str, list[str]]) -> Method:
         while left[name]:
             way = left[name].pop(0)
             why = way.unavailable(name)
@@ -198,7 +198,7 @@ class BccEngine(Engine):
         raise failed(f"BCC cannot observe {name}: {'; '.join(reasons[name]) or 'no way to fill it'}")
 
     def _give_up(
-        self, way: Way, error: ToolError, left: dict[str, list[Way]], reasons: dict[str, list[str]]
+        self, way: Method, error: ToolError, left: dict[str, list[Method]], reasons: dict[str, list[str]]
     ) -> set[str]:
         """Of what shared the way each is tried by itself, since one alone may be what does not work."""
         mine = self._running.pop(way)

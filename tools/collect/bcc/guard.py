@@ -1,8 +1,7 @@
 """Run a program that dies with us: ``guard.py PARENT PROGRAM WORD...``. Standard library only.
 
-A stock tool of BCC watches nobody, and its probes live as long as it does. The kernel kills it when its parent dies
-(prctl(2), PR_SET_PDEATHSIG), however that happens. It is also the first to go where memory ends, so that it never
-costs the job that is observed its life.
+A stock BCC tool does not notice that its parent died, and its probes last as long as it does: the kernel kills it
+(prctl(2), PR_SET_PDEATHSIG). It also raises its OOM score, so that it is killed before the observed job.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ def main(words: list[str]) -> None:
     """Become the program, bound to the parent."""
     parent, argv = int(words[0]), words[1:]
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the kernel knew
+    if os.getppid() != parent:  # the parent died before prctl
         sys.exit(1)
-    with suppress(OSError):  # a hardened host: it may then be as long-lived as others
+    with suppress(OSError):  # not allowed on a hardened host
         Path("/proc/self/oom_score_adj").write_text("900")
     try:
         os.execv(argv[0], argv)  # noqa: S606 - the point of it

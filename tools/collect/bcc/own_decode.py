@@ -1,4 +1,4 @@
-"""From what the child said to what a BPF session would have seen: the same decoders make the columns of both. Pure."""
+"""Decode the child's output into the `Capture` of a BPF session, so that the same code makes the columns of both."""
 
 from __future__ import annotations
 
@@ -69,8 +69,7 @@ def seen(
 
 
 def stacks(rows: Iterable[tuple[bytes, bytes]]) -> dict[int, cap.Stack]:
-    """By the numbers that ``stack_here`` of bpf/src_bcc/switches.bcc.h gives: the map's own plus one, and a bit for user
-    mode."""
+    """Return stacks by the ids of ``stack_here`` (bpf/src_bcc/switches.bcc.h): map key + 1, a bit for user mode."""
     found = {}
     for key, value in rows:
         addresses = struct.unpack(f"<{len(value) // 8}Q", value)

@@ -1,4 +1,4 @@
-"""The wire to the child that runs our own programs: commands there, bounded lines of JSON back."""
+"""The pipes to the child that runs our own BCC programs: commands to it, bounded lines of JSON back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ThreadNow(NamedTuple):
 
 
 class OwnLink:
-    """One child: see `own_child`. Whatever it says that is not in its language ends it and raises `ToolError`."""
+    """One child: see `own_child`. An invalid line from it raises `ToolError`."""
 
     def __init__(self, argv: Sequence[str], plan: dict[str, Any]) -> None:
         """Start it with its plan; `ToolError` where that fails."""
@@ -72,11 +72,11 @@ class OwnLink:
         return self._process.pid
 
     def fileno(self) -> int:
-        """Readable when the child has said something, or ended."""
+        """Return a descriptor that is readable when the child has written something, or ended."""
         return self._out.fileno()
 
     def say(self, what: dict[str, Any]) -> None:
-        """Pass on a command; `ToolError` where the child is gone."""
+        """Send a command; raise `ToolError` if the child is gone."""
         if self._in.closed:
             raise failed("is not there any more")
         data = memoryview(json.dumps(what).encode() + b"\n")
@@ -92,7 +92,7 @@ class OwnLink:
             raise failed(self._status()) from None
 
     def take(self) -> bool:
-        """Take in what it has said, without blocking; False at its end."""
+        """Read its output without blocking; return False at its end."""
         for _ in range(_CHUNKS):
             try:
                 data = os.read(self._out.fileno(), _CHUNK)

@@ -81,7 +81,7 @@ def _python(root: Path) -> str:
 
 
 class OwnProgram:
-    """See the module; a `whystall.tools.collect.bcc.ways.Way`."""
+    """See the module; a `whystall.tools.collect.bcc.methods.Method`."""
 
     name = "own program"
     serves = SERVES

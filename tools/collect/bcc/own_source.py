@@ -1,4 +1,4 @@
-"""Our own programs for BCC: their C text, and what the child is told to do with it (its *plan*).
+"""BCC programs of our own: their C text, and the plan for the child that compiles and attaches it.
 
 The records, map keys and counters are those of the ``ebpf`` engine (`bpf/src/records.h`, mirrored by `bpf/layout.py`),
 so that one decoder serves both.
@@ -150,7 +150,7 @@ _PAGES = (
 
 
 def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, Any]:
-    """What the child needs to know, for JSON; `own`: our process, which is not observed unless it is a target."""
+    """Return what the child needs, as JSON data; `own`: our process, which is not observed unless it is a target."""
     calls, switches = "syscalls" in wanted, "switches" in wanted
     queue, block, interrupts = ("run_queue" in wanted, "block" in wanted, "interrupts" in wanted)
     pages_too = "page_cache" in wanted

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import ClassVar, NoReturn
 
-from whystall.tools.collect.bcc import known
+from whystall.tools.collect.bcc import known_faults
 from whystall.tools.collect.bcc.child import failed
 from whystall.tools.collect.bcc.parse import Seconds
 from whystall.tools.collect.bcc.running import Running, no_kprobes
@@ -24,8 +24,8 @@ AGREE = 0.8
 FEW = 20
 
 
-class StockWay:
-    """What all of them have in common; one instance serves one window. See `whystall.tools.collect.bcc.ways.Way`."""
+class StockMethod:
+    """A method that runs a stock BCC tool; one instance serves one window. See `methods.Method`."""
 
     collector: ClassVar[str]
     tools: ClassVar[tuple[str, ...]]
@@ -52,15 +52,15 @@ class StockWay:
             path = program(f"bcc.{tool}")
             if path is None:
                 return f"{tool} is not installed"
-            if reason := known.broken(tool, path, known.kernel_of(os.uname().release)):
+            if reason := known_faults.broken(tool, path, known_faults.kernel_of(os.uname().release)):
                 return f"{tool}: {reason}"
         return no_kprobes() if self.kprobes else None
 
     @property
     def poor(self) -> bool:
         """Whether our own program tells more."""
-        kernel = known.kernel_of(os.uname().release)
-        return any(known.poor(tool, program(f"bcc.{tool}") or "", kernel) for tool in self.tools)
+        kernel = known_faults.kernel_of(os.uname().release)
+        return any(known_faults.poor(tool, program(f"bcc.{tool}") or "", kernel) for tool in self.tools)
 
     def start(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Start the tools."""

@@ -12,7 +12,7 @@ import polars as pl
 from whystall.tools.collect import proc_parse
 from whystall.tools.collect.bcc import parse
 from whystall.tools.collect.bcc.running import Running
-from whystall.tools.collect.bcc.stock import AGREE, FEW, UNTOLD, StockWay, late, odd
+from whystall.tools.collect.bcc.stock import AGREE, FEW, UNTOLD, StockMethod, late, odd
 from whystall.tools.collect.bcc.threads import process_of
 from whystall.tools.collect.options import SyscallOptions
 from whystall.tools.collect.tables import BLOCK, FILES, PAGE_CACHE, STACKS, SYSCALLS
@@ -21,7 +21,7 @@ from whystall.tools.recording.collector import Capture
 _MS = 1_000_000
 
 
-class Fileslower(StockWay):
+class Fileslower(StockMethod):
     """Slow reads and writes. Nothing of it can be checked against a count, so that it proves nothing."""
 
     collector: ClassVar[str] = "syscalls"
@@ -104,7 +104,7 @@ class Fileslower(StockWay):
         )
 
 
-class Biolatency(StockWay):
+class Biolatency(StockMethod):
     """Latency of requests per disk, from issue to completion, and bytes by the kernel's own count."""
 
     collector: ClassVar[str] = "block"
@@ -171,7 +171,7 @@ class Biolatency(StockWay):
         return True
 
 
-class Cachestat(StockWay):
+class Cachestat(StockMethod):
     """Hits and misses of the whole host's page cache."""
 
     collector: ClassVar[str] = "page_cache"

@@ -11,7 +11,7 @@ import polars as pl
 
 from whystall.tools.collect.bcc import parse
 from whystall.tools.collect.bcc.running import Running
-from whystall.tools.collect.bcc.stock import AGREE, FEW, UNTOLD, StockWay, late, odd
+from whystall.tools.collect.bcc.stock import AGREE, FEW, UNTOLD, StockMethod, late, odd
 from whystall.tools.collect.bcc.threads import Switches
 from whystall.tools.collect.proc_interrupts import HARD, SOFT, Counts, InterruptCounts
 from whystall.tools.collect.proc_run_queue import ThreadWaits
@@ -19,7 +19,7 @@ from whystall.tools.collect.tables import FILES, INTERRUPTS, RUN_QUEUE, STACKS, 
 from whystall.tools.recording.collector import Capture
 
 
-class Offcputime(StockWay):
+class Offcputime(StockMethod):
     """Sums of waits per stack of one process."""
 
     collector: ClassVar[str] = "switches"
@@ -84,7 +84,7 @@ class Offcputime(StockWay):
         )
 
 
-class Interrupts(StockWay):
+class Interrupts(StockMethod):
     """Time in handlers from softirqs and hardirqs; how often they ran, by the kernel's own count."""
 
     collector: ClassVar[str] = "interrupts"
@@ -154,7 +154,7 @@ class Interrupts(StockWay):
         return sum(told[one.strip()[:31]] for one in name.split(", "))  # `char name[32]` in hardirqs
 
 
-class Runqlat(StockWay):
+class Runqlat(StockMethod):
     """A histogram of waits for a CPU, of one process or of all together; who waited how long, by the kernel's own
     account."""
 

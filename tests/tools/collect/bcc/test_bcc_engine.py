@@ -17,7 +17,7 @@ import pytest
 
 from whystall.tools.collect import proc_interrupts, proc_parse
 from whystall.tools.collect.bcc import engine as engine_module
-from whystall.tools.collect.bcc import headers, known, running, stock, stock_files, stock_scheduler
+from whystall.tools.collect.bcc import headers, known_faults, running, stock, stock_files, stock_scheduler
 from whystall.tools.collect.bcc.engine import COLLECTORS, BccEngine
 from whystall.tools.collect.bcc.headers import HeadersProblem
 from whystall.tools.collect.options import SyscallOptions
@@ -50,9 +50,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     monkeypatch.setattr(engine_module, "refusal", lambda: None)
     monkeypatch.setattr(engine_module, "pids_are_the_hosts", lambda: True)
     monkeypatch.setattr(stock, "no_kprobes", lambda: None)
-    monkeypatch.setattr(known, "KNOWN", ())
+    monkeypatch.setattr(known_faults, "KNOWN_FAULTS", ())
     monkeypatch.setattr(running, "END_S", 3.0)
-    known._text.cache_clear()
+    known_faults._text.cache_clear()
 
     def put(tool: str, says: str = "", does: str = "time.sleep(60)", *, ready: bool = True) -> Path:
         path = tmp_path / f"bcc.{tool}"
@@ -68,7 +68,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def run(
-    wanted: Mapping[str, Options], target: Target = HOST, own: Callable[[], Way] | None = None, span_s: float = 0.3
+    wanted: Mapping[str, Options], target: Target = HOST, own: Callable[[], Method] | None = None, span_s: float = 0.3
 ) -> dict[str, Capture]:
     engine = BccEngine(own=own)
     assert engine.unavailable() is None
@@ -85,7 +85,7 @@ def run(
         engine.close()
 
 
-class Way:
+class Method:
     """A stand-in for our own program."""
 
     name = "own program"
@@ -297,7 +297,7 @@ def test_whether_kprobes_see_anything(tmp_path: Path, files: dict[str, str], why
 
 def test_our_program_stands_in_for_what_is_missing_and_for_what_fails(install: Install) -> None:
     install("runqlat", does="sys.exit('cannot attach')", ready=False)
-    captures = run({"run_queue": Options(), "block": Options()}, own=Way)
+    captures = run({"run_queue": Options(), "block": Options()}, own=Method)
     assert captures["run_queue"].hooks == captures["block"].hooks == ["own"]
 
 
@@ -307,7 +307,7 @@ def test_one_that_hangs_leaves_time_for_our_program(install: Install, monkeypatc
     install("runqlat", ready=False)
     left: list[float] = []
 
-    class Watch(Way):
+    class Watch(Method):
         def ready(self, deadline: float) -> None:
             left.append(deadline - time.monotonic())
 
@@ -318,7 +318,7 @@ def test_one_that_hangs_leaves_time_for_our_program(install: Install, monkeypatc
 def test_what_one_collector_cannot_costs_no_other_its_way(install: Install) -> None:
     """Our program is one for all; where the kernel refuses a part of it, the others get one without that."""
 
-    class Refused(Way):
+    class Refused(Method):
         def ready(self, deadline: float) -> None:
             if "page_cache" in self._wanted:
                 raise ToolError(ErrorCode.PROBE_FAILED, "on_page_add: too complex", "")
@@ -331,26 +331,28 @@ def test_what_one_collector_cannot_costs_no_other_its_way(install: Install) -> N
 
 def test_what_is_known_to_be_broken_is_not_run(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     path = install("runqlat", SLOTS)
-    entry = known.Known("runqlat", "counts nobody", "a source", since=(0, 0), mended="_mended_here_")
-    monkeypatch.setattr(known, "KNOWN", (entry,))
+    entry = known_faults.KnownFault("runqlat", "counts nobody", "a source", since=(0, 0), mended="_mended_here_")
+    monkeypatch.setattr(known_faults, "KNOWN_FAULTS", (entry,))
     assert BccEngine(own=None).cannot("run_queue") == "runqlat: counts nobody"
-    assert BccEngine(own=Way).way("run_queue") == "own program"
+    assert BccEngine(own=Method).way("run_queue") == "own program"
     path.write_text(path.read_text() + "# _mended_here_\n")
-    known._text.cache_clear()
-    assert BccEngine(own=Way).way("run_queue") == "bcc.runqlat"
+    known_faults._text.cache_clear()
+    assert BccEngine(own=Method).way("run_queue") == "bcc.runqlat"
 
 
 def test_a_poor_one_comes_last(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("fileslower", SLOW)
-    monkeypatch.setattr(known, "KNOWN", (known.Known("fileslower", "no fsync", "a source", poor=True),))
-    assert BccEngine(own=Way).way("syscalls") == "own program"
-    assert BccEngine(own=lambda: Way(refuses="no module bcc")).way("syscalls") == "bcc.fileslower"
+    monkeypatch.setattr(
+        known_faults, "KNOWN_FAULTS", (known_faults.KnownFault("fileslower", "no fsync", "a source", poor=True),)
+    )
+    assert BccEngine(own=Method).way("syscalls") == "own program"
+    assert BccEngine(own=lambda: Method(refuses="no module bcc")).way("syscalls") == "bcc.fileslower"
 
 
 def test_several_processes_are_for_our_program(install: Install) -> None:
     install("runqlat", SLOTS)
     many = Target(everything=False, cgroup="/x", pids=[1, 2], follow=True)
-    assert run({"run_queue": Options()}, many, own=Way)["run_queue"].hooks == ["own"]
+    assert run({"run_queue": Options()}, many, own=Method)["run_queue"].hooks == ["own"]
     with pytest.raises(ToolError, match="follows one process"):
         run({"run_queue": Options()}, many)
 
@@ -376,7 +378,7 @@ def test_a_foreign_pid_namespace_is_refused(install: Install, monkeypatch: pytes
 
 def test_each_known_fault_has_a_reason_a_source_and_a_tool_we_run() -> None:
     tools = {tool for make in engine_module.STOCK for tool in make().tools}
-    for entry in known.KNOWN:
+    for entry in known_faults.KNOWN_FAULTS:
         assert entry.tool in tools
         assert entry.reason
         assert entry.source
@@ -387,20 +389,20 @@ def test_each_known_fault_has_a_reason_a_source_and_a_tool_we_run() -> None:
     ("release", "kernel"), [("6.1.0-50-amd64", (6, 1)), ("5.10", (5, 10)), ("6.9-rc1", (6, 9)), ("x", (0, 0))]
 )
 def test_releases_are_compared_by_number(release: str, kernel: tuple[int, int]) -> None:
-    assert known.kernel_of(release) == kernel
+    assert known_faults.kernel_of(release) == kernel
 
 
 def test_the_known_faults_of_this_version_of_bcc() -> None:
     plain = os.devnull
-    assert known.broken("cachestat", plain, (5, 16))
-    assert known.broken("cachestat", plain, (5, 10)) is None
-    assert known.broken("biolatency", plain, (6, 1))
-    assert known.broken("biolatency", plain, (5, 10)) is None
-    assert known.poor("fileslower", plain, (5, 10))
+    assert known_faults.broken("cachestat", plain, (5, 16))
+    assert known_faults.broken("cachestat", plain, (5, 10)) is None
+    assert known_faults.broken("biolatency", plain, (6, 1))
+    assert known_faults.broken("biolatency", plain, (5, 10)) is None
+    assert known_faults.poor("fileslower", plain, (5, 10))
     for tool in ("softirqs", "hardirqs"):  # of 2020 and 2021; whichever is installed here is younger
-        assert known.broken(tool, plain, (5, 10))
+        assert known_faults.broken(tool, plain, (5, 10))
         path = commands.program(f"bcc.{tool}")
-        assert path is None or known.broken(tool, path, (6, 1)) is None
+        assert path is None or known_faults.broken(tool, path, (6, 1)) is None
 
 
 def window(wanted: str, target: Target = HOST, span_s: float = 0.5) -> Recording:
