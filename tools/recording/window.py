@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import platform
 import secrets
+import select
+import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -60,19 +63,86 @@ async def observe(
 
     `engines` are factories in order of preference; the first that can serve a collector does. `choice` names the
     only engine wanted; what it does not serve at all is left to those after it, never to those before it. The window
-    ends early when every target process has exited. All engines start and stop as one unit, also on cancellation and
-    error. Raises `ToolError`: busy when another window of this user runs on the host, no_engine when nothing can serve
+    ends early when every target process has exited. It runs in a thread of its own, which calls `stop` too; `progress`
+    is called on the event loop. A cancelled window has closed its engines when the cancellation goes on. Raises
+    `ToolError`: busy when another window of this user runs on the host, no_engine when nothing can serve
     a collector, and what engines raise.
     """
+    state = _State()
+    outcome: list[Recording | BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(_observe(list(needs), target, duration_s, engines, choice, stop, state))
+        except BaseException as error:  # raised by the caller, as itself
+            outcome.append(error)
+
+    over = anyio.Event()
+
+    async def wait() -> None:
+        # Not abandoned when cancelled: the thread detaches everything first.
+        await anyio.to_thread.run_sync(work, limiter=anyio.CapacityLimiter(1))
+        over.set()
+
+    judging = False
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        try:
+            while not over.is_set():
+                if progress is not None and state.watching and not judging:
+                    judging = state.watched
+                    done_s = duration_s if judging else min(state.done_s, duration_s)
+                    progress(done_s, duration_s, "judging" if judging else "observing")
+                with anyio.move_on_after(_TICK_S):
+                    await over.wait()
+        finally:
+            state.cancelled.set()
+    (result,) = outcome
+    if isinstance(result, BaseException):
+        raise result
+    if progress is not None and not judging:
+        progress(duration_s, duration_s, "judging")
+    return result
+
+
+@dataclass
+class _State:
+    """What the window's thread and the event loop share."""
+
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    """Set by the loop: end the window without a recording."""
+    watching: bool = False
+    watched: bool = False
+    """All engines have started; the window is over."""
+    done_s: float = 0.0
+
+    def check(self) -> None:
+        if self.cancelled.is_set():
+            raise _Cancelled
+
+
+class _Cancelled(Exception):
+    """The caller was cancelled and needs no recording."""
+
+
+def _observe(
+    needs: list[Need],
+    target: Target,
+    duration_s: float,
+    engines: Sequence[Callable[[], Engine]],
+    choice: str,
+    stop: Callable[[], bool] | None,
+    state: _State,
+) -> Recording:
+    """Do the work of `observe`; blocks, in the window's own thread. Raises `_Cancelled` when `state` asks for it."""
     with _exclusive():
         containers = Containers()
         containers.look(all_pids() if target.everything else target.pids)
-        needs = list(needs)
         spare = {n.collector for n in needs} - {n.collector for n in needs if not n.optional}
-        started, start_ns, left_out = _start(merge_needs(needs), target, engines, choice, spare)
+        started, start_ns, left_out = _start(merge_needs(needs), target, engines, choice, spare, state)
         try:
             wall = datetime.now(timezone.utc) - timedelta(microseconds=(time.monotonic_ns() - start_ns) / 1000)
-            seen_ns = await _watch([a.engine for a in started], target, duration_s, progress, stop)
+            seen_ns = _watch([a.engine for a in started], target, duration_s, state, stop)
             over_ns = time.monotonic_ns()
             # The one that started first stops last, so that what reads at the end is not read after the window.
             window_ns = max([over_ns, *(a.engine.stop() for a in reversed(started))]) - start_ns
@@ -139,7 +209,8 @@ def _start(
     target: Target,
     engines: Sequence[Callable[[], Engine]],
     choice: str,
-    spare: Container[str] = (),
+    spare: Container[str],
+    state: _State,
 ) -> tuple[list[_Assignment], int, dict[str, str]]:
     """Assign and start engines, then have them begin; a collector whose engine fails falls to the next one.
 
@@ -148,10 +219,11 @@ def _start(
     """
     failed: dict[int, ToolError] = {}
     while True:
-        started, left_out = _assign(wanted, target, engines, choice, failed, spare)
+        started, left_out = _assign(wanted, target, engines, choice, failed, spare, state)
         begun: list[int] = []
         try:
             for assignment in started:
+                state.check()
                 begun.append(assignment.engine.start())
         except ToolError as error:  # all anew, without this one
             _close(started)
@@ -170,6 +242,7 @@ def _assign(
     choice: str,
     failed: dict[int, ToolError],
     spare: Container[str],
+    state: _State,
 ) -> tuple[list[_Assignment], dict[str, str]]:
     """Start the engines that serve `wanted`, less those that `failed` before, by their place; and why nothing serves
     what of `spare` is left out. An engine that could and fails is an error all the same."""
@@ -180,6 +253,7 @@ def _assign(
     tried: set[str] = set()
     try:
         for place, make in enumerate(engines):
+            state.check()
             engine = make()
             mine = {n: o for n, o in waiting.items() if n in engine.serves and _allowed(engine, n, engines, choice)}
             if place in failed:
@@ -275,58 +349,70 @@ def _close(started: list[_Assignment]) -> None:
             stack.callback(assignment.engine.close)
 
 
-async def _watch(
+def _watch(
     engines: list[Engine],
     target: Target,
     duration_s: float,
-    progress: Progress | None,
+    state: _State,
     stop: Callable[[], bool] | None,
 ) -> int | None:
-    """Drain the engines until the time is up or `stop` says so (None), or every target process is gone: the last
+    """Drain the engines until the time is up or `stop` returns True (None), or every target process is gone: the last
     instant when one was seen alive, 0 where none was."""
-    deadline = anyio.current_time() + duration_s
-    seen_ns, exited = 0, False
-    failures: list[Exception] = []
-
-    async def drain(engine: Engine) -> None:
-        try:
-            await _drain(engine)
-        except Exception as error:  # out of the task group as itself, not wrapped in an ExceptionGroup
-            failures.append(error)
-            tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        for engine in engines:
-            tasks.start_soon(drain, engine)
-        while (left := deadline - anyio.current_time()) > 0:
-            if progress is not None:
-                progress(duration_s - left, duration_s, "observing")
-            looked_ns = time.monotonic_ns()
-            if target.pids and not _lives(target):
-                exited = True
-                break
-            seen_ns = looked_ns
-            if stop is not None and stop():
-                break
-            await anyio.sleep(min(_TICK_S, left))
-        tasks.cancel_scope.cancel()
-    if failures:
-        raise failures[0]
-    if progress is not None:
-        progress(duration_s, duration_s, "judging")
-    return seen_ns if exited else None
+    started = time.monotonic()
+    state.watching = True
+    drains = [_Drain(engine, started) for engine in engines]
+    seen_ns, tick = 0, started
+    try:
+        while (now := time.monotonic()) < started + duration_s:
+            state.check()
+            state.done_s = now - started
+            if now >= tick:
+                tick = now + _TICK_S
+                looked_ns = time.monotonic_ns()
+                if target.pids and not _lives(target):
+                    return seen_ns
+                seen_ns = looked_ns
+                if stop is not None and stop():
+                    return None
+            for drain in drains:
+                if time.monotonic() >= drain.due:
+                    drain.poll()
+            until = min([tick, started + duration_s, *(drain.due for drain in drains)])
+            _wait([drain for drain in drains if drain.fd is not None and not drain.readable], until)
+        return None
+    finally:
+        state.watched = True
 
 
-async def _drain(engine: Engine) -> None:
-    fd = engine.fileno()
-    while True:
-        if fd is None:
-            await anyio.sleep(engine.period_s)
-        else:
-            with anyio.move_on_after(engine.period_s):
-                await anyio.wait_readable(fd)
-            await anyio.sleep(_DRAIN_S)
-        engine.poll()
+class _Drain:
+    """When an engine is polled next: soon after its descriptor became readable, at the latest after its period."""
+
+    def __init__(self, engine: Engine, now: float) -> None:
+        self._engine = engine
+        self.fd = engine.fileno()
+        self.readable = False
+        self.due = now + engine.period_s
+
+    def poll(self) -> None:
+        self._engine.poll()
+        self.readable = False
+        self.due = time.monotonic() + self._engine.period_s
+
+    def wake(self) -> None:
+        self.readable = True
+        self.due = min(self.due, time.monotonic() + _DRAIN_S)
+
+
+def _wait(drains: list[_Drain], until: float) -> None:
+    """Wait until `until` (time.monotonic()), or until an engine of `drains` has something to take in."""
+    poller = select.poll()
+    for drain in drains:
+        poller.register(drain.fd or 0, select.POLLIN)
+    # rounded up: half a millisecond is no reason to ask again at once
+    found = {fd for fd, _ in poller.poll(math.ceil(max(0.0, until - time.monotonic()) * 1000))}
+    for drain in drains:
+        if drain.fd in found:
+            drain.wake()
 
 
 def _lives(target: Target) -> bool:

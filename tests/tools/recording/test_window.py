@@ -371,6 +371,54 @@ def test_a_cancelled_window_is_closed_and_the_next_one_can_run() -> None:
     run(["proc"], Clock("again", "proc"))
 
 
+@pytest.mark.parametrize("verb", ["load", "start", "poll", "stop", "read", "close"])
+def test_an_engine_that_blocks_does_not_delay_other_tasks(verb: str) -> None:
+    class Slow(Sums):
+        blocked = False
+
+    def block(self: Slow, *arguments: Any) -> Any:
+        if not self.blocked:
+            self.blocked = True
+            time.sleep(1.0)
+        return getattr(super(Slow, self), verb)(*arguments)
+
+    setattr(Slow, verb, block)
+    gaps: list[float] = []
+
+    async def other() -> None:
+        before = time.monotonic()
+        while True:
+            await anyio.sleep(0.01)
+            now = time.monotonic()
+            gaps.append(now - before)
+            before = now
+
+    async def both() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(other)
+            await observe([Need("proc")], EVERYTHING, 0.2, [lambda: Slow("e", "proc")])
+            tasks.cancel_scope.cancel()
+
+    anyio.run(both)
+    assert max(gaps) < 0.5
+
+
+def test_a_window_cancelled_while_an_engine_loads_closes_it_before_the_cancellation_goes_on() -> None:
+    class Slow(Clock):
+        def load(self, wanted: Mapping[str, Options], target: Target) -> None:
+            super().load(wanted, target)
+            time.sleep(0.5)
+
+    async def impatient() -> None:
+        with anyio.move_on_after(0.1) as scope:
+            await observe([Need("proc")], EVERYTHING, 30, [lambda: Slow("e", "proc")])
+        assert scope.cancelled_caught
+        assert Clock.attached == set()
+
+    anyio.run(impatient)
+    assert "start e" not in Clock.log
+
+
 # --- one at a time ------------------------------------------------------------------------------------------
 
 _HOLD = """
