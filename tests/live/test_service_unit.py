@@ -58,9 +58,11 @@ class Service:
         unit = (DEPLOY / "whystall.service").read_text()
         assert unit.count(" 8377 ") == 1
         (units / "whystall.service").write_text(unit.replace(" 8377 ", f" {self.port} "))
-        # Of a manager of one's own, settings and state are one directory. What it says is to be found by us.
-        said = "StandardOutput=file:/run/test/said\nStandardError=file:/run/test/said\n"
-        (units / "whystall.service.d/test.conf").write_text(f"[Service]\nConfigurationDirectory=\n{said}")
+        # A user manager keeps settings and state in one directory. The unit's private /tmp would hide a tree below it.
+        lines = ["[Service]", "ConfigurationDirectory="]
+        lines += [f"Standard{stream}=file:/run/test/output" for stream in ("Output", "Error")]
+        lines += [f"BindReadOnlyPaths={tree}" for tree in sorted({TREE, Path(sys.prefix)}) if _hidden(tree)]
+        (units / "whystall.service.d/test.conf").write_text("\n".join([*lines, ""]))
         for name in ("passwd", "group"):
             shutil.copy(f"/etc/{name}", users / name)
         made = ["systemd-sysusers", f"--root={self.folder}", str(DEPLOY / "whystall.sysusers.conf")]
@@ -79,9 +81,10 @@ class Service:
     def shown(self, name: str) -> str:
         return self.inside("systemctl", "--user", "show", "--value", "-p", name, "whystall.service").strip()
 
-    def said(self) -> str:
+    def output(self) -> str:
+        """What the unit and its manager printed so far."""
         self.log.seek(0)
-        return self.inside("cat", "/run/test/said") + self.log.read()
+        return self.inside("cat", "/run/test/output") + self.log.read()
 
     def until_ready(self) -> None:
         deadline = time.monotonic() + 120
@@ -90,7 +93,7 @@ class Service:
                 if httpx2.get(f"http://127.0.0.1:{self.port}/healthz", trust_env=False).status_code == 200:
                     return
             time.sleep(0.2)
-        pytest.fail(f"it does not serve: {self.said()}")
+        pytest.fail(f"it does not serve: {self.output()}")
 
     def close(self) -> None:
         """End it and everything it started, and the control groups made for it."""
@@ -117,6 +120,11 @@ class Service:
                 if not top.exists():
                     break
                 time.sleep(0.1)
+
+
+def _hidden(path: Path) -> bool:
+    """Whether a unit with ``PrivateTmp=`` does not see `path`."""
+    return any(path.is_relative_to(directory) for directory in ("/tmp", "/var/tmp"))
 
 
 def _groups() -> list[Path]:
