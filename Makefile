@@ -2,7 +2,8 @@
 # make demo-llm  the same, driven by a language model (yours, or fixed rules behind the same protocol)
 # make demo-alert  an alert, from Alertmanager to a tracker, with the server killed on the way
 # make demo-cache  a job whose data is pushed out of the page cache: diagnosed, cured by hybrid I/O, looked at again (root)
-# make test    every test, the live ones included (as root they watch real kernels), and one stock kernel in a VM
+# make test    unit tests, every tool once on this kernel, and the live tests that can run side by side (as root)
+# make test-all  make test, then the live tests that run one by one, and one stock kernel in a VM
 # make test-kernels  the kernel matrix: Debian's 5.10, 6.1 and 6.12 in VMs, and this host; writes the README's table
 # make lint types bench clean
 #
@@ -11,7 +12,7 @@
 
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: demo demo-llm demo-alert demo-cache test test-kernels setup build lint types bench clean
+.PHONY: demo demo-llm demo-alert demo-cache test test-all test-kernels setup build lint types bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,18 +33,22 @@ demo-alert: build
 demo-cache: build
 	@$(BIN)/python examples/cache_demo.py
 
-# Live tests watch a machine that others may be using: what failed is looked at once more, by itself, and both are shown.
-run_tests = $(BIN)/python -m pytest $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
+# A failed test is repeated alone, once, since live tests measure a machine that others may be using. Both runs are shown.
+slowest = --durations 25 --durations-min 1
+run_tests = $(BIN)/python -m pytest $(slowest) $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
 
 matrix = PYTHONPATH=tests $(BIN)/python -m kernels.matrix
+TOOLS_ON_KERNEL := tests/kernels/inside/test_tools_on_kernel.py
 
-# One worker more than processors: tests that wait leave room. Of the live tests those that others cannot disturb go two
-# at a time (tests/live/conftest.py), the rest one by one: each would be the other's noise.
-# A stock kernel is emulated on a CPU and a half, so it goes by itself too: its tests are live ones, of another kernel.
+# One worker more than processors, since many tests wait. Live tests that others do not disturb run two at a time.
 test: build .setup/test-packages .setup/torch
 	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile --ignore tests/live --ignore tests/kernels/inside)
-	$(matrix) --kernel 5.10 --limit 900 --if-possible tests/kernels/inside/test_tools_on_kernel.py
+	$(matrix) --host $(TOOLS_ON_KERNEL)
 	$(call run_tests,tests/live -m beside --numprocesses 2 --dist loadgroup)
+
+# The other live tests measure what a neighbour would distort. The guest is emulated on both processors.
+test-all: test
+	$(matrix) --kernel 5.10 --limit 900 --if-possible $(TOOLS_ON_KERNEL)
 	$(call run_tests,tests/live -m 'not beside')
 
 test-kernels: build .setup/test-packages
