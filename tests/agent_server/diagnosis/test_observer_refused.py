@@ -17,11 +17,11 @@ from whystall.tools.toolbox import registry
 
 @pytest.fixture(autouse=True)
 def _refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(self: EbpfEngine, wanted: Mapping[str, Any], target: Target) -> None:
+    def load(self: EbpfEngine, wanted: Mapping[str, Any], target: Target) -> None:
         raise ToolError(ErrorCode.NO_PRIVILEGE, "the kernel refused it", "run as root")
 
     monkeypatch.setattr(EbpfEngine, "unavailable", lambda self: None)
-    monkeypatch.setattr(EbpfEngine, "start", start)
+    monkeypatch.setattr(EbpfEngine, "load", load)
 
 
 @pytest.mark.parametrize("engine", ["auto", "procfs"])

@@ -92,7 +92,8 @@ def test_servers_without_a_list(check: Ask) -> None:
 def test_no_http_is_imported_where_no_model_is_set_up() -> None:
     code = (
         "import sys\n"
-        "from whystall.agent_server import app, diagnosing, doctor\n"
+        "from whystall.agent_server import app, doctor\n"
+        "from whystall.agent_server.diagnosis import diagnose\n"
         "from whystall.agent_server.doctor import model as doctor_model\n"
         "doctor_model.model()\n"
         "sys.exit(' '.join({'httpx', 'pydantic_settings', 'ssl'} & set(sys.modules)) or 0)\n"
