@@ -49,13 +49,11 @@ def path_pattern(path: str) -> str:
 
 
 def path_series(paths: Collection[str]) -> str:
-    """What to call files of one `path_pattern`: the path of a single one, else ``*`` only where they differ."""
-    first, *others = sorted(set(paths))
-    if not others:
-        return first
-    parents = {path.rpartition("/")[0] for path in paths}
-    pattern = path_pattern(first)
-    return pattern if len(parents) > 1 else f"{parents.pop()}/{pattern.rpartition('/')[2]}"
+    """Return the name of a series of files that share a `path_pattern`: ``*`` only in components that differ."""
+    parents, leaves = ({path.rpartition("/")[part] for path in paths} for part in (0, 2))
+    pattern, slash, leaf = path_pattern(min(paths)).rpartition("/")
+    parent = pattern if len(parents) > 1 else parents.pop()
+    return f"{parent}{slash}{leaf if len(leaves) > 1 else leaves.pop()}"
 
 
 def _numberless(name: str) -> str:

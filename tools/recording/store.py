@@ -176,7 +176,9 @@ def _read(directory: Path, name: str, schema: pl.Schema, window_ns: int) -> pl.D
         raise _bad(directory, f"{path.name} cannot be read: {type(error).__name__}") from None
     if frame.schema != schema:
         raise _bad(directory, f"{path.name} does not have the columns of {name}")
-    if any(frame.null_count().row(0)):
+    lists = [pl.col(c) for c, dtype in schema.items() if dtype == pl.List(pl.String)]
+    nulls = [column.list.eval(pl.element().is_null()).list.any() for column in lists]
+    if any(frame.null_count().row(0)) or (nulls and not frame.filter(pl.any_horizontal(nulls)).is_empty()):
         raise _bad(directory, f"{path.name} has empty cells")
     if not _in_window(frame, window_ns):
         raise _bad(directory, f"{path.name} has times outside its window")

@@ -89,7 +89,8 @@ def test_path_pattern(path: str, pattern: str) -> None:
     [
         (["/d/run7/c_1.bin"], "/d/run7/c_1.bin"),
         (["/d/run7/c_1.bin", "/d/run7/c_2.bin"], "/d/run7/c_*.bin"),
-        (["/d/step-1/m0.bin", "/d/step-2/m0.bin"], "/d/step-*/m*.bin"),
+        (["/d/step-1/m0.bin", "/d/step-2/m0.bin"], "/d/step-*/m0.bin"),
+        (["/d/step-1/m0.bin", "/d/step-2/m1.bin"], "/d/step-*/m*.bin"),
         (["/1.bin", "/2.bin"], "/*.bin"),
     ],
 )

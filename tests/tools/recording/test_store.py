@@ -130,6 +130,10 @@ def replace(name: str, make: Callable[[Path], Any]) -> Callable[[Path], None]:
         (rewrite(CALLS, lambda f: f.drop("fd")), "does not have the columns"),
         (rewrite(CALLS, lambda f: f.with_columns(pl.col("tid").cast(pl.Int32))), "does not have the columns"),
         (rewrite(CALLS, lambda f: f.with_columns(tid=pl.lit(None, pl.Int64))), "has empty cells"),
+        (
+            rewrite("syscalls.stacks", lambda f: pl.DataFrame([(1, False, ["\x1b", None])], f.schema, orient="row")),
+            "has empty cells",
+        ),
         (rewrite(CALLS, lambda f: f.with_columns(end_ns=pl.col("start_ns") - 1)), "times outside its window"),
         (rewrite(CALLS, lambda f: f.with_columns(end_ns=pl.lit(1 << 60))), "times outside its window"),
         (rewrite(CALLS, lambda f: f.with_columns(start_ns=pl.lit(-5).cast(pl.Int64))), "times outside its window"),
