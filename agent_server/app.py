@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from whystall.agent_server.llm.wire import LlmError
+    from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Lang
-    from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import Ticket
 
 # A recording is judged later with thresholds nobody knows yet: keep what is slower than a millisecond.
@@ -115,16 +115,17 @@ class App:
         return anyio.Lock()
 
     @cached_property
-    def _kb(self) -> KnowledgeBase:
-        from whystall.knowledge_base.store import KnowledgeBase, default_path
+    def _kb(self) -> Stores:
+        from whystall.agent_server.stores import Stores
+        from whystall.knowledge_base.store import default_path
 
-        return KnowledgeBase(self._database or default_path())
+        return Stores(self._database or default_path())
 
     def tools(self) -> list[Tool[Any, Any]]:
         """All tools, by name."""
         return self._registry.all()
 
-    def kb(self) -> KnowledgeBase:
+    def kb(self) -> Stores:
         """The knowledge base, opened on first use; `ToolError` (database) when it cannot be."""
         return self._kb
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common import Report, Row, replace_section, table
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.classify.centroids import work_orders
 from whystall.knowledge_base.classify.report import Report as WorkOrder
@@ -28,7 +29,6 @@ from whystall.knowledge_base.classify.rules import UNKNOWN
 from whystall.knowledge_base.classify.scoring import Tally
 from whystall.knowledge_base.evaluation import Share, share
 from whystall.knowledge_base.questions import questions
-from whystall.knowledge_base.store import KnowledgeBase
 
 TITLE = "Work orders: classes beside scikit-learn, and the import of a backlog"
 _SEED = 20260301
@@ -69,7 +69,7 @@ def run(counts: Sequence[int], peer: str | None) -> Report:
     """Classify the labelled texts and import backlogs of `counts` work orders."""
     report = Report(TITLE, [], list(_NOTES))
     with tempfile.TemporaryDirectory() as directory:
-        with KnowledgeBase(Path(directory) / "k.db") as kb:
+        with Stores(Path(directory) / "k.db") as kb:
             sets = dict(_sets(kb))
             theirs = _peer(peer, list(sets.values()))
             if theirs is None:
@@ -81,7 +81,7 @@ def run(counts: Sequence[int], peer: str | None) -> Report:
     return report
 
 
-def _sets(kb: KnowledgeBase) -> Iterator[tuple[str, list[Case]]]:
+def _sets(kb: Stores) -> Iterator[tuple[str, list[Case]]]:
     causes = load_causes()
     for half in ("tuned", "held_out"):
         for lang in _LANGS:
@@ -98,9 +98,7 @@ def _sets(kb: KnowledgeBase) -> Iterator[tuple[str, list[Case]]]:
             yield f"questions, {lang}, {part}", cases
 
 
-def _quality(
-    report: Report, kb: KnowledgeBase, name: str, cases: list[Case], theirs: dict[str, list[str]] | None
-) -> None:
+def _quality(report: Report, kb: Stores, name: str, cases: list[Case], theirs: dict[str, list[str]] | None) -> None:
     tally, by = Tally(), Counter[str]()
     given = []
     for text, right in cases:

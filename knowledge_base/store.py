@@ -12,16 +12,6 @@ from whystall.knowledge_base import matching, occurrences
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.diagnoses import put_diagnosis
 from whystall.knowledge_base.evidence import Evidence, evidence_of
-from whystall.knowledge_base.journal.alerts import Alerts
-from whystall.knowledge_base.journal.audit import Audit
-from whystall.knowledge_base.journal.deliveries import Deliveries
-from whystall.knowledge_base.journal.inquiries import Inquiries
-from whystall.knowledge_base.journal.messages import Messages
-from whystall.knowledge_base.journal.overrides import Overrides
-from whystall.knowledge_base.journal.seen import Seen
-from whystall.knowledge_base.journal.silences import Silences
-from whystall.knowledge_base.journal.tasks import Tasks
-from whystall.knowledge_base.journal.wishes import Wishes
 from whystall.knowledge_base.models import Diagnosis, Incident, Match, Verdict
 from whystall.knowledge_base.seeding import seed
 from whystall.knowledge_base.shelf import Cards
@@ -33,17 +23,11 @@ from whystall.tools.recording.home import home
 if TYPE_CHECKING:
     from whystall.knowledge_base.classify.classifier import Classifier
     from whystall.knowledge_base.classify.near import Texts
-    from whystall.knowledge_base.journal.work_orders import WorkOrders
 
 
 def default_path() -> Path:
     """The knowledge base of this host and user; see `home`."""
     return home() / "knowledge.db"
-
-
-def open_default() -> KnowledgeBase:
-    """The knowledge base of this host and user, opened; `ToolError` (database) when it cannot be."""
-    return KnowledgeBase(default_path())
 
 
 class KnowledgeBase:
@@ -99,28 +83,6 @@ class KnowledgeBase:
         """The file."""
         return self._file.path
 
-    # --- what is under way ----------------------------------------------------------------------------------------
-
-    @cached_property
-    def tasks(self) -> Tasks:
-        """What is to be done in the background."""
-        return Tasks(self._file)
-
-    @cached_property
-    def alerts(self) -> Alerts:
-        """Alerts that came, and their groups."""
-        return Alerts(self._file)
-
-    @cached_property
-    def silences(self) -> Silences:
-        """What is not to be told for a time."""
-        return Silences(self._file)
-
-    @cached_property
-    def deliveries(self) -> Deliveries:
-        """What trackers are to be told of tickets."""
-        return Deliveries(self._file)
-
     @cached_property
     def classifier(self) -> Classifier:
         """What a report is about."""
@@ -134,43 +96,6 @@ class KnowledgeBase:
         from whystall.knowledge_base.classify.near import Texts
 
         return Texts(self._file)
-
-    @cached_property
-    def work_orders(self) -> WorkOrders:
-        """Work orders that were taken in."""
-        from whystall.knowledge_base.journal.work_orders import WorkOrders
-
-        return WorkOrders(self._file)
-
-    @cached_property
-    def seen(self) -> Seen:
-        """What came in and was taken already."""
-        return Seen(self._file)
-
-    @cached_property
-    def wishes(self) -> Wishes:
-        """What somebody asked for in a chat and has still to confirm, and what was last spoken of."""
-        return Wishes(self._file)
-
-    @cached_property
-    def inquiries(self) -> Inquiries:
-        """What is looked at because somebody in a chat asked."""
-        return Inquiries(self._file)
-
-    @cached_property
-    def messages(self) -> Messages:
-        """What is to be said in chats."""
-        return Messages(self._file)
-
-    @cached_property
-    def overrides(self) -> Overrides:
-        """Exceptions from who is on call."""
-        return Overrides(self._file)
-
-    @cached_property
-    def audit(self) -> Audit:
-        """Who sent or changed what."""
-        return Audit(self._file)
 
     # --- incidents ------------------------------------------------------------------------------------------------
 

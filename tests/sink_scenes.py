@@ -15,12 +15,12 @@ import pytest
 from tracker_servers import Gate, GitHubLike, JiraLike, PagerDutyLike, Receiver, Tracker, serving
 
 from whystall.agent_server.integrations.trackers.courier import Courier
+from whystall.agent_server.journal.deliveries import Delivery
 from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.desk import Desk
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.journal.deliveries import Delivery
-from whystall.knowledge_base.store import KnowledgeBase
 
 Kind = Literal["github", "gitlab", "jira", "jira_server", "pagerduty", "webhook"]
 TRACKERS: tuple[Kind, ...] = ("github", "gitlab", "jira", "jira_server")
@@ -39,7 +39,7 @@ HOSTILE = (
 class Scene:
     """Everything of one test; `now` is what our clock shows."""
 
-    kb: KnowledgeBase
+    kb: Stores
     settings: Settings
     vendor: Any
     gate: Gate
@@ -116,7 +116,7 @@ def scene(kind: Kind, path: Path, **more: Any) -> Iterator[Scene]:
     """A scene with a tracker like `kind`; `more` are further settings of its sink."""
     vendor, table = vendor_of(kind)
     (path / "knowledge.db").write_bytes(_empty())
-    with serving(vendor) as gate, KnowledgeBase(path / "knowledge.db") as kb:
+    with serving(vendor) as gate, Stores(path / "knowledge.db") as kb:
         yield Scene(kb, settings_of(table, gate, **more), vendor, gate)
 
 
@@ -124,7 +124,7 @@ def scene(kind: Kind, path: Path, **more: Any) -> Iterator[Scene]:
 def _empty() -> bytes:
     """An empty knowledge base: the cards it begins with take half a second to put in."""
     with tempfile.TemporaryDirectory() as directory:
-        KnowledgeBase(Path(directory) / "knowledge.db").close()
+        Stores(Path(directory) / "knowledge.db").close()
         return (Path(directory) / "knowledge.db").read_bytes()
 
 

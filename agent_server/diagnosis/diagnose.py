@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from whystall.agent_server.diagnosis.telling import Telling
     from whystall.agent_server.diagnosis.transcript import Transcript
     from whystall.agent_server.llm.wire import LanguageModel
+    from whystall.agent_server.stores import Stores
     from whystall.agent_server.ticketing.desk import Desk
     from whystall.knowledge_base.models import Diagnosis, Lang
-    from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import Ticket
 
 
@@ -126,7 +126,7 @@ class _Run:
 class Diagnosing:
     """Diagnoses with the tools of `registry`, and stores what it finds in `kb`. `window`: held while one is open."""
 
-    def __init__(self, registry: Registry, kb: KnowledgeBase, window: anyio.Lock) -> None:
+    def __init__(self, registry: Registry, kb: Stores, window: anyio.Lock) -> None:
         self._registry = registry
         self._kb = kb
         self._window = window

@@ -9,7 +9,7 @@ from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
     from whystall.agent_server.diagnosis.case import Case
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 Card = dict[str, Any]
 _SHOWN = 3
@@ -29,7 +29,7 @@ class Memory(Protocol):
 class KnownIncidents:
     """The incidents of `kb`, in `lang`. Methods raise `ToolError` (database)."""
 
-    def __init__(self, kb: KnowledgeBase, lang: Lang) -> None:
+    def __init__(self, kb: Stores, lang: Lang) -> None:
         self._kb = kb
         self._lang = lang
 

@@ -11,18 +11,18 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from whystall.agent_server.stores import Stores
     from whystall.agent_server.ticketing.desk import Desk
-    from whystall.knowledge_base.store import KnowledgeBase
 
 
 def remember(
-    kb: KnowledgeBase,
+    kb: Stores,
     diagnosis: Diagnosis,
     desk: Desk | None = None,
     then: Callable[[Diagnosis], None] | None = None,
 ) -> Diagnosis:
     """Store `diagnosis` with the past incidents it resembles and, where `desk` is given and it is not healthy, a ticket
-    that is drafted, assigned and marked for its trackers; returns it so completed. See `KnowledgeBase.remember`. What
+    that is drafted, assigned and marked for its trackers; returns it so completed. See `Stores.remember`. What
     `then` stores is stored together with it, or neither is.
 
     What was found out is worth more than its being kept, and a full disk may be why the job stalls: without room it is

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.models import Incident, Match
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params
 
@@ -50,7 +50,7 @@ class Hits(BaseModel):
     hits: list[Hit]
 
 
-def similar(base: KnowledgeBase, params: SimilarParams) -> Hits:
+def similar(base: Stores, params: SimilarParams) -> Hits:
     """Past incidents with the same evidence as `params`, those that are known to be the same problem first.
 
     Raises `ToolError`: bad_argument when nothing is given, or what is given is unknown; not_found: the diagnosis.
@@ -98,10 +98,10 @@ def _listed(name: str, text: str | None) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def search(base: KnowledgeBase, query: str, limit: int) -> Hits:
+def search(base: Stores, query: str, limit: int) -> Hits:
     """At most `limit` past incidents for `query`."""
     return _hits(base, base.search(query, limit=limit))
 
 
-def _hits(base: KnowledgeBase, matches: Sequence[Match]) -> Hits:
+def _hits(base: Stores, matches: Sequence[Match]) -> Hits:
     return Hits(hits=[Hit(match=match, incident=base.get_incident(match.incident)) for match in matches])

@@ -11,8 +11,8 @@ from whystall.knowledge_base.times import told
 if TYPE_CHECKING:
     from whystall.agent_server.integrations.alerts.explaining import Explained
     from whystall.agent_server.integrations.alerts.routefile import Routes
-    from whystall.knowledge_base.journal.alerts import Stored
-    from whystall.knowledge_base.journal.silences import Silence
+    from whystall.agent_server.journal.alerts import Stored
+    from whystall.agent_server.journal.silences import Silence
     from whystall.knowledge_base.models import Lang
 
 

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 from whystall.prompts.render import render
 
 if TYPE_CHECKING:
+    from whystall.agent_server.journal.overrides import Override
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.ticketing.oncall.who import OnCall, Shift
-    from whystall.knowledge_base.journal.overrides import Override
     from whystall.knowledge_base.models import Lang
 
 

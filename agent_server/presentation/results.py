@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from whystall.agent_server.diagnosis.replay import Replay
     from whystall.agent_server.interfaces.incident_lookup import Hits
     from whystall.agent_server.interfaces.mcp.knowledge import Rated
+    from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Incident, Lang
-    from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import Event, Line, Ticket
     from whystall.tools.contract.result import ToolResult
     from whystall.tools.hybrid_io.run import Run
@@ -46,7 +46,7 @@ def ticket_text(ticket: Ticket, lang: Lang, events: Sequence[Event] | None = Non
     return ticket_markdown(ticket, lang, load_causes(), events)
 
 
-def whole_ticket_text(kb: KnowledgeBase, id: str, lang: Lang) -> str:
+def whole_ticket_text(kb: Stores, id: str, lang: Lang) -> str:
     """The ticket `id` with everything that is known of it: its history, its comments, the alerts in it."""
     from whystall.agent_server.presentation.texts import ticket_markdown
     from whystall.knowledge_base.causes import load_causes

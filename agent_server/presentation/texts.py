@@ -39,7 +39,7 @@ from whystall.tools.contract.result import BlindSpot, CollectorCoverage, Coverag
 from whystall.tools.node.containers import place
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.journal.alerts import Alert
+    from whystall.agent_server.journal.alerts import Alert
 
 TEXT_LIMIT = 6000
 _EVIDENCE = 2000

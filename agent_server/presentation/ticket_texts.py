@@ -20,7 +20,7 @@ from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, render, voice, words
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.journal.alerts import Alert
+    from whystall.agent_server.journal.alerts import Alert
 
 LABELS, LINKS, COMMENTS, EVENTS, ALERTS = 40, 40, 30, 60, 20
 _CODES = 6

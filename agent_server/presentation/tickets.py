@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Lang
-    from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import Event, Ticket
 
 
-def done_text(kb: KnowledgeBase, ticket: Ticket, what: str, other: str, lang: Lang) -> str:
+def done_text(kb: Stores, ticket: Ticket, what: str, other: str, lang: Lang) -> str:
     """That a step was done (`what`: a code of the words), with `other` where it names one; of a lesson that was learnt,
     the card that remembers it.
     """

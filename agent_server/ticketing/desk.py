@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.classify.classifier import Found
     from whystall.knowledge_base.classify.near import Near
     from whystall.knowledge_base.classify.report import Report
     from whystall.knowledge_base.models import Diagnosis
-    from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import ClosedAs, LinkKind
 
 ENGINE = "engine"
@@ -59,11 +59,11 @@ class Desk:
     """Files what comes in. `settings`: None where there are none: then nobody is assigned and no tracker is told.
 
     Every method takes who does it (`by`) and, where time matters, `now` (with a time zone), and may raise what
-    `KnowledgeBase` says of its own; `ToolError` (not_found, bad_argument) where the ticket is not there, or its life
+    `Stores` says of its own; `ToolError` (not_found, bad_argument) where the ticket is not there, or its life
     does not allow the step.
     """
 
-    def __init__(self, kb: KnowledgeBase, settings: Settings | None = None) -> None:
+    def __init__(self, kb: Stores, settings: Settings | None = None) -> None:
         self._kb = kb
         self._settings = settings
 

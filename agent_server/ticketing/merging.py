@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis
-    from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import Ticket
 
 _LINKS = 20  # of a ticket; further ones are not added by themselves
 
 
-def meant(kb: KnowledgeBase, id: str, diagnosis: Diagnosis) -> Ticket:
+def meant(kb: Stores, id: str, diagnosis: Diagnosis) -> Ticket:
     """The ticket that a diagnosis made for ticket `id` goes onto: where that was called a duplicate meanwhile, its
     original, unless something else was found out about that.
     """
@@ -32,7 +32,7 @@ def meant(kb: KnowledgeBase, id: str, diagnosis: Diagnosis) -> Ticket:
     return original if original.state in LIVE and original.fault in (None, fault_of(diagnosis)) else ticket
 
 
-def of_one_fault(kb: KnowledgeBase, ticket: Ticket, diagnosis: Diagnosis) -> list[Ticket]:
+def of_one_fault(kb: Stores, ticket: Ticket, diagnosis: Diagnosis) -> list[Ticket]:
     """`ticket`, which has `diagnosis` now, and the live ones that are shown to be of the same fault, the oldest first;
     it alone where the oldest has room for no more duplicates.
     """
@@ -42,7 +42,7 @@ def of_one_fault(kb: KnowledgeBase, ticket: Ticket, diagnosis: Diagnosis) -> lis
     return found if len(found[0].links) + len(found) <= life.LINKS else [ticket]
 
 
-def looks_like(kb: KnowledgeBase, ticket: Ticket, by: str, at: datetime) -> Ticket:
+def looks_like(kb: Stores, ticket: Ticket, by: str, at: datetime) -> Ticket:
     """`ticket`, linked to the latest live one that looks the same and need not be."""
     linked = {ticket.id, *(link.ticket for link in ticket.links)}
     alike = kb.tickets.of_fault(ticket.fault) if ticket.fault is not None else []
@@ -52,7 +52,7 @@ def looks_like(kb: KnowledgeBase, ticket: Ticket, by: str, at: datetime) -> Tick
     return kb.tickets.link(ticket.id, Link(kind="related", ticket=other.id, why=["fault"], by=by, at=told(at)))
 
 
-def merge(kb: KnowledgeBase, one: str, into: str, by: str, at: datetime, why: Sequence[str]) -> Ticket:
+def merge(kb: Stores, one: str, into: str, by: str, at: datetime, why: Sequence[str]) -> Ticket:
     """Close ticket `one` as a duplicate of `into`, and return that: who works on it, has it, or was told of it in a
     tracker, has to do with that one now.
     """

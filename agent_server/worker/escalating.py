@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.wire import Outgoing, Place
 from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.oncall.escalate import due_escalation, escalates_at
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tickets.models import Assignment, Origin, Ticket
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.knowledge_base.times import told
@@ -25,7 +25,7 @@ _TITLE = 120  # characters
 class Escalating:
     """Looks at the open tickets of `kb`. One that has nobody to go on to is read again only when it changed."""
 
-    def __init__(self, kb: KnowledgeBase, settings: Settings) -> None:
+    def __init__(self, kb: Stores, settings: Settings) -> None:
         self._kb = kb
         self._settings = settings
         self._staying: dict[str, int] = {}

@@ -14,7 +14,7 @@ from whystall.agent_server.integrations.chat.receiving import KEPT_S
 from whystall.knowledge_base.times import told
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 EVERY_S = 3600.0
 _log = logging.getLogger("whystall.work")
@@ -23,7 +23,7 @@ _log = logging.getLogger("whystall.work")
 class Forgetting:
     """Keeps `days` of what has ended; `also`: further parts, which say how much they forgot."""
 
-    def __init__(self, kb: KnowledgeBase, days: float, also: list[Callable[[float], int]]) -> None:
+    def __init__(self, kb: Stores, days: float, also: list[Callable[[float], int]]) -> None:
         self._kb = kb
         self._keep = timedelta(days=days)
         self._also = also

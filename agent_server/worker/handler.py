@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from whystall.knowledge_base.journal.tasks import Task
+from whystall.agent_server.journal.tasks import Task
 
 Handler = Callable[[Task], Awaitable[None]]
 """Does one task. It ends the task itself, in the transaction that stores what it made; where it returns without, the

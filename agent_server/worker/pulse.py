@@ -12,7 +12,7 @@ from whystall.agent_server.inputs.recordings import in_thread
 from whystall.tools.contract.errors import ToolError
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 OTHERS_S = 1.0
 """How often is looked whether another process has stored something; one read of a page that is in memory."""
@@ -22,7 +22,7 @@ _log = logging.getLogger("whystall.work")
 class Pulse:
     """Beats after everything that is stored in `kb` while `run` runs."""
 
-    def __init__(self, kb: KnowledgeBase) -> None:
+    def __init__(self, kb: Stores) -> None:
         self._kb = kb
         self._beat = anyio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None

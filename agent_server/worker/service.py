@@ -16,10 +16,10 @@ from whystall.agent_server.worker.worker import Work, Worker
 
 if TYPE_CHECKING:
     from whystall.agent_server.app import App
+    from whystall.agent_server.journal.tasks import Task
     from whystall.agent_server.outbound.client import Client
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.worker.triage import Triage
-    from whystall.knowledge_base.journal.tasks import Task
 
 _CHATS_AT_ONCE = 8
 _LOOKS_AT_ONCE = 2

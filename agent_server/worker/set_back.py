@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from whystall.agent_server.inputs.recordings import in_thread
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 EVERY_S = 1.0
 _STEP_S = 1.0  # less is no harm; a clock that is slewed is never so far off within `EVERY_S`
@@ -27,7 +27,7 @@ class SetBack:
     in `kb`. A clock that is set forward needs nothing: what was put off is then due.
     """
 
-    def __init__(self, kb: KnowledgeBase, running: Callable[[], float] = _running) -> None:
+    def __init__(self, kb: Stores, running: Callable[[], float] = _running) -> None:
         self._kb = kb
         self._running = running
         self._ahead: float | None = None

@@ -11,9 +11,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.journal.tasks import Task
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.worker.handler import Handler, Later
-from whystall.knowledge_base.journal.tasks import Task
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
@@ -32,7 +32,7 @@ class TaskLane:
 
     def __init__(
         self,
-        kb: KnowledgeBase,
+        kb: Stores,
         handlers: Mapping[str, Handler],
         width: int,
         owner: str,

@@ -10,21 +10,21 @@ from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.chat.telling import no_look_message, verdict_message
 from whystall.agent_server.integrations.chat.wire import Place
+from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.worker.triage import DIAGNOSED
-from whystall.knowledge_base.journal.tasks import Task
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Lang
-    from whystall.knowledge_base.store import KnowledgeBase
 
 
 class Tell:
     """Does tasks of the kind ``tell``; see `Triage`. `picture`: makes one of a diagnosis, and says its uri."""
 
-    def __init__(self, kb: KnowledgeBase, picture: Callable[[Diagnosis, Lang], str | None] | None) -> None:
+    def __init__(self, kb: Stores, picture: Callable[[Diagnosis, Lang], str | None] | None) -> None:
         self._kb = kb
         self._picture = picture
 

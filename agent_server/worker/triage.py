@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
 from whystall.agent_server.integrations.job_lookup.find import find
 from whystall.agent_server.integrations.job_lookup.models import Resolution, Wanted
+from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.worker.task_lane import PASSES
-from whystall.knowledge_base.journal.tasks import Task
 from whystall.knowledge_base.tickets.models import LIVE, Ticket
 from whystall.knowledge_base.times import moment, told
 from whystall.prompts.escape import short

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 import anyio
 
 from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.worker.handler import Handler
 from whystall.agent_server.worker.lane import Lane, Step
 from whystall.agent_server.worker.lock import worker_lock
 from whystall.agent_server.worker.pulse import Pulse
 from whystall.agent_server.worker.task_lane import TaskLane
-from whystall.knowledge_base.journal.tasks import Task
 from whystall.tools.contract.errors import ToolError
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 _STAND_BY_S = 1.0
 _log = logging.getLogger("whystall.work")
@@ -46,7 +46,7 @@ class Worker:
     last transaction ended. `state`: ``starting``, ``standing_by`` (another process works), ``working``, ``stopped``.
     """
 
-    def __init__(self, kb: KnowledgeBase, work: Work) -> None:
+    def __init__(self, kb: Stores, work: Work) -> None:
         self._kb = kb
         self._work = work
         self._owner = f"{os.getpid()}-{secrets.token_hex(4)}"

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 from making import checkpoint
 
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base import seeding
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.models import Diagnosis
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -67,7 +67,7 @@ def whole(path: Path) -> None:
 
 def test_a_file_of_version_1_becomes_one_of_this_version(v1: Path) -> None:
     for _ in range(2):  # the second time nothing is left to do
-        with KnowledgeBase(v1) as kb:
+        with Stores(v1) as kb:
             assert {card.id for card in curated()} <= {card.id for card in kb.cards.list(limit=1000)}
             lesson = kb.cards.get("ticket-1")
             assert (lesson.state, lesson.origin) == ("draft", "ticket")  # nobody has reviewed it yet
@@ -84,7 +84,7 @@ def test_a_file_of_version_1_becomes_one_of_this_version(v1: Path) -> None:
             assert kb.match(checkpoint(id="d4"))[0].incident == "ticket-1"
             assert kb.cards.told_of("ticket-1")[0].count == 1
         whole(v1)
-    with KnowledgeBase(v1) as kb:
+    with Stores(v1) as kb:
         kb.cards.accept("ticket-1", "ann")
         assert kb.remember(checkpoint(id="d5"), ticket=False).matches[0].known
 
@@ -95,7 +95,7 @@ def test_tickets_of_older_versions_go_on(version: str, request: pytest.FixtureRe
     with closing(sqlite3.connect(path)) as other:
         rows = other.execute("SELECT id, body FROM tickets ORDER BY id").fetchall()
         before = {str(id): json.loads(body) for id, body in rows}
-    with KnowledgeBase(path) as kb:
+    with Stores(path) as kb:
         for id, old in before.items():
             ticket = kb.tickets.get(id)
             assert ticket.diagnosis == Diagnosis.model_validate(old["diagnosis"])
@@ -123,14 +123,14 @@ def test_tickets_of_older_versions_go_on(version: str, request: pytest.FixtureRe
         with pytest.raises(ToolError, match="ticket 3 is open"):
             kb.tickets.reopen("1", "ann")
         assert kb.tickets.duplicate("3", "1", "ann").occurrences == before["1"]["occurrences"] + 1
-    with KnowledgeBase(path) as kb:  # the second time nothing is left to do
+    with Stores(path) as kb:  # the second time nothing is left to do
         assert kb.tickets.get("2").state == "acknowledged"
     whole(path)
 
 
 def test_a_file_of_version_2_becomes_one_of_this_version(v2: Path) -> None:
     for _ in range(2):
-        with KnowledgeBase(v2) as kb:
+        with Stores(v2) as kb:
             assert {card.id for card in curated()} <= {card.id for card in kb.cards.list(limit=1000)}
             lesson = kb.cards.get("ticket-1")
             assert (lesson.state, [deed.what for deed in lesson.history]) == ("reviewed", ["drafted", "reviewed"])
@@ -155,7 +155,7 @@ def test_a_file_of_version_2_whose_migration_is_killed_is_still_one(v2: Path) ->
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from whystall.knowledge_base import schema\n"
-        "from whystall.knowledge_base.store import KnowledgeBase\n"
+        "from whystall.agent_server.stores import Stores\n"
         "at = int(sys.argv[2])\n"
         "class Killed(tuple):\n"
         "    def __iter__(self):\n"
@@ -163,7 +163,7 @@ def test_a_file_of_version_2_whose_migration_is_killed_is_still_one(v2: Path) ->
         "            n == at and os.kill(os.getpid(), signal.SIGKILL)\n"
         "            yield statement\n"
         "schema._V3 = Killed(schema._V3)\n"
-        "KnowledgeBase(Path(sys.argv[1]))\n"
+        "Stores(Path(sys.argv[1]))\n"
     )
     for at in (1, 4, 9):
         done = subprocess.run([sys.executable, "-c", code, str(v2), str(at)], check=False)
@@ -172,7 +172,7 @@ def test_a_file_of_version_2_whose_migration_is_killed_is_still_one(v2: Path) ->
             assert other.execute("SELECT count(*) FROM sqlite_master WHERE name = 'ticket_events'").fetchone() == (0,)
             assert other.execute("SELECT count(*) FROM tickets").fetchone() == (2,)
     assert v2.read_bytes() == before
-    with KnowledgeBase(v2) as kb:
+    with Stores(v2) as kb:
         assert kb.tickets.ids() == ["2", "1"]
 
 
@@ -181,7 +181,7 @@ def test_a_file_of_version_1_that_cannot_be_read_is_left_as_it_was(v1: Path) -> 
         other.execute("UPDATE incidents SET body = json_set(body, '$.telepathy', 1) WHERE id = 'our-nfs-home'")
     before = v1.read_bytes()
     with pytest.raises(ToolError) as caught:
-        KnowledgeBase(v1)
+        Stores(v1)
     assert caught.value.code is ErrorCode.DATABASE
     assert caught.value.remedy
     with closing(sqlite3.connect(v1)) as other:
@@ -189,7 +189,7 @@ def test_a_file_of_version_1_that_cannot_be_read_is_left_as_it_was(v1: Path) -> 
         assert kept == (5,)
     with closing(sqlite3.connect(v1)) as other, other:
         other.execute("UPDATE incidents SET body = json_remove(body, '$.telepathy') WHERE id = 'our-nfs-home'")
-    with KnowledgeBase(v1) as kb:  # nothing was lost meanwhile
+    with Stores(v1) as kb:  # nothing was lost meanwhile
         assert kb.cards.get("ticket-1").state == "draft"
         assert kb.cards.get("our-nfs-home").fix.en == "Put the environment on local disk"
     assert before[:16] == v1.read_bytes()[:16]
@@ -201,10 +201,10 @@ def test_a_file_of_version_1_that_may_not_be_written_is_refused_with_a_remedy(v1
         "import os, sys\n"
         "from pathlib import Path\n"
         "import sqlite_utils.migrations, whystall.knowledge_base.schema\n"
-        "from whystall.knowledge_base.store import KnowledgeBase\n"
+        "from whystall.agent_server.stores import Stores\n"
         "from whystall.tools.contract.errors import ToolError\n"
         "os.geteuid() == 0 and os.seteuid(65534)\n"
-        "try: KnowledgeBase(Path(sys.argv[1]))\n"
+        "try: Stores(Path(sys.argv[1]))\n"
         "except ToolError as error: print(error.code.value, '|', error.message, '|', error.remedy)\n"
     )
     with tempfile.TemporaryDirectory() as own:  # a test's own directory may lie where others may not even look
@@ -221,14 +221,14 @@ def test_a_file_of_version_1_that_may_not_be_written_is_refused_with_a_remedy(v1
 
 def test_a_state_of_a_later_time_is_seeded_again_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "k.db"
-    with KnowledgeBase(path) as kb:
+    with Stores(path) as kb:
         kb.tickets.resolve(kb.tickets.draft(checkpoint()).id, "threads", "ann")
         kb.cards.accept("ticket-1")
         kb.remember(checkpoint(id="d2"), ticket=False)
         kb.cards.feedback("ticket-1", "helped", diagnosis="d2")
         before = kb.cards.get("ticket-1"), kb.cards.told_of("ticket-1")
     monkeypatch.setattr(seeding, "index_hash", lambda: "another")
-    with KnowledgeBase(path) as kb:
+    with Stores(path) as kb:
         assert (kb.cards.get("ticket-1"), kb.cards.told_of("ticket-1")) == before
         assert kb.match(checkpoint(id="d3"))[0].known
     whole(path)
@@ -241,9 +241,9 @@ import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from making import checkpoint, coverage
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 who = sys.argv[2]
-with KnowledgeBase(Path(sys.argv[1])) as kb:
+with Stores(Path(sys.argv[1])) as kb:
     for i in range(100000):
         now = datetime.now(timezone.utc).isoformat()
         seen = [coverage().model_copy(update={"start": now})]
@@ -269,7 +269,7 @@ def confirmed(output: str) -> list[list[str]]:
 
 def kept(path: Path, told: list[list[str]]) -> None:
     """Everything that was told is in the file."""
-    with KnowledgeBase(path) as kb:
+    with Stores(path) as kb:
         for what, first, second in told:
             if what == "remembered":
                 assert kb.get_diagnosis(first).ticket == second
@@ -291,7 +291,7 @@ def kept(path: Path, told: list[list[str]]) -> None:
 def test_a_kill_at_any_moment_of_a_cards_life_loses_nothing_confirmed(tmp_path: Path) -> None:
     dice = random.Random(23)
     path = tmp_path / "k.db"
-    KnowledgeBase(path).close()
+    Stores(path).close()
     told: list[list[str]] = []
     for round in range(6):
         process = living(path, f"w{round}x")
@@ -311,11 +311,11 @@ def test_a_kill_during_an_import_leaves_all_or_nothing(tmp_path: Path) -> None:
     text = {"en": "the frobnicator waits", "zh": "等待"}
     card = {"title": text, "symptom": text, "cause": None, "root_cause": text, "fix": text}
     file.write_text("".join(json.dumps({**card, "id": f"c{n}", "source": str(n)}) + "\n" for n in range(3000)))
-    with KnowledgeBase(path) as kb:
+    with Stores(path) as kb:
         before = kb.cards.stats().cards
     code = (
-        "import sys; from pathlib import Path; from whystall.knowledge_base.store import KnowledgeBase\n"
-        "with KnowledgeBase(Path(sys.argv[1])) as kb, open(sys.argv[2], 'rb') as file:\n"
+        "import sys; from pathlib import Path; from whystall.agent_server.stores import Stores\n"
+        "with Stores(Path(sys.argv[1])) as kb, open(sys.argv[2], 'rb') as file:\n"
         "    print('begin', flush=True); kb.cards.import_(file); print('done', flush=True)\n"
     )
     dice = random.Random(5)
@@ -329,7 +329,7 @@ def test_a_kill_during_an_import_leaves_all_or_nothing(tmp_path: Path) -> None:
         done = "done" in process.stdout.read()
         process.stdout.close()
         process.wait()
-        with KnowledgeBase(path) as kb:
+        with Stores(path) as kb:
             cards = kb.cards.stats().cards
             assert cards in (before, before + 3000)
             assert cards == before + 3000 or not done
@@ -338,7 +338,7 @@ def test_a_kill_during_an_import_leaves_all_or_nothing(tmp_path: Path) -> None:
 
 def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "k.db"
-    KnowledgeBase(path).close()
+    Stores(path).close()
     writers = [living(path, who) for who in "ab"]
     told: list[list[str]] = []
     for process in writers:  # while one is listened to, the other goes on
@@ -359,12 +359,12 @@ _TICKETS = """
 import sys, time
 from pathlib import Path
 from making import checkpoint
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.tickets.models import Comment, Link, Ticket
 from whystall.tools.contract.findings import Severity
 who, at = sys.argv[2], "2025-01-01T00:00:00Z"
 common = dict(created=at, updated=at, severity=Severity.MINOR, category="none", component="unknown", origin="alert")
-with KnowledgeBase(Path(sys.argv[1])) as kb:
+with Stores(Path(sys.argv[1])) as kb:
     t, first = kb.tickets, None
     def told(what, ticket):
         print(what, ticket.id, ticket.revision, ticket.state, flush=True)
@@ -390,7 +390,7 @@ time.sleep(600)
 
 def told_of_tickets(path: Path, told: list[list[str]]) -> None:
     """Everything that was told is in the file, and each ticket is in step with its history and its other ends."""
-    with KnowledgeBase(path) as kb:
+    with Stores(path) as kb:
         for _, id, revision, _ in told:
             assert kb.tickets.get(id).revision >= int(revision)
         duplicates = dict.fromkeys(kb.tickets.ids(limit=100_000), 0)
@@ -417,7 +417,7 @@ def told_of_tickets(path: Path, told: list[list[str]]) -> None:
 def test_a_kill_at_any_moment_of_a_tickets_life_and_two_writers_leave_both_ends_whole(tmp_path: Path) -> None:
     dice = random.Random(7)
     path = tmp_path / "k.db"
-    KnowledgeBase(path).close()
+    Stores(path).close()
     told: list[list[str]] = []
     env = {**os.environ, "PYTHONPATH": str(HERE)}
     for round in range(2):
@@ -448,9 +448,9 @@ def test_a_kill_at_any_moment_of_a_tickets_life_and_two_writers_leave_both_ends_
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> Iterator[KnowledgeBase]:
+def full(tmp_path: Path) -> Iterator[Stores]:
     """A base whose file may not grow."""
-    with KnowledgeBase(tmp_path / "k.db") as kb:
+    with Stores(tmp_path / "k.db") as kb:
         kb.remember(checkpoint(), ticket=True)
         with kb._file.read() as db:
             pages = db.conn.execute("PRAGMA page_count").fetchone()[0]
@@ -458,7 +458,7 @@ def full(tmp_path: Path) -> Iterator[KnowledgeBase]:
         yield kb
 
 
-def test_a_full_disk_leaves_ticket_and_card_together(full: KnowledgeBase, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_ticket_and_card_together(full: Stores, tmp_path: Path) -> None:
     def live() -> None:
         for n in range(100):
             made = checkpoint(f"/data/{n}/chk_1.bin", id=f"e{n}")
@@ -477,7 +477,7 @@ def test_a_full_disk_leaves_ticket_and_card_together(full: KnowledgeBase, tmp_pa
     whole(tmp_path / "k.db")
 
 
-def test_an_import_without_room_imports_nothing(full: KnowledgeBase, tmp_path: Path) -> None:
+def test_an_import_without_room_imports_nothing(full: Stores, tmp_path: Path) -> None:
     before = full.cards.stats().cards
     file = tmp_path / "cards.jsonl"
     text = {"en": "the frobnicator waits", "zh": "等待"}
@@ -491,7 +491,7 @@ def test_an_import_without_room_imports_nothing(full: KnowledgeBase, tmp_path: P
     whole(tmp_path / "k.db")
 
 
-def test_a_full_disk_within_a_transaction_leaves_nothing_of_it(full: KnowledgeBase, tmp_path: Path) -> None:
+def test_a_full_disk_within_a_transaction_leaves_nothing_of_it(full: Stores, tmp_path: Path) -> None:
     """Whoever goes on after the fault is refused, rather than that the rest is stored without what came before it."""
     before = full.tickets.list(), len(full.audit.entries())
     with pytest.raises(ToolError) as caught, full.transaction():  # noqa: PT012  the whole block is what fails

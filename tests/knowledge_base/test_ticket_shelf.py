@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from making import checkpoint, finding
 
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.models import Diagnosis, Verdict
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tickets.models import (
     LESSON,
     LIVE,
@@ -37,8 +37,8 @@ HOSTILE = "'); DROP TABLE tickets; -- </text> <b>@all</b> {{ 7*7 }} \x1b[31m\u20
 
 
 @pytest.fixture
-def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
-    with KnowledgeBase(tmp_path / "k.db") as base:
+def kb(tmp_path: Path) -> Iterator[Stores]:
+    with Stores(tmp_path / "k.db") as base:
         yield base
 
 
@@ -67,7 +67,7 @@ def alert(key: str = "2:nccl", **changes: Any) -> Ticket:
     return Ticket(**(values | changes))
 
 
-def told(kb: KnowledgeBase, id: str) -> list[tuple[int, str]]:
+def told(kb: Stores, id: str) -> list[tuple[int, str]]:
     return [(event.revision, event.what) for event in kb.tickets.events(id)]
 
 
@@ -94,7 +94,7 @@ def in_step(path: Path) -> None:
 # --- every change -------------------------------------------------------------------------------------------------
 
 
-def test_every_change_is_a_revision_and_a_line_of_history(kb: KnowledgeBase, tmp_path: Path) -> None:
+def test_every_change_is_a_revision_and_a_line_of_history(kb: Stores, tmp_path: Path) -> None:
     tickets = kb.tickets
     made = tickets.create(alert(), "engine", "alert abc")
     assert (made.id, made.revision, made.state) == ("1", 1, "open")
@@ -127,7 +127,7 @@ def test_every_change_is_a_revision_and_a_line_of_history(kb: KnowledgeBase, tmp
     in_step(tmp_path / "k.db")
 
 
-def test_what_changes_nothing_leaves_no_trace(kb: KnowledgeBase) -> None:
+def test_what_changes_nothing_leaves_no_trace(kb: Stores) -> None:
     kb.tickets.create(alert(), "engine")
     said = Comment(by="x", at=AT, text="hello", key="k")
     first = kb.tickets.comment("1", said)
@@ -142,7 +142,7 @@ def test_what_changes_nothing_leaves_no_trace(kb: KnowledgeBase) -> None:
 
 
 @pytest.mark.parametrize("name", ["id", "revision", "state", "closed_as", "ended", "created", "updated", "nonsense"])
-def test_what_the_shelf_keeps_itself_is_not_changed_from_outside(kb: KnowledgeBase, name: str) -> None:
+def test_what_the_shelf_keeps_itself_is_not_changed_from_outside(kb: Stores, name: str) -> None:
     kb.tickets.create(alert(), "engine")
     with pytest.raises(TypeError, match=name):
         kb.tickets.change("1", "edited", "x", **{name: "closed"})
@@ -160,7 +160,7 @@ def test_what_the_shelf_keeps_itself_is_not_changed_from_outside(kb: KnowledgeBa
         lambda t: t.create(alert("2:other"), "x"),
     ],
 )
-def test_a_refused_step_stores_nothing(kb: KnowledgeBase, step: Callable[[Any], object]) -> None:
+def test_a_refused_step_stores_nothing(kb: Stores, step: Callable[[Any], object]) -> None:
     kb.tickets.create(alert(), "engine")
     kb.tickets.close("1", "stale", "engine")
     kb.tickets.create(alert("2:other"), "engine")
@@ -171,7 +171,7 @@ def test_a_refused_step_stores_nothing(kb: KnowledgeBase, step: Callable[[Any], 
     assert (kb.tickets.list(), kb.tickets.events("1"), kb.tickets.events("2")) == before
 
 
-def test_what_is_done_together_is_stored_together(kb: KnowledgeBase) -> None:
+def test_what_is_done_together_is_stored_together(kb: Stores) -> None:
     with pytest.raises(RuntimeError), kb.transaction():  # noqa: PT012  the whole block is what fails
         kb.tickets.create(alert(), "engine")
         kb.tickets.acknowledge("1", "x")
@@ -188,7 +188,7 @@ def test_what_is_done_together_is_stored_together(kb: KnowledgeBase) -> None:
     assert told(kb, made.id) == [(1, "opened")]
 
 
-def test_hostile_text_is_inert_wherever_it_comes_in(kb: KnowledgeBase) -> None:
+def test_hostile_text_is_inert_wherever_it_comes_in(kb: Stores) -> None:
     tickets = kb.tickets
     tickets.create(alert(human=Human(title=HOSTILE, description=HOSTILE), labels={HOSTILE: HOSTILE}), HOSTILE, HOSTILE)
     tickets.comment("1", Comment(by=HOSTILE, at=AT, text=HOSTILE, source=HOSTILE, key=HOSTILE))
@@ -209,7 +209,7 @@ def test_hostile_text_is_inert_wherever_it_comes_in(kb: KnowledgeBase) -> None:
 # --- lists --------------------------------------------------------------------------------------------------------
 
 
-def test_lists_are_filtered(kb: KnowledgeBase) -> None:
+def test_lists_are_filtered(kb: Stores) -> None:
     tickets = kb.tickets
     tickets.create(alert("2:a"), "engine")
     tickets.create(alert("2:b", severity=Severity.CRITICAL, origin="work_order", human=Human(title="slow")), "engine")
@@ -242,7 +242,7 @@ def test_lists_are_filtered(kb: KnowledgeBase) -> None:
     assert tickets.ids("") == ["3", "2", "1"]
 
 
-def test_a_list_goes_by_an_index_and_reads_no_records(kb: KnowledgeBase) -> None:
+def test_a_list_goes_by_an_index_and_reads_no_records(kb: Stores) -> None:
     from whystall.knowledge_base.tickets import rows
 
     with kb._file.read() as db:
@@ -259,7 +259,7 @@ def test_a_list_goes_by_an_index_and_reads_no_records(kb: KnowledgeBase) -> None
 # --- the same again -----------------------------------------------------------------------------------------------
 
 
-def test_the_same_fault_is_counted_in_the_ticket_that_somebody_works_on(kb: KnowledgeBase) -> None:
+def test_the_same_fault_is_counted_in_the_ticket_that_somebody_works_on(kb: Stores) -> None:
     kb.tickets.draft(checkpoint())
     kb.tickets.acknowledge("1", "ann")
     again = kb.tickets.draft(checkpoint(id="d2"))
@@ -268,7 +268,7 @@ def test_the_same_fault_is_counted_in_the_ticket_that_somebody_works_on(kb: Know
         kb.tickets.create(alert(again.dedup_key), "x")
 
 
-def test_a_diagnosis_of_an_alerts_fault_is_counted_in_its_ticket(kb: KnowledgeBase) -> None:
+def test_a_diagnosis_of_an_alerts_fault_is_counted_in_its_ticket(kb: Stores) -> None:
     kb.tickets.create(alert(), "engine")
     kb.tickets.attach("1", checkpoint(), "triage")
     assert kb.get_diagnosis("d1").ticket == "1"
@@ -279,7 +279,7 @@ def test_a_diagnosis_of_an_alerts_fault_is_counted_in_its_ticket(kb: KnowledgeBa
     assert [t.id for t in kb.tickets.of_fault(ticket.fault or "")] == ["1"]
 
 
-def test_what_a_person_decided_stays_when_the_fault_recurs(kb: KnowledgeBase) -> None:
+def test_what_a_person_decided_stays_when_the_fault_recurs(kb: Stores) -> None:
     first = kb.tickets.draft(checkpoint())
     assert first.classification is not None
     assert first.classification.category.by == "diagnosis"
@@ -291,7 +291,7 @@ def test_what_a_person_decided_stays_when_the_fault_recurs(kb: KnowledgeBase) ->
     assert again.classification.severity.by == "person:ann"
 
 
-def test_a_healthy_job_is_told_on_its_ticket_and_is_no_fault(kb: KnowledgeBase) -> None:
+def test_a_healthy_job_is_told_on_its_ticket_and_is_no_fault(kb: Stores) -> None:
     kb.tickets.create(alert(), "engine")
     found = kb.tickets.attach("1", checkpoint(verdict=Verdict.HEALTHY, cause=None), "triage")
     assert found.fault is None
@@ -302,7 +302,7 @@ def test_a_healthy_job_is_told_on_its_ticket_and_is_no_fault(kb: KnowledgeBase) 
 # --- duplicates and links -----------------------------------------------------------------------------------------
 
 
-def pair(kb: KnowledgeBase) -> None:
+def pair(kb: Stores) -> None:
     """Ticket 1 of a diagnosis, and ticket 2 of an alert that turned out to be of the same fault."""
     kb.tickets.draft(checkpoint())
     kb.tickets.create(alert(), "engine")
@@ -310,7 +310,7 @@ def pair(kb: KnowledgeBase) -> None:
     kb.tickets.attach("2", checkpoint(id="d2", created=LATER), "triage")
 
 
-def test_a_duplicate_is_closed_and_counted_in_the_original(kb: KnowledgeBase, tmp_path: Path) -> None:
+def test_a_duplicate_is_closed_and_counted_in_the_original(kb: Stores, tmp_path: Path) -> None:
     pair(kb)
     original = kb.tickets.duplicate("2", "1", "engine", LATER, ["fault"])
     closed = kb.tickets.get("2")
@@ -330,7 +330,7 @@ def test_a_duplicate_is_closed_and_counted_in_the_original(kb: KnowledgeBase, tm
     assert kb.tickets.live("2:nccl") is None
 
 
-def test_the_outages_of_a_duplicate_are_one_with_those_of_the_original(kb: KnowledgeBase) -> None:
+def test_the_outages_of_a_duplicate_are_one_with_those_of_the_original(kb: Stores) -> None:
     kb.tickets.draft(checkpoint())
     kb.tickets.resolve("1", "moved it", "ann")
     kb.tickets.create(alert(), "engine")
@@ -343,7 +343,7 @@ def test_the_outages_of_a_duplicate_are_one_with_those_of_the_original(kb: Knowl
     assert "ticket:3" not in keys
 
 
-def test_duplicates_of_duplicates_lead_to_one_original(kb: KnowledgeBase) -> None:
+def test_duplicates_of_duplicates_lead_to_one_original(kb: Stores) -> None:
     for n in range(4):
         kb.tickets.create(alert(f"2:{n}"), "engine")
     kb.tickets.duplicate("2", "1", "ann")
@@ -358,7 +358,7 @@ def test_duplicates_of_duplicates_lead_to_one_original(kb: KnowledgeBase) -> Non
             kb.tickets.duplicate(id, of, "ann")
 
 
-def test_the_fault_of_a_duplicate_is_counted_in_its_original(kb: KnowledgeBase) -> None:
+def test_the_fault_of_a_duplicate_is_counted_in_its_original(kb: Stores) -> None:
     kb.tickets.draft(checkpoint(id="d1"))
     kb.tickets.draft(checkpoint(id="d2", comm="eval"))
     kb.tickets.duplicate("2", "1", "ann")
@@ -370,7 +370,7 @@ def test_the_fault_of_a_duplicate_is_counted_in_its_original(kb: KnowledgeBase) 
     assert kb.tickets.draft(checkpoint(id="d4", comm="eval", created=LATER)).id == "3"
 
 
-def test_a_reopened_duplicate_is_no_duplicate(kb: KnowledgeBase) -> None:
+def test_a_reopened_duplicate_is_no_duplicate(kb: Stores) -> None:
     pair(kb)
     kb.tickets.duplicate("2", "1", "engine")
     again = kb.tickets.reopen("2", "ann", because="another node")
@@ -381,7 +381,7 @@ def test_a_reopened_duplicate_is_no_duplicate(kb: KnowledgeBase) -> None:
     assert kb.tickets.duplicate("2", "1", "engine").occurrences == 6
 
 
-def test_a_fault_that_has_a_live_ticket_is_not_opened_a_second_time(kb: KnowledgeBase) -> None:
+def test_a_fault_that_has_a_live_ticket_is_not_opened_a_second_time(kb: Stores) -> None:
     kb.tickets.create(alert(), "engine")
     kb.tickets.close("1", "stale", "engine")
     kb.tickets.create(alert(), "engine")
@@ -392,14 +392,14 @@ def test_a_fault_that_has_a_live_ticket_is_not_opened_a_second_time(kb: Knowledg
     assert kb.tickets.reopen("1", "ann").state == "open"
 
 
-def test_a_ticket_closed_as_something_else_may_turn_out_to_be_a_duplicate(kb: KnowledgeBase) -> None:
+def test_a_ticket_closed_as_something_else_may_turn_out_to_be_a_duplicate(kb: Stores) -> None:
     pair(kb)
     kb.tickets.close("2", "stale", "engine", LATER)
     kb.tickets.duplicate("2", "1", "ann")
     assert (kb.tickets.get("2").closed_as, kb.tickets.get("2").ended) == ("duplicate", LATER)
 
 
-def test_related_tickets_show_each_other(kb: KnowledgeBase) -> None:
+def test_related_tickets_show_each_other(kb: Stores) -> None:
     kb.tickets.create(alert("2:a"), "engine")
     kb.tickets.create(alert("2:b"), "engine")
     link = Link(kind="related", ticket="2", why=["host:node7"], by="ann", at=AT)
@@ -417,7 +417,7 @@ def test_related_tickets_show_each_other(kb: KnowledgeBase) -> None:
 
 
 def test_whatever_is_done_in_whatever_order_every_report_is_counted_once_and_both_ends_agree(
-    kb: KnowledgeBase, tmp_path: Path
+    kb: Stores, tmp_path: Path
 ) -> None:
     dice = random.Random(11)
     reports = 0
@@ -475,7 +475,7 @@ def unknown() -> Diagnosis:
     return checkpoint(cause=None, culprit=None, findings=[bad], id="d9")
 
 
-def test_a_ticket_without_a_diagnosis_teaches_nothing_and_is_not_verified(kb: KnowledgeBase) -> None:
+def test_a_ticket_without_a_diagnosis_teaches_nothing_and_is_not_verified(kb: Stores) -> None:
     kb.tickets.create(alert(), "engine")
     done = kb.tickets.resolve("1", "another cable", "ann")
     assert (done.card, done.resolution) == (None, "another cable")
@@ -485,7 +485,7 @@ def test_a_ticket_without_a_diagnosis_teaches_nothing_and_is_not_verified(kb: Kn
     assert "tickets attach 1" in caught.value.remedy
 
 
-def test_what_is_over_by_itself_teaches_nothing_until_somebody_says_what_it_was(kb: KnowledgeBase) -> None:
+def test_what_is_over_by_itself_teaches_nothing_until_somebody_says_what_it_was(kb: Stores) -> None:
     kb.tickets.create(alert(), "engine")
     kb.tickets.attach("1", unknown(), "triage")
     assert kb.tickets.resolve("1", "the alert resolved", "alertmanager", lesson=False).card is None
@@ -495,14 +495,14 @@ def test_what_is_over_by_itself_teaches_nothing_until_somebody_says_what_it_was(
 
 
 @pytest.mark.parametrize(("as_", "kept"), [("no_fault", "retired"), ("wont_fix", "draft"), ("stale", "draft")])
-def test_what_was_no_fault_after_all_is_not_offered_as_a_lesson(kb: KnowledgeBase, as_: Any, kept: str) -> None:
+def test_what_was_no_fault_after_all_is_not_offered_as_a_lesson(kb: Stores, as_: Any, kept: str) -> None:
     kb.tickets.draft(unknown())
     kb.tickets.resolve("1", "rebooted", "ann")
     kb.tickets.close("1", as_, "bob")
     assert kb.cards.get("ticket-1").state == kept
 
 
-def test_what_did_not_solve_it_is_taken_back_when_the_ticket_is_reopened(kb: KnowledgeBase) -> None:
+def test_what_did_not_solve_it_is_taken_back_when_the_ticket_is_reopened(kb: Stores) -> None:
     kb.tickets.draft(unknown())
     kb.tickets.resolve("1", "rebooted", "ann")
     assert kb.tickets.reopen("1", "bob").card is None
@@ -514,7 +514,7 @@ def test_what_did_not_solve_it_is_taken_back_when_the_ticket_is_reopened(kb: Kno
     assert kb.match(unknown())[0].incident == "ticket-1"
 
 
-def test_a_card_that_somebody_answers_for_is_theirs(kb: KnowledgeBase) -> None:
+def test_a_card_that_somebody_answers_for_is_theirs(kb: Stores) -> None:
     kb.tickets.draft(unknown())
     kb.tickets.resolve("1", "rebooted", "ann")
     kb.cards.accept("ticket-1", "ann")
@@ -522,7 +522,7 @@ def test_a_card_that_somebody_answers_for_is_theirs(kb: KnowledgeBase) -> None:
     assert kb.cards.get("ticket-1").state == "reviewed"
 
 
-def test_comments_after_the_end_do_not_prolong_the_outage(kb: KnowledgeBase) -> None:
+def test_comments_after_the_end_do_not_prolong_the_outage(kb: Stores) -> None:
     kb.tickets.draft(checkpoint())
     kb.tickets.resolve("1", "moved it", "ann", "2025-01-01T06:00:00Z")
     kb.tickets.comment("1", Comment(by="bob", at="2025-03-01T00:00:00Z", text="thanks"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.integrations.alerts.routefile import Routes
     from whystall.agent_server.integrations.alerts.said import Said
     from whystall.agent_server.integrations.alerts.tree import Node, Visit
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 
 class _Model(BaseModel):
@@ -90,7 +90,7 @@ class Explained(_Model):
 class _Both:
     """The alerts that fire in the knowledge base and those that are asked about."""
 
-    def __init__(self, kb: KnowledgeBase, said: Sequence[Said]) -> None:
+    def __init__(self, kb: Stores, said: Sequence[Said]) -> None:
         self._kb = kb
         self._said = said
 
@@ -107,7 +107,7 @@ class _Both:
                 yield fingerprint, said.labels
 
 
-def explained(routes: Routes, said: Sequence[Said], kb: KnowledgeBase, now: float) -> list[Explained]:
+def explained(routes: Routes, said: Sequence[Said], kb: Stores, now: float) -> list[Explained]:
     """What becomes of each of `said` at `now`. Those that fire inhibit each other, as do those that fire already."""
     muting = Muting(kb, routes, Inhibitor(_Both(kb, said), routes.inhibit), now)
     return [_explained(routes, one, muting) for one in said]

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from whystall.agent_server.integrations.alerts.routefile import Routes
     from whystall.agent_server.integrations.alerts.tree import Node
     from whystall.agent_server.integrations.chat.wire import Place
+    from whystall.agent_server.journal.alerts import Group, Member
     from whystall.agent_server.settings.model import Settings
-    from whystall.knowledge_base.journal.alerts import Group, Member
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.tickets.models import Ticket
 
 BY = "alerts"
@@ -82,7 +82,7 @@ class _Look:
 class Groups:
     """The groups of `kb`. Each look is one transaction: killed within, it is done again from the beginning."""
 
-    def __init__(self, kb: KnowledgeBase, settings: Settings, routes: Routes | None = None) -> None:
+    def __init__(self, kb: Stores, settings: Settings, routes: Routes | None = None) -> None:
         """`routes`: those of the settings, unless they are given. Raises `ToolError` (bad_argument) where their file is
         at fault, or a receiver names what the settings do not have, or a chat that nobody there can be told in.
         """

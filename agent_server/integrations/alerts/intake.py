@@ -14,7 +14,7 @@ from whystall.agent_server.integrations.alerts import payload as payloads
 from whystall.agent_server.integrations.alerts.moving import move
 from whystall.agent_server.integrations.alerts.routefile import load
 from whystall.agent_server.integrations.alerts.tree import match, walk
-from whystall.knowledge_base.journal.alerts import Alert, Group
+from whystall.agent_server.journal.alerts import Alert, Group
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.integrations.alerts.said import Said
     from whystall.agent_server.integrations.alerts.tree import Node
     from whystall.agent_server.settings.model import Settings
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 LATE_S = 600.0
 """How long after an alert was resolved a message that it fires (begun no later) is taken for one that was under way
@@ -69,7 +69,7 @@ class Receipt(BaseModel):
 class Intake:
     """Where alerts come in. Safe to be used by several threads."""
 
-    def __init__(self, kb: KnowledgeBase, settings: Settings, routes: Routes | None = None) -> None:
+    def __init__(self, kb: Stores, settings: Settings, routes: Routes | None = None) -> None:
         """`routes`: those of the settings, unless they are given. Raises `ToolError` where their file is at fault."""
         self._kb = kb
         self._forms = settings.alerts.forms

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from whystall.agent_server.integrations.alerts.tree import Node
-    from whystall.knowledge_base.journal.alerts import Group, Member
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.journal.alerts import Group, Member
+    from whystall.agent_server.stores import Stores
 
 
 def move(
-    kb: KnowledgeBase,
+    kb: Stores,
     member: Member,
     before: Group,
     node: Node,

@@ -14,7 +14,7 @@ from whystall.agent_server.integrations.alerts.matchers import Matchers, all_mat
 if TYPE_CHECKING:
     from whystall.agent_server.integrations.alerts.routefile import InhibitRule, Routes
     from whystall.agent_server.integrations.alerts.tree import Node
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 Labels = Mapping[str, str]
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Firing(Protocol):
 class Muting:
     """What is held at one moment. Made anew for each look, but for the alerts that inhibit others."""
 
-    def __init__(self, kb: KnowledgeBase, routes: Routes, inhibitor: Inhibitor, now: float) -> None:
+    def __init__(self, kb: Stores, routes: Routes, inhibitor: Inhibitor, now: float) -> None:
         self._routes = routes
         self._inhibitor = inhibitor
         self._at = datetime.fromtimestamp(now, timezone.utc)

@@ -17,7 +17,7 @@ from whystall.knowledge_base.times import told
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 LINKS = 5
 """Links that are made of one ticket at a time."""
@@ -58,7 +58,7 @@ def things_of(labels: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def relate(kb: KnowledgeBase, ticket: Ticket, things: Iterable[str], at: datetime, minutes: int) -> Ticket:
+def relate(kb: Stores, ticket: Ticket, things: Iterable[str], at: datetime, minutes: int) -> Ticket:
     """`ticket`, whose alerts are about `things`, linked to live tickets of the same things that began about then."""
     about = list(dict.fromkeys(things))[:_THINGS]
     cause = ticket.classification.cause if ticket.classification is not None else None

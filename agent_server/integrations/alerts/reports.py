@@ -18,7 +18,7 @@ from whystall.knowledge_base.times import told
 if TYPE_CHECKING:
     from whystall.agent_server.integrations.alerts.receivers import Receiver
     from whystall.agent_server.integrations.chat.wire import Outgoing
-    from whystall.knowledge_base.journal.alerts import Group, Stored
+    from whystall.agent_server.journal.alerts import Group, Stored
 
 What = Literal["first", "more", "repeat", "over", "flood"]
 SHOWN = 20

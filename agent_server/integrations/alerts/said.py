@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from whystall.knowledge_base.journal.alerts import Status
+from whystall.agent_server.journal.alerts import Status
 from whystall.knowledge_base.tickets.human import lines
 from whystall.knowledge_base.times import moment
 from whystall.tools.contract.text import clean

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from whystall.agent_server.integrations.alerts.matchers import BadMatcher, Matcher, Matchers, parse
-from whystall.knowledge_base.journal.silences import Silence
+from whystall.agent_server.journal.silences import Silence
 from whystall.knowledge_base.tickets.human import line
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 LONGEST = 366 * 86_400.0
 """Seconds: what is to be silent for longer is a matter of the routing tree."""
@@ -33,7 +33,7 @@ def matchers_of(texts: Sequence[str]) -> Matchers:
 
 
 def add(
-    kb: KnowledgeBase,
+    kb: Stores,
     matchers: str | Sequence[str],
     ends: float,
     by: str,
@@ -69,7 +69,7 @@ def add(
     return kept
 
 
-def expire(kb: KnowledgeBase, id: str, by: str, now: float) -> Silence:
+def expire(kb: Stores, id: str, by: str, now: float) -> Silence:
     """End the silence `id` now, audited; `ToolError`: not_found, bad_argument when it is over already."""
     with kb.transaction():
         ended = kb.silences.expire(id, now, line(by, _BY))

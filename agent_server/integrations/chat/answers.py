@@ -28,9 +28,9 @@ from whystall.tools.contract.findings import Severity
 
 if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.stores import Stores
     from whystall.agent_server.ticketing.oncall.who import OnCall
     from whystall.knowledge_base.models import Match, Words
-    from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import State
 
 SHOWN = 10
@@ -77,7 +77,7 @@ _ASKING = frozenset(
 class Answers:
     """Answers from `kb` and `settings` (None: there are none)."""
 
-    kb: KnowledgeBase
+    kb: Stores
     settings: Settings | None
 
     # --- on call ----------------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.stores import Stores
     from whystall.agent_server.ticketing.desk import Desk
-    from whystall.knowledge_base.store import KnowledgeBase
 
 CONFIRM_S = 300.0
 """Seconds in which a wish may be confirmed: long enough to read it, and too short to forget what it was."""
@@ -80,7 +80,7 @@ class Wish:
 class Commands:
     """Makes and grants wishes. `desk`, `kb` and `settings` (None: there are none) are those of the chat."""
 
-    kb: KnowledgeBase
+    kb: Stores
     desk: Desk
     settings: Settings | None
 

@@ -25,9 +25,9 @@ from whystall.agent_server.integrations.chat.wire import Incoming, Outgoing
 from whystall.agent_server.integrations.job_lookup.cmdline import LAUNCHERS
 from whystall.agent_server.integrations.job_lookup.find import closer, find
 from whystall.agent_server.integrations.job_lookup.models import LISTED, Inventory, Job, Resolution, Wanted
+from whystall.agent_server.journal.inquiries import Inquiry
+from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.worker.handler import Later
-from whystall.knowledge_base.journal.inquiries import Inquiry
-from whystall.knowledge_base.journal.tasks import Task
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import say
 from whystall.tools.contract.errors import ErrorCode, ToolError

@@ -21,8 +21,8 @@ from whystall.agent_server.integrations.chat.speaker import Speaker
 from whystall.agent_server.integrations.chat.telling import outgoing, verdict_message
 from whystall.agent_server.integrations.chat.wire import Outgoing, Place
 from whystall.agent_server.integrations.job_lookup import inventory
-from whystall.knowledge_base.journal.inquiries import Inquiry, Listener
-from whystall.knowledge_base.journal.tasks import Task
+from whystall.agent_server.journal.inquiries import Inquiry, Listener
+from whystall.agent_server.journal.tasks import Task
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.times import moment
 from whystall.knowledge_base.times import now as stamp
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from whystall.agent_server.integrations.chat.conversation import Conversation
     from whystall.agent_server.integrations.job_lookup.models import Resolution
     from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis
-    from whystall.knowledge_base.store import KnowledgeBase
 
 Progress: TypeAlias = "Callable[[float, float, str], None]"
 
@@ -54,9 +54,7 @@ _NAME = 120
 _OVERHEAD_S = 5.0  # the first look, and what is computed
 
 
-def begin(
-    kb: KnowledgeBase, who: Speaker, found: Resolution | None, symptom: str, settings: Settings | None
-) -> Outgoing:
+def begin(kb: Stores, who: Speaker, found: Resolution | None, symptom: str, settings: Settings | None) -> Outgoing:
     """Begin to look at what was `found` (None: at whoever of this machine is held up most), or listen to a look that is
     under way. Call it in the transaction that ends the question.
     """
@@ -122,13 +120,13 @@ def described(inquiry: Inquiry, lang: Lang) -> Safe:
     return say(lang, "looking.job", job=name(short(inquiry.job, _NAME)), pid=inquiry.pid, program=program, rank=rank)
 
 
-def leave(kb: KnowledgeBase, who: Speaker) -> Outgoing:
+def leave(kb: Stores, who: Speaker) -> Outgoing:
     """`who` wants to know nothing more; a look that nobody listens to is stopped."""
     left = kb.inquiries.leave(who.listener)
     return outgoing(who.lang, [say(who.lang, "looking.cancelled" if left else "looking.nothing")])
 
 
-def status(kb: KnowledgeBase, who: Speaker, now: datetime) -> Outgoing:
+def status(kb: Stores, who: Speaker, now: datetime) -> Outgoing:
     """What is being looked at for `who`."""
     lines: list[str] = []
     for inquiry in kb.inquiries.running():
@@ -220,7 +218,7 @@ def _params(inquiry: Inquiry, settings: Settings | None) -> DiagnoseParams:
 class _Look:
     """Tells of the progress of one look, and stops it when nobody listens any more."""
 
-    def __init__(self, kb: KnowledgeBase, task: Task, inquiry: Inquiry) -> None:
+    def __init__(self, kb: Stores, task: Task, inquiry: Inquiry) -> None:
         self._kb = kb
         self._id = inquiry.id
         self._began = time.monotonic()
@@ -270,7 +268,7 @@ def _same_process(inquiry: Inquiry) -> bool:
     return inquiry.process == f"{pid}:{inventory.start_ticks(pid)}" and pid != os.getpid()
 
 
-def _failed(kb: KnowledgeBase, task: Task, inquiry: Inquiry, code: str, error: ToolError | None = None) -> None:
+def _failed(kb: Stores, task: Task, inquiry: Inquiry, code: str, error: ToolError | None = None) -> None:
     """Tell all who listen that there is no verdict, and why."""
     if error is not None and error.code is ErrorCode.NO_SUCH_PROCESS:
         code = "looking.ended"
@@ -319,5 +317,5 @@ def _langs(listeners: Sequence[Listener]) -> list[Lang]:
     return list(dict.fromkeys(listener.lang for listener in listeners))
 
 
-def _put(kb: KnowledgeBase, key: str, listener: Listener, message: Outgoing) -> None:
+def _put(kb: Stores, key: str, listener: Listener, message: Outgoing) -> None:
     queue(kb, key, Place.model_validate(listener.place), message)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from whystall.agent_server.integrations.chat.wire import Answered, Incoming, Refused, Vendor
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ToolError
 
 KEPT_S = 8 * 86_400.0
@@ -39,7 +39,7 @@ def lowered(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def take(
-    kb: KnowledgeBase,
+    kb: Stores,
     vendor: Vendor,
     headers: Iterable[tuple[bytes, bytes]],
     query: Mapping[str, str],
@@ -72,7 +72,7 @@ class _ReplayedError(Exception):
     """A proof that was used for another message before."""
 
 
-def _store(kb: KnowledgeBase, vendor: Vendor, said: Incoming, now: float) -> str:
+def _store(kb: Stores, vendor: Vendor, said: Incoming, now: float) -> str:
     source = f"chat:{vendor.name}"
     with kb.transaction():
         if not kb.seen.first(source, said.event, now):

@@ -15,11 +15,11 @@ from pydantic import ValidationError
 
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.wire import Outgoing, Picture, Place, Saying, Unsaid, Vendor
+from whystall.agent_server.journal.messages import FARTHEST, Message
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.request import Request, Response, as_json
 from whystall.agent_server.outbound.retry import later
-from whystall.knowledge_base.journal.messages import FARTHEST, Message
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ToolError
 
 LEASE_S = 300.0
@@ -41,7 +41,7 @@ class Pictures(Protocol):
         ...
 
 
-def queue(kb: KnowledgeBase, key: str, place: Place, message: Outgoing) -> int | None:
+def queue(kb: Stores, key: str, place: Place, message: Outgoing) -> int | None:
     """Queue `message` for `place`; None where one of this `key` was queued before. Call it in the transaction that
     stores what the message tells.
     """
@@ -112,7 +112,7 @@ class Sender:
 
     def __init__(
         self,
-        kb: KnowledgeBase,
+        kb: Stores,
         vendors: Mapping[str, Vendor],
         client: Client,
         clock: Callable[[], float],

@@ -18,9 +18,9 @@ from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import words
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.journal.alerts import Group
-    from whystall.knowledge_base.journal.silences import Silence
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.journal.alerts import Group
+    from whystall.agent_server.journal.silences import Silence
+    from whystall.agent_server.stores import Stores
 
 _SHOWN = 10
 _READ = 200
@@ -28,12 +28,12 @@ _TEXT = 120
 _LABELS = 4
 
 
-def told(kb: KnowledgeBase, what: str, lang: Lang, now: datetime) -> Outgoing:
+def told(kb: Stores, what: str, lang: Lang, now: datetime) -> Outgoing:
     """The ``alerts`` that fire, by their groups; or the ``silences`` that hold or will."""
     return _alerts(kb, lang) if what == "alerts" else _silences(kb, lang, now)
 
 
-def _alerts(kb: KnowledgeBase, lang: Lang) -> Outgoing:
+def _alerts(kb: Stores, lang: Lang) -> Outgoing:
     title = say(lang, "title.alerts")
     count = kb.alerts.counts()["firing"]
     if not count:
@@ -63,7 +63,7 @@ def _line(group: Group, fires: int, lang: Lang) -> Safe:
     )
 
 
-def _silences(kb: KnowledgeBase, lang: Lang, now: datetime) -> Outgoing:
+def _silences(kb: Stores, lang: Lang, now: datetime) -> Outgoing:
     title = say(lang, "title.silences")
     found = kb.silences.list(now.timestamp())
     if not found:

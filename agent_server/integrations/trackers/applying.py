@@ -17,16 +17,16 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
+    from whystall.agent_server.journal.deliveries import Delivery
+    from whystall.agent_server.stores import Stores
     from whystall.agent_server.ticketing.desk import Desk
-    from whystall.knowledge_base.journal.deliveries import Delivery
-    from whystall.knowledge_base.store import KnowledgeBase
 
 COMMENT_LIMIT = 4000
 """Characters of a comment that are taken over."""
 _NUMBER = re.compile(r"[0-9]{1,18}")  # what SQLite takes for one
 
 
-def apply(heard: Iterable[Heard], sink: str, settings: SinkSettings, kb: KnowledgeBase, desk: Desk, now: float) -> int:
+def apply(heard: Iterable[Heard], sink: str, settings: SinkSettings, kb: Stores, desk: Desk, now: float) -> int:
     """Change our tickets as the tracker `sink` says; how many changes that were. `now`: seconds since the epoch.
 
     Each is stored together with the memory that it was heard; what is heard again changes nothing. What a ticket's life
@@ -40,7 +40,7 @@ def apply(heard: Iterable[Heard], sink: str, settings: SinkSettings, kb: Knowled
     return done
 
 
-def _apply(one: Heard, sink: str, settings: SinkSettings, kb: KnowledgeBase, desk: Desk, now: float) -> int:
+def _apply(one: Heard, sink: str, settings: SinkSettings, kb: Stores, desk: Desk, now: float) -> int:
     delivery = (
         kb.deliveries.get(sink, one.ticket)
         if _NUMBER.fullmatch(one.ticket)
@@ -88,7 +88,7 @@ def _news(one: Heard, memory: Memory) -> bool:
     return at is None or ours is None or at > ours
 
 
-def _move(one: Heard, sink: str, delivery: Delivery, kb: KnowledgeBase, desk: Desk, now: float) -> bool:
+def _move(one: Heard, sink: str, delivery: Delivery, kb: Stores, desk: Desk, now: float) -> bool:
     ticket = kb.tickets.get(delivery.ticket)
     if phase_of(ticket) == one.phase:
         return False
@@ -118,7 +118,7 @@ def _move(one: Heard, sink: str, delivery: Delivery, kb: KnowledgeBase, desk: De
     return True
 
 
-def _comment(one: Heard, sink: str, delivery: Delivery, kb: KnowledgeBase, desk: Desk, now: float) -> int:
+def _comment(one: Heard, sink: str, delivery: Delivery, kb: Stores, desk: Desk, now: float) -> int:
     text = one.text.strip()
     if not text:
         return 0

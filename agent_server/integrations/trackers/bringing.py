@@ -19,11 +19,11 @@ from whystall.agent_server.integrations.trackers.gitlab import GitLab
 from whystall.agent_server.integrations.trackers.issue import Edit, Issue, Memory, Seen, point
 from whystall.agent_server.integrations.trackers.jira import Jira
 from whystall.agent_server.integrations.trackers.text import own_comment
+from whystall.agent_server.journal.deliveries import Delivery
 from whystall.agent_server.outbound.client import Undelivered, refusal
 from whystall.agent_server.outbound.request import Request, Response
-from whystall.knowledge_base.journal.deliveries import Delivery
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tickets.models import Remote, Ticket
 from whystall.tools.contract.text import clean
 
@@ -52,7 +52,7 @@ class Bringing:
 
     def __init__(
         self,
-        kb: KnowledgeBase,
+        kb: Stores,
         board: Board,
         users: Any,
         lang: Lang,

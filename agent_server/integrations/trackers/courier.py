@@ -21,18 +21,18 @@ from whystall.agent_server.integrations.trackers.desired import phase_of, text_o
 from whystall.agent_server.integrations.trackers.issue import LIST_LIMIT, Memory
 from whystall.agent_server.integrations.trackers.pagerduty import dedup_key, event, rings
 from whystall.agent_server.integrations.trackers.webhook import notice
+from whystall.agent_server.journal.deliveries import Delivery
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.outbound.retry import later
 from whystall.agent_server.settings.sections.trackers import PagerDutySink, SinkSettings, WebhookSink
-from whystall.knowledge_base.journal.deliveries import Delivery
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.models import Remote, Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 LEASE_S = 600.0
 _LIMIT_S = 300.0
@@ -45,7 +45,7 @@ _LONGEST_PAUSE_S = 300.0
 class Courier:
     """Delivers for the sinks of `settings`. One per process; `clock` tells seconds since the epoch."""
 
-    def __init__(self, kb: KnowledgeBase, settings: Settings, client: Client, clock: Callable[[], float]) -> None:
+    def __init__(self, kb: Stores, settings: Settings, client: Client, clock: Callable[[], float]) -> None:
         self._kb = kb
         self._settings = settings
         self._client = client

@@ -18,15 +18,15 @@ from whystall.agent_server.settings.sections.trackers import PagerDutySink, Webh
 from whystall.knowledge_base.models import Lang
 
 if TYPE_CHECKING:
+    from whystall.agent_server.journal.deliveries import Delivery
     from whystall.agent_server.settings.model import Settings
-    from whystall.knowledge_base.journal.deliveries import Delivery
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 _MANY = 100
 _NONCE = "0" * 16
 
 
-def planned(kb: KnowledgeBase, settings: Settings, sink: str, ticket: str | None, now: float) -> list[Request]:
+def planned(kb: Stores, settings: Settings, sink: str, ticket: str | None, now: float) -> list[Request]:
     """The requests that would bring `sink` up to date (`ticket` alone, where one is named), of 100 tickets at most.
 
     An issue that is there is not read, so that changes show as if nobody else had changed it.
@@ -36,7 +36,7 @@ def planned(kb: KnowledgeBase, settings: Settings, sink: str, ticket: str | None
     return [request for delivery in behind for request in _of(kb, settings, delivery, now)]
 
 
-def _of(kb: KnowledgeBase, settings: Settings, delivery: Delivery, now: float) -> list[Request]:
+def _of(kb: Stores, settings: Settings, delivery: Delivery, now: float) -> list[Request]:
     sink = settings.sinks[delivery.sink]
     lang: Lang = sink.lang or settings.tickets.lang
     ticket = kb.tickets.get(delivery.ticket)

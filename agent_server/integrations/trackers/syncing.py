@@ -21,8 +21,8 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.stores import Stores
     from whystall.agent_server.ticketing.desk import Desk
-    from whystall.knowledge_base.store import KnowledgeBase
 
 _OVERLAP = timedelta(minutes=2)
 _PAGES = 50
@@ -32,9 +32,7 @@ _COMMENT_PAGES = 10
 class Syncing:
     """Looks for news for the sinks of `settings` with ``poll``; `clock` tells seconds since the epoch."""
 
-    def __init__(
-        self, kb: KnowledgeBase, settings: Settings, desk: Desk, client: Client, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, kb: Stores, settings: Settings, desk: Desk, client: Client, clock: Callable[[], float]) -> None:
         self._kb = kb
         self._settings = settings
         self._desk = desk

@@ -131,8 +131,6 @@ def _usage(error: typer.TyperException) -> ToolError:
 
 def _fail(error: ToolError, words: Sequence[str]) -> int:
     console.note(f"error: {error.code.value}: {error.message}; {error.remedy}")
-    if "--json" in itertools.takewhile(
-        lambda word: word != "--", words
-    ):  # not those of `hybrid-run -- PROGRAM`
+    if "--json" in itertools.takewhile(lambda word: word != "--", words):  # not those of `hybrid-run -- PROGRAM`
         console.say_json(wire.error_object(error))
     return 2 if error.code is ErrorCode.BAD_ARGUMENT else 1

@@ -20,7 +20,7 @@ from whystall.tools.contract.errors import ToolError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 HEALTH = "/healthz"
 _HEALTH_S = 5.0
@@ -50,7 +50,7 @@ def web_app(routes: Sequence[BaseRoute], mcp: Starlette | None) -> ASGIApp:
     )
 
 
-def health_route(kb: KnowledgeBase | None, failing: Callable[[], bool]) -> Route:
+def health_route(kb: Stores | None, failing: Callable[[], bool]) -> Route:
     """``GET /healthz``: whether `kb` can be read, where it is needed, and nothing is `failing`; says no more."""
 
     async def healthz(_request: Request) -> Response:

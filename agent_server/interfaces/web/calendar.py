@@ -14,12 +14,12 @@ from whystall.agent_server.interfaces.web.gate import Denied, Gate, knows
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.route import route
 from whystall.agent_server.settings.model import Settings
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 
 _AT_ONCE = 4
 
 
-def calendar_routes(kb: KnowledgeBase, settings: Settings, refusals: Refusals) -> Iterator[Route]:
+def calendar_routes(kb: Stores, settings: Settings, refusals: Refusals) -> Iterator[Route]:
     """All schedules of the settings; with ``?token=``, the one of ``[server] calendar_token``."""
 
     async def calendar(request: Request, _gate: Gate) -> Response:
@@ -35,7 +35,7 @@ def calendar_routes(kb: KnowledgeBase, settings: Settings, refusals: Refusals) -
     yield route("/oncall/{name}.ics", "GET", calendar, Gate(0, 5.0, _AT_ONCE), refusals)
 
 
-def _calendar(kb: KnowledgeBase, settings: Settings, name: str) -> bytes:
+def _calendar(kb: Stores, settings: Settings, name: str) -> bytes:
     from whystall.agent_server.ticketing.oncall.ical import calendar
 
     return calendar(settings, kb.overrides.all(), name, datetime.now(timezone.utc))

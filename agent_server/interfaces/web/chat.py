@@ -15,7 +15,7 @@ from whystall.agent_server.integrations.chat.wire import Vendor
 from whystall.agent_server.interfaces.web.gate import Denied, Gate
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.route import route
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 
 _PATH = "/chat/{name}"
 _LIMIT = 1 << 20  # bytes; a message of a person has a few thousand
@@ -27,7 +27,7 @@ _FULL_S = 10
 _UNWANTED = frozenset({"unknown_sender", "replayed"})
 
 
-def chat_routes(kb: KnowledgeBase, vendors: Mapping[str, Vendor], refusals: Refusals) -> Iterator[Route]:
+def chat_routes(kb: Stores, vendors: Mapping[str, Vendor], refusals: Refusals) -> Iterator[Route]:
     """The callbacks of all chats; each vendor's own signature is what lets them in."""
 
     async def hear(request: Request, gate: Gate) -> Response:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 from whystall.agent_server.inputs.recordings import in_thread
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ToolError
 
 EVERY_S = 60.0
@@ -18,7 +18,7 @@ _log = logging.getLogger("whystall.web")
 class Refusals:
     """Those of one server. Routes and codes are ours and few: nothing that is counted is chosen by who is refused."""
 
-    def __init__(self, kb: KnowledgeBase) -> None:
+    def __init__(self, kb: Stores) -> None:
         self._kb = kb
         self._counts: Counter[tuple[str, str]] = Counter()
         self._told: dict[tuple[str, str], float] = {}

@@ -18,8 +18,8 @@ from whystall.agent_server.interfaces.web.gate import Denied, Gate
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.route import route
 from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.desk import Desk
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _SECONDS = 10.0
@@ -27,7 +27,7 @@ _AT_ONCE = 8
 _UNREADY_S = 30
 
 
-def sink_routes(kb: KnowledgeBase, settings: Settings, desk: Desk, refusals: Refusals) -> Iterator[Route]:
+def sink_routes(kb: Stores, settings: Settings, desk: Desk, refusals: Refusals) -> Iterator[Route]:
     """The webhooks of all trackers of the settings."""
 
     async def hear(request: Request, gate: Gate) -> Response:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from whystall.agent_server.journal.alerts import Status
 from whystall.agent_server.settings.paths import Located
 from whystall.agent_server.settings.secret import Secret
 from whystall.agent_server.settings.section import Section
-from whystall.knowledge_base.journal.alerts import Status
 
 _Paths = str | list[str]
 

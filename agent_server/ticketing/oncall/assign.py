@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 
+from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Rule
 from whystall.agent_server.ticketing.oncall.who import who
-from whystall.knowledge_base.journal.overrides import Override
 from whystall.knowledge_base.tickets.models import Assignment, Origin
 from whystall.knowledge_base.times import told
 

@@ -8,13 +8,13 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from whystall.knowledge_base.journal.overrides import Override
+from whystall.agent_server.journal.overrides import Override
 from whystall.knowledge_base.times import told
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Wish:
     reason: str = ""
 
 
-def override(kb: KnowledgeBase, settings: Settings, wish: Wish, by: str, now: datetime) -> Override:
+def override(kb: Stores, settings: Settings, wish: Wish, by: str, now: datetime) -> Override:
     """Make the override that `wish` asks for; it begins now where it began before, since the past stays as it was.
 
     Raises `ToolError`: not_found (no such schedule); bad_argument (unknown names, or a time that is over, or none).
@@ -65,7 +65,7 @@ def override(kb: KnowledgeBase, settings: Settings, wish: Wish, by: str, now: da
     return made
 
 
-def take_back(kb: KnowledgeBase, id: int, by: str, now: datetime) -> Override:
+def take_back(kb: Stores, id: int, by: str, now: datetime) -> Override:
     """End override `id`; `ToolError`: not_found, or bad_argument where it is over."""
     with kb.transaction():
         ended = kb.overrides.end(id, now)

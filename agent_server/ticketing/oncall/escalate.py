@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Schedule, Step
 from whystall.agent_server.ticketing.oncall.who import who
-from whystall.knowledge_base.journal.overrides import Override
 from whystall.knowledge_base.tickets.models import Assignment, Ticket
 from whystall.knowledge_base.times import moment, told
 

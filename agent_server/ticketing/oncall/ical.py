@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.wall_clock import UTC
 from whystall.agent_server.ticketing.oncall.who import shifts
-from whystall.knowledge_base.journal.overrides import Override
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:

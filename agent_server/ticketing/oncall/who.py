@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.sections.oncall import (
     FIRST_YEAR,
     LAST_YEAR,
@@ -24,7 +25,6 @@ from whystall.agent_server.settings.sections.oncall import (
 from whystall.agent_server.settings.wall_clock import UTC
 from whystall.agent_server.ticketing.oncall.turns import Turns
 from whystall.agent_server.ticketing.oncall.windows import Windows
-from whystall.knowledge_base.journal.overrides import Override
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _LOOK_AHEAD = 64  # changes that are followed to tell until when an answer holds

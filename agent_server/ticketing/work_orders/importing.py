@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from whystall.agent_server.journal.work_orders import Taken
 from whystall.agent_server.ticketing.desk import Desk
 from whystall.agent_server.ticketing.work_orders.columns import Columns, key_of, report_of, text_hash, truth_of
 from whystall.agent_server.ticketing.work_orders.reading import BadRow, Row, Table
 from whystall.knowledge_base.classify.scoring import Score, Tally
-from whystall.knowledge_base.journal.work_orders import Taken
 from whystall.knowledge_base.models import Model
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 BATCH = 100
 """Rows of one transaction, which lasts 0.1 to 0.5 s: others wait no longer. It may not change while an import that was
@@ -97,7 +97,7 @@ class _Sums:
 
 
 def import_work_orders(
-    kb: KnowledgeBase,
+    kb: Stores,
     desk: Desk,
     table: Table,
     columns: Columns,
@@ -156,7 +156,7 @@ def _empty(row: Row, columns: Columns) -> bool:
 
 
 def _take(
-    kb: KnowledgeBase,
+    kb: Stores,
     desk: Desk,
     rows: list[Row],
     columns: Columns,

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 
 @contextmanager
-def tried(kb: KnowledgeBase) -> Iterator[KnowledgeBase]:
+def tried(kb: Stores) -> Iterator[Stores]:
     """A copy of `kb` as it is now, in a directory for temporary files, which goes away afterwards.
 
     `ToolError` (disk_full, io_error) where there is no room for it.
     """
-    from whystall.knowledge_base.store import KnowledgeBase as Base
+    from whystall.agent_server.stores import Stores as Base
 
     with tempfile.TemporaryDirectory(prefix="whystall-try-") as directory:
         copy = Path(directory) / "knowledge.db"

@@ -22,7 +22,7 @@ from whystall.agent_server.diagnosis.functions import Functions, Look, Search
 from whystall.agent_server.diagnosis.memory import KnownIncidents
 from whystall.agent_server.diagnosis.observer import RecordedObserver
 from whystall.agent_server.llm.wire import Reply, ToolCall
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Polarity
 from whystall.tools.recording.store import Recording
@@ -40,7 +40,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[KnownIncidents]:
-    with KnowledgeBase(tmp_path / "knowledge.db") as kb:
+    with Stores(tmp_path / "knowledge.db") as kb:
         yield KnownIncidents(kb, "en")
 
 

@@ -13,7 +13,7 @@ from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.chat.wire import Outgoing, Place
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli import main as cli
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -51,7 +51,7 @@ def test_a_test_message_arrives_and_is_logged(run: Run, chats: ChatServer, tmp_p
     (said,) = chats.said
     assert "whystall chats test" in json.dumps(said.content, ensure_ascii=False)
     assert chats.vendors.refused == []
-    with KnowledgeBase(tmp_path / "home" / "knowledge.db") as kb:
+    with Stores(tmp_path / "home" / "knowledge.db") as kb:
         assert [(entry.by, entry.outcome) for entry in kb.audit.entries(what="message.sent")] == [("cli", "ok")]
 
 
@@ -95,7 +95,7 @@ def test_to_is_where_it_is_said(run: Run, chats: ChatServer) -> None:
 
 def test_the_list_tells_what_each_does_and_what_went_wrong(run: Run, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
-    with KnowledgeBase(tmp_path / "home" / "knowledge.db") as kb:
+    with Stores(tmp_path / "home" / "knowledge.db") as kb:
         for name in ("slack", "gone"):
             queue(kb, name, Place(channel=name, conversation="x"), Outgoing(title="Verdict", text="x"))
         taken = kb.messages.take(1e9, 60.0, "slack")

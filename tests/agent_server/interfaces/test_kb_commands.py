@@ -16,8 +16,8 @@ import making
 import pytest
 
 from whystall.agent_server.interfaces.cli import main as cli
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.models import Incident
-from whystall.knowledge_base.store import KnowledgeBase
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
@@ -27,7 +27,7 @@ FIX = "checkpoints are written by a thread now"
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
     """A knowledge base of its own that holds a diagnosis with its ticket, on a file with a hostile name."""
-    with KnowledgeBase(tmp_path / "knowledge.db") as kb:
+    with Stores(tmp_path / "knowledge.db") as kb:
         kb.remember(making.checkpoint(path="/data/`$(id)`\x1b[31m/**x** <b>chk_1.bin", id="d-test"), ticket=True)
     return {"WHYSTALL_HOME": str(tmp_path)}
 
@@ -35,14 +35,14 @@ def home(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def solved(home: dict[str, str]) -> dict[str, str]:
     """The same after its ticket was resolved: with a draft."""
-    with KnowledgeBase(Path(home["WHYSTALL_HOME"]) / "knowledge.db") as base:
+    with Stores(Path(home["WHYSTALL_HOME"]) / "knowledge.db") as base:
         base.tickets.resolve("1", FIX, "ann")
     return home
 
 
 def card(home: dict[str, str]) -> Incident:
     """The card of the ticket as it is stored."""
-    with KnowledgeBase(Path(home["WHYSTALL_HOME"]) / "knowledge.db") as base:
+    with Stores(Path(home["WHYSTALL_HOME"]) / "knowledge.db") as base:
         return base.get_incident("ticket-1")
 
 
@@ -72,7 +72,7 @@ def test_from_a_resolved_ticket_to_a_known_incident(
     assert FIX in whystall("kb", "review", "ticket-1", env=home).stdout  # no terminal: shown, and nothing is asked
     assert kb("kb", "review", "ticket-1", "--accept", "--by", "bob")["state"] == "reviewed"
     assert kb("kb", "review") == []
-    with KnowledgeBase(Path(home["WHYSTALL_HOME"]) / "knowledge.db") as base:  # the next day
+    with Stores(Path(home["WHYSTALL_HOME"]) / "knowledge.db") as base:  # the next day
         now = datetime.now(timezone.utc).isoformat()
         seen = [making.coverage().model_copy(update={"start": now})]
         path = base.get_diagnosis("d-test").culprit.path  # type: ignore[union-attr]

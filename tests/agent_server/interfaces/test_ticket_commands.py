@@ -10,7 +10,7 @@ import pytest
 from making import checkpoint
 
 from whystall.agent_server.interfaces.cli import main as cli
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.tickets.models import Human, Ticket
 from whystall.tools.contract.findings import Severity
 
@@ -19,8 +19,8 @@ Said = tuple[int, str, str]
 Whystall = Callable[..., Said]
 
 
-def base(home: Path) -> KnowledgeBase:
-    return KnowledgeBase(home / "knowledge.db")
+def base(home: Path) -> Stores:
+    return Stores(home / "knowledge.db")
 
 
 @pytest.fixture(scope="module")

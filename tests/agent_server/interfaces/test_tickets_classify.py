@@ -10,9 +10,9 @@ import pytest
 from byte_servers import bytes_server, http
 
 from whystall.agent_server.interfaces.cli import main as cli
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.desk import Desk
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.store import KnowledgeBase
 
 Said = tuple[int, str, str]
 
@@ -22,7 +22,7 @@ def whystall(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Said]:
     """Run ``whystall tickets classify ARGUMENTS`` in this process, beside two tickets, the second left open."""
-    with KnowledgeBase(tmp_path / "knowledge.db") as kb:
+    with Stores(tmp_path / "knowledge.db") as kb:
         for text in ("CUDA out of memory on the third card of host-7", "x509 error and the invoice is wrong"):
             Desk(kb).file(Report(origin="work_order", title=text, created="2026-01-01T00:00:00Z"))
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))

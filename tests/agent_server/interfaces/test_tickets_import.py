@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from whystall.agent_server.interfaces.cli import main as cli
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 
 Said = tuple[int, str, str]
 Whystall = Callable[..., Said]
@@ -27,7 +27,7 @@ CSV = """编号,标题,描述,优先级,主机,类别
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A base as it comes, made once."""
     path = tmp_path_factory.mktemp("seeded") / "k.db"
-    KnowledgeBase(path).close()
+    Stores(path).close()
     return path.read_bytes()
 
 
@@ -62,7 +62,7 @@ def test_a_file_of_another_encoding_is_imported_and_scored(whystall: Whystall, o
     assert (told["rows"], told["new"], told["again"], told["encoding"]) == (4, 3, 1, "gb18030")
     assert told["columns"]["text"] == "描述"
     assert (told["score"]["right"]["hits"], told["score"]["right"]["of"]) == (3, 3)
-    with KnowledgeBase(tmp_path / "knowledge.db") as kb:
+    with Stores(tmp_path / "knowledge.db") as kb:
         ticket = kb.tickets.get("1")
         assert (ticket.occurrences, ticket.labels["主机"], ticket.severity.value) == (2, "node-3", "critical")
         assert kb.tickets.events("1")[0].by == "ann"
@@ -87,7 +87,7 @@ def test_standard_input_and_a_dry_run(whystall: Whystall, monkeypatch: pytest.Mo
     assert status == 0
     assert "new tickets: 1" in out
     assert "nothing was stored" in out
-    with KnowledgeBase(tmp_path / "knowledge.db") as kb:
+    with Stores(tmp_path / "knowledge.db") as kb:
         assert kb.tickets.count() == 0
 
 

@@ -223,7 +223,7 @@ def test_pictures_are_seen_by_who_has_their_address(tmp_path: Path, monkeypatch:
     from whystall.agent_server.integrations.pictures.store import Pictures
     from whystall.agent_server.interfaces.web.pictures import picture_routes
     from whystall.agent_server.interfaces.web.refusals import Refusals
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
     name = "0123456789abcdef-verdict-en.png"
@@ -236,7 +236,7 @@ def test_pictures_are_seen_by_who_has_their_address(tmp_path: Path, monkeypatch:
     assert shown.url is not None
     ended = pictures.load(f"whystall://artifacts/{name}", "a verdict", time.time() - 30 * 86_400)
     assert ended is not None
-    with KnowledgeBase(tmp_path / "k.db") as kb, serving(list(picture_routes(pictures, Refusals(kb)))) as port:
+    with Stores(tmp_path / "k.db") as kb, serving(list(picture_routes(pictures, Refusals(kb)))) as port:
         http = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False)
         path = shown.url.removeprefix("http://127.0.0.1:1")
         answer = http.get(path)

@@ -30,7 +30,7 @@ from whystall.agent_server.interfaces.web.gate import Denied, Gate, proven
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.route import route
 from whystall.agent_server.settings.secret import Secret
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 TOKEN = "a-token-of-the-tests-0123456789"
@@ -47,7 +47,7 @@ FAILURES: dict[str, Callable[[], Exception]] = {
 class Door:
     """A server with one route of each kind."""
 
-    def __init__(self, port: int, kb: KnowledgeBase, token_file: Path, fails: threading.Event) -> None:
+    def __init__(self, port: int, kb: Stores, token_file: Path, fails: threading.Event) -> None:
         self.port = port
         self.kb = kb
         self.token_file = token_file
@@ -72,13 +72,13 @@ class Door:
 
 
 @pytest.fixture(scope="module")
-def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
-    with KnowledgeBase(tmp_path_factory.mktemp("web") / "knowledge.db") as opened:
+def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+    with Stores(tmp_path_factory.mktemp("web") / "knowledge.db") as opened:
         yield opened
 
 
 @pytest.fixture
-def door(tmp_path: Path, kb: KnowledgeBase) -> Iterator[Door]:
+def door(tmp_path: Path, kb: Stores) -> Iterator[Door]:
     token_file = tmp_path / "token"
     token_file.write_text(f"{TOKEN}\n")
     token_file.chmod(0o600)

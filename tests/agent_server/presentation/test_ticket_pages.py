@@ -9,6 +9,7 @@ import pytest
 from making import checkpoint, match
 from markdown_it import MarkdownIt
 
+from whystall.agent_server.journal.alerts import Alert
 from whystall.agent_server.presentation.texts import ticket_markdown
 from whystall.agent_server.presentation.ticket_texts import (
     COMMENTS,
@@ -18,7 +19,6 @@ from whystall.agent_server.presentation.ticket_texts import (
     lines_text,
 )
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.journal.alerts import Alert
 from whystall.knowledge_base.models import Claim, Lang, Verdict
 from whystall.knowledge_base.tickets import human, life
 from whystall.knowledge_base.tickets.drafting import draft

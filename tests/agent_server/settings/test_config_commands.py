@@ -15,7 +15,7 @@ import pytest
 
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli import main as cli
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SECRETS = (
@@ -256,7 +256,7 @@ def test_what_counts_is_shown_with_its_origin_and_without_secrets(
 def test_the_log_is_listed(run: Run, tmp_path: Path) -> None:
     assert run("audit") == (0, "Nothing was sent or changed.\n", "")
     assert run("audit", "--lang", "zh")[1] == "没有任何发送或改动。\n"
-    with KnowledgeBase(tmp_path / "home" / "knowledge.db") as kb:
+    with Stores(tmp_path / "home" / "knowledge.db") as kb:
         for n in range(3):
             kb.audit.put("ann", "ticket.resolved", f"ticket:{n}", detail={"because": 'a "b"\x1b[31m\nc'})
         kb.audit.put("engine", "sink.create", "ticket:7", "unreachable")

@@ -11,10 +11,10 @@ import pytest
 from making import checkpoint
 
 from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.desk import Desk
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.models import Culprit, Diagnosis, Verdict
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tickets.models import Decision, Link, Ticket
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Severity
@@ -42,14 +42,14 @@ SETTINGS = Settings.model_validate(
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A base as it comes, made once."""
     path = tmp_path_factory.mktemp("seeded") / "k.db"
-    KnowledgeBase(path).close()
+    Stores(path).close()
     return path.read_bytes()
 
 
 @pytest.fixture
-def kb(tmp_path: Path, seeded: bytes) -> Iterator[KnowledgeBase]:
+def kb(tmp_path: Path, seeded: bytes) -> Iterator[Stores]:
     (tmp_path / "k.db").write_bytes(seeded)
-    with KnowledgeBase(tmp_path / "k.db") as base:
+    with Stores(tmp_path / "k.db") as base:
         yield base
 
 
@@ -58,7 +58,7 @@ def report(text: str = "no space left on device on the shared volume of team a",
     return Report.model_validate(given)
 
 
-def test_a_report_becomes_a_ticket_that_somebody_has(kb: KnowledgeBase) -> None:
+def test_a_report_becomes_a_ticket_that_somebody_has(kb: Stores) -> None:
     filed = Desk(kb, SETTINGS).file(report(source_severity="P1", labels={"host": "n1"}), "ann", NOW)
     ticket = filed.ticket
     assert filed.new
@@ -73,7 +73,7 @@ def test_a_report_becomes_a_ticket_that_somebody_has(kb: KnowledgeBase) -> None:
     assert kb.tickets.get(ticket.id) == ticket
 
 
-def test_the_same_again_is_counted_and_gets_no_milder(kb: KnowledgeBase) -> None:
+def test_the_same_again_is_counted_and_gets_no_milder(kb: Stores) -> None:
     desk = Desk(kb, SETTINGS)
     first = desk.file(report(source_severity="P3"), now=NOW).ticket
     worse = desk.file(report(source_severity="P1"), now=NOW)
@@ -85,7 +85,7 @@ def test_the_same_again_is_counted_and_gets_no_milder(kb: KnowledgeBase) -> None
     assert kb.tickets.count() == 1
 
 
-def test_what_reads_alike_is_linked_at_both_ends(kb: KnowledgeBase) -> None:
+def test_what_reads_alike_is_linked_at_both_ends(kb: Stores) -> None:
     desk = Desk(kb)
     one = desk.file(report("saving the model to /mnt/a blocks all ranks for a minute every few steps")).ticket
     two = desk.file(report("saving the model to /mnt/b blocks all the ranks for minutes every few steps")).ticket
@@ -94,7 +94,7 @@ def test_what_reads_alike_is_linked_at_both_ends(kb: KnowledgeBase) -> None:
     assert desk.file(report("the certificate of the hub expired this morning")).ticket.links == []
 
 
-def test_links_do_not_pile_up_on_one_ticket(kb: KnowledgeBase) -> None:
+def test_links_do_not_pile_up_on_one_ticket(kb: Stores) -> None:
     desk = Desk(kb)
     text = "saving the model to the shared volume blocks all ranks of the job for a minute"
     with kb.transaction():
@@ -102,20 +102,20 @@ def test_links_do_not_pile_up_on_one_ticket(kb: KnowledgeBase) -> None:
     assert max(len(kb.tickets.get(ticket.id).links) for ticket in tickets) <= 20
 
 
-def test_without_settings_nobody_is_assigned_and_no_tracker_told(kb: KnowledgeBase) -> None:
+def test_without_settings_nobody_is_assigned_and_no_tracker_told(kb: Stores) -> None:
     ticket = Desk(kb).file(report()).ticket
     assert ticket.assignment is None
     assert kb.deliveries.of_ticket(ticket.id) == []
 
 
-def test_with_settings_that_name_nobody_nothing_is_said_of_whom(kb: KnowledgeBase) -> None:
+def test_with_settings_that_name_nobody_nothing_is_said_of_whom(kb: Stores) -> None:
     desk = Desk(kb, Settings())
     number = kb.remember(checkpoint(), ticket=True).ticket
     assert number is not None
     assert (desk.settle(number).revision, desk.file(report()).ticket.assignment) == (1, None)
 
 
-def test_a_report_names_its_own_trackers_and_category(kb: KnowledgeBase) -> None:
+def test_a_report_names_its_own_trackers_and_category(kb: Stores) -> None:
     given = {"category": Decision(value="network", by="rule:route")}
     ticket = Desk(kb, SETTINGS).file(report(sinks=[], given=given), now=NOW).ticket
     assert kb.deliveries.of_ticket(ticket.id) == []
@@ -124,7 +124,7 @@ def test_a_report_names_its_own_trackers_and_category(kb: KnowledgeBase) -> None
     assert ticket.assignment.users == ["ann"]
 
 
-def test_a_failure_leaves_nothing_behind(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_nothing_behind(kb: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(kb.audit), "put", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Desk(kb, SETTINGS).file(report(), now=NOW)
@@ -135,11 +135,11 @@ def test_a_failure_leaves_nothing_behind(kb: KnowledgeBase, monkeypatch: pytest.
 # --- diagnoses --------------------------------------------------------------------------------------------------------
 
 
-def stored(kb: KnowledgeBase, diagnosis: Diagnosis) -> Diagnosis:
+def stored(kb: Stores, diagnosis: Diagnosis) -> Diagnosis:
     return kb.remember(diagnosis, ticket=False)
 
 
-def test_a_drafted_ticket_is_settled_once(kb: KnowledgeBase) -> None:
+def test_a_drafted_ticket_is_settled_once(kb: Stores) -> None:
     number = kb.remember(checkpoint(), ticket=True).ticket
     assert number is not None
     desk = Desk(kb, SETTINGS)
@@ -150,7 +150,7 @@ def test_a_drafted_ticket_is_settled_once(kb: KnowledgeBase) -> None:
     assert [d.sink for d in kb.deliveries.of_ticket(number)] == ["lab"]
 
 
-def test_a_diagnosis_of_an_alert_reclassifies_it(kb: KnowledgeBase) -> None:
+def test_a_diagnosis_of_an_alert_reclassifies_it(kb: Stores) -> None:
     desk = Desk(kb, SETTINGS)
     ticket = desk.file(report("step time of job 7 went up on its second node since noon"), now=NOW).ticket
     assert ticket.category == "unknown"
@@ -162,7 +162,7 @@ def test_a_diagnosis_of_an_alert_reclassifies_it(kb: KnowledgeBase) -> None:
     assert after.human.title == ticket.human.title
 
 
-def test_an_older_ticket_of_the_same_fault_survives(kb: KnowledgeBase) -> None:
+def test_an_older_ticket_of_the_same_fault_survives(kb: Stores) -> None:
     desk = Desk(kb, SETTINGS)
     older = kb.remember(checkpoint(id="d1"), ticket=True).ticket
     assert older is not None
@@ -186,7 +186,7 @@ def generic(id: str, pid: int, **changes: Any) -> Diagnosis:
     return found.model_copy(update={"victim": who, "culprit": culprit})
 
 
-def two(kb: KnowledgeBase, desk: Desk, first: Diagnosis, second: Diagnosis) -> tuple[Ticket, Ticket]:
+def two(kb: Stores, desk: Desk, first: Diagnosis, second: Diagnosis) -> tuple[Ticket, Ticket]:
     """Two tickets of different words, with a diagnosis each; both as they are then."""
     one = desk.file(report("step time of the vision model went up"), now=NOW).ticket
     other = desk.file(report("the speech model trains at half its speed"), now=NOW).ticket
@@ -195,24 +195,24 @@ def two(kb: KnowledgeBase, desk: Desk, first: Diagnosis, second: Diagnosis) -> t
     return kb.tickets.get(one.id), kb.tickets.get(other.id)
 
 
-def test_two_jobs_of_one_program_are_not_one_fault(kb: KnowledgeBase) -> None:
+def test_two_jobs_of_one_program_are_not_one_fault(kb: Stores) -> None:
     one, other = two(kb, Desk(kb, SETTINGS), generic("d1", 10), generic("d2", 20))
     assert (one.fault, one.state, other.state) == (other.fault, "open", "open")
     assert [(link.kind, link.why) for link in other.links] == [("related", ["fault"])]
 
 
-def test_the_same_process_and_cause_are_one_fault(kb: KnowledgeBase) -> None:
+def test_the_same_process_and_cause_are_one_fault(kb: Stores) -> None:
     one, other = two(kb, Desk(kb, SETTINGS), generic("d1", 10), generic("d2", 10))
     assert (one.occurrences, other.closed_as) == (2, "duplicate")
 
 
-def test_what_was_not_found_out_merges_nothing(kb: KnowledgeBase) -> None:
+def test_what_was_not_found_out_merges_nothing(kb: Stores) -> None:
     unsure = {"verdict": Verdict.INCONCLUSIVE, "cause": None}
     _, other = two(kb, Desk(kb, SETTINGS), checkpoint(id="d1", **unsure), checkpoint(id="d2", **unsure))
     assert other.state == "open"
 
 
-def test_a_younger_ticket_of_the_same_fault_is_merged_with_all_that_people_did(kb: KnowledgeBase) -> None:
+def test_a_younger_ticket_of_the_same_fault_is_merged_with_all_that_people_did(kb: Stores) -> None:
     desk = Desk(kb, SETTINGS)
     older = desk.file(report("step time of the vision model went up", sinks=[]), now=NOW).ticket
     younger = desk.file(report("the speech model trains at half its speed", source_severity="P1"), now=NOW).ticket
@@ -224,7 +224,7 @@ def test_a_younger_ticket_of_the_same_fault_is_merged_with_all_that_people_did(k
     assert [d.sink for d in kb.deliveries.of_ticket(older.id)] == ["lab"]
 
 
-def test_a_ticket_with_room_for_no_more_duplicates_takes_none(kb: KnowledgeBase) -> None:
+def test_a_ticket_with_room_for_no_more_duplicates_takes_none(kb: Stores) -> None:
     desk = Desk(kb, SETTINGS)
     older = desk.file(report("step time of the vision model went up"), now=NOW).ticket
     desk.attach(older.id, stored(kb, checkpoint(id="d1")), now=NOW)
@@ -235,7 +235,7 @@ def test_a_ticket_with_room_for_no_more_duplicates_takes_none(kb: KnowledgeBase)
     assert (after.id, after.state, after.diagnosed().id) == (other.id, "open", "d2")
 
 
-def test_what_people_ended_while_it_was_looked_at_stays_ended(kb: KnowledgeBase) -> None:
+def test_what_people_ended_while_it_was_looked_at_stays_ended(kb: Stores) -> None:
     desk = Desk(kb, SETTINGS)
     desk.attach(desk.file(report("step time went up on rack one"), now=NOW).ticket.id, stored(kb, checkpoint(id="d1")))
     over = desk.file(report("the speech model trains at half its speed"), now=NOW).ticket
@@ -243,7 +243,7 @@ def test_what_people_ended_while_it_was_looked_at_stays_ended(kb: KnowledgeBase)
     assert desk.attach(over.id, stored(kb, checkpoint(id="d2")), now=NOW).closed_as == "wont_fix"
 
 
-def test_a_diagnosis_of_what_became_a_duplicate_meanwhile_is_kept(kb: KnowledgeBase) -> None:
+def test_a_diagnosis_of_what_became_a_duplicate_meanwhile_is_kept(kb: Stores) -> None:
     desk = Desk(kb, SETTINGS)
     one = desk.file(report("step time of the vision model went up"), now=NOW).ticket
     other = desk.file(report("the speech model trains at half its speed"), now=NOW).ticket
@@ -252,7 +252,7 @@ def test_a_diagnosis_of_what_became_a_duplicate_meanwhile_is_kept(kb: KnowledgeB
     assert (after.id, after.diagnosed().id) == (one.id, "d1")
 
 
-def test_a_healthy_job_keeps_what_was_said_of_it(kb: KnowledgeBase) -> None:
+def test_a_healthy_job_keeps_what_was_said_of_it(kb: Stores) -> None:
     desk = Desk(kb)
     ticket = desk.file(report()).ticket
     healthy = checkpoint(verdict=Verdict.HEALTHY, cause=None)
@@ -263,7 +263,7 @@ def test_a_healthy_job_keeps_what_was_said_of_it(kb: KnowledgeBase) -> None:
 # --- people -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_step_is_told_and_audited(kb: KnowledgeBase) -> None:
+def test_every_step_is_told_and_audited(kb: Stores) -> None:
     desk = Desk(kb)
     one, two = desk.file(report()).ticket, desk.file(report("the link of rack five flaps all the time")).ticket
     desk.acknowledge(one.id, "ann", "chat:ops")
@@ -285,7 +285,7 @@ def test_every_step_is_told_and_audited(kb: KnowledgeBase) -> None:
     assert next(e for e in entries if e.what == "ticket.acknowledged").detail["source"] == "chat:ops"
 
 
-def test_a_step_that_life_does_not_allow_leaves_no_audit(kb: KnowledgeBase) -> None:
+def test_a_step_that_life_does_not_allow_leaves_no_audit(kb: Stores) -> None:
     desk = Desk(kb)
     ticket = desk.file(report()).ticket
     desk.close(ticket.id, "wont_fix", "ann", because="no")
@@ -295,7 +295,7 @@ def test_a_step_that_life_does_not_allow_leaves_no_audit(kb: KnowledgeBase) -> N
     assert len(kb.audit.entries()) == before
 
 
-def test_what_a_person_confirms_is_learnt(kb: KnowledgeBase) -> None:
+def test_what_a_person_confirms_is_learnt(kb: Stores) -> None:
     desk = Desk(kb)
     ticket = desk.file(report("blinkenlight panel shows quux underrun on the frobnicator")).ticket
     assert ticket.category == "unknown"

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from killed_chain import Case, case
 
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 
 # Every case waits for a second of observation and for its servers to start: more of them than processors.
 _AT_ONCE = 6
@@ -50,7 +50,7 @@ class Point:
 def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A knowledge base as it is after the first start."""
     path = tmp_path_factory.mktemp("seed") / "knowledge.db"
-    KnowledgeBase(path).close()
+    Stores(path).close()
     return path
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.desk import Desk
 from whystall.agent_server.worker.escalating import Escalating
 from whystall.agent_server.worker.forgetting import Forgetting
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tickets.models import Ticket
 from whystall.knowledge_base.times import told
 
@@ -40,8 +40,8 @@ SETTINGS = {
 
 
 @pytest.fixture
-def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
-    with KnowledgeBase(tmp_path / "knowledge.db") as opened:
+def kb(tmp_path: Path) -> Iterator[Stores]:
+    with Stores(tmp_path / "knowledge.db") as opened:
         yield opened
 
 
@@ -50,7 +50,7 @@ def settings() -> Settings:
     return Settings(**SETTINGS)
 
 
-def opened(kb: KnowledgeBase, settings: Settings, title: str = "stalls", origin: str = "alert") -> Ticket:
+def opened(kb: Stores, settings: Settings, title: str = "stalls", origin: str = "alert") -> Ticket:
     report = Report(origin=origin, title=title, created=told(BEGAN), dedup_key=f"2:{title}", schedule="training")
     ticket = Desk(kb, settings).file(report, now=BEGAN).ticket
     assert ticket.assignment is not None
@@ -58,19 +58,19 @@ def opened(kb: KnowledgeBase, settings: Settings, title: str = "stalls", origin:
     return ticket
 
 
-def who(kb: KnowledgeBase, id: str) -> tuple[list[str], int]:
+def who(kb: Stores, id: str) -> tuple[list[str], int]:
     assignment = kb.tickets.get(id).assignment
     assert assignment is not None
     return assignment.users, assignment.level
 
 
 @pytest.mark.parametrize("origin", ["work_order", "diagnosis"])
-def test_what_nobody_is_called_for_at_night(kb: KnowledgeBase, settings: Settings, origin: str) -> None:
+def test_what_nobody_is_called_for_at_night(kb: Stores, settings: Settings, origin: str) -> None:
     opened(kb, settings, origin=origin)
     assert Escalating(kb, settings).escalate(BEGAN + timedelta(days=1)) == 0
 
 
-def test_a_ticket_goes_on_step_by_step_and_each_is_told_once(kb: KnowledgeBase, settings: Settings) -> None:
+def test_a_ticket_goes_on_step_by_step_and_each_is_told_once(kb: Stores, settings: Settings) -> None:
     ticket = opened(kb, settings, title="@all **stalls**")
     escalating = Escalating(kb, settings)
     assert escalating.escalate(BEGAN + timedelta(minutes=14)) == 0
@@ -89,7 +89,7 @@ def test_a_ticket_goes_on_step_by_step_and_each_is_told_once(kb: KnowledgeBase, 
     assert len(kb.audit.entries(what="ticket.escalated")) == 2
 
 
-def test_who_acknowledged_it_keeps_it(kb: KnowledgeBase, settings: Settings) -> None:
+def test_who_acknowledged_it_keeps_it(kb: Stores, settings: Settings) -> None:
     ticket = opened(kb, settings)
     escalating = Escalating(kb, settings)
     assert escalating.escalate(BEGAN + timedelta(minutes=1)) == 0
@@ -98,12 +98,12 @@ def test_who_acknowledged_it_keeps_it(kb: KnowledgeBase, settings: Settings) -> 
     assert who(kb, ticket.id)[0] == ["wang"]
 
 
-def test_a_backlog_is_nobodys_emergency(kb: KnowledgeBase, settings: Settings) -> None:
+def test_a_backlog_is_nobodys_emergency(kb: Stores, settings: Settings) -> None:
     opened(kb, settings, origin="work_order")
     assert Escalating(kb, settings).escalate(BEGAN + timedelta(days=1)) == 0
 
 
-def test_a_clock_that_jumps_takes_one_step_at_a_time(kb: KnowledgeBase, settings: Settings) -> None:
+def test_a_clock_that_jumps_takes_one_step_at_a_time(kb: Stores, settings: Settings) -> None:
     ticket = opened(kb, settings)
     escalating = Escalating(kb, settings)
     far = BEGAN + timedelta(days=365)
@@ -114,7 +114,7 @@ def test_a_clock_that_jumps_takes_one_step_at_a_time(kb: KnowledgeBase, settings
     assert who(kb, ticket.id) == (["chen"], 2)
 
 
-def test_ended_things_are_forgotten_after_their_days_and_replays_are_not(kb: KnowledgeBase) -> None:
+def test_ended_things_are_forgotten_after_their_days_and_replays_are_not(kb: Stores) -> None:
     now = time.time()
     with kb.transaction():
         for key in ("old", "new", "waits"):

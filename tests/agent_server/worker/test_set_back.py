@@ -6,16 +6,16 @@ from pathlib import Path
 
 import anyio
 
+from whystall.agent_server.journal.tasks import FARTHEST_S
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.worker.set_back import SetBack
-from whystall.knowledge_base.journal.tasks import FARTHEST_S
-from whystall.knowledge_base.store import KnowledgeBase
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
 
 
 def test_what_is_put_off_is_set_back_with_the_clock(tmp_path: Path) -> None:
-    with KnowledgeBase(tmp_path / "k.db") as kb:
+    with Stores(tmp_path / "k.db") as kb:
         kb.tasks.add("tell", "put off", {}, due=NOW + 20)
         kb.tasks.add("chat", "due", {}, due=NOW - 2 * HOUR)
         kb.messages.put("m", "ops", {"conversation": "room"}, {}, due=NOW + 30)
@@ -35,7 +35,7 @@ def test_what_is_put_off_is_set_back_with_the_clock(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_set_forward_changes_nothing(tmp_path: Path) -> None:
-    with KnowledgeBase(tmp_path / "k.db") as kb:
+    with Stores(tmp_path / "k.db") as kb:
         kb.tasks.add("tell", "put off", {}, due=NOW + 2 * HOUR)
         watch = SetBack(kb, iter([10.0, 11.0]).__next__)
         anyio.run(watch.step, NOW)
@@ -44,7 +44,7 @@ def test_a_clock_that_is_set_forward_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_was_set_back_while_nobody_worked(tmp_path: Path) -> None:
-    with KnowledgeBase(tmp_path / "k.db") as kb:
+    with Stores(tmp_path / "k.db") as kb:
         kb.tasks.add("tell", "put off", {}, due=NOW + 20)
         kb.tasks.release_all(NOW)
         assert kb.tasks.next_due(["tell"]) == NOW + 20

@@ -17,12 +17,12 @@ import pytest
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.diagnose import Diagnosing
 from whystall.agent_server.integrations.job_lookup.models import Job, Resolution, Wanted
+from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.sections.server import TriageSettings
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.desk import Desk
 from whystall.agent_server.worker.triage import DIAGNOSED, KIND, TELL, Look, Triage
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.journal.tasks import Task
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tickets.models import Ticket
 from whystall.knowledge_base.times import told
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -49,7 +49,7 @@ class Bench:
 
     def __init__(self, app: App, found: Resolution | None, **settings: Any) -> None:
         self.app = app
-        self.kb: KnowledgeBase = app.kb()
+        self.kb: Stores = app.kb()
         self.desk = Desk(self.kb)
         self.asked: list[Wanted] = []
         self.found = found

@@ -16,13 +16,13 @@ from pathlib import Path
 import anyio
 import pytest
 
+from whystall.agent_server.journal.tasks import Task
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.worker.handler import Handler, Later
 from whystall.agent_server.worker.lane import Step, every
 from whystall.agent_server.worker.lock import worker_lock
 from whystall.agent_server.worker.task_lane import ATTEMPTS
 from whystall.agent_server.worker.worker import Work, Worker
-from whystall.knowledge_base.journal.tasks import Task
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 pytestmark = pytest.mark.anyio
@@ -34,14 +34,14 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
-    with KnowledgeBase(tmp_path / "knowledge.db") as opened:
+def kb(tmp_path: Path) -> Iterator[Stores]:
+    with Stores(tmp_path / "knowledge.db") as opened:
         yield opened
 
 
 @asynccontextmanager
 async def working(
-    kb: KnowledgeBase,
+    kb: Stores,
     handlers: dict[str, Handler] | None = None,
     width: int = 1,
     given_up: dict[str, Callable[[Task], None]] | None = None,
@@ -63,13 +63,13 @@ async def until(true: Callable[[], object]) -> None:
             await anyio.sleep(0.005)
 
 
-def state_of(kb: KnowledgeBase, key: str) -> str:
+def state_of(kb: Stores, key: str) -> str:
     task = kb.tasks.by_key(key)
     assert task is not None
     return task.state
 
 
-async def test_a_task_is_done_when_it_is_queued_and_only_once(kb: KnowledgeBase) -> None:
+async def test_a_task_is_done_when_it_is_queued_and_only_once(kb: Stores) -> None:
     done: list[str] = []
 
     async def work(task: Task) -> None:
@@ -91,7 +91,7 @@ async def test_a_task_is_done_when_it_is_queued_and_only_once(kb: KnowledgeBase)
     assert [state_of(kb, key) for key in (*done, "nobody's")] == ["done", "done", "done", "queued"]
 
 
-async def test_what_another_process_queues_is_done(kb: KnowledgeBase) -> None:
+async def test_what_another_process_queues_is_done(kb: Stores) -> None:
     done: list[str] = []
 
     async def work(task: Task) -> None:
@@ -99,14 +99,14 @@ async def test_what_another_process_queues_is_done(kb: KnowledgeBase) -> None:
 
     async with working(kb, {"a": work}):
         await anyio.sleep(0.1)
-        program = "import sys; from pathlib import Path; from whystall.knowledge_base.store import KnowledgeBase as K\n"
+        program = "import sys; from pathlib import Path; from whystall.agent_server.stores import Stores as K\n"
         program += "K(Path(sys.argv[1])).tasks.add('a', 'theirs', {})"
         await anyio.run_process([sys.executable, "-c", program, str(kb.path)])
         await until(lambda: done)
         await until(lambda: state_of(kb, "theirs") == "done")  # nobody said so: the worker did
 
 
-async def test_a_conversation_keeps_its_order_and_holds_up_no_other(kb: KnowledgeBase) -> None:
+async def test_a_conversation_keeps_its_order_and_holds_up_no_other(kb: Stores) -> None:
     begun: list[str] = []
     go = anyio.Event()
 
@@ -125,7 +125,7 @@ async def test_a_conversation_keeps_its_order_and_holds_up_no_other(kb: Knowledg
     assert begun == ["a1", "b1", "a2", "a3"]
 
 
-async def test_no_more_than_the_width_at_once(kb: KnowledgeBase) -> None:
+async def test_no_more_than_the_width_at_once(kb: Stores) -> None:
     inside = most = ended = 0
     full = anyio.Event()
 
@@ -147,7 +147,7 @@ async def test_no_more_than_the_width_at_once(kb: KnowledgeBase) -> None:
     assert most == 3
 
 
-async def test_failures_end_a_task_or_begin_it_again(kb: KnowledgeBase, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_end_a_task_or_begin_it_again(kb: Stores, caplog: pytest.LogCaptureFixture) -> None:
     tries: dict[str, int] = {}
 
     async def work(task: Task) -> None:
@@ -176,7 +176,7 @@ async def test_failures_end_a_task_or_begin_it_again(kb: KnowledgeBase, caplog: 
     assert defect.due > time.time()
 
 
-async def test_a_task_that_ends_the_process_again_and_again_is_given_up(kb: KnowledgeBase) -> None:
+async def test_a_task_that_ends_the_process_again_and_again_is_given_up(kb: Stores) -> None:
     async def work(_task: Task) -> None:
         raise AssertionError("it is not begun")
 
@@ -190,7 +190,7 @@ async def test_a_task_that_ends_the_process_again_and_again_is_given_up(kb: Know
     assert told == ["poison"]
 
 
-async def test_stopping_unwinds_what_runs_and_gives_it_back(kb: KnowledgeBase) -> None:
+async def test_stopping_unwinds_what_runs_and_gives_it_back(kb: Stores) -> None:
     unwound: list[str] = []
     started = anyio.Event()
 
@@ -211,7 +211,7 @@ async def test_stopping_unwinds_what_runs_and_gives_it_back(kb: KnowledgeBase) -
     assert (task.state, task.attempts, task.owner) == ("queued", 0, "")
 
 
-async def test_a_clock_that_is_set_begins_nothing_twice(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_clock_that_is_set_begins_nothing_twice(kb: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     go = anyio.Event()
 
@@ -234,7 +234,7 @@ async def test_a_clock_that_is_set_begins_nothing_twice(kb: KnowledgeBase, monke
 
 
 async def test_a_lane_that_fails_goes_on_and_holds_up_no_other(
-    kb: KnowledgeBase, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    kb: Stores, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whystall.agent_server.worker.lane._BACKOFF_S", (0.01, 0.02))
     calls = {"bad": 0, "good": 0}
@@ -254,7 +254,7 @@ async def test_a_lane_that_fails_goes_on_and_holds_up_no_other(
     assert calls["good"] == 1
 
 
-async def test_one_process_works_and_the_next_takes_over_when_it_is_killed(kb: KnowledgeBase) -> None:
+async def test_one_process_works_and_the_next_takes_over_when_it_is_killed(kb: Stores) -> None:
     program = "import sys; from pathlib import Path; from whystall.agent_server.worker.lock import worker_lock\n"
     program += "with worker_lock(Path(sys.argv[1])) as ours: print(ours, flush=True); sys.stdin.read()"
     other = subprocess.Popen(
@@ -288,7 +288,7 @@ def test_where_nothing_can_be_locked_that_is_said(tmp_path: Path) -> None:
         pass
 
 
-def test_ended_tasks_are_forgotten_and_no_others(kb: KnowledgeBase) -> None:
+def test_ended_tasks_are_forgotten_and_no_others(kb: Stores) -> None:
     for key in ("ended", "waiting"):
         kb.tasks.add("a", key, {})
     first = kb.tasks.by_key("ended")

@@ -13,7 +13,7 @@ from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 _TIME = "e.g. 2026-03-29T09:00; without Z or an offset by the clocks of [oncall].timezone"
 
@@ -140,7 +140,7 @@ def _moment(text: str, name: str) -> float:
     return parse_time(text, zone_of(load().oncall, []), name).timestamp()
 
 
-def _kb() -> KnowledgeBase:
-    from whystall.knowledge_base.store import open_default
+def _kb() -> Stores:
+    from whystall.agent_server.stores import open_default
 
     return open_default()

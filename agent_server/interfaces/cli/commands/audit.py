@@ -27,7 +27,7 @@ def audit(
     lang: LangOption = "en",
 ) -> None:
     """List what was sent and changed, the newest last; secrets are never in it."""
-    from whystall.knowledge_base.store import open_default
+    from whystall.agent_server.stores import open_default
 
     with open_default() as kb:
         entries = kb.audit.entries(after, limit, what, by)

@@ -17,7 +17,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 if TYPE_CHECKING:
     from whystall.agent_server.integrations.chat.wire import Place, Saying, Vendor
     from whystall.agent_server.settings.model import Settings
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 # The secrets by which a chat proves who speaks; one of them is enough.
 _HEARING = ("app_secret", "signing_secret", "encrypt_key", "verification_token", "secret")
@@ -137,7 +137,7 @@ def _test(vendor: Vendor, place: Place, lang: str) -> Saying:
     return vendor.say(place, message, None, f"test:{time.time_ns()}", now)
 
 
-def _say(kb: KnowledgeBase, name: str, place: Place, saying: Saying) -> int:
+def _say(kb: Stores, name: str, place: Place, saying: Saying) -> int:
     from whystall.agent_server.integrations.chat.sending import say
     from whystall.agent_server.integrations.chat.wire import Unsaid
     from whystall.agent_server.outbound.client import Client, Undelivered
@@ -176,9 +176,9 @@ def _words(lang: str) -> Callable[..., str]:
 
 
 @contextmanager
-def _open() -> Iterator[tuple[KnowledgeBase, Settings]]:
+def _open() -> Iterator[tuple[Stores, Settings]]:
     from whystall.agent_server.settings.load import load
-    from whystall.knowledge_base.store import open_default
+    from whystall.agent_server.stores import open_default
 
     settings = load()
     with open_default() as kb:

@@ -13,7 +13,7 @@ from whystall.agent_server.interfaces.cli.commands.kb_exchange import add_exchan
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, read_incident, who
 from whystall.agent_server.interfaces.cli.commands.kb_similar import add_similar
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
-from whystall.knowledge_base.store import open_default
+from whystall.agent_server.stores import open_default
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 

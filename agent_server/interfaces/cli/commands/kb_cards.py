@@ -10,9 +10,9 @@ import typer
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, read_document, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.stores import open_default
 from whystall.knowledge_base.models import Incident, Lang
 from whystall.knowledge_base.shelf import Cards
-from whystall.knowledge_base.store import open_default
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _TEXTS = ("title", "symptom", "root_cause", "fix")

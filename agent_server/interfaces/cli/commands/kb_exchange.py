@@ -14,8 +14,8 @@ from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.stores import open_default
 from whystall.knowledge_base.exchange import Imported
-from whystall.knowledge_base.store import open_default
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 

@@ -9,7 +9,7 @@ import typer
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption, checked, command
 from whystall.agent_server.interfaces.incident_lookup import SimilarParams
-from whystall.knowledge_base.store import open_default
+from whystall.agent_server.stores import open_default
 
 
 def add_similar(group: typer.Typer) -> None:

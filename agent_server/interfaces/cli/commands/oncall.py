@@ -14,10 +14,10 @@ from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
 
 if TYPE_CHECKING:
+    from whystall.agent_server.journal.overrides import Override
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.settings.sections.oncall import OncallSettings
-    from whystall.knowledge_base.journal.overrides import Override
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 _MAX_DAYS = 366
 _WORDS = "e.g. 2026-03-29T09:00; without Z or an offset by the schedule's clocks"
@@ -213,8 +213,8 @@ def _settings() -> Settings:
     return load()
 
 
-def _kb() -> KnowledgeBase:
-    from whystall.knowledge_base.store import open_default
+def _kb() -> Stores:
+    from whystall.agent_server.stores import open_default
 
     return open_default()
 

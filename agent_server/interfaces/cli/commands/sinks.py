@@ -17,7 +17,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 if TYPE_CHECKING:
     from whystall.agent_server.outbound.client import Client
     from whystall.agent_server.settings.model import Settings
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 NameArgument = Annotated[Optional[str], typer.Argument(metavar="[SINK]", help="only this one")]  # noqa: UP045
 DryOption = Annotated[bool, typer.Option("--dry-run", help="print the requests, without secrets, and send nothing")]
@@ -179,7 +179,7 @@ def try_sinks(
     _print(done, as_json, lang)
 
 
-def _dry(kb: KnowledgeBase, settings: Settings, names: list[str], ticket: str | None, as_json: bool, lang: str) -> None:
+def _dry(kb: Stores, settings: Settings, names: list[str], ticket: str | None, as_json: bool, lang: str) -> None:
     """Print what would be sent."""
     from whystall.agent_server.integrations.trackers.planning import planned
     from whystall.agent_server.outbound.redact import shown
@@ -253,9 +253,9 @@ def _failed(name: str, error: Any) -> ToolError:
 
 
 @contextmanager
-def _open() -> Iterator[tuple[KnowledgeBase, Settings]]:
+def _open() -> Iterator[tuple[Stores, Settings]]:
     from whystall.agent_server.settings.load import load
-    from whystall.knowledge_base.store import open_default
+    from whystall.agent_server.stores import open_default
 
     settings = load()
     with open_default() as kb:

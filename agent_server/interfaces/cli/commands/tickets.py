@@ -12,7 +12,7 @@ from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.commands.tickets_classify import add_classify
 from whystall.agent_server.interfaces.cli.commands.tickets_import import add_import
 from whystall.agent_server.interfaces.cli.options import JsonOption, Lang, LangOption
-from whystall.knowledge_base.store import open_default
+from whystall.agent_server.stores import open_default
 from whystall.knowledge_base.tickets.models import ClosedAs, Origin, State
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
@@ -21,8 +21,8 @@ from whystall.tools.contract.text import clean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from whystall.agent_server.stores import Stores
     from whystall.agent_server.ticketing.desk import Desk
-    from whystall.knowledge_base.store import KnowledgeBase
     from whystall.knowledge_base.tickets.models import Ticket
 
 _Id = Annotated[str, typer.Argument(metavar="TICKET", help="the ticket's id")]
@@ -263,7 +263,7 @@ def _chosen(option: str, given: Sequence[str] | None, valid: Sequence[_WordT]) -
     return [word for word in valid if word in (given or ())]
 
 
-def _desk(kb: KnowledgeBase) -> Desk:
+def _desk(kb: Stores) -> Desk:
     """Where tickets are changed. The settings say nothing of what these commands do."""
     from whystall.agent_server.ticketing.desk import Desk
 
@@ -294,7 +294,7 @@ def _read(text: str) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def _tell(kb: KnowledgeBase, done: Ticket, what: str, as_json: bool, lang: Lang, other: str = "") -> None:
+def _tell(kb: Stores, done: Ticket, what: str, as_json: bool, lang: Lang, other: str = "") -> None:
     """Say what became of a ticket; `other`: the other ticket, person or diagnosis that the words name."""
     if as_json:
         console.say_json(done)

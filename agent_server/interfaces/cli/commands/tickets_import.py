@@ -13,11 +13,11 @@ import typer
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
-from whystall.knowledge_base.store import open_default
+from whystall.agent_server.stores import open_default
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.store import KnowledgeBase
+    from whystall.agent_server.stores import Stores
 
 _Column = Optional[str]  # noqa: UP045  typer reads this at run time, also on Python 3.10
 
@@ -124,7 +124,7 @@ def _opened(file: str) -> Iterator[tuple[BinaryIO, int]]:
 
 
 @contextmanager
-def _base(dry_run: bool) -> Iterator[KnowledgeBase]:
+def _base(dry_run: bool) -> Iterator[Stores]:
     """The knowledge base; for a dry run a copy of it that goes away afterwards."""
     kb = open_default()
     if not dry_run:

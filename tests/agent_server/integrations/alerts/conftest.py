@@ -13,7 +13,7 @@ from whystall.agent_server.integrations.alerts.groups import Flushed, Groups
 from whystall.agent_server.integrations.alerts.intake import Intake, Receipt
 from whystall.agent_server.integrations.alerts.routefile import from_text
 from whystall.agent_server.settings.model import Settings
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.tickets.models import Ticket
 from whystall.knowledge_base.times import told
 
@@ -38,7 +38,7 @@ class House:
         self.open(routes)
 
     def open(self, routes: str) -> None:
-        self.kb = KnowledgeBase(self.path)
+        self.kb = Stores(self.path)
         self.use(routes)
 
     def use(self, routes: str) -> None:

@@ -15,7 +15,7 @@ from whystall.agent_server.integrations.alerts.intake import Intake
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.command_tree import build
 from whystall.agent_server.settings.model import Settings
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 Run = Callable[..., str]
@@ -153,7 +153,7 @@ def test_bad_arguments(run: Run, words: tuple[str, ...], stdin: Any) -> None:
 
 def test_what_came_in(run: Run, tmp_path: Path) -> None:
     assert "0 kept, 0 firing in 0 groups" in run("alerts", "list")
-    with KnowledgeBase(tmp_path / "knowledge.db") as kb:
+    with Stores(tmp_path / "knowledge.db") as kb:
         hostile = {"labels": {"alertname": "A\x1b[31m", "x": "\u202eevil"}}
         Intake(kb, Settings()).receive({"alerts": [ALERT, hostile]}, 1_800_000_000.0)
     said = run("alerts", "list")

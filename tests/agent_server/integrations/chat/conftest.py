@@ -16,12 +16,12 @@ from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.storing import remember
 from whystall.agent_server.integrations.chat import conversation, looking
 from whystall.agent_server.integrations.chat.wire import Incoming, Outgoing, Place
+from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.desk import Desk
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.journal.tasks import Task
 from whystall.knowledge_base.models import Diagnosis
-from whystall.knowledge_base.store import KnowledgeBase
 
 SETTINGS = {
     "server": {},
@@ -76,7 +76,7 @@ class Chat:
 
     def __init__(self, app: QuickApp, settings: Settings) -> None:
         self.app = app
-        self.kb: KnowledgeBase = app.kb()
+        self.kb: Stores = app.kb()
         self.desk = Desk(self.kb, settings)
         self.settings = settings
         self._events = 0
@@ -128,7 +128,7 @@ class Chat:
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new knowledge base, made once: copies are quicker."""
     path = tmp_path_factory.mktemp("seeded") / "knowledge.db"
-    KnowledgeBase(path).close()
+    Stores(path).close()
     return path
 
 

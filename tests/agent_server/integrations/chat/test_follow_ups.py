@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from whystall.knowledge_base.journal.alerts import Group
+from whystall.agent_server.journal.alerts import Group
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from whystall.agent_server.integrations.chat.vendors import vendors
 from whystall.agent_server.integrations.chat.wire import BODY_LIMIT, Incoming, Vendor
 from whystall.agent_server.settings.section import Section
 from whystall.agent_server.settings.sections.chat import ChannelSettings
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 
 try:
     import tomllib
@@ -36,8 +36,8 @@ def chats() -> Iterator[ChatServer]:
 
 
 @pytest.fixture
-def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
-    with KnowledgeBase(tmp_path / "knowledge.db") as opened:
+def kb(tmp_path: Path) -> Iterator[Stores]:
+    with Stores(tmp_path / "knowledge.db") as opened:
         yield opened
 
 
@@ -48,12 +48,12 @@ def known(chats: ChatServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, Vendo
     return vendors(_File.model_validate(tomllib.loads(chats.settings())).chat)
 
 
-def _take(kb: KnowledgeBase, vendor: Vendor, post: chat_callbacks.Post, now: float = NOW) -> Reply:
+def _take(kb: Stores, vendor: Vendor, post: chat_callbacks.Post, now: float = NOW) -> Reply:
     headers, body = post
     return take(kb, vendor, [(name.encode(), value.encode()) for name, value in headers.items()], {}, body, now)
 
 
-def _tasks(kb: KnowledgeBase) -> list[Incoming]:
+def _tasks(kb: Stores) -> list[Incoming]:
     found = []
     while (task := kb.tasks.take(["chat"], "test", NOW, 600.0)) is not None:
         found.append(Incoming.model_validate(task.payload["incoming"]))
@@ -62,7 +62,7 @@ def _tasks(kb: KnowledgeBase) -> list[Incoming]:
 
 @pytest.mark.parametrize("name", VENDORS)
 def test_what_somebody_says_becomes_one_task(
-    kb: KnowledgeBase, known: dict[str, Vendor], chats: ChatServer, name: str
+    kb: Stores, known: dict[str, Vendor], chats: ChatServer, name: str
 ) -> None:
     post = chats.callback(name, "为什么训练卡顿 <b>", id="ev1")  # type: ignore[arg-type]
     replies = [_take(kb, known[name], post) for _ in range(3)]
@@ -79,7 +79,7 @@ def test_what_somebody_says_becomes_one_task(
 
 @pytest.mark.parametrize("name", VENDORS)
 def test_a_callback_that_was_changed_on_its_way_stores_nothing(
-    kb: KnowledgeBase, known: dict[str, Vendor], chats: ChatServer, name: str
+    kb: Stores, known: dict[str, Vendor], chats: ChatServer, name: str
 ) -> None:
     headers, body = chats.callback(name, "resolve 12 because I say so")  # type: ignore[arg-type]
     sign = next(one for one in headers if "sign" in one)
@@ -91,7 +91,7 @@ def test_a_callback_that_was_changed_on_its_way_stores_nothing(
 
 
 def test_a_signature_that_does_not_cover_the_body_is_good_once(
-    kb: KnowledgeBase, known: dict[str, Vendor], chats: ChatServer
+    kb: Stores, known: dict[str, Vendor], chats: ChatServer
 ) -> None:
     """DingTalk signs the time alone: who saw one callback could send another under its signature."""
     headers, _ = chats.callback("dingtalk", "who is on call", id="m1")
@@ -103,7 +103,7 @@ def test_a_signature_that_does_not_cover_the_body_is_good_once(
 
 
 def test_a_signature_of_what_was_ignored_is_used_up_too(
-    kb: KnowledgeBase, known: dict[str, Vendor], chats: ChatServer
+    kb: Stores, known: dict[str, Vendor], chats: ChatServer
 ) -> None:
     headers, body = chats.callback("dingtalk", "close all", id="m1")
     silent = json.dumps({**json.loads(body), "msgId": "m0", "text": {"content": ""}}).encode()
@@ -113,7 +113,7 @@ def test_a_signature_of_what_was_ignored_is_used_up_too(
 
 
 def test_what_is_ignored_is_answered_and_stores_nothing(
-    kb: KnowledgeBase, known: dict[str, Vendor], chats: ChatServer
+    kb: Stores, known: dict[str, Vendor], chats: ChatServer
 ) -> None:
     key, token = chats.vendors.secrets.feishu_encrypt, chats.vendors.secrets.feishu_verify
     challenge = chat_callbacks.feishu_signed(key, {"type": "url_verification", "challenge": "c", "token": token}, NOW)
@@ -123,14 +123,14 @@ def test_what_is_ignored_is_answered_and_stores_nothing(
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(
-    kb: KnowledgeBase, known: dict[str, Vendor], chats: ChatServer
+    kb: Stores, known: dict[str, Vendor], chats: ChatServer
 ) -> None:
     headers, _ = chats.callback("slack", "x")
     assert _take(kb, known["slack"], (headers, b" " * (BODY_LIMIT + 1))).status == 413
 
 
 def test_where_our_own_secret_cannot_be_read_nobody_is_believed(
-    kb: KnowledgeBase, known: dict[str, Vendor], chats: ChatServer, monkeypatch: pytest.MonkeyPatch
+    kb: Stores, known: dict[str, Vendor], chats: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DEMO_SLACK_SIGNING")
     reply = _take(kb, known["slack"], chats.callback("slack", "x"))
@@ -140,7 +140,7 @@ def test_where_our_own_secret_cannot_be_read_nobody_is_believed(
 
 
 def test_what_is_taken_is_stored_with_its_task_or_not_at_all(
-    kb: KnowledgeBase, known: dict[str, Vendor], chats: ChatServer, monkeypatch: pytest.MonkeyPatch
+    kb: Stores, known: dict[str, Vendor], chats: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     post = chats.callback("slack", "x", id="ev9")
 

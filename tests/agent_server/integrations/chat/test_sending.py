@@ -17,7 +17,7 @@ from whystall.agent_server.integrations.chat.wire import Outgoing, Picture, Plac
 from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.settings.section import Section
 from whystall.agent_server.settings.sections.chat import ChannelSettings
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 
 try:
     import tomllib
@@ -62,8 +62,8 @@ def chats(clock: _Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer
 
 
 @pytest.fixture
-def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
-    with KnowledgeBase(tmp_path / "knowledge.db") as opened:
+def kb(tmp_path: Path) -> Iterator[Stores]:
+    with Stores(tmp_path / "knowledge.db") as opened:
         yield opened
 
 
@@ -72,7 +72,7 @@ def _known(chats: ChatServer) -> dict[str, Vendor]:
 
 
 def _run(
-    kb: KnowledgeBase, chats: ChatServer, clock: _Clock, name: str, then: Callable[[], None] | None = None
+    kb: Stores, chats: ChatServer, clock: _Clock, name: str, then: Callable[[], None] | None = None
 ) -> float | None:
     """Send what is due in `name`, once more after `then`."""
 
@@ -88,21 +88,19 @@ def _run(
     return anyio.run(main)
 
 
-def _put(
-    kb: KnowledgeBase, name: str, key: str = "k", text: str = "x", picture: str | None = None, **place: object
-) -> None:
+def _put(kb: Stores, name: str, key: str = "k", text: str = "x", picture: str | None = None, **place: object) -> None:
     to = Place.model_validate({"channel": name, "conversation": HOME[name], **place})
     queue(kb, key, to, Outgoing(title="Verdict", text=text, picture=picture, lang="zh"))
 
 
-def _state(kb: KnowledgeBase, key: str = "k") -> tuple[str, int]:
+def _state(kb: Stores, key: str = "k") -> tuple[str, int]:
     message = kb.messages.by_key(key)
     assert message is not None
     return message.state, message.attempts
 
 
 @pytest.mark.parametrize("name", VENDORS)
-def test_a_message_is_taken_by_its_vendor_once(kb: KnowledgeBase, chats: ChatServer, clock: _Clock, name: str) -> None:
+def test_a_message_is_taken_by_its_vendor_once(kb: Stores, chats: ChatServer, clock: _Clock, name: str) -> None:
     _put(kb, name, text='**已确认**：`<at user_id="all"> <!channel> @all`', picture="whystall://artifacts/1.png")
     assert _run(kb, chats, clock, name) is None
     assert _run(kb, chats, clock, name) is None
@@ -122,7 +120,7 @@ def test_a_message_is_taken_by_its_vendor_once(kb: KnowledgeBase, chats: ChatSer
 
 
 @pytest.mark.parametrize("name", VENDORS)
-def test_an_answer_goes_where_it_was_asked(kb: KnowledgeBase, chats: ChatServer, clock: _Clock, name: str) -> None:
+def test_an_answer_goes_where_it_was_asked(kb: Stores, chats: ChatServer, clock: _Clock, name: str) -> None:
     headers, body = chats.callback(name, "谁在值班")  # type: ignore[arg-type]
     said = _known(chats)[name].receive(headers, {}, body, NOW)
     queue(kb, "k", said.place, Outgoing(title="T", text="Wang"))  # type: ignore[union-attr]
@@ -133,23 +131,21 @@ def test_an_answer_goes_where_it_was_asked(kb: KnowledgeBase, chats: ChatServer,
     assert answer.conversation.startswith(where)
 
 
-def test_a_person_is_told_in_dingtalk_by_the_app(kb: KnowledgeBase, chats: ChatServer, clock: _Clock) -> None:
+def test_a_person_is_told_in_dingtalk_by_the_app(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
     _put(kb, "dingtalk", text="字" * 9000, conversation="manager4220")
     _run(kb, chats, clock, "dingtalk")
     assert chats.vendors.refused == []
     assert [said.conversation for said in chats.said] == ["manager4220"]
 
 
-def test_messages_of_a_conversation_keep_their_order(kb: KnowledgeBase, chats: ChatServer, clock: _Clock) -> None:
+def test_messages_of_a_conversation_keep_their_order(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
     for number in range(5):
         _put(kb, "dingtalk", f"k{number}", f"line {number}")
     _run(kb, chats, clock, "dingtalk")
     assert [str(said.content).rpartition(" ")[2] for said in chats.said] == list("01234")
 
 
-def test_a_busy_vendor_is_left_alone_for_as_long_as_it_asks(
-    kb: KnowledgeBase, chats: ChatServer, clock: _Clock
-) -> None:
+def test_a_busy_vendor_is_left_alone_for_as_long_as_it_asks(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
     _put(kb, "slack")
     chats.vendors.faults.append(Answer(b"{}", 429, headers={"Retry-After": "30"}))
     due = _run(kb, chats, clock, "slack")
@@ -162,7 +158,7 @@ def test_a_busy_vendor_is_left_alone_for_as_long_as_it_asks(
     assert _state(kb) == ("sent", 2)
 
 
-def test_a_pause_holds_for_the_whole_chat(kb: KnowledgeBase, chats: ChatServer, clock: _Clock) -> None:
+def test_a_pause_holds_for_the_whole_chat(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
     _put(kb, "feishu", "a")
     busy = json.dumps({"code": 99991400, "msg": "request trigger frequency limit"}).encode()
     chats.vendors.faults.append(Answer(busy, 400))
@@ -180,7 +176,7 @@ def test_a_pause_holds_for_the_whole_chat(kb: KnowledgeBase, chats: ChatServer, 
     [Answer(b"", 500), Answer(b"<html>bad gateway", 502), Answer(b'{"errcode":-1,"errmsg":"busy"}')],
     ids=["error", "gateway", "busy"],
 )
-def test_what_may_pass_is_tried_again(kb: KnowledgeBase, chats: ChatServer, clock: _Clock, fault: Answer) -> None:
+def test_what_may_pass_is_tried_again(kb: Stores, chats: ChatServer, clock: _Clock, fault: Answer) -> None:
     _put(kb, "dingtalk")
     chats.vendors.faults.append(fault)
     due = _run(kb, chats, clock, "dingtalk")
@@ -203,7 +199,7 @@ def test_what_may_pass_is_tried_again(kb: KnowledgeBase, chats: ChatServer, cloc
     ids=range(5),
 )
 def test_what_cannot_pass_is_given_up_and_holds_up_nobody(
-    kb: KnowledgeBase, chats: ChatServer, clock: _Clock, name: str, fault: Answer
+    kb: Stores, chats: ChatServer, clock: _Clock, name: str, fault: Answer
 ) -> None:
     _put(kb, name, "a")
     _put(kb, name, "b")
@@ -220,7 +216,7 @@ def test_what_cannot_pass_is_given_up_and_holds_up_nobody(
 
 
 def test_a_message_whose_sender_was_killed_is_sent_again_and_shown_once_where_the_vendor_takes_an_id(
-    kb: KnowledgeBase, chats: ChatServer, clock: _Clock
+    kb: Stores, chats: ChatServer, clock: _Clock
 ) -> None:
     _put(kb, "feishu")
     _run(kb, chats, clock, "feishu")
@@ -233,7 +229,7 @@ def test_a_message_whose_sender_was_killed_is_sent_again_and_shown_once_where_th
     assert len(chats.said) == 1
 
 
-def test_the_pace_of_a_vendor_is_kept(kb: KnowledgeBase, chats: ChatServer, clock: _Clock) -> None:
+def test_the_pace_of_a_vendor_is_kept(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
     for number in range(25):
         _put(kb, "dingtalk", f"k{number}")
     due = _run(kb, chats, clock, "dingtalk", lambda: None)
@@ -242,7 +238,7 @@ def test_the_pace_of_a_vendor_is_kept(kb: KnowledgeBase, chats: ChatServer, cloc
     assert chats.vendors.refused == []
 
 
-def test_a_clock_that_is_set_back_silences_nobody(kb: KnowledgeBase, chats: ChatServer, clock: _Clock) -> None:
+def test_a_clock_that_is_set_back_silences_nobody(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
     for number in range(19):
         _put(kb, "dingtalk", f"k{number}")
 
@@ -253,7 +249,7 @@ def test_a_clock_that_is_set_back_silences_nobody(kb: KnowledgeBase, chats: Chat
     assert len(chats.said) == 19
 
 
-def test_patience_ends(kb: KnowledgeBase, chats: ChatServer, clock: _Clock) -> None:
+def test_patience_ends(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
     _put(kb, "slack")
     with kb._file.write() as db:
         db.execute("UPDATE messages SET attempts = ?", [ATTEMPTS - 1])
@@ -263,7 +259,7 @@ def test_patience_ends(kb: KnowledgeBase, chats: ChatServer, clock: _Clock) -> N
 
 
 def test_a_secret_that_is_missing_is_waited_for(
-    kb: KnowledgeBase, chats: ChatServer, clock: _Clock, monkeypatch: pytest.MonkeyPatch
+    kb: Stores, chats: ChatServer, clock: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(kb, "slack")
     monkeypatch.delenv("DEMO_SLACK_BOT")
@@ -278,9 +274,7 @@ def test_a_secret_that_is_missing_is_waited_for(
     assert _state(kb)[0] == "sent"
 
 
-def test_messages_of_chats_that_are_no_longer_set_up_are_given_up(
-    kb: KnowledgeBase, chats: ChatServer, clock: _Clock
-) -> None:
+def test_messages_of_chats_that_are_no_longer_set_up_are_given_up(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
     queue(kb, "k", Place(channel="gone", conversation="x"), Outgoing(title="T", text="x"))
     _put(kb, "slack", "stays")
 
@@ -294,7 +288,7 @@ def test_messages_of_chats_that_are_no_longer_set_up_are_given_up(
 
 
 def test_a_picture_that_is_gone_or_fails_again_and_again_does_not_keep_the_words(
-    kb: KnowledgeBase, chats: ChatServer, clock: _Clock
+    kb: Stores, chats: ChatServer, clock: _Clock
 ) -> None:
     _put(kb, "slack", "a", picture="whystall://artifacts/gone.png")
     _run(kb, chats, clock, "slack")

@@ -12,7 +12,7 @@ from sink_scenes import HOOK, HOSTILE, KINDS, ROUTING, START, TOKEN, TRACKERS, K
 from tracker_servers import Call, reply
 
 from whystall.agent_server.integrations.trackers import bringing
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 
 pytestmark = pytest.mark.anyio
 
@@ -411,7 +411,7 @@ async def test_a_webhook_is_signed_and_says_what_happened(tmp_path: Path) -> Non
 
 
 async def test_two_processes_make_one_issue(tmp_path: Path) -> None:
-    with scene("gitlab", tmp_path) as s, KnowledgeBase(tmp_path / "knowledge.db") as other:
+    with scene("gitlab", tmp_path) as s, Stores(tmp_path / "knowledge.db") as other:
         s.file()
         twin = Scene(other, s.settings, s.vendor, s.gate)
         async with anyio.create_task_group() as group:

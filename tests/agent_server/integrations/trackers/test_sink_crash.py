@@ -11,7 +11,7 @@ from sink_scenes import KINDS, TRACKERS, Kind, Scene, scene
 from whystall.agent_server.integrations.trackers.courier import Courier
 from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.outbound.request import Request, Response
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 
 pytestmark = pytest.mark.anyio
 _MANY = 60
@@ -53,7 +53,7 @@ async def _until_killed(s: Scene, at: int) -> bool:
             dead = True
             raise Killed
 
-    with KnowledgeBase(s.kb.path) as kb, kb.telling(step):
+    with Stores(s.kb.path) as kb, kb.telling(step):
         try:
             async with _Doomed(step) as client:
                 await Courier(kb, s.settings, client, lambda: s.now).due(s.sink)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.settings.sections.oncall import OncallSettings
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.desk import Desk
 from whystall.agent_server.ticketing.oncall.assign import Facts, assign, renewed
 from whystall.agent_server.ticketing.oncall.escalate import due_escalation, escalates_at
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.journal.overrides import Override
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.tickets.models import Assignment, Ticket
 from whystall.knowledge_base.times import told
 from whystall.tools.contract.findings import Severity
@@ -215,7 +215,7 @@ def test_what_is_open_again_goes_to_who_is_on_call_by_now() -> None:
 
 def test_a_ticket_that_is_reopened_is_not_escalated_for_the_time_it_was_closed(tmp_path: Path) -> None:
     configured = Settings.model_validate({"oncall": SETTINGS})
-    with KnowledgeBase(tmp_path / "knowledge.db") as kb:
+    with Stores(tmp_path / "knowledge.db") as kb:
         desk = Desk(kb, configured)
         made = desk.file(Report(origin="alert", title="a job", created=told(NOW)), now=NOW).ticket
         desk.close(made.id, "stale", "kim", now=NOW + timedelta(minutes=5))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from icalendar import Calendar
 
+from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.ticketing.oncall.ical import PAST, calendar
 from whystall.agent_server.ticketing.oncall.who import who
-from whystall.knowledge_base.journal.overrides import Override
 from whystall.tools.contract.errors import ToolError
 
 NOW = datetime(2026, 3, 20, 12, 34, 56, tzinfo=timezone.utc)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.sections.oncall import OncallSettings
 from whystall.agent_server.ticketing.oncall.who import shifts, who
-from whystall.knowledge_base.journal.overrides import Override
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.desk import Desk
 from whystall.agent_server.ticketing.work_orders.columns import Columns, created
 from whystall.agent_server.ticketing.work_orders.importing import BATCH, Imported, import_work_orders
 from whystall.agent_server.ticketing.work_orders.reading import Table
 from whystall.agent_server.ticketing.work_orders.trying import tried
 from whystall.knowledge_base.classify.centroids import work_orders
-from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ToolError
 
 
@@ -30,14 +30,14 @@ from whystall.tools.contract.errors import ToolError
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A base as it comes, made once."""
     path = tmp_path_factory.mktemp("seeded") / "k.db"
-    KnowledgeBase(path).close()
+    Stores(path).close()
     return path.read_bytes()
 
 
 @pytest.fixture
-def kb(tmp_path: Path, seeded: bytes) -> Iterator[KnowledgeBase]:
+def kb(tmp_path: Path, seeded: bytes) -> Iterator[Stores]:
     (tmp_path / "k.db").write_bytes(seeded)
-    with KnowledgeBase(tmp_path / "k.db") as base:
+    with Stores(tmp_path / "k.db") as base:
         yield base
 
 
@@ -63,11 +63,11 @@ def backlog(count: int) -> list[dict[str, str]]:
     return rows
 
 
-def take(kb: KnowledgeBase, data: bytes, columns: Columns | None = None, **how: Any) -> Imported:
+def take(kb: Stores, data: bytes, columns: Columns | None = None, **how: Any) -> Imported:
     return import_work_orders(kb, Desk(kb), Table(io.BytesIO(data)), columns or Columns(), **how)
 
 
-def snapshot(kb: KnowledgeBase) -> list[tuple[Any, ...]]:
+def snapshot(kb: Stores) -> list[tuple[Any, ...]]:
     """All that is known of the tickets, but for when it happened."""
     return [
         (t.id, t.dedup_key, t.occurrences, t.category, t.severity, t.human.title, [(k.kind, k.ticket) for k in t.links])
@@ -76,7 +76,7 @@ def snapshot(kb: KnowledgeBase) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_a_backlog_is_filed_counted_and_scored(kb: KnowledgeBase) -> None:
+def test_a_backlog_is_filed_counted_and_scored(kb: Stores) -> None:
     rows = backlog(240)
     done = take(kb, table(rows), Columns(category="label"))
     assert (done.rows, done.new + done.again, done.known, done.left_out) == (240, 240, 0, 0)
@@ -93,7 +93,7 @@ def test_a_backlog_is_filed_counted_and_scored(kb: KnowledgeBase) -> None:
     assert (first.origin, first.labels["host"]) == ("work_order", "gpu-0")
 
 
-def test_again_changes_nothing_and_reports_the_same(kb: KnowledgeBase) -> None:
+def test_again_changes_nothing_and_reports_the_same(kb: Stores) -> None:
     data = table(backlog(150))
     first = take(kb, data, Columns(category="label"))
     before, audited = snapshot(kb), kb.audit.entries(limit=1)[-1].n
@@ -105,7 +105,7 @@ def test_again_changes_nothing_and_reports_the_same(kb: KnowledgeBase) -> None:
         assert getattr(second, name) == getattr(first, name)
 
 
-def test_rows_that_say_something_else_now_are_told_and_left(kb: KnowledgeBase) -> None:
+def test_rows_that_say_something_else_now_are_told_and_left(kb: Stores) -> None:
     rows = backlog(8)
     take(kb, table(rows))
     before = snapshot(kb)
@@ -114,7 +114,7 @@ def test_rows_that_say_something_else_now_are_told_and_left(kb: KnowledgeBase) -
     assert snapshot(kb) == before
 
 
-def test_rows_without_an_id_are_known_by_what_they_say(kb: KnowledgeBase) -> None:
+def test_rows_without_an_id_are_known_by_what_they_say(kb: Stores) -> None:
     data = b"title\nno space left on device on the login host\nno space left on device on the login host\n"
     done = take(kb, data)
     assert (done.new, done.known) == (1, 1)
@@ -128,15 +128,15 @@ from whystall.agent_server.ticketing.desk import Desk
 from whystall.agent_server.ticketing.work_orders.columns import Columns
 from whystall.agent_server.ticketing.work_orders.importing import import_work_orders
 from whystall.agent_server.ticketing.work_orders.reading import Table
-from whystall.knowledge_base.store import KnowledgeBase
-with KnowledgeBase(Path(sys.argv[1])) as kb, open(sys.argv[2], "rb") as stream:
+from whystall.agent_server.stores import Stores
+with Stores(Path(sys.argv[1])) as kb, open(sys.argv[2], "rb") as stream:
     columns = Columns(category="label")
     say = lambda rows, _: print(rows, flush=True)
     import_work_orders(kb, Desk(kb), Table(stream), columns, learn=True, progress=say)
 """
 
 
-def test_killed_in_the_middle_and_run_again_is_as_one_run(kb: KnowledgeBase, seeded: bytes, tmp_path: Path) -> None:
+def test_killed_in_the_middle_and_run_again_is_as_one_run(kb: Stores, seeded: bytes, tmp_path: Path) -> None:
     data = table(backlog(6 * BATCH))
     file = tmp_path / "orders.csv"
     file.write_bytes(data)
@@ -152,14 +152,14 @@ def test_killed_in_the_middle_and_run_again_is_as_one_run(kb: KnowledgeBase, see
                 break
         child.stdout.close()
         child.wait()
-    with KnowledgeBase(cut) as other:
+    with Stores(cut) as other:
         assert 0 < other.tickets.count() < kb.tickets.count()
         take(other, data, Columns(category="label"), learn=True)
         assert snapshot(other) == snapshot(kb)
         assert other.classifier.centroids.examples() == kb.classifier.centroids.examples()
 
 
-def test_a_bad_row_ends_it_with_its_line_and_nothing_is_lost(kb: KnowledgeBase) -> None:
+def test_a_bad_row_ends_it_with_its_line_and_nothing_is_lost(kb: Stores) -> None:
     rows = table(backlog(130)).decode().splitlines(keepends=True)
     rows[121] = "too,few\r\n"
     with pytest.raises(ToolError, match=r"line 122: .*2/5.*120 rows before it are stored"):
@@ -170,12 +170,12 @@ def test_a_bad_row_ends_it_with_its_line_and_nothing_is_lost(kb: KnowledgeBase) 
     assert (done.refused[0].line, done.refused[0].why) == (122, "cells")
 
 
-def test_a_row_that_says_nothing_is_none(kb: KnowledgeBase) -> None:
+def test_a_row_that_says_nothing_is_none(kb: Stores) -> None:
     done = take(kb, b"id,title\n1,\n2,  \n3,disk of the host is full since noon\n", skip=True)
     assert (done.new, done.left_out) == (1, 2)
 
 
-def test_behind_a_cell_too_large_nothing_is_guessed(kb: KnowledgeBase) -> None:
+def test_behind_a_cell_too_large_nothing_is_guessed(kb: Stores) -> None:
     data = b'id,title\n1,"' + b"x" * (5 << 20) + b'\n2,y\n3,z"\n4,slow nfs\n'
     with pytest.raises(ToolError, match=r"line 2: .*too large"):
         take(kb, data, skip=True)
@@ -190,20 +190,20 @@ def test_behind_a_cell_too_large_nothing_is_guessed(kb: KnowledgeBase) -> None:
         ("a,b,c", {"id": "a", "title": "b", "text": "c"}),
     ],
 )
-def test_columns_go_by_their_usual_names_or_by_flags(kb: KnowledgeBase, header: str, wanted: dict[str, str]) -> None:
+def test_columns_go_by_their_usual_names_or_by_flags(kb: Stores, header: str, wanted: dict[str, str]) -> None:
     take(kb, f"{header}\n7,slow reads,from the nfs export of team a\n".encode(), Columns(**wanted))  # type: ignore[arg-type]
     human = kb.tickets.get("1").human
     assert (human.title, human.description) == ("slow reads", "from the nfs export of team a")
 
 
-def test_columns_that_are_not_there_are_named(kb: KnowledgeBase) -> None:
+def test_columns_that_are_not_there_are_named(kb: Stores) -> None:
     with pytest.raises(ToolError, match="no column 'nope'"):
         take(kb, b"id,title\n1,x\n", Columns(text="nope"))
     with pytest.raises(ToolError, match="no column says what"):
         take(kb, b"a,b\n1,x\n")
 
 
-def test_labels_may_be_words_of_their_own(kb: KnowledgeBase) -> None:
+def test_labels_may_be_words_of_their_own(kb: Stores) -> None:
     data = (
         "title,类别\nno space left on device on host-1 again,存储\nXid 79 on the third card of host-2,硬件\n".encode()
     )
@@ -216,7 +216,7 @@ def test_labels_may_be_words_of_their_own(kb: KnowledgeBase) -> None:
     assert done.score.right.of == 1
 
 
-def test_lines_of_json_are_taken_like_rows(kb: KnowledgeBase) -> None:
+def test_lines_of_json_are_taken_like_rows(kb: Stores) -> None:
     lines = [
         {"id": n, "summary": f"checkpoint writes to the nas of cell {n} stall all ranks", "severity": "P1"}
         for n in "abc"
@@ -225,7 +225,7 @@ def test_lines_of_json_are_taken_like_rows(kb: KnowledgeBase) -> None:
     assert (done.new, done.severities) == (3, {"critical": 3})
 
 
-def test_hostile_cells_become_inert_text(kb: KnowledgeBase) -> None:
+def test_hostile_cells_become_inert_text(kb: Stores) -> None:
     text = "=cmd()|'x' \x1b[31m\u202e @all <script> {{7*7}} '; DROP TABLE tickets; -- slow nfs"
     take(kb, table([{"id": "1\x00", "title": text, "description": "a\nb\u200b"}]))
     human = kb.tickets.get("1").human
@@ -235,7 +235,7 @@ def test_hostile_cells_become_inert_text(kb: KnowledgeBase) -> None:
     assert kb.tickets.count() == 1
 
 
-def test_a_dry_run_stores_nothing(kb: KnowledgeBase) -> None:
+def test_a_dry_run_stores_nothing(kb: Stores) -> None:
     data = table(backlog(20))
     with tried(kb) as copy:
         assert take(copy, data).rows == 20

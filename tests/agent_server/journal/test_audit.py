@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from whystall.knowledge_base.journal.audit import struck
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.journal.audit import struck
+from whystall.agent_server.stores import Stores
 
 
 @pytest.fixture
-def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
-    with KnowledgeBase(tmp_path / "knowledge.db") as base:
+def kb(tmp_path: Path) -> Iterator[Stores]:
+    with Stores(tmp_path / "knowledge.db") as base:
         yield base
 
 
-def test_an_entry_is_of_the_transaction_it_stands_in(kb: KnowledgeBase) -> None:
+def test_an_entry_is_of_the_transaction_it_stands_in(kb: Stores) -> None:
     with kb.transaction():
         kb.audit.put("ann", "ticket.resolved", "ticket:1")
 
@@ -33,7 +33,7 @@ def test_an_entry_is_of_the_transaction_it_stands_in(kb: KnowledgeBase) -> None:
     assert [entry.what for entry in kb.audit.entries()] == ["ticket.resolved"]
 
 
-def test_the_newest_come_last_and_are_chosen(kb: KnowledgeBase) -> None:
+def test_the_newest_come_last_and_are_chosen(kb: Stores) -> None:
     for n in range(5):
         kb.audit.put("ann" if n % 2 else "engine", f"sink.{'create' if n < 3 else 'update'}", f"ticket:{n}")
     assert [entry.n for entry in kb.audit.entries(limit=2)] == [4, 5]
@@ -69,7 +69,7 @@ def test_what_looks_like_a_secret_is_struck(text: str, kept: str) -> None:
     assert struck(kept) == kept
 
 
-def test_secrets_are_struck_wherever_they_stand_and_texts_are_inert(kb: KnowledgeBase, tmp_path: Path) -> None:
+def test_secrets_are_struck_wherever_they_stand_and_texts_are_inert(kb: Stores, tmp_path: Path) -> None:
     detail: dict[str, Any] = {
         "url": "https://example.com/hook?token=s3cret-1234",
         "headers": {"X-Gitlab-Token": "s3cret-1", "api_key": "s3cret-2", "authorization": ["s3cret-3"], "token": ""},

@@ -6,30 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from whystall.knowledge_base.journal.messages import FARTHEST
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.journal.messages import FARTHEST
+from whystall.agent_server.stores import Stores
 
 NOW = 1_800_000_000.0
 
 
 @pytest.fixture
 def kb(tmp_path: Path):
-    with KnowledgeBase(tmp_path / "knowledge.db") as opened:
+    with Stores(tmp_path / "knowledge.db") as opened:
         yield opened
 
 
-def _put(kb: KnowledgeBase, key: str, conversation: str = "room", channel: str = "ops", due: float = 0.0) -> int:
+def _put(kb: Stores, key: str, conversation: str = "room", channel: str = "ops", due: float = 0.0) -> int:
     number = kb.messages.put(key, channel, {"channel": channel, "conversation": conversation}, {"text": key}, due)
     assert number is not None
     return number
 
 
-def _key(kb: KnowledgeBase, now: float = NOW, **other: object) -> str | None:
+def _key(kb: Stores, now: float = NOW, **other: object) -> str | None:
     taken = kb.messages.take(now, 60.0, **other)  # type: ignore[arg-type]
     return None if taken is None else taken.key
 
 
-def test_a_message_comes_back_as_it_was_put(kb: KnowledgeBase) -> None:
+def test_a_message_comes_back_as_it_was_put(kb: Stores) -> None:
     kb.messages.put("k", "运维", {"conversation": "群", "thread": "1.2"}, {"title": "t", "text": "卡住 <!channel>"})
     taken = kb.messages.take(NOW, 60.0)
     assert taken is not None
@@ -38,7 +38,7 @@ def test_a_message_comes_back_as_it_was_put(kb: KnowledgeBase) -> None:
     assert taken.message == {"title": "t", "text": "卡住 <!channel>"}
 
 
-def test_the_same_key_is_put_once_also_after_it_was_sent(kb: KnowledgeBase) -> None:
+def test_the_same_key_is_put_once_also_after_it_was_sent(kb: Stores) -> None:
     number = _put(kb, "k")
     assert kb.messages.put("k", "ops", {}, {}) is None
     kb.messages.take(NOW, 60.0)
@@ -47,7 +47,7 @@ def test_the_same_key_is_put_once_also_after_it_was_sent(kb: KnowledgeBase) -> N
     assert _key(kb) is None
 
 
-def test_messages_of_a_conversation_go_in_order_and_others_do_not_wait(kb: KnowledgeBase) -> None:
+def test_messages_of_a_conversation_go_in_order_and_others_do_not_wait(kb: Stores) -> None:
     first, _, _ = _put(kb, "a1", "a"), _put(kb, "a2", "a"), _put(kb, "b1", "b")
     assert _key(kb) == "a1"
     assert _key(kb) == "b1"  # a2 is held up by a1, which is not sent yet
@@ -60,7 +60,7 @@ def test_messages_of_a_conversation_go_in_order_and_others_do_not_wait(kb: Knowl
     assert _key(kb, NOW + 31) == "a2"
 
 
-def test_one_that_fails_no_longer_holds_up_the_next(kb: KnowledgeBase) -> None:
+def test_one_that_fails_no_longer_holds_up_the_next(kb: Stores) -> None:
     first = _put(kb, "a1")
     _put(kb, "a2")
     kb.messages.take(NOW, 60.0)
@@ -71,13 +71,13 @@ def test_one_that_fails_no_longer_holds_up_the_next(kb: KnowledgeBase) -> None:
     assert (failed.state, failed.error) == ("failed", "gone")
 
 
-def test_the_same_conversation_of_another_channel_is_another(kb: KnowledgeBase) -> None:
+def test_the_same_conversation_of_another_channel_is_another(kb: Stores) -> None:
     _put(kb, "a", "room", "ops")
     _put(kb, "b", "room", "dev")
     assert {_key(kb), _key(kb)} == {"a", "b"}
 
 
-def test_one_channel_is_asked_for(kb: KnowledgeBase) -> None:
+def test_one_channel_is_asked_for(kb: Stores) -> None:
     _put(kb, "a", channel="ops", due=NOW + 10)
     _put(kb, "b", channel="dev")
     assert kb.messages.waiting() == ["dev", "ops"]
@@ -87,7 +87,7 @@ def test_one_channel_is_asked_for(kb: KnowledgeBase) -> None:
     assert kb.messages.next_due("none") is None
 
 
-def test_what_was_put_off_is_not_counted_as_tried(kb: KnowledgeBase) -> None:
+def test_what_was_put_off_is_not_counted_as_tried(kb: Stores) -> None:
     number = _put(kb, "a")
     kb.messages.take(NOW, 60.0)
     kb.messages.put_off(number, NOW + 5)
@@ -97,7 +97,7 @@ def test_what_was_put_off_is_not_counted_as_tried(kb: KnowledgeBase) -> None:
     assert taken.attempts == 1
 
 
-def test_a_lease_that_ran_out_is_given_again_and_one_that_holds_is_not(kb: KnowledgeBase) -> None:
+def test_a_lease_that_ran_out_is_given_again_and_one_that_holds_is_not(kb: Stores) -> None:
     _put(kb, "a")
     assert _key(kb) == "a"
     assert _key(kb, NOW + 59) is None
@@ -107,7 +107,7 @@ def test_a_lease_that_ran_out_is_given_again_and_one_that_holds_is_not(kb: Knowl
 
 
 @pytest.mark.parametrize("back", [86_400.0, 10 * 365 * 86_400.0])
-def test_a_clock_set_back_keeps_nothing_waiting(kb: KnowledgeBase, back: float) -> None:
+def test_a_clock_set_back_keeps_nothing_waiting(kb: Stores, back: float) -> None:
     taken_before, put_off = _put(kb, "a", "a"), _put(kb, "b", "b")
     kb.messages.take(NOW, 60.0)
     kb.messages.take(NOW, 60.0)
@@ -116,20 +116,20 @@ def test_a_clock_set_back_keeps_nothing_waiting(kb: KnowledgeBase, back: float) 
     kb.messages.sent(taken_before)
 
 
-def test_within_the_bound_a_message_does_wait(kb: KnowledgeBase) -> None:
+def test_within_the_bound_a_message_does_wait(kb: Stores) -> None:
     _put(kb, "a", due=NOW + FARTHEST)
     assert _key(kb) is None
     assert _key(kb, NOW + FARTHEST) == "a"
 
 
-def test_who_starts_anew_takes_what_a_dead_one_had(kb: KnowledgeBase) -> None:
+def test_who_starts_anew_takes_what_a_dead_one_had(kb: Stores) -> None:
     _put(kb, "a")
     kb.messages.take(NOW, 3600.0)
     assert kb.messages.release(NOW) == 1
     assert _key(kb) == "a"
 
 
-def test_put_with_what_it_tells_or_not_at_all(kb: KnowledgeBase) -> None:
+def test_put_with_what_it_tells_or_not_at_all(kb: Stores) -> None:
     def fails() -> None:
         with kb.transaction():
             _put(kb, "a")
@@ -141,7 +141,7 @@ def test_put_with_what_it_tells_or_not_at_all(kb: KnowledgeBase) -> None:
     assert _key(kb) is None
 
 
-def test_only_what_is_done_is_forgotten(kb: KnowledgeBase) -> None:
+def test_only_what_is_done_is_forgotten(kb: Stores) -> None:
     done = _put(kb, "done")
     kb.messages.take(NOW, 60.0)
     kb.messages.sent(done)
@@ -150,14 +150,14 @@ def test_only_what_is_done_is_forgotten(kb: KnowledgeBase) -> None:
     assert [m.key for m in kb.messages.latest()] == ["waits"]
 
 
-def test_the_newest_are_told_oldest_first(kb: KnowledgeBase) -> None:
+def test_the_newest_are_told_oldest_first(kb: Stores) -> None:
     for key in "abc":
         _put(kb, key, key, "ops" if key != "b" else "dev")
     assert [m.key for m in kb.messages.latest(2)] == ["b", "c"]
     assert [m.key for m in kb.messages.latest(channel="ops")] == ["a", "c"]
 
 
-def test_neither_what_was_said_before_nor_what_waits_behind_costs_much(kb: KnowledgeBase) -> None:
+def test_neither_what_was_said_before_nor_what_waits_behind_costs_much(kb: Stores) -> None:
     steps: list[int] = []
 
     def cost(key: str) -> int:

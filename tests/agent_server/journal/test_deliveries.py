@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from whystall.knowledge_base.journal.deliveries import FARTHEST_S, Deliveries
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.journal.deliveries import FARTHEST_S, Deliveries
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.tickets.models import Ticket
 from whystall.tools.contract.findings import Severity
 
@@ -17,9 +17,9 @@ SINKS = ["gitlab", "pager"]
 
 
 @pytest.fixture
-def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
+def kb(tmp_path: Path) -> Iterator[Stores]:
     """With ticket 1 of revision 1, and 2 of revision 4."""
-    with KnowledgeBase(tmp_path / "knowledge.db") as kb:
+    with Stores(tmp_path / "knowledge.db") as kb:
         for key in ("a", "b"):
             kb.tickets.create(
                 Ticket(
@@ -38,16 +38,16 @@ def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
 
 
 @pytest.fixture
-def deliveries(kb: KnowledgeBase) -> Deliveries:
+def deliveries(kb: Stores) -> Deliveries:
     return kb.deliveries
 
 
-def revise(kb: KnowledgeBase, ticket: str, revision: int) -> None:
+def revise(kb: Stores, ticket: str, revision: int) -> None:
     for _ in range(revision - kb.tickets.get(ticket).revision):
         kb.tickets.seen_again(ticket, "engine")
 
 
-def test_it_is_due_until_told_and_again_when_the_ticket_changes(kb: KnowledgeBase, deliveries: Deliveries) -> None:
+def test_it_is_due_until_told_and_again_when_the_ticket_changes(kb: Stores, deliveries: Deliveries) -> None:
     assert deliveries.want("gitlab", "2")
     assert not deliveries.want("gitlab", "2")
     assert [(d.ticket, d.wanted, d.told) for d in deliveries.due(NOW, SINKS)] == [("2", 4, 0)]
@@ -106,7 +106,7 @@ def test_a_clock_set_back_leaves_nothing_behind(deliveries: Deliveries) -> None:
     assert [d.error for d in deliveries.due(back, SINKS)] == ["later"]
 
 
-def test_what_failed_waits_and_what_is_parked_waits_for_a_person(kb: KnowledgeBase, deliveries: Deliveries) -> None:
+def test_what_failed_waits_and_what_is_parked_waits_for_a_person(kb: Stores, deliveries: Deliveries) -> None:
     for ticket in ("1", "2"):
         deliveries.want("gitlab", ticket)
     deliveries.take(SINKS, "me", NOW, 60)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whystall.knowledge_base.store import KnowledgeBase
+from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 NOW = datetime(2026, 11, 3, 12, 30, 15, 250_000, tzinfo=timezone.utc)
@@ -16,12 +16,12 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
-    with KnowledgeBase(tmp_path / "knowledge.db") as base:
+def kb(tmp_path: Path) -> Iterator[Stores]:
+    with Stores(tmp_path / "knowledge.db") as base:
         yield base
 
 
-def test_it_is_read_back_as_it_was_made(kb: KnowledgeBase) -> None:
+def test_it_is_read_back_as_it_was_made(kb: Stores) -> None:
     berlin = NOW.astimezone(timezone(HOUR))
     one = kb.overrides.put("main", berlin, NOW + HOUR, add="bo", remove="ann", reason="a\x1b[31m\nb" * 200, by="kim")
     two = kb.overrides.put("main", NOW, NOW + HOUR, only=["cy"])
@@ -36,7 +36,7 @@ def test_it_is_read_back_as_it_was_made(kb: KnowledgeBase) -> None:
     assert kb.overrides.all(after=NOW + HOUR - timedelta(microseconds=1)) == [one, two, three]
 
 
-def test_what_has_begun_ends_now_and_what_has_not_is_gone(kb: KnowledgeBase) -> None:
+def test_what_has_begun_ends_now_and_what_has_not_is_gone(kb: Stores) -> None:
     running = kb.overrides.put("main", NOW - HOUR, NOW + HOUR, add="bo")
     coming = kb.overrides.put("main", NOW + HOUR, NOW + 2 * HOUR, add="bo")
     assert kb.overrides.end(running.id, NOW).ends == NOW
@@ -52,7 +52,7 @@ def test_what_has_begun_ends_now_and_what_has_not_is_gone(kb: KnowledgeBase) -> 
         assert caught.value.code is ErrorCode.NOT_FOUND
 
 
-def test_a_number_is_never_given_twice(kb: KnowledgeBase) -> None:
+def test_a_number_is_never_given_twice(kb: Stores) -> None:
     first = kb.overrides.put("main", NOW + HOUR, NOW + 2 * HOUR, add="bo")
     kb.overrides.end(first.id, NOW)
     assert kb.overrides.put("main", NOW, NOW + HOUR, add="bo").id != first.id  # the log names it by its number
