@@ -4,7 +4,8 @@
 # make demo-cache  a job whose data is pushed out of the page cache: diagnosed, cured by hybrid I/O, looked at again (root)
 # make test    unit tests, every tool once on this kernel, and the live tests that can run side by side (as root)
 # make test-all  make test, then the live tests that run one by one, and one stock kernel in a VM
-# make test-kernels  the kernel matrix: Debian's 5.10, 6.1 and 6.12 in VMs, and this host; writes the README's table
+# make test-kernels  the kernel matrix: Debian's 5.10, 6.1 and 6.12 in VMs, and this host; writes the table in docs/kernels.md
+# make docs    the command reference (docs/commands.md), written from the program
 # make lint types bench clean
 #
 # The first of them sets the machine up: system packages (as root), a private .venv, the BPF objects.
@@ -12,7 +13,7 @@
 
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: demo demo-llm demo-alert demo-cache test test-all test-kernels setup build lint types bench clean
+.PHONY: demo demo-llm demo-alert demo-cache test test-all test-kernels setup build lint types docs bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -68,6 +69,9 @@ types: setup
 	@for room in $(PACKAGES); do ln -sfn ../../../$$room $(VENV)/types/whystall/$$room; done
 	MYPYPATH=$(VENV)/types $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
 	MYPYPATH=$(VENV)/types:examples:tests/live/workloads $(BIN)/mypy examples/*.py tests/live/workloads/*.py
+
+docs: setup
+	$(BIN)/python docs/generate_commands.py
 
 bench: build
 	$(BIN)/python -m benchmarks.run

@@ -1,6 +1,6 @@
-"""The README's table of kernels and tools, from the results of the last full run (`results.json`).
+"""Write the table of kernels and tools in docs/kernels.md from the results of the last full run (`results.json`).
 
-usage: python -m kernels.table    writes it into the README
+usage: python -m kernels.table    writes it into docs/kernels.md
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).with_name("results.json")
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/kernels.md"
 BEGIN = "<!-- kernels: written by `make test-kernels` from tests/kernels/results.json -->\n"
 END = "<!-- end of kernels -->\n"
 ENGINES = ("ebpf", "bcc", "tracefs", "procfs")
@@ -71,19 +71,19 @@ def _rank(engine: str) -> tuple[int, str]:
     return (ENGINES.index(engine) if engine in ENGINES else len(ENGINES), engine)
 
 
-def with_table(readme: str, made: str) -> str:
-    """The README with its table replaced.
+def with_table(page: str, made: str) -> str:
+    """Return the page with its table replaced.
 
     Raises:
-        ValueError: it has no place for one.
+        ValueError: it lacks the lines around the table.
     """
-    before, begin, rest = readme.partition(BEGIN)
+    before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"the README lacks the lines {BEGIN.strip()!r} and {END.strip()!r}")
+        raise ValueError(f"the page lacks the lines {BEGIN.strip()!r} and {END.strip()!r}")
     return before + begin + made + end + after
 
 
 if __name__ == "__main__":
-    text = README.read_text(encoding="utf-8")
-    README.write_text(with_table(text, table(json.loads(RESULTS.read_text(encoding="utf-8")))), encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(with_table(text, table(json.loads(RESULTS.read_text(encoding="utf-8")))), encoding="utf-8")

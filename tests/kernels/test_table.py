@@ -1,4 +1,4 @@
-"""The README's table is that of the last full run, and says what the results say."""
+"""The table in docs/kernels.md is that of the last full run, and says what the results say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kernels import stock
-from kernels.table import BEGIN, END, README, RESULTS, table, with_table
+from kernels.table import BEGIN, END, PAGE, RESULTS, table, with_table
 
 
 def seen(tool: str, *engines: str, privilege: str = "root", kprobes: bool = True) -> dict[str, Any]:
@@ -19,9 +19,9 @@ def result(release: str, *lines: dict[str, Any], verdict: str = "passed") -> dic
     return {"release": release, "verdict": verdict, "seen": list(lines)}
 
 
-def test_the_readme_has_the_table_of_the_last_full_run() -> None:
+def test_the_page_has_the_table_of_the_last_full_run() -> None:
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     assert with_table(text, table(results)) == text, "run `make test-kernels`, or `python -m kernels.table`"
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_claimed_of_a_kernel_that_failed() -> None:
         table({"6.1": result("6.1", seen("t", "ebpf"), verdict="failed")})
 
 
-def test_a_readme_without_a_place_for_it_is_an_error() -> None:
+def test_a_page_without_the_lines_around_the_table_is_an_error() -> None:
     assert with_table(f"a\n{BEGIN}old\n{END}z\n", "new\n") == f"a\n{BEGIN}new\n{END}z\n"
     with pytest.raises(ValueError, match="lacks the lines"):
         with_table("no place", "new")
