@@ -23,7 +23,10 @@ import typer.main
 from whystall.agent_server.interfaces.cli.command_tree import build
 
 ROOT = Path(__file__).parents[2]
+_WALK = ROOT / "docs/adding.md"
+"""Its commands run what its reader has added."""
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+CHECKED = [page for page in PAGES if page != _WALK]
 _OPERATORS = {"&&", "||", ";", "|", "&", "(", ")"}
 _REDIRECTIONS = re.compile(r"\d*(>>?|<)(.*)")
 _NUMBERS = {"N", "PID", "RANK", "A", "B"}
@@ -72,8 +75,10 @@ def steps(block: Block) -> list[Step]:
             found.append(Step(line[2:]))
         elif found and found[-1].command.endswith("\\"):
             found[-1].command = found[-1].command[:-1] + line.strip()
-        else:
+        elif found:
             found[-1].expected.append(line)
+        else:
+            raise ValueError(f"line {block.line}: a console block begins with `$ `")
     return found
 
 

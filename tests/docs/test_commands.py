@@ -10,14 +10,26 @@ from pathlib import Path
 
 import pytest
 import warm_command
-from docs.markdown_commands import PAGES, ROOT, Block, Wrong, blocks, check, inline, missing, simple_commands, steps
+from docs.markdown_commands import (
+    CHECKED,
+    PAGES,
+    ROOT,
+    Block,
+    Wrong,
+    blocks,
+    check,
+    inline,
+    missing,
+    simple_commands,
+    steps,
+)
 
 
 def _name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
+@pytest.mark.parametrize("page", CHECKED, ids=_name)
 def test_commands_exist_with_their_options(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     wrong = []
@@ -45,7 +57,7 @@ def _faults(shell: str, whole: bool = True) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")], ids=_name
+    "page", [page for page in CHECKED if "```console" in page.read_text(encoding="utf-8")], ids=_name
 )
 def test_console_blocks_give_the_output_shown(page: Path, tmp_path: Path) -> None:
     """The blocks of a page run in order, in one home, so that a later command can use what an earlier one stored."""
