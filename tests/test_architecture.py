@@ -1,4 +1,4 @@
-"""The house stands: imports go only downward, and the distribution holds every room."""
+"""The layers: packages import only those below them, and the distribution contains every package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,27 @@ import pytest
 from setuptools.config.pyprojecttoml import load_file
 
 ROOT = Path(__file__).parents[1]
-# A package may import those to its right, and itself. `whystall.tools` itself (the toolbox) gathers all of tools.
+# In each list a package or module may import itself and those after it. `tools` itself (the toolbox) gathers all tools.
+_AGENT_SERVER = [
+    "agent_server.__main__",
+    "agent_server.interfaces",
+    "agent_server.worker",
+    "agent_server.doctor",
+    "agent_server.integrations",
+    "agent_server.app",
+    "agent_server.diagnosis",
+    "agent_server.ticketing",
+    "agent_server.presentation",
+    "agent_server.conversion",
+    "agent_server.inputs",
+    "agent_server.llm",
+    "agent_server.outbound",
+    "agent_server.settings",
+    "agent_server.task_handler",
+    "agent_server.stores",
+    "agent_server.journal",
+    "agent_server.version",
+]
 _TOOLS = [
     "tools",
     "tools.host",
@@ -28,43 +48,42 @@ _TOOLS = [
     "tools.contract",
     "tools.hybrid_io",
 ]
-_ABOVE = ["agent_server", "knowledge_base", *_TOOLS, "bpf"]
-# These share a storey: they may not import each other.
-_STOREYS = [
+_LAYERS = [*_AGENT_SERVER, "knowledge_base", *_TOOLS, "bpf"]
+# The packages of one set may not import each other.
+_SAME_LAYER = [
     {"tools.host", "tools.ranks", "tools.profiles"},
     {"tools.timeline", "tools.stacks", "tools.views"},
 ]
 # In these, a tool's module or package may import `common` and itself, and no other tool.
 _TOOL_PACKAGES = ("tools.host", "tools.profiles")
-_ACYCLIC = (*_TOOL_PACKAGES, "tools.ranks", "tools.stacks", "tools.timeline", "tools.views")
-ROOMS = ("agent_server", "knowledge_base", "tools", "bpf", "prompts")
+_ACYCLIC = ("agent_server", *_TOOL_PACKAGES, "tools.ranks", "tools.stacks", "tools.timeline", "tools.views")
+ROOTS = ("agent_server", "knowledge_base", "tools", "bpf", "prompts")
 
 
 def package_of(module: str) -> str:
-    """The package of `module` (without ``whystall.``) as the rule names it."""
+    """Return the entry of `_LAYERS` that contains `module` (without ``whystall.``), or its first name."""
     parts = module.split(".")
-    if parts[0] == "tools" and ".".join(parts[:2]) in _TOOLS:
-        return ".".join(parts[:2])
-    return parts[0]
+    second = ".".join(parts[:2])
+    return second if second in _LAYERS else parts[0]
 
 
 def tool_of(module: str) -> str:
-    """The name after ``tools.host.`` or ``tools.profiles.``: a tool, or ``common``."""
+    """Return the name after ``tools.host.`` or ``tools.profiles.``: a tool, or ``common``."""
     return ".".join(module.split(".")[2:3])
 
 
 def may_import(importer: str, imported: str) -> bool:
-    """Whether module `importer` may import module `imported`; both without ``whystall.``."""
-    mine, other = package_of(importer), package_of(imported)
-    if mine == other:
-        return mine not in _TOOL_PACKAGES or tool_of(imported) in ("common", tool_of(importer))
-    if mine == "prompts":
+    """Return whether module `importer` may import module `imported`; both without ``whystall.``."""
+    own, other = package_of(importer), package_of(imported)
+    if own == other:
+        return own not in _TOOL_PACKAGES or tool_of(imported) in ("common", tool_of(importer))
+    if own == "prompts":
         return False
     if other == "prompts":
-        return mine in ("agent_server", "knowledge_base")
-    if any(mine in storey and other in storey for storey in _STOREYS):
+        return own.partition(".")[0] in ("agent_server", "knowledge_base")
+    if any(own in layer and other in layer for layer in _SAME_LAYER):
         return False
-    return _ABOVE.index(mine) < _ABOVE.index(other)
+    return own in _LAYERS and other in _LAYERS and _LAYERS.index(own) < _LAYERS.index(other)
 
 
 def imports(tree: ast.Module, package: str, names: bool = False) -> Iterator[str]:
@@ -86,7 +105,7 @@ def imports(tree: ast.Module, package: str, names: bool = False) -> Iterator[str
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but the bodies of ``if TYPE_CHECKING``, which no program executes."""
+    """Yield all nodes but the bodies of ``if TYPE_CHECKING``, which no program executes."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and child in node.body:
@@ -95,7 +114,12 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def sources() -> list[Path]:
-    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    return sorted(path for root in ROOTS for path in (ROOT / root).rglob("*.py"))
+
+
+def test_every_package_of_the_agent_server_has_a_layer() -> None:
+    entries = {p.stem for p in (ROOT / "agent_server").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert {f"agent_server.{name}" for name in entries - {"__init__"}} == set(_AGENT_SERVER)
 
 
 def test_imports_go_only_downward() -> None:
@@ -112,7 +136,7 @@ def test_imports_go_only_downward() -> None:
 
 
 def graph_of(package: str) -> dict[str, set[str]]:
-    """Modules below `package` and those of them that each imports when it runs."""
+    """Return the modules below `package`, and for each those of them that it imports when it runs."""
     modules = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text("utf-8"))
         for path in (ROOT / package.replace(".", "/")).rglob("*.py")
@@ -122,10 +146,10 @@ def graph_of(package: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("package", _ACYCLIC)
-def test_modules_and_sub_packages_import_each_other_without_circles(package: str) -> None:
+def test_modules_and_sub_packages_import_each_other_without_cycles(package: str) -> None:
     graph = graph_of(package)
     assert sum(map(len, graph.values())) > 10
-    TopologicalSorter(graph).prepare()  # raises CycleError, which lists the circle
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
     depth = package.count(".") + 2
     units: dict[str, set[str]] = {}  # a sub-package stands for its modules
     for module, imported in graph.items():
@@ -138,6 +162,13 @@ def test_modules_and_sub_packages_import_each_other_without_circles(package: str
     ("importer", "imported", "allowed"),
     [
         ("agent_server.app", "knowledge_base.store", True),
+        ("agent_server.app", "agent_server.interfaces.signals", False),
+        ("agent_server.settings.load", "agent_server.ticketing.desk", False),
+        ("agent_server.diagnosis.case", "agent_server.diagnosis.rules", True),
+        ("agent_server.diagnosis.case", "agent_server.app", False),
+        ("agent_server.diagnosis.case", "prompts.render", True),
+        ("agent_server.interfaces.cli.main", "agent_server.worker.service", True),
+        ("agent_server.new.module", "agent_server.settings.load", False),
         ("knowledge_base.store", "agent_server.app", False),
         ("knowledge_base.store", "tools.recording.home", True),
         ("agent_server.presentation.texts", "prompts.render", True),
@@ -166,7 +197,7 @@ def test_the_rule(importer: str, imported: str, allowed: bool) -> None:
     assert may_import(importer, imported) is allowed
 
 
-def test_every_way_to_import_is_seen() -> None:
+def test_every_form_of_import_is_found() -> None:
     code = """
 import whystall.tools.host
 from whystall.prompts import render
@@ -199,8 +230,8 @@ def distribution() -> dict[str, Any]:
 def test_the_distribution_lists_every_package() -> None:
     there = {
         "whystall." + ".".join(init.parent.relative_to(ROOT).parts)
-        for room in ROOMS
-        for init in (ROOT / room).rglob("__init__.py")
+        for root in ROOTS
+        for init in (ROOT / root).rglob("__init__.py")
     }
     assert set(distribution()["packages"]) == there
 
@@ -214,9 +245,9 @@ def test_the_distribution_holds_all_data() -> None:
     }
     data = {
         p
-        for room in ("knowledge_base", "prompts", "tools")
+        for root in ("knowledge_base", "prompts", "tools")
         for end in ("yaml", "j2", "css", "js")
-        for p in (ROOT / room).rglob(f"*.{end}")
+        for p in (ROOT / root).rglob(f"*.{end}")
     }
     assert len(data) > 20
     assert data - shipped == set()

@@ -26,8 +26,8 @@ from whystall.agent_server.diagnosis.transcript import (
     tools_hash,
 )
 from whystall.agent_server.diagnosis.transcript_reading import Told, read
-from whystall.agent_server.interfaces.version import version
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
+from whystall.agent_server.version import version
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Lang, Reasoning
 from whystall.tools.contract.errors import ToolError

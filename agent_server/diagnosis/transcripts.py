@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from whystall.agent_server.diagnosis.transcript import Header, Transcript, Written, causes_hash, tools_hash
-from whystall.agent_server.interfaces.version import version
+from whystall.agent_server.version import version
 from whystall.knowledge_base.models import Cause
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool

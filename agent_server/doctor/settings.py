@@ -21,7 +21,7 @@ def settings(view: View = ENGLISH) -> Check:
         return view.limited("settings", error.message, means, error.remedy)
     if values.path is None and not values.variables:
         return view.ok("settings", view.say("settings.none", path=config_path()[0]))
-    from whystall.agent_server.settings.check import check
+    from whystall.agent_server.doctor.settings_check import check
 
     faults = check(values, datetime.now(timezone.utc)).faults
     found = str(values.path or view.say("settings.environment"))

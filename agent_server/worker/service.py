@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.vendors import vendors
 from whystall.agent_server.integrations.pictures.store import Pictures
+from whystall.agent_server.task_handler import Handler
 from whystall.agent_server.ticketing.desk import Desk
-from whystall.agent_server.worker.handler import Handler
 from whystall.agent_server.worker.lane import Step, every
 from whystall.agent_server.worker.worker import Work, Worker
 

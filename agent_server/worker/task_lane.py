@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.worker.handler import Handler, Later
+from whystall.agent_server.task_handler import Handler, Later
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 

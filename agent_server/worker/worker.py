@@ -15,7 +15,7 @@ import anyio
 
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.journal.tasks import Task
-from whystall.agent_server.worker.handler import Handler
+from whystall.agent_server.task_handler import Handler
 from whystall.agent_server.worker.lane import Lane, Step
 from whystall.agent_server.worker.lock import worker_lock
 from whystall.agent_server.worker.pulse import Pulse

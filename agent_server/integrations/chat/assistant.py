@@ -21,6 +21,7 @@ from whystall.agent_server.integrations.chat.grounding import Grounded, ground
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.speaker import Speaker
 from whystall.agent_server.integrations.chat.telling import outgoing
+from whystall.agent_server.integrations.chat.turn import Turn
 from whystall.agent_server.integrations.chat.wire import Outgoing
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply
 from whystall.knowledge_base.models import Lang
@@ -32,7 +33,7 @@ from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
-    from whystall.agent_server.integrations.chat.conversation import Conversation, Turn
+    from whystall.agent_server.integrations.chat.conversation import Conversation
 
 STEPS = 8
 SECONDS = 60.0
@@ -178,8 +179,6 @@ class _Exchange:
 
 def _turn(conversation: Conversation, exchange: _Exchange, who: Speaker, now: float, spoken: dict[str, Any]) -> Turn:
     """What is said: the words that stand, else the plain answers; and the look that was asked for."""
-    from whystall.agent_server.integrations.chat.conversation import Turn
-
     lang, functions = who.lang, exchange.functions
     stands = bool(exchange.grounded.kept) and not exchange.stopped
     lines: list[str] = list(exchange.grounded.kept) if stands else _plain_lines(functions.plain, lang)
@@ -216,8 +215,6 @@ async def _plainly(
     conversation: Conversation, intent: Intent, who: Speaker, now: float, spoken: dict[str, Any], why: str
 ) -> Turn:
     """The answer of the rules, and a line that says why the model gave none."""
-    from whystall.agent_server.integrations.chat.conversation import Turn
-
     turn = await conversation.looked_up(intent, who, now, spoken)
     note: Safe = say(who.lang, "model.stopped", name(clean(why, 200)))
 

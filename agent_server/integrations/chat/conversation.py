@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,12 @@ from whystall.agent_server.integrations.chat.intents import Intent, parts_of, su
 from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.chat.speaker import Speaker, speaker
 from whystall.agent_server.integrations.chat.telling import outgoing, similar_message
+from whystall.agent_server.integrations.chat.turn import Act, Turn
 from whystall.agent_server.integrations.chat.wire import Incoming, Outgoing
-from whystall.agent_server.integrations.job_lookup.cmdline import LAUNCHERS
-from whystall.agent_server.integrations.job_lookup.find import closer, find
-from whystall.agent_server.integrations.job_lookup.models import LISTED, Inventory, Job, Resolution, Wanted
-from whystall.agent_server.journal.inquiries import Inquiry
+from whystall.agent_server.integrations.job_lookup.find import closer, find, running_jobs
+from whystall.agent_server.integrations.job_lookup.models import LISTED, Resolution, Wanted
 from whystall.agent_server.journal.tasks import Task
-from whystall.agent_server.worker.handler import Later
+from whystall.agent_server.task_handler import Later
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import say
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -44,18 +43,6 @@ _SYMPTOM = 1000
 _PASSES = (ErrorCode.DATABASE, ErrorCode.DISK_FULL)
 _AGAIN_S = 5.0
 _log = logging.getLogger("whystall.chat")
-
-Act = Callable[[], Outgoing]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What is answered. `act` is called within a transaction: it makes the message, and stores what it tells. `look`:
-    what the caller is to look at itself, where nobody works in the background.
-    """
-
-    act: Act
-    look: Inquiry | None = None
 
 
 @dataclass(frozen=True)
@@ -206,7 +193,7 @@ class Conversation:
             return said(
                 answers.found_message(await find(wanted_of(text) if " " in text else Wanted(text=text), 0), who.lang)
             )
-        seen, shown = await in_thread(listed)
+        seen, shown = await in_thread(running_jobs)
         return said(answers.jobs_message(shown[:LISTED], len(shown) - LISTED, seen.missed, who.lang))
 
     def _cancelled(self, who: Speaker) -> Outgoing:
@@ -369,19 +356,6 @@ def _choice(text: str, waiting: dict[str, Any]) -> int | None:
     if 1 <= number <= len(pids):
         return number
     return pids.index(number) + 1 if number in pids else None
-
-
-def listed() -> tuple[Inventory, list[Job]]:
-    """What runs on this machine, and its jobs: those with ranks, in a batch system, a pod or a container; where there
-    is none of them, those that have run longest of the rest.
-    """
-    from whystall.agent_server.integrations.job_lookup import inventory
-    from whystall.agent_server.integrations.job_lookup.grouping import jobs
-
-    seen = inventory.read()
-    found: Sequence[Job] = [job for job in jobs(seen) if job.program not in LAUNCHERS]
-    named = [job for job in found if job.kind not in ("process", "unit")]
-    return seen, named or [job for job in found if job.kind == "process"]
 
 
 def _moment(now: float) -> datetime:

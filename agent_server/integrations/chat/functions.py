@@ -118,9 +118,9 @@ class Functions:
         }
 
     async def _jobs(self) -> dict[str, Any]:
-        from whystall.agent_server.integrations.chat.conversation import listed
+        from whystall.agent_server.integrations.job_lookup.find import running_jobs
 
-        seen, found = await in_thread(listed)
+        seen, found = await in_thread(running_jobs)
         shown = found[:LISTED]
         self.plain.append(answers.jobs_message(shown, len(found) - len(shown), seen.missed, self.lang))
         return {

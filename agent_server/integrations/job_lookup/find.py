@@ -7,7 +7,9 @@ import time
 import anyio
 
 from whystall.agent_server.integrations.job_lookup import inventory
-from whystall.agent_server.integrations.job_lookup.models import Resolution, Wanted
+from whystall.agent_server.integrations.job_lookup.cmdline import LAUNCHERS
+from whystall.agent_server.integrations.job_lookup.grouping import jobs
+from whystall.agent_server.integrations.job_lookup.models import Inventory, Job, Resolution, Wanted
 from whystall.agent_server.integrations.job_lookup.resolve import resolve
 from whystall.agent_server.integrations.job_lookup.suffering import State, sampled, worst
 
@@ -51,3 +53,14 @@ def _suffers(pids: list[int], look_s: float) -> int | None:
         samples.append(sampled(pids))
         time.sleep(look_s / _SAMPLES)
     return worst(samples)
+
+
+def running_jobs() -> tuple[Inventory, list[Job]]:
+    """Return the processes of this machine, and its jobs: those with ranks, in a batch system, a pod or a container.
+
+    Where there are none, the longest-running processes outside of system services.
+    """
+    seen = inventory.read()
+    found = [job for job in jobs(seen) if job.program not in LAUNCHERS]
+    named = [job for job in found if job.kind not in ("process", "unit")]
+    return seen, named or [job for job in found if job.kind == "process"]

@@ -36,7 +36,7 @@ def _top_level(
     version: bool = typer.Option(False, "--version", help="print the version"),
 ) -> None:
     if version:
-        from whystall.agent_server.interfaces.version import version as number
+        from whystall.agent_server.version import version as number
 
         console.say(f"whystall {number()}")
     elif context.invoked_subcommand is None:

@@ -24,7 +24,7 @@ from whystall.agent_server.interfaces.mcp.calls import Calls
 from whystall.agent_server.interfaces.mcp.completion import complete
 from whystall.agent_server.interfaces.mcp.entry import Entry
 from whystall.agent_server.interfaces.mcp.tools import entries
-from whystall.agent_server.interfaces.version import version
+from whystall.agent_server.version import version
 from whystall.knowledge_base.models import Lang
 from whystall.prompts import mcp as prompts
 from whystall.tools.contract.errors import ErrorCode, ToolError

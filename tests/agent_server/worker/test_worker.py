@@ -18,7 +18,7 @@ import pytest
 
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.worker.handler import Handler, Later
+from whystall.agent_server.task_handler import Handler, Later
 from whystall.agent_server.worker.lane import Step, every
 from whystall.agent_server.worker.lock import worker_lock
 from whystall.agent_server.worker.task_lane import ATTEMPTS

@@ -60,7 +60,7 @@ def list_alerts(
         ]
         console.say_json({"counts": counts, "alerts": lines})
     else:
-        from whystall.agent_server.presentation.alerts import alerts_text
+        from whystall.agent_server.integrations.alerts.text import alerts_text
 
         console.say(alerts_text(found, counts, lang))
 
@@ -91,7 +91,7 @@ def add_silence(
     if as_json:
         console.say_json(made)
     else:
-        from whystall.agent_server.presentation.alerts import silences_text
+        from whystall.agent_server.integrations.alerts.text import silences_text
 
         console.say(silences_text([made], now, lang))
 
@@ -108,7 +108,7 @@ def list_silences(
     if as_json:
         console.say_json([{**silence.model_dump(), "state": silence.state(now)} for silence in found])
     else:
-        from whystall.agent_server.presentation.alerts import silences_text
+        from whystall.agent_server.integrations.alerts.text import silences_text
 
         console.say(silences_text(found, now, lang))
 
@@ -128,7 +128,7 @@ def expire_silence(
     if as_json:
         console.say_json(ended)
     else:
-        from whystall.agent_server.presentation.alerts import silences_text
+        from whystall.agent_server.integrations.alerts.text import silences_text
 
         console.say(silences_text([ended], now, lang))
 

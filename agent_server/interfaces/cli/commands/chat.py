@@ -38,12 +38,12 @@ def jobs(
     lang: LangOption = "en",
 ) -> None:
     """Say which jobs run on this machine, or which process is meant by some words."""
-    from whystall.agent_server.integrations.chat import answers, conversation
-    from whystall.agent_server.integrations.job_lookup.find import find
+    from whystall.agent_server.integrations.chat import answers
+    from whystall.agent_server.integrations.job_lookup.find import find, running_jobs
     from whystall.agent_server.integrations.job_lookup.models import LISTED, Wanted
 
     if not text:
-        seen, found = conversation.listed()
+        seen, found = running_jobs()
         if as_json:
             listed = [job.model_dump(mode="json") for job in found]
             console.say_json({"jobs": listed, "missed": seen.missed.model_dump()})

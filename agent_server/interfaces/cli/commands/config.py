@@ -22,7 +22,7 @@ def add(app: typer.Typer) -> None:
 
 def check_(as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Check the settings: every section, secret, name and file. Exit status 1 when something is wrong."""
-    from whystall.agent_server.settings.check import check
+    from whystall.agent_server.doctor.settings_check import check
     from whystall.agent_server.settings.load import SECTIONS
     from whystall.agent_server.settings.sources import config_path, given
 

@@ -66,7 +66,7 @@ def try_out(
     if as_json:
         console.say_json([one.model_dump() for one in found])
     else:
-        from whystall.agent_server.presentation.alerts import explained_text
+        from whystall.agent_server.integrations.alerts.text import explained_text
 
         console.say(explained_text(found, len(batch.items) - len(said), name, lang))
 
@@ -82,7 +82,7 @@ def show(routes: _Routes = None, as_json: JsonOption = False, lang: LangOption =
     if as_json:
         console.say_json(_plain(tree))
     else:
-        from whystall.agent_server.presentation.alerts import routes_text
+        from whystall.agent_server.integrations.alerts.text import routes_text
 
         console.say(routes_text(tree, name, lang))
 
