@@ -81,6 +81,13 @@ def test_links_lead_to_files(page: Path) -> None:
     assert [target for target in targets if target and not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", [page for page in CHECKED if page.name != "CHANGELOG.md"], ids=_name)
+def test_paths_of_the_repository_exist(page: Path) -> None:
+    top = "agent_server|benchmarks|bpf|deploy|docs|examples|knowledge_base|prompts|tests|tools"
+    named = re.findall(rf"`((?:{top})/[\w./-]*)`", page.read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_the_command_reference_is_up_to_date() -> None:
     found = importlib.util.spec_from_file_location("generate_commands", ROOT / "docs/generate_commands.py")
     assert found
