@@ -1,7 +1,8 @@
-"""Standard Webhooks (https://www.standardwebhooks.com, spec/standard-webhooks.md): how programs sign what they post.
+"""Sign and verify webhooks by Standard Webhooks (https://www.standardwebhooks.com, spec/standard-webhooks.md).
 
-``webhook-id`` is the message's own, the same when it is sent again; ``webhook-timestamp`` the time of this attempt in
-seconds; ``webhook-signature`` holds, separated by blanks, ``v1,`` and base64 of HMAC-SHA256 over ``id.timestamp.body``.
+``webhook-id`` identifies the message and stays the same when it is sent again; ``webhook-timestamp`` is the time of
+this attempt in seconds; ``webhook-signature`` holds, separated by spaces, ``v1,`` and base64 of HMAC-SHA256 over
+``id.timestamp.body``.
 """
 
 from __future__ import annotations
@@ -11,20 +12,25 @@ import binascii
 import hashlib
 import hmac
 
+from whystall.tools.contract.errors import ErrorCode, ToolError
+
 WINDOW_S = 300.0
-"""How far a timestamp may lie from now, on either side."""
+"""Largest accepted difference between a timestamp and now."""
 _PREFIX = "whsec_"
 _MANY = 10  # signatures; more than one while a secret is changed
 
 
 def signature(secret: str, id: str, timestamp: str, body: bytes) -> str:
-    """One signature. `secret`: ``whsec_`` and base64 as the standard has it, or any text, which is taken as it is."""
+    """Return one signature. `secret`: ``whsec_`` and base64, as in the standard, or any other text, used as raw bytes.
+
+    Raises `ToolError` (bad_argument) where ``whsec_`` is not followed by base64.
+    """
     mac = hmac.new(_key(secret), f"{id}.{timestamp}.".encode() + body, hashlib.sha256)
     return "v1," + base64.b64encode(mac.digest()).decode()
 
 
 def signed(secret: str, id: str, timestamp: str, body: bytes) -> dict[str, str]:
-    """The three headers."""
+    """Return the three headers of a signed message."""
     return {
         "webhook-id": id,
         "webhook-timestamp": timestamp,
@@ -33,7 +39,7 @@ def signed(secret: str, id: str, timestamp: str, body: bytes) -> dict[str, str]:
 
 
 def matches(given: str, secret: str, id: str, timestamp: str, body: bytes) -> bool:
-    """Whether one of the signatures in the header `given` is right; the time it takes does not tell how far."""
+    """Return whether one of the signatures in the header `given` is right, compared in constant time."""
     expected = signature(secret, id, timestamp, body).encode()
     found = False
     for one in given.split(" ")[:_MANY]:
@@ -42,9 +48,13 @@ def matches(given: str, secret: str, id: str, timestamp: str, body: bytes) -> bo
 
 
 def _key(secret: str) -> bytes:
-    if secret.startswith(_PREFIX):
-        try:
-            return base64.b64decode(secret[len(_PREFIX) :], validate=True)
-        except (binascii.Error, ValueError):
-            pass
-    return secret.encode()
+    if not secret.startswith(_PREFIX):
+        return secret.encode()
+    try:
+        key = base64.b64decode(secret[len(_PREFIX) :], validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not key:
+        message = f"the webhook secret starts with {_PREFIX}, but what follows is not base64"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "copy the whole secret again, with its trailing =")
+    return key

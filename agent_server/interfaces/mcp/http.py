@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,14 +43,20 @@ class BearerToken:
 
 
 def choose_token(host: str, token: str | None, token_file: Path | None) -> tuple[str, bool]:
-    """The token to ask for, and whether it was made here and must be shown.
+    """Return the token that clients must send, and whether it was generated here and must be shown.
 
     An explicit one comes from `token_file`, the environment (``WHYSTALL_TOKEN``) or `token`, in this order. Raises
-    `ToolError` (bad_argument) when it is too short, and when none is given though `host` is not loopback.
+    `ToolError` (bad_argument) when it is too short, and, where `host` is not loopback, when none is given or every
+    user of this machine can read `token_file`.
     """
     if token_file is not None:
         try:
-            chosen = token_file.read_text("utf-8").strip()
+            with token_file.open(encoding="utf-8") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                if mode & stat.S_IROTH and not is_loopback(host):
+                    message = f"every user can read {token_file} (mode {mode:04o})"
+                    raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"chmod 600 {token_file}")
+                chosen = file.read().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ToolError(ErrorCode.IO_ERROR, f"cannot read {token_file}: {error}", "give a readable file") from None
     else:

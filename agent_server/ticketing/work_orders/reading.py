@@ -1,7 +1,7 @@
-"""Rows of a table in CSV or JSON lines, one at a time and within bounds, each with the line it begins in.
+"""Read the rows of a CSV file, of JSON lines or of a JSON array, one at a time, each with the line it begins in.
 
-The files are of strangers: in whatever encoding, with quotes that do not end, with cells of any size. What is not a row
-is named with its line; nothing is guessed, and no more than one row is held.
+The files are untrusted: any encoding, quotes that do not end, cells of any size. What is not a row is reported with its
+line, nothing is guessed, and memory holds at most one row (of an array: one element and a chunk).
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ ROW = 4 << 20
 COLUMNS = 1000
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _DELIMITERS = ",;\t|"
+_CHUNK = 1 << 16  # characters of a JSON array that are read at once
+# What stands before an element of a JSON array; True: before the first.
+_ELEMENT = {
+    True: re.compile(r"[\ufeff\s]*\[(?P<comma>)\s*"),
+    False: re.compile(r"\s*(?:(?P<comma>,)\s*|(?=\]))"),
+}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -93,6 +99,8 @@ class Table:
             io.BufferedReader(self._raw, 1 << 16), encoding=self.encoding, errors="surrogateescape", newline=""
         )
         self._lines = _Lines(text)
+        self._text = text
+        self._array = self.form == "jsonl" and start.startswith("[")
         self.columns: list[str] = []
         if self.form == "csv":
             self._reader = self._csv(start, delimiter)
@@ -104,6 +112,8 @@ class Table:
 
     def rows(self) -> Iterator[Row | BadRow]:
         """The rows in order, and what is none."""
+        if self._array:
+            return self._array_rows()
         return self._json_rows() if self.form == "jsonl" else self._csv_rows()
 
     # --- CSV ----------------------------------------------------------------------------------------------------------
@@ -177,10 +187,59 @@ class Table:
             except (ValueError, RecursionError):
                 yield BadRow(begin, "json")
                 continue
-            if not isinstance(value, dict) or len(value) > COLUMNS:
-                yield BadRow(begin, "json", "object")
-                continue
-            yield Row(begin, {str(key): _cell(inner) for key, inner in value.items()})
+            yield _row(begin, value)
+
+    # --- a JSON array -------------------------------------------------------------------------------------------------
+
+    def _array_rows(self) -> Iterator[Row | BadRow]:
+        """Yield one row per element of ``[{"id": 1}, {"id": 2}]``; what follows the first broken element is not read.
+
+        The text is read in chunks, since exporters write the whole array in one line.
+        """
+        decoder, buffer, line, first = json.JSONDecoder(), "", 1, True
+        wanted = _CHUNK
+        while True:
+            chunk = self._chunk(wanted)
+            buffer += chunk
+            at = 0
+            while True:  # every complete element of the buffer
+                element = _ELEMENT[first].match(buffer, at)
+                if element is None or element.end() == len(buffer):
+                    break
+                begin = line + buffer.count("\n", at, element.end())
+                if buffer[element.end()] == "]" and not element["comma"]:
+                    rest = buffer[element.end() + 1 :] + self._chunk(_CHUNK)
+                    if rest.strip():
+                        yield BadRow(begin, "json")
+                    return
+                try:
+                    value, end = decoder.raw_decode(buffer, element.end())
+                except (ValueError, RecursionError):
+                    break
+                if end == len(buffer) and chunk:  # a number may go on in the next chunk
+                    break
+                line = begin + buffer.count("\n", element.end(), end)
+                encoded = not _SURROGATE.search(buffer, element.end(), end)
+                yield _row(begin, value) if encoded else BadRow(begin, "encoding", self.encoding)
+                at, first, wanted = end, False, _CHUNK
+            buffer = buffer[at:]
+            if len(buffer) > ROW or not chunk:
+                yield BadRow(line, "too_large" if len(buffer) > ROW else "json")
+                return
+            wanted = max(_CHUNK, len(buffer))  # doubles, so that a long element is not decoded again too often
+
+    def _chunk(self, count: int) -> str:
+        try:
+            return self._text.read(count)
+        except OSError as error:
+            raise ToolError(ErrorCode.IO_ERROR, f"cannot read on: {error.strerror}", "give a readable file") from None
+
+
+def _row(line: int, value: object) -> Row | BadRow:
+    """Return the JSON object `value` as a row."""
+    if not isinstance(value, dict) or len(value) > COLUMNS:
+        return BadRow(line, "json", "object")
+    return Row(line, {str(key): _cell(inner) for key, inner in value.items()})
 
 
 _REMEDY = "the first line of a CSV file names its columns; for JSON lines give --format jsonl"

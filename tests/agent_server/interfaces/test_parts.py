@@ -132,6 +132,7 @@ def test_a_given_token_is_taken_from_file_then_environment_then_argument(
 ) -> None:
     file = tmp_path / "token"
     file.write_text("from-a-file-012345\n")
+    file.chmod(0o600)
     monkeypatch.setenv(mcp_http.TOKEN_VARIABLE, "from-environment-012345")
     assert mcp_http.choose_token("0.0.0.0", "from-argument-012345", file) == ("from-a-file-012345", False)
     assert mcp_http.choose_token("0.0.0.0", "from-argument-012345", None) == ("from-environment-012345", False)
@@ -143,6 +144,18 @@ def test_a_given_token_is_taken_from_file_then_environment_then_argument(
             mcp_http.choose_token("127.0.0.1", weak, None)
     with pytest.raises(ToolError):  # an empty file is no wish for a made one
         mcp_http.choose_token("127.0.0.1", None, file)
+
+
+def test_a_token_file_that_every_user_can_read_is_refused_beyond_loopback(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-a-file-012345\n")
+    file.chmod(0o644)
+    with pytest.raises(ToolError, match=r"every user can read .*mode 0644") as refused:
+        mcp_http.choose_token("0.0.0.0", None, file)
+    assert refused.value.remedy == f"chmod 600 {file}"
+    assert mcp_http.choose_token("127.0.0.1", None, file) == ("from-a-file-012345", False)
+    file.chmod(0o640)
+    assert mcp_http.choose_token("0.0.0.0", None, file) == ("from-a-file-012345", False)
 
 
 def test_every_registered_tool_has_flat_arguments() -> None:

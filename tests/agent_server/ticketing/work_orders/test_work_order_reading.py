@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tracemalloc
 from collections.abc import Iterator
 
@@ -129,6 +130,31 @@ def test_lines_of_json() -> None:
         BadRow(4, "json"),
         Row(5, {"id": "\ufffd"}),
     ]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b'[{"id": 1}, {"id": 2}]', [Row(1, {"id": "1"}), Row(1, {"id": "2"})]),
+        (b'\xef\xbb\xbf\n[\n {"id": 1},\n {"id":\n 2}\n]\n', [Row(3, {"id": "1"}), Row(4, {"id": "2"})]),
+        (b"[]", []),
+        (b'[7, {"id": 1}]', [BadRow(1, "json", "object"), Row(1, {"id": "1"})]),
+        (b'[{"id": 1},]', [Row(1, {"id": "1"}), BadRow(1, "json")]),
+        (b'[{"id": 1} {"id": 2}]', [Row(1, {"id": "1"}), BadRow(1, "json")]),
+        (b'[{"id": 1}', [Row(1, {"id": "1"}), BadRow(1, "json")]),
+        (b'[{"id": 1}]\n{"id": 2}\n', [Row(1, {"id": "1"}), BadRow(1, "json")]),
+        (b"[" * 100_000, [BadRow(1, "json")]),
+        (b'[{"a":"' + b"x" * (ROW + 1), [BadRow(1, "too_large")]),
+    ],
+)
+def test_a_json_array_is_one_row_per_element(data: bytes, expected: list[Row | BadRow]) -> None:
+    assert read(data) == expected
+
+
+def test_an_array_in_one_long_line_is_read_in_chunks() -> None:
+    orders = [{"id": n, "text": "x" * (n % 300_000)} for n in range(0, 600_000, 9_999)]
+    rows = read(json.dumps(orders).encode())
+    assert rows == [Row(1, {"id": str(order["id"]), "text": str(order["text"])}) for order in orders]
 
 
 @pytest.mark.parametrize("line", [b"[" * 100_000, b"{" * 100_000, b'{"a":' * 50_000, b"{" + b'"a' * 3_000_000])
