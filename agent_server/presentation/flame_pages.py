@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from whystall.agent_server.presentation.headlines import headline_of
+from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import ArtifactContent, Judgement
+from whystall.tools.profiles.common.off_cpu import stacks_of_waits
+from whystall.tools.stacks.tree import Part, call_tree
+from whystall.tools.views.flame_layout import FlameTree, layout
+from whystall.tools.views.flame_page import Row, flame_page
+from whystall.tools.views.flame_svg import MOST_SVG_NODES, flame_svg
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +55,6 @@ def difference_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -
 
 def waiting_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
     """Where the threads of `recording` waited, in `lang`; none when nobody did."""
-    from whystall.tools.profiles.common.off_cpu import stacks_of_waits
-    from whystall.tools.stacks.tree import Part, call_tree
-
     try:
         waits = stacks_of_waits(recording)
     except ToolError as error:
@@ -77,12 +81,6 @@ def _drawn(
     heading: str,
     proven: NDArray[np.bool_] | None = None,
 ) -> list[ArtifactContent]:
-    from whystall.agent_server.presentation.headlines import headline_of
-    from whystall.prompts.render import words
-    from whystall.tools.views.flame_layout import layout
-    from whystall.tools.views.flame_page import flame_page
-    from whystall.tools.views.flame_svg import MOST_SVG_NODES, flame_svg
-
     if tree is None or not tree.sums.any():
         return []
     said: dict[str, str] = words(lang)["flame_page"]
@@ -112,8 +110,6 @@ def _drawn(
 
 def drawable(tree: CallTree, proven: NDArray[np.bool_] | None = None) -> FlameTree:
     """`tree` as what draws takes it; `proven`: of a difference, whether a node's change is more than chance."""
-    from whystall.tools.views.flame_layout import FlameTree
-
     frames = tree.frames.select("file", "line").rows()
     return FlameTree(
         parent=tree.parent,
@@ -131,8 +127,6 @@ def drawable(tree: CallTree, proven: NDArray[np.bool_] | None = None) -> FlameTr
 def _rows(tree: CallTree, codes: Sequence[str], proven: NDArray[np.bool_] | None) -> list[Row]:
     """The frames by what was seen at them; of a difference, those whose change is proven first, by its size."""
     import numpy as np
-
-    from whystall.tools.views.flame_page import Row
 
     scale = np.divide(1.0, tree.sums, out=np.zeros_like(tree.sums), where=tree.sums > 0)[:, None]
     own, total = tree.frame_own * scale, tree.frame_total * scale

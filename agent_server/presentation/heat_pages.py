@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from whystall.agent_server.presentation.headlines import headline_of
+from whystall.prompts.quantities import quantity
+from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import ArtifactContent, Judgement
+from whystall.tools.profiles.heat_map.stacks import stack_cells
+from whystall.tools.profiles.heat_map.tool import look, period_rows
+from whystall.tools.views.flame_layout import FlameTree
+from whystall.tools.views.heat_drawing import MOST_OUTLINES, Bands, Heat, scale_of
+from whystall.tools.views.heat_page import Stacks, heat_page, heat_svg
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +37,6 @@ def heat_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list
 
 def heat_beside(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
     """The heat map of samples that another tool judged; none where they do not say when they were taken."""
-    from whystall.tools.profiles.heat_map.tool import look
-
     try:
         seen = look(recording, judged.data.event)
     except ToolError as error:
@@ -41,13 +47,6 @@ def heat_beside(recording: Recording, judged: Judgement[Any], lang: Lang) -> lis
 
 
 def _drawn(recording: Recording, seen: HeatLook, judged: Judgement[Any] | None, lang: Lang) -> list[ArtifactContent]:
-    from whystall.agent_server.presentation.headlines import headline_of
-    from whystall.prompts.quantities import quantity
-    from whystall.prompts.render import words
-    from whystall.tools.profiles.heat_map.tool import period_rows
-    from whystall.tools.views.heat_drawing import MOST_OUTLINES
-    from whystall.tools.views.heat_page import heat_page, heat_svg
-
     if seen.series.samples.is_empty() or not len(seen.grid.columns):
         return []
     said: dict[str, Any] = words(lang)["heat_page"]
@@ -74,17 +73,12 @@ def _drawn(recording: Recording, seen: HeatLook, judged: Judgement[Any] | None, 
 
 
 def _heat(seen: HeatLook, rows: Sequence[PeriodRow], said: dict[str, Any]) -> Heat:
-    from whystall.tools.views.heat_drawing import Heat, scale_of
-
     grid = seen.grid
     bands = tuple(_bands(found, row, said) for found, row in zip(seen.found, rows, strict=True))
     return Heat(grid.columns, grid.cell_ns, grid.value, scale_of(grid.value), bands)
 
 
 def _bands(found: Found, row: PeriodRow, said: dict[str, Any]) -> Bands:
-    from whystall.prompts.quantities import quantity
-    from whystall.tools.views.heat_drawing import Bands
-
     label = str(said["band"]).format(
         what=said["what"][row.what],
         period=quantity(row.period_s, "s"),
@@ -98,8 +92,6 @@ def _bands(found: Found, row: PeriodRow, said: dict[str, Any]) -> Bands:
 
 
 def _wait(row: WaitRow, said: dict[str, Any]) -> str:
-    from whystall.prompts.quantities import quantity
-
     place = " ".join(text for text in (row.syscall, row.path) if text)
     return str(said["waits"]).format(
         who=f"{row.comm} ({row.tid})",
@@ -110,10 +102,6 @@ def _wait(row: WaitRow, said: dict[str, Any]) -> str:
 
 
 def _stacks(seen: HeatLook) -> Stacks:
-    from whystall.tools.profiles.heat_map.stacks import stack_cells
-    from whystall.tools.views.flame_layout import FlameTree
-    from whystall.tools.views.heat_page import Stacks
-
     found = stack_cells(seen.series, seen.grid)
     tree = found.tree
     events = seen.series.profile.events

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from whystall.prompts.render import words
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.contract.text import clean
+from whystall.tools.host.host_bound.moments import moments, timeline
+from whystall.tools.views.bubble_data import Bubble, Part
+from whystall.tools.views.bubbles import bubbles_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,11 +36,6 @@ _LOOKS = {
 
 def moments_page(recording: Recording, judged: Judgement[Any], lang: Literal["en", "zh"]) -> ArtifactContent | None:
     """A self-contained page of the ten worst moments in `recording`, in `lang`; None when there is none."""
-    from whystall.prompts.render import words
-    from whystall.tools.host.host_bound.moments import moments, timeline
-    from whystall.tools.views.bubble_data import Bubble, Part
-    from whystall.tools.views.bubbles import bubbles_page
-
     seen = cast("Look", judged.basis)
     worst = moments(seen)
     if not worst:

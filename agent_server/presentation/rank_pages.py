@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, cast
 
+from whystall.agent_server.presentation.headlines import headline_of
+from whystall.prompts.quantities import quantity
+from whystall.prompts.render import voice, words
 from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.contract.text import clean
+from whystall.tools.ranks.analysis.waits import wait_matrix
+from whystall.tools.views.rank_cells import Group
+from whystall.tools.views.rank_drawing import Mark
+from whystall.tools.views.rank_matrix import RankView, rank_page, step_svg, wait_svg
 
 if TYPE_CHECKING:
     from typing import Any
@@ -21,12 +28,6 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
     """A self-contained page of the ranks in `recording`, in `lang`, and its two matrices as SVG; none of a job whose
     steps are not known.
     """
-    from whystall.agent_server.presentation.headlines import headline_of
-    from whystall.prompts.render import voice, words
-    from whystall.tools.ranks.analysis.waits import wait_matrix
-    from whystall.tools.views.rank_cells import Group
-    from whystall.tools.views.rank_matrix import RankView, rank_page, step_svg, wait_svg
-
     seen, data = cast("JobAnalysis", judged.basis), judged.data
     if seen.own.is_empty():
         return []
@@ -53,15 +54,11 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
 
 
 def _mark(row: AccusedRow, said: dict[str, Any]) -> Mark:
-    from whystall.tools.views.rank_drawing import Mark
-
     return Mark(row.rank, _remark(row, said), -1 if row.began_step is None else row.began_step)
 
 
 def _remark(row: AccusedRow, said: dict[str, Any]) -> str:
     """What an accused rank is accused of, and what that costs."""
-    from whystall.prompts.quantities import quantity
-
     ranks = said["ranks"]
     kind = str(ranks["classes"][row.slow_class])
     if row.lost_ms_per_step is None or row.of_step_pct is None:

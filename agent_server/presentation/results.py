@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from whystall.agent_server.presentation import texts as present
+from whystall.agent_server.presentation.texts import ticket_markdown
+from whystall.agent_server.presentation.ticket_texts import lines_text
+from whystall.knowledge_base.causes import load_causes
+from whystall.prompts.escape import Safe
+from whystall.prompts.render import fit, render, words
+from whystall.tools.collect.ftrace.cpus import format_cpus
+
 if TYPE_CHECKING:
     from whystall.agent_server.app import RecordSummary
     from whystall.agent_server.conversion.ftrace_capture import CaptureSummary
@@ -25,32 +33,21 @@ _EVENTS = 100_000  # a flood is told as one line
 
 def result_text(result: ToolResult[Any], lang: Lang) -> str:
     """A tool's answer."""
-    from whystall.agent_server.presentation import texts as present
-
     return present.result_text(result, lang)
 
 
 def diagnosis_text(diagnosis: Diagnosis, lang: Lang) -> str:
     """A diagnosis: verdict, evidence, what was ruled out, similar incidents."""
-    from whystall.agent_server.presentation import texts as present
-    from whystall.knowledge_base.causes import load_causes
-
     return present.diagnosis_text(diagnosis, load_causes(), lang)
 
 
 def ticket_text(ticket: Ticket, lang: Lang, events: Sequence[Event] | None = None) -> str:
     """A ticket as Markdown; with its history `events` and what people said of it, where they are given."""
-    from whystall.agent_server.presentation.texts import ticket_markdown
-    from whystall.knowledge_base.causes import load_causes
-
     return ticket_markdown(ticket, lang, load_causes(), events)
 
 
 def whole_ticket_text(kb: Stores, id: str, lang: Lang) -> str:
     """The ticket `id` with everything that is known of it: its history, its comments, the alerts in it."""
-    from whystall.agent_server.presentation.texts import ticket_markdown
-    from whystall.knowledge_base.causes import load_causes
-
     ticket = kb.tickets.get(id)
     alerts = [stored.alert for stored in kb.alerts.said(ticket=ticket.id)] if ticket.origin == "alert" else []
     events = kb.tickets.events(ticket.id, limit=_EVENTS)
@@ -59,15 +56,11 @@ def whole_ticket_text(kb: Stores, id: str, lang: Lang) -> str:
 
 def tickets_text(lines: Sequence[Line], left: int, lang: Lang) -> str:
     """One line for each ticket; `left`: how many more there are."""
-    from whystall.agent_server.presentation.ticket_texts import lines_text
-
     return lines_text(lines, left, lang)
 
 
 def incident_text(incident: Incident, lang: Lang) -> str:
     """A past incident: symptom, root cause, fix, source."""
-    from whystall.prompts.render import render
-
     return render("incident.txt", lang, i=incident)
 
 
@@ -75,10 +68,6 @@ def hits_text(hits: Hits, lang: Lang, budget: int | None = None) -> str:
     """Past incidents and why they were found, then in full those that are an answer, as far as `budget` characters
     hold them (None: all); or that none is known.
     """
-    from whystall.agent_server.presentation import texts as present
-    from whystall.prompts.escape import Safe
-    from whystall.prompts.render import fit, words
-
     found = present.hits_text([hit.match for hit in hits.hits], lang)
     cards = [Safe(incident_text(hit.incident, lang)) for hit in hits.hits if not hit.match.weak]
     if budget is None:
@@ -90,46 +79,32 @@ def hits_text(hits: Hits, lang: Lang, budget: int | None = None) -> str:
 
 def rated_text(rated: Rated, lang: Lang) -> str:
     """A match that was rated, and the record of its card."""
-    from whystall.prompts.render import render
-
     return render("rated.txt", lang, r=rated)
 
 
 def capture_text(summary: CaptureSummary, lang: Lang) -> str:
     """A capture of scheduling events: where it is, what was lost, and how to go on."""
-    from whystall.prompts.render import render
-    from whystall.tools.collect.ftrace.cpus import format_cpus
-
     return render("capture.txt", lang, c=summary, cpus=format_cpus(summary.cpus))
 
 
 def conversion_text(summary: ConversionSummary, lang: Lang) -> str:
     """A trace that was converted: what is in it, what was lost or could not be read, how the profile was placed."""
-    from whystall.prompts.render import render
-    from whystall.tools.collect.ftrace.cpus import format_cpus
-
     return render("conversion.txt", lang, c=summary, cpus=format_cpus(summary.cpus))
 
 
 def stacks_text(summary: StackConversion, lang: Lang) -> str:
     """Stack samples that were converted: what is in them, and what could not be read."""
-    from whystall.prompts.render import render
-
     return render("stacks.txt", lang, c=summary)
 
 
 def hybrid_text(done: Run, lang: Lang) -> str:
     """A run with hybrid I/O below it: which way requests went and why, by program and in all, and what passed it by."""
-    from whystall.prompts.render import render
-
     most = sorted(done.programs, key=lambda program: -program.bytes("read") - program.bytes("write"))[:_PROGRAMS]
     return render("hybrid.txt", lang, r=done, programs=most, left=len(done.programs) - len(most))
 
 
 def replay_text(done: Replay, lang: Lang) -> str:
     """A diagnosis that was followed again: whether it came to the same, and what a model said of it."""
-    from whystall.prompts.render import render
-
     return render("replay.txt", lang, r=done)
 
 

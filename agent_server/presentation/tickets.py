@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from whystall.agent_server.presentation.cards import resolved_text
+from whystall.agent_server.presentation.ticket_texts import history_text as text
+from whystall.knowledge_base.tickets.life import original_of
+from whystall.prompts.escape import plain, plain_code
+from whystall.prompts.render import fill, words
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,11 +22,6 @@ def done_text(kb: Stores, ticket: Ticket, what: str, other: str, lang: Lang) -> 
     """That a step was done (`what`: a code of the words), with `other` where it names one; of a lesson that was learnt,
     the card that remembers it.
     """
-    from whystall.agent_server.presentation.cards import resolved_text
-    from whystall.knowledge_base.tickets.life import original_of
-    from whystall.prompts.escape import plain, plain_code
-    from whystall.prompts.render import fill, words
-
     if what == "resolved" and ticket.card is not None:
         return resolved_text(ticket, kb.cards.get(ticket.card), lang)
     values: list[object] = [ticket.id, plain_code(other)]
@@ -34,6 +35,4 @@ def done_text(kb: Stores, ticket: Ticket, what: str, other: str, lang: Lang) -> 
 
 def history_text(events: Sequence[Event], lang: Lang) -> str:
     """One line for each change of a ticket."""
-    from whystall.agent_server.presentation.ticket_texts import history_text as text
-
     return text(events, lang)
