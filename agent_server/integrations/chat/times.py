@@ -1,7 +1,7 @@
-"""Times as people say them, "tomorrow 9am", "周五 18:00", "for 2 hours", in the reader's zone. Pure: `now` is given.
+"""Parse times in messages, "tomorrow 9am", "周五 18:00", "for 2 hours", in the reader's zone. Pure: `now` is given.
 
-Whoever answers says the date that was understood: words such as "next Friday" mean different days to different people.
-A day without a clock time is taken at noon, and a clock time that is over today is tomorrow's.
+Replies show the absolute time that was understood: "next Friday" means different days to different people.
+A day without a clock time is taken at noon, and a clock time that has passed today is tomorrow's.
 """
 
 from __future__ import annotations
@@ -20,22 +20,33 @@ _UNITS = (
     (r"d|days?|天|日", 86_400),
     (r"w|weeks?|周|星期|礼拜", 604_800),
 )
-_NUMBER = r"(?P<n>[0-9]+(?:\.[0-9]+)?|half an|an?|one|two|three|[零〇一二两三四五六七八九十半]{1,3})"
+_NUMBER = r"(?P<n>[0-9]+(?:\.[0-9]+)?|half an(?= )|an?(?= )|one|two|three|[零〇一二两三四五六七八九十半]{1,3})"
 _SPAN = re.compile(
     rf"(?<![\w.]){_NUMBER} *个?(?:{'|'.join(f'(?P<u{n}>{unit})' for n, (unit, _) in enumerate(_UNITS))})(?![A-Za-z])",
     re.IGNORECASE,
 )
 _LATER = re.compile(r" *(?:后|之后|以后|from now|later)", re.I)
+_AGO = re.compile(r" *(?:ago|之前|以前|前)", re.I)
 _LONGEST = timedelta(days=366)
 _NOON, _NIGHT, _MORNING, _EVENING = time(12), time(21), time(9), time(20)
 
 _ISO = re.compile(r"(?P<y>\d{4})[-/.年](?P<m>\d{1,2})[-/.月](?P<d>\d{1,2})日?", re.ASCII)
 _MONTH_DAY = re.compile(r"(?<!\d)(?P<m>\d{1,2})月(?P<d>\d{1,2})[日号]", re.ASCII)
-_WEEKDAY = re.compile(
-    r"\b(?P<which>next|this|coming|on)? *(?P<day>mon|tue|wed|thu|fri|sat|sun)(?:s|nes|rs|ur)?(?:day)?\b", re.I
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_NAMED_MONTH = (
+    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
 )
-_ZH_WEEKDAY = re.compile(r"(?P<which>下个?|这个?|本)?(?:周|星期|礼拜)(?P<day>[一二三四五六日天])")
+_MONTH_NAMES = (
+    re.compile(rf"\b{_NAMED_MONTH}\.? +(?P<d>\d{{1,2}})(?:st|nd|rd|th)?\b(?!:)", re.I | re.A),
+    re.compile(rf"\b(?P<d>\d{{1,2}})(?:st|nd|rd|th)? +{_NAMED_MONTH}\b", re.I | re.A),
+)
+_WEEKDAY = re.compile(
+    r"\b(?P<which>next|last|this|coming|on)? *(?P<day>mon|tue|wed|thu|fri|sat|sun)(?:s|nes|rs|ur)?(?:day)?\b", re.I
+)
+_ZH_WEEKDAY = re.compile(r"(?P<which>下个?|上个?|这个?|本)?(?:周|星期|礼拜)(?P<day>[一二三四五六日天])")
 _DAYS: tuple[tuple[str, int, time | None], ...] = (
+    (r"大后天", 3, None),
     (r"\bday after tomorrow\b|后天", 2, None),
     (r"\btomorrow morning\b|明早|明天早上|明天上午", 1, _MORNING),
     (r"\btomorrow (?:night|evening)\b|明晚|明天晚上", 1, _EVENING),
@@ -50,9 +61,23 @@ _WEEKEND = re.compile(r"\bweekend\b|周末", re.I)
 _CLOCK = re.compile(
     r"(?<![\d:#.])(?P<h>\d{1,2})(?::(?P<m>\d{2}))? ?(?P<half>a\.?m\.?|p\.?m\.?)(?![A-Za-z])"
     r"|(?<![\d:#.])(?P<h2>[01]?\d|2[0-4])[:：](?P<m2>[0-5]\d)(?![\d:])"
-    r"|\bat (?P<h3>[01]?\d|2[0-4])(?! *(?:st|nd|rd|th|%))\b"
+    r"|\b(?:at|tonight|morning|afternoon|evening|night) (?P<h3>[01]?\d|2[0-4])(?! *(?:st|nd|rd|th|%|[ap]\.?m))\b(?!:)"
     r"|\b(?P<word>noon|midnight)\b",
     re.I | re.A,
+)
+_LATE = re.compile(r"\b(?:tonight|night|evening|afternoon)\b|晚|夜|下午", re.I)
+_NIGHTLY = re.compile(r"\b(?:tonight|night)\b|晚|夜", re.I)
+_PARTS_OF_DAY: tuple[tuple[str, time], ...] = (
+    (r"\bmorning\b|早上|早晨|上午", _MORNING),
+    (r"\bafternoon\b|下午", time(15)),
+    (r"\bevening\b|晚上|傍晚", _EVENING),
+    (r"\bnight\b|夜里", _NIGHT),
+)
+_SMALL_HOURS = 4  # "tonight at 2" is after midnight
+# What may stand around the end of a time in a command.
+_FILLER = re.compile(
+    r"\b(?:for|until|till|to|by|the|at|on|of|in|next|this|coming)\b|直到|为止|持续|为期|到|至|止|内|的|[\s,，.。!！]",
+    re.I,
 )
 _ZH_CLOCK = re.compile(
     r"(?P<part>凌晨|早上|早晨|清晨|上午|中午|下午|傍晚|晚上|晚|夜里)? *"
@@ -61,28 +86,51 @@ _ZH_CLOCK = re.compile(
     re.A,
 )
 
+_DATES = (_ISO, _MONTH_DAY, *_MONTH_NAMES)
+_AFTER_SPAN = re.compile(rf"(?:{_SPAN.pattern})(?:{_LATER.pattern})?", re.I)
+_PARTS = (
+    *(_CLOCK, *(re.compile(day[0], re.I) for day in _DAYS), _ZH_CLOCK, _ZH_WEEKDAY, _WEEKDAY, _WEEKEND),
+    *(re.compile(part[0], re.I) for part in _PARTS_OF_DAY),
+)
+"""What a time is made of, besides dates and spans."""
+
 
 def when(text: str, now: datetime) -> datetime | None:
-    """The time that `text` names, in the zone of `now`; None where it names none (or says "now")."""
+    """Return the time that `text` names, in the zone of `now`; None where it names none (or says "now")."""
     for match in _SPAN.finditer(text):
+        if _AGO.match(text[match.end() :]) and (span := _span(match)) is not None:
+            return now - span
         ahead = re.search(r"\bin +$", text[: match.start()], re.I) or _LATER.match(text[match.end() :])
         if ahead and (span := _span(match)) is not None:
             return now + span
     day, clock = _day(text, now), _clock(text)
     if day is None and clock is None:
         return None
-    on, usual = day or (now.date(), None)
-    found = _at(on, clock or usual or _NOON, now)
-    if day is None and found < now:
-        return _at(on + timedelta(days=1), clock or _NOON, now)
-    return found
+    if day is None:
+        _, at = clock or (0, _NOON)
+        found = _at(now.date(), at, now)
+        return found if found >= now else _at(now.date() + timedelta(days=1), at, now)
+    on, usual = day
+    usual = usual or next((at for part, at in _PARTS_OF_DAY if re.search(part, text, re.I)), None)
+    days, at = clock or (0, usual or _NOON)
+    return _at(on + timedelta(days=days), at, now)
 
 
 def until(text: str, now: datetime) -> datetime | None:
-    """When a time that begins now ends: after "2 hours", or at "tomorrow 9am"; None where `text` says neither, or
-    nothing within a year.
+    """Return the end of a period that begins now: after "2 hours", or at "tomorrow 9am".
+
+    None where `text` names no end within a year, names one in the past, or holds a part that is not understood.
     """
-    span = _span(_SPAN.search(text))
+    dateless = text
+    for pattern in _DATES:
+        dateless = pattern.sub(" ", dateless)  # 25日 of a date is no span of 25 days
+    found = _SPAN.search(dateless)
+    rest = _AFTER_SPAN.sub(" ", dateless)
+    for part in _PARTS:
+        rest = part.sub(" ", rest)
+    if _FILLER.sub("", rest) or (found is not None and _AGO.match(dateless[found.end() :])):
+        return None
+    span = _span(found)
     end = now + span if span is not None else when(text, now)
     return end if end is not None and now < end <= now + _LONGEST else None
 
@@ -117,9 +165,10 @@ def _day(text: str, now: datetime) -> tuple[date, time | None] | None:
     if (match := _ISO.search(text)) is not None:
         return _date(int(match["y"]), int(match["m"]), int(match["d"]))
     if (match := _MONTH_DAY.search(text)) is not None:
-        found = _date(now.year, int(match["m"]), int(match["d"]))
-        past = found is not None and found[0] < now.date()
-        return _date(now.year + 1, int(match["m"]), int(match["d"])) if past else found
+        return _next_date(int(match["m"]), int(match["d"]), now)
+    for pattern_ in _MONTH_NAMES:
+        if (match := pattern_.search(text)) is not None:
+            return _next_date(_MONTHS.index(match["month"][:3].lower()) + 1, int(match["d"]), now)
     if (match := _ZH_WEEKDAY.search(text)) is not None:
         return _weekday(_ZH_DAYS[match["day"]], match["which"] or "", now), None
     for pattern, days, usual in _DAYS:
@@ -132,6 +181,12 @@ def _day(text: str, now: datetime) -> tuple[date, time | None] | None:
     return None
 
 
+def _next_date(month: int, day: int, now: datetime) -> tuple[date, None] | None:
+    """This year's day, or next year's where it has passed."""
+    found = _date(now.year, month, day)
+    return _date(now.year + 1, month, day) if found is not None and found[0] < now.date() else found
+
+
 def _date(year: int, month: int, day: int) -> tuple[date, None] | None:
     try:
         return date(year, month, day), None
@@ -140,38 +195,58 @@ def _date(year: int, month: int, day: int) -> tuple[date, None] | None:
 
 
 def _weekday(day: int, which: str, now: datetime) -> date:
-    """The next such day, today included; with "next" that of the week after this one, which begins on a Monday."""
+    """Return the next such day, today included; with "next" that of the next week, which begins on a Monday."""
     if which in ("next", "下", "下个"):
         return now.date() + timedelta(days=7 - now.weekday() + day)
+    if which in ("上", "上个"):
+        return now.date() + timedelta(days=day - now.weekday() - 7)
+    if which == "last":
+        return now.date() - timedelta(days=(now.weekday() - day - 1) % 7 + 1)
     return now.date() + timedelta(days=(day - now.weekday()) % 7)
 
 
-def _clock(text: str) -> time | None:
+def _clock(text: str) -> tuple[int, time] | None:
+    """Return the clock time in `text`, and how many days after the named day it lies ("tonight at 12": 1)."""
     if (match := _ZH_CLOCK.search(text)) is not None:
         return _zh_time(match)
     match = _CLOCK.search(text)
     if match is None:
         return None
     if match["word"]:
-        return _NOON if match["word"].lower() == "noon" else time(0)
+        noon = match["word"].lower() == "noon"
+        return (0, _NOON) if noon else (int(bool(_NIGHTLY.search(text))), time(0))
     hour, minute = int(match["h"] or match["h2"] or match["h3"]), int(match["m"] or match["m2"] or 0)
     half = (match["half"] or "").lower()[:1]
-    if half and not 1 <= hour <= 12:
+    if minute > 59 or (half and not 1 <= hour <= 12):
         return None
-    hour = hour % 12 + (12 if half == "p" else 0) if half else hour % 24
-    return time(hour, minute) if minute < 60 else None
+    if half:
+        return 0, time(hour % 12 + (12 if half == "p" else 0), minute)
+    return _by_part_of_day(hour, minute, late=bool(_LATE.search(text)), night=bool(_NIGHTLY.search(text)))
 
 
-def _zh_time(match: re.Match[str]) -> time | None:
+def _by_part_of_day(hour: int, minute: int, *, late: bool, night: bool) -> tuple[int, time]:
+    if night and (hour in (0, 12) or 1 <= hour <= _SMALL_HOURS):
+        return 1, time(hour % 12, minute)
+    if late and hour < 12:
+        hour += 12
+    return hour // 24, time(hour % 24, minute)
+
+
+def _zh_time(match: re.Match[str]) -> tuple[int, time] | None:
     hour = int(match["h"]) if match["h"].isdigit() else int(_zh_number(match["h"]) or 0)
     part, rest = match["part"] or "", match["rest"] or ""
-    if hour < 12 and (part in ("下午", "傍晚", "晚上", "晚", "夜里") or (part == "中午" and hour < 4)):
-        hour += 12
     minute = {"半": 30, "一刻": 15, "三刻": 45, "整": 0, "": 0}.get(rest)
     if minute is None:
         digits = rest.removesuffix("分")
         minute = int(digits) if digits.isdigit() else int(_zh_number(digits) or 0)
-    return time(hour % 24, minute) if hour <= 24 and minute < 60 else None
+    if hour > 24 or minute > 59:
+        return None
+    if part == "凌晨" and hour == 12:
+        return 0, time(0, minute)
+    if part == "中午" and hour < _SMALL_HOURS:
+        return 0, time(hour + 12, minute)
+    late = part in ("下午", "傍晚", "晚上", "晚", "夜里")
+    return _by_part_of_day(hour, minute, late=late, night=part in ("晚上", "晚", "夜里"))
 
 
 def _at(day: date, clock: time, now: datetime) -> datetime:

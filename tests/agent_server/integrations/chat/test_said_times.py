@@ -37,6 +37,22 @@ NOW = datetime(2026, 11, 18, 14, 30, tzinfo=SHANGHAI)  # a Wednesday
         ("9:00", "2026-11-19 09:00"),  # it is over today
         ("day after tomorrow noon", "2026-11-20 12:00"),
         ("12am tomorrow", "2026-11-19 00:00"),
+        ("tonight at 9", "2026-11-18 21:00"),
+        ("tonight 8", "2026-11-18 20:00"),
+        ("tonight at 12", "2026-11-19 00:00"),
+        ("tomorrow evening at 8", "2026-11-19 20:00"),
+        ("晚上12点", "2026-11-19 00:00"),
+        ("明天晚上12点", "2026-11-20 00:00"),
+        ("明天凌晨12点", "2026-11-19 00:00"),
+        ("凌晨12点", "2026-11-19 00:00"),
+        ("大后天", "2026-11-21 12:00"),
+        ("上周五", "2026-11-13 12:00"),
+        ("last friday", "2026-11-13 12:00"),
+        ("Nov 25 9am", "2026-11-25 09:00"),
+        ("friday evening", "2026-11-20 20:00"),
+        ("tomorrow at 9 pm", "2026-11-19 21:00"),
+        ("25 November at 9", "2026-11-25 09:00"),
+        ("3 days ago", "2026-11-15 14:30"),
     ],
 )
 def test_a_time_is_understood(text: str, expected: str) -> None:
@@ -68,12 +84,19 @@ def test_a_time_that_the_clocks_skip_is_the_one_they_show() -> None:
         ("一周", timedelta(days=7)),
         ("until tomorrow 9am", timedelta(hours=18, minutes=30)),
         ("到明天早上", timedelta(hours=18, minutes=30)),
+        ("until tomorrow at 9 am", timedelta(hours=18, minutes=30)),
+        ("到今晚12点", timedelta(hours=9, minutes=30)),
+        ("until tonight at 9", timedelta(hours=6, minutes=30)),
+        ("until Nov 25 9am", timedelta(days=6, hours=18, minutes=30)),
+        ("到11月25日 9点", timedelta(days=6, hours=18, minutes=30)),
     ],
 )
 def test_an_end_is_understood(text: str, span: timedelta) -> None:
     assert until(text, NOW) == NOW + span
 
 
-@pytest.mark.parametrize("text", ["", "forever", "0h", "90000 days", "until yesterday", "-2h" * 0])
+@pytest.mark.parametrize(
+    "text", ["", "forever", "0h", "90000 days", "until yesterday", "3 days ago", "3天前", "上周五", "2h or so"]
+)
 def test_no_end_is_made_up(text: str) -> None:
     assert until(text, NOW) is None
