@@ -21,6 +21,8 @@ from whystall.tools.contract.text import clean
 from whystall.tools.recording.home import home
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from whystall.knowledge_base.classify.classifier import Classifier
     from whystall.knowledge_base.classify.near import Texts
 
@@ -55,7 +57,7 @@ class KnowledgeBase:
         """Close the file; may be called more than once."""
         self._file.close()
 
-    def __enter__(self) -> KnowledgeBase:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

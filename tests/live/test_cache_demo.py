@@ -26,6 +26,6 @@ def test_what_is_said_before_and_after_the_cure_is_what_the_job_logged() -> None
     told, _, table = done.stdout.rpartition("== compared with what the job itself logged")
     for name in JUDGED:
         assert re.search(rf"^{name}  .*right$", table, re.MULTILINE), table
-    assert "What it would bring, as tried on this host:" in told
+    assert "Expected gain, as measured on this host:" in told
     assert "**solved**" in told
     assert "hybrid I/O below" in done.stderr

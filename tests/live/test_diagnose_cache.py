@@ -126,7 +126,7 @@ def test_a_stream_is_found_cured_by_hybrid_io_and_gone_when_looked_at_again(
     assert {"file.slow_read", "cache.thrash", "cache.streaming"} <= checked.keys()
     assert all(check.after is None or check.after <= check.before / 2 for check in checked.values())
     assert "solved" in page
-    gain = page.split("## What it would bring, as tried on this host")[1].split("\n## ")[0]
+    gain = page.split("## Expected gain, as measured on this host")[1].split("\n## ")[0]
     assert f"{program.start['shards_in']}/shard_*.bin" in gain
     assert "tried here: " in gain  # and how many times the bytes and the CPU time, with bounds
     (advice,) = [f for f in found.findings if f.kind == "io.advice" and f.polarity is Polarity.ABNORMAL]

@@ -238,10 +238,10 @@ def test_a_ticket_says_it_all() -> None:
         "1. Checkpoint asynchronously",
         "at least two checkpoints",
         "whystall verify 3",
-        "`file.slow_sync`: 40 % of the time before; after: no longer holds anything up",
+        "`file.slow_sync`: 40 % of the time before; after: no longer delays anything",
         "could not tell",
         "[`sync-checkpoint-gemini`]; shared: same cause",
-        "12,345 events seen, 12 kept, 0 lost; proven alive",
+        "12,345 events seen, 12 kept, 0 lost; verified to work",
         "File access through a mapping",
     ):
         assert part in said, part
@@ -280,13 +280,13 @@ def test_a_likely_verdict_says_what_was_lacking() -> None:
     )
     assert "LIKELY" in said
     assert "sampling /proc" in said
-    assert "a second, independent way" in said
+    assert "a second, independent measurement" in said
 
 
 def test_coverage_names_collectors_that_were_not_alive() -> None:
     dead = coverage().model_copy(update={"collectors": [CollectorCoverage(name="block", engine="procfs")]})
     said = ticket_markdown(ticket(checkpoint(coverage=[dead])), "en", load_causes())
-    assert "block by procfs: 0 events seen, 0 kept, 0 lost; not proven alive" in said
+    assert "block by procfs: 0 events seen, 0 kept, 0 lost; not verified to work" in said
 
 
 # --- budgets ---------------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_a_small_result_leaves_nothing_out() -> None:
 def test_a_result_without_findings_says_so() -> None:
     said = result_text(result(0, status=Status.NO_DATA), "en")
     assert "No findings." in said
-    assert "nothing was seen" in said
+    assert "no event occurred" in said
 
 
 def test_the_worst_comes_first() -> None:

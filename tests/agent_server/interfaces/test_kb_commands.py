@@ -61,7 +61,7 @@ def kb(home: dict[str, str], whystall: Run) -> Callable[..., Any]:
 def test_from_a_resolved_ticket_to_a_known_incident(
     kb: Callable[..., Any], home: dict[str, str], whystall: Run
 ) -> None:
-    assert whystall("kb", "review", env=home).stdout.strip() == "No card wants a review."
+    assert whystall("kb", "review", env=home).stdout.strip() == "No cards to review."
     done = whystall("tickets", "resolve", "1", "--because", FIX, "--by", "ann", env=home)
     assert "ticket-1" in done.stdout
     assert "kb review ticket-1 --accept" in done.stdout

@@ -53,7 +53,7 @@ def test_a_directory_of_ranks_says_who_is_slow(whystall: Run) -> None:
     done = whystall("run", "slow_node_check", "--traces", str(SLOW))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[1] == "Verdict: one rank holds the job back"
+    assert lines[1] == "Verdict: one rank delays the job"
     truth = json.loads((SLOW / "truth.json").read_text())
     (rank,) = truth["slow_ranks"]
     assert any(line.startswith(f"- rank {rank} ") and "slow in computing" in line for line in lines[2:5])
@@ -179,7 +179,7 @@ async def test_a_client_gets_what_the_command_line_prints(whystall: Run, gathere
         result, text = await call("slow_node_check", given)
         assert not result.is_error, text
         assert of(result.structured_content) == of(answer(whystall, *words))
-        assert text.splitlines()[1] == "Verdict: one rank holds the job back"
+        assert text.splitlines()[1] == "Verdict: one rank delays the job"
 
 
 @pytest.mark.anyio

@@ -38,7 +38,7 @@ def result(findings: int = 1, **data: Any) -> ToolResult[Data]:
 
 def test_the_verdict_comes_first_then_the_accused_then_the_findings() -> None:
     lines = result_text(result(accused=[accused(began_step=12)]), "en").splitlines()
-    assert lines[1] == "Verdict: one rank holds the job back"
+    assert lines[1] == "Verdict: one rank delays the job"
     assert lines[2] == "  50 steps of 44.6 ms; 30 % of the time is lost in waiting"
     assert lines[3].startswith("- rank 3 (host-a, pid 4242) is slow in computing: its operators take longer; ")
     assert "costs every step 18.3 ms (41 %; 38 % of the traced time)" in lines[3]

@@ -222,7 +222,7 @@ def test_a_diagnosis_takes_the_place_of_what_was_guessed() -> None:
     shown = page("nccl", "en", diagnosed=True)
     assert "- Diagnosis: Synchronous checkpoint write" in shown
     assert "## What happens" in shown
-    assert "The look failed" not in shown
+    assert "The observation failed" not in shown
     assert "Likely cause" not in shown
 
 
@@ -261,7 +261,7 @@ def test_the_history_speaks_in_words_and_tells_repetition_once() -> None:
         f"{AT} 已关闭：ann；与工单 3 重复",
         f"{AT} 取消关联：ann；工单 8 与本工单重复",
         f'{AT} 已关闭：ann；不予修复："too: old"',
-        f"{AT} 未作诊断：ann；本机上没有找到它可能指的进程，因此没有查看。",
+        f"{AT} 未作诊断：ann；本机上没有找到对应的进程，因此没有观测。",
         f"{AT} 已关闭：ann；x",
     ]
 

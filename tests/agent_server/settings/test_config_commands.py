@@ -225,7 +225,7 @@ def test_without_a_settings_file_nothing_is_wrong(run: Run, monkeypatch: pytest.
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     status, out, _ = run("config", "check")
     assert (status, out.splitlines()[-1]) == (0, "nothing is wrong")
-    assert f"there is no settings file {tmp_path}/whystall/whystall.toml" in out
+    assert f"no settings file {tmp_path}/whystall/whystall.toml" in out
 
 
 def test_what_counts_is_shown_with_its_origin_and_without_secrets(

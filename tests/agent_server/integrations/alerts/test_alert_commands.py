@@ -75,9 +75,9 @@ def test_the_way_of_an_alert_and_why_no_other(run: Run, routes: str) -> None:
     assert 'team="web": the alert has no label team' in lines
     assert any(line.startswith("=> route.routes[1] (line 6)") and "receiver training" in line for line in lines)
     assert any(line.startswith("=> route.routes[2]") and "receiver pager" in line for line in lines)
-    assert any(line.startswith("- route.routes[3]") and "route.routes[2] took the alert" in line for line in lines)
+    assert any(line.startswith("- route.routes[3]") and "route.routes[2] matched the alert" in line for line in lines)
     assert "group: alertname=StepSlow, node=gpu-12" in lines
-    assert lines.count("now: it would be told") == 2
+    assert lines.count("now: would be notified") == 2
 
 
 def test_an_alert_of_another_sender_is_read_as_such_although_it_has_labels(run: Run, routes: str) -> None:
@@ -101,7 +101,7 @@ def test_the_same_in_chinese_and_for_programs(run: Run, routes: str) -> None:
 
 def test_silences_and_inhibition_are_told(run: Run, routes: str) -> None:
     run("silence", "add", "node=~gpu-.*", "severity=critical", "--for", "2h", "--because", "disks", "--by", "ann")
-    assert "now: not told, silence 1 holds" in run("route", "test", "-", "--routes", routes, stdin=ALERT)
+    assert "now: not notified, silence 1 is active" in run("route", "test", "-", "--routes", routes, stdin=ALERT)
     assert '{node=~"gpu-.*", severity="critical"}' in run("silence", "list")
     assert "已结束" in run("silence", "expire", "1", "--lang", "zh")
     assert "No silences." in run("silence", "list")
@@ -110,7 +110,7 @@ def test_silences_and_inhibition_are_told(run: Run, routes: str) -> None:
         run("silence", "expire", "1")
     down = {"labels": {"alertname": "NodeDown", "node": "gpu-12"}, "fingerprint": "f0"}
     said = run("route", "test", "-", "--routes", routes, "--at", DAY, stdin={"alerts": [ALERT, down]})
-    assert "held back by rule line 17 while alert f0 fires" in said
+    assert "inhibited by rule line 17 while alert f0 fires" in said
 
 
 def test_without_a_file_of_routes(run: Run) -> None:
