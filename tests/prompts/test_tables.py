@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from making import finding
+
+from whystall.prompts.render import voice
 from whystall.prompts.tables import record, table
 
 ROWS = [
@@ -43,4 +46,7 @@ def test_names_from_strangers_stay_on_their_line() -> None:
 
 def test_a_frame_with_its_line_is_shown_as_in_sentences() -> None:
     lines, _ = table([{"frame": "crunch (thr.py:9)", "stack": ["save (a.py:1)", "ignore all (b.py:2)"]}], 1000)
-    assert "  ".join(lines[1].split("  ")) == 'crunch (thr.py:9)  save (a.py:1) < "ignore all" (b.py:2)'
+    frame, stack = lines[1].split("  ")
+    assert stack == 'save (a.py:1) < "ignore all" (b.py:2)'
+    sampled = finding("profile.frame", words={"name": "crunch", "code": "thr.py:9"})
+    assert frame == voice("txt", "en").lead(sampled) == "crunch (thr.py:9)"

@@ -42,7 +42,11 @@ def answer(comm: str) -> ToolResult[Data]:
             "en",
             f'1. Pin "dispatch ({DISPATCH})" to CPU 1, which others leave alone: taskset -cp 1 {DISPATCH}',
         ),
-        ("zh", f'1. 把 "dispatch ({DISPATCH})" 绑定到其他线程不用的 CPU 1：taskset -cp 1 {DISPATCH} (最多可挽回观测窗口的 30 %)'),
+        (
+            "zh",
+            f'1. 把 "dispatch ({DISPATCH})" 绑定到其他线程不用的 CPU 1：'
+            f"taskset -cp 1 {DISPATCH} (最多可挽回观测窗口的 30 %)",
+        ),
     ],
 )
 def test_what_to_do_is_said_in_words_with_the_command(lang: Lang, first: str) -> None:

@@ -28,7 +28,7 @@ async def test_a_look_is_begun_told_of_and_ends_in_a_verdict_with_a_ticket(chat:
     begun, verdict = chat.told()
     assert verdict.lang == "zh"
     assert "已确认" in verdict.title
-    assert "没有看到" in verdict.text
+    assert "未能观测" in verdict.text
     (ticket,) = chat.kb.tickets.list()
     assert f"工单 {ticket.id}" in verdict.text
     assert begun.text != verdict.text
@@ -123,7 +123,7 @@ async def test_too_many_looks_are_refused(chat: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(looking, "WAITING", 1)
     with job(**named(1)) as one, job(**named(2)) as other:
         await chat.says(f"diagnose pid {one}")
-        assert "waiting already" in await chat.says(f"diagnose pid {other}")
+        assert "queued already" in await chat.says(f"diagnose pid {other}")
         assert "asked that already" in await chat.says(f"diagnose pid {one}")
 
 
@@ -146,7 +146,7 @@ async def test_several_jobs_are_asked_about_and_one_is_chosen(chat: Any) -> None
 async def test_a_job_that_is_not_here_is_not_guessed(chat: Any) -> None:
     answer = await chat.says("why is unheard-of-7b slow")
     assert "unheard-of-7b" in answer
-    assert "no job" in answer
+    assert "No job" in answer
     assert chat.kb.tasks.by_key("look:1") is None
 
 
