@@ -15,6 +15,8 @@ from pathlib import Path
 
 from whystall.bpf.c_build import BuildError, is_newer, run
 
+__all__ = ["BuildError", "build", "compiler", "library_path"]
+
 SOURCES = Path(__file__).resolve().parent / "src"
 OBJECTS = Path(__file__).resolve().parent / "objects"
 ENGINE = (
