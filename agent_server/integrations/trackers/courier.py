@@ -16,9 +16,9 @@ import anyio
 
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.trackers.boards import board
-from whystall.agent_server.integrations.trackers.bringing import Bringing, Lost, Wait
 from whystall.agent_server.integrations.trackers.desired import phase_of, text_of
 from whystall.agent_server.integrations.trackers.issue import LIST_LIMIT, Memory
+from whystall.agent_server.integrations.trackers.issue_sync import IssueSync, Lost, Wait
 from whystall.agent_server.integrations.trackers.pagerduty import dedup_key, event, rings
 from whystall.agent_server.integrations.trackers.webhook import notice
 from whystall.agent_server.journal.deliveries import Delivery
@@ -128,7 +128,7 @@ class Courier:
         ready = board(delivery.sink, settings)
         users, owner = self._settings.users, self._owner
         ids = self._ids.setdefault(delivery.sink, {})
-        await Bringing(self._kb, ready, users, lang, send, delivery, owner, self._clock, ids).run()
+        await IssueSync(self._kb, ready, users, lang, send, delivery, owner, self._clock, ids).run()
 
     async def _notify(
         self, delivery: Delivery, settings: PagerDutySink | WebhookSink, lang: Lang, send: Callable[..., Any]

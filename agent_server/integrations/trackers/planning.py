@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from whystall.agent_server.integrations.trackers.boards import Board, board
-from whystall.agent_server.integrations.trackers.bringing import changes, creation
 from whystall.agent_server.integrations.trackers.courier import Courier
 from whystall.agent_server.integrations.trackers.desired import comment_of, issue_of, note_of
 from whystall.agent_server.integrations.trackers.gitlab import GitLab
 from whystall.agent_server.integrations.trackers.issue import Memory, Seen
+from whystall.agent_server.integrations.trackers.issue_sync import changes, creation
 from whystall.agent_server.integrations.trackers.jira import Jira
 from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.outbound.request import Request

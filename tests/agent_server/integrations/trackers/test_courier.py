@@ -11,7 +11,7 @@ import pytest
 from sink_scenes import HOOK, HOSTILE, KINDS, ROUTING, START, TOKEN, TRACKERS, Kind, Scene, scene
 from tracker_servers import Call, reply
 
-from whystall.agent_server.integrations.trackers import bringing
+from whystall.agent_server.integrations.trackers import issue_sync
 from whystall.agent_server.stores import Stores
 
 pytestmark = pytest.mark.anyio
@@ -218,7 +218,7 @@ def _loses_the_first(s: Scene) -> None:
 
 
 async def test_where_it_cannot_be_told_a_person_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bringing, "PAGES", 1)
+    monkeypatch.setattr(issue_sync, "PAGES", 1)
     with scene("github", tmp_path) as s:
         _loses_the_first(s)
         s.file()
@@ -228,7 +228,7 @@ async def test_where_it_cannot_be_told_a_person_decides(tmp_path: Path, monkeypa
         await s.settle()
         assert s.delivery().error.startswith("unclear: ")
         assert (s.delivery().parked, len(s.issues)) == (True, 61)
-        monkeypatch.setattr(bringing, "PAGES", 5)
+        monkeypatch.setattr(issue_sync, "PAGES", 5)
         s.kb.deliveries.unpark("s")
         await s.settle()
         assert (s.delivery().remote, len(s.issues)) == ("1", 61)

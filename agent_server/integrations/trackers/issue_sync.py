@@ -47,7 +47,7 @@ class Wait(Exception):
         self.until = until
 
 
-class Bringing:
+class IssueSync:
     """One delivery of one ticket to a tracker of issues, held by `owner`."""
 
     def __init__(
