@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import ours, peers
 from benchmarks.common import PYTHON, ROOT, Report, Row, Spread, Workload, cpu_ns, mortal, spread
-from whystall.bpf.session import Session, kernel_variants
+from whystall.bpf.session import kernel_variants
 
 _GOAL_MS = 50
 _BCC = """
@@ -26,9 +26,9 @@ print(time.perf_counter() - begin, time.process_time() - cpu)
 _FIRST = """
 import sys, time
 from benchmarks import ours
-from whystall.bpf.session import Session, kernel_variants
+from whystall.bpf.session import kernel_variants
 begin, cpu = time.perf_counter(), time.process_time()
-with Session(ours.config(sys.argv[1], [1])):
+with ours.session_of(sys.argv[1], [1]):
     print(time.perf_counter() - begin, time.process_time() - cpu)
 """
 
@@ -38,7 +38,7 @@ Taken = tuple[float, float]  # seconds: wall, CPU
 
 def _ours(kind: str) -> Taken:
     begin, cpu = time.perf_counter(), time.process_time()
-    with Session(ours.config(kind, [1])):
+    with ours.session_of(kind, [1]):
         return time.perf_counter() - begin, time.process_time() - cpu
 
 
@@ -103,7 +103,7 @@ def _finish_with_files(count: int, directory: Path) -> float:
     paths = [directory / f"{number:06}" for number in range(count)]
     for path in paths:
         path.write_bytes(b"x")
-    session = Session(ours.config("fileslower", [os.getpid()], call_min_ns=0))
+    session = ours.session_of("fileslower", [os.getpid()], call_min_ns=0)
     with session:
         for path in paths:
             descriptor = os.open(path, os.O_RDONLY)
@@ -111,17 +111,17 @@ def _finish_with_files(count: int, directory: Path) -> float:
             os.close(descriptor)
             session.poll()
         begin = time.perf_counter()
-        session.finish()
+        session.read()
         return time.perf_counter() - begin
 
 
 def _finish_with_stacks(count: int, workload: Workload) -> float:
     """Seconds to finish after a thread slept under `count` different stacks."""
-    session = Session(ours.config("offcputime", [workload.pid]))
+    session = ours.session_of("offcputime", [workload.pid])
     with session:
         workload.run(f"stacks {count}")
         begin = time.perf_counter()
-        session.finish()
+        session.read()
         return time.perf_counter() - begin
 
 

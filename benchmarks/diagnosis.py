@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import kernel, ours
 from benchmarks.common import PYTHON, ROOT, Report, Row, Workload, cpu_ns, mortal, wait_until
-from whystall.bpf.session import Session
+from whystall.bpf.collectors.syscalls import SyscallRows
 
 _WINDOW_S = 10
 _MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
@@ -78,7 +78,7 @@ def _observed(pid: int, home: Path) -> tuple[list[Row], list[str]]:
 
 def _at_rate(workload: Workload, rate: int) -> Row:
     """A session that tells every single call (threshold 0), read as the window reads it."""
-    session = Session(ours.config("fileslower", [workload.pid], call_min_ns=0))
+    session = ours.session_of("fileslower", [workload.pid], call_min_ns=0)
     with kernel.run_statistics(), session:
         programs = ours.programs()
         before, own, begin = kernel.runs(programs), time.process_time(), time.monotonic()
@@ -91,7 +91,7 @@ def _at_rate(workload: Workload, rate: int) -> Row:
         own, window = time.process_time() - own, time.monotonic() - begin
         after = kernel.runs(programs)
         reading = time.perf_counter()
-        seen = session.finish()
+        seen = session.read()
         reading = time.perf_counter() - reading
     bpf = sum(after[i].ns - before[i].ns for i in after) / 1e9
     lost = sum(sum(counts) for counts in seen.lost.values())
@@ -99,7 +99,7 @@ def _at_rate(workload: Workload, rate: int) -> Row:
     return Row(
         f"{rate:,} slow calls per s",
         f"BPF {bpf / window * 100:.2f} % + reader {own / window * 100:.2f} % of one CPU; "
-        f"told {len(seen.calls):,}, lost {lost:,}{why}; read in {reading:.2f} s",
+        f"told {len(seen.of(SyscallRows).calls):,}, lost {lost:,}{why}; read in {reading:.2f} s",
     )
 
 

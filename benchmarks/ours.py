@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from benchmarks import kernel
 from benchmarks.common import SOURCES
 from whystall.bpf import build
+from whystall.bpf.collector import Collector
+from whystall.bpf.collectors.block import Block
+from whystall.bpf.collectors.switches import Switches
+from whystall.bpf.collectors.syscalls import Syscalls
 from whystall.bpf.libbpf import Object
 from whystall.bpf.session import Session, SessionConfig
 
 # as tools.collect.ebpf_engine asks for them
-KINDS: dict[str, dict[str, Any]] = {
-    "fileslower": {"syscalls": True, "switches": False},
-    "offcputime": {"syscalls": False, "switches": True, "user_stacks": True},
-    "everything": {
-        "syscalls": True,
-        "switches": True,
-        "user_stacks": True,
-        "wakers": True,
-        "block": True,
-        "call_min_ns": 1_000_000,
-    },
+KINDS: dict[str, Callable[[int], list[Collector]]] = {
+    "fileslower": lambda call_min_ns: [Syscalls(call_min_ns)],
+    "offcputime": lambda call_min_ns: [Switches(user_stacks=True)],
+    "everything": lambda call_min_ns: [Syscalls(call_min_ns), Switches(wakers=True, user_stacks=True), Block()],
 }
 
 
-def config(kind: str, targets: Iterable[int] | None, **changes: Any) -> SessionConfig:
+def session_of(kind: str, targets: Iterable[int] | None, call_min_ns: int | None = None) -> Session:
     """The session of a tool; `targets` None: the whole host."""
-    return SessionConfig(targets=None if targets is None else frozenset(targets), **{**KINDS[kind], **changes})
+    default = 1_000_000 if kind == "everything" else 10_000_000
+    config = SessionConfig(targets=None if targets is None else frozenset(targets))
+    return Session(config, KINDS[kind](default if call_min_ns is None else call_min_ns))
 
 
 @contextmanager
@@ -44,7 +42,7 @@ def nothing() -> Iterator[list[int]]:
 @contextmanager
 def session(kind: str, targets: Iterable[int] | None) -> Iterator[list[int]]:
     """A session at work in this process."""
-    with Session(config(kind, targets)):
+    with session_of(kind, targets):
         yield []
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks import kernel, ours
 from benchmarks.common import Condition, Metrics, Report, Row, Samples, Workload, interleave
+from whystall.bpf.collectors.page_cache import PageCache
 from whystall.bpf.session import Session, SessionConfig
 from whystall.tools.collect.ftrace.tracefs import Tracefs, find
 from whystall.tools.contract.errors import ToolError
@@ -45,7 +46,7 @@ _EVENTS = (
 def _ours(target: int | None) -> Iterator[list[int]]:
     """The collector alone, at work in this process."""
     targets = None if target is None else frozenset({target})
-    with Session(SessionConfig(targets=targets, syscalls=False, switches=False, page_cache=True)):
+    with Session(SessionConfig(targets=targets), [PageCache()]):
         yield []
 
 

@@ -13,6 +13,10 @@ import time
 
 from benchmarks import kernel
 from benchmarks.common import Report, Row, mortal, spread
+from whystall.bpf.collector import Collector
+from whystall.bpf.collectors.python_frames import PythonFrames
+from whystall.bpf.collectors.samples import CpuSamples
+from whystall.bpf.collectors.switches import Switches, SwitchRows
 from whystall.bpf.session import Session, SessionConfig
 
 _DEPTHS = (5, 20, 60)
@@ -35,16 +39,10 @@ down(int(sys.argv[1]) - 1)
 def _look(pid: int, where: str, python: bool) -> tuple[float, float]:
     """(ns of the hook per event of the program, ns per walk by its own count)."""
     samples = where == "a sample"
-    config = SessionConfig(
-        targets=frozenset({pid}),
-        syscalls=False,
-        switches=not samples,
-        switch_min_ns=10**9,
-        user_stacks=True,
-        sample_ns=1_000_000 if samples else 0,
-        python=python,
-    )
-    with Session(config) as session:
+    collectors: list[Collector] = [CpuSamples(1_000_000) if samples else Switches(10**9, user_stacks=True)]
+    if python:
+        collectors.append(PythonFrames())
+    with Session(SessionConfig(targets=frozenset({pid})), collectors) as session:
         number = next(n for n, run in kernel.runs(kernel.programs_of(os.getpid())).items() if run.name == _HOOKS[where])
         before = kernel.runs([number])[number].ns
         end = time.monotonic() + _WINDOW_S
@@ -52,9 +50,11 @@ def _look(pid: int, where: str, python: bool) -> tuple[float, float]:
             time.sleep(0.05)
             session.poll()
         cost = kernel.runs([number])[number].ns - before
-        seen = session.finish()
-    waits = sum(total.count for total in seen.off_totals if total.off_class == "S")
-    events = seen.seen["samples"] if samples else waits
+        seen = session.read()
+    if samples:
+        events = seen.seen["samples"]
+    else:
+        events = sum(total.count for total in seen.of(SwitchRows).off_totals if total.off_class == "S")
     return cost / max(1, events), seen.seen["python_ns"] / max(1, seen.seen["python_walks"])
 
 

@@ -10,17 +10,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from whystall.bpf import layout as lay
-from whystall.bpf.python_code import PythonSeen
-from whystall.bpf.samples import Samples
 
-if TYPE_CHECKING:  # it needs `FileKey` from here
-    from whystall.bpf.capture_interrupts import Interrupts
-    from whystall.bpf.capture_pages import Pages
-    from whystall.bpf.capture_run_queue import RunQueue
-
+_Result = TypeVar("_Result")
 _Name = bytes  # where a member is called ``bytes``
 
 
@@ -234,29 +228,15 @@ class Stack(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """Everything one session saw."""
+    """The result of one session: what its collectors share, and the result of each (`of`)."""
 
     window_start: int
     window_end: int
-    calls: list[Call]
-    call_totals: list[CallTotal]
-    file_slots: list[FileSlot]
     files: dict[FileKey, File]
-    segments: list[Segment]
-    off_totals: list[OffTotal]
     threads: dict[int, Thread]
-    block_slots: list[BlockSlot]
-    block_totals: list[BlockTotal]
-    block_ios: list[BlockIo]
-    block_open: list[BlockIo]
-    """Still on their way when the window ended; in no total."""
     stacks: dict[int, Stack]
-    samples: Samples
-    python: PythonSeen
-    pages: Pages | None
-    """Of the page cache, if that was wanted."""
-    interrupts: Interrupts | None
-    run_queue: RunQueue | None
+    results: dict[type, object]
+    """The results of the collectors, by their types."""
     lost: dict[str, list[int]]
     """Losses by reason (layout.LOSSES, ``reader_full``, ``stacks_full``, ``recursion``), per CPU where the kernel
     counts so, else one number. Only reasons that happened."""
@@ -270,6 +250,17 @@ class Capture(NamedTuple):
     tracer itself put into the cache, and reads of it that the kernel told; ``self_waits``: its own waits for a CPU."""
     hooks: tuple[str, ...]
     variants: dict[str, str]
+
+    def of(self, kind: type[_Result]) -> _Result:
+        """Return the result of type `kind`; KeyError when the session did not have that collector."""
+        result = self.results[kind]
+        if not isinstance(result, kind):
+            raise TypeError(f"{result!r} is no {kind}")
+        return result
+
+    def with_results(self, *results: object) -> Capture:
+        """Return a copy in which `results` take the place of others of their types."""
+        return self._replace(results=self.results | {type(one): one for one in results})
 
 
 def device(dev: int) -> tuple[int, int]:

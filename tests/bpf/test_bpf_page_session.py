@@ -9,7 +9,7 @@ import pytest
 from whystall.bpf import capture_pages as cap
 from whystall.bpf import layout as lay
 from whystall.bpf.capture import FileKey
-from whystall.bpf.page_session import KernelPages
+from whystall.bpf.collectors.page_cache import KernelPages
 
 # Arguments of the events in the type information of Debian's kernels of that name, and of 6.18.
 _RECLAIM = {

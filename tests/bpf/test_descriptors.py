@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from whystall.bpf import session
+from whystall.bpf.collectors import samples
 
 FOREVER = resource.RLIM_INFINITY
 Limits = Callable[[int, int], tuple[int, int]]
@@ -21,7 +21,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Limits:
         held = [(soft, hard)]
         monkeypatch.setattr(resource, "getrlimit", lambda _which: held[-1])
         monkeypatch.setattr(resource, "setrlimit", lambda _which, new: held.append(new))
-        session._room_for(1000)
+        samples.raise_open_files(1000)
         return held[-1]
 
     return after

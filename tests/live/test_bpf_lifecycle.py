@@ -9,17 +9,19 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from kernel_sessions import kernel_session
 
 from whystall.bpf import libbpf
 from whystall.bpf.build import SOURCES
 from whystall.bpf.errors import BpfError
-from whystall.bpf.session import Session, SessionConfig
 
-EVERYTHING = "SessionConfig(targets=None, block=True, wakers=True, user_stacks=True, sample_ns=10_000_000)"
-FULL = SessionConfig(targets=None, block=True, wakers=True, user_stacks=True, sample_ns=10_000_000)
+WORKLOADS = str(Path(__file__).parent / "workloads")
+EVERYTHING = "targets=None, block=True, wakers=True, user_stacks=True, sample_ns=10_000_000"
+FULL = partial(kernel_session, targets=None, block=True, wakers=True, user_stacks=True, sample_ns=10_000_000)
 
 # The kernel frees programs a moment after their last descriptor is closed.
 GONE_WITHIN = 5.0
@@ -45,7 +47,7 @@ def wait_until_gone(programs: frozenset[int]) -> frozenset[int]:
 
 
 def python(code: str) -> subprocess.Popen[str]:
-    header = "import os, sys, time\nfrom whystall.bpf.session import Session, SessionConfig\n"
+    header = f"import os, sys, time\nsys.path.insert(0, {WORKLOADS!r})\nfrom kernel_sessions import kernel_session\n"
     header += "from whystall.bpf.errors import BpfError\nfrom whystall.bpf import libbpf\n"
     return subprocess.Popen(
         [sys.executable, "-c", header + code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -53,8 +55,9 @@ def python(code: str) -> subprocess.Popen[str]:
 
 
 def test_open_attaches_and_close_removes_everything() -> None:
-    session = Session(FULL)
-    session.open()
+    session = FULL()
+    session.load()
+    session.start()
     mine = programs_of(os.getpid())
     assert mine <= libbpf.program_ids()
     assert len(mine) >= len(session.hooks) >= 9
@@ -64,22 +67,23 @@ def test_open_attaches_and_close_removes_everything() -> None:
 
 
 def test_finish_removes_everything_and_only_once() -> None:
-    session = Session(FULL)
-    session.open()
+    session = FULL()
+    session.load()
+    session.start()
     mine = programs_of(os.getpid())
     assert mine <= libbpf.program_ids()
-    seen = session.finish()
+    seen = session.read()
     assert seen.window_start < seen.window_end
     assert wait_until_gone(mine) == frozenset()
     assert session.poll() == 0
     with pytest.raises(BpfError, match="not open") as failure:
-        session.finish()
+        session.read()
     assert failure.value.code == "read_failed"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_tracer_leaves_nothing(how: signal.Signals) -> None:
-    tracer = python(f"s = Session({EVERYTHING}); s.open(); print('open', flush=True); time.sleep(60)")
+    tracer = python(f"s = kernel_session({EVERYTHING}); s.load(); s.start(); print('open', flush=True); time.sleep(60)")
     assert tracer.stdout is not None
     assert tracer.stdout.readline() == "open\n"
     theirs = programs_of(tracer.pid)
@@ -95,6 +99,7 @@ def test_a_failure_at_any_step_leaves_nothing() -> None:
     tracer = python(
         f"""
 import resource
+from functools import partial
 from pathlib import Path
 def held():
     found = set()
@@ -105,14 +110,15 @@ def held():
 def left():  # new, and held by no process: attached for good
     return libbpf.program_ids() - before - held()
 codes, mended, before = [], 0, libbpf.program_ids()
-with Session({EVERYTHING}) as first: first.finish()  # libbpf remembers what a kernel can do, failed probes too
+with kernel_session({EVERYTHING}) as first: first.read()  # libbpf remembers what a kernel can do, failed probes too
 at_start = len(os.listdir("/proc/self/fd"))
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 for room in range(4, 200):
     resource.setrlimit(resource.RLIMIT_NOFILE, (room, hard))
-    session = Session({EVERYTHING})
+    session = kernel_session({EVERYTHING})
     try:
-        session.open()
+        session.load()
+        session.start()
     except BpfError as error:
         codes.append(error.code)
         mended += "ulimit -n" in error.remedy
@@ -140,7 +146,7 @@ def test_without_privilege_it_says_so() -> None:
     tracer = python(
         """
 os.setgid(65534); os.setuid(65534)
-try: Session(SessionConfig(targets=None)).open()
+try: kernel_session(targets=None).load()
 except BpfError as error: print(error.code, '|', error.remedy)
 """
     )
@@ -151,7 +157,7 @@ except BpfError as error: print(error.code, '|', error.remedy)
 def test_targets_are_bounded() -> None:
     for targets in (frozenset[int](), frozenset(range(1, 2000))):
         with pytest.raises(BpfError) as failure:
-            Session(SessionConfig(targets=targets)).open()
+            kernel_session(targets=targets).load()
         assert failure.value.code == "bad_config"
 
 
@@ -184,7 +190,7 @@ def test_the_verifiers_log_is_in_the_error(tmp_path: Path) -> None:
 
 
 def test_maps_are_read_in_batches_and_one_by_one(tmp_path: Path) -> None:
-    session = Session(SessionConfig(targets=frozenset({os.getppid()})))
+    session = kernel_session(targets=frozenset({os.getppid()}))
     with session:
         for tgid in range(1000, 1500):
             session.add_target(tgid)

@@ -12,15 +12,16 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel_sessions import kernel_session
 from scripted import PRELUDE, Child, child
 
 from whystall.bpf import layout, syscalls
 from whystall.bpf.capture import Call, Capture, device
-from whystall.bpf.session import Session, SessionConfig
 
 OLD_WAYS = dict.fromkeys(
     ("task_storage", "pt_regs_helper", "current_btf", "loop_helper", "plain_loads", "switch_has_state"), False
@@ -32,12 +33,12 @@ def observe(
 ) -> tuple[Capture, list[dict[str, Any]]]:
     """Trace the child from ``go`` until it logs ``until``, and ``settle`` seconds more."""
     config.setdefault("targets", frozenset({subject.pid}))
-    session = Session(SessionConfig(**config))
+    session = kernel_session(**config)
     with session:
         subject.go()
         lines = subject.until(until)
         time.sleep(settle)
-        return session.finish(), lines
+        return session.read(), lines
 
 
 def named(calls: list[Call], name: str) -> list[Call]:
@@ -293,7 +294,7 @@ def test_a_call_that_was_running_when_the_window_began_is_seen_to_wait(variants:
     with (
         open(os.devnull, "wb") as nowhere,
         subprocess.Popen(command, stdin=subprocess.PIPE, text=True, pass_fds=[writable]) as writer,
-        contextlib.closing(Session(SessionConfig(targets=frozenset({writer.pid}), variants=variants))) as session,
+        contextlib.closing(kernel_session(targets=frozenset({writer.pid}), variants=variants)) as session,
     ):
         assert writer.stdin is not None
         reader = threading.Thread(target=read, args=(nowhere.fileno(),))
@@ -302,14 +303,14 @@ def test_a_call_that_was_running_when_the_window_began_is_seen_to_wait(variants:
         writer.stdin.write("\n")
         writer.stdin.flush()
         assert enough.wait(60)
-        session.begin()
+        session.start()
         stop.set()
         reader.join(60)
         time.sleep(0.5)
         os.close(readable)
         os.close(writable)
         time.sleep(0.1)
-        seen = session.finish()
+        seen = session.read()
         writer.kill()
     (call,) = [call for call in named(seen.calls, "write") if call.start == seen.window_start]
     assert call.flags & layout.SEEDED
@@ -396,11 +397,11 @@ log(what="done"); sys.stdin.readline()
         tids = {}
         while (line := json.loads(subject.stdout.readline()))["what"] != "ready":
             tids[line["what"]] = line["tid"]
-        with Session(SessionConfig(targets=frozenset({subject.pid}), wakers=True)) as session:
+        with kernel_session(targets=frozenset({subject.pid}), wakers=True) as session:
             subject.stdin.write("go\n")
             subject.stdin.flush()
             assert json.loads(subject.stdout.readline())["what"] == "done"
-            seen = session.finish()
+            seen = session.read()
     finally:
         subject.kill()
         subject.communicate()
@@ -433,12 +434,12 @@ os.waitpid(pid, 0); log(what="done", child=pid); sys.stdin.readline()
 def test_everyone_but_the_tracer(tmp_path: Path) -> None:
     path, own = tmp_path / "of another", tmp_path / "own"
     with child(FILE_WORK, str(path)) as subject:
-        session = Session(SessionConfig(targets=None, call_min_ns=0))
+        session = kernel_session(targets=None, call_min_ns=0)
         with session:
             own.write_bytes(b"mine")
             subject.go()
             subject.until("done")
-            seen = session.finish()
+            seen = session.read()
     paths = {file.path for file in seen.files.values()}
     assert os.fsencode(path) in paths
     assert os.fsencode(own) not in paths
@@ -456,12 +457,12 @@ def test_sockets_are_no_slow_files_of_everyone() -> None:
         )
         try:
             time.sleep(0.3)
-            with Session(SessionConfig(targets=None, call_min_ns=1_000_000)) as session:
+            with kernel_session(targets=None, call_min_ns=1_000_000) as session:
                 time.sleep(0.1)
                 inode = os.fstat(theirs.fileno()).st_ino
                 ours.send(b"x")
                 process.wait(10)
-                seen = session.finish()
+                seen = session.read()
         finally:
             process.kill()
             process.wait()
@@ -471,11 +472,11 @@ def test_sockets_are_no_slow_files_of_everyone() -> None:
 def test_two_sessions_at_once_see_the_same(tmp_path: Path) -> None:
     path = tmp_path / "shared.bin"
     with child(FILE_WORK, str(path)) as subject:
-        config = SessionConfig(targets=frozenset({subject.pid}), call_min_ns=0, block=True)
-        with Session(config) as one, Session(config) as two:
+        config = partial(kernel_session, targets=frozenset({subject.pid}), call_min_ns=0, block=True)
+        with config() as one, config() as two:
             subject.go()
             subject.until("done")
-            first, second = one.finish(), two.finish()
+            first, second = one.read(), two.read()
 
     def on_file(seen: Capture) -> list[tuple[int, int, int]]:
         inode = path.stat().st_ino
@@ -490,12 +491,12 @@ def test_a_target_added_later_is_seen(tmp_path: Path) -> None:
     with (
         child("go()") as first,
         child(FILE_WORK, str(path)) as late,
-        Session(SessionConfig(targets=frozenset({first.pid}), call_min_ns=0)) as session,
+        kernel_session(targets=frozenset({first.pid}), call_min_ns=0) as session,
     ):
         session.add_target(late.pid)
         late.go()
         late.until("done")
-        seen = session.finish()
+        seen = session.read()
     assert len([call for call in named(seen.calls, "fsync") if call.tgid == late.pid]) == 3
 
 

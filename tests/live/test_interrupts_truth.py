@@ -8,14 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
+from kernel_sessions import kernel_session
 from scripted import PRELUDE, child
 
 from whystall.bpf import layout
-from whystall.bpf.session import Session, SessionConfig
 from whystall.tools.collect.ebpf_engine import EbpfEngine
 from whystall.tools.collect.proc_interrupts import HARD, SOFT, InterruptCounts
 from whystall.tools.collect.procfs_engine import ProcfsEngine
@@ -55,13 +56,13 @@ def write_to_disk(directory: Path) -> None:
 
 @pytest.mark.parametrize("variants", [{}, OLD_WAYS], ids=["newest", "oldest"])
 def test_handlers_are_counted_as_the_kernel_counts_them(tmp_path: Path, variants: dict[str, bool]) -> None:
-    config = SessionConfig(targets=None, syscalls=False, switches=False, interrupts=True, variants=variants)
-    with Session(config) as session:
+    config = partial(kernel_session, targets=None, syscalls=False, switches=False, interrupts=True, variants=variants)
+    with config() as session:
         theirs = InterruptCounts()
         send_to_ourselves()
         write_to_disk(tmp_path)
         theirs.finish()
-        seen = session.finish()
+        seen = session.read()
     assert seen.lost == {}
     assert seen.interrupts is not None
     grown = theirs.grown()
@@ -149,13 +150,15 @@ def flood() -> Iterator[int]:
 
 def test_packets_that_others_send_are_stolen_from_a_thread_that_computes(flood: int) -> None:
     with child(BURNER, str(flood)) as burner:
-        config = SessionConfig(targets=frozenset({burner.pid}), syscalls=False, switches=False, interrupts=True)
-        with Session(config) as session:
+        config = partial(
+            kernel_session, targets=frozenset({burner.pid}), syscalls=False, switches=False, interrupts=True
+        )
+        with config() as session:
             theirs, ran, began = InterruptCounts(), ran_ns(burner.pid), time.monotonic_ns()
             time.sleep(1.5)
             share = (ran_ns(burner.pid) - ran) / (time.monotonic_ns() - began)
             theirs.finish()
-            seen = session.finish()
+            seen = session.read()
     assert seen.interrupts is not None
     (row,) = [row for row in seen.interrupts.stolen if (row.kind, row.name) == ("softirq", b"NET_RX")]
     arrived = theirs.grown()[SOFT, "NET_RX"][flood]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel_sessions import kernel_session
 from scripted import Child, child
 
 from whystall.bpf.capture import Capture, FileKey, device
 from whystall.bpf.capture_pages import PageFile, Pages, PageUse, SizeSlot
-from whystall.bpf.session import Session, SessionConfig
 from whystall.tools.collect.ebpf_engine import EbpfEngine
 from whystall.tools.recording.collector import Options
 from whystall.tools.recording.target import Target
@@ -68,10 +68,10 @@ class Seen:
 def observe(subject: Child, disk: Path, **config: Any) -> tuple[Seen, list[dict[str, Any]]]:
     """The page cache from the child's ``go`` until it says ``done``."""
     config.setdefault("targets", frozenset({subject.pid}))
-    with Session(SessionConfig(syscalls=False, switches=False, page_cache=True, **config)) as session:
+    with kernel_session(syscalls=False, switches=False, page_cache=True, **config) as session:
         subject.go()
         lines = subject.until("done")
-        return Seen(session.finish(), subject, disk), lines
+        return Seen(session.read(), subject, disk), lines
 
 
 COMMON = """

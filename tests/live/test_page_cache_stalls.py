@@ -7,15 +7,16 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+from kernel_sessions import kernel_session
 from scripted import child
 
 from whystall.bpf import syscalls
 from whystall.bpf.capture import Capture, FileKey, device
 from whystall.bpf.capture_pages import Pages, Stall
-from whystall.bpf.session import Session, SessionConfig
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="tracing, cgroups and mounting need root")
 
@@ -124,11 +125,13 @@ log(what="done"); sys.stdin.readline()
 def test_what_a_limit_evicts_is_counted_and_so_is_the_time_that_costs(disk: Path) -> None:
     path = disk / "stream"
     with child(STREAM, str(path), str(SIZE)) as subject, limited(subject.pid):
-        config = SessionConfig(targets=frozenset({subject.pid}), syscalls=False, switches=False, page_cache=True)
-        with Session(config) as session:
+        config = partial(
+            kernel_session, targets=frozenset({subject.pid}), syscalls=False, switches=False, page_cache=True
+        )
+        with config() as session:
             subject.go()
             first, second, _ = subject.until("done")
-            capture = session.finish()
+            capture = session.read()
         (use,) = [use for use in pages_of(capture).uses if is_file(use.file, path) and use.tgid == subject.pid]
         (gone,) = [file for file in pages_of(capture).files if is_file(file.file, path)]
     if use.accessed >= 0:
@@ -174,11 +177,13 @@ def test_two_writers_wait_for_the_lock_of_their_file(disk: Path) -> None:
     """A direct write beyond the end holds the lock while it waits for the disk."""
     path = disk / "locked"
     with child(LOCK, str(path)) as subject:
-        config = SessionConfig(targets=frozenset({subject.pid}), syscalls=False, switches=False, page_cache=True)
-        with Session(config) as session:
+        config = partial(
+            kernel_session, targets=frozenset({subject.pid}), syscalls=False, switches=False, page_cache=True
+        )
+        with config() as session:
             subject.go()
             lines = subject.until("done")[:-1]
-            capture = session.finish()
+            capture = session.read()
         if "lock:contention_begin" in pages_of(capture).absent:
             pytest.skip("the kernel does not tell of locks")
         waits = []
@@ -203,11 +208,11 @@ log(what="done", ns=time.monotonic_ns() - start); sys.stdin.readline()
 def test_a_writer_is_throttled_for_its_dirty_pages(disk: Path) -> None:
     path = disk / "throttled"
     with held_back(disk), child(THROTTLED, str(path), str(64 << 20)) as subject:
-        config = SessionConfig(targets=frozenset({subject.pid}), switches=False, page_cache=True)
-        with Session(config) as session:
+        config = partial(kernel_session, targets=frozenset({subject.pid}), switches=False, page_cache=True)
+        with config() as session:
             subject.go()
             subject.until("done")
-            capture = session.finish()
+            capture = session.read()
         (writes,) = [
             total for total in capture.call_totals if syscalls.name(total.nr) == "pwrite64" and total.tid == subject.pid
         ]
@@ -232,11 +237,13 @@ while True: os.pwrite(fd, b"x" * (1 << 20), (time.monotonic_ns() & 127) << 20)
 def test_a_pause_that_outlasts_the_window_counts_up_to_its_end(disk: Path) -> None:
     path = disk / "endless"
     with held_back(disk), child(ENDLESS, str(path)) as subject:
-        config = SessionConfig(targets=frozenset({subject.pid}), syscalls=False, switches=False, page_cache=True)
-        with Session(config) as session:
+        config = partial(
+            kernel_session, targets=frozenset({subject.pid}), syscalls=False, switches=False, page_cache=True
+        )
+        with config() as session:
             subject.go()
             time.sleep(0.7)
-            capture = session.finish()
+            capture = session.read()
     (stall,) = stalls_of(capture, subject.pid, "dirty_throttle")
     assert stall.total_ns <= capture.window_end - capture.window_start
 
@@ -256,9 +263,9 @@ log(what="done"); sys.stdin.readline()
 
 def test_a_neighbour_with_many_files_costs_the_target_nothing(disk: Path) -> None:
     """Somebody reads a tree of files: no map is full for it, so nothing of the target's is lost."""
-    config = SessionConfig(targets=frozenset({os.getpid()}), switches=False, page_cache=True)
-    with child(MANY, str(disk / "many"), "20000") as subject, Session(config) as session:
+    config = partial(kernel_session, targets=frozenset({os.getpid()}), switches=False, page_cache=True)
+    with child(MANY, str(disk / "many"), "20000") as subject, config() as session:
         subject.go()
         subject.until("done")
-        lost = session.finish().lost
+        lost = session.read().lost
     assert not {"files_full", "page_files_full", "page_uses_full", "sizes_full"} & lost.keys(), lost

@@ -13,17 +13,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel_sessions import KernelSession, kernel_session
 from pythons import interpreters
 from scripted import child
 
 from whystall.bpf import layout, python_offsets, syscalls
 from whystall.bpf.capture import Capture
 from whystall.bpf.python_code import Frame
-from whystall.bpf.session import Session, SessionConfig
 
 JOB = Path(__file__).parent / "workloads" / "python_job.py"
 LINES = {
@@ -52,16 +53,16 @@ def job(command: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[str
             process.kill()
 
 
-def watch(process: subprocess.Popen[str], config: SessionConfig) -> tuple[Capture, dict[str, Any]]:
+def watch(process: subprocess.Popen[str], config: partial[KernelSession]) -> tuple[Capture, dict[str, Any]]:
     assert process.stdin is not None
     assert process.stdout is not None
-    with Session(config) as session:
+    with config() as session:
         process.stdin.write("go\n")
         process.stdin.flush()
         while not select.select([process.stdout], [], [], 0.1)[0]:
             session.poll()
         truth = json.loads(process.stdout.readline())
-        return session.finish(), truth
+        return session.read(), truth
 
 
 def stack(seen: Capture, number: int, tgid: int) -> list[Frame]:
@@ -81,8 +82,8 @@ def test_every_version_says_which_line_runs_and_which_one_waits(
 ) -> None:
     with job(interpreters()[name], tmp_path) as (process, started):
         pid, tids = process.pid, started["tids"]
-        config = SessionConfig(
-            targets=frozenset({pid}), python=True, syscalls=False, sample_ns=4_000_000, switch_min_ns=0,
+        config = partial(
+            kernel_session, targets=frozenset({pid}), python=True, syscalls=False, sample_ns=4_000_000, switch_min_ns=0,
             variants=variants,
         )  # fmt: skip
         seen, truth = watch(process, config)
@@ -200,8 +201,13 @@ def test_code_in_memory_that_is_used_again_and_in_another_interpreter(name: str)
         try:
             assert process.stdout is not None
             process.stdout.readline()
-            config = SessionConfig(
-                targets=frozenset({process.pid}), python=True, syscalls=False, switches=False, sample_ns=500_000
+            config = partial(
+                kernel_session,
+                targets=frozenset({process.pid}),
+                python=True,
+                syscalls=False,
+                switches=False,
+                sample_ns=500_000,
             )
             seen, truth = watch(process, config)
         finally:
@@ -243,14 +249,14 @@ sys.stdin.readline()
 
 def test_children_that_are_gone_at_the_end_have_names() -> None:
     with child(FORKS) as subject:
-        config = SessionConfig(
-            targets=frozenset({subject.pid}), follow=True, python=True, syscalls=False, sample_ns=5_000_000,
-            switch_min_ns=10_000_000,
+        config = partial(
+            kernel_session, targets=frozenset({subject.pid}), follow=True, python=True, syscalls=False,
+            sample_ns=5_000_000, switch_min_ns=10_000_000,
         )  # fmt: skip
-        with Session(config) as session:
+        with config() as session:
             subject.go()
             (done,) = [line for line in subject.until("done") if line["what"] == "done"]
-            seen = session.finish()
+            seen = session.read()
     assert seen.lost == {}
     for pid in done["pids"]:
         (sleep,) = [s for s in seen.segments if s.tgid == pid and s.end - s.start > 100_000_000 and s.off_class == "S"]
@@ -268,14 +274,19 @@ def test_a_process_that_executes_python_during_the_window_is_found(tmp_path: Pat
     script.write_text("import time\ndef late():\n    time.sleep(0.1)\nfor _ in range(18): late()\n")
     starter = subprocess.Popen(["sh", "-c", f"sleep 0.3; exec {sys.executable} {script}"])
     try:
-        config = SessionConfig(
-            targets=frozenset({starter.pid}), python=True, syscalls=False, switch_min_ns=50_000_000, follow=True
+        config = partial(
+            kernel_session,
+            targets=frozenset({starter.pid}),
+            python=True,
+            syscalls=False,
+            switch_min_ns=50_000_000,
+            follow=True,
         )
-        with Session(config) as session:
+        with config() as session:
             for _ in range(16):
                 time.sleep(0.1)
                 session.poll()
-            seen = session.finish()
+            seen = session.read()
     finally:
         starter.kill()
         starter.wait()
@@ -295,10 +306,12 @@ def test_numbers_of_another_pid_namespace(tmp_path: Path) -> None:
         inner = _until(lambda: _children(outer.pid), "unshare made no namespace")[0]
         _until(lambda: len(os.listdir(f"/proc/{inner}/task")) == 2, "no thread")
         time.sleep(0.1)
-        config = SessionConfig(targets=frozenset({inner}), python=True, syscalls=False, switch_min_ns=20_000_000)
-        with Session(config) as session:
+        config = partial(
+            kernel_session, targets=frozenset({inner}), python=True, syscalls=False, switch_min_ns=20_000_000
+        )
+        with config() as session:
             time.sleep(0.4)
-            seen = session.finish()
+            seen = session.read()
     finally:
         for pid in _children(outer.pid):
             os.kill(pid, signal.SIGKILL)
@@ -344,10 +357,12 @@ def test_a_version_that_cannot_be_walked_is_refused_by_name(tmp_path: Path, monk
         try:
             assert process.stdout is not None
             process.stdout.readline()
-            config = SessionConfig(targets=frozenset({process.pid}), python=True, syscalls=False, switch_min_ns=0)
-            with Session(config) as session:
+            config = partial(
+                kernel_session, targets=frozenset({process.pid}), python=True, syscalls=False, switch_min_ns=0
+            )
+            with config() as session:
                 time.sleep(0.2)
-                seen = session.finish()
+                seen = session.read()
         finally:
             process.kill()
     assert seen.python.refused == {process.pid: f"CPython {OWN}"}
@@ -374,11 +389,13 @@ sys.stdin.readline()
 
 def test_walking_at_switches_is_bounded_and_what_was_skipped_is_counted() -> None:
     with child(SWITCHES) as subject:
-        config = SessionConfig(targets=frozenset({subject.pid}), python=True, syscalls=False, switch_min_ns=10**9)
-        with Session(config) as session:
+        config = partial(
+            kernel_session, targets=frozenset({subject.pid}), python=True, syscalls=False, switch_min_ns=10**9
+        )
+        with config() as session:
             subject.go()
             subject.until("done")
-            seen = session.finish()
+            seen = session.read()
     waits = sum(total.count for total in seen.off_totals if total.off_class == "S")
     assert seen.seen["python_skipped"] > 100
     assert seen.seen["python_walks"] > 100
@@ -400,11 +417,11 @@ sys.stdin.readline()
 
 def test_code_made_where_other_code_was_is_told_apart() -> None:
     with child(REUSED) as subject:
-        config = SessionConfig(targets=frozenset({subject.pid}), python=True, syscalls=False, switch_min_ns=0)
-        with Session(config) as session:
+        config = partial(kernel_session, targets=frozenset({subject.pid}), python=True, syscalls=False, switch_min_ns=0)
+        with config() as session:
             subject.go()
             subject.until("done")
-            seen = session.finish()
+            seen = session.read()
     made = []
     for segment in seen.segments:
         for frame in stack(seen, segment.pystack, subject.pid)[:1]:

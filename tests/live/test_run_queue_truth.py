@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
+from kernel_sessions import KernelSession, kernel_session
 from scripted import Child, child
 
-from whystall.bpf.capture_run_queue import QueueTotal, RunQueue
-from whystall.bpf.session import Session, SessionConfig
+from whystall.bpf.collectors.run_queue import QueueTotal, RunQueue
 from whystall.tools.collect.ebpf_engine import EbpfEngine
 from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.contract.findings import Polarity
@@ -75,9 +75,9 @@ def cpu() -> Iterator[int]:
     os.sched_setaffinity(0, before)
 
 
-def session(*pids: int, **config: Any) -> Session:
+def session(*pids: int, **config: Any) -> KernelSession:
     targets = frozenset(pids) or None
-    return Session(SessionConfig(targets=targets, syscalls=False, switches=False, run_queue=True, **config))
+    return kernel_session(targets=targets, syscalls=False, switches=False, run_queue=True, **config)
 
 
 def of(seen: RunQueue | None, pid: int) -> QueueTotal:
@@ -94,7 +94,7 @@ def test_a_sleeper_beside_a_burner_waits_as_long_as_it_was_late(cpu: int, varian
         with session(sleeper.pid, variants=variants) as watch:
             sleeper.go()
             done = sleeper.until("done")[-1]
-            seen = watch.finish()
+            seen = watch.read()
     assert seen.lost == {}
     assert seen.seen["self_waits"] > 0
     total = of(seen.run_queue, sleeper.pid)
@@ -119,7 +119,7 @@ def test_a_thread_that_is_never_let_run_waits_the_whole_window(cpu: int) -> None
         before = account(starved.pid)
         watch = stack.enter_context(session(starved.pid))
         time.sleep(0.3)
-        seen = watch.finish()
+        seen = watch.read()
         after = account(starved.pid)
     total = of(seen.run_queue, starved.pid)
     window = seen.window_end - seen.window_start
@@ -162,7 +162,7 @@ def test_whom_a_target_wakes_is_not_a_target() -> None:
         with session(talker.pid) as watch:
             talker.go()
             talker.until("done")
-            mine = watch.finish()
+            mine = watch.read()
     assert mine.run_queue is not None
     assert {total.tgid for total in mine.run_queue.totals} == {talker.pid}
     with child(TALKER) as talker:
@@ -171,7 +171,7 @@ def test_whom_a_target_wakes_is_not_a_target() -> None:
         with session(other) as watch:
             talker.go()
             talker.until("done")
-            theirs = watch.finish()
+            theirs = watch.read()
         runs = account(other).runs - before
     assert theirs.lost == {}
     assert of(theirs.run_queue, other).count == pytest.approx(runs, abs=2)

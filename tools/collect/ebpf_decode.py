@@ -9,6 +9,9 @@ import polars as pl
 
 from whystall.bpf import layout
 from whystall.bpf.capture import BlockIo, Call, Capture, FileKey, device
+from whystall.bpf.collectors.block import BlockRows
+from whystall.bpf.collectors.switches import SwitchRows
+from whystall.bpf.collectors.syscalls import SyscallRows
 from whystall.tools.collect.proc_maps import MappedFile
 from whystall.tools.collect.tables import BLOCK, SWITCHES, SYSCALLS
 from whystall.tools.contract.text import clean, clean_path
@@ -142,8 +145,9 @@ class Stacks:
 
 def syscall_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName, own: int) -> dict[str, pl.DataFrame]:
     """Tables of the collector ``syscalls``; rows of process `own` (the tracer) are left out."""
+    rows = capture.of(SyscallRows)
     calls = []
-    for c in capture.calls:
+    for c in rows.calls:
         if c.tgid == own:
             continue
         file, offset = _place(c, name(c.nr), files)
@@ -184,11 +188,11 @@ def syscall_tables(capture: Capture, files: Files, stacks: Stacks, name: CallNam
             t.max_ns,
             _signed(t.bytes),
         )
-        for t in capture.call_totals
+        for t in rows.call_totals
         if t.tgid != own
     ]
     latency = []
-    for s in capture.file_slots:
+    for s in rows.file_slots:
         if s.tgid == own:
             continue
         low, high = layout.slot_bounds(s.slot)
@@ -217,6 +221,7 @@ def _place(call: Call, called: str, files: Files) -> tuple[int, int]:
 
 def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName, own: int) -> dict[str, pl.DataFrame]:
     """Tables of the collector ``switches``. A kernel thread that sleeps has no work; only its D waits are told."""
+    rows = capture.of(SwitchRows)
     segments = [
         (
             s.start,
@@ -237,7 +242,7 @@ def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName
             bool(s.flags & layout.OPEN),
             bool(s.flags & layout.SEEDED),
         )
-        for s in capture.segments
+        for s in rows.segments
         if s.tgid != own and not (s.flags & layout.KTHREAD and s.off_class != "D")
     ]
     totals = [
@@ -254,28 +259,28 @@ def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName
             t.total_ns,
             t.max_ns,
         )
-        for t in capture.off_totals
+        for t in rows.off_totals
         if t.tgid != own and not (_is_kernel(capture, t.tid) and t.off_class != "D")
     ]
     return {"segments": _frame(SWITCHES["segments"], segments), "totals": _frame(SWITCHES["totals"], totals)}
 
 
-def block_tables(capture: Capture, disk: Callable[[int], str]) -> dict[str, pl.DataFrame]:
+def block_tables(rows: BlockRows, disk: Callable[[int], str]) -> dict[str, pl.DataFrame]:
     """Tables of the collector ``block``; `disk` names a kernel device number."""
     latency = []
-    for s in capture.block_slots:
+    for s in rows.block_slots:
         low, high = layout.slot_bounds(s.slot)
         latency.append((disk(s.dev), s.op, s.phase, low, high, s.count))
     longest: dict[tuple[int, str], int] = {}
-    for i in capture.block_ios:
+    for i in rows.block_ios:
         took = i.complete - (i.insert or i.issue)
         longest[i.dev, i.op] = max(took, longest.get((i.dev, i.op), 0))
     totals = []
-    for t in capture.block_totals:
+    for t in rows.block_totals:
         # Of queue and device together where such an I/O was told in full, else of the longer phase.
         most = max(t.queue_max_ns, t.device_max_ns, longest.get((t.dev, t.op), 0))
         totals.append((disk(t.dev), t.op, t.count, t.bytes, t.queue_ns, t.device_ns, most))
-    told = [(i, False) for i in capture.block_ios] + [(i, True) for i in capture.block_open]
+    told = [(i, False) for i in rows.block_ios] + [(i, True) for i in rows.block_open]
     slow = [
         (i.insert or i.issue, i.issue, i.complete, disk(i.dev), i.op, i.bytes, _sector(i), i.tgid, clean(i.comm), open_)
         for i, open_ in told

@@ -3,31 +3,74 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import polars as pl
 
 from whystall.bpf import layout
 from whystall.bpf.capture import Capture as Seen
-from whystall.bpf.capture_interrupts import Interrupts
-from whystall.bpf.capture_run_queue import RunQueue
+from whystall.bpf.collectors.interrupts import Interrupts, InterruptTimes
+from whystall.bpf.collectors.run_queue import RunQueue, RunQueueWaits
+from whystall.bpf.session import Session
+from whystall.tools.collect.ebpf_collector import EbpfCollector, Found, losses
 from whystall.tools.collect.proc_interrupts import SOFT, InterruptCounts
 from whystall.tools.collect.tables import INTERRUPTS, RUN_QUEUE
 from whystall.tools.contract.text import clean
-from whystall.tools.recording.collector import Capture
+from whystall.tools.recording.collector import Capture, Options
 
 # Some kernels do not tell all that happens: of softirqs on a busy 6.18 up to one in a hundred. So few, no longer than
 # the others, change no judgement.
 _UNTOLD = 0.02
 
 
+class InterruptCollector(EbpfCollector):
+    """The collector ``interrupts``, with the kernel's own counts of the same span."""
+
+    name = "interrupts"
+    losses = frozenset({"interrupts_full"})
+
+    def __init__(self, wanted: Mapping[str, Options]) -> None:
+        self.kernel = InterruptTimes()
+        self._look: InterruptLook | None = None
+
+    def started(self, session: Session) -> None:
+        """Read the kernel's own counts."""
+        self._look = InterruptLook()
+
+    def stopping(self, session: Session) -> None:
+        """Read them again."""
+        if self._look is not None:
+            self._look.finish()
+
+    def capture(self, found: Found) -> Capture:
+        """Return the tables."""
+        if self._look is None:
+            raise ValueError("not started")
+        return self._look.capture(found.seen.of(Interrupts), found.seen, losses(found.seen, self.name))
+
+
+class RunQueueCollector(EbpfCollector):
+    """The collector ``run_queue``."""
+
+    name = "run_queue"
+    losses = frozenset({"waits_lost"})
+
+    def __init__(self, wanted: Mapping[str, Options]) -> None:
+        self.kernel = RunQueueWaits()
+
+    def capture(self, found: Found) -> Capture:
+        """Return the tables."""
+        return run_queue_capture(found.seen.of(RunQueue), found.seen, losses(found.seen, self.name))
+
+
 class InterruptLook:
-    """The kernel's own counts around what the session sees: made when all hooks stand, finished before they go."""
+    """The kernel's own counts around a session: made when counting starts, finished before it stops."""
 
     def __init__(self) -> None:
         self._counts = InterruptCounts()
 
     def finish(self) -> None:
-        """Before the hooks go."""
+        """Read the counts again."""
         self._counts.finish()
 
     def capture(self, interrupts: Interrupts, seen: Seen, lost: int) -> Capture:

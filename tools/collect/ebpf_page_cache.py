@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import polars as pl
 
@@ -11,11 +11,33 @@ from whystall.bpf import layout
 from whystall.bpf.capture import Capture as Seen
 from whystall.bpf.capture import FileKey
 from whystall.bpf.capture_pages import Pages
+from whystall.bpf.collectors.page_cache import PageCache
 from whystall.bpf.session import Session
+from whystall.tools.collect.ebpf_collector import EbpfCollector, Found, disk_name, losses
 from whystall.tools.collect.ebpf_decode import Files
+from whystall.tools.collect.proc_maps import mapped_file
 from whystall.tools.collect.tables import PAGE_CACHE
 from whystall.tools.contract.text import clean
-from whystall.tools.recording.collector import Capture
+from whystall.tools.recording.collector import Capture, Options
+
+
+class PageCacheCollector(EbpfCollector):
+    """Proven by a page of our own that came into the cache."""
+
+    name = "page_cache"
+    losses = frozenset({"page_uses_full", "page_files_full", "stalls_full", "sizes_full"})
+
+    def __init__(self, wanted: Mapping[str, Options]) -> None:
+        self.kernel = PageCache()
+
+    def started(self, session: Session) -> None:
+        """Put a page of our own into the cache."""
+        cause_page_events(session)
+
+    def capture(self, found: Found) -> Capture:
+        """Return the tables."""
+        seen = found.seen
+        return page_capture(seen.of(Pages), seen, Files(seen, mapped_file), disk_name, losses(seen, self.name))
 
 
 def page_capture(pages: Pages, seen: Seen, files: Files, disk: Callable[[int], str], lost: int) -> Capture:

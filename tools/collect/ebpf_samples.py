@@ -4,97 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from whystall.bpf.capture import Capture as Seen
-from whystall.bpf.capture import Stack
-from whystall.bpf.samples import Place
+from whystall.bpf.collectors.python_frames import PythonFrames
+from whystall.bpf.collectors.samples import CpuSamples
+from whystall.bpf.samples import Samples
 from whystall.bpf.session import Session
-from whystall.bpf.symbols import OpenFiles, ProcessSymbols
 from whystall.bpf.symbols import kernel as kernel_symbols
+from whystall.tools.collect.ebpf_collector import EbpfCollector, Found, capture_of
+from whystall.tools.collect.ebpf_symbols import Processes
 from whystall.tools.collect.options import SampleOptions
-from whystall.tools.collect.py_spy import Beside
-from whystall.tools.collect.python_merge import merged
-from whystall.tools.collect.samples_decode import Call, sample_tables
-from whystall.tools.recording.collector import Capture
+from whystall.tools.collect.py_spy import Beside, PySpy, installed
+from whystall.tools.collect.python_notes import python_notes
+from whystall.tools.collect.samples_decode import sample_tables
+from whystall.tools.recording.collector import Capture, Options
+from whystall.tools.recording.target import Target
 
-_LOOK_AGAIN_NS = 1_000_000_000
 _PROOF_TICKS, _PROOF_S = 4, 4.0
 _FEW_TICKS = 50
 # The kernel's own count of busy time is itself made by sampling: only a gross difference says something.
 _MISSING = 0.2
-
-
-class Processes:
-    """Symbols of the processes that are seen, each looked at while it lives."""
-
-    def __init__(self) -> None:
-        self._files = OpenFiles()
-        self._known: dict[int, ProcessSymbols] = {}
-        self._looked: dict[int, int] = {}
-
-    def of(self, pid: int) -> ProcessSymbols:
-        """Symbols of a process; a process that has exited without having been looked at has none."""
-        if pid not in self._known:
-            self._known[pid] = ProcessSymbols(pid, self._files)
-            self._looked[pid] = time.monotonic_ns()
-        return self._known[pid]
-
-    def look(self, places: Iterable[tuple[Place, Stack | None]]) -> None:
-        """Take in where new samples were; code that was not there before makes us read a process's mappings again, at
-        most once a second."""
-        for place, stack in places:
-            process = self.of(place.tgid)
-            if stack is None:
-                continue
-            callers = [address - bool(at) for at, address in enumerate(stack.addresses)]
-            if not process.keep(callers) and time.monotonic_ns() - self._looked[place.tgid] > _LOOK_AGAIN_NS:
-                self._looked[place.tgid] = time.monotonic_ns()
-                process.look_again()
-                process.keep(callers)
-
-    def look_again(self) -> None:
-        """At the end: what processes have mapped since."""
-        for process in self._known.values():
-            process.look_again()
-
-    def close(self) -> None:
-        """Close the files that were held; idempotent."""
-        self._files.close()
-
-
-class SampleCalls:
-    """The frames of a place, each stack named once."""
-
-    def __init__(self, seen: Seen, processes: Processes) -> None:
-        self._seen = seen
-        self._processes = processes
-        self._kernel: dict[int, list[Call]] = {}
-        self._user: dict[tuple[int, int, int], list[Call]] = {}
-
-    def __call__(self, place: Place) -> list[Call]:
-        """From the outermost inward."""
-        return self.user(place.tgid, place.ustack, place.pystack) + self._kernel_calls(place.kstack)
-
-    def user(self, pid: int, ustack: int, pystack: int) -> list[Call]:
-        """The frames in user mode, from the outermost inward: native ones and those of an interpreter."""
-        key = pid, ustack, pystack
-        if key not in self._user:
-            native, python = self._seen.stacks.get(ustack), self._seen.stacks.get(pystack)
-            frames = self._processes.of(pid).frames(native.addresses) if native is not None else []
-            lines = self._seen.python.frames(python.addresses, pid) if python is not None else []
-            self._user[key] = merged(frames, lines)[::-1]
-        return self._user[key]
-
-    def _kernel_calls(self, number: int) -> list[Call]:
-        stack = self._seen.stacks.get(number)
-        if stack is None:
-            return []
-        if number not in self._kernel:
-            names = kernel_symbols().frames(stack.addresses)
-            self._kernel[number] = [Call(name, "", 0, "kernel") for name in reversed(names)]
-        return self._kernel[number]
 
 
 class Ticking:
@@ -146,29 +77,69 @@ def busy_ns(source: Path = Path("/proc/stat")) -> int:
     return (user + nice + system + hard + soft) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
-def sample_capture(
-    seen: Seen,
-    calls: Callable[[Place], list[Call]],
-    options: SampleOptions,
-    lost: int,
-    ticking: Ticking,
-    beside: Sequence[Beside] = (),
-) -> Capture:
-    """The collector's capture; `lost`: what the kernel side counted as lost; `beside`: what py-spy sampled."""
-    period_ns = options.period_ns
-    kernel_symbols().prepare(
-        a - bool(at) for s in seen.stacks.values() if not s.kind for at, a in enumerate(s.addresses)
-    )
-    tables = sample_tables(seen.samples, seen.threads, calls, period_ns, beside)
-    capture = Capture(
-        tables=tables,
-        hooks=list(seen.hooks),
-        seen=seen.seen["samples"],
-        kept=tables["samples"].height,
-        lost=lost + ticking.missing(seen),
-        proven=seen.seen["ticks"] > seen.seen["idle_ticks"] and ticking.due,
-        events=frozenset({"samples"}),
-    )
-    if (tables["frames"]["kind"] == "kernel").any() and kernel_symbols().hidden:
-        capture.not_seen.append(("kernel_symbols", ""))
-    return capture
+class SampleCollector(EbpfCollector):
+    """The collector ``samples``: a timer on every CPU; py-spy for Python processes whose frames cannot be walked."""
+
+    name = "samples"
+
+    def __init__(self, wanted: Mapping[str, Options]) -> None:
+        options = SampleOptions.of(wanted, self.name)
+        self.python = options.python
+        self.kernel = self._samples = CpuSamples(options.period_ns)
+        self._period_ns = options.period_ns
+        self._processes = Processes()
+        self._ticking: Ticking | None = None
+        self._spy: PySpy | None = None
+        self._beside: list[Beside] = []
+
+    def loaded(self, target: Target, processes: Processes, frames: PythonFrames | None) -> None:
+        """Start py-spy where it is installed and needed."""
+        self._processes = processes
+        refused = frames.refused if frames is not None else []
+        program = installed() if refused and not target.everything else None
+        if program:
+            self._spy = PySpy(program, refused, max(1, 1_000_000_000 // self._period_ns))
+
+    def started(self, session: Session) -> None:
+        """Read the kernel's own count of busy time."""
+        self._ticking = Ticking(self._period_ns)
+
+    def poll(self) -> None:
+        """Read the symbols of new processes while they live."""
+        self._processes.look(self._samples.new_places())
+
+    def stopping(self, session: Session) -> None:
+        """Be seen by a tick, where nothing else was."""
+        if self._ticking is not None:
+            self._ticking.prove(session)
+
+    def stopped(self) -> None:
+        """Take what py-spy sampled."""
+        self._beside = self._spy.stop() if self._spy is not None else []
+
+    def capture(self, found: Found) -> Capture:
+        """Return the tables; proven by a tick that saw a CPU at work."""
+        seen, ticking = found.seen, self._ticking
+        if ticking is None:
+            raise ValueError("not started")
+        kernel_symbols().prepare(
+            a - bool(at) for s in seen.stacks.values() if not s.kind for at, a in enumerate(s.addresses)
+        )
+        tables = sample_tables(seen.of(Samples), seen.threads, found.calls, self._period_ns, self._beside)
+        proven = seen.seen["ticks"] > seen.seen["idle_ticks"] and ticking.due
+        capture = capture_of(seen, self.name, tables, seen.seen["samples"], proven, "samples")
+        capture.lost += ticking.missing(seen)
+        capture.events = frozenset({"samples"})
+        if (tables["frames"]["kind"] == "kernel").any() and kernel_symbols().hidden:
+            capture.not_seen.append(("kernel_symbols", ""))
+        if self.python:
+            capture.not_seen += python_notes(seen, switches=False)
+        if self._beside:
+            pids = sorted({one.pid for one in self._beside})
+            capture.not_seen.append(("python_beside", f"pid {', '.join(map(str, pids))}"))
+        return capture
+
+    def close(self) -> None:
+        """End py-spy."""
+        if self._spy is not None:
+            self._spy.close()

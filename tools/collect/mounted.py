@@ -12,6 +12,7 @@ from pathlib import Path
 
 from whystall.bpf import layout
 from whystall.bpf.capture import File, FileKey
+from whystall.tools.contract.text import clean
 from whystall.tools.node.mounts import Mount, below, mountinfo
 from whystall.tools.node.vantage import in_sidecar, node_process
 
@@ -97,6 +98,14 @@ def _layers(mount: Mount) -> list[str]:
         elif name == "lowerdir":
             found += value.split(":")
     return found
+
+
+def disk_name_of(major: int, minor: int) -> str:
+    """Return the name of a block device, ``8:0`` where it has none."""
+    try:
+        return clean(os.path.basename(os.readlink(f"/sys/dev/block/{major}:{minor}")))
+    except OSError:
+        return f"{major}:{minor}"
 
 
 def _own(proc: Path) -> Table:

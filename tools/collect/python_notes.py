@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from whystall.bpf.capture import Capture
+from whystall.bpf.python_code import PythonSeen
 
 _LISTED = 3
 
@@ -14,8 +15,8 @@ def python_notes(seen: Capture, *, switches: bool) -> list[tuple[str, str]]:
     walking had cost enough (`switches`); walks that ended where memory could not be read.
     """
     notes = []
-    if seen.python.refused:
-        notes.append(("python_frames", _refused(seen.python.refused)))
+    if refused := seen.of(PythonSeen).refused:
+        notes.append(("python_frames", _refused(refused)))
     walks = seen.seen.get("python_walks", 0)
     skipped, broken = seen.seen.get("python_skipped", 0), seen.seen.get("python_broken", 0)
     if switches and skipped:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from whystall.bpf import capture_interrupts, capture_run_queue, layout
+from whystall.bpf import layout
+from whystall.bpf.collectors import interrupts, run_queue
 from whystall.tools.collect.ebpf_interrupts import interrupt_tables, run_queue_tables
 
 A, B = 0xFFFF_8880_0000_1000, 0xFFFF_8880_0000_2000
@@ -20,7 +21,7 @@ def total(*values: int) -> bytes:
 
 
 def test_handlers_are_named_and_two_actions_of_one_name_are_one_row() -> None:
-    seen = capture_interrupts.decode(
+    seen = interrupts.decode(
         totals=[
             (key(A, HARD, 0), total(2, 200, 150)),
             (key(B, HARD, 0), total(1, 500, 500)),
@@ -46,7 +47,7 @@ def test_handlers_are_named_and_two_actions_of_one_name_are_one_row() -> None:
 
 
 def test_waits_are_told_per_thread_and_their_lengths_per_process() -> None:
-    seen = capture_run_queue.decode(
+    seen = run_queue.decode(
         totals=[
             (struct.pack("<II", 10, 10), struct.pack("<3Q16s", 2, 30, 20, b"main")),
             (struct.pack("<II", 10, 11), struct.pack("<3Q16s", 1, 5, 5, b"worker")),

@@ -6,8 +6,6 @@ from typing import Any
 
 from whystall.bpf.capture import Capture, File, FileKey, Thread
 from whystall.bpf.capture_pages import PageFile, Pages, PageUse, SizeSlot, Stall
-from whystall.bpf.python_code import PythonSeen
-from whystall.bpf.samples import SampleLog
 from whystall.tools.collect.ebpf_decode import Files
 from whystall.tools.collect.ebpf_page_cache import page_capture, page_tables
 from whystall.tools.collect.tables import PAGE_CACHE
@@ -27,16 +25,13 @@ def capture(pages: Pages | None = None, **other: Any) -> Capture:
         "files": {KEY: file()},
         "threads": {8: Thread(8, 7, b"wri\x1bter", False)},
         "stacks": {},
-        "samples": SampleLog().samples(),
-        "python": PythonSeen(),
-        "pages": pages,
+        "results": {} if pages is None else {Pages: pages},
         "lost": {},
         "seen": {"pages": 5, "self_added": 1},
         "hooks": ("on_page_add",),
         "variants": {},
     }
-    lists = [name for name in Capture._fields if name not in values]
-    return Capture(**({key: [] for key in lists} | values | other))
+    return Capture(**(values | other))
 
 
 def use(key: FileKey | None, pid: int = 7, mapped: int = 0, **values: int) -> PageUse:

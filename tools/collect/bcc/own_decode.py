@@ -7,10 +7,12 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from whystall.bpf import capture as cap
-from whystall.bpf import capture_interrupts, capture_pages, capture_run_queue
+from whystall.bpf import capture_pages
 from whystall.bpf import layout as lay
-from whystall.bpf.python_code import PythonSeen
-from whystall.bpf.samples import SampleLog
+from whystall.bpf.collectors import interrupts, run_queue
+from whystall.bpf.collectors.block import BlockRows
+from whystall.bpf.collectors.switches import SwitchRows
+from whystall.bpf.collectors.syscalls import SyscallRows
 
 Rows = Mapping[str, list[tuple[bytes, bytes]]]
 USER_STACK = 1 << 32
@@ -39,28 +41,26 @@ def seen(
     totals, off_totals = cap.call_totals(rows.get("call_totals", [])), cap.off_totals(rows.get("off_totals", []))
     counts["calls"] = sum(total.count for total in totals) + sum(losses.get("call_totals_full", ()))
     counts["switches"] = sum(total.count for total in off_totals) + sum(losses.get("off_totals_full", ()))
+    results: list[object] = [
+        SyscallRows(records.calls, totals, cap.file_slots(rows.get("file_slots", []))),
+        SwitchRows(records.segments, off_totals),
+        BlockRows(
+            cap.block_slots(rows.get("block_slots", [])),
+            cap.block_totals(rows.get("block_totals", [])),
+            records.block_ios,
+            _open_requests(rows, begin, end, merges="block_rq_merge" in hooks),
+        ),
+        interrupts.decode(rows.get("irq_totals", []), rows.get("irq_slots", []), rows.get("irq_names", []), []),
+        run_queue.decode(rows.get("queue_totals", []), rows.get("queue_slots", [])),
+        *([_pages(rows)] if "page_uses" in rows else []),
+    ]
     return cap.Capture(
         window_start=begin,
         window_end=end,
-        calls=records.calls,
-        call_totals=totals,
-        file_slots=cap.file_slots(rows.get("file_slots", [])),
         files=records.files,
-        segments=records.segments,
-        off_totals=off_totals,
         threads=cap.threads(rows.get("threads", [])),
-        block_slots=cap.block_slots(rows.get("block_slots", [])),
-        block_totals=cap.block_totals(rows.get("block_totals", [])),
-        block_ios=records.block_ios,
-        block_open=_open_requests(rows, begin, end, merges="block_rq_merge" in hooks),
         stacks=stacks(rows.get("stacks", [])),
-        samples=SampleLog().samples(),
-        python=PythonSeen(),
-        pages=_pages(rows) if "page_uses" in rows else None,
-        interrupts=capture_interrupts.decode(
-            rows.get("irq_totals", []), rows.get("irq_slots", []), rows.get("irq_names", []), []
-        ),
-        run_queue=capture_run_queue.decode(rows.get("queue_totals", []), rows.get("queue_slots", [])),
+        results={type(result): result for result in results},
         lost=losses,
         seen=counts,
         hooks=tuple(hooks),

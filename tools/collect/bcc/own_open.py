@@ -16,8 +16,8 @@ from typing import NamedTuple
 from whystall.bpf import layout as lay
 from whystall.bpf import syscalls
 from whystall.bpf.capture import Call, CallTotal, File, FileKey, OffTotal, Segment
-from whystall.bpf.capture_run_queue import QueueSlot, QueueTotal
-from whystall.bpf.session import remote_text
+from whystall.bpf.collectors.run_queue import QueueSlot, QueueTotal
+from whystall.bpf.collectors.syscalls import remote_text
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.bcc.own_link import ThreadNow
 from whystall.tools.collect.bcc.own_source import OwnState

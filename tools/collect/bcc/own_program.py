@@ -23,16 +23,22 @@ from whystall.bpf import layout as lay
 from whystall.bpf import syscalls
 from whystall.bpf.capture import Capture as Seen
 from whystall.bpf.capture import Thread
-from whystall.bpf.capture_run_queue import QueueSlot, RunQueue
+from whystall.bpf.capture_pages import Pages
+from whystall.bpf.collectors.block import BlockRows
+from whystall.bpf.collectors.interrupts import Interrupts
+from whystall.bpf.collectors.run_queue import QueueSlot, RunQueue
+from whystall.bpf.collectors.switches import SwitchRows
+from whystall.bpf.collectors.syscalls import SyscallRows
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.bcc import own_decode, own_open
 from whystall.tools.collect.bcc.own_link import OwnLink, failed
 from whystall.tools.collect.bcc.own_source import MAX_TARGETS, SERVES, plan
+from whystall.tools.collect.ebpf_calls import completed_requests
+from whystall.tools.collect.ebpf_collector import disk_name, losses
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
-from whystall.tools.collect.ebpf_engine import completed_requests, disk_name, losses
 from whystall.tools.collect.ebpf_interrupts import InterruptLook, run_queue_capture
 from whystall.tools.collect.ebpf_page_cache import page_capture
-from whystall.tools.collect.ebpf_samples import Processes, SampleCalls
+from whystall.tools.collect.ebpf_symbols import Processes, SampleCalls
 from whystall.tools.collect.mounted import Table, tables, whole_paths
 from whystall.tools.collect.options import SwitchOptions, SyscallOptions
 from whystall.tools.collect.proc_maps import mapped_file
@@ -212,16 +218,17 @@ class OwnProgram:
             wanted,
             lambda tid: threads[tid].comm if tid in threads else b"",
         )
+        calls, switches = seen.of(SyscallRows), seen.of(SwitchRows)
         return (
-            seen._replace(
-                calls=seen.calls + still.calls,
-                call_totals=seen.call_totals + still.call_totals,
-                segments=seen.segments + still.segments,
-                off_totals=seen.off_totals + still.off_totals,
-                files={**still.files, **seen.files},
-                threads=threads,
-                run_queue=_with(seen.run_queue, still),
-            ),
+            seen.with_results(
+                replace(calls, calls=calls.calls + still.calls, call_totals=calls.call_totals + still.call_totals),
+                replace(
+                    switches,
+                    segments=switches.segments + still.segments,
+                    off_totals=switches.off_totals + still.off_totals,
+                ),
+                _with(seen.of(RunQueue), still),
+            )._replace(files={**still.files, **seen.files}, threads=threads),
             still,
         )
 
@@ -251,16 +258,16 @@ class OwnProgram:
         if "block" in self._wanted:
             # We cannot cause a request on every host, but the disks count theirs: both silent, or both not.
             agrees = seen.seen["block"] > 0 or self._disk_requests == 0
-            captures["block"] = _capture(seen, "block", block_tables(seen, disk_name), "block", agrees)
-        if self._interrupts is not None and seen.interrupts is not None:
-            captures["interrupts"] = self._interrupts.capture(seen.interrupts, seen, losses(seen, "interrupts"))
-        if "run_queue" in self._wanted and seen.run_queue is not None:
-            captures["run_queue"] = run_queue_capture(seen.run_queue, seen, losses(seen, "run_queue"))
+            captures["block"] = _capture(seen, "block", block_tables(seen.of(BlockRows), disk_name), "block", agrees)
+        if self._interrupts is not None:
+            captures["interrupts"] = self._interrupts.capture(seen.of(Interrupts), seen, losses(seen, "interrupts"))
+        if "run_queue" in self._wanted:
+            captures["run_queue"] = run_queue_capture(seen.of(RunQueue), seen, losses(seen, "run_queue"))
             if not self._seeded_all:
                 captures["run_queue"].not_seen.append(("blocked_before", f"more than {own_open.MAX_SEEDS} threads"))
-        if seen.pages is not None:
+        if Pages in seen.results:
             lost = losses(seen, "page_cache")
-            pages = page_capture(seen.pages, seen, Files(seen, mapped_file), disk_name, lost)
+            pages = page_capture(seen.of(Pages), seen, Files(seen, mapped_file), disk_name, lost)
             pages.not_seen.append(("pages_in_part", ""))
             captures["page_cache"] = pages
         for name in captures.keys() & {"switches", "run_queue"}:
@@ -291,10 +298,8 @@ def _capture(seen: Seen, name: str, tables: dict[str, pl.DataFrame], measure: st
     )
 
 
-def _with(told: RunQueue | None, still: own_open.Open) -> RunQueue | None:
-    """Waits for a CPU with those that last."""
-    if told is None:
-        return None
+def _with(told: RunQueue, still: own_open.Open) -> RunQueue:
+    """Return the waits for a CPU with those that still last."""
     totals = {(total.tgid, total.tid): total for total in told.totals}
     for last in still.queue_totals:
         one = totals.get((last.tgid, last.tid))

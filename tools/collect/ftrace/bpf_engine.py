@@ -14,7 +14,8 @@ import polars as pl
 
 from whystall.bpf.errors import BpfError
 from whystall.bpf.trace import GROUPS, MAX_CPUS, RECORD_BYTES, Trace, TraceConfig, TraceSession
-from whystall.tools.collect.ebpf_engine import disk_name, translated, why_unavailable
+from whystall.tools.collect.ebpf_collector import disk_name
+from whystall.tools.collect.ebpf_engine import translated, why_unavailable
 from whystall.tools.collect.ftrace.bpf_decode import Named, tables
 from whystall.tools.collect.options import FtraceOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from whystall.bpf import layout as lay
 from whystall.bpf import syscalls
+from whystall.bpf.collectors.switches import SwitchRows
 from whystall.tools.collect.bcc import own_decode, own_open
 from whystall.tools.collect.bcc.own_link import ThreadNow
 from whystall.tools.collect.bcc.own_source import OwnState
@@ -41,7 +42,9 @@ def test_records_are_those_of_the_other_engine() -> None:
     raw = segment(start=BEGIN, end=END, tgid=7, tid=8, nr=NUMBER["fsync"], off_class=0, kstack=3)
     padded = raw + bytes(4)  # the perf buffer aligns what it holds
     seen = own_decode.seen({"counters": counters()}, [raw, padded], BEGIN, END, ["sched_switch"], {})
-    assert [(s.tgid, s.tid, s.comm, s.off_class, s.kstack) for s in seen.segments] == [(7, 8, b"trainer", "D", 3)] * 2
+    assert [(s.tgid, s.tid, s.comm, s.off_class, s.kstack) for s in seen.of(SwitchRows).segments] == [
+        (7, 8, b"trainer", "D", 3)
+    ] * 2
     assert seen.hooks == ("sched_switch",)
 
 

@@ -1,18 +1,13 @@
-"""What a session saw of waits for a CPU: which hooks and maps it needs, and how those are decoded."""
+"""Waits for a CPU: totals per thread, latencies per process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from whystall.bpf import layout as lay
-from whystall.bpf.libbpf import Object
-
-PROGRAMS = ("on_queue_switch", "on_wakeup", "on_wakeup_new")
-"""In this order: a wait may end whose beginning was not seen."""
-WALK = "walk_queue"
-_MAPS = ("queue_waiting", "queue_totals", "queue_slots")
+from whystall.bpf.collector import Collector, Window
 
 
 @dataclass(frozen=True)
@@ -37,28 +32,32 @@ class QueueSlot:
 
 
 class RunQueue(NamedTuple):
-    """Everything."""
+    """The waits of one window."""
 
     totals: list[QueueTotal]
     slots: list[QueueSlot]
 
 
-def leave_out(made: Object) -> None:
-    """Make no maps for the run queue; none of the programs may be loaded."""
-    for name in _MAPS:
-        made.map(name).set_autocreate(False)
+class RunQueueWaits(Collector):
+    """Measure waits for a CPU."""
 
+    maps = ("queue_waiting", "queue_totals", "queue_slots")
+    start_iterators = stop_iterators = ("walk_queue",)
 
-def read(made: Object) -> RunQueue:
-    """Everything the maps hold; the hooks must be gone."""
-    return decode(made.map("queue_totals").items(), made.map("queue_slots").items())
+    def programs(self) -> Sequence[str]:
+        """In this order a wait may end whose start was not seen, which is ignored."""
+        return ("on_queue_switch", "on_wakeup", "on_wakeup_new")
+
+    def read(self, window: Window) -> RunQueue:
+        """Return the contents of the maps."""
+        return decode(window.made.map("queue_totals").items(), window.made.map("queue_slots").items())
 
 
 Items = Iterable[tuple[bytes, bytes]]
 
 
 def decode(totals: Items, slots: Items) -> RunQueue:
-    """From the maps' keys and values."""
+    """Decode the maps' keys and values."""
     key, value, place = (lay.unpacker(one) for one in (lay.QueueKey, lay.QueueTotalC, lay.QueueSlotKey))
     rows = []
     for k, v in totals:

@@ -1,17 +1,14 @@
-"""What a session saw of interrupts: which hooks and maps it needs, and how those are decoded."""
+"""Handlers of interrupts and softirqs, of the whole host: their times, and what they took of targets' threads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from whystall.bpf import layout as lay
-from whystall.bpf.libbpf import Object
+from whystall.bpf.collector import Collector, Window
 
-PROGRAMS = ("on_irq_exit", "on_irq_entry", "on_softirq_exit", "on_softirq_entry")
-"""In this order: a handler may end before its beginning is hooked, not after."""
-_MAPS = ("irq_totals", "irq_slots", "irq_names", "stolen_totals", "irq_runs")
 # include/linux/interrupt.h, as /proc/softirqs names them
 SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 
@@ -57,29 +54,33 @@ class Stolen:
 
 
 class Interrupts(NamedTuple):
-    """Everything."""
+    """The handlers of one window."""
 
     totals: list[IrqTotal]
     slots: list[IrqSlot]
     stolen: list[Stolen]
 
 
-def leave_out(made: Object) -> None:
-    """Make no maps for interrupts; none of the programs may be loaded."""
-    for name in _MAPS:
-        made.map(name).set_autocreate(False)
+class InterruptTimes(Collector):
+    """Time the handlers."""
 
+    maps = ("irq_totals", "irq_slots", "irq_names", "stolen_totals", "irq_runs")
 
-def read(made: Object) -> Interrupts:
-    """Everything the maps hold; the hooks must be gone."""
-    return decode(*(made.map(name).items() for name in ("irq_totals", "irq_slots", "irq_names", "stolen_totals")))
+    def programs(self) -> Sequence[str]:
+        """In this order a handler may end before its start is hooked, not after."""
+        return ("on_irq_exit", "on_irq_entry", "on_softirq_exit", "on_softirq_entry")
+
+    def read(self, window: Window) -> Interrupts:
+        """Return the contents of the maps."""
+        names = ("irq_totals", "irq_slots", "irq_names", "stolen_totals")
+        return decode(*(window.made.map(name).items() for name in names))
 
 
 Items = Iterable[tuple[bytes, bytes]]
 
 
 def decode(totals: Items, slots: Items, names: Items, stolen: Items) -> Interrupts:
-    """From the maps' keys and values. Actions of one name and CPU become one row."""
+    """Decode the maps' keys and values. Actions of one name and CPU become one row."""
     known = {int.from_bytes(k, "little"): v.split(b"\0", 1)[0] for k, v in names}
     key, slot_key, stolen_key = (lay.unpacker(one) for one in (lay.IrqKey, lay.IrqSlotKey, lay.StolenKey))
     value, stolen_value = lay.unpacker(lay.IrqTotalC), lay.unpacker(lay.StolenTotalC)

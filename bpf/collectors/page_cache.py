@@ -1,7 +1,7 @@
-"""What a session hooks for the page cache on this kernel, and what its maps hold in the end.
+"""The page cache of the whole host: who reads pages in, uses them again, evicts them and waits for them.
 
-Everything but what enters and leaves the cache is optional: kernels differ in what they tell (`KernelPages`), and what
-is absent is told with the rest.
+Everything but what enters and leaves the cache is optional: kernels differ in their tracepoints (`KernelPages`), and
+the result names those that are absent.
 """
 
 from __future__ import annotations
@@ -10,28 +10,18 @@ import os
 import re
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from whystall.bpf import capture_pages as cap
-from whystall.bpf.libbpf import KernelTypes, Object
+from whystall.bpf.collector import Collector, Setup, Window
+from whystall.bpf.libbpf import KernelTypes
 
 _CLOCK_MONOTONIC_COARSE = 6  # include/uapi/linux/time.h; Python has no name for it
 CHUNKS = 32768
 """Chunks of 512 pages that are followed: 64 GiB of files, of pages of 4 KiB."""
-
-_MAPS = (
-    "page_uses",
-    "page_uses_others",
-    "page_files",
-    "page_chunks",
-    "stall_totals",
-    "size_totals",
-    "size_totals_others",
-)
-
 
 class _Hook(NamedTuple):
     program: str
@@ -137,21 +127,54 @@ def _release() -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
 
 
-def leave_out(made: Object) -> None:
-    """Make no maps for the page cache; none of its programs may be loaded."""
-    for name in (*_MAPS, "page_storage"):
-        made.map(name).set_autocreate(False)
-    made.map("page_hash").set_max_entries(1)  # the end of a thread names it
+class PageCache(Collector):
+    """Follow the page cache of the whole host, whatever the targets: a target's pages are often evicted by others."""
 
-
-def read_pages(made: Object, kernel: KernelPages) -> cap.Pages:
-    """Everything the maps hold; the hooks must be gone."""
-    once = cap.touched_once(made.map("page_chunks").items())
-    return cap.Pages(
-        uses=cap.uses([*made.map("page_uses").items(), *made.map("page_uses_others").items()], kernel.maps_told),
-        files=cap.files(made.map("page_files").items(), once, "block:block_bio_queue" in kernel.events),
-        stalls=cap.stalls(made.map("stall_totals").items()),
-        sizes=cap.sizes([*made.map("size_totals").items(), *made.map("size_totals_others").items()]),
-        absent=kernel.absent(),
-        reads_told=kernel.reads_told,
+    maps = (
+        "page_uses",
+        "page_uses_others",
+        "page_files",
+        "page_chunks",
+        "stall_totals",
+        "size_totals",
+        "size_totals_others",
+        "page_storage",
     )
+    shared_maps = ("page_hash",)  # the hook on a thread's end names it
+    stop_iterators = ("walk_stalls",)
+
+    def prepare(self, setup: Setup) -> None:
+        """Find out which of the tracepoints the kernel has."""
+        super().prepare(setup)
+        self._kernel = kernel_pages(setup.forced)
+
+    def programs(self) -> list[str]:
+        """Without storage per task, its state must be removed when a thread ends."""
+        ends = [] if self.setup.variants["task_storage"] else ["on_thread_exit"]
+        return ends + self._kernel.programs()
+
+    def needed_maps(self) -> Iterable[str]:
+        """One of the two maps of state per thread."""
+        unused = "page_hash" if self.setup.variants["task_storage"] else "page_storage"
+        return {*self.maps, *self.shared_maps} - {unused}
+
+    def constants(self) -> Mapping[str, int]:
+        """What the programs need to know of the kernel."""
+        return constants(self._kernel, self.setup.targets() is not None)
+
+    def read(self, window: Window) -> cap.Pages:
+        """Return the contents of the maps."""
+
+        def items(*names: str) -> cap.Items:
+            return [item for name in names for item in window.made.map(name).items()]
+
+        kernel = self._kernel
+        once = cap.touched_once(items("page_chunks"))
+        return cap.Pages(
+            uses=cap.uses(items("page_uses", "page_uses_others"), kernel.maps_told),
+            files=cap.files(items("page_files"), once, "block:block_bio_queue" in kernel.events),
+            stalls=cap.stalls(items("stall_totals")),
+            sizes=cap.sizes(items("size_totals", "size_totals_others")),
+            absent=kernel.absent(),
+            reads_told=kernel.reads_told,
+        )

@@ -1,0 +1,66 @@
+"""The interpreter's frames, at samples and at switches away: finds Python processes and names their code objects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from whystall.bpf import layout as lay
+from whystall.bpf.collector import Collector, Window
+from whystall.bpf.libbpf import Object
+from whystall.bpf.python_code import PythonSeen
+from whystall.bpf.python_session import Maps, PythonProcesses, every_process
+
+_SEARCH_S = 0.5  # between searches for new Python processes among the targets; four times that on a whole host
+
+
+class PythonFrames(Collector):
+    """Walk Python frames for the other collectors of the session."""
+
+    shared_maps = ("python_processes", "python_threads", "python_seeds", "codes_told", "python_buffers")
+
+    def __init__(self) -> None:
+        self._processes: PythonProcesses | None = None
+        self._searched = 0.0
+
+    @property
+    def refused(self) -> list[int]:
+        """Python processes whose frames cannot be walked, as far as known now."""
+        return sorted(self._processes.seen.refused) if self._processes is not None else []
+
+    def constants(self) -> Mapping[str, int]:
+        """The switch."""
+        return {"python": True}
+
+    def record_handlers(self) -> Mapping[int, Callable[[bytes], object]]:
+        """Code objects are decoded as they arrive."""
+        return {lay.RECORD_CODE: self._take}
+
+    def loaded(self, made: Object) -> None:
+        """Find the Python processes, and read the stacks of threads that do not run."""
+        maps = Maps(made.map("python_processes"), made.map("python_seeds"), made.map("codes_told"))
+        self._processes = PythonProcesses(maps, named_only=self.setup.targets() is None)
+        self._search(self._processes)
+        self._processes.seed()
+        self.setup.stacks.update(self._processes.stacks)
+
+    def poll(self) -> None:
+        """Search again: processes start, and execute other programs, while the window runs."""
+        if self._processes is None:
+            return
+        period_s = _SEARCH_S * (4 if self.setup.targets() is None else 1)
+        if time.monotonic() - self._searched >= period_s:
+            self._search(self._processes)
+
+    def _search(self, processes: PythonProcesses) -> None:
+        self._searched = time.monotonic()
+        targets = self.setup.targets()
+        processes.look(every_process() if targets is None else targets)
+
+    def _take(self, record: bytes) -> None:
+        if self._processes is not None:
+            self._processes.take(record)
+
+    def read(self, window: Window) -> PythonSeen:
+        """Return what the window learned about Python."""
+        return self._processes.seen if self._processes is not None else PythonSeen()

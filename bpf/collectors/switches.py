@@ -1,0 +1,51 @@
+"""Switches of threads: each long time off the CPU with its stacks and waker, and totals of all."""
+
+from __future__ import annotations
+
+import ctypes as ct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from whystall.bpf import capture as cap
+from whystall.bpf import layout as lay
+from whystall.bpf.collector import Collector, Window
+
+
+@dataclass(frozen=True)
+class SwitchRows:
+    """The times off the CPU of one window."""
+
+    segments: list[cap.Segment] = field(default_factory=list)
+    off_totals: list[cap.OffTotal] = field(default_factory=list)
+
+
+class Switches(Collector):
+    """Record times off the CPU of at least `min_ns`; `wakers`: who ended each; `user_stacks`: native user stacks."""
+
+    shared_maps = ("off_totals", "stacks_told")
+    start_iterators = stop_iterators = ("walk",)
+    bytes_per_thread = ct.sizeof(lay.SegmentRecord)
+
+    def __init__(self, min_ns: int = 1_000_000, *, wakers: bool = False, user_stacks: bool = False) -> None:
+        self._min_ns, self._wakers, self._user_stacks = min_ns, wakers, user_stacks
+
+    def programs(self) -> list[str]:
+        """The file of a major fault, and wakers, where they are wanted and the kernel has the tracepoints."""
+        variants = self.setup.variants
+        names = ["on_switch"] if variants["task_storage"] else ["on_switch", "on_thread_exit"]
+        return names + ["on_fault"] * variants["fault_hook"] + ["on_waking"] * self._wakers
+
+    def constants(self) -> Mapping[str, int]:
+        """The threshold, and what is recorded beside the times."""
+        return {
+            "switches": True,
+            "switch_min_ns": self._min_ns,
+            "user_stacks": self._user_stacks,
+            "wakers": self._wakers,
+        }
+
+    def read(self, window: Window) -> SwitchRows:
+        """Return rows."""
+        totals = cap.off_totals(window.made.map("off_totals").items())
+        window.seen["switches"] = sum(one.count for one in totals) + sum(window.lost.get("off_totals_full", ()))
+        return SwitchRows(window.records.segments, totals)

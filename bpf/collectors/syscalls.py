@@ -1,0 +1,73 @@
+"""System calls: each slow one, totals of all, and latencies per file."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as ct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from whystall.bpf import capture as cap
+from whystall.bpf import layout as lay
+from whystall.bpf.collector import Collector, Window
+
+
+@dataclass(frozen=True)
+class SyscallRows:
+    """The calls of one window."""
+
+    calls: list[cap.Call] = field(default_factory=list)
+    call_totals: list[cap.CallTotal] = field(default_factory=list)
+    file_slots: list[cap.FileSlot] = field(default_factory=list)
+
+
+class Syscalls(Collector):
+    """Record calls that take at least `min_ns`."""
+
+    shared_maps = ("call_totals", "file_slots", "stacks_told")
+    start_iterators = stop_iterators = ("walk",)
+    bytes_per_thread = ct.sizeof(lay.SegmentRecord)
+
+    def __init__(self, min_ns: int = 10_000_000) -> None:
+        self._min_ns = min_ns
+
+    def programs(self) -> list[str]:
+        """Exits first: a call whose entry was not seen is no call."""
+        ends = [] if self.setup.variants["task_storage"] else ["on_thread_exit"]
+        return ["on_exit", "on_enter", "on_switch", *ends]
+
+    def constants(self) -> Mapping[str, int]:
+        """The threshold."""
+        return {"syscalls": True, "call_min_ns": self._min_ns}
+
+    def read(self, window: Window) -> SyscallRows:
+        """Return rows; paths of calls still in progress are read from their callers' memory."""
+        totals = cap.call_totals(window.made.map("call_totals").items())
+        window.seen["calls"] = sum(one.count for one in totals) + sum(window.lost.get("call_totals_full", ()))
+        return SyscallRows(
+            [_with_open_paths(call, window.records) for call in window.records.calls],
+            totals,
+            cap.file_slots(window.made.map("file_slots").items()),
+        )
+
+
+def _with_open_paths(call: cap.Call, records: cap.Records) -> cap.Call:
+    addresses = records.open_paths.get((call.tid, call.start))
+    if addresses is None:
+        return call
+    return call._replace(path=remote_text(call.tid, addresses[0]), path2=remote_text(call.tid, addresses[1]))
+
+
+def remote_text(tid: int, address: int) -> bytes:
+    """Return a NUL-ended text in another thread's memory; empty when it cannot be read."""
+    if not address:
+        return b""
+    text = b""
+    with contextlib.suppress(OSError, ValueError, OverflowError), open(f"/proc/{tid}/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        while b"\0" not in text and len(text) < lay.PATH_BYTES:  # page by page: the next may be unmapped
+            chunk = memory.read(4096 - (address + len(text)) % 4096)
+            if not chunk:
+                break
+            text += chunk
+    return text.split(b"\0", 1)[0]

@@ -1,0 +1,96 @@
+"""The collectors ``syscalls``, ``switches`` and ``block`` of the ``ebpf`` engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from whystall.bpf import syscalls
+from whystall.bpf.collectors.block import Block, BlockRows
+from whystall.bpf.collectors.switches import Switches
+from whystall.bpf.collectors.syscalls import Syscalls
+from whystall.bpf.session import Session
+from whystall.tools.collect.ebpf_collector import EbpfCollector, Found, add_files_and_stacks, capture_of, disk_name
+from whystall.tools.collect.ebpf_decode import block_tables, switch_tables, syscall_tables
+from whystall.tools.collect.options import BlockOptions, SwitchOptions, SyscallOptions
+from whystall.tools.collect.python_notes import python_notes
+from whystall.tools.recording.collector import Capture, Options
+
+
+class SyscallCollector(EbpfCollector):
+    """Proven by a call of our own."""
+
+    name = "syscalls"
+    losses = frozenset({"call_totals_full", "file_slots_full"})
+
+    def __init__(self, wanted: Mapping[str, Options]) -> None:
+        self.kernel = Syscalls(SyscallOptions.of(wanted, self.name).min_ns)
+
+    def capture(self, found: Found) -> Capture:
+        """Return the tables."""
+        seen = found.seen
+        tables = syscall_tables(seen, found.files, found.stacks, syscalls.name, os.getpid())
+        capture = capture_of(seen, self.name, tables, seen.seen["calls"], seen.seen["self_calls"] > 0, "calls")
+        add_files_and_stacks(capture, found)
+        return capture
+
+
+class SwitchCollector(EbpfCollector):
+    """Proven by a sleep of our own."""
+
+    name = "switches"
+    losses = frozenset({"off_totals_full"})
+
+    def __init__(self, wanted: Mapping[str, Options]) -> None:
+        options = SwitchOptions.of(wanted, self.name)
+        self.python = options.python
+        self.kernel = Switches(options.min_ns, wakers=options.wakers, user_stacks=True)
+
+    def capture(self, found: Found) -> Capture:
+        """Return the tables."""
+        seen = found.seen
+        tables = switch_tables(seen, found.files, found.stacks, syscalls.name, os.getpid())
+        proven = seen.seen["self_switches"] > 0
+        capture = capture_of(seen, self.name, tables, seen.seen["switches"], proven, "segments")
+        add_files_and_stacks(capture, found)
+        if self.python:
+            capture.not_seen += python_notes(seen, switches=True)
+        return capture
+
+
+class BlockCollector(EbpfCollector):
+    """Proven by the disks' own counts: we cannot cause a request on every host, but either both saw some, or none."""
+
+    name = "block"
+    losses = frozenset({"requests_full", "block_maps_full"})
+
+    def __init__(self, wanted: Mapping[str, Options]) -> None:
+        self.kernel = Block(BlockOptions.of(wanted, self.name).min_ns)
+        self._requests = 0
+
+    def started(self, session: Session) -> None:
+        """Read the disks' own counts."""
+        self._requests = -sum(completed_requests().values())
+
+    def stopping(self, session: Session) -> None:
+        """Read them again."""
+        self._requests += sum(completed_requests().values())
+
+    def capture(self, found: Found) -> Capture:
+        """Return the tables."""
+        seen = found.seen
+        events = seen.seen["block"]
+        tables = block_tables(seen.of(BlockRows), disk_name)
+        return capture_of(seen, self.name, tables, events, events > 0 or self._requests == 0, "slow")
+
+
+def completed_requests() -> dict[str, int]:
+    """Return the requests completed per whole disk, by the kernel's own count."""
+    counts = {}
+    for line in Path("/proc/diskstats").read_text().splitlines():
+        # "   8       0 sda 1436 21 52114 412 880 ..."
+        fields = line.split()
+        if Path("/sys/block", fields[2]).exists():
+            counts[fields[2]] = int(fields[3]) + int(fields[7])
+    return counts
