@@ -18,7 +18,14 @@ from whystall.agent_server.inputs.recordings import check_profile_place, in_thre
 from whystall.agent_server.inputs.stacks import observes, open_samples
 from whystall.agent_server.presentation.pages import judged
 from whystall.agent_server.settings.engines import Engine
-from whystall.tools.collect.options import SAMPLE_NS, FtraceOptions, SampleOptions, SwitchOptions, SyscallOptions
+from whystall.tools.collect.options import (
+    SAMPLE_NS,
+    BlockOptions,
+    FtraceOptions,
+    SampleOptions,
+    SwitchOptions,
+    SyscallOptions,
+)
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Registry, Tool
@@ -45,7 +52,7 @@ _RECORD_NEEDS = [
     Need("proc"),
     Need("syscalls", SyscallOptions(min_ns=1_000_000)),
     Need("switches", SwitchOptions(wakers=True, python=True)),
-    Need("block"),
+    Need("block", BlockOptions()),
     Need("interrupts"),
     Need("run_queue"),
 ]
