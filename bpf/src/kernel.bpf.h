@@ -2,7 +2,7 @@
 /*
  * The kernel's types, only the members used here, relocated at load (CO-RE), and everything that differs between
  * kernels, from 5.8 on, with the version or commit that brought it. What types tell is decided here; what they do not
- * is chosen before the load (bpf/session.py, bpf/page_session.py) and arrives in `config`.
+ * is chosen before the load (bpf/session.py, bpf/collectors/page_cache.py) and arrives in `config`.
  *
  * Tracepoints that not every kernel has, or not with the same arguments:
  *   sched_switch: prev's state is a fourth argument since 5.18 (fa2c3254d7cf)
