@@ -39,17 +39,18 @@ slowest = --durations 25 --durations-min 1
 run_tests = $(BIN)/python -m pytest $(slowest) $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
 
 matrix = PYTHONPATH=tests $(BIN)/python -m kernels.matrix
-TOOLS_ON_KERNEL := tests/kernels/inside/test_tools_on_kernel.py
+tools_on_kernel = $(matrix) $(1) tests/kernels/inside/test_tools_on_kernel.py
+twice = $(tools_on_kernel) || { echo "failed: repeated once"; $(tools_on_kernel); }
 
 # One worker more than processors, since many tests wait. Live tests that others do not disturb run two at a time.
 test: build .setup/test-packages .setup/torch
 	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile --ignore tests/live --ignore tests/kernels/inside)
-	$(matrix) --host $(TOOLS_ON_KERNEL)
+	$(call twice,--host)
 	$(call run_tests,tests/live -m beside --numprocesses 2 --dist loadgroup)
 
 # The other live tests measure what a neighbour would distort. The guest is emulated on both processors.
 test-all: test
-	$(matrix) --kernel 5.10 --limit 900 --if-possible $(TOOLS_ON_KERNEL)
+	$(call twice,--kernel 5.10 --limit 900 --if-possible)
 	$(call run_tests,tests/live -m 'not beside')
 
 test-kernels: build .setup/test-packages
