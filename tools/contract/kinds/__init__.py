@@ -1,0 +1,14 @@
+"""The closed vocabulary of findings: every kind by name."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from whystall.tools.contract.kinds import host, profiles, ranks, storage, threads
+from whystall.tools.contract.kinds.spec import KindSpec, Mechanism
+
+__all__ = ["KINDS", "KindSpec", "Mechanism"]
+
+KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
+    {**host.KINDS, **storage.KINDS, **threads.KINDS, **ranks.KINDS, **profiles.KINDS}
+)

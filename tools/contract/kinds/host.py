@@ -1,0 +1,27 @@
+"""Kinds of findings from the kernel's own counters: threads, CPUs, memory, disks."""
+
+from __future__ import annotations
+
+from whystall.tools.contract.kinds.spec import KindSpec, Mechanism, kind
+
+_COUNTERS = Mechanism.COUNTERS
+
+KINDS: dict[str, KindSpec] = {
+    "thread.time": kind(_COUNTERS, "thread", "user_pct system_pct runnable_pct blocked_pct block_io_pct"),
+    "process.io_wait": kind(_COUNTERS, "process", "block_io_s window_pct", share="window_pct"),
+    "process.system_time": kind(_COUNTERS, "thread", "system_s user_s window_pct", share="window_pct"),
+    "process.major_faults": kind(_COUNTERS, "process", "count rate"),
+    "sched.runqueue_delay": kind(_COUNTERS, "thread", "wait_s run_s window_pct", share="window_pct"),
+    "cpu.saturated": kind(_COUNTERS, "host", "busy_pct runnable_per_cpu:ratio psi_some_pct"),
+    "cpu.neighbour": kind(_COUNTERS, "process", "cpu_pct"),
+    "cgroup.cpu_throttled": kind(
+        _COUNTERS,
+        "cgroup",
+        "throttled_s window_pct throttled_periods periods quota_cpus:cpus",
+        share="window_pct",
+    ),
+    "memory.reclaim": kind(_COUNTERS, "host", "direct_scan_rate kswapd_scan_rate steal_rate psi_some_pct refault_pct"),
+    "memory.cgroup_limit": kind(_COUNTERS, "cgroup", "usage_bytes limit_bytes limit_hits limit_hit_rate refault_pct"),
+    "memory.swap": kind(_COUNTERS, "host", "swap_in_rate swap_out_rate"),
+    "disk.saturated": kind(_COUNTERS, "device", "util_pct await_ms iops:1/s read_rate:bytes/s write_rate:bytes/s"),
+}

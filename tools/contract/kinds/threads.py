@@ -1,0 +1,55 @@
+"""Kinds of findings about what threads wait for, the scheduler, interrupts, and accelerators that threads feed."""
+
+from __future__ import annotations
+
+from whystall.tools.contract.kinds.spec import KindSpec, Mechanism, kind
+
+_WAITED = "window_pct total_ms max_ms count"
+_BLOCKED = "count total_ms max_ms window_pct"
+# `code`: the line of the program that waits
+_BLOCKED_ATTRIBUTES = "syscall state kernel_path user_path code waker open"
+
+KINDS: dict[str, KindSpec] = {
+    "offcpu.blocked": kind(Mechanism.SWITCHES, "thread", _BLOCKED, _BLOCKED_ATTRIBUTES, share="window_pct"),
+    "offcpu.lock_wait": kind(Mechanism.SWITCHES, "thread", _BLOCKED, f"{_BLOCKED_ATTRIBUTES} lock", share="window_pct"),
+    "offcpu.preempted": kind(Mechanism.SWITCHES, "thread", _BLOCKED, "state", share="window_pct"),
+    # what keeps a thread that feeds an accelerator from doing so
+    "sched.preempted_by": kind(
+        Mechanism.SWITCHES, "thread", _WAITED, "neighbour processes own cpus", share="window_pct"
+    ),
+    "sched.wakeup_latency": kind(
+        Mechanism.SWITCHES, "thread", "count p50_ms p99_ms max_ms late window_pct", "mostly", share="window_pct"
+    ),
+    # `forced`: how often others gave it other CPUs
+    "sched.migrations": kind(
+        Mechanism.SWITCHES,
+        "thread",
+        "count rate cross_core cross_node forced window_pct",
+        "moves",
+        share="window_pct",
+    ),
+    "sched.throttled": kind(Mechanism.SWITCHES, "thread", f"{_WAITED} throttled_s", share="window_pct"),
+    # pinned to CPUs that others use
+    "sched.affinity_crowded": kind(Mechanism.SWITCHES, "thread", "allowed_cpus others_pct", "cpus neighbour"),
+    # every wait for a CPU, from runnable to running; quantiles of its process where that has one thread
+    "sched.queue_latency": kind(
+        Mechanism.SWITCHES, "thread", "count total_ms p50_ms p99_ms max_ms window_pct", share="window_pct"
+    ),
+    # CPU time that handlers take of one CPU; count, total_ms and max_ms of `interrupt`, which takes most
+    "irq.load": kind(Mechanism.INTERRUPTS, "host", "cpu_pct rate count total_ms max_ms", "interrupt cpus"),
+    "irq.steal": kind(Mechanism.INTERRUPTS, "thread", _WAITED, "interrupt cpus", share="window_pct"),
+    # `idle_pct` of the time between its first and last work; the other shares are of that idle time
+    "accel.idle": kind(
+        Mechanism.DEVICE,
+        "accelerator",
+        "idle_pct host_pct ahead_pct launch_pct unknown_pct count total_ms max_ms",
+    ),
+    # the device waited for this thread, which did `reason` meanwhile; `by`: the thread or process that kept it
+    "accel.host_bound": kind(
+        Mechanism.DEVICE,
+        "thread",
+        "window_pct of_idle_pct total_ms count",
+        "reason by accelerator",
+        share="window_pct",
+    ),
+}
