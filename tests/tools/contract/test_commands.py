@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,28 @@ def test_nothing_can_be_added_to_the_list() -> None:
         argv("sh")
 
 
-def test_no_command_is_a_shell_or_runs_words_of_its_caller_as_a_program() -> None:
+_SHELLS = {"sh", "bash", "env", "sudo", "xargs"}
+_EXECUTES = {"-c", "-e", "--command", "--exec"}
+"""Options with which an interpreter executes the text after them."""
+
+
+def _executed_texts(command: Command) -> list[str]:
+    """Return the values that `command` passes to an option that may execute them, in options given as tuples too."""
+    words = [word for group in command.words for word in (group if isinstance(group, tuple) else (group,))]
+    values = [value for option, value in pairwise(words) if option in _EXECUTES and value.startswith("{")]
+    return [value for value in values if not value.endswith("?}")]  # a switch: its value is not on the command line
+
+
+def test_no_command_is_a_shell_or_executes_text() -> None:
     for name, command in COMMANDS.items():
-        assert not {"sh", "bash", "env", "sudo", "xargs"} & {place.rpartition("/")[2] for place in command.places}, name
-        assert "-c" not in command.words or name.startswith("trace-cmd"), name
+        assert not _SHELLS & {place.rpartition("/")[2] for place in command.places}, name
+        # of trace-cmd record: -e names an event
+        assert set(_executed_texts(command)) <= ({"{events}"} if name == "trace-cmd.record" else set()), name
+
+
+def test_an_executing_option_is_found_in_a_tuple_too() -> None:
+    assert _executed_texts(Command(("python3",), ("-c", "{text}"))) == ["{text}"]
+    assert _executed_texts(Command(("python3",), (("-c", "{text}"),))) == ["{text}"]
 
 
 def test_an_option_is_left_out_or_repeated_as_its_value_has_it() -> None:
