@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from whystall.agent_server.journal.alerts import Alerts
 from whystall.agent_server.journal.audit import Audit
 from whystall.agent_server.journal.deliveries import Deliveries
-from whystall.agent_server.journal.inquiries import Inquiries
+from whystall.agent_server.journal.handled_requests import HandledRequests
 from whystall.agent_server.journal.messages import Messages
+from whystall.agent_server.journal.observation_requests import ObservationRequests
 from whystall.agent_server.journal.overrides import Overrides
-from whystall.agent_server.journal.seen import Seen
+from whystall.agent_server.journal.pending_commands import PendingCommands
 from whystall.agent_server.journal.silences import Silences
 from whystall.agent_server.journal.tasks import Tasks
-from whystall.agent_server.journal.wishes import Wishes
 from whystall.knowledge_base.store import KnowledgeBase, default_path
 
 if TYPE_CHECKING:
@@ -57,19 +57,19 @@ class Stores(KnowledgeBase):
         return WorkOrders(self._file)
 
     @cached_property
-    def seen(self) -> Seen:
+    def handled_requests(self) -> HandledRequests:
         """Keys of requests that were already handled."""
-        return Seen(self._file)
+        return HandledRequests(self._file)
 
     @cached_property
-    def wishes(self) -> Wishes:
+    def pending_commands(self) -> PendingCommands:
         """Chat requests that await confirmation, and the last subject of each conversation."""
-        return Wishes(self._file)
+        return PendingCommands(self._file)
 
     @cached_property
-    def inquiries(self) -> Inquiries:
+    def observation_requests(self) -> ObservationRequests:
         """Observations requested in chats."""
-        return Inquiries(self._file)
+        return ObservationRequests(self._file)
 
     @cached_property
     def messages(self) -> Messages:

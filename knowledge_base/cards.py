@@ -56,7 +56,7 @@ def draft_card(ticket: Ticket, causes: Mapping[str, Cause], first: Diagnosis | N
     )
 
 
-def told_card(
+def reported_card(
     id: str, texts: Mapping[str, str], cause: Cause | None, diagnosis: Diagnosis | None, by: str, at: str
 ) -> Incident:
     """A draft of what somebody tells: `texts` for title, symptom, fix and root_cause, in whatever language; with the

@@ -51,7 +51,7 @@ class Database:
         self.path = path
         self._lock = threading.RLock()
         self._depth = 0  # of transactions within each other
-        self._told: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
         self._busy_ms = int(_BUSY_S * 1000)
         with self._errors():
             _check_header(path)
@@ -114,19 +114,19 @@ class Database:
             finally:
                 self._depth -= 1
             if not inner and self._connection.total_changes != changes:
-                for tell in tuple(self._told):
-                    tell()
+                for callback in tuple(self._callbacks):
+                    callback()
 
     @contextmanager
-    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Within the block `tell` is called after every transaction of this process that changed something, in
+    def after_commit(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Within the block `callback` is called after every transaction of this process that changed something, in
         whichever thread stored it.
         """
-        self._told.append(tell)
+        self._callbacks.append(callback)
         try:
             yield
         finally:
-            self._told.remove(tell)
+            self._callbacks.remove(callback)
 
     def version(self) -> int:
         """A number that is another one once another process has stored something. `ToolError` (database) where the file

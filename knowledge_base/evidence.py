@@ -67,7 +67,7 @@ def evidence_from(
     return Evidence(
         symptom=symptom,
         cause=cause if cause in load_causes() else None,
-        signatures=tuple(f"finding:{f.fingerprint}" for f in abnormal if keys.telling(f)),
+        signatures=tuple(f"finding:{f.fingerprint}" for f in abnormal if keys.distinctive(f)),
         features=tuple(dict.fromkeys([*found, *facts.given(features)])),
         normal=_normal(findings),
         ran=frozenset(ran),

@@ -1,7 +1,7 @@
 """Typed features: what two cases can have in common beyond words, as ``type:value``.
 
-They are taken from the findings that tell what a case is about, and stand on cards as well. What is in every case (the
-way into the kernel, the interpreter's name, reading and writing) is left out or tells nothing by itself: see `telling`.
+They come from findings and from cards. Features that nearly every case has (system call entry, interpreter, read and
+write) are left out or are not `distinctive`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TYPES = {
     "period": "time between episodes, as the lower end of half a decade in seconds: period:30",
 }
 # A shared feature of these types is a reason to think of the same problem; the others only support one.
-_TELLING = frozenset({"kind", "cause", "op", "frame", "code", "neighbour", "irq", "wake", "mismatch"})
+_DISTINCTIVE = frozenset({"kind", "cause", "op", "frame", "code", "neighbour", "irq", "wake", "mismatch"})
 # Calls that every program waits in or spends its day with.
 _WAITS = (
     "read write pread pwrite readv writev preadv pwritev futex poll ppoll select pselect6 epoll_wait epoll_pwait "
@@ -160,12 +160,12 @@ def unknown(features: Iterable[str]) -> list[str]:
     return [feature for feature in features if not given([feature])]
 
 
-def telling(feature: str) -> bool:
+def distinctive(feature: str) -> bool:
     """Whether sharing `feature` is a reason to think of the same problem, and not only an accident of the place."""
     kind, _, value = feature.partition(":")
     if kind == "op":
         return value not in _GENERIC_OPS
-    return kind in _TELLING and value not in keys.GENERIC_KINDS
+    return kind in _DISTINCTIVE and value not in keys.GENERIC_KINDS
 
 
 def plain(text: str) -> str:

@@ -56,7 +56,7 @@ def rated(db: SqliteDatabase) -> dict[str, Record]:
     return found
 
 
-def said_of(db: SqliteDatabase, incident: str, limit: int = 20) -> list[Feedback]:
+def feedback_on(db: SqliteDatabase, incident: str, limit: int = 20) -> list[Feedback]:
     """What was said of the card, the latest first."""
     rows = db.execute(
         "SELECT incident, diagnosis, verdict, comment, at FROM feedback WHERE incident = ? ORDER BY at DESC LIMIT ?",

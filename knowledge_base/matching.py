@@ -20,7 +20,7 @@ from whystall.knowledge_base.evidence import Evidence
 from whystall.knowledge_base.feedback import records
 from whystall.knowledge_base.indexing import SIGNATURE
 from whystall.knowledge_base.models import Incident, Match, Record
-from whystall.knowledge_base.occurrences import seen
+from whystall.knowledge_base.occurrences import recurrences
 from whystall.knowledge_base.retrieval import Counts, Weights, by_features, by_words, features_of, rareness
 from whystall.knowledge_base.times import age_days, moment
 from whystall.knowledge_base.tokens import Terms, concept_of, terms
@@ -68,7 +68,7 @@ class _Card:
     origin: str
     features: frozenset[str] = frozenset()
     exact: list[str] = field(default_factory=list)
-    telling: list[str] = field(default_factory=list)
+    distinctive: list[str] = field(default_factory=list)
     supporting: list[str] = field(default_factory=list)
     alike: bool = False
     score: float = 0.0
@@ -122,7 +122,7 @@ def search(
 def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
     """Past incidents that resemble the case of which `evidence` is known, best first.
 
-    Empty when none shares an exact signature or a telling feature with it, or when everything that does contradicts it.
+    Empty when none shares an exact signature or a distinctive feature with it, or all that do contradict it.
     Where all that do share too little to be called similar, a few of them are given as `weak`: the nearest, no answer.
     `Match.known` only for a reviewed card of the same cause that shares the signature of one fault at one place.
     """
@@ -142,7 +142,7 @@ def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
         fitting = [card for card in cards.values() if not _contradicted(card, evidence)]
         accepted = [card for card in fitting if _alike(card, evidence)]
         # Where nothing is like the case, the nearest are named as no more than that.
-        shown, most = (accepted, limit) if accepted else ([c for c in fitting if c.telling], min(limit, _NEAREST))
+        shown, most = (accepted, limit) if accepted else ([c for c in fitting if c.distinctive], min(limit, _NEAREST))
         _remember(db, shown)
         _score(shown, by_word, overlap, evidence.at)
         best = sorted(shown, key=_order)[:most]
@@ -178,7 +178,7 @@ _WITH = (
 
 
 def _exact(db: SqliteDatabase, signatures: Sequence[str]) -> dict[int, list[str]]:
-    """Cards that hold any of `signatures`, with those they hold, the most telling first."""
+    """Cards that hold any of `signatures`, with those they hold, the most distinctive first."""
     found: dict[int, list[str]] = {}
     for signature in dict.fromkeys(signatures):
         rows = {n for asked in _WITH for (n,) in db.execute(asked, [f"{SIGNATURE}{signature}", _EXACT])}
@@ -196,8 +196,8 @@ def _overlap(cards: Collection[_Card], mine: Sequence[str], weights: Weights) ->
     """
     everything = {*mine, *(f for card in cards for f in card.features)}
     weights.known(everything)
-    telling = {f for f in everything if facts.telling(f)}
-    values = {f: weights.of(f) * (1.0 if f in telling else _SUPPORTING) for f in everything}
+    distinctive = {f for f in everything if facts.distinctive(f)}
+    values = {f: weights.of(f) * (1.0 if f in distinctive else _SUPPORTING) for f in everything}
 
     def weight(features: Iterable[str]) -> float:
         return sum(values[f] for f in features)
@@ -208,8 +208,8 @@ def _overlap(cards: Collection[_Card], mine: Sequence[str], weights: Weights) ->
     found = {}
     for card in cards:
         shared = [f for f in mine if f in card.features]
-        card.telling = [f for f in shared if f in telling]
-        card.supporting = [f for f in shared if f not in telling]
+        card.distinctive = [f for f in shared if f in distinctive]
+        card.supporting = [f for f in shared if f not in distinctive]
         if shared:
             both = weight(shared)
             found[card.n] = both / weight(own | card.features)
@@ -227,10 +227,10 @@ def _kinds(features: Iterable[str]) -> frozenset[str]:
 
 def _alike(card: _Card, evidence: Evidence) -> bool:
     """Whether what is shared is a reason to call the card similar: an exact signature, a cause that the evidence
-    supports, or something telling where the evidence is alike as a whole.
+    supports, or something distinctive where the evidence is alike as a whole.
     """
     same_cause = evidence.cause is not None and card.cause == evidence.cause
-    return bool(card.exact) or same_cause or (bool(card.telling) and card.alike)
+    return bool(card.exact) or same_cause or (bool(card.distinctive) and card.alike)
 
 
 def _contradicted(card: _Card, evidence: Evidence) -> bool:
@@ -295,7 +295,7 @@ def _cards(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, _Card]:
 def _remember(db: SqliteDatabase, cards: Iterable[_Card]) -> None:
     """How often and when the incidents of `cards` were seen, and how well they matched."""
     by_id = {card.id: card for card in cards}
-    often, well = seen(db, by_id), records(db, by_id)
+    often, well = recurrences(db, by_id), records(db, by_id)
     for id, card in by_id.items():
         card.occurrences, card.last_seen, card.record = often[id].count, often[id].last, well[id]
 
@@ -318,7 +318,7 @@ def _said(card: _Card) -> list[str]:
     """What is shared, without what another of its keys says as well: a cause and a system call in ``cause+op:...``."""
     implied = {f"{_CAUSE}{card.cause}" for key in card.exact if key.startswith("cause+op:")}
     implied |= {f"op:{key.rpartition(':')[2]}" for key in card.exact if key.startswith("cause+op:")}
-    return [*card.exact, *(key for key in (*card.telling, *card.supporting) if key not in implied)]
+    return [*card.exact, *(key for key in (*card.distinctive, *card.supporting) if key not in implied)]
 
 
 def _match(card: _Card, incident: Incident, how: _How, shared: list[str], ran: frozenset[str]) -> Match:

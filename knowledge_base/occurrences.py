@@ -23,7 +23,7 @@ from whystall.knowledge_base.faults import dedup_key
 from whystall.knowledge_base.indexing import SIGNATURE
 from whystall.knowledge_base.models import Diagnosis, Verdict
 from whystall.knowledge_base.tickets.models import LESSON, LIVE
-from whystall.knowledge_base.times import moment, told
+from whystall.knowledge_base.times import moment, rfc3339
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
@@ -36,14 +36,14 @@ _SURE = (Verdict.CONFIRMED, Verdict.LIKELY)
 
 
 @dataclass(frozen=True)
-class Seen:
+class Recurrence:
     """How often an incident was seen, with the first time. `last`: RFC 3339, None for what only the literature saw."""
 
     count: int
     last: str | None
 
 
-def seen(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Seen]:
+def recurrences(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Recurrence]:
     """For each card of `ids`. The outage that a ticket's card was made of has a row of its own; others began unseen."""
     wanted = list(ids)
     rows = db.execute(
@@ -51,8 +51,8 @@ def seen(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Seen]:
         " WHERE incident IN (SELECT value FROM json_each(?)) GROUP BY incident",
         [_TICKET, len(LESSON) + 1, json.dumps(wanted)],
     )
-    found = {id: Seen(count + 1 - first, last) for id, count, first, last in rows}
-    return {id: found.get(id, Seen(1, None)) for id in wanted}
+    found = {id: Recurrence(count + 1 - first, last) for id, count, first, last in rows}
+    return {id: found.get(id, Recurrence(1, None)) for id in wanted}
 
 
 def card_of(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
@@ -81,10 +81,10 @@ def recur(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
     card = card_of(db, diagnosis) if diagnosis.verdict in _SURE else None
     if card is None:
         return None
-    return card if sighted(db, card, diagnosis, _ticket_of(db, diagnosis)) else None
+    return card if record_sighting(db, card, diagnosis, _ticket_of(db, diagnosis)) else None
 
 
-def sighted(db: SqliteDatabase, card: str, diagnosis: Diagnosis, ticket: int | None) -> bool:
+def record_sighting(db: SqliteDatabase, card: str, diagnosis: Diagnosis, ticket: int | None) -> bool:
     """Store that `diagnosis`, of `ticket` where it has one, shows the fault of `card`; whether that is a new outage."""
     at = observed(diagnosis)
     mine = f"{_DIAGNOSIS}{diagnosis.id}" if ticket is None else f"{_TICKET}{ticket}"
@@ -93,13 +93,13 @@ def sighted(db: SqliteDatabase, card: str, diagnosis: Diagnosis, ticket: int | N
     if same is not None:
         # An outage that got its ticket later goes by that ticket from now on.
         key = mine if ticket is not None and same.startswith(_DIAGNOSIS) else same
-        last = told(max(at, rows[same]))
+        last = rfc3339(max(at, rows[same]))
         db.execute("DELETE FROM occurrences WHERE incident = ? AND key = ?", [card, same])
         db.execute("INSERT OR REPLACE INTO occurrences VALUES (?, ?, ?, ?)", [card, key, last, _host(diagnosis)])
         return False
     if any((end := _end(db, key, when)) is not None and at < end for key, when in rows.items()):
         return False
-    db.execute("INSERT INTO occurrences VALUES (?, ?, ?, ?)", [card, mine, told(at), _host(diagnosis)])
+    db.execute("INSERT INTO occurrences VALUES (?, ?, ?, ?)", [card, mine, rfc3339(at), _host(diagnosis)])
     return True
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from whystall.knowledge_base.card_store import put_card
 from whystall.knowledge_base.cards import draft_card
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.incidents import curated, curated_hash
 from whystall.knowledge_base.indexing import index_hash, reindex
 from whystall.knowledge_base.models import Incident
-from whystall.knowledge_base.occurrences import sighted
-from whystall.knowledge_base.shelf import put_card
+from whystall.knowledge_base.occurrences import record_sighting
 from whystall.knowledge_base.tickets.models import LESSON, Ticket
 
 if TYPE_CHECKING:
@@ -72,4 +72,4 @@ def _renew(file: Database, db: SqliteDatabase) -> None:
         ticket = file.record(Ticket, row[0])
         card = draft_card(ticket, causes)
         put_card(db, card)
-        sighted(db, card.id, ticket.diagnosed(), number)
+        record_sighting(db, card.id, ticket.diagnosed(), number)

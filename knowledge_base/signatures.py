@@ -37,7 +37,7 @@ def signatures(diagnosis: Diagnosis) -> list[str]:
     if fault is not None:
         keys.append(f"{_FAULT}{fault}")
     if fault is None or "@" not in fault:  # else the host counts, which no fingerprint has
-        keys += [f"{_FINDING}{f.fingerprint}" for f in evidence(diagnosis) if telling(f)]
+        keys += [f"{_FINDING}{f.fingerprint}" for f in evidence(diagnosis) if distinctive(f)]
     if diagnosis.cause is not None:
         keys += [f"{_OPERATION}{diagnosis.cause}:{operation}" for operation in operations(diagnosis)]
     return list(dict.fromkeys(keys))
@@ -81,7 +81,7 @@ def operations(diagnosis: Diagnosis) -> list[str]:
     return list(dict.fromkeys(name for name in named if name))
 
 
-def telling(finding: Finding) -> bool:
+def distinctive(finding: Finding) -> bool:
     """Whether its fingerprint is a key: that of a host, a command or its system calls recurs everywhere, one with a
     file of its own does not.
     """

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whystall.knowledge_base import matching, occurrences
+from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.diagnoses import put_diagnosis
 from whystall.knowledge_base.evidence import Evidence, evidence_of
 from whystall.knowledge_base.models import Diagnosis, Incident, Match, Verdict
 from whystall.knowledge_base.seeding import seed
-from whystall.knowledge_base.shelf import Cards
-from whystall.knowledge_base.tickets.shelf import Tickets
+from whystall.knowledge_base.tickets.ticket_store import TicketStore
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.recording.home import home
@@ -72,9 +72,9 @@ class KnowledgeBase:
         with self._file.write():
             yield
 
-    def telling(self, tell: Callable[[], None]) -> AbstractContextManager[None]:
-        """Within the block `tell` is called after everything that this process stores; see `Database.telling`."""
-        return self._file.telling(tell)
+    def after_commit(self, callback: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `callback` after each of our transactions within the block; see `Database.after_commit`."""
+        return self._file.after_commit(callback)
 
     def version(self) -> int:
         """A number that is another one once another process has stored something."""
@@ -102,12 +102,12 @@ class KnowledgeBase:
     # --- incidents ------------------------------------------------------------------------------------------------
 
     @cached_property
-    def cards(self) -> Cards:
+    def cards(self) -> CardStore:
         """The incidents as cards, and their life."""
-        return Cards(self._file)
+        return CardStore(self._file)
 
     def add_incident(self, incident: Incident, by: str = "") -> Incident:
-        """Store `incident` as the user's own; see `Cards.add`."""
+        """Store `incident` as the user's own; see `CardStore.add`."""
         return self.cards.add(incident, by)
 
     def get_incident(self, id: str) -> Incident:
@@ -129,9 +129,9 @@ class KnowledgeBase:
     # --- tickets --------------------------------------------------------------------------------------------------
 
     @cached_property
-    def tickets(self) -> Tickets:
+    def tickets(self) -> TicketStore:
         """The tickets, and their life."""
-        return Tickets(self._file, self.cards)
+        return TicketStore(self._file, self.cards)
 
     # --- diagnoses ------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz
 
 def now() -> str:
     """The time now, to the second."""
-    return told(datetime.now(timezone.utc))
+    return rfc3339(datetime.now(timezone.utc))
 
 
-def told(moment: datetime) -> str:
+def rfc3339(moment: datetime) -> str:
     """`moment` (with a time zone) as text, to the second."""
     return moment.astimezone(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 

@@ -164,7 +164,7 @@ def _off(settings: Settings) -> Iterator[str]:
 def _nobody(settings: Settings, now: datetime) -> Iterator[str]:
     """Schedules that leave somebody waiting in the coming month."""
     from whystall.agent_server.ticketing.oncall.who import shifts
-    from whystall.knowledge_base.times import told as stamp
+    from whystall.knowledge_base.times import rfc3339 as stamp
 
     for name in settings.oncall.schedules:
         gap = next((s for s in shifts(settings.oncall, [], name, now, now + _AHEAD) if not s.users), None)

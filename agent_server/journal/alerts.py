@@ -63,7 +63,7 @@ class Member:
     n: int
     status: Status
     starts: float
-    told: bool
+    notified: bool
     seen: float
 
 
@@ -139,13 +139,13 @@ class Alerts:
             ).fetchone()
         return None if row[0] is None else float(row[0])
 
-    def said(
+    def find(
         self, status: Status | None = None, name: str | None = None, ticket: str | None = None, limit: int = 100
     ) -> Sequence[Stored]:
         """What was said, the latest first; of one name or ticket, or in one state only."""
         with self._file.read() as db:
             rows = db.execute(
-                _SAID,
+                _FIND,
                 [status, status, name, name, ticket, _number(ticket), limit],
             ).fetchall()
         return [self._stored(row) for row in rows]
@@ -201,7 +201,7 @@ class Alerts:
                 ],
             )
 
-    def end_group(self, id: str) -> None:
+    def delete_group(self, id: str) -> None:
         """Forget the group `id` and its members; the alerts stay."""
         with self._file.write() as db:
             db.execute("DELETE FROM alert_members WHERE alert_group = ?", [id])
@@ -243,7 +243,7 @@ class Alerts:
             ).fetchone()
         return row is not None
 
-    def fresh_since(self, receiver: str, since: float) -> int:
+    def first_notifications_since(self, receiver: str, since: float) -> int:
         """How many groups `receiver` was told of for the first time since then."""
         with self._file.read() as db:
             row = db.execute(
@@ -251,7 +251,7 @@ class Alerts:
             ).fetchone()
         return int(row[0])
 
-    def first(self, receiver: str, group: str, at: float) -> None:
+    def add_first_notification(self, receiver: str, group: str, at: float) -> None:
         """`receiver` was told of `group`, not having known of it."""
         with self._file.write() as db:
             db.execute(
@@ -274,13 +274,13 @@ class Alerts:
             rows = db.execute("SELECT alert_group FROM alert_members WHERE fingerprint = ?", [fingerprint]).fetchall()
         return [str(row[0]) for row in rows]
 
-    def put_member(self, group: str, fingerprint: str, n: int, status: Status, starts: float, told: bool) -> None:
+    def put_member(self, group: str, fingerprint: str, n: int, status: Status, starts: float, notified: bool) -> None:
         """Store the present state of an alert in `group`."""
         with self._file.write() as db:
             db.execute(
                 "INSERT OR REPLACE INTO alert_members (alert_group, fingerprint, alert, status, starts, told)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
-                [group, fingerprint, n, status, starts, told],
+                [group, fingerprint, n, status, starts, notified],
             )
 
     def members(self, group: str) -> Sequence[Member]:
@@ -299,19 +299,19 @@ class Alerts:
                 ).fetchall()
             yield from map(self._stored, rows)
 
-    def told(self, group: str, fingerprints: Sequence[str], ticket: str | None) -> None:
+    def mark_notified(self, group: str, fingerprints: Sequence[str], ticket: str | None) -> None:
         """The firing of these was told, as alerts of `ticket` where there is one."""
         marks = json.dumps(list(fingerprints))
         with self._file.write() as db:
             self._assign(group, marks, ticket)
-            db.execute(_TOLD, [group, marks])
+            db.execute(_NOTIFY, [group, marks])
 
-    def leave(self, group: str, fingerprints: Sequence[str], ticket: str | None = None) -> None:
+    def remove_members(self, group: str, fingerprints: Sequence[str], ticket: str | None = None) -> None:
         """These are over, and leave the group; what was said of them last belongs to `ticket` where there is one."""
         marks = json.dumps(list(fingerprints))
         with self._file.write() as db:
             self._assign(group, marks, ticket)
-            db.execute(_LEAVE, [group, marks])
+            db.execute(_REMOVE, [group, marks])
 
     def _assign(self, group: str, marks: str, ticket: str | None) -> None:
         if ticket is None:
@@ -324,23 +324,25 @@ class Alerts:
 
     # --- what shares a cause ----------------------------------------------------------------------------------------
 
-    def things(self, ticket: str, things: Sequence[str], at: float) -> None:
+    def put_subjects(self, ticket: str, subjects: Sequence[str], at: float) -> None:
         """What `ticket` is about (``node:gpu03``, ``cause:slow_disk``), so that others of the same are found."""
         with self._file.write() as db:
-            for thing in things:
+            for subject in subjects:
                 db.execute(
                     "INSERT OR REPLACE INTO alert_things (thing, ticket, at) VALUES (?, ?, ?)",
-                    [thing, _number(ticket), at],
+                    [subject, _number(ticket), at],
                 )
 
-    def sharing(self, things: Sequence[str], since: float, until: float, limit: int = 200) -> list[tuple[str, str]]:
+    def tickets_about(
+        self, subjects: Sequence[str], since: float, until: float, limit: int = 200
+    ) -> list[tuple[str, str]]:
         """Live tickets that are about one of `things` and told between those times: (ticket, thing), latest first."""
         with self._file.read() as db:
             rows = db.execute(
                 "SELECT s.ticket, s.thing FROM alert_things AS s JOIN tickets AS t ON t.id = s.ticket"
                 " WHERE s.thing IN (SELECT value FROM json_each(?)) AND s.at BETWEEN ? AND ?"
                 " AND t.state IN ('open', 'acknowledged') ORDER BY s.at DESC, s.ticket DESC, s.thing LIMIT ?",
-                [json.dumps(list(things)), since, until, limit],
+                [json.dumps(list(subjects)), since, until, limit],
             ).fetchall()
         return [(str(row[0]), str(row[1])) for row in rows]
 
@@ -364,7 +366,7 @@ class Alerts:
 _PIECE = 500  # alerts that are in memory at once
 _STORED = "SELECT n, received, seen, times, body FROM alerts"
 _THESE = _STORED + " WHERE n IN (SELECT value FROM json_each(?)) ORDER BY n"  # noqa: S608
-_SAID = (
+_FIND = (
     _STORED  # noqa: S608
     + " WHERE (? IS NULL OR status = ?) AND (? IS NULL OR name = ?)"
     " AND (? IS NULL OR n IN (SELECT alert FROM ticket_alerts WHERE ticket = ?)) ORDER BY seen DESC, n DESC LIMIT ?"
@@ -375,14 +377,14 @@ _MEMBER = (
 )
 _CHOSEN = " WHERE alert_group = ? AND fingerprint IN (SELECT value FROM json_each(?))"
 _ASSIGN = "INSERT OR IGNORE INTO ticket_alerts (ticket, alert) SELECT ?, alert FROM alert_members" + _CHOSEN  # noqa: S608
-_TOLD = "UPDATE alert_members SET told = 1" + _CHOSEN  # noqa: S608
-_LEAVE = "DELETE FROM alert_members" + _CHOSEN  # noqa: S608
+_NOTIFY = "UPDATE alert_members SET told = 1" + _CHOSEN  # noqa: S608
+_REMOVE = "DELETE FROM alert_members" + _CHOSEN  # noqa: S608
 
 
 def _member(row: Sequence[object]) -> Member:
-    fingerprint, n, status, starts, told, seen = row
+    fingerprint, n, status, starts, notified, seen = row
     state: Status = "resolved" if status == "resolved" else "firing"
-    return Member(str(fingerprint), int(str(n)), state, float(str(starts)), bool(told), float(str(seen)))
+    return Member(str(fingerprint), int(str(n)), state, float(str(starts)), bool(notified), float(str(seen)))
 
 
 def _number(ticket: str | None) -> int | None:

@@ -36,7 +36,7 @@ class Delivery(BaseModel):
     sink: str
     ticket: str
     wanted: int
-    told: int
+    delivered: int
     remote: str
     url: str
     underway: float | None
@@ -51,7 +51,7 @@ class Delivery(BaseModel):
     @property
     def pending(self) -> bool:
         """Whether the sink is behind its ticket."""
-        return self.told < self.wanted
+        return self.delivered < self.wanted
 
 
 class Deliveries:
@@ -163,18 +163,18 @@ class Deliveries:
 
         False, and nothing may be sent: another has taken the delivery meanwhile.
         """
-        return self._mine(sink, ticket, owner, f"underway = ?, {_PATCH}", [now, _json(memory)])
+        return self._if_owner(sink, ticket, owner, f"underway = ?, {_PATCH}", [now, _json(memory)])
 
-    def made(self, sink: str, ticket: str, owner: str, remote: str, url: str, memory: Mapping[str, Any]) -> bool:
+    def created(self, sink: str, ticket: str, owner: str, remote: str, url: str, memory: Mapping[str, Any]) -> bool:
         """It is there, and called `remote`; what is left to tell follows. False as in `begin`."""
         values = [remote, clean(url, 2000), _json(memory)]
-        return self._mine(sink, ticket, owner, f"underway = NULL, remote = ?, url = ?, {_PATCH}", values)
+        return self._if_owner(sink, ticket, owner, f"underway = NULL, remote = ?, url = ?, {_PATCH}", values)
 
-    def keep(self, sink: str, ticket: str, owner: str, memory: Mapping[str, Any]) -> bool:
+    def save_memory(self, sink: str, ticket: str, owner: str, memory: Mapping[str, Any]) -> bool:
         """Remember how far it has come. False as in `begin`."""
-        return self._mine(sink, ticket, owner, _PATCH, [_json(memory)])
+        return self._if_owner(sink, ticket, owner, _PATCH, [_json(memory)])
 
-    def note(self, sink: str, ticket: str, memory: Mapping[str, Any]) -> None:
+    def patch_memory(self, sink: str, ticket: str, memory: Mapping[str, Any]) -> None:
         """Remember what the tracker itself told, whoever is at the delivery."""
         with self._file.write() as db:
             db.execute(
@@ -182,30 +182,30 @@ class Deliveries:
                 [_json(memory), sink, int(ticket)],
             )
 
-    def never_was(self, sink: str, ticket: str, owner: str) -> bool:
+    def not_created(self, sink: str, ticket: str, owner: str) -> bool:
         """The creation that was under way did not happen. False as in `begin`."""
-        return self._mine(sink, ticket, owner, "underway = NULL", [])
+        return self._if_owner(sink, ticket, owner, "underway = NULL", [])
 
-    def told(self, sink: str, ticket: str, owner: str, revision: int, memory: Mapping[str, Any]) -> bool:
+    def delivered(self, sink: str, ticket: str, owner: str, revision: int, memory: Mapping[str, Any]) -> bool:
         """The sink shows the ticket as of `revision`. False as in `begin`."""
         end = (
             f"told = max(told, ?), {_PATCH}, underway = NULL, attempts = 0, due = 0, error = '', owner = '', lease = 0"
         )
-        return self._mine(sink, ticket, owner, end, [revision, _json(memory)])
+        return self._if_owner(sink, ticket, owner, end, [revision, _json(memory)])
 
-    def waits(self, sink: str, ticket: str, owner: str, due: float) -> bool:
+    def wait_until(self, sink: str, ticket: str, owner: str, due: float) -> bool:
         """It is not to be gone on with before `due`; nothing has failed. False as in `begin`."""
-        return self._mine(sink, ticket, owner, "due = ?, owner = '', lease = 0", [due])
+        return self._if_owner(sink, ticket, owner, "due = ?, owner = '', lease = 0", [due])
 
-    def postponed(self, sink: str, ticket: str, owner: str, due: float, error: str) -> bool:
+    def retry_at(self, sink: str, ticket: str, owner: str, due: float, error: str) -> bool:
         """It failed, and is to be tried again at `due`. False as in `begin`."""
         end = "attempts = attempts + 1, due = ?, error = ?, owner = '', lease = 0"
-        return self._mine(sink, ticket, owner, end, [due, clean(error, _ERROR)])
+        return self._if_owner(sink, ticket, owner, end, [due, clean(error, _ERROR)])
 
-    def parked(self, sink: str, ticket: str, owner: str, error: str) -> bool:
+    def park(self, sink: str, ticket: str, owner: str, error: str) -> bool:
         """It failed, and is not tried again until a person asks (`unpark`). False as in `begin`."""
         end = "attempts = attempts + 1, parked = 1, error = ?, owner = '', lease = 0"
-        return self._mine(sink, ticket, owner, end, [clean(error, _ERROR)])
+        return self._if_owner(sink, ticket, owner, end, [clean(error, _ERROR)])
 
     def park_all(self, sink: str, error: str) -> int:
         """Park everything that `sink` is still to be told and nobody is at: it lets us not in; how much that was."""
@@ -225,7 +225,7 @@ class Deliveries:
                 [sink, *(2 * [None if ticket is None else int(ticket)])],
             ).rowcount
 
-    def again(self, sink: str, ticket: str) -> None:
+    def resend(self, sink: str, ticket: str) -> None:
         """Tell the sink the whole of `ticket` once more: somebody changed what it shows."""
         with self._file.write() as db:
             db.execute("UPDATE deliveries SET told = wanted - 1 WHERE sink = ? AND ticket = ?", [sink, int(ticket)])
@@ -261,7 +261,7 @@ class Deliveries:
                 [f"sink:{sink}", _json(cursor)],
             )
 
-    def _mine(self, sink: str, ticket: str, owner: str, change: str, values: Sequence[Any]) -> bool:
+    def _if_owner(self, sink: str, ticket: str, owner: str, change: str, values: Sequence[Any]) -> bool:
         with self._file.write() as db:
             done = db.execute(
                 f"UPDATE deliveries SET {change} WHERE sink = ? AND ticket = ? AND owner = ?",  # noqa: S608

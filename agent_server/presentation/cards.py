@@ -13,12 +13,12 @@ from whystall.prompts.render import render, words
 if TYPE_CHECKING:
     from whystall.knowledge_base.exchange import Imported
     from whystall.knowledge_base.models import Feedback, Incident, Lang, Record
-    from whystall.knowledge_base.occurrences import Seen
+    from whystall.knowledge_base.occurrences import Recurrence
     from whystall.knowledge_base.statistics import Stats
     from whystall.knowledge_base.tickets.models import Ticket
 
 
-def card_text(card: Incident, seen: Seen, record: Record, said: Sequence[Feedback], lang: Lang) -> str:
+def card_text(card: Incident, seen: Recurrence, record: Record, said: Sequence[Feedback], lang: Lang) -> str:
     """A card whole: what it tells, how often it was seen, how its matches went, what was done to it; of a draft, what
     of its symptom looks like hindsight.
     """

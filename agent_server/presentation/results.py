@@ -49,7 +49,7 @@ def ticket_text(ticket: Ticket, lang: Lang, events: Sequence[Event] | None = Non
 def whole_ticket_text(kb: Stores, id: str, lang: Lang) -> str:
     """The ticket `id` with everything that is known of it: its history, its comments, the alerts in it."""
     ticket = kb.tickets.get(id)
-    alerts = [stored.alert for stored in kb.alerts.said(ticket=ticket.id)] if ticket.origin == "alert" else []
+    alerts = [stored.alert for stored in kb.alerts.find(ticket=ticket.id)] if ticket.origin == "alert" else []
     events = kb.tickets.events(ticket.id, limit=_EVENTS)
     return ticket_markdown(ticket, lang, load_causes(), events, alerts)
 

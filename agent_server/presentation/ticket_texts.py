@@ -14,7 +14,7 @@ from whystall.agent_server.presentation.match_lines import command
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Cause, Lang
 from whystall.knowledge_base.tickets.models import Assignment, Decision, Event, Line, Ticket
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 from whystall.prompts.escape import Safe, markdown_block, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, render, voice, words
@@ -192,7 +192,7 @@ class _Says:
         """One line for each alert: since when, whether it is over, and the labels that the ticket has not."""
         found = []
         for alert in alerts[:ALERTS]:
-            since = told(datetime.fromtimestamp(alert.starts, timezone.utc))
+            since = rfc3339(datetime.fromtimestamp(alert.starts, timezone.utc))
             said = self._fill(
                 self._own["alert"][alert.status], name=self._name(alert.name or "-"), since=self._name(since)
             )

@@ -25,7 +25,7 @@ from whystall.knowledge_base.tickets.models import (
     Link,
     Ticket,
 )
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.text import NAME_LIMIT, clean
@@ -105,7 +105,7 @@ class Desk:
             ticket = self._kb.tickets.get(ticket_id)
             assignment = self._assignment(ticket, at) if ticket.assignment is None else None
             if assignment is not None:
-                ticket = self._kb.tickets.assign(ticket.id, assignment, by, told(at))
+                ticket = self._kb.tickets.assign(ticket.id, assignment, by, rfc3339(at))
             self._tell(ticket, None)
         return ticket
 
@@ -118,7 +118,7 @@ class Desk:
         at = _at(now)
         with self._kb.transaction():
             before = meant(self._kb, ticket_id, diagnosis)
-            ticket = self._kb.tickets.attach(before.id, diagnosis, by, told(at), **reclassified(before, diagnosis))
+            ticket = self._kb.tickets.attach(before.id, diagnosis, by, rfc3339(at), **reclassified(before, diagnosis))
             detail = {"diagnosis": diagnosis.id, "verdict": diagnosis.verdict.value}
             self._audit(by, "ticket.diagnosed", ticket, detail)
             if ticket.fault is None or ticket.state not in LIVE:
@@ -133,7 +133,7 @@ class Desk:
 
     def triaged(self, ticket_id: str, code: str, why: Sequence[str] = (), now: datetime | None = None) -> Ticket:
         """Why `ticket_id` has no diagnosis of its own (`Analysis.triage`); `why`: codes of what was looked for."""
-        at = told(_at(now))
+        at = rfc3339(_at(now))
         with self._kb.transaction():
             before = self._kb.tickets.get(ticket_id).analysis or Analysis(at=at)
             analysis = before.model_copy(update={"triage": code})
@@ -147,7 +147,7 @@ class Desk:
     def acknowledge(self, ticket_id: str, by: str, source: str = "cli", now: datetime | None = None) -> Ticket:
         """Somebody works on it."""
         with self._kb.transaction():
-            ticket = self._kb.tickets.acknowledge(ticket_id, _name(by), told(_at(now)))
+            ticket = self._kb.tickets.acknowledge(ticket_id, _name(by), rfc3339(_at(now)))
             self._changed("acknowledged", ticket, by, source)
         return ticket
 
@@ -165,7 +165,7 @@ class Desk:
         is true (not so where its source only says that it is over).
         """
         with self._kb.transaction():
-            ticket = self._kb.tickets.resolve(ticket_id, because, _name(by), told(_at(now)), lesson=lesson)
+            ticket = self._kb.tickets.resolve(ticket_id, because, _name(by), rfc3339(_at(now)), lesson=lesson)
             if lesson:
                 self._kb.classifier.learn(ticket)
             self._changed("resolved", ticket, by, source)
@@ -182,7 +182,7 @@ class Desk:
     ) -> Ticket:
         """Nothing more will happen."""
         with self._kb.transaction():
-            ticket = self._kb.tickets.close(ticket_id, closed_as, _name(by), told(_at(now)), because)
+            ticket = self._kb.tickets.close(ticket_id, closed_as, _name(by), rfc3339(_at(now)), because)
             self._changed("closed", ticket, by, source, {"as": closed_as})
         return ticket
 
@@ -192,21 +192,21 @@ class Desk:
         """It is not over: whoever is on call by now has it, and what happens when nobody answers begins anew."""
         at = _at(now)
         with self._kb.transaction():
-            ticket = self._kb.tickets.reopen(ticket_id, _name(by), told(at), because)
+            ticket = self._kb.tickets.reopen(ticket_id, _name(by), rfc3339(at), because)
             self._changed("reopened", ticket, by, source)
             if self._settings is not None and ticket.assignment is not None:
                 from whystall.agent_server.ticketing.oncall.assign import renewed
 
                 again = renewed(ticket.assignment, self._settings.oncall, self._kb.overrides.all(after=at), at)
                 if again is not None:
-                    ticket = self._kb.tickets.assign(ticket.id, again, ENGINE, told(at))
+                    ticket = self._kb.tickets.assign(ticket.id, again, ENGINE, rfc3339(at))
         return ticket
 
     def comment(
         self, ticket_id: str, text: str, by: str, source: str = "cli", now: datetime | None = None, key: str = ""
     ) -> Ticket:
         """Somebody said something of it; `key`: the same is told once."""
-        at = told(_at(now))
+        at = rfc3339(_at(now))
         said = Comment(by=_name(by), at=at, text=human.lines(text, human.COMMENT), source=source, key=key)
         with self._kb.transaction():
             ticket = self._kb.tickets.comment(ticket_id, said)
@@ -226,7 +226,7 @@ class Desk:
         at = _at(now)
         with self._kb.transaction():
             if kind == "related":
-                link = Link(kind=kind, ticket=other, by=_name(by), at=told(at))
+                link = Link(kind=kind, ticket=other, by=_name(by), at=rfc3339(at))
                 ticket = self._kb.tickets.link(ticket_id, link)
             else:
                 pair = (ticket_id, other) if kind == "duplicate" else (other, ticket_id)
@@ -238,7 +238,7 @@ class Desk:
     def unlink(self, ticket_id: str, other: str, by: str, source: str = "cli", now: datetime | None = None) -> Ticket:
         """`ticket_id` and `other` are not related after all."""
         with self._kb.transaction():
-            ticket = self._kb.tickets.unlink(ticket_id, other, _name(by), told(_at(now)))
+            ticket = self._kb.tickets.unlink(ticket_id, other, _name(by), rfc3339(_at(now)))
             self._changed("unlinked", ticket, by, source, {"from": other})
         return ticket
 
@@ -254,7 +254,7 @@ class Desk:
     ) -> Ticket:
         """It has another title or description by a person; None leaves one as it is."""
         with self._kb.transaction():
-            at = told(_at(now))
+            at = rfc3339(_at(now))
             ticket = self._kb.tickets.edit(ticket_id, _name(by), at, title=title, description=description)
             self._changed("edited", ticket, by, source)
         return ticket
@@ -263,7 +263,7 @@ class Desk:
         self, ticket_id: str, users: Sequence[str], by: str, source: str = "cli", now: datetime | None = None
     ) -> Ticket:
         """`users` have it, because somebody says so."""
-        at = told(_at(now))
+        at = rfc3339(_at(now))
         who = _name(by)
         assignment = Assignment(users=[clean(user, NAME_LIMIT) for user in users], rule=f"person:{who}", at=at)
         with self._kb.transaction():
@@ -310,7 +310,7 @@ class Desk:
             fields: dict[str, Any] = {name: decision.value for name, decision in said.items()}
             fields["classification"] = told_of.model_copy(update=said)
             detail = ", ".join(f"{name}: {decision.value}" for name, decision in said.items())
-            ticket = self._kb.tickets.change(ticket_id, "edited", who, told(_at(now)), detail, **fields)
+            ticket = self._kb.tickets.change(ticket_id, "edited", who, rfc3339(_at(now)), detail, **fields)
             self._changed("classified", ticket, by, source, {name: d.value for name, d in said.items()})
         return ticket
 
@@ -327,7 +327,7 @@ class Desk:
             fields: dict[str, Any] = {name: one.value for name, one in update.items()}
             fields["classification"] = told_of.model_copy(update=update)
             detail = f"category: {decision.value}"
-            ticket = self._kb.tickets.change(ticket_id, "edited", ENGINE, told(_at(now)), detail, **fields)
+            ticket = self._kb.tickets.change(ticket_id, "edited", ENGINE, rfc3339(_at(now)), detail, **fields)
             self._changed("classified", ticket, ENGINE, "model", {"category": decision.value})
         return ticket
 
@@ -340,7 +340,7 @@ class Desk:
         ticket = Ticket(
             id="",
             created=report.created,
-            updated=told(at),
+            updated=rfc3339(at),
             origin=report.origin,
             dedup_key=key,
             severity=Severity(told_of.severity.value),
@@ -349,7 +349,7 @@ class Desk:
             classification=told_of,
             labels=report.labels,
             human=Human(title=report.title, description=report.description),
-            analysis=Analysis(at=told(at), matches=found.matches, checks=found.checks),
+            analysis=Analysis(at=rfc3339(at), matches=found.matches, checks=found.checks),
         )
         assignment = self._assignment(ticket, at, report.receiver, report.schedule)
         return ticket.model_copy(update={"assignment": assignment})
@@ -361,7 +361,7 @@ class Desk:
         for other in near:
             if len(self._kb.tickets.get(other.ticket).links) < _LINKS:
                 why = [f"words:{other.alike:.2f}"]
-                link = Link(kind="related", ticket=other.ticket, why=why, by=ENGINE, at=told(at))
+                link = Link(kind="related", ticket=other.ticket, why=why, by=ENGINE, at=rfc3339(at))
                 return self._kb.tickets.link(ticket.id, link)
         return ticket
 
@@ -373,7 +373,7 @@ class Desk:
         if worse and known is not None and live.diagnosis is None and not known.severity.by.startswith("person:"):
             fields["severity"] = Severity(told_of.value)
             fields["classification"] = known.model_copy(update={"severity": told_of})
-        return self._kb.tickets.seen_again(live.id, by, told(at), detail, **fields)
+        return self._kb.tickets.seen_again(live.id, by, rfc3339(at), detail, **fields)
 
     def _assignment(
         self, ticket: Ticket, at: datetime, receiver: str = "", schedule: str | None = None

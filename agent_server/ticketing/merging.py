@@ -8,7 +8,7 @@ from whystall.knowledge_base.faults import dedup_key as fault_of
 from whystall.knowledge_base.faults import same_fault
 from whystall.knowledge_base.tickets import life
 from whystall.knowledge_base.tickets.models import LIVE, Link
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def looks_like(kb: Stores, ticket: Ticket, by: str, at: datetime) -> Ticket:
     other = next((t for t in reversed(alike) if t.id not in linked and len(t.links) < _LINKS), None)
     if other is None:
         return ticket
-    return kb.tickets.link(ticket.id, Link(kind="related", ticket=other.id, why=["fault"], by=by, at=told(at)))
+    return kb.tickets.link(ticket.id, Link(kind="related", ticket=other.id, why=["fault"], by=by, at=rfc3339(at)))
 
 
 def merge(kb: Stores, one: str, into: str, by: str, at: datetime, why: Sequence[str]) -> Ticket:
@@ -57,15 +57,15 @@ def merge(kb: Stores, one: str, into: str, by: str, at: datetime, why: Sequence[
     tracker, has to do with that one now.
     """
     before = kb.tickets.get(one)
-    original = kb.tickets.duplicate(one, into, by, told(at), why)
+    original = kb.tickets.duplicate(one, into, by, rfc3339(at), why)
     if original.state not in LIVE:
         return original
     for delivery in kb.deliveries.of_ticket(one):
         kb.deliveries.want(delivery.sink, original.id)
     had = before.assignment
     if had is not None and had.users and (original.assignment is None or not original.assignment.users):
-        original = kb.tickets.assign(original.id, had, by, told(at))
+        original = kb.tickets.assign(original.id, had, by, rfc3339(at))
     if before.state == "acknowledged" and original.state == "open":
         said = [event.by for event in kb.tickets.events(one) if event.what == "acknowledged"]
-        original = kb.tickets.acknowledge(original.id, said[-1] if said else by, told(at))
+        original = kb.tickets.acknowledge(original.id, said[-1] if said else by, rfc3339(at))
     return original

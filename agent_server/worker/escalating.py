@@ -11,7 +11,7 @@ from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.oncall.escalate import due_escalation, escalates_at
 from whystall.knowledge_base.tickets.models import Assignment, Origin, Ticket
 from whystall.knowledge_base.tickets.rows import Wanted
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 from whystall.prompts.escape import markdown, short
 from whystall.prompts.render import fill, words
 
@@ -57,7 +57,7 @@ class Escalating:
         return assignment is not None
 
     def _hand_on(self, ticket: Ticket, assignment: Assignment, now: datetime) -> None:
-        self._kb.tickets.assign(ticket.id, assignment, "engine", told(now))
+        self._kb.tickets.assign(ticket.id, assignment, "engine", rfc3339(now))
         detail = {"users": assignment.users, "level": assignment.level, "schedule": assignment.schedule}
         self._kb.audit.put("engine", "ticket.escalated", f"ticket:{ticket.id}", detail=detail)
         lang = self._settings.tickets.lang

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.receiving import KEPT_S
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 
 if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores
@@ -35,12 +35,12 @@ class Forgetting:
     def forget(self, now: float) -> int:
         """How much that was."""
         before = datetime.fromtimestamp(now, timezone.utc) - self._keep
-        stamp = told(before)
+        stamp = rfc3339(before)
         # What was taken is remembered at least as long as it could come again, however short the rest is kept.
         seen = min(before.timestamp(), now - KEPT_S)
         kb = self._kb
-        many = kb.tasks.forget(stamp) + kb.messages.forget(stamp) + kb.seen.forget(seen)
-        many += kb.wishes.forget(now) + kb.inquiries.forget(stamp)
+        many = kb.tasks.forget(stamp) + kb.messages.forget(stamp) + kb.handled_requests.forget(seen)
+        many += kb.pending_commands.forget(now) + kb.observation_requests.forget(stamp)
         many += sum(forget(now) for forget in self._also)
         if many:
             _log.info("%d records of what has ended are forgotten", many)

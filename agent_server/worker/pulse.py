@@ -32,7 +32,7 @@ class Pulse:
     async def run(self) -> None:
         """Beat until cancelled."""
         self._loop = asyncio.get_running_loop()
-        with self._kb.telling(self.beat):
+        with self._kb.after_commit(self.beat):
             known = -1
             while True:
                 try:

@@ -22,7 +22,7 @@ from whystall.agent_server.integrations.job_lookup.models import Resolution, Wan
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.worker.task_lane import PASSES
 from whystall.knowledge_base.tickets.models import LIVE, Ticket
-from whystall.knowledge_base.times import moment, told
+from whystall.knowledge_base.times import moment, rfc3339
 from whystall.prompts.escape import short
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -151,7 +151,7 @@ class Triage:
     def _looks(self) -> list[tuple[datetime, Look]]:
         """The triages of the last hour, or of the cooldown where that is longer, and when they ended."""
         span = max(_HOUR_S, self._settings.cooldown_s)
-        ended = self._kb.tasks.ended(KIND, told(_now() - timedelta(seconds=span)))
+        ended = self._kb.tasks.ended(KIND, rfc3339(_now() - timedelta(seconds=span)))
         looks = [(moment(task.updated), Look.read(task.result)) for task in ended]
         return [(at, look) for at, look in looks if at is not None and look is not None and look.code == DIAGNOSED]
 

@@ -1,4 +1,4 @@
-"""How a ticket changes: who may go where, and why not. Pure: what is changed is returned, `shelf` stores it.
+"""How a ticket changes: who may go where, and why not. Pure: what is changed is returned, `ticket_store` stores it.
 
 A step that is not allowed raises `ToolError` (bad_argument) with what to do instead.
 """

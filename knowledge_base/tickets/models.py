@@ -1,4 +1,4 @@
-"""What a ticket holds. Plain data; how it changes is in `life`, where it is kept in `shelf`."""
+"""What a ticket holds. Plain data; how it changes is in `life`, stored by `ticket_store`."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def ids(db: SqliteDatabase, prefix: str, limit: int) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
-def tell(db: SqliteDatabase, ticket: Ticket, what: What, by: str, at: str, detail: str) -> None:
+def add_event(db: SqliteDatabase, ticket: Ticket, what: What, by: str, at: str, detail: str) -> None:
     """Add to the history of `ticket` that it became what it is now."""
     db.execute(
         "INSERT INTO ticket_events (ticket, revision, what, by, at, detail) VALUES (?, ?, ?, ?, ?, ?)",

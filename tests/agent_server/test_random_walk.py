@@ -26,7 +26,7 @@ from whystall.agent_server.integrations.trackers.inbound import receive
 from whystall.agent_server.outbound.client import Client
 from whystall.knowledge_base.tickets.life import original_of
 from whystall.knowledge_base.tickets.models import LIVE
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 pytestmark = pytest.mark.anyio
@@ -95,8 +95,8 @@ class Walk:
             "status": status,
             "labels": {"alertname": name, "node": key[-1]},
             "fingerprint": key,
-            "startsAt": told(datetime.fromtimestamp(self.starts[key], timezone.utc)),
-            "endsAt": "0001-01-01T00:00:00Z" if firing else told(self.at),
+            "startsAt": rfc3339(datetime.fromtimestamp(self.starts[key], timezone.utc)),
+            "endsAt": "0001-01-01T00:00:00Z" if firing else rfc3339(self.at),
         }
         self.last = json.dumps({"version": "4", "groupKey": f"{{}}:{name}", "alerts": [one]}).encode()
         self.intake.receive(self.last, self.s.now)
@@ -112,7 +112,7 @@ class Walk:
     def diagnose(self) -> None:
         self.n += 1
         path = self.random.choice(["/data/a_1.bin", "/data/b_1.bin"])
-        found = checkpoint(path, id=f"d{self.n}", created=told(self.at))
+        found = checkpoint(path, id=f"d{self.n}", created=rfc3339(self.at))
         ticket = self.any_ticket()
         if self.random.random() < 0.3 or not ticket:
             self.s.desk.settle(self.kb.tickets.draft(found).id, now=self.at)
@@ -191,7 +191,7 @@ class Walk:
         remotes = [delivery.remote for delivery in self.kb.deliveries.of_sink("s") if delivery.remote]
         assert len(remotes) == len(set(remotes))
         for group in self.kb.alerts.groups():
-            if any(member.told and member.status == "firing" for member in self.kb.alerts.members(group.id)):
+            if any(member.notified and member.status == "firing" for member in self.kb.alerts.members(group.id)):
                 assert group.ticket is not None
                 self.accounted(group.ticket)
 

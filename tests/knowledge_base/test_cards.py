@@ -68,7 +68,7 @@ def known(kb: KnowledgeBase) -> str:
 
 
 def count(kb: KnowledgeBase, card: str) -> int:
-    return kb.cards.told_of(card)[0].count
+    return kb.cards.track_record(card)[0].count
 
 
 # --- what a draft tells -------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_what_an_assistant_tells_is_a_draft_with_the_evidence_of_its_diagnosis(k
 
 def test_the_same_fault_on_the_next_day_is_known_and_counted(kb: KnowledgeBase) -> None:
     card = known(kb)
-    seen = kb.cards.told_of(card)[0]
+    seen = kb.cards.track_record(card)[0]
     assert seen.count == 1
     again = kb.remember(later(0, "d2"), ticket=True)
     match = next(m for m in again.matches if m.incident == card)
@@ -337,7 +337,7 @@ def test_a_draft_is_counted_and_a_retired_card_is_not(kb: KnowledgeBase) -> None
 def test_a_clock_ahead_of_ours_does_not_hide_what_follows(kb: KnowledgeBase) -> None:
     card = known(kb)
     kb.remember(later(24 * 365, "d2"), ticket=False)
-    last = kb.cards.told_of(card)[0].last
+    last = kb.cards.track_record(card)[0].last
     assert last is not None
     assert last[:4] == f"{datetime.now(timezone.utc):%Y}"
 

@@ -82,7 +82,7 @@ def test_a_file_of_version_1_becomes_one_of_this_version(v1: Path) -> None:
             assert kb.get_diagnosis("d1").ticket == "1"
             assert kb.get_diagnosis("d3").matches == []
             assert kb.match(checkpoint(id="d4"))[0].incident == "ticket-1"
-            assert kb.cards.told_of("ticket-1")[0].count == 1
+            assert kb.cards.track_record("ticket-1")[0].count == 1
         whole(v1)
     with Stores(v1) as kb:
         kb.cards.accept("ticket-1", "ann")
@@ -134,7 +134,7 @@ def test_a_file_of_version_2_becomes_one_of_this_version(v2: Path) -> None:
             assert {card.id for card in curated()} <= {card.id for card in kb.cards.list(limit=1000)}
             lesson = kb.cards.get("ticket-1")
             assert (lesson.state, [deed.what for deed in lesson.history]) == ("reviewed", ["drafted", "reviewed"])
-            seen, record, said = kb.cards.told_of("ticket-1")
+            seen, record, said = kb.cards.track_record("ticket-1")
             assert (seen.count, record.helped, len(said)) == (1, 1, 1)
             assert kb.cards.get("our-nfs-home").origin == "user"
             assert kb.tickets.get("1").verifications[0].solved
@@ -226,10 +226,10 @@ def test_a_state_of_a_later_time_is_seeded_again_without_loss(tmp_path: Path, mo
         kb.cards.accept("ticket-1")
         kb.remember(checkpoint(id="d2"), ticket=False)
         kb.cards.feedback("ticket-1", "helped", diagnosis="d2")
-        before = kb.cards.get("ticket-1"), kb.cards.told_of("ticket-1")
+        before = kb.cards.get("ticket-1"), kb.cards.track_record("ticket-1")
     monkeypatch.setattr(seeding, "index_hash", lambda: "another")
     with Stores(path) as kb:
-        assert (kb.cards.get("ticket-1"), kb.cards.told_of("ticket-1")) == before
+        assert (kb.cards.get("ticket-1"), kb.cards.track_record("ticket-1")) == before
         assert kb.match(checkpoint(id="d3"))[0].known
     whole(path)
 

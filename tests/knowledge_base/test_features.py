@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from making import checkpoint, finding
 
-from whystall.knowledge_base.features import TYPES, given, of_card, of_diagnosis, of_finding, telling, unknown
+from whystall.knowledge_base.features import TYPES, distinctive, given, of_card, of_diagnosis, of_finding, unknown
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.signatures import GENERIC_KINDS
 
@@ -60,10 +60,10 @@ def test_what_is_in_every_case_is_left_out(kind: str, words: dict[str, str]) -> 
 
 def test_what_tells_is_told_from_what_supports() -> None:
     for feature in ("op:fsync", "kind:file.slow_sync", "frame:jbd2_log_wait_commit", "cause:lock_wait", "irq:net_rx"):
-        assert telling(feature), feature
+        assert distinctive(feature), feature
     for feature in ("op:read", "op:futex", "fs:ext4", "device:nvme", "file:bin", "period:3", "program:train", "x", ""):
-        assert not telling(feature), feature
-    assert not any(telling(f"kind:{kind}") for kind in GENERIC_KINDS)
+        assert not distinctive(feature), feature
+    assert not any(distinctive(f"kind:{kind}") for kind in GENERIC_KINDS)
 
 
 def test_features_in_somebodys_words_are_compared_in_one_shape() -> None:

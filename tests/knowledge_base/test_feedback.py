@@ -44,7 +44,7 @@ def test_the_last_word_of_a_diagnosis_counts(kb: KnowledgeBase) -> None:
     assert kb.cards.feedback(CARD, "wrong", diagnosis="d1", comment="again") == Record(wrong=1)
     assert kb.cards.feedback(CARD, "helped", diagnosis="d1", comment="after all") == Record(helped=1)
     assert kb.cards.feedback(CARD, "wrong", diagnosis="d2") == Record(helped=1, wrong=1)
-    assert {(f.diagnosis, f.verdict, f.comment) for f in kb.cards.told_of(CARD)[2]} == {
+    assert {(f.diagnosis, f.verdict, f.comment) for f in kb.cards.track_record(CARD)[2]} == {
         ("d1", "helped", "after all"),
         ("d2", "wrong", ""),
     }
@@ -113,7 +113,7 @@ def test_feedback_is_about_a_match(
 
 def test_a_hostile_comment_is_inert(kb: KnowledgeBase) -> None:
     kb.cards.feedback(CARD, "wrong", diagnosis="d1", comment="\x1b[2J\u202e'); DROP TABLE feedback; --\nx")
-    comment = kb.cards.told_of(CARD)[2][0].comment
+    comment = kb.cards.track_record(CARD)[2][0].comment
     assert "\x1b" not in comment
     assert "\u202e" not in comment
     assert "\n" not in comment

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from whystall.knowledge_base.times import age_days, moment, now, told
+from whystall.knowledge_base.times import age_days, moment, now, rfc3339
 
 AT = datetime(2026, 11, 20, 14, 39, 46, tzinfo=timezone.utc)
 
@@ -44,7 +44,7 @@ def test_what_tells_no_time_is_none(text: str) -> None:
 
 def test_fractions_are_kept_and_text_sorts() -> None:
     assert moment("2026-11-20T14:39:46.5Z") == AT + timedelta(milliseconds=500)
-    assert told(AT) < told(AT + timedelta(seconds=1)) < told(AT + timedelta(days=400))
+    assert rfc3339(AT) < rfc3339(AT + timedelta(seconds=1)) < rfc3339(AT + timedelta(days=400))
     assert moment(now()) is not None
 
 

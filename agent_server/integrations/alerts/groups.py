@@ -163,7 +163,7 @@ class Groups:
         elif known and repeat:
             group, done = self._repeat(group, receiver, look, now)
         gone = [m.fingerprint for m in (*look.done, *look.passed, *look.quiet)]
-        self._kb.alerts.leave(group.id, gone, group.ticket)
+        self._kb.alerts.remove_members(group.id, gone, group.ticket)
         self._rest(group, node, look, now)
         return done
 
@@ -172,11 +172,11 @@ class Groups:
         oldest = now - 3600.0 * self._settings.alerts.quiet_hours
         for member in self._kb.alerts.members(group.id):
             if member.status == "resolved":
-                (look.done if member.told else look.passed).append(member)
+                (look.done if member.notified else look.passed).append(member)
             elif member.seen < oldest:
                 look.quiet.append(member)
             else:
-                (look.known if member.told else look.fresh).append(member)
+                (look.known if member.notified else look.fresh).append(member)
         firing = [*look.fresh, *look.known]
         if muting.route(node) is not None:
             look.held = dict.fromkeys(m.fingerprint for m in firing)
@@ -191,7 +191,7 @@ class Groups:
     def _rest(self, group: Group, node: Node, look: _Look, now: float) -> None:
         """What is left of the group, and when to look at it again."""
         if not look.fresh and not look.known:
-            self._kb.alerts.end_group(group.id)
+            self._kb.alerts.delete_group(group.id)
             return
         options = node.options
         again = options.group_interval
@@ -223,9 +223,9 @@ class Groups:
         if triage and number is not None:
             self._triage(number, receiver)
         group = group.model_copy(update={"told": now, "ticket": number, "flood": flood})
-        self._kb.alerts.told(group.id, [m.fingerprint for m in fresh], number)
+        self._kb.alerts.mark_notified(group.id, [m.fingerprint for m in fresh], number)
         if first:
-            self._kb.alerts.first(receiver.name, group.id, now)
+            self._kb.alerts.add_first_notification(receiver.name, group.id, now)
         if not flood:
             self._say(what, group, receiver, summary, look, now, triage)
         elif new or (not receiver.ticket and self._just_flooded(receiver, now)):
@@ -322,11 +322,11 @@ class Groups:
         return self._kb.tickets.live(f"2:group:{group.id}")
 
     def _flooded(self, receiver: Receiver, now: float) -> bool:
-        return self._kb.alerts.fresh_since(receiver.name, now - FLOOD_S) >= self._settings.alerts.flood
+        return self._kb.alerts.first_notifications_since(receiver.name, now - FLOOD_S) >= self._settings.alerts.flood
 
     def _just_flooded(self, receiver: Receiver, now: float) -> bool:
         limit = self._settings.alerts.flood + 1
-        return self._kb.alerts.fresh_since(receiver.name, now - FLOOD_S) == limit
+        return self._kb.alerts.first_notifications_since(receiver.name, now - FLOOD_S) == limit
 
     def _flood(self, receiver: Receiver, summary: Summary, at: datetime) -> tuple[Ticket, bool]:
         """The ticket that the groups of a flood share. It is not revised for each of them: every revision is told to
@@ -362,9 +362,9 @@ class Groups:
                 there = self._kb.alerts.group(id)
                 member = members[stored.alert.fingerprint]
                 self._kb.alerts.put_group(move(self._kb, member, group, node, stored.alert.labels, there, now))
-            self._kb.alerts.leave(group.id, [stored.alert.fingerprint])
+            self._kb.alerts.remove_members(group.id, [stored.alert.fingerprint])
         if stay:
             self._kb.alerts.put_group(group.model_copy(update={"due": now, "wait": 0.0}))
         else:
-            self._kb.alerts.end_group(group.id)
+            self._kb.alerts.delete_group(group.id)
         return Flushed(group.id, "moved", group.ticket)

@@ -163,13 +163,13 @@ class Intake:
         if member is None or before is None or group is None:
             return
         if before.alert.labels != alert.labels:
-            self._kb.alerts.put_member(id, alert.fingerprint, member.n, "resolved", member.starts, member.told)
+            self._kb.alerts.put_member(id, alert.fingerprint, member.n, "resolved", member.starts, member.notified)
             changed[id] = group.model_copy(update={"due": now if group.due is None else min(group.due, now)})
             return
         for other, node in here.items():
             there = changed.get(other) or self._kb.alerts.group(other)
             changed[other] = move(self._kb, member, group, node, alert.labels, there, now)
-        self._kb.alerts.leave(id, [alert.fingerprint])
+        self._kb.alerts.remove_members(id, [alert.fingerprint])
 
     def _join(
         self,
@@ -184,7 +184,7 @@ class Intake:
     ) -> None:
         """Bring the alert's state in its group up to what was said."""
         known = self._kb.alerts.member(id, alert.fingerprint)
-        told = known.told if known is not None else False
+        told = known.notified if known is not None else False
         if alert.status == "resolved":
             if known is None or known.status == "resolved" or alert.starts < known.starts:
                 return  # nobody here was waiting for it
@@ -196,7 +196,7 @@ class Intake:
             if known is not None and not again:  # it fires on, whichever of two Prometheus says so
                 self._kb.alerts.put_member(id, alert.fingerprint, n, "firing", max(alert.starts, known.starts), told)
                 return
-            self._kb.alerts.put_member(id, alert.fingerprint, n, "firing", alert.starts, told=False)
+            self._kb.alerts.put_member(id, alert.fingerprint, n, "firing", alert.starts, notified=False)
         group = changed.get(id) or self._kb.alerts.group(id) or _group(node, id, alert, now)
         changed[id] = _armed(group.model_copy(update={"truncated": truncated}), node, alert, now)
 

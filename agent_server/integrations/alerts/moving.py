@@ -28,7 +28,7 @@ def move(
     """
     id, same = node.group(labels), node.options.receiver == before.receiver
     if kb.alerts.member(id, member.fingerprint) is None:
-        kb.alerts.put_member(id, member.fingerprint, member.n, member.status, member.starts, member.told and same)
+        kb.alerts.put_member(id, member.fingerprint, member.n, member.status, member.starts, member.notified and same)
     fields = {"due": now, "wait": 0.0}
     if there is not None:
         return there.model_copy(update={**fields, "ticket": there.ticket or before.ticket})

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from whystall.knowledge_base.tickets.models import Link, Ticket
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -69,14 +69,14 @@ def relate(kb: Stores, ticket: Ticket, things: Iterable[str], at: datetime, minu
     moment, span = at.timestamp(), 60.0 * minutes
     known = {ticket.id, *(link.ticket for link in ticket.links)}
     shared: dict[str, list[str]] = defaultdict(list)
-    for other, thing in kb.alerts.sharing(about, moment - span, moment + span):
+    for other, thing in kb.alerts.tickets_about(about, moment - span, moment + span):
         if other not in known:
             shared[other].append(thing)
     # What has only the kind of cause in common is a weak hint: one such link leads to the next.
     strong = [other for other in shared if any(not thing.startswith("cause:") for thing in shared[other])]
     nearest = sorted(strong, key=lambda other: (-len(shared[other]), -int(other)))[:LINKS] or list(shared)[:1]
     for other in nearest:
-        link = Link(kind="related", ticket=other, why=sorted(shared[other])[:10], by="engine", at=told(at))
+        link = Link(kind="related", ticket=other, why=sorted(shared[other])[:10], by="engine", at=rfc3339(at))
         ticket = kb.tickets.link(ticket.id, link)
-    kb.alerts.things(ticket.id, about, moment)
+    kb.alerts.put_subjects(ticket.id, about, moment)
     return ticket

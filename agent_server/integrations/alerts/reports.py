@@ -13,7 +13,7 @@ from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Rep
 from whystall.knowledge_base.classify.severities import of_word
 from whystall.knowledge_base.tickets.human import line, lines
 from whystall.knowledge_base.tickets.models import Decision
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 
 if TYPE_CHECKING:
     from whystall.agent_server.integrations.alerts.receivers import Receiver
@@ -95,7 +95,7 @@ def report(group: Group, receiver: Receiver, summary: Summary, now: datetime, ke
         source_severity=line(summary.severity, 100),
         given={name: Decision(value=value, by=f"rule:receiver:{receiver.name}") for name, value in receiver.given},
         dedup_key=key or f"2:group:{group.id}",
-        created=told(datetime.fromtimestamp(began, now.tzinfo)),
+        created=rfc3339(datetime.fromtimestamp(began, now.tzinfo)),
         receiver=receiver.name,
         schedule=receiver.schedule,
         sinks=None if receiver.sinks is None else list(receiver.sinks),
@@ -113,7 +113,7 @@ def flood_report(receiver: Receiver, summary: Summary, groups: int, now: datetim
         source_severity=line(summary.severity, 100),
         given={name: Decision(value=value, by=f"rule:receiver:{receiver.name}") for name, value in receiver.given},
         dedup_key=f"2:flood:{receiver.name}",
-        created=told(now),
+        created=rfc3339(now),
         receiver=receiver.name,
         schedule=receiver.schedule,
         sinks=None if receiver.sinks is None else list(receiver.sinks),

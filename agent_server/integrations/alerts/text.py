@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 
 if TYPE_CHECKING:
     from whystall.agent_server.integrations.alerts.explaining import Explained
@@ -61,7 +61,7 @@ def silences_text(silences: Sequence[Silence], now: float, lang: Lang) -> str:
 def when(seconds: float) -> str:
     """A point in time as people read it."""
     try:
-        return told(datetime.fromtimestamp(seconds, timezone.utc))
+        return rfc3339(datetime.fromtimestamp(seconds, timezone.utc))
     except (ValueError, OverflowError, OSError):
         return "-"
 

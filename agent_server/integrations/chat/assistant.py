@@ -196,7 +196,7 @@ def _turn(conversation: Conversation, exchange: _Exchange, who: Speaker, now: fl
 
     def act() -> Outgoing:
         talk = {**spoken, "turns": turns, "lang": lang}
-        conversation.app.kb().wishes.remember(*who.key, talk, now)
+        conversation.app.kb().pending_commands.remember(*who.key, talk, now)
         return outgoing(lang, lines)
 
     return Turn(act)

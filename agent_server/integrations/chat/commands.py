@@ -65,7 +65,7 @@ class Wish:
     slots: dict[str, str]
 
     def body(self) -> dict[str, Any]:
-        """For `kb.wishes`."""
+        """For `kb.pending_commands`."""
         return {"kind": CHANGE, "command": self.command, "slots": self.slots}
 
     @classmethod

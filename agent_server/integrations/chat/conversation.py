@@ -65,8 +65,8 @@ class Conversation:
         kb = self.app.kb()
         place = incoming.place
         key = (place.channel, place.conversation, incoming.sender)
-        spoken = await in_thread(lambda: kb.wishes.spoken(*key, now - _SPOKEN_S))
-        waiting = await in_thread(lambda: kb.wishes.get(*key, now))
+        spoken = await in_thread(lambda: kb.pending_commands.spoken(*key, now - _SPOKEN_S))
+        waiting = await in_thread(lambda: kb.pending_commands.get(*key, now))
         who = speaker(incoming, self.settings, (waiting or spoken).get("lang"))
         who = replace(who, lang=lang or who.lang, llm=who.llm if llm is None else llm)
         intent = understand(incoming.text)
@@ -166,7 +166,7 @@ class Conversation:
         }
 
         def act() -> Outgoing:
-            self.app.kb().wishes.put(*who.key, wish, expires(_moment(now)))
+            self.app.kb().pending_commands.put(*who.key, wish, expires(_moment(now)))
             return answers.question(found, who.lang)
 
         return Turn(act)
@@ -182,7 +182,7 @@ class Conversation:
         turn = self.look(found, who, str(waiting.get("symptom", "")))
 
         def act() -> Outgoing:
-            self.app.kb().wishes.drop(*who.key)
+            self.app.kb().pending_commands.drop(*who.key)
             return turn.act()
 
         return Turn(act, turn.look)
@@ -198,8 +198,8 @@ class Conversation:
 
     def _cancelled(self, who: Speaker) -> Outgoing:
         kb = self.app.kb()
-        waited = kb.wishes.get(*who.key, datetime.now(timezone.utc).timestamp())
-        kb.wishes.drop(*who.key)
+        waited = kb.pending_commands.get(*who.key, datetime.now(timezone.utc).timestamp())
+        kb.pending_commands.drop(*who.key)
         message = looking.leave(kb, who)
         if waited is not None and waited.get("kind") == CHANGE:
             return outgoing(who.lang, [say(who.lang, "dropped")])
@@ -216,7 +216,7 @@ class Conversation:
         def act() -> Outgoing:
             detail = {"command": intent.name, "sender": who.incoming.sender, "channel": who.incoming.place.channel}
             if wish is not None:
-                kb.wishes.put(*who.key, {**wish.body(), "lang": who.lang}, expires(_moment(now)))
+                kb.pending_commands.put(*who.key, {**wish.body(), "lang": who.lang}, expires(_moment(now)))
                 kb.audit.put(who.name, "chat.asked", target, "to_confirm", {**detail, "slots": wish.slots})
             elif not who.may_change:
                 kb.audit.put(who.name, "chat.asked", target, "not_allowed", detail)
@@ -230,7 +230,7 @@ class Conversation:
         commands = Commands(kb, self.desk, self.settings)
 
         def act() -> Outgoing:
-            body = kb.wishes.take(*who.key, now)
+            body = kb.pending_commands.take(*who.key, now)
             wish = Wish.read(body) if body is not None else None
             if wish is None:
                 return outgoing(who.lang, [say(who.lang, "dropped" if body is not None else "nothing_waits")])
@@ -267,7 +267,7 @@ class Conversation:
 
     def _remembering(self, message: Outgoing, who: Speaker, now: float, spoken: dict[str, Any], **what: object) -> Turn:
         def act() -> Outgoing:
-            self.app.kb().wishes.remember(*who.key, {**spoken, **what, "lang": who.lang}, now)
+            self.app.kb().pending_commands.remember(*who.key, {**spoken, **what, "lang": who.lang}, now)
             return message
 
         return Turn(act)

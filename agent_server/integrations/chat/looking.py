@@ -21,7 +21,7 @@ from whystall.agent_server.integrations.chat.speaker import Speaker
 from whystall.agent_server.integrations.chat.telling import outgoing, verdict_message
 from whystall.agent_server.integrations.chat.wire import Outgoing, Place
 from whystall.agent_server.integrations.job_lookup import inventory
-from whystall.agent_server.journal.inquiries import Inquiry, Listener
+from whystall.agent_server.journal.observation_requests import Listener, ObservationRequest
 from whystall.agent_server.journal.tasks import Task
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.times import moment
@@ -60,15 +60,15 @@ def begin(kb: Stores, who: Speaker, found: Resolution | None, symptom: str, sett
     """
     lang = who.lang
     process = process_of(found)
-    for stale in kb.inquiries.running():  # its task was given up
+    for stale in kb.observation_requests.running():  # its task was given up
         task = kb.tasks.by_key(f"{KIND}:{stale.id}")
         if task is None or task.state in ("done", "failed"):
-            kb.inquiries.end(stale.id, "failed")
+            kb.observation_requests.end(stale.id, "failed")
     waiting = kb.tasks.waiting(KIND)
-    known = any(one.process == process for one in kb.inquiries.running())
+    known = any(one.process == process for one in kb.observation_requests.running())
     if waiting >= WAITING and not known:
         return outgoing(lang, [say(lang, "looking.full", waiting)])
-    inquiry, new = kb.inquiries.join(inquiry_of(found, symptom), who.listener)
+    inquiry, new = kb.observation_requests.join(inquiry_of(found, symptom), who.listener)
     if not new:
         return outgoing(lang, [say(lang, "looking.joined", what=described(inquiry, lang))], say(lang, "title.looking"))
     kb.tasks.add(KIND, f"{KIND}:{inquiry.id}", {"inquiry": inquiry.id})
@@ -80,10 +80,10 @@ def process_of(found: Resolution | None) -> str:
     return HOST if found is None else f"{found.pid}:{found.start_ticks}"
 
 
-def inquiry_of(found: Resolution | None, symptom: str) -> Inquiry:
+def inquiry_of(found: Resolution | None, symptom: str) -> ObservationRequest:
     """A look at what was `found` (None: at this machine), not yet stored."""
     job = found.job if found is not None else None
-    return Inquiry(
+    return ObservationRequest(
         id=0,
         process=process_of(found),
         state="running",
@@ -96,7 +96,9 @@ def inquiry_of(found: Resolution | None, symptom: str) -> Inquiry:
     )
 
 
-def begun_message(inquiry: Inquiry, found: Resolution | None, lang: Lang, settings: Settings | None) -> Outgoing:
+def begun_message(
+    inquiry: ObservationRequest, found: Resolution | None, lang: Lang, settings: Settings | None
+) -> Outgoing:
     """What is looked at, why at that of several, and for how long."""
     seconds = round(duration(settings) + _OVERHEAD_S)
     code = "looking.begun" if inquiry.id else "looking.here"
@@ -109,7 +111,7 @@ def duration(settings: Settings | None) -> float:
     return settings.triage.duration if settings is not None else 12.0
 
 
-def described(inquiry: Inquiry, lang: Lang) -> Safe:
+def described(inquiry: ObservationRequest, lang: Lang) -> Safe:
     """What is looked at."""
     if inquiry.process == HOST:
         return say(lang, "looking.host")
@@ -122,14 +124,14 @@ def described(inquiry: Inquiry, lang: Lang) -> Safe:
 
 def leave(kb: Stores, who: Speaker) -> Outgoing:
     """`who` wants to know nothing more; a look that nobody listens to is stopped."""
-    left = kb.inquiries.leave(who.listener)
+    left = kb.observation_requests.leave(who.listener)
     return outgoing(who.lang, [say(who.lang, "looking.cancelled" if left else "looking.nothing")])
 
 
 def status(kb: Stores, who: Speaker, now: datetime) -> Outgoing:
     """What is being looked at for `who`."""
     lines: list[str] = []
-    for inquiry in kb.inquiries.running():
+    for inquiry in kb.observation_requests.running():
         if any(one.same(who.listener) for one in inquiry.listeners):
             begun = moment(inquiry.created)
             seconds = max(0, round((now - begun).total_seconds())) if begun is not None else 0
@@ -161,7 +163,7 @@ def _why(found: Resolution | None, lang: Lang) -> str:
 async def handle_look(task: Task, app: App, settings: Settings | None) -> None:
     """Do a task of the kind ``look``: diagnose, tell progress to who listens, and queue what tells the verdict."""
     kb = app.kb()
-    inquiry = await in_thread(lambda: kb.inquiries.get(int(task.payload["inquiry"])))
+    inquiry = await in_thread(lambda: kb.observation_requests.get(int(task.payload["inquiry"])))
     if inquiry is None or inquiry.state != "running":
         await in_thread(lambda: kb.tasks.done(task.id))
         return
@@ -173,7 +175,7 @@ async def handle_look(task: Task, app: App, settings: Settings | None) -> None:
 
     def then(diagnosis: Diagnosis) -> None:
         """In the transaction that stores the diagnosis and its ticket."""
-        kb.inquiries.end(inquiry.id, "done")
+        kb.observation_requests.end(inquiry.id, "done")
         kb.tasks.add("chat", f"verdict:{inquiry.id}", {"verdict": diagnosis.id, "inquiry": inquiry.id})
         kb.tasks.done(task.id, diagnosis.id)
 
@@ -191,19 +193,21 @@ async def handle_look(task: Task, app: App, settings: Settings | None) -> None:
         kb.tasks.done(task.id, "cancelled")
 
 
-async def look_now(conversation: Conversation, inquiry: Inquiry, who: Speaker, progress: Progress | None) -> Diagnosis:
+async def look_now(
+    conversation: Conversation, inquiry: ObservationRequest, who: Speaker, progress: Progress | None
+) -> Diagnosis:
     """Look at `inquiry` at once, for somebody who waits for it, and keep what was found. Raises as `App.diagnose`."""
     kb = conversation.app.kb()
 
     def then(diagnosis: Diagnosis) -> None:
         talk = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or "", "lang": who.lang}
-        kb.wishes.remember(*who.key, talk, time.time())
+        kb.pending_commands.remember(*who.key, talk, time.time())
 
     params = _params(inquiry, conversation.settings)
     return await conversation.app.diagnose(params, progress=progress, lang=who.lang, then=then)
 
 
-def _params(inquiry: Inquiry, settings: Settings | None) -> DiagnoseParams:
+def _params(inquiry: ObservationRequest, settings: Settings | None) -> DiagnoseParams:
     triage = settings.triage if settings is not None else None
     return DiagnoseParams(
         pid=inquiry.pid,
@@ -218,7 +222,7 @@ def _params(inquiry: Inquiry, settings: Settings | None) -> DiagnoseParams:
 class _Look:
     """Tells of the progress of one look, and stops it when nobody listens any more."""
 
-    def __init__(self, kb: Stores, task: Task, inquiry: Inquiry) -> None:
+    def __init__(self, kb: Stores, task: Task, inquiry: ObservationRequest) -> None:
         self._kb = kb
         self._id = inquiry.id
         self._began = time.monotonic()
@@ -242,11 +246,11 @@ class _Look:
 
     def _told_of(self) -> bool:
         """Keep and tell how far it is, where that is due; whether somebody still listens."""
-        now, step = self._kb.inquiries.get(self._id), self._step
+        now, step = self._kb.observation_requests.get(self._id), self._step
         if now is None or now.state == "cancelled":
             return False
         if step != self._told:
-            self._kb.inquiries.at(self._id, step)
+            self._kb.observation_requests.at(self._id, step)
             self._told = step
         seconds = time.monotonic() - self._began
         if seconds >= self._next and step:
@@ -254,7 +258,7 @@ class _Look:
             self._next *= _TIMES
         return True
 
-    def _tell(self, inquiry: Inquiry, seconds: int) -> None:
+    def _tell(self, inquiry: ObservationRequest, seconds: int) -> None:
         with self._kb.transaction():
             for n, listener in enumerate(inquiry.listeners):
                 step = short(self._step, _NAME)
@@ -262,18 +266,18 @@ class _Look:
                 _put(self._kb, f"look:{self._id}:{round(self._next)}:{n}", listener, message)
 
 
-def _same_process(inquiry: Inquiry) -> bool:
+def _same_process(inquiry: ObservationRequest) -> bool:
     pid = inquiry.pid
     assert pid is not None  # noqa: S101 - the caller looked
     return inquiry.process == f"{pid}:{inventory.start_ticks(pid)}" and pid != os.getpid()
 
 
-def _failed(kb: Stores, task: Task, inquiry: Inquiry, code: str, error: ToolError | None = None) -> None:
+def _failed(kb: Stores, task: Task, inquiry: ObservationRequest, code: str, error: ToolError | None = None) -> None:
     """Tell all who listen that there is no verdict, and why."""
     if error is not None and error.code is ErrorCode.NO_SUCH_PROCESS:
         code = "looking.ended"
     with kb.transaction():
-        now = kb.inquiries.get(inquiry.id) or inquiry
+        now = kb.observation_requests.get(inquiry.id) or inquiry
         for n, listener in enumerate(now.listeners):
             lang = listener.lang
             if code == "looking.ended" or error is None:
@@ -281,7 +285,7 @@ def _failed(kb: Stores, task: Task, inquiry: Inquiry, code: str, error: ToolErro
             else:
                 line = say(lang, code, message=error.message, remedy=error.remedy)
             _put(kb, f"look:{inquiry.id}:failed:{n}", listener, outgoing(lang, [line], say(lang, "title.none")))
-        kb.inquiries.end(inquiry.id, "failed")
+        kb.observation_requests.end(inquiry.id, "failed")
         kb.tasks.done(task.id, error.code.value if error is not None else "ended")
 
 
@@ -289,7 +293,7 @@ async def tell_verdict(task: Task, app: App, settings: Settings | None) -> None:
     """Tell all who listened what was found out, in the language of each, with a picture where one can be made."""
     kb = app.kb()
     url = settings.server.public_url if settings is not None else None
-    inquiry = await in_thread(lambda: kb.inquiries.get(int(task.payload["inquiry"])))
+    inquiry = await in_thread(lambda: kb.observation_requests.get(int(task.payload["inquiry"])))
     diagnosis = await in_thread(lambda: kb.get_diagnosis(str(task.payload["verdict"])))
     listeners: Sequence[Listener] = inquiry.listeners if inquiry is not None else []
     pictures = await in_thread(lambda: {lang: picture_of(diagnosis, lang, url) for lang in _langs(listeners)})
@@ -299,7 +303,7 @@ async def tell_verdict(task: Task, app: App, settings: Settings | None) -> None:
             _put(kb, f"{task.key}:{n}", listener, message)
             place = listener.place
             talk = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or ""}
-            kb.wishes.remember(place["channel"], place["conversation"], listener.sender, talk, time.time())
+            kb.pending_commands.remember(place["channel"], place["conversation"], listener.sender, talk, time.time())
         kb.tasks.done(task.id)
 
 

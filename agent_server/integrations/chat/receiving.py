@@ -10,7 +10,7 @@ from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ToolError
 
 KEPT_S = 8 * 86_400.0
-"""For so long what was taken has to be remembered (`Seen.forget`): longer than a vendor repeats it."""
+"""For so long what was taken has to be remembered (`HandledRequests.forget`): longer than a vendor repeats it."""
 TASK = "chat"
 
 
@@ -59,7 +59,7 @@ def take(
         return _refusal(503, "not_set_up", error.message)
     if isinstance(said, Answered):
         if said.proof:
-            kb.seen.first(f"chat:{vendor.name}:proof", said.proof, now)
+            kb.handled_requests.first(f"chat:{vendor.name}:proof", said.proof, now)
         return Reply(200, said.body, said.content_type, said.why)
     try:
         code = _store(kb, vendor, said, now)
@@ -75,9 +75,9 @@ class _ReplayedError(Exception):
 def _store(kb: Stores, vendor: Vendor, said: Incoming, now: float) -> str:
     source = f"chat:{vendor.name}"
     with kb.transaction():
-        if not kb.seen.first(source, said.event, now):
+        if not kb.handled_requests.first(source, said.event, now):
             return "repeated"
-        if said.proof and not kb.seen.first(f"{source}:proof", said.proof, now):
+        if said.proof and not kb.handled_requests.first(f"{source}:proof", said.proof, now):
             raise _ReplayedError  # the event is not seen either: it was nobody's
         payload = {
             "incoming": said.model_dump(mode="json"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from whystall.agent_server.integrations.chat.wire import Outgoing
-from whystall.agent_server.journal.inquiries import Inquiry
+from whystall.agent_server.journal.observation_requests import ObservationRequest
 
 Act = Callable[[], Outgoing]
 
@@ -19,4 +19,4 @@ class Turn:
     """
 
     act: Act
-    look: Inquiry | None = None
+    look: ObservationRequest | None = None

@@ -35,7 +35,7 @@ def apply(heard: Iterable[Heard], sink: str, settings: SinkSettings, kb: Stores,
     done = 0
     for one in heard:
         with kb.transaction():
-            if kb.seen.first(f"sink:{sink}", one.key, now):
+            if kb.handled_requests.first(f"sink:{sink}", one.key, now):
                 done += _apply(one, sink, settings, kb, desk, now)
     return done
 
@@ -56,7 +56,7 @@ def _apply(one: Heard, sink: str, settings: SinkSettings, kb: Stores, desk: Desk
     if own or one.phase is None or _late(one, memory):
         return 0
     if is_tracker(settings) and not _news(one, memory):
-        kb.deliveries.note(sink, delivery.ticket, {"heard": one.changed})
+        kb.deliveries.patch_memory(sink, delivery.ticket, {"heard": one.changed})
         return 0
     try:
         changed = _move(one, sink, delivery, kb, desk, now)
@@ -67,10 +67,10 @@ def _apply(one: Heard, sink: str, settings: SinkSettings, kb: Stores, desk: Desk
             f"sink:{sink}", "sink.refused", f"ticket:{delivery.ticket}", error.code.value, {"why": error.message}
         )
         changed = False
-    kb.deliveries.note(sink, delivery.ticket, {"phase": one.phase, "heard": one.changed})
+    kb.deliveries.patch_memory(sink, delivery.ticket, {"phase": one.phase, "heard": one.changed})
     over = phase_of(kb.tickets.get(delivery.ticket)) == "over"
     if is_tracker(settings) and over != (one.phase == "over"):
-        kb.deliveries.again(sink, delivery.ticket)  # our ticket stays as it is, and so shall the issue
+        kb.deliveries.resend(sink, delivery.ticket)  # our ticket stays as it is, and so shall the issue
     return int(changed)
 
 

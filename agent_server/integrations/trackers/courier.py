@@ -93,7 +93,7 @@ class Courier:
         except Lost:
             return True
         except Wait as wait:
-            self._kb.deliveries.waits(*key, wait.until)
+            self._kb.deliveries.wait_until(*key, wait.until)
             return True
         except ToolError as error:
             if error.code in (ErrorCode.DATABASE, ErrorCode.DISK_FULL):
@@ -107,11 +107,11 @@ class Courier:
             return self._failed(delivery, error)
         except anyio.get_cancelled_exc_class():
             with suppress(ToolError):  # we are told to stop; whoever comes next need not wait
-                self._kb.deliveries.waits(*key, delivery.due)
+                self._kb.deliveries.wait_until(*key, delivery.due)
             raise
         except Exception:
             # A mistake of ours: the delivery waits its turn again, and whoever runs us hears of it.
-            self._kb.deliveries.postponed(*key, self._clock() + later(delivery.attempts, None), "internal error")
+            self._kb.deliveries.retry_at(*key, self._clock() + later(delivery.attempts, None), "internal error")
             raise
         self._failures.pop(delivery.sink, None)
         return True
@@ -140,7 +140,7 @@ class Courier:
         memory = memory.model_copy(update={"nonce": memory.nonce or secrets.token_hex(8)})
         last = max((e.n for e in self._kb.tickets.events(ticket.id, limit=1)), default=0)
         requests = self.notices(delivery.sink, settings, ticket, memory, lang)
-        if requests and not self._kb.deliveries.keep(*key, {"nonce": memory.nonce}):
+        if requests and not self._kb.deliveries.save_memory(*key, {"nonce": memory.nonce}):
             raise Lost
         for request in requests:
             await send(request)
@@ -153,7 +153,7 @@ class Courier:
                 ref = dedup_key(memory.nonce) if isinstance(settings, PagerDutySink) else memory.nonce
                 ticket = self._delivered(ticket, delivery.sink, ref)
                 told["events"] = max((e.n for e in self._kb.tickets.events(ticket.id, limit=1)), default=last)
-                self._kb.deliveries.made(*key, ref, "", {})
+                self._kb.deliveries.created(*key, ref, "", {})
             if requests:
                 self._kb.audit.put(
                     f"sink:{delivery.sink}",
@@ -161,7 +161,7 @@ class Courier:
                     f"ticket:{ticket.id}",
                     detail={"revision": ticket.revision},
                 )
-            if not self._kb.deliveries.told(*key, ticket.revision, told):
+            if not self._kb.deliveries.delivered(*key, ticket.revision, told):
                 raise Lost
 
     def notices(
@@ -207,7 +207,7 @@ class Courier:
                 self._kb.deliveries.park_all(sink, said)
             return True
         wait = later(delivery.attempts, error.wait)
-        self._kb.deliveries.postponed(sink, delivery.ticket, self._owner, self._clock() + wait, said)
+        self._kb.deliveries.retry_at(sink, delivery.ticket, self._owner, self._clock() + wait, said)
         if not delivery.error:
             self._kb.audit.put(f"sink:{sink}", "sink.postponed", f"ticket:{delivery.ticket}", error.code)
         if error.code in ("rate_limited", "unreachable", "timeout", "cut_off"):
@@ -219,5 +219,5 @@ class Courier:
 
     def _park(self, delivery: Delivery, code: str, said: str) -> None:
         with self._kb.transaction():
-            self._kb.deliveries.parked(delivery.sink, delivery.ticket, self._owner, said)
+            self._kb.deliveries.park(delivery.sink, delivery.ticket, self._owner, said)
             self._kb.audit.put(f"sink:{delivery.sink}", "sink.parked", f"ticket:{delivery.ticket}", code)

@@ -87,7 +87,7 @@ class IssueSync:
             self._keep(nonce=secrets.token_hex(8))
         await self._update(ticket)
         await self._tell(ticket)
-        self._check(self._kb.deliveries.told(*self._key, ticket.revision, {}))
+        self._check(self._kb.deliveries.delivered(*self._key, ticket.revision, {}))
 
     # --- once -----------------------------------------------------------------------------------------------------
 
@@ -103,11 +103,11 @@ class IssueSync:
                 response = await self._send(request, allowed=(400, 422))
             except Undelivered as error:
                 if not error.unknown:
-                    self._kb.deliveries.never_was(*self._key)
+                    self._kb.deliveries.not_created(*self._key)
                 raise
             if response.status < 300:
                 break
-            self._kb.deliveries.never_was(*self._key)
+            self._kb.deliveries.not_created(*self._key)
             self._leave_out(request, response)
         seen = self._board.made(response)
         return self._made(ticket, seen, issue, "sink.created")
@@ -129,7 +129,7 @@ class IssueSync:
             self._keep(looks=looks)
             raise Wait(now + settle)
         self._keep(looks=0)
-        self._check(self._kb.deliveries.never_was(*self._key))
+        self._check(self._kb.deliveries.not_created(*self._key))
         return ticket
 
     async def _look(self, marker: str, elapsed: float) -> Seen | None:
@@ -180,7 +180,7 @@ class IssueSync:
                 fields |= {"generated": "", "title": seen.title, "labels": list(seen.labels), "phase": seen.phase}
                 fields["assignees"] = list(seen.assignees)
             self._remember(**fields)
-            self._check(self._kb.deliveries.made(*self._key, remote.ref, remote.url, self._memory.model_dump()))
+            self._check(self._kb.deliveries.created(*self._key, remote.ref, remote.url, self._memory.model_dump()))
             self._audit(what, {"ref": remote.ref})
         self._delivery = self._delivery.model_copy(update={"remote": remote.ref, "underway": None})
         return known
@@ -319,7 +319,7 @@ class IssueSync:
 
     def _keep(self, **fields: Any) -> None:
         self._remember(**fields)
-        self._check(self._kb.deliveries.keep(*self._key, fields))
+        self._check(self._kb.deliveries.save_memory(*self._key, fields))
 
     def _audit(self, what: str, detail: dict[str, Any]) -> None:
         self._kb.audit.put(f"sink:{self._board.name}", what, f"ticket:{self._delivery.ticket}", detail=detail)

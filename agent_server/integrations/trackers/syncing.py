@@ -16,7 +16,7 @@ from whystall.agent_server.integrations.trackers.issue import LIST_LIMIT, Heard,
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.retry import LONGEST_ASKED_S, later
 from whystall.agent_server.settings.sections.trackers import PagerDutySink, TrackerSettings, WebhookSink
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Syncing:
             page = listed.more
         last = point(newest)
         if last is not None:
-            self._kb.deliveries.read_to(name, {"since": told(last - _OVERLAP), "newest": newest})
+            self._kb.deliveries.read_to(name, {"since": rfc3339(last - _OVERLAP), "newest": newest})
         return changes
 
     async def _news(self, ready: Board, settings: TrackerSettings, seen: Seen) -> int:
@@ -118,7 +118,7 @@ class Syncing:
                 break
             page = listed.more
         done = apply(heard, ready.name, settings, self._kb, self._desk, self._clock())
-        self._kb.deliveries.note(ready.name, delivery.ticket, {"synced": seen.changed})
+        self._kb.deliveries.patch_memory(ready.name, delivery.ticket, {"synced": seen.changed})
         return done
 
     def _first(self, name: str) -> str:
@@ -129,7 +129,7 @@ class Syncing:
         known = [self._kb.tickets.get(there[0].ticket).created, str(there[0].memory.get("stamp", ""))] if there else []
         times = [at for at in map(point, known) if at is not None]
         oldest = min(times, default=datetime.fromtimestamp(self._clock(), timezone.utc))
-        return told(oldest - timedelta(days=1))
+        return rfc3339(oldest - timedelta(days=1))
 
     def _put_off(self, name: str, settings: TrackerSettings, why: str, wait: float | None) -> None:
         failures = self._failures[name] = self._failures.get(name, -1) + 1

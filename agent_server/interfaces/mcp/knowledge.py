@@ -99,7 +99,7 @@ def _record(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], _progress: Progress) -> Answer:
         cards = app.kb().cards
         card = cards.record(**given, by=_BY)
-        return card, card_text(card, *cards.told_of(card.id), lang)
+        return card, card_text(card, *cards.track_record(card.id), lang)
 
     text = "Drafts a card of an incident. Nothing quotes it as known before a person has reviewed it."
     result = RESULTS["kb_record"]

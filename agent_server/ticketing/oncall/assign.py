@@ -11,7 +11,7 @@ from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Rule
 from whystall.agent_server.ticketing.oncall.who import who
 from whystall.knowledge_base.tickets.models import Assignment, Origin
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ def _assignment(
             rule=rule,
             why=found.why,
             level=level,
-            at=told(now),
-            until=told(found.until) if found.until else None,
+            at=rfc3339(now),
+            until=rfc3339(found.until) if found.until else None,
         )
     asked = users or settings.fallback
     why = "fallback" if asked and not users else ""
-    return Assignment(users=settings.expanded(asked), rule=rule, why=why, level=level, at=told(now))
+    return Assignment(users=settings.expanded(asked), rule=rule, why=why, level=level, at=rfc3339(now))

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from whystall.agent_server.journal.overrides import Override
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def override(kb: Stores, settings: Settings, wish: Wish, by: str, now: datetime)
             raise _unknown(ErrorCode.BAD_ARGUMENT, "user or group", name, sorted(people))
     begins = max(wish.begins, now)
     if wish.ends <= now:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"it is over at {told(wish.ends)}", "give an end in the future")
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"it is over at {rfc3339(wish.ends)}", "give an end in the future")
     if wish.ends <= begins:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "it ends before it begins", "give an end after the beginning")
     with kb.transaction():

@@ -13,7 +13,7 @@ from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Schedule, Step
 from whystall.agent_server.ticketing.oncall.who import who
 from whystall.knowledge_base.tickets.models import Assignment, Ticket
-from whystall.knowledge_base.times import moment, told
+from whystall.knowledge_base.times import moment, rfc3339
 
 _SKEW = timedelta(minutes=1)  # an assignment that lies further ahead was made before the clock was set back
 
@@ -52,7 +52,7 @@ def due_escalation(
         users, why = _asked(assignment, settings, overrides, step, now)
         if users:
             return assignment.model_copy(
-                update={"users": users, "why": why, "level": further, "at": told(now), "until": None}
+                update={"users": users, "why": why, "level": further, "at": rfc3339(now), "until": None}
             )
     return None
 

@@ -15,7 +15,7 @@ from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Rep
 from whystall.knowledge_base.classify.rules import UNKNOWN, categories
 from whystall.knowledge_base.classify.wording import wording
 from whystall.knowledge_base.tickets import human
-from whystall.knowledge_base.times import moment, told
+from whystall.knowledge_base.times import moment, rfc3339
 from whystall.knowledge_base.tokens import plain
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -143,7 +143,7 @@ def created(text: str, now: datetime) -> str:
     if found is None and _SECONDS.fullmatch(text.strip()):
         seconds = float(text)
         found = datetime.fromtimestamp(seconds / 1000 if seconds > 1e11 else seconds, timezone.utc)
-    return told(found if found is not None and found <= now else now)
+    return rfc3339(found if found is not None and found <= now else now)
 
 
 def _cell(row: Row, column: str | None) -> str:

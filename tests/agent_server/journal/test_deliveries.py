@@ -50,17 +50,17 @@ def revise(kb: Stores, ticket: str, revision: int) -> None:
 def test_it_is_due_until_told_and_again_when_the_ticket_changes(kb: Stores, deliveries: Deliveries) -> None:
     assert deliveries.want("gitlab", "2")
     assert not deliveries.want("gitlab", "2")
-    assert [(d.ticket, d.wanted, d.told) for d in deliveries.due(NOW, SINKS)] == [("2", 4, 0)]
+    assert [(d.ticket, d.wanted, d.delivered) for d in deliveries.due(NOW, SINKS)] == [("2", 4, 0)]
     taken = deliveries.take(SINKS, "me", NOW, 60)
     assert taken is not None
     assert deliveries.begin("gitlab", "2", "me", NOW, {})
-    assert deliveries.made("gitlab", "2", "me", "17", "http://t/17", {"a": 1})
-    assert deliveries.told("gitlab", "2", "me", 4, {"b": 3})
+    assert deliveries.created("gitlab", "2", "me", "17", "http://t/17", {"a": 1})
+    assert deliveries.delivered("gitlab", "2", "me", 4, {"b": 3})
     assert deliveries.due(NOW, SINKS) == []
     assert deliveries.next_due(SINKS) is None
     revise(kb, "2", 5)
     due = deliveries.due(NOW, SINKS)[0]
-    assert (due.wanted, due.told, due.remote, due.memory, due.underway) == (5, 4, "17", {"a": 1, "b": 3}, None)
+    assert (due.wanted, due.delivered, due.remote, due.memory, due.underway) == (5, 4, "17", {"a": 1, "b": 3}, None)
 
 
 def test_a_ticket_that_is_not_there_is_not_wanted(deliveries: Deliveries) -> None:
@@ -82,7 +82,7 @@ def test_one_has_it_until_its_lease_runs_out(deliveries: Deliveries) -> None:
     assert deliveries.take(SINKS, "you", NOW + 61, 60) is not None
     # whoever lost it begins nothing more
     assert not deliveries.begin("gitlab", "1", "me", NOW + 61, {})
-    assert not deliveries.told("gitlab", "1", "me", 1, {})
+    assert not deliveries.delivered("gitlab", "1", "me", 1, {})
     assert deliveries.begin("gitlab", "1", "you", NOW + 61, {})
 
 
@@ -101,7 +101,7 @@ def test_a_clock_set_back_leaves_nothing_behind(deliveries: Deliveries) -> None:
     deliveries.take(SINKS, "me", NOW, 60)
     back = NOW - 10 * FARTHEST_S
     assert deliveries.take(SINKS, "you", back, 60) is not None
-    deliveries.postponed("gitlab", "1", "you", NOW + 60, "later")
+    deliveries.retry_at("gitlab", "1", "you", NOW + 60, "later")
     assert deliveries.due(NOW, SINKS) == []
     assert [d.error for d in deliveries.due(back, SINKS)] == ["later"]
 
@@ -110,11 +110,11 @@ def test_what_failed_waits_and_what_is_parked_waits_for_a_person(kb: Stores, del
     for ticket in ("1", "2"):
         deliveries.want("gitlab", ticket)
     deliveries.take(SINKS, "me", NOW, 60)
-    deliveries.postponed("gitlab", "1", "me", NOW + 30, "rate_limited: HTTP 429")
+    deliveries.retry_at("gitlab", "1", "me", NOW + 30, "rate_limited: HTTP 429")
     assert [d.ticket for d in deliveries.due(NOW, SINKS)] == ["2"]
     assert [d.attempts for d in deliveries.due(NOW + 30, SINKS)] == [0, 1]
     deliveries.take(SINKS, "me", NOW + 31, 60, ticket="1")
-    deliveries.parked("gitlab", "1", "me", "unauthorised: \x1b HTTP 401")
+    deliveries.park("gitlab", "1", "me", "unauthorised: \x1b HTTP 401")
     assert deliveries.park_all("gitlab", "unauthorised: HTTP 401") == 1
     assert deliveries.counts() == {"gitlab": (2, 2, 2)}
     assert next(d.error for d in deliveries.troubled("gitlab")) == "unauthorised: \\x1b HTTP 401"
@@ -134,8 +134,8 @@ def test_the_way_back_from_the_tracker(deliveries: Deliveries) -> None:
     assert [d.sink for d in deliveries.of_ticket("2")] == ["gitlab"]
     taken = deliveries.take(SINKS, "me", NOW, 60)
     assert taken is not None
-    deliveries.told("gitlab", "2", "me", 4, {})
-    deliveries.again("gitlab", "2")
+    deliveries.delivered("gitlab", "2", "me", 4, {})
+    deliveries.resend("gitlab", "2")
     assert [d.ticket for d in deliveries.due(NOW, SINKS)] == ["2"]
 
 
@@ -143,12 +143,12 @@ def test_memory_is_changed_by_whoever_knows(deliveries: Deliveries) -> None:
     deliveries.want("gitlab", "2")
     deliveries.take(SINKS, "me", NOW, 60)
     deliveries.begin("gitlab", "2", "me", NOW, {"nonce": "x", "labels": ["a"]})
-    deliveries.note("gitlab", "2", {"state": "over"})
-    deliveries.keep("gitlab", "2", "me", {"labels": [], "nonce": None})
+    deliveries.patch_memory("gitlab", "2", {"state": "over"})
+    deliveries.save_memory("gitlab", "2", "me", {"labels": [], "nonce": None})
     found = deliveries.get("gitlab", "2")
     assert found is not None
     assert found.memory == {"state": "over", "labels": []}
-    assert deliveries.never_was("gitlab", "2", "me")
+    assert deliveries.not_created("gitlab", "2", "me")
 
 
 def test_news_are_read_on_from_where_they_were(deliveries: Deliveries) -> None:

@@ -16,7 +16,7 @@ from whystall.agent_server.worker.escalating import Escalating
 from whystall.agent_server.worker.forgetting import Forgetting
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.tickets.models import Ticket
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 
 BEGAN = datetime(2026, 3, 2, 9, 0, tzinfo=timezone.utc)
 SETTINGS = {
@@ -51,7 +51,7 @@ def settings() -> Settings:
 
 
 def opened(kb: Stores, settings: Settings, title: str = "stalls", origin: str = "alert") -> Ticket:
-    report = Report(origin=origin, title=title, created=told(BEGAN), dedup_key=f"2:{title}", schedule="training")
+    report = Report(origin=origin, title=title, created=rfc3339(BEGAN), dedup_key=f"2:{title}", schedule="training")
     ticket = Desk(kb, settings).file(report, now=BEGAN).ticket
     assert ticket.assignment is not None
     assert ticket.assignment.users == ["wang"]
@@ -119,13 +119,13 @@ def test_ended_things_are_forgotten_after_their_days_and_replays_are_not(kb: Sto
     with kb.transaction():
         for key in ("old", "new", "waits"):
             kb.tasks.add("a", key, {})
-            kb.seen.first("chat", key, now - (40 if key == "old" else 5) * 86_400)
+            kb.handled_requests.first("chat", key, now - (40 if key == "old" else 5) * 86_400)
         for key in ("old", "new"):
             task = kb.tasks.by_key(key)
             assert task is not None
             kb.tasks.done(task.id)
     with kb._file.write() as db:
-        old = told(datetime.fromtimestamp(now, timezone.utc) - timedelta(days=40))
+        old = rfc3339(datetime.fromtimestamp(now, timezone.utc) - timedelta(days=40))
         db.execute("UPDATE tasks SET updated = ? WHERE key = 'old'", [old])
     further: list[float] = []
 
@@ -139,5 +139,5 @@ def test_ended_things_are_forgotten_after_their_days_and_replays_are_not(kb: Sto
     assert kb.tasks.by_key("new") is not None
     assert kb.tasks.by_key("waits") is not None
     assert Forgetting(kb, 1, []).forget(now) == 0  # however short it is kept: what could come again is remembered
-    assert not kb.seen.first("chat", "new", now)
-    assert kb.seen.first("chat", "old", now)
+    assert not kb.handled_requests.first("chat", "new", now)
+    assert kb.handled_requests.first("chat", "old", now)

@@ -24,7 +24,7 @@ from whystall.agent_server.ticketing.desk import Desk
 from whystall.agent_server.worker.triage import DIAGNOSED, KIND, TELL, Look, Triage
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.tickets.models import Ticket
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +88,7 @@ class Bench:
         number = self.kb.tasks.add(KIND, key, {})
         assert number is not None
         self.kb.tasks.done(number, Look(code, ticket, process, "d").text())
-        at = told(datetime.now(timezone.utc) - ago)
+        at = rfc3339(datetime.now(timezone.utc) - ago)
         with self.kb._file.write() as db:
             db.execute("UPDATE tasks SET updated = ? WHERE id = ?", [at, number])
 
@@ -185,7 +185,7 @@ async def test_a_process_that_ended_meanwhile_is_said_to_be_gone(app: App) -> No
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NO_PRIVILEGE, ErrorCode.PROBE_FAILED])
-async def test_a_look_that_fails_for_good_is_told(app: App, code: ErrorCode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_permanent_failure_is_reported(app: App, code: ErrorCode, monkeypatch: pytest.MonkeyPatch) -> None:
     async def failing(*_given: Any, **_how: Any) -> None:
         raise ToolError(code, "cannot look", "be root")
 
@@ -198,7 +198,7 @@ async def test_a_look_that_fails_for_good_is_told(app: App, code: ErrorCode, mon
     assert analysis.triage == f"failed:{code.value}"
 
 
-async def test_a_triage_that_is_given_up_is_told(app: App) -> None:
+async def test_a_triage_that_is_given_up_is_rfc3339(app: App) -> None:
     bench = Bench(app, None)
     ticket = bench.ticket()
     bench.kb.tasks.add(KIND, f"triage:{ticket.id}", {"ticket": ticket.id})

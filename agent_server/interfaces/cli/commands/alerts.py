@@ -53,7 +53,7 @@ def list_alerts(
     with _kb() as kb:
         if ticket is not None:
             kb.tickets.get(ticket)
-        found, counts = kb.alerts.said(status, name, ticket, limit), kb.alerts.counts()
+        found, counts = kb.alerts.find(status, name, ticket, limit), kb.alerts.counts()
     if as_json:
         lines = [
             {"n": s.n, "received": s.received, "seen": s.seen, "times": s.times, **s.alert.model_dump()} for s in found

@@ -63,7 +63,7 @@ def show(
     else:
         from whystall.agent_server.presentation.cards import card_text
 
-        console.say(card_text(found, *cards.told_of(found.id), lang))
+        console.say(card_text(found, *cards.track_record(found.id), lang))
 
 
 def add_incident(

@@ -11,8 +11,8 @@ from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, read_document, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
 from whystall.agent_server.stores import open_default
+from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.models import Incident, Lang
-from whystall.knowledge_base.shelf import Cards
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _TEXTS = ("title", "symptom", "root_cause", "fix")
@@ -104,7 +104,7 @@ def stats(as_json: JsonOption = False, lang: LangOption = "en") -> None:
         console.say(stats_text(counts, lang))
 
 
-def _list(cards: Cards, limit: int, as_json: bool, lang: Lang) -> None:
+def _list(cards: CardStore, limit: int, as_json: bool, lang: Lang) -> None:
     found = cards.backlog(limit)
     records = cards.records([card.id for card in found])
     if as_json:
@@ -115,13 +115,13 @@ def _list(cards: Cards, limit: int, as_json: bool, lang: Lang) -> None:
         console.say(backlog_text(found, records, lang))
 
 
-def _show(cards: Cards, card: Incident, as_json: bool, lang: Lang) -> None:
+def _show(cards: CardStore, card: Incident, as_json: bool, lang: Lang) -> None:
     if as_json:
         console.say_json(card)
     else:
         from whystall.agent_server.presentation.cards import card_text
 
-        console.say(card_text(card, *cards.told_of(card.id), lang))
+        console.say(card_text(card, *cards.track_record(card.id), lang))
 
 
 # --- changes ------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def _joined(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
 # --- on a terminal ------------------------------------------------------------------------------------------------
 
 
-def _ask(cards: Cards, card: Incident, by: str, lang: Lang) -> None:
+def _ask(cards: CardStore, card: Incident, by: str, lang: Lang) -> None:
     """Show `card` and do what is typed until it is accepted, retired or left. What does not fit is said, and asked
     again.
     """

@@ -270,7 +270,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     if isinstance(value, datetime):
-        from whystall.knowledge_base.times import told
+        from whystall.knowledge_base.times import rfc3339
 
-        return told(value)
+        return rfc3339(value)
     return value

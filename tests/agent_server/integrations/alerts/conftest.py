@@ -15,7 +15,7 @@ from whystall.agent_server.integrations.alerts.routefile import from_text
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.tickets.models import Ticket
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 
 START = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 SIMPLE = "route: {receiver: r, group_by: [alertname]}\nreceivers: [{name: r}]\n"
@@ -25,7 +25,7 @@ def stamp(seconds: float) -> str:
     """RFC 3339."""
     from datetime import datetime, timezone
 
-    return told(datetime.fromtimestamp(seconds, timezone.utc))
+    return rfc3339(datetime.fromtimestamp(seconds, timezone.utc))
 
 
 class House:

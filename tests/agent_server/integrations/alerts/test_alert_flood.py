@@ -43,7 +43,7 @@ receivers: [{name: r}, {name: fives}]
     assert house.kb.alerts.counts() == {"alerts": N, "firing": N, "groups": len(told)}
     tickets = house.tickets()
     assert len(tickets) == len(told) == 6  # five clusters, of which one also has all the fives
-    nodes = {s.alert.labels["node"] for t in tickets for s in house.kb.alerts.said(ticket=t.id, limit=N)}
+    nodes = {s.alert.labels["node"] for t in tickets for s in house.kb.alerts.find(ticket=t.id, limit=N)}
     assert len(nodes) == N
     assert all(len(t.human.description) <= 8000 for t in tickets)
 
@@ -74,7 +74,7 @@ def test_many_groups_share_the_ticket_of_a_flood(open_house: Any, firing: Make) 
     assert len(single) == 5
     assert flood.human.title == "Flood of alerts for receiver r"
     assert flood.revision < 5  # trackers are not told 95 times
-    assert len(house.kb.alerts.said(ticket=flood.id, limit=N)) == 95
+    assert len(house.kb.alerts.find(ticket=flood.id, limit=N)) == 95
     over = json.loads(burst(firing, 0, 100))
     for alert in over["alerts"]:
         alert |= {"status": "resolved"}
@@ -112,7 +112,7 @@ receivers: [{name: r, triage: true}, {name: two, chat: [{channel: ops}]}]
 
         died = False
         try:
-            with house.kb.telling(count):
+            with house.kb.after_commit(count):
                 house.intake.receive(body, house.now)
                 house.now += 31
                 for id in house.groups.due(house.now):
@@ -143,7 +143,7 @@ def test_two_servers_of_alertmanager_say_the_same(house: Any, firing: Make, orde
             house.post(said)
     house.later(3600)
     assert house.tickets() == []
-    assert len(house.kb.alerts.said()) == 2
+    assert len(house.kb.alerts.find()) == 2
 
 
 def test_a_pattern_is_not_a_way_to_stop_the_server(open_house: Any) -> None:

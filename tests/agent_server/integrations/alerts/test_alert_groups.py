@@ -25,7 +25,7 @@ def test_alerts_of_a_group_become_one_ticket(house: Any, firing: Make) -> None:
     assert disk.severity.value == "critical"
     assert disk.labels == {"alertname": "DiskSlow", "severity": "critical"}
     assert all(f'node="n{n}"' in disk.human.description for n in range(5))
-    assert {s.alert.labels["node"] for s in house.kb.alerts.said(ticket=disk.id)} == {f"n{n}" for n in range(5)}
+    assert {s.alert.labels["node"] for s in house.kb.alerts.find(ticket=disk.id)} == {f"n{n}" for n in range(5)}
 
 
 def test_the_same_body_again_changes_nothing(house: Any, firing: Make) -> None:
@@ -38,7 +38,7 @@ def test_the_same_body_again_changes_nothing(house: Any, firing: Make) -> None:
         assert house.post(*body).groups == 0
         assert house.later(600) == []
     assert [t.occurrences for t in house.tickets()] == [1]
-    assert [s.times for s in house.kb.alerts.said()] == [5, 5]
+    assert [s.times for s in house.kb.alerts.find()] == [5, 5]
 
 
 def test_an_alert_that_is_old_when_it_comes_waits_only_for_its_burst(house: Any, firing: Make, start: float) -> None:
@@ -112,7 +112,7 @@ def test_resolved_before_firing_makes_no_ticket(house: Any, firing: Make) -> Non
     assert (late.new, late.late, late.groups) == (1, 1, 0)
     assert house.later(3600) == []
     assert house.tickets() == []
-    assert len(house.kb.alerts.said()) == 2
+    assert len(house.kb.alerts.find()) == 2
 
 
 def test_an_old_start_is_believed_again_after_a_while(house: Any, firing: Make) -> None:
@@ -215,7 +215,7 @@ receivers: [{name: r}]
         firing("Slow", severity="warning", team="no node"),
     )
     house.later(31)
-    told = [s.alert.labels for t in house.tickets() for s in house.kb.alerts.said(ticket=t.id)]
+    told = [s.alert.labels for t in house.tickets() for s in house.kb.alerts.find(ticket=t.id)]
     assert {"alertname": "Slow", "node": "a", "severity": "warning"} not in told
     assert len(told) == 4
     house.post(firing("NodeDown", status="resolved", node="a"))
@@ -372,7 +372,7 @@ def test_what_is_long_over_is_forgotten_and_what_fires_is_not(house: Any, firing
     assert house.groups.forget(house.now) == 0
     house.now += 31 * 86_400
     assert house.groups.forget(house.now) == 2
-    assert [s.alert.name for s in house.kb.alerts.said()] == ["B"]
+    assert [s.alert.name for s in house.kb.alerts.find()] == ["B"]
 
 
 def test_three_weeks_of_repetition_are_one_ticket(house: Any, firing: Make) -> None:
@@ -381,4 +381,4 @@ def test_three_weeks_of_repetition_are_one_ticket(house: Any, firing: Make) -> N
         house.post(firing())
         house.later(4 * 3600)
     assert [(t.state, t.occurrences) for t in house.tickets()] == [("open", 1)]
-    assert len(house.kb.alerts.said()) == 1
+    assert len(house.kb.alerts.find()) == 1

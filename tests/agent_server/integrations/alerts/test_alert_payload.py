@@ -138,7 +138,7 @@ def test_what_is_no_body(house: Any, raw: bytes) -> None:
         house.intake.receive(raw, NOW)
     assert caught.value.code is ErrorCode.BAD_ARGUMENT
     assert "\n" not in str(caught.value)
-    assert house.kb.alerts.said() == []
+    assert house.kb.alerts.find() == []
 
 
 def test_an_empty_list_is_taken(house: Any) -> None:
@@ -165,7 +165,7 @@ def test_hostile_labels_are_kept_and_inert(house: Any) -> None:
     house.post({**bad, "generatorURL": "javascript:alert(1)", "fingerprint": "'; DROP TABLE tickets; --\n"})
     (told,) = house.later(31)
     (ticket,) = house.tickets()
-    (stored,) = house.kb.alerts.said(ticket=told.ticket)
+    (stored,) = house.kb.alerts.find(ticket=told.ticket)
     assert "empty" not in stored.alert.labels
     assert stored.alert.url == ""
     for text in [*stored.alert.labels.values(), *stored.alert.labels, stored.alert.fingerprint, ticket.human.title]:

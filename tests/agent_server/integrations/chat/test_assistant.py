@@ -112,7 +112,7 @@ async def test_a_look_that_it_begins_is_a_real_one(chat: Any, model: Any) -> Non
         model([ask("start_look", text=name), Say("I started to look at it; the verdict will be posted.")])
         answer = await chat.says(f"{name} feels odd, could you see?", channel="model")
         assert str(pid) in answer
-        assert [inquiry.pid for inquiry in chat.kb.inquiries.running()] == [pid]
+        assert [inquiry.pid for inquiry in chat.kb.observation_requests.running()] == [pid]
 
 
 async def test_it_begins_no_look_that_nobody_asked_for(chat: Any, model: Any) -> None:
@@ -120,7 +120,7 @@ async def test_it_begins_no_look_that_nobody_asked_for(chat: Any, model: Any) ->
         for text in (named(7)["TORCHELASTIC_RUN_ID"], str(pid)):
             model([ask("start_look", text=text), Say("Which one do you mean?")])
             assert "Which one do you mean?" in await chat.says("how are things?", channel="model")
-    assert chat.kb.inquiries.running() == []
+    assert chat.kb.observation_requests.running() == []
 
 
 async def test_what_was_said_before_is_remembered(chat: Any, model: Any) -> None:

@@ -77,7 +77,7 @@ async def test_a_look_that_nobody_wants_any_more_is_stopped(chat: Any) -> None:
                 assert "已停止" in await chat.says("取消", "U2")
     assert chat.app.cancelled == 1
     assert chat.kb.tasks.get(task.id).state == "done"
-    assert chat.kb.inquiries.running() == []
+    assert chat.kb.observation_requests.running() == []
     assert chat.kb.tickets.list() == []
 
 
@@ -99,7 +99,7 @@ async def test_progress_is_told_seldom_and_failures_always(chat: Any, monkeypatc
     assert "host_snapshot" in texts[1]
     assert len(texts) < 12  # each comes after twice the time of the one before
     assert "be root" in texts[-1]
-    assert chat.kb.inquiries.running() == []
+    assert chat.kb.observation_requests.running() == []
 
 
 async def test_a_process_that_ended_is_not_mistaken_for_another(chat: Any) -> None:
@@ -134,10 +134,10 @@ async def test_several_jobs_are_asked_about_and_one_is_chosen(chat: Any) -> None
         assert "Which one?" in asked
         assert str(one) in asked
         assert str(other) in asked
-        assert chat.kb.inquiries.running() == []
+        assert chat.kb.observation_requests.running() == []
         assert "did not understand" in await chat.says("2", "U2")  # another person chooses nothing
         assert "looking at" in await chat.says("2")
-        (inquiry,) = chat.kb.inquiries.running()
+        (inquiry,) = chat.kb.observation_requests.running()
         assert inquiry.pid in (one, other)
         assert inquiry.symptom == f"why is {name} slow"
     assert "asked that" not in await chat.says("1")

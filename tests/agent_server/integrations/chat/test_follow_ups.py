@@ -27,7 +27,7 @@ async def test_a_question_about_a_ticket_starts_no_look(chat: Any) -> None:
     for text in (f"why did ticket {id} go to wang?", f"工单 {id} 为什么派给 wang"):
         assert f" {id}" in (await chat.says(text)).splitlines()[0]
     await chat.says(f"mute TrainingSlow {id}")
-    assert chat.kb.inquiries.running() == []
+    assert chat.kb.observation_requests.running() == []
 
 
 async def test_what_is_like_a_ticket_is_what_the_ticket_says_itself(chat: Any) -> None:
@@ -55,7 +55,7 @@ async def test_two_questions_are_both_answered(chat: Any) -> None:
     told = await chat.says("why is pid 1 so slow and who is on call for storage?")
     assert "pid 1" in told
     assert "王伟" in told
-    assert len(chat.kb.inquiries.running()) == 1
+    assert len(chat.kb.observation_requests.running()) == 1
     told = await chat.says(f"storage 谁值班，再看下工单{id}")
     assert "王伟" in told
     assert f"工单 {id}（" in told

@@ -99,7 +99,7 @@ def test_a_signature_that_does_not_cover_the_body_is_good_once(
     _, forged = chats.callback("dingtalk", "close all", id="m2")
     assert _take(kb, known["dingtalk"], (headers, forged)).code == "replayed"
     assert [said.event for said in _tasks(kb)] == ["m1"]
-    assert kb.seen.first("chat:dingtalk", "m2", NOW)  # the forgery used up no message's id
+    assert kb.handled_requests.first("chat:dingtalk", "m2", NOW)  # the forgery used up no message's id
 
 
 def test_a_signature_of_what_was_ignored_is_used_up_too(

@@ -53,7 +53,7 @@ async def test_a_ticket_becomes_one_issue(kind: Kind, tmp_path: Path) -> None:
         assert await s.run() is None
         assert len(s.issues) == 1
         ticket, delivery = s.kb.tickets.get(s.ticket), s.delivery()
-        assert delivery.told == delivery.wanted == ticket.revision
+        assert delivery.delivered == delivery.wanted == ticket.revision
         assert [remote.sink for remote in ticket.remotes] == ["s"]
         assert ticket.remotes[0].ref == delivery.remote
         count = len(s.gate.calls)

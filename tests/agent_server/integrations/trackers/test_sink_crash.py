@@ -53,7 +53,7 @@ async def _until_killed(s: Scene, at: int) -> bool:
             dead = True
             raise Killed
 
-    with Stores(s.kb.path) as kb, kb.telling(step):
+    with Stores(s.kb.path) as kb, kb.after_commit(step):
         try:
             async with _Doomed(step) as client:
                 await Courier(kb, s.settings, client, lambda: s.now).due(s.sink)

@@ -61,7 +61,7 @@ def test_a_dry_run_sends_nothing_and_tells_no_secret(whystall: Whystall, s: Scen
     assert "training hangs" in out
     assert TOKEN not in out
     assert s.gate.calls == []
-    assert s.delivery().told == 0
+    assert s.delivery().delivered == 0
     assert whystall("deliver", "s")[0] == 0
     s.desk.acknowledge(s.ticket, "ann")
     requests = json.loads(whystall("deliver", "s", "--dry-run", "--json")[1])[0]["requests"]

@@ -17,7 +17,7 @@ from whystall.agent_server.ticketing.oncall.assign import Facts, assign, renewed
 from whystall.agent_server.ticketing.oncall.escalate import due_escalation, escalates_at
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.tickets.models import Assignment, Ticket
-from whystall.knowledge_base.times import told
+from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.findings import Severity
 
 NOW = datetime(2026, 11, 3, 12, tzinfo=timezone.utc)
@@ -77,7 +77,7 @@ def test_what_is_more_particular_decides(given: Facts, rule: str, users: list[st
     assert (made.rule, made.users, made.why, made.level, made.at) == (rule, users, why, 0, "2026-11-03T12:00:00Z")
 
 
-def test_the_shift_and_overrides_are_told() -> None:
+def test_the_shift_and_overrides_are_rfc3339() -> None:
     made = assign(facts(), settings(), [], NOW)
     assert (made.schedule, made.until) == ("platform", "2026-11-09T09:00:00Z")
     swap = Override(id=7, schedule="platform", begins=NOW, ends=NOW + timedelta(hours=1), add="bo", remove="ann")
@@ -100,7 +100,8 @@ def test_patterns_of_labels_are_no_regular_expressions_and_cost_little() -> None
 
 
 def ticket(assignment: Assignment | None, **more: Any) -> Ticket:
-    fields = {"id": "1", "created": told(NOW), "updated": told(NOW), "dedup_key": "2:x", "severity": Severity.MAJOR}
+    at = rfc3339(NOW)
+    fields = {"id": "1", "created": at, "updated": at, "dedup_key": "2:x", "severity": Severity.MAJOR}
     return Ticket(**{**fields, "category": "cpu", "component": "cpu", "assignment": assignment, **more})
 
 
@@ -133,7 +134,7 @@ def test_it_is_repeated_from_who_is_on_call_by_then() -> None:
     schedules = {**SETTINGS["schedules"], "platform": {**SETTINGS["schedules"]["platform"], "repeat": 1}}
     configured = settings(schedules=schedules)
     week_later = NOW + timedelta(days=7)
-    last = first().model_copy(update={"level": 2, "at": told(week_later)})
+    last = first().model_copy(update={"level": 2, "at": rfc3339(week_later)})
     assert due_escalation(ticket(last), configured, [], week_later + timedelta(minutes=59)) is None
     again = due_escalation(ticket(last), configured, [], week_later + timedelta(hours=1))
     assert again is not None
@@ -207,7 +208,7 @@ def test_what_is_open_again_goes_to_who_is_on_call_by_now() -> None:
     assert again is not None
     assert (again.users, again.level, again.rule, again.at) == (["bo"], 0, "default", "2026-11-10T12:00:00Z")
     for kept in (
-        Assignment(users=["ann"], rule="person:kim", at=told(NOW)),
+        Assignment(users=["ann"], rule="person:kim", at=rfc3339(NOW)),
         first().model_copy(update={"schedule": "x"}),
     ):
         assert renewed(kept, settings(), [], NOW) is None
@@ -217,7 +218,7 @@ def test_a_ticket_that_is_reopened_is_not_escalated_for_the_time_it_was_closed(t
     configured = Settings.model_validate({"oncall": SETTINGS})
     with Stores(tmp_path / "knowledge.db") as kb:
         desk = Desk(kb, configured)
-        made = desk.file(Report(origin="alert", title="a job", created=told(NOW)), now=NOW).ticket
+        made = desk.file(Report(origin="alert", title="a job", created=rfc3339(NOW)), now=NOW).ticket
         desk.close(made.id, "stale", "kim", now=NOW + timedelta(minutes=5))
         later = NOW + timedelta(days=7)
         reopened = desk.reopen(made.id, "kim", now=later)

@@ -32,7 +32,7 @@ class Listener(BaseModel):
         return same_place and self.sender == other.sender
 
 
-class Inquiry(BaseModel):
+class ObservationRequest(BaseModel):
     """One look. `process`: ``PID:START_TICKS``, or ``host``. `job`, `program`, `rank`: what is shown of it.
     `step`: what was last told of its progress.
     """
@@ -52,13 +52,13 @@ class Inquiry(BaseModel):
     listeners: list[Listener] = Field(default_factory=list)
 
 
-class Inquiries:
+class ObservationRequests:
     """The inquiries in `file`."""
 
     def __init__(self, file: Database) -> None:
         self._file = file
 
-    def join(self, wanted: Inquiry, listener: Listener) -> tuple[Inquiry, bool]:
+    def join(self, wanted: ObservationRequest, listener: Listener) -> tuple[ObservationRequest, bool]:
         """The running inquiry into the process of `wanted`, to which `listener` now listens; and whether it is a new
         one.
         """
@@ -79,13 +79,13 @@ class Inquiries:
             ).fetchone()[0]
             return made.model_copy(update={"id": int(number)}), True
 
-    def get(self, id: int) -> Inquiry | None:
+    def get(self, id: int) -> ObservationRequest | None:
         """The inquiry `id`."""
         with self._file.read() as db:
             row = db.execute("SELECT * FROM inquiries WHERE id = ?", [id]).fetchone()
         return None if row is None else _inquiry(row)
 
-    def running(self) -> list[Inquiry]:
+    def running(self) -> list[ObservationRequest]:
         """All that run or wait to."""
         with self._file.read() as db:
             rows = db.execute("SELECT * FROM inquiries WHERE state = 'running' ORDER BY id").fetchall()
@@ -98,7 +98,7 @@ class Inquiries:
             if found is not None:
                 self._put(found.model_copy(update={"step": step}))
 
-    def leave(self, listener: Listener) -> list[Inquiry]:
+    def leave(self, listener: Listener) -> list[ObservationRequest]:
         """`listener` no longer wants to know anything; the inquiries it listened to. Those that nobody listens to any
         more are cancelled.
         """
@@ -125,7 +125,7 @@ class Inquiries:
         with self._file.write() as db:
             return db.execute("DELETE FROM inquiries WHERE state != 'running' AND created < ?", [before]).rowcount
 
-    def _put(self, inquiry: Inquiry) -> None:
+    def _put(self, inquiry: ObservationRequest) -> None:
         with self._file.write() as db:
             db.execute(
                 "UPDATE inquiries SET state = ?, body = ? WHERE id = ?", [inquiry.state, _body(inquiry), inquiry.id]
@@ -135,10 +135,10 @@ class Inquiries:
 _COLUMNS = ("id", "process", "state", "created")
 
 
-def _body(inquiry: Inquiry) -> str:
+def _body(inquiry: ObservationRequest) -> str:
     return json.dumps(inquiry.model_dump(mode="json", exclude=set(_COLUMNS)), ensure_ascii=False)
 
 
-def _inquiry(row: Any) -> Inquiry:
+def _inquiry(row: Any) -> ObservationRequest:
     values = dict(zip((*_COLUMNS, "body"), row, strict=True))
-    return Inquiry(**json.loads(values.pop("body")), **values)
+    return ObservationRequest(**json.loads(values.pop("body")), **values)

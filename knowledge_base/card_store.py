@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from whystall.knowledge_base import card_life, exchange, feedback, occurrences
 from whystall.knowledge_base import statistics as counting
-from whystall.knowledge_base.cards import draft_card, told_card
+from whystall.knowledge_base.cards import draft_card, reported_card
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.exchange import Imported
 from whystall.knowledge_base.indexing import put_incident
 from whystall.knowledge_base.models import Diagnosis, Feedback, Incident, Record
-from whystall.knowledge_base.occurrences import Seen
+from whystall.knowledge_base.occurrences import Recurrence
 from whystall.knowledge_base.statistics import Stats
 from whystall.knowledge_base.tickets.models import LESSON, Ticket
 from whystall.knowledge_base.times import now
@@ -28,7 +28,7 @@ _COMMENT = 1000
 _ENOUGH = 10_000
 
 
-class Cards:
+class CardStore:
     """The cards in `file`. Every method may raise what `KnowledgeBase` says of its own; `by` names who answers for a
     step.
     """
@@ -74,10 +74,10 @@ class Cards:
             cards = [self._file.record(Incident, row[0]) for row in rows if row is not None]
         return [c for c in cards if c.state != "retired" and (c.id in worst or card_life.wants_review(c))][:limit]
 
-    def told_of(self, id: str) -> tuple[Seen, Record, Sequence[Feedback]]:
+    def track_record(self, id: str) -> tuple[Recurrence, Record, Sequence[Feedback]]:
         """How often the card `id` was seen, how well it matched, and what was said of it last."""
         with self._file.read() as db:
-            return occurrences.seen(db, [id])[id], feedback.records(db, [id])[id], feedback.said_of(db, id)
+            return occurrences.recurrences(db, [id])[id], feedback.records(db, [id])[id], feedback.feedback_on(db, id)
 
     def records(self, ids: Sequence[str]) -> dict[str, Record]:
         """How well the cards `ids` matched."""
@@ -127,7 +127,7 @@ class Cards:
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown cause {cause!r}", f"valid: {', '.join(sorted(causes))}")
         about = self._diagnosis(diagnosis) if diagnosis is not None else None
         texts = {"title": title, "symptom": symptom, "fix": fix, "root_cause": root_cause}
-        made = told_card("draft", texts, causes.get(cause or ""), about, clean(by, card_life.NAME), now())
+        made = reported_card("draft", texts, causes.get(cause or ""), about, clean(by, card_life.NAME), now())
         made = card_life.checked(made)
         hash = card_life.content_hash(made)
         card = made.model_copy(update={"id": exchange.own_id(hash)})
@@ -231,7 +231,7 @@ class Cards:
         else:
             card = draft_card(ticket, load_causes(), first, by)
         put_card(db, card)
-        occurrences.sighted(db, card.id, diagnosis, int(ticket.id))
+        occurrences.record_sighting(db, card.id, diagnosis, int(ticket.id))
         return card
 
     def _get(self, db: SqliteDatabase, id: str) -> Incident:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whystall.knowledge_base import occurrences
+from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.diagnoses import counted_in, put_diagnosis
 from whystall.knowledge_base.faults import dedup_key as fault_of
 from whystall.knowledge_base.models import Diagnosis, Verdict
-from whystall.knowledge_base.shelf import Cards
 from whystall.knowledge_base.tickets import drafting, human, life, rows
 from whystall.knowledge_base.tickets.models import (
     LESSON,
@@ -38,7 +38,7 @@ _REFUTED: tuple[ClosedAs, ...] = ("no_fault", "duplicate", "cannot_reproduce")
 """What a ticket taught is not true, or is told elsewhere, if it was closed as one of these."""
 
 
-class Tickets:
+class TicketStore:
     """The tickets in `file`; what they teach goes onto `cards`.
 
     Every method may raise what `KnowledgeBase` says of its own, and `ToolError` (not_found) for a ticket that is not
@@ -46,7 +46,7 @@ class Tickets:
     (RFC 3339), empty for now. What changes nothing adds neither a revision nor a line of history.
     """
 
-    def __init__(self, file: Database, cards: Cards) -> None:
+    def __init__(self, file: Database, cards: CardStore) -> None:
         self._file = file
         self._cards = cards
 
@@ -119,7 +119,7 @@ class Tickets:
             made = rows.insert(
                 db, life.inert(fresh).model_copy(update={"schema_version": TICKET_VERSION, "revision": 1})
             )
-            rows.tell(db, made, "opened", by, made.updated, detail)
+            rows.add_event(db, made, "opened", by, made.updated, detail)
         return made
 
     def seen_again(self, id: str, by: str, at: str = "", detail: str = "", *, times: int = 1, **fields: Any) -> Ticket:
@@ -147,7 +147,7 @@ class Tickets:
                 ticket = rows.insert(db, fresh)
                 ticket = _named(ticket, told)
                 rows.update(db, ticket)
-                rows.tell(db, ticket, "opened", by, ticket.created, told.id)
+                rows.add_event(db, ticket, "opened", by, ticket.created, told.id)
             else:
                 if counted_in(db, told.id) == int(before.id):
                     return before
@@ -347,7 +347,7 @@ class Tickets:
         fresh = {"schema_version": TICKET_VERSION, "revision": before.revision + 1, "updated": at}
         after = after.model_copy(update=fresh)
         rows.update(db, after)
-        rows.tell(db, after, what, by, at, detail)
+        rows.add_event(db, after, what, by, at, detail)
         return after
 
     def _get(self, db: SqliteDatabase, id: str) -> Ticket:

@@ -142,7 +142,7 @@ def test_what_changes_nothing_leaves_no_trace(kb: Stores) -> None:
 
 
 @pytest.mark.parametrize("name", ["id", "revision", "state", "closed_as", "ended", "created", "updated", "nonsense"])
-def test_what_the_shelf_keeps_itself_is_not_changed_from_outside(kb: Stores, name: str) -> None:
+def test_fields_of_the_store_cannot_be_changed(kb: Stores, name: str) -> None:
     kb.tickets.create(alert(), "engine")
     with pytest.raises(TypeError, match=name):
         kb.tickets.change("1", "edited", "x", **{name: "closed"})
@@ -528,4 +528,4 @@ def test_comments_after_the_end_do_not_prolong_the_outage(kb: Stores) -> None:
     kb.tickets.comment("1", Comment(by="bob", at="2025-03-01T00:00:00Z", text="thanks"))
     seen = checkpoint(id="d2", coverage=[checkpoint().coverage[0].model_copy(update={"start": "2025-02-01T00:00:00Z"})])
     kb.remember(seen, ticket=False)
-    assert kb.cards.told_of("ticket-1")[0].count == 2
+    assert kb.cards.track_record("ticket-1")[0].count == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from whystall.knowledge_base.database import Database
 
 
-class Seen:
+class HandledRequests:
     """Keys per source, in `file`."""
 
     def __init__(self, file: Database) -> None:

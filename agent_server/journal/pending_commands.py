@@ -14,7 +14,7 @@ from whystall.knowledge_base.database import Database
 _LONGEST_S = 3600.0
 
 
-class Wishes:
+class PendingCommands:
     """The wishes in `file`: plain JSON objects of whoever puts them. Times are seconds since the epoch."""
 
     def __init__(self, file: Database) -> None:
