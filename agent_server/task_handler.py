@@ -1,4 +1,4 @@
-"""What does the tasks of one kind, and how it says that it has to wait."""
+"""The handler of one kind of task, and how it postpones one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable
 from whystall.agent_server.journal.tasks import Task
 
 Handler = Callable[[Task], Awaitable[None]]
-"""Does one task. It ends the task itself, in the transaction that stores what it made; where it returns without, the
-task is ended for it. It may be begun again after it was killed, and is cancelled when the server stops. Raises `Later`;
-`ToolError` where the task can never be done.
+"""Processes one task, and marks it done in the transaction that stores its result; else the caller marks it done.
+
+Idempotent: it runs again after a crash. It is cancelled when the server stops. Raises `RetryLater`; `ToolError` where
+the task cannot succeed.
 """
 
 
-class Later(Exception):
-    """The task cannot be done now: it is to be begun again in `seconds`, and nothing of it counts as a failure."""
+class RetryLater(Exception):
+    """Run the task again in `seconds`; not counted as a failure."""
 
     def __init__(self, seconds: float, why: str) -> None:
         super().__init__(why)

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import pytest
 from tracker_servers import Gate, GitHubLike, JiraLike, PagerDutyLike, Receiver, Tracker, serving
 
-from whystall.agent_server.integrations.trackers.courier import Courier
+from whystall.agent_server.integrations.trackers.delivery_worker import DeliveryWorker
 from whystall.agent_server.journal.deliveries import Delivery
 from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 
 Kind = Literal["github", "gitlab", "jira", "jira_server", "pagerduty", "webhook"]
@@ -45,11 +45,11 @@ class Scene:
     gate: Gate
     sink: str = "s"
     now: float = START
-    desk: Desk = field(init=False)
+    ticket_service: TicketService = field(init=False)
     ticket: str = ""
 
     def __post_init__(self) -> None:
-        self.desk = Desk(self.kb, self.settings)
+        self.ticket_service = TicketService(self.kb, self.settings)
 
     def file(self, title: str = "training hangs at step 120", text: str = HOSTILE, **more: Any) -> str:
         """File a ticket, which the sink is to be told of."""
@@ -61,13 +61,13 @@ class Scene:
             source_severity="critical",
             **more,
         )
-        self.ticket = self.desk.file(report).ticket.id
+        self.ticket = self.ticket_service.file(report).ticket.id
         return self.ticket
 
     async def run(self, client: Client | None = None) -> float | None:
         """Deliver what is due."""
         async with client or Client() as sending:
-            return await Courier(self.kb, self.settings, sending, lambda: self.now).due(self.sink)
+            return await DeliveryWorker(self.kb, self.settings, sending, lambda: self.now).due(self.sink)
 
     async def settle(self) -> None:
         """Deliver until nothing waits, however long that takes."""

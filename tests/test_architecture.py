@@ -163,7 +163,7 @@ def test_modules_and_sub_packages_import_each_other_without_cycles(package: str)
     [
         ("agent_server.app", "knowledge_base.store", True),
         ("agent_server.app", "agent_server.interfaces.signals", False),
-        ("agent_server.settings.load", "agent_server.ticketing.desk", False),
+        ("agent_server.settings.load", "agent_server.ticketing.ticket_service", False),
         ("agent_server.diagnosis.case", "agent_server.diagnosis.rules", True),
         ("agent_server.diagnosis.case", "agent_server.app", False),
         ("agent_server.diagnosis.case", "prompts.render", True),

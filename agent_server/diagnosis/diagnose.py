@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.diagnosis.transcript import Transcript
     from whystall.agent_server.llm.wire import LanguageModel
     from whystall.agent_server.stores import Stores
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
     from whystall.knowledge_base.models import Diagnosis, Lang
     from whystall.knowledge_base.tickets.models import Ticket
 
@@ -153,23 +153,23 @@ class Diagnosing:
         from whystall.agent_server.diagnosis.storing import remember
 
         _check_given(params, source)
-        desk = self._desk() if params.ticket else None  # what is wrong with the settings is said before it takes time
+        ticket_service = self._ticket_service() if params.ticket else None  # reads the settings: fails early
         run = _Run(params, self._registry, progress, driver, lang, frozenset(wanted))
         try:
             found = await self._found(run, source)
             found = found.model_copy(update={"id": run.transcript.id})
             # Not abandoned: what was observed is kept, however long the file is in use.
-            diagnosis = await anyio.to_thread.run_sync(lambda: remember(self._kb, found, desk, then))
+            diagnosis = await anyio.to_thread.run_sync(lambda: remember(self._kb, found, ticket_service, then))
             run.transcript.end(diagnosis)
         finally:
             run.close()
         return diagnosis
 
-    def _desk(self) -> Desk:
+    def _ticket_service(self) -> TicketService:
         from whystall.agent_server.settings.load import load
-        from whystall.agent_server.ticketing.desk import Desk
+        from whystall.agent_server.ticketing.ticket_service import TicketService
 
-        return Desk(self._kb, load())
+        return TicketService(self._kb, load())
 
     async def _found(self, run: _Run, source: Path | None) -> Diagnosis:
         """What is found out, before it is compared with past incidents and stored."""

@@ -12,30 +12,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from whystall.agent_server.stores import Stores
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
 
 
 def remember(
     kb: Stores,
     diagnosis: Diagnosis,
-    desk: Desk | None = None,
+    ticket_service: TicketService | None = None,
     then: Callable[[Diagnosis], None] | None = None,
 ) -> Diagnosis:
-    """Store `diagnosis` with the past incidents it resembles and, where `desk` is given and it is not healthy, a ticket
-    that is drafted, assigned and marked for its trackers; returns it so completed. See `Stores.remember`. What
-    `then` stores is stored together with it, or neither is.
+    """Store `diagnosis` with the past incidents it resembles, and return it so completed. See `Stores.remember`.
+
+    With `ticket_service`, and unless it is healthy, a ticket is drafted, assigned and queued for its trackers. `then`
+    runs in the same transaction.
 
     What was found out is worth more than its being kept, and a full disk may be why the job stalls: without room it is
     compared with past incidents only, and says so (`not_stored`). With `then` that is an error, since what follows from
     it is what was asked for.
     """
     try:
-        if then is None and desk is None:
+        if then is None and ticket_service is None:
             return kb.remember(diagnosis, ticket=False)
         with kb.transaction():
-            stored = kb.remember(diagnosis, ticket=desk is not None)
-            if desk is not None and stored.ticket is not None:
-                desk.settle(stored.ticket)
+            stored = kb.remember(diagnosis, ticket=ticket_service is not None)
+            if ticket_service is not None and stored.ticket is not None:
+                ticket_service.settle(stored.ticket)
             if then is not None:
                 then(stored)
         return stored

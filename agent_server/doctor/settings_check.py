@@ -163,7 +163,7 @@ def _off(settings: Settings) -> Iterator[str]:
 
 def _nobody(settings: Settings, now: datetime) -> Iterator[str]:
     """Schedules that leave somebody waiting in the coming month."""
-    from whystall.agent_server.ticketing.oncall.who import shifts
+    from whystall.agent_server.ticketing.oncall.on_call import shifts
     from whystall.knowledge_base.times import rfc3339 as stamp
 
     for name in settings.oncall.schedules:

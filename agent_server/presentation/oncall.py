@@ -12,7 +12,7 @@ from whystall.prompts.render import render
 if TYPE_CHECKING:
     from whystall.agent_server.journal.overrides import Override
     from whystall.agent_server.settings.model import Settings
-    from whystall.agent_server.ticketing.oncall.who import OnCall, Shift
+    from whystall.agent_server.ticketing.oncall.on_call import OnCall, Shift
     from whystall.knowledge_base.models import Lang
 
 

@@ -10,8 +10,8 @@ from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.vendors import vendors
 from whystall.agent_server.integrations.pictures.store import Pictures
 from whystall.agent_server.task_handler import Handler
-from whystall.agent_server.ticketing.desk import Desk
-from whystall.agent_server.worker.lane import Step, every
+from whystall.agent_server.ticketing.ticket_service import TicketService
+from whystall.agent_server.worker.work_loop import Step, every
 from whystall.agent_server.worker.worker import Work, Worker
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Service:
         self.app = app
         self.kb = app.kb()
         self.settings = settings
-        self.desk = Desk(self.kb, settings)
+        self.ticket_service = TicketService(self.kb, settings)
         self.vendors = vendors(settings.chat)
         self.pictures = Pictures(settings.server.public_url)
         self.worker: Worker | None = None
@@ -50,7 +50,7 @@ class Service:
         from whystall.agent_server.outbound.client import Client
         from whystall.agent_server.worker.triage import KIND, Triage
 
-        triage = Triage(self.app, self.desk, self.settings.triage)
+        triage = Triage(self.app, self.ticket_service, self.settings.triage)
         async with Client() as client:
             work = Work(self._tasks(triage), self._steps(client), self._begin, {KIND: triage.given_up})
             self.worker = Worker(self.kb, work)
@@ -70,18 +70,18 @@ class Service:
         self.kb.deliveries.release()
 
     def _tasks(self, triage: Triage) -> dict[str, tuple[int, Mapping[str, Handler]]]:
-        from whystall.agent_server.worker.tell import Tell
         from whystall.agent_server.worker.triage import KIND, TELL
+        from whystall.agent_server.worker.triage_notifier import TriageNotifier
 
         lanes: dict[str, tuple[int, Mapping[str, Handler]]] = {
             "triage": (1, {KIND: triage.handle}),
-            "tell": (_TELLS_AT_ONCE, {TELL: Tell(self.kb, self.pictures.make).handle}),
+            "tell": (_TELLS_AT_ONCE, {TELL: TriageNotifier(self.kb, self.pictures.make).handle}),
         }
         if self.vendors:
             from whystall.agent_server.integrations.chat import conversation, looking
 
             async def chat(task: Task) -> None:
-                await conversation.handle(task, self.app, self.desk, self.settings)
+                await conversation.handle(task, self.app, self.ticket_service, self.settings)
 
             async def look(task: Task) -> None:
                 await looking.handle_look(task, self.app, self.settings)
@@ -91,22 +91,22 @@ class Service:
         return lanes
 
     def _steps(self, client: Client) -> dict[str, Step]:
-        from whystall.agent_server.worker import escalating, forgetting, set_back
+        from whystall.agent_server.worker import clock_watch, escalation, retention
 
         also: list[Callable[[float], int]] = []
         steps = self._sending(client)
         if self.intake is not None:
             from whystall.agent_server.integrations.alerts.groups import Groups
-            from whystall.agent_server.worker.grouping import Grouping
+            from whystall.agent_server.worker.alert_groups import AlertGroupStep
 
             groups = Groups(self.kb, self.settings)
-            steps["groups"] = Grouping(groups).step
+            steps["groups"] = AlertGroupStep(groups).step
             also.append(groups.forget)
         if self.settings.oncall.schedules:
-            steps["escalations"] = every(escalating.EVERY_S, escalating.Escalating(self.kb, self.settings).step)
-        steps["clock"] = every(set_back.EVERY_S, set_back.SetBack(self.kb).step)
+            steps["escalations"] = every(escalation.EVERY_S, escalation.Escalation(self.kb, self.settings).step)
+        steps["clock"] = every(clock_watch.EVERY_S, clock_watch.ClockWatch(self.kb).step)
         days = self.settings.server.keep_days
-        steps["forgetting"] = every(forgetting.EVERY_S, forgetting.Forgetting(self.kb, days, also).step)
+        steps["forgetting"] = every(retention.EVERY_S, retention.Retention(self.kb, days, also).step)
         return steps
 
     def _sending(self, client: Client) -> dict[str, Step]:
@@ -120,11 +120,11 @@ class Service:
                 steps[f"chat:{name}"] = _step(sender.due, name)
             steps["strays"] = every(_STRAYS_S, lambda _now: in_thread(sender.strays))
         if self.settings.sinks:
-            from whystall.agent_server.integrations.trackers.courier import Courier
-            from whystall.agent_server.integrations.trackers.syncing import Syncing
+            from whystall.agent_server.integrations.trackers.delivery_worker import DeliveryWorker
+            from whystall.agent_server.integrations.trackers.polling import TrackerPoller
 
-            courier = Courier(self.kb, self.settings, client, time.time)
-            syncing = Syncing(self.kb, self.settings, self.desk, client, time.time)
+            courier = DeliveryWorker(self.kb, self.settings, client, time.time)
+            syncing = TrackerPoller(self.kb, self.settings, self.ticket_service, client, time.time)
             for name in self.settings.sinks:
                 steps[f"sink:{name}"] = _step(courier.due, name)
                 steps[f"news:{name}"] = _step(syncing.due, name)

@@ -20,7 +20,7 @@ from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
 from whystall.agent_server.integrations.job_lookup.find import find
 from whystall.agent_server.integrations.job_lookup.models import Resolution, Wanted
 from whystall.agent_server.journal.tasks import Task
-from whystall.agent_server.worker.task_lane import PASSES
+from whystall.agent_server.worker.task_runner import PASSES
 from whystall.knowledge_base.tickets.models import LIVE, Ticket
 from whystall.knowledge_base.times import moment, rfc3339
 from whystall.prompts.escape import short
@@ -29,7 +29,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 if TYPE_CHECKING:
     from whystall.agent_server.app import App
     from whystall.agent_server.settings.sections.server import TriageSettings
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
     from whystall.knowledge_base.models import Diagnosis, Lang
 
 KIND, TELL = "triage", "tell"
@@ -68,14 +68,14 @@ class Triage:
     def __init__(
         self,
         app: App,
-        desk: Desk,
+        ticket_service: TicketService,
         settings: TriageSettings,
         find: Callable[[Wanted], Awaitable[Resolution]] = find,
     ) -> None:
         """`find`: what turns labels into a process of this host."""
         self._app = app
         self._kb = app.kb()
-        self._desk = desk
+        self._ticket_service = ticket_service
         self._settings = settings
         self._find = find
 
@@ -105,7 +105,7 @@ class Triage:
 
     def given_up(self, task: Task) -> None:
         """The task failed for good, in the transaction that stores so: its ticket says that nobody looked."""
-        self._desk.triaged(str(task.payload.get("ticket", "")), "failed:internal", now=_now())
+        self._ticket_service.triaged(str(task.payload.get("ticket", "")), "failed:internal", now=_now())
 
     async def _look(self, task: Task, ticket: Ticket, pid: int, process: str) -> None:
         params = DiagnoseParams(
@@ -117,7 +117,7 @@ class Triage:
         )
 
         def then(diagnosis: Diagnosis) -> None:
-            has = self._desk.attach(ticket.id, diagnosis, now=_now())
+            has = self._ticket_service.attach(ticket.id, diagnosis, now=_now())
             self._end(task, Look(DIAGNOSED, has.id, process, diagnosis.id))
 
         try:
@@ -134,9 +134,9 @@ class Triage:
     ) -> None:
         """The ticket says by `code` why it has no diagnosis of its own; `other`: the one to look at instead."""
         with self._kb.transaction():
-            self._desk.triaged(ticket.id, code, why, now=_now())
+            self._ticket_service.triaged(ticket.id, code, why, now=_now())
             if other and other != ticket.id and all(link.ticket != other for link in ticket.links):
-                self._desk.link(ticket.id, other, "related", by="engine", source="triage", now=_now())
+                self._ticket_service.link(ticket.id, other, "related", by="engine", source="triage", now=_now())
             self._end(task, Look(code, ticket.id, process), why)
 
     def _end(self, task: Task, look: Look, why: Sequence[str] = ()) -> None:

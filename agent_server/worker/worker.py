@@ -16,10 +16,10 @@ import anyio
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.task_handler import Handler
-from whystall.agent_server.worker.lane import Lane, Step
+from whystall.agent_server.worker.change_notifier import ChangeNotifier
 from whystall.agent_server.worker.lock import worker_lock
-from whystall.agent_server.worker.pulse import Pulse
-from whystall.agent_server.worker.task_lane import TaskLane
+from whystall.agent_server.worker.task_runner import TaskRunner
+from whystall.agent_server.worker.work_loop import Step, WorkLoop
 from whystall.tools.contract.errors import ToolError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _log = logging.getLogger("whystall.work")
 @dataclass(frozen=True)
 class Work:
     """What there is to do. `tasks`: per lane how many at once, and what does which kind; `steps`: the other lanes;
-    `begin`: is called when nobody else works, before anything is done. `given_up`: see `TaskLane`.
+    `begin`: is called when nobody else works, before anything is done. `given_up`: see `TaskRunner`.
     """
 
     tasks: Mapping[str, tuple[int, Mapping[str, Handler]]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Worker:
         self._work = work
         self._owner = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.state = "starting"
-        self.lanes: list[Lane] = []
+        self.lanes: list[WorkLoop] = []
 
     async def run(self) -> None:
         """Work until cancelled; what was begun is given back. While another process works, wait for its end.
@@ -88,13 +88,13 @@ class Worker:
         given = await in_thread(self._begun)
         if given:
             _log.info("%d tasks of a process that is gone are begun again", given)
-        pulse = Pulse(self._kb)
+        changes = ChangeNotifier(self._kb)
         async with anyio.create_task_group() as group:
             for name, (width, handlers) in self._work.tasks.items():
-                lane = TaskLane(self._kb, handlers, width, self._owner, group, self._work.given_up)
-                self.lanes.append(Lane(name, lane.step))
-            self.lanes += [Lane(name, step) for name, step in self._work.steps.items()]
-            group.start_soon(pulse.run)
+                lane = TaskRunner(self._kb, handlers, width, self._owner, group, self._work.given_up)
+                self.lanes.append(WorkLoop(name, lane.step))
+            self.lanes += [WorkLoop(name, step) for name, step in self._work.steps.items()]
+            group.start_soon(changes.run)
             for each in self.lanes:
-                group.start_soon(each.run, pulse)
+                group.start_soon(each.run, changes)
             self.state = "working"

@@ -19,8 +19,8 @@ from sink_scenes import Scene, environment, scene
 from whystall.agent_server.integrations.alerts.groups import Groups
 from whystall.agent_server.integrations.alerts.intake import Intake
 from whystall.agent_server.integrations.alerts.routefile import from_text
-from whystall.agent_server.integrations.trackers.applying import apply
-from whystall.agent_server.integrations.trackers.courier import Courier
+from whystall.agent_server.integrations.trackers.apply_events import apply
+from whystall.agent_server.integrations.trackers.delivery_worker import DeliveryWorker
 from whystall.agent_server.integrations.trackers.desired import phase_of
 from whystall.agent_server.integrations.trackers.inbound import receive
 from whystall.agent_server.outbound.client import Client
@@ -115,25 +115,25 @@ class Walk:
         found = checkpoint(path, id=f"d{self.n}", created=rfc3339(self.at))
         ticket = self.any_ticket()
         if self.random.random() < 0.3 or not ticket:
-            self.s.desk.settle(self.kb.tickets.draft(found).id, now=self.at)
+            self.s.ticket_service.settle(self.kb.tickets.draft(found).id, now=self.at)
         else:
-            self.log.append(f"diagnosis: {ticket} -> {self.s.desk.attach(ticket, found, now=self.at).id}")
+            self.log.append(f"diagnosis: {ticket} -> {self.s.ticket_service.attach(ticket, found, now=self.at).id}")
 
     def person(self) -> None:
         one, other = self.any_ticket(), self.any_ticket()
         if not one:
             return
-        desk, at = self.s.desk, self.at
+        ticket_service, at = self.s.ticket_service, self.at
         self.n += 1
         text = f"comment {self.n}."
         steps: list[Callable[[], Any]] = [
-            lambda: desk.acknowledge(one, "ann", now=at),
-            lambda: desk.resolve(one, "restarted it", "ann", now=at),
-            lambda: desk.close(one, "wont_fix", "ann", now=at),
-            lambda: desk.reopen(one, "ann", now=at),
-            lambda: desk.link(one, other, "duplicate", "ann", now=at),
-            lambda: desk.unlink(one, other, "ann", now=at),
-            lambda: desk.comment(one, text, "ann", now=at),
+            lambda: ticket_service.acknowledge(one, "ann", now=at),
+            lambda: ticket_service.resolve(one, "restarted it", "ann", now=at),
+            lambda: ticket_service.close(one, "wont_fix", "ann", now=at),
+            lambda: ticket_service.reopen(one, "ann", now=at),
+            lambda: ticket_service.link(one, other, "duplicate", "ann", now=at),
+            lambda: ticket_service.unlink(one, other, "ann", now=at),
+            lambda: ticket_service.comment(one, text, "ann", now=at),
         ]
         step = self.random.randrange(len(steps))
         self.log.append(f"person: step {step} of {one}, {other}")
@@ -167,14 +167,14 @@ class Walk:
         settings = self.s.settings.sinks["s"]
         heard = receive("s", settings, {"x-gitlab-token": TOKEN}, {}, json.dumps(event).encode(), self.s.now)
         assert isinstance(heard, list)
-        done = apply(heard, "s", settings, self.kb, self.s.desk, self.s.now)
+        done = apply(heard, "s", settings, self.kb, self.s.ticket_service, self.s.now)
         self.log.append(f"hook: {event['object_kind']} {event['object_attributes'].get('action')}: {done}")
         if self.random.random() < again:
             self.mail.append(event)
 
     async def deliver(self) -> float | None:
         async with Client() as client:
-            return await Courier(self.kb, self.s.settings, client, lambda: self.s.now).due("s")
+            return await DeliveryWorker(self.kb, self.s.settings, client, lambda: self.s.now).due("s")
 
     # --- what holds -----------------------------------------------------------------------------------------------
 

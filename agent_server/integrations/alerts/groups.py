@@ -20,7 +20,7 @@ from whystall.agent_server.integrations.alerts.related import relate
 from whystall.agent_server.integrations.alerts.reports import What, flood_report, joined, message, report, summary_of
 from whystall.agent_server.integrations.alerts.routefile import check_names, load
 from whystall.agent_server.integrations.alerts.tree import match
-from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.tickets.models import LIVE
 from whystall.knowledge_base.times import moment
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -91,7 +91,7 @@ class Groups:
         self._routes = load(settings.alerts.routes) if routes is None else routes
         names = (set(settings.sinks), set(settings.oncall.schedules), set(settings.chat))
         check_names(self._routes, *names, settings.alerts.routes)
-        self._desk = Desk(kb, settings)
+        self._ticket_service = TicketService(kb, settings)
         self._told = {name: self._places(receiver) for name, receiver in self._routes.receivers.items()}
         self._inhibitor = Inhibitor(kb.alerts, self._routes.inhibit)
 
@@ -215,7 +215,7 @@ class Groups:
         elif receiver.ticket:
             key = live.dedup_key if live is not None else None
             detail = joined(self._summary(fresh), group.truncated)
-            filed = self._desk.file(report(group, receiver, summary, at, key), BY, at, detail=detail)
+            filed = self._ticket_service.file(report(group, receiver, summary, at, key), BY, at, detail=detail)
             ticket = relate(self._kb, filed.ticket, summary.things, at, self._settings.alerts.related_minutes)
             new = filed.new
         number = ticket.id if ticket is not None else None
@@ -259,7 +259,7 @@ class Groups:
 
             because = str(words(receiver.lang)["alerts"]["resolved"])
             at = datetime.fromtimestamp(now, timezone.utc)
-            self._desk.resolve(ticket.id, because, BY, "alerts", at, lesson=False)
+            self._ticket_service.resolve(ticket.id, because, BY, "alerts", at, lesson=False)
         if not group.flood:
             self._say("over", group, receiver, self._summary(look.done), look, now)
         return group, done
@@ -336,7 +336,7 @@ class Groups:
         changed = moment(live.updated) if live is not None else None
         if live is not None and changed is not None and abs((at - changed).total_seconds()) < _FLOOD_PAUSE_S:
             return live, False
-        filed = self._desk.file(flood_report(receiver, summary, self._settings.alerts.flood, at), BY, at)
+        filed = self._ticket_service.file(flood_report(receiver, summary, self._settings.alerts.flood, at), BY, at)
         return filed.ticket, filed.new
 
     # --- routes that changed ----------------------------------------------------------------------------------------

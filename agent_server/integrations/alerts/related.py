@@ -1,7 +1,7 @@
 """What alerts are about, so that those of other names that share a cause are found: linked, not merged.
 
-Two tickets are merged only where a diagnosis shows the same fault (`Desk.attach`); that alerts come from one node at
-one time says that they may have to do with each other, and no more.
+Two tickets are merged only where a diagnosis shows the same fault (`TicketService.attach`). Alerts from one node at
+one time are only possibly related.
 """
 
 from __future__ import annotations

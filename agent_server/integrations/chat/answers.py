@@ -29,7 +29,7 @@ from whystall.tools.contract.findings import Severity
 if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.stores import Stores
-    from whystall.agent_server.ticketing.oncall.who import OnCall
+    from whystall.agent_server.ticketing.oncall.on_call import OnCall
     from whystall.knowledge_base.models import Match, Words
     from whystall.knowledge_base.tickets.models import State
 
@@ -108,11 +108,11 @@ class Answers:
 
     def turns(self, schedules: Sequence[str], at: datetime) -> list[OnCall]:
         """Who is on call in each of `schedules` at `at`."""
-        from whystall.agent_server.ticketing.oncall.who import who
+        from whystall.agent_server.ticketing.oncall.on_call import on_call
 
         assert self.settings is not None  # noqa: S101 - callers have schedules
         overrides = self.kb.overrides.all()
-        return [who(self.settings.oncall, overrides, schedule, at) for schedule in schedules]
+        return [on_call(self.settings.oncall, overrides, schedule, at) for schedule in schedules]
 
     def _schedules(self, text: str, known: Sequence[str], lang: Lang) -> tuple[list[str], str]:
         """The schedules that `text` means; and a name in it that is none."""
@@ -150,7 +150,7 @@ class Answers:
 
     def _mine(self, user: str, schedules: Sequence[str], lang: Lang, now: datetime) -> Safe:
         """When `user` is on call next, now included."""
-        from whystall.agent_server.ticketing.oncall.who import shifts
+        from whystall.agent_server.ticketing.oncall.on_call import shifts
 
         assert self.settings is not None  # noqa: S101 - the caller looked
         if not user:

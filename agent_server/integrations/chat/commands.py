@@ -1,6 +1,6 @@
 """Commands that change something: what was asked for becomes a wish, which the same person confirms in the same place.
 
-A wish is checked when it is made and again when it is granted; what it does is written by `Desk`, with its history and
+A wish is checked when it is made and again when it is granted; `TicketService` carries it out, with its history and
 the audit log. A model never makes one.
 """
 
@@ -28,7 +28,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.stores import Stores
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
 
 CONFIRM_S = 300.0
 """Seconds in which a wish may be confirmed: long enough to read it, and too short to forget what it was."""
@@ -78,10 +78,10 @@ class Wish:
 
 @dataclass(frozen=True)
 class Commands:
-    """Makes and grants wishes. `desk`, `kb` and `settings` (None: there are none) are those of the chat."""
+    """Makes and grants wishes. `ticket_service`, `kb` and `settings` (None: there are none) are those of the chat."""
 
     kb: Stores
-    desk: Desk
+    ticket_service: TicketService
     settings: Settings | None
 
     def wish(self, intent: Intent, who: Speaker, now: datetime) -> tuple[Wish | None, Outgoing]:
@@ -180,26 +180,26 @@ class Commands:
     # --- granting ---------------------------------------------------------------------------------------------------
 
     def _do(self, wish: Wish, who: Speaker, now: datetime) -> str:
-        desk, slots = self.desk, wish.slots
+        ticket_service, slots = self.ticket_service, wish.slots
         at = now.astimezone(timezone.utc)
         id, by, source = slots.get("id", ""), who.name, who.source
         if wish.command == "acknowledge":
-            desk.acknowledge(id, by, source, at)
+            ticket_service.acknowledge(id, by, source, at)
         elif wish.command == "resolve":
-            desk.resolve(id, slots["because"], by, source, at)
+            ticket_service.resolve(id, slots["because"], by, source, at)
         elif wish.command == "close" and slots["as"] == "duplicate":
-            desk.link(id, slots["other"], "duplicate", by, source, at)
+            ticket_service.link(id, slots["other"], "duplicate", by, source, at)
         elif wish.command == "close":
             reason = next(code for code in get_args(ClosedAs) if code == slots["as"])
-            desk.close(id, reason, by, source, at, because=slots.get("because", ""))
+            ticket_service.close(id, reason, by, source, at, because=slots.get("because", ""))
         elif wish.command == "reopen":
-            desk.reopen(id, by, source, at, because=slots.get("because", ""))
+            ticket_service.reopen(id, by, source, at, because=slots.get("because", ""))
         elif wish.command == "comment":
-            desk.comment(id, slots["text"], by, source, at, key=f"{source}:{who.incoming.event}")
+            ticket_service.comment(id, slots["text"], by, source, at, key=f"{source}:{who.incoming.event}")
         elif wish.command == "assign":
-            desk.assign(id, [slots["to"]], by, source, at)
+            ticket_service.assign(id, [slots["to"]], by, source, at)
         elif wish.command == "link":
-            desk.link(id, slots["other"], "related", by, source, at)
+            ticket_service.link(id, slots["other"], "related", by, source, at)
         else:
             return self._silence(slots, by, at)
         return ""

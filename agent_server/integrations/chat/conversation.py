@@ -26,7 +26,7 @@ from whystall.agent_server.integrations.chat.wire import Incoming, Outgoing
 from whystall.agent_server.integrations.job_lookup.find import closer, find, running_jobs
 from whystall.agent_server.integrations.job_lookup.models import LISTED, Resolution, Wanted
 from whystall.agent_server.journal.tasks import Task
-from whystall.agent_server.task_handler import Later
+from whystall.agent_server.task_handler import RetryLater
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import say
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -34,7 +34,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 if TYPE_CHECKING:
     from whystall.agent_server.app import App
     from whystall.agent_server.settings.model import Settings
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
 
 KIND = "chat"
 CHOOSE = "choose"
@@ -52,7 +52,7 @@ class Conversation:
     """
 
     app: App
-    desk: Desk
+    ticket_service: TicketService
     settings: Settings | None
     alone: bool = False
 
@@ -209,7 +209,7 @@ class Conversation:
 
     async def _wished(self, intent: Intent, who: Speaker, now: float) -> Turn:
         kb, local = self.app.kb(), datetime.fromtimestamp(now, who.zone)
-        commands = Commands(kb, self.desk, self.settings)
+        commands = Commands(kb, self.ticket_service, self.settings)
         wish, message = await in_thread(lambda: commands.wish(intent, who, local))
         target = f"ticket:{intent.get('id')}" if intent.get("id") else "silence"
 
@@ -227,7 +227,7 @@ class Conversation:
     def _decided(self, yes: bool, who: Speaker, now: float) -> Turn:
         """Grant what waits, or drop it."""
         kb = self.app.kb()
-        commands = Commands(kb, self.desk, self.settings)
+        commands = Commands(kb, self.ticket_service, self.settings)
 
         def act() -> Outgoing:
             body = kb.pending_commands.take(*who.key, now)
@@ -308,10 +308,10 @@ def said(message: Outgoing) -> Turn:
     return Turn(lambda: message)
 
 
-async def handle(task: Task, app: App, desk: Desk, settings: Settings | None) -> None:
+async def handle(task: Task, app: App, ticket_service: TicketService, settings: Settings | None) -> None:
     """Do a task of the kind ``chat``: answer a message (payload ``incoming``), or tell what a look found (``verdict``).
 
-    Raises `Later` where the knowledge base cannot be written now; every other fault is told to who asked.
+    Raises `RetryLater` where the knowledge base cannot be written now; every other fault is told to who asked.
     """
     if "verdict" in task.payload:
         await looking.tell_verdict(task, app, settings)
@@ -319,12 +319,12 @@ async def handle(task: Task, app: App, desk: Desk, settings: Settings | None) ->
     incoming = Incoming.model_validate(task.payload["incoming"])
     lang: Lang = "en"
     try:
-        turn, who = await Conversation(app, desk, settings).turn(incoming, _now())
+        turn, who = await Conversation(app, ticket_service, settings).turn(incoming, _now())
         lang = who.lang
         await in_thread(lambda: _answer(app, task, incoming, turn.act))
     except ToolError as error:
         if error.code in _PASSES:
-            raise Later(_AGAIN_S, str(error)) from None
+            raise RetryLater(_AGAIN_S, str(error)) from None
         failed = _failed(error, speaker(incoming, settings).lang)
         await in_thread(lambda: _answer(app, task, incoming, lambda: failed))
     except Exception:

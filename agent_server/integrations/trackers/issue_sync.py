@@ -13,11 +13,11 @@ from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from whystall.agent_server.integrations.trackers.boards import Board
 from whystall.agent_server.integrations.trackers.desired import comment_of, issue_of, note_of
 from whystall.agent_server.integrations.trackers.gitlab import GitLab
 from whystall.agent_server.integrations.trackers.issue import Edit, Issue, Memory, Seen, point
 from whystall.agent_server.integrations.trackers.jira import Jira
+from whystall.agent_server.integrations.trackers.registry import Board
 from whystall.agent_server.integrations.trackers.text import own_comment
 from whystall.agent_server.journal.deliveries import Delivery
 from whystall.agent_server.outbound.client import Undelivered, refusal

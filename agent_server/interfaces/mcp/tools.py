@@ -107,12 +107,12 @@ def _diagnose(app: App, lang: Lang) -> Entry:
 def _ticket_draft(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
         from whystall.agent_server.settings.load import load
-        from whystall.agent_server.ticketing.desk import Desk
+        from whystall.agent_server.ticketing.ticket_service import TicketService
 
         kb = app.kb()
-        desk = Desk(kb, load())
+        ticket_service = TicketService(kb, load())
         with kb.transaction():
-            ticket = desk.settle(kb.tickets.draft(given["diagnosis"]).id)
+            ticket = ticket_service.settle(kb.tickets.draft(given["diagnosis"]).id)
         return ticket, words.ticket_text(ticket, lang)
 
     text = "Stores a ticket for a diagnosis: evidence, ruled out causes, ranked fixes. The same fault gets one ticket."

@@ -101,7 +101,7 @@ def routes_of(service: Service | None) -> Iterator[Route]:
     if settings.sinks:
         from whystall.agent_server.interfaces.web.trackers import sink_routes
 
-        yield from sink_routes(kb, settings, service.desk, refusals)
+        yield from sink_routes(kb, settings, service.ticket_service, refusals)
     if settings.server.public_url is not None:
         from whystall.agent_server.interfaces.web.pictures import picture_routes
 

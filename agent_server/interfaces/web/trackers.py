@@ -12,14 +12,14 @@ from starlette.routing import Route
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.receiving import lowered
 from whystall.agent_server.integrations.chat.wire import Answered
-from whystall.agent_server.integrations.trackers.applying import apply
+from whystall.agent_server.integrations.trackers.apply_events import apply
 from whystall.agent_server.integrations.trackers.inbound import BODY_LIMIT, receive
 from whystall.agent_server.interfaces.web.gate import Denied, Gate
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.route import route
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _SECONDS = 10.0
@@ -27,7 +27,7 @@ _AT_ONCE = 8
 _UNREADY_S = 30
 
 
-def sink_routes(kb: Stores, settings: Settings, desk: Desk, refusals: Refusals) -> Iterator[Route]:
+def sink_routes(kb: Stores, settings: Settings, ticket_service: TicketService, refusals: Refusals) -> Iterator[Route]:
     """The webhooks of all trackers of the settings."""
 
     async def hear(request: Request, gate: Gate) -> Response:
@@ -49,7 +49,7 @@ def sink_routes(kb: Stores, settings: Settings, desk: Desk, refusals: Refusals) 
                 raise Denied(503, "unready", wait=_UNREADY_S, detail=error.message) from None
             if isinstance(said, Answered):
                 return said
-            apply(said, name, sink, kb, desk, now)
+            apply(said, name, sink, kb, ticket_service, now)
             return Answered()
 
         answer = await in_thread(heard)

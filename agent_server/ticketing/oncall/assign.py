@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Rule
-from whystall.agent_server.ticketing.oncall.who import who
+from whystall.agent_server.ticketing.oncall.on_call import on_call
 from whystall.knowledge_base.tickets.models import Assignment, Origin
 from whystall.knowledge_base.times import rfc3339
 
@@ -86,7 +86,7 @@ def _assignment(
     level: int,
 ) -> Assignment:
     if schedule is not None:
-        found = who(settings, overrides, schedule, now)
+        found = on_call(settings, overrides, schedule, now)
         return Assignment(
             users=list(found.users),
             schedule=schedule,

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Schedule, Step
-from whystall.agent_server.ticketing.oncall.who import who
+from whystall.agent_server.ticketing.oncall.on_call import on_call
 from whystall.knowledge_base.tickets.models import Assignment, Ticket
 from whystall.knowledge_base.times import moment, rfc3339
 
@@ -93,12 +93,12 @@ def _asked(
 ) -> tuple[list[str], str]:
     """Who a step asks, and the code of what decided."""
     if step is None:
-        found = who(settings, overrides, assignment.schedule or "", now)
+        found = on_call(settings, overrides, assignment.schedule or "", now)
         return list(found.users), found.why
     users = settings.expanded(step.users)
     why = "escalation" if users else ""
     for name in step.schedules:
-        on = who(settings, overrides, name, now)
+        on = on_call(settings, overrides, name, now)
         users += [user for user in on.users if user not in users]
         why = why or on.why
     return users, why

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.wall_clock import UTC
-from whystall.agent_server.ticketing.oncall.who import shifts
+from whystall.agent_server.ticketing.oncall.on_call import shifts
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def duties(
     settings: Settings, overrides: Sequence[Override], schedule: str, begins: datetime, ends: datetime
 ) -> list[Duty]:
     """Who is on call between `begins` and `ends`, user by user, in order. Who stands in because nobody is on call (the
-    fallback) is not on call. Raises as `who` does.
+    fallback) is not on call. Raises as `on_call` does.
     """
     done: list[Duty] = []
     running: dict[str, Duty] = {}
@@ -58,7 +58,7 @@ def duties(
 def calendar(settings: Settings, overrides: Sequence[Override], schedule: str, now: datetime, days: int = 92) -> bytes:
     """`schedule` from a month ago until `days` after `now` (with a time zone), as ``text/calendar``.
 
-    Raises `ToolError` as `who` does.
+    Raises `ToolError` as `on_call` does.
     """
     from icalendar import Calendar, Event, vCalAddress, vText
 

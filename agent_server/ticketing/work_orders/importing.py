@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from whystall.agent_server.journal.work_orders import Taken
-from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.agent_server.ticketing.work_orders.columns import Columns, key_of, report_of, text_hash, truth_of
 from whystall.agent_server.ticketing.work_orders.reading import BadRow, Row, Table
 from whystall.knowledge_base.classify.scoring import Score, Tally
@@ -98,7 +98,7 @@ class _Sums:
 
 def import_work_orders(
     kb: Stores,
-    desk: Desk,
+    ticket_service: TicketService,
     table: Table,
     columns: Columns,
     *,
@@ -123,7 +123,7 @@ def import_work_orders(
         if table.form == "jsonl" and not columns.fixed:
             columns = columns.found(list(dict.fromkeys(n for row in batch if isinstance(row, Row) for n in row.cells)))
         good, bad = _sorted_out(batch, columns, skip)
-        _take(kb, desk, good, columns, source, by, learn, sums)
+        _take(kb, ticket_service, good, columns, source, by, learn, sums)
         for row in bad:
             sums.done.left_out += 1
             if len(sums.done.refused) < _SHOWN:
@@ -157,7 +157,7 @@ def _empty(row: Row, columns: Columns) -> bool:
 
 def _take(
     kb: Stores,
-    desk: Desk,
+    ticket_service: TicketService,
     rows: list[Row],
     columns: Columns,
     source: str,
@@ -185,7 +185,7 @@ def _take(
         for key, row, report, found in prepared:
             # of one that is counted in another's ticket, this is all that is told there
             detail = f"{key.removeprefix('id:')}: {report.title}" if key.startswith("id:") else report.title
-            filed = desk.file(report, by, now, found, detail)
+            filed = ticket_service.file(report, by, now, found, detail)
             told = found.classification
             taken[key] = Taken(
                 ticket=int(filed.ticket.id),

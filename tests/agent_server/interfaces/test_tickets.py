@@ -14,7 +14,7 @@ from mcp import Client
 
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp.server import Door
-from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.models import Comment
@@ -66,7 +66,7 @@ async def test_a_ticket_of_an_alert_is_a_resource_with_its_history(lang: Lang, h
     with App().closing() as app:
         tickets = app.kb().tickets
         report = Report(origin="alert", title="NCCL timeout", description=text, created="2025-01-01T00:00:00Z")
-        id = Desk(app.kb()).file(report).ticket.id
+        id = TicketService(app.kb()).file(report).ticket.id
         tickets.comment(id, Comment(by="ann", at="2025-01-01T00:00:00Z", text="the switch"))
         async with Client(Door(app, lang=lang).server) as client:
             listed = [r for r in (await client.list_resources()).resources if "/tickets/" in str(r.uri)]

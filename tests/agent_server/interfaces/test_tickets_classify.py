@@ -11,7 +11,7 @@ from byte_servers import bytes_server, http
 
 from whystall.agent_server.interfaces.cli import main as cli
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 
 Said = tuple[int, str, str]
@@ -24,7 +24,7 @@ def whystall(
     """Run ``whystall tickets classify ARGUMENTS`` in this process, beside two tickets, the second left open."""
     with Stores(tmp_path / "knowledge.db") as kb:
         for text in ("CUDA out of memory on the third card of host-7", "x509 error and the invoice is wrong"):
-            Desk(kb).file(Report(origin="work_order", title=text, created="2026-01-01T00:00:00Z"))
+            TicketService(kb).file(Report(origin="work_order", title=text, created="2026-01-01T00:00:00Z"))
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
 
     def run(*words: str) -> Said:

@@ -10,8 +10,8 @@ import pytest
 
 from whystall.agent_server.llm.wire import Function, Message, Reply
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.ticketing.desk import Desk
 from whystall.agent_server.ticketing.model_choice import choose, left_open
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.tickets.models import Decision, Ticket
 
@@ -40,7 +40,7 @@ def kb(tmp_path: Path) -> Iterator[Stores]:
 
 
 def filed(kb: Stores, text: str = TEXT) -> Ticket:
-    return Desk(kb).file(Report(origin="work_order", title=text, created="2026-01-01T00:00:00Z")).ticket
+    return TicketService(kb).file(Report(origin="work_order", title=text, created="2026-01-01T00:00:00Z")).ticket
 
 
 def test_it_chooses_by_number_and_reads_strangers_words_in_a_fence(kb: Stores) -> None:
@@ -59,10 +59,12 @@ def test_it_chooses_by_number_and_reads_strangers_words_in_a_fence(kb: Stores) -
     assert "x509" in body
     assert "x509" not in system
     assert "<|" not in body
-    done = Desk(kb).chosen(ticket.id, decision)
+    done = TicketService(kb).chosen(ticket.id, decision)
     assert done.category == candidates[1]
     assert kb.tickets.get(ticket.id).classification == done.classification
-    assert Desk(kb).chosen(ticket.id, decision.model_copy(update={"value": candidates[0]})) == done  # it was decided
+    assert (
+        TicketService(kb).chosen(ticket.id, decision.model_copy(update={"value": candidates[0]})) == done
+    )  # it was decided
 
 
 @pytest.mark.parametrize("content", ["0", "9", "", "access", "1 or 2", "2; DROP TABLE tickets", "-1", "²", "1" * 400])
@@ -79,4 +81,4 @@ def test_what_is_decided_is_not_asked(kb: Stores) -> None:
 
 def test_a_choice_that_was_not_offered_changes_nothing(kb: Stores) -> None:
     ticket = filed(kb)
-    assert Desk(kb).chosen(ticket.id, Decision(value="memory", by="model")) == ticket
+    assert TicketService(kb).chosen(ticket.id, Decision(value="memory", by="model")) == ticket

@@ -20,7 +20,7 @@ from whystall.agent_server.integrations.job_lookup.models import Job, Resolution
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.sections.server import TriageSettings
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.agent_server.worker.triage import DIAGNOSED, KIND, TELL, Look, Triage
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.tickets.models import Ticket
@@ -50,10 +50,10 @@ class Bench:
     def __init__(self, app: App, found: Resolution | None, **settings: Any) -> None:
         self.app = app
         self.kb: Stores = app.kb()
-        self.desk = Desk(self.kb)
+        self.ticket_service = TicketService(self.kb)
         self.asked: list[Wanted] = []
         self.found = found
-        self.triage = Triage(app, self.desk, TriageSettings(**{**QUICK, **settings}), self._find)
+        self.triage = Triage(app, self.ticket_service, TriageSettings(**{**QUICK, **settings}), self._find)
 
     async def _find(self, wanted: Wanted) -> Resolution:
         self.asked.append(wanted)
@@ -62,7 +62,7 @@ class Bench:
 
     def ticket(self, title: str = "training stalls", created: str = "2026-01-01T00:00:00Z", **labels: str) -> Ticket:
         report = Report(origin="alert", title=title, labels=labels, created=created, dedup_key=f"2:{title}")
-        return self.desk.file(report).ticket
+        return self.ticket_service.file(report).ticket
 
     async def run(self, ticket: Ticket, **payload: Any) -> Task:
         """The task of a triage of `ticket`, when it was handled."""
@@ -226,7 +226,7 @@ async def test_a_look_that_cannot_be_made_now_is_made_later(app: App, monkeypatc
 async def test_a_ticket_that_is_over_is_left_alone(app: App) -> None:
     bench = Bench(app, None)
     ticket = bench.ticket()
-    bench.desk.resolve(ticket.id, "it was the disk", "wang")
+    bench.ticket_service.resolve(ticket.id, "it was the disk", "wang")
     task = await bench.run(bench.kb.tickets.get(ticket.id))
     assert task.state == "done"
     assert bench.kb.tasks.by_key(f"{TELL}:{task.key}") is None

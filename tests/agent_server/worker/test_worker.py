@@ -18,10 +18,10 @@ import pytest
 
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.task_handler import Handler, Later
-from whystall.agent_server.worker.lane import Step, every
+from whystall.agent_server.task_handler import Handler, RetryLater
 from whystall.agent_server.worker.lock import worker_lock
-from whystall.agent_server.worker.task_lane import ATTEMPTS
+from whystall.agent_server.worker.task_runner import ATTEMPTS
+from whystall.agent_server.worker.work_loop import Step, every
 from whystall.agent_server.worker.worker import Work, Worker
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -153,7 +153,7 @@ async def test_failures_end_a_task_or_begin_it_again(kb: Stores, caplog: pytest.
     async def work(task: Task) -> None:
         tries[task.key] = tries.get(task.key, 0) + 1
         if task.key == "waits" and tries[task.key] < 8:
-            raise Later(0.0, "not yet")
+            raise RetryLater(0.0, "not yet")
         if task.key == "never":
             raise ToolError(ErrorCode.NOT_FOUND, "no such ticket", "give one")
         if task.key == "defect":
@@ -236,7 +236,7 @@ async def test_a_clock_that_is_set_begins_nothing_twice(kb: Stores, monkeypatch:
 async def test_a_lane_that_fails_goes_on_and_holds_up_no_other(
     kb: Stores, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whystall.agent_server.worker.lane._BACKOFF_S", (0.01, 0.02))
+    monkeypatch.setattr("whystall.agent_server.worker.work_loop._BACKOFF_S", (0.01, 0.02))
     calls = {"bad": 0, "good": 0}
 
     def counting(name: str) -> Callable[[float], Awaitable[None]]:

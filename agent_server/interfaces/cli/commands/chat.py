@@ -79,13 +79,13 @@ def chat(
     from whystall.agent_server.app import App
     from whystall.agent_server.integrations.chat.conversation import Conversation
     from whystall.agent_server.settings.load import load
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
 
     if lang not in (None, "en", "zh"):
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--lang: {lang!r} is neither en nor zh", "leave it out")
     settings = load()
     with App().closing() as app:
-        conversation = Conversation(app, Desk(app.kb(), settings), settings, alone=True)
+        conversation = Conversation(app, TicketService(app.kb(), settings), settings, alone=True)
         talk = _Talk(conversation, "zh" if lang == "zh" else "en" if lang else None, llm)
         if text:
             talk.say(" ".join(text))

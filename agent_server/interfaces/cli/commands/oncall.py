@@ -55,8 +55,8 @@ def who_(
     lang: LangOption = "en",
 ) -> None:
     """Say who is on call, and what decides it."""
+    from whystall.agent_server.ticketing.oncall.on_call import on_call
     from whystall.agent_server.ticketing.oncall.times import parse_time, zone_of
-    from whystall.agent_server.ticketing.oncall.who import who as on_call
 
     settings = _settings()
     names = _schedules(settings.oncall, schedule or which or None)
@@ -81,8 +81,8 @@ def schedule_(
     lang: LangOption = "en",
 ) -> None:
     """List the coming shifts of one schedule."""
+    from whystall.agent_server.ticketing.oncall.on_call import shifts
     from whystall.agent_server.ticketing.oncall.times import parse_time, zone_of
-    from whystall.agent_server.ticketing.oncall.who import shifts
 
     settings = _settings()
     name = _one(settings.oncall, schedule or None)
@@ -144,7 +144,7 @@ def add_override(
     lang: LangOption = "en",
 ) -> None:
     """Make an exception: users or groups who are on call too, or not, or in another's place."""
-    from whystall.agent_server.ticketing.oncall.changing import Wish, override
+    from whystall.agent_server.ticketing.oncall.overrides import Wish, override
     from whystall.agent_server.ticketing.oncall.times import parse_span, parse_time, zone_of
 
     _one_of(**{"--add": add, "--remove": remove, "--replace with --with": replace, "--only": only, "--nobody": nobody})
@@ -190,7 +190,7 @@ def remove_override(
     lang: LangOption = "en",
 ) -> None:
     """Take an exception back; one that holds already ends now."""
-    from whystall.agent_server.ticketing.oncall.changing import take_back
+    from whystall.agent_server.ticketing.oncall.overrides import take_back
 
     settings = _settings()
     with _kb() as kb:

@@ -85,7 +85,7 @@ def deliver(
 
     Where `whystall serve` runs, it is told to do so.
     """
-    from whystall.agent_server.integrations.trackers.courier import Courier
+    from whystall.agent_server.integrations.trackers.delivery_worker import DeliveryWorker
     from whystall.agent_server.worker.lock import worker_lock
 
     with _open() as (kb, settings):
@@ -103,7 +103,7 @@ def deliver(
                 kb.deliveries.unpark(one, ticket)
 
                 async def work(client: Client, one: str = one) -> int:
-                    return await Courier(kb, settings, client, time.time).deliver(one, ticket)
+                    return await DeliveryWorker(kb, settings, client, time.time).deliver(one, ticket)
 
                 made = _run(work) if mine else None
                 done.append({"name": one, "made": made, "behind": kb.deliveries.counts().get(one, (0, 0, 0))[1]})
@@ -117,10 +117,10 @@ def deliver(
 
 def sync(name: NameArgument = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Take over what people changed in trackers since the last look."""
-    from whystall.agent_server.integrations.trackers.boards import is_tracker
-    from whystall.agent_server.integrations.trackers.syncing import Syncing
+    from whystall.agent_server.integrations.trackers.polling import TrackerPoller
+    from whystall.agent_server.integrations.trackers.registry import is_tracker
     from whystall.agent_server.outbound.client import Undelivered
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
 
     with _open() as (kb, settings):
         names = _named(settings, name)
@@ -130,7 +130,7 @@ def sync(name: NameArgument = None, as_json: JsonOption = False, lang: LangOptio
         for one in names:
 
             async def work(client: Client, one: str = one) -> int:
-                return await Syncing(kb, settings, Desk(kb, settings), client, time.time).sync(one)
+                return await TrackerPoller(kb, settings, TicketService(kb, settings), client, time.time).sync(one)
 
             try:
                 done.append({"name": one, "changes": _run(work)})
@@ -143,7 +143,7 @@ def try_sinks(
     name: NameArgument = None, dry_run: DryOption = False, as_json: JsonOption = False, lang: LangOption = "en"
 ) -> None:
     """Try whether trackers answer and let us in; nothing is written there."""
-    from whystall.agent_server.integrations.trackers.boards import board
+    from whystall.agent_server.integrations.trackers.registry import board
     from whystall.agent_server.outbound.client import Undelivered
     from whystall.agent_server.outbound.redact import shown
     from whystall.agent_server.settings.sections.trackers import PagerDutySink, WebhookSink
@@ -181,7 +181,7 @@ def try_sinks(
 
 def _dry(kb: Stores, settings: Settings, names: list[str], ticket: str | None, as_json: bool, lang: str) -> None:
     """Print what would be sent."""
-    from whystall.agent_server.integrations.trackers.planning import planned
+    from whystall.agent_server.integrations.trackers.dry_run import planned
     from whystall.agent_server.outbound.redact import shown
 
     done = [

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from whystall.agent_server.stores import Stores
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
     from whystall.knowledge_base.tickets.models import Ticket
 
 _Id = Annotated[str, typer.Argument(metavar="TICKET", help="the ticket's id")]
@@ -125,7 +125,7 @@ def history(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -
 def acknowledge(ticket: _Id, by: ByOption = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Say that you work on a ticket; nobody else is asked then."""
     kb = open_default()
-    _tell(kb, _desk(kb).acknowledge(ticket, who(by)), "acknowledged", as_json, lang)
+    _tell(kb, _ticket_service(kb).acknowledge(ticket, who(by)), "acknowledged", as_json, lang)
 
 
 def resolve(
@@ -137,7 +137,7 @@ def resolve(
 ) -> None:
     """Say that the stall is over; what solved it goes onto the card of its fault, or a draft of one."""
     kb = open_default()
-    _tell(kb, _desk(kb).resolve(ticket, because, who(by)), "resolved", as_json, lang)
+    _tell(kb, _ticket_service(kb).resolve(ticket, because, who(by)), "resolved", as_json, lang)
 
 
 def close(
@@ -156,7 +156,7 @@ def close(
         link(ticket, of, "duplicate", by, as_json, lang)
         return
     kb = open_default()
-    _tell(kb, _desk(kb).close(ticket, as_, who(by), because=because), "closed", as_json, lang)
+    _tell(kb, _ticket_service(kb).close(ticket, as_, who(by), because=because), "closed", as_json, lang)
 
 
 def reopen(
@@ -164,7 +164,7 @@ def reopen(
 ) -> None:
     """Open a ticket again that is not over after all; a duplicate is none any more."""
     kb = open_default()
-    _tell(kb, _desk(kb).reopen(ticket, who(by), because=because), "open", as_json, lang)
+    _tell(kb, _ticket_service(kb).reopen(ticket, who(by), because=because), "open", as_json, lang)
 
 
 def comment(
@@ -179,7 +179,7 @@ def comment(
 
     said = human.required(_read(text), human.COMMENT, "comment", "say something")  # else a long one would be cut
     kb = open_default()
-    _tell(kb, _desk(kb).comment(ticket, said, who(by)), "commented", as_json, lang)
+    _tell(kb, _ticket_service(kb).comment(ticket, said, who(by)), "commented", as_json, lang)
 
 
 def edit(
@@ -198,7 +198,7 @@ def edit(
         raise ToolError(ErrorCode.BAD_ARGUMENT, "no change is given", "give --title or --description")
     text = None if description is None else _read(description)
     kb = open_default()
-    _tell(kb, _desk(kb).edit(ticket, who(by), title=title, description=text), "edited", as_json, lang)
+    _tell(kb, _ticket_service(kb).edit(ticket, who(by), title=title, description=text), "edited", as_json, lang)
 
 
 def link(
@@ -213,7 +213,7 @@ def link(
 ) -> None:
     """Link two tickets; both show it."""
     kb = open_default()
-    done = _desk(kb).link(ticket, other, as_, who(by))
+    done = _ticket_service(kb).link(ticket, other, as_, who(by))
     _tell(kb, done, "duplicate" if as_ == "duplicate" else "linked", as_json, lang, other)
 
 
@@ -222,7 +222,7 @@ def unlink(
 ) -> None:
     """Take back that two tickets are related. (A duplicate is reopened.)"""
     kb = open_default()
-    _tell(kb, _desk(kb).unlink(ticket, other, who(by)), "unlinked", as_json, lang, other)
+    _tell(kb, _ticket_service(kb).unlink(ticket, other, who(by)), "unlinked", as_json, lang, other)
 
 
 def assign(
@@ -235,7 +235,7 @@ def assign(
     """Give a ticket to somebody."""
     kb = open_default()
     named = _known(users)
-    _tell(kb, _desk(kb).assign(ticket, named, who(by)), "assigned", as_json, lang, ", ".join(named))
+    _tell(kb, _ticket_service(kb).assign(ticket, named, who(by)), "assigned", as_json, lang, ", ".join(named))
 
 
 def attach(
@@ -248,7 +248,7 @@ def attach(
     """Put a diagnosis into the ticket that it is about; it is counted in an older one of the same fault."""
     kb = open_default()
     before = kb.tickets.get(ticket)
-    done = _desk(kb).attach(before.id, kb.get_diagnosis(diagnosis), who(by))
+    done = _ticket_service(kb).attach(before.id, kb.get_diagnosis(diagnosis), who(by))
     if done.id == before.id:
         _tell(kb, done, "attached", as_json, lang, diagnosis)
     else:
@@ -263,11 +263,11 @@ def _chosen(option: str, given: Sequence[str] | None, valid: Sequence[_WordT]) -
     return [word for word in valid if word in (given or ())]
 
 
-def _desk(kb: Stores) -> Desk:
+def _ticket_service(kb: Stores) -> TicketService:
     """Where tickets are changed. The settings say nothing of what these commands do."""
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
 
-    return Desk(kb)
+    return TicketService(kb)
 
 
 def _known(users: Sequence[str]) -> list[str]:

@@ -45,18 +45,18 @@ def classify(
 
     With --llm the language model chooses, only among the categories between which nothing else decided.
     """
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
 
     if llm == any((category, component, severity)):
         message = "give --category, --component or --severity, or --llm alone"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "see `whystall tickets classify --help`")
     kb = open_default()
-    desk = Desk(kb)
+    ticket_service = TicketService(kb)
     if llm:
-        done = desk.chosen(ticket, _choice(kb.tickets.get(ticket), lang))
+        done = ticket_service.chosen(ticket, _choice(kb.tickets.get(ticket), lang))
     else:
         graded = Severity(severity) if severity else None
-        done = desk.classify(ticket, who(by), category=category, component=component, severity=graded)
+        done = ticket_service.classify(ticket, who(by), category=category, component=component, severity=graded)
     if as_json:
         console.say_json(done)
     else:

@@ -64,7 +64,7 @@ def import_(
     where it was.
     """
     from whystall.agent_server.settings.load import load
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
     from whystall.agent_server.ticketing.work_orders.columns import Columns
     from whystall.agent_server.ticketing.work_orders.importing import import_work_orders
     from whystall.agent_server.ticketing.work_orders.reading import Table
@@ -91,7 +91,7 @@ def import_(
 
         imported = import_work_orders(
             kb,
-            Desk(kb, settings),
+            TicketService(kb, settings),
             table,
             columns,
             source=source,
@@ -130,9 +130,9 @@ def _base(dry_run: bool) -> Iterator[Stores]:
     if not dry_run:
         yield kb
         return
-    from whystall.agent_server.ticketing.work_orders.trying import tried
+    from whystall.agent_server.ticketing.work_orders.trial_copy import trial_copy
 
-    with tried(kb) as copy:
+    with trial_copy(kb) as copy:
         yield copy
 
 

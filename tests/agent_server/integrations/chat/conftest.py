@@ -19,7 +19,7 @@ from whystall.agent_server.integrations.chat.wire import Incoming, Outgoing, Pla
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.models import Diagnosis
 
@@ -68,7 +68,7 @@ class QuickApp(App):
         if self.error is not None:
             raise self.error
         found = self.diagnosis.model_copy(update={"id": f"d{len(self.looked)}"})
-        return remember(self.kb(), found, Desk(self.kb(), None) if params.ticket else None, then)
+        return remember(self.kb(), found, TicketService(self.kb(), None) if params.ticket else None, then)
 
 
 class Chat:
@@ -77,7 +77,7 @@ class Chat:
     def __init__(self, app: QuickApp, settings: Settings) -> None:
         self.app = app
         self.kb: Stores = app.kb()
-        self.desk = Desk(self.kb, settings)
+        self.ticket_service = TicketService(self.kb, settings)
         self.settings = settings
         self._events = 0
 
@@ -96,7 +96,7 @@ class Chat:
     async def says(self, text: str, sender: str = "U1", channel: str = "ops", group: str = "g") -> str:
         """What is answered at once to `text`."""
         task = self.queued(text, sender, channel, group)
-        await conversation.handle(task, self.app, self.desk, self.settings)
+        await conversation.handle(task, self.app, self.ticket_service, self.settings)
         done = self.kb.tasks.get(task.id)
         assert done is not None
         assert done.state == "done"
@@ -111,7 +111,7 @@ class Chat:
         await looking.handle_look(task, self.app, self.settings)
         while (verdict := self.kb.tasks.take(["chat"], "w", time.time(), 60)) is not None:
             if "verdict" in verdict.payload:
-                await conversation.handle(verdict, self.app, self.desk, self.settings)
+                await conversation.handle(verdict, self.app, self.ticket_service, self.settings)
 
     def told(self, channel: str = "ops", group: str | None = None) -> list[Outgoing]:
         """All messages so far, oldest first."""
@@ -121,7 +121,7 @@ class Chat:
     def ticket(self, title: str = "GPU idle", **labels: str) -> str:
         """A new ticket."""
         report = Report(origin="alert", title=title, created="2026-11-22T00:00:00Z", labels={"t": title, **labels})
-        return self.desk.file(report).ticket.id
+        return self.ticket_service.file(report).ticket.id
 
 
 @pytest.fixture(scope="session")

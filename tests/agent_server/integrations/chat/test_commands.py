@@ -87,7 +87,7 @@ async def test_a_name_that_somebody_took_is_nobody_elses_in_the_log(chat: Any, c
         task = chat.queued(text, "U9")
         said = {**task.payload["incoming"], "sender_name": called}
         task = task.model_copy(update={"payload": {**task.payload, "incoming": said}})
-        await conversation.handle(task, chat.app, chat.desk, chat.settings)
+        await conversation.handle(task, chat.app, chat.ticket_service, chat.settings)
     assert chat.kb.tickets.get(id).state == "acknowledged"
     assert chat.kb.tickets.events(id)[-1].by == f"chat:ops:U9 ({called})"
 
@@ -164,7 +164,7 @@ async def test_what_cannot_be_done_is_not_asked_to_be_confirmed(chat: Any, say: 
 async def test_what_became_impossible_meanwhile_is_told(chat: Any) -> None:
     id = chat.ticket()
     await chat.says(f"ack {id}")
-    chat.desk.close(id, "stale", "someone")
+    chat.ticket_service.close(id, "stale", "someone")
     assert "did not work" in await chat.says("yes")
     assert trail(chat)[-1] == ("wang", "chat.confirmed", "bad_argument")
 

@@ -53,7 +53,7 @@ async def test_a_message_that_is_handled_twice_is_answered_once(chat: Any) -> No
     with job(**named()) as pid:
         task = chat.queued(f"diagnose pid {pid}")
         for _ in range(2):  # killed after the transaction, and begun again
-            await conversation.handle(task, chat.app, chat.desk, chat.settings)
+            await conversation.handle(task, chat.app, chat.ticket_service, chat.settings)
         assert len(chat.told()) == 1
         await chat.look()
         assert len(chat.app.looked) == 1

@@ -14,12 +14,12 @@ import pytest
 from sink_scenes import HOOK, START, TRACKERS, Kind, Scene, scene
 
 from whystall.agent_server.integrations.chat.wire import Answered, Refused
-from whystall.agent_server.integrations.trackers.applying import apply
+from whystall.agent_server.integrations.trackers.apply_events import apply
 from whystall.agent_server.integrations.trackers.inbound import BODY_LIMIT, receive
-from whystall.agent_server.integrations.trackers.syncing import Syncing
+from whystall.agent_server.integrations.trackers.polling import TrackerPoller
 from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.outbound.standard_webhooks import signed
-from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 
 pytestmark = pytest.mark.anyio
@@ -104,7 +104,7 @@ def hear(s: Scene, kind: Kind, said: dict[str, Any], id: str = "e1") -> int:
     headers, query, body = delivery_of(kind, said, id, s.now)
     sink = s.settings.sinks["s"]
     heard = receive("s", sink, headers, query, body, s.now)
-    return 0 if isinstance(heard, Answered) else apply(heard, "s", sink, s.kb, s.desk, s.now)
+    return 0 if isinstance(heard, Answered) else apply(heard, "s", sink, s.kb, s.ticket_service, s.now)
 
 
 @pytest.mark.parametrize("kind", TRACKERS)
@@ -159,10 +159,10 @@ async def test_our_own_changes_do_not_come_back(kind: Kind, tmp_path: Path) -> N
     with scene(kind, tmp_path, **_SECRETS[kind]) as s:
         s.file()
         await s.run()
-        s.desk.resolve(s.ticket, "restarted", "ann")
+        s.ticket_service.resolve(s.ticket, "restarted", "ann")
         await s.run()
         echo = state_event(s, kind, True, "whystall-bot")
-        s.desk.reopen(s.ticket, "ann")
+        s.ticket_service.reopen(s.ticket, "ann")
         assert hear(s, kind, echo, "e1") == 0
         await s.run()
         assert hear(s, kind, echo, "late") == 0  # also when it comes once we have changed it again
@@ -315,13 +315,13 @@ async def test_a_program_may_answer(tmp_path: Path) -> None:
 
 async def sync(s: Scene) -> int:
     async with Client() as client:
-        return await Syncing(s.kb, s.settings, Desk(s.kb, s.settings), client, lambda: s.now).sync("s")
+        return await TrackerPoller(s.kb, s.settings, TicketService(s.kb, s.settings), client, lambda: s.now).sync("s")
 
 
 async def test_news_are_found_though_our_clock_is_years_ahead(tmp_path: Path) -> None:
     with scene("gitlab", tmp_path) as s:
         report = Report(origin="alert", title="training hangs at step 120", created="2090-01-01T00:00:00Z")
-        s.ticket = s.desk.file(report).ticket.id
+        s.ticket = s.ticket_service.file(report).ticket.id
         await s.run()
         s.vendor.act(1, "close", "bob")
         assert await sync(s) == 1
@@ -337,7 +337,7 @@ async def test_a_close_is_heard_though_we_changed_the_text_since(told: bool, tmp
         s.file()
         await s.run()
         s.vendor.act(1, "close", "bob")
-        s.desk.edit(s.ticket, "ann", description="it hangs at step 130 as well")
+        s.ticket_service.edit(s.ticket, "ann", description="it hangs at step 130 as well")
         await s.run()
         assert (hear(s, "gitlab", events[0], "1") if told else await sync(s)) == 1
         assert s.kb.tickets.get(s.ticket).state == "resolved"
@@ -370,7 +370,7 @@ async def test_news_are_looked_for(kind: Kind, tmp_path: Path) -> None:
         state_event(s, kind, False)
         assert await sync(s) == 1
         assert s.kb.tickets.get(s.ticket).state == "open"
-        s.desk.resolve(s.ticket, "restarted", "ann")
+        s.ticket_service.resolve(s.ticket, "restarted", "ann")
         await s.run()
         assert await sync(s) == 0
         assert s.kb.tickets.get(s.ticket).state == "resolved"
@@ -379,7 +379,7 @@ async def test_news_are_looked_for(kind: Kind, tmp_path: Path) -> None:
 async def test_looking_is_patient_with_a_server_that_is_down(tmp_path: Path) -> None:
     with scene("gitlab", tmp_path, poll=30) as s:
         async with Client() as client:
-            syncing = Syncing(s.kb, s.settings, s.desk, client, lambda: s.now)
+            syncing = TrackerPoller(s.kb, s.settings, s.ticket_service, client, lambda: s.now)
             assert await syncing.due("s") == START + 30
             s.gate.faults = lambda call: "drop"
             assert await syncing.due("s") == START + 30
@@ -393,4 +393,4 @@ async def test_looking_is_patient_with_a_server_that_is_down(tmp_path: Path) -> 
             assert await syncing.due("s") is not None
     with scene("pagerduty", tmp_path) as s:
         async with Client() as client:
-            assert await Syncing(s.kb, s.settings, s.desk, client, lambda: s.now).due("s") is None
+            assert await TrackerPoller(s.kb, s.settings, s.ticket_service, client, lambda: s.now).due("s") is None

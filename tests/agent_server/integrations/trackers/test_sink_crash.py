@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sink_scenes import KINDS, TRACKERS, Kind, Scene, scene
 
-from whystall.agent_server.integrations.trackers.courier import Courier
+from whystall.agent_server.integrations.trackers.delivery_worker import DeliveryWorker
 from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.stores import Stores
@@ -56,7 +56,7 @@ async def _until_killed(s: Scene, at: int) -> bool:
     with Stores(s.kb.path) as kb, kb.after_commit(step):
         try:
             async with _Doomed(step) as client:
-                await Courier(kb, s.settings, client, lambda: s.now).due(s.sink)
+                await DeliveryWorker(kb, s.settings, client, lambda: s.now).due(s.sink)
         except Killed:
             return True
     return False
@@ -70,7 +70,7 @@ async def test_killed_at_every_step(kind: Kind, tmp_path: Path) -> None:
             killed = await _until_killed(s, at)
             s.kb.deliveries.release()
             await s.settle()
-            s.desk.resolve(s.ticket, f"restarted {at}", "ann")
+            s.ticket_service.resolve(s.ticket, f"restarted {at}", "ann")
             changed = await _until_killed(s, at)
             s.kb.deliveries.release()
             await s.settle()

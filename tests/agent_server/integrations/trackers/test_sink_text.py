@@ -9,9 +9,9 @@ import pytest
 from sink_scenes import TOKEN
 from tracker import Tracker
 
-from whystall.agent_server.integrations.trackers.boards import board
 from whystall.agent_server.integrations.trackers.desired import comment_of, issue_of
 from whystall.agent_server.integrations.trackers.issue_sync import creation
+from whystall.agent_server.integrations.trackers.registry import board
 from whystall.agent_server.integrations.trackers.text import Markdown, Wiki, fitted, one_line, own_comment, quiet_title
 from whystall.agent_server.settings.sections.trackers import GitHubSink, GitLabSink, JiraSink, TrackerSettings
 from whystall.knowledge_base.tickets import human

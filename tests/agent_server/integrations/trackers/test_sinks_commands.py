@@ -63,7 +63,7 @@ def test_a_dry_run_sends_nothing_and_tells_no_secret(whystall: Whystall, s: Scen
     assert s.gate.calls == []
     assert s.delivery().delivered == 0
     assert whystall("deliver", "s")[0] == 0
-    s.desk.acknowledge(s.ticket, "ann")
+    s.ticket_service.acknowledge(s.ticket, "ann")
     requests = json.loads(whystall("deliver", "s", "--dry-run", "--json")[1])[0]["requests"]
     assert [r.partition(" ")[0] for r in requests] == ["GET", "GET", "PUT", "POST"]
     assert "status::acknowledged" in requests[2]

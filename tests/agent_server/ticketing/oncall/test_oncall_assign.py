@@ -12,9 +12,9 @@ from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.settings.sections.oncall import OncallSettings
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.ticketing.desk import Desk
 from whystall.agent_server.ticketing.oncall.assign import Facts, assign, renewed
 from whystall.agent_server.ticketing.oncall.escalate import due_escalation, escalates_at
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.tickets.models import Assignment, Ticket
 from whystall.knowledge_base.times import rfc3339
@@ -217,16 +217,16 @@ def test_what_is_open_again_goes_to_who_is_on_call_by_now() -> None:
 def test_a_ticket_that_is_reopened_is_not_escalated_for_the_time_it_was_closed(tmp_path: Path) -> None:
     configured = Settings.model_validate({"oncall": SETTINGS})
     with Stores(tmp_path / "knowledge.db") as kb:
-        desk = Desk(kb, configured)
-        made = desk.file(Report(origin="alert", title="a job", created=rfc3339(NOW)), now=NOW).ticket
-        desk.close(made.id, "stale", "kim", now=NOW + timedelta(minutes=5))
+        service = TicketService(kb, configured)
+        made = service.file(Report(origin="alert", title="a job", created=rfc3339(NOW)), now=NOW).ticket
+        service.close(made.id, "stale", "kim", now=NOW + timedelta(minutes=5))
         later = NOW + timedelta(days=7)
-        reopened = desk.reopen(made.id, "kim", now=later)
+        reopened = service.reopen(made.id, "kim", now=later)
         assert reopened.assignment is not None
         assert reopened.assignment.users == ["bo"]
         assert kb.tickets.get(made.id).assignment == reopened.assignment
         assert due_escalation(reopened, configured.oncall, [], later + timedelta(minutes=14)) is None
         assert due_escalation(reopened, configured.oncall, [], later + timedelta(minutes=15)) is not None
-        mine = desk.assign(made.id, ["zoe"], "kim", now=later)
-        desk.close(made.id, "stale", "kim", now=later)
-        assert desk.reopen(made.id, "kim", now=later).assignment == mine.assignment  # a person's word stands
+        mine = service.assign(made.id, ["zoe"], "kim", now=later)
+        service.close(made.id, "stale", "kim", now=later)
+        assert service.reopen(made.id, "kim", now=later).assignment == mine.assignment  # a person's word stands

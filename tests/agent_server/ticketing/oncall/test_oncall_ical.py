@@ -12,7 +12,7 @@ from icalendar import Calendar
 from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.ticketing.oncall.ical import PAST, calendar
-from whystall.agent_server.ticketing.oncall.who import who
+from whystall.agent_server.ticketing.oncall.on_call import on_call
 from whystall.tools.contract.errors import ToolError
 
 NOW = datetime(2026, 3, 20, 12, 34, 56, tzinfo=timezone.utc)
@@ -89,10 +89,10 @@ def test_read_back_it_says_what_who_says(zone: str) -> None:
     for at in moments:
         if not begins <= at < begins + span:
             continue
-        answer = who(configured.oncall, overrides, "s", at)
+        answer = on_call(configured.oncall, overrides, "s", at)
         stood_in += answer.why == "fallback"
-        on_call = set() if answer.why == "fallback" else set(answer.users)
-        assert {user for since, until, user in spans if since <= at < until} == on_call, at
+        on_duty = set() if answer.why == "fallback" else set(answer.users)
+        assert {user for since, until, user in spans if since <= at < until} == on_duty, at
     assert stood_in  # the gaps were looked at too
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from whystall.agent_server.settings.sections.oncall import Rotation
 from whystall.agent_server.settings.wall_clock import instant
-from whystall.agent_server.ticketing.oncall.turns import Turns
+from whystall.agent_server.ticketing.oncall.rotation import Turns
 
 ABCD = ["a", "b", "c", "d"]
 

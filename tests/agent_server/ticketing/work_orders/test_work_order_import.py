@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.agent_server.ticketing.work_orders.columns import Columns, created
 from whystall.agent_server.ticketing.work_orders.importing import BATCH, Imported, import_work_orders
 from whystall.agent_server.ticketing.work_orders.reading import Table
-from whystall.agent_server.ticketing.work_orders.trying import tried
+from whystall.agent_server.ticketing.work_orders.trial_copy import trial_copy
 from whystall.knowledge_base.classify.centroids import work_orders
 from whystall.tools.contract.errors import ToolError
 
@@ -64,7 +64,7 @@ def backlog(count: int) -> list[dict[str, str]]:
 
 
 def take(kb: Stores, data: bytes, columns: Columns | None = None, **how: Any) -> Imported:
-    return import_work_orders(kb, Desk(kb), Table(io.BytesIO(data)), columns or Columns(), **how)
+    return import_work_orders(kb, TicketService(kb), Table(io.BytesIO(data)), columns or Columns(), **how)
 
 
 def snapshot(kb: Stores) -> list[tuple[Any, ...]]:
@@ -124,7 +124,7 @@ def test_rows_without_an_id_are_known_by_what_they_say(kb: Stores) -> None:
 _RUN = """
 import sys
 from pathlib import Path
-from whystall.agent_server.ticketing.desk import Desk
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.agent_server.ticketing.work_orders.columns import Columns
 from whystall.agent_server.ticketing.work_orders.importing import import_work_orders
 from whystall.agent_server.ticketing.work_orders.reading import Table
@@ -132,7 +132,7 @@ from whystall.agent_server.stores import Stores
 with Stores(Path(sys.argv[1])) as kb, open(sys.argv[2], "rb") as stream:
     columns = Columns(category="label")
     say = lambda rows, _: print(rows, flush=True)
-    import_work_orders(kb, Desk(kb), Table(stream), columns, learn=True, progress=say)
+    import_work_orders(kb, TicketService(kb), Table(stream), columns, learn=True, progress=say)
 """
 
 
@@ -237,7 +237,7 @@ def test_hostile_cells_become_inert_text(kb: Stores) -> None:
 
 def test_a_dry_run_stores_nothing(kb: Stores) -> None:
     data = table(backlog(20))
-    with tried(kb) as copy:
+    with trial_copy(kb) as copy:
         assert take(copy, data).rows == 20
         assert copy.tickets.count() > 0
     assert kb.tickets.count() == 0

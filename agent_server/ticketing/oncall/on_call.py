@@ -23,7 +23,7 @@ from whystall.agent_server.settings.sections.oncall import (
     zone_info,
 )
 from whystall.agent_server.settings.wall_clock import UTC
-from whystall.agent_server.ticketing.oncall.turns import Turns
+from whystall.agent_server.ticketing.oncall.rotation import Turns
 from whystall.agent_server.ticketing.oncall.windows import Windows
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -58,7 +58,7 @@ class Shift:
     why: str
 
 
-def who(settings: OncallSettings, overrides: Sequence[Override], schedule: str, at: datetime) -> OnCall:
+def on_call(settings: OncallSettings, overrides: Sequence[Override], schedule: str, at: datetime) -> OnCall:
     """Who is on call in `schedule` at `at` (with a time zone).
 
     Raises `ToolError`: not_found, there is no such schedule; bad_argument, a time beyond reckoning.
@@ -80,7 +80,7 @@ def who(settings: OncallSettings, overrides: Sequence[Override], schedule: str, 
 def shifts(
     settings: OncallSettings, overrides: Sequence[Override], schedule: str, begins: datetime, ends: datetime
 ) -> Iterator[Shift]:
-    """Everything between `begins` and `ends`, without gaps: in order, neighbours differ. Raises as `who` does."""
+    """Everything between `begins` and `ends`, without gaps: in order, neighbours differ. Raises as `on_call` does."""
     begins, ends = _reckoned(begins), _reckoned(ends)
     roster = Roster(settings, overrides, schedule)
     current: Shift | None = None

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from whystall.agent_server.integrations.trackers.boards import is_tracker
 from whystall.agent_server.integrations.trackers.desired import phase_of
 from whystall.agent_server.integrations.trackers.issue import Heard, Memory, point
+from whystall.agent_server.integrations.trackers.registry import is_tracker
 from whystall.agent_server.integrations.trackers.text import own_comment
 from whystall.agent_server.settings.sections.trackers import SinkSettings
 from whystall.knowledge_base.tickets.models import LIVE, ClosedAs
@@ -19,14 +19,16 @@ from whystall.tools.contract.text import clean
 if TYPE_CHECKING:
     from whystall.agent_server.journal.deliveries import Delivery
     from whystall.agent_server.stores import Stores
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
 
 COMMENT_LIMIT = 4000
 """Characters of a comment that are taken over."""
 _NUMBER = re.compile(r"[0-9]{1,18}")  # what SQLite takes for one
 
 
-def apply(heard: Iterable[Heard], sink: str, settings: SinkSettings, kb: Stores, desk: Desk, now: float) -> int:
+def apply(
+    heard: Iterable[Heard], sink: str, settings: SinkSettings, kb: Stores, ticket_service: TicketService, now: float
+) -> int:
     """Change our tickets as the tracker `sink` says; how many changes that were. `now`: seconds since the epoch.
 
     Each is stored together with the memory that it was heard; what is heard again changes nothing. What a ticket's life
@@ -36,11 +38,11 @@ def apply(heard: Iterable[Heard], sink: str, settings: SinkSettings, kb: Stores,
     for one in heard:
         with kb.transaction():
             if kb.handled_requests.first(f"sink:{sink}", one.key, now):
-                done += _apply(one, sink, settings, kb, desk, now)
+                done += _apply(one, sink, settings, kb, ticket_service, now)
     return done
 
 
-def _apply(one: Heard, sink: str, settings: SinkSettings, kb: Stores, desk: Desk, now: float) -> int:
+def _apply(one: Heard, sink: str, settings: SinkSettings, kb: Stores, ticket_service: TicketService, now: float) -> int:
     delivery = (
         kb.deliveries.get(sink, one.ticket)
         if _NUMBER.fullmatch(one.ticket)
@@ -52,14 +54,14 @@ def _apply(one: Heard, sink: str, settings: SinkSettings, kb: Stores, desk: Desk
     account = getattr(settings, "account", "")
     own = bool(account) and one.by.casefold() == account.casefold()
     if one.comment:
-        return 0 if own or own_comment(one.text) is not None else _comment(one, sink, delivery, kb, desk, now)
+        return 0 if own or own_comment(one.text) is not None else _comment(one, sink, delivery, kb, ticket_service, now)
     if own or one.phase is None or _late(one, memory):
         return 0
     if is_tracker(settings) and not _news(one, memory):
         kb.deliveries.patch_memory(sink, delivery.ticket, {"heard": one.changed})
         return 0
     try:
-        changed = _move(one, sink, delivery, kb, desk, now)
+        changed = _move(one, sink, delivery, kb, ticket_service, now)
     except ToolError as error:
         if error.code is not ErrorCode.BAD_ARGUMENT:
             raise
@@ -88,7 +90,7 @@ def _news(one: Heard, memory: Memory) -> bool:
     return at is None or ours is None or at > ours
 
 
-def _move(one: Heard, sink: str, delivery: Delivery, kb: Stores, desk: Desk, now: float) -> bool:
+def _move(one: Heard, sink: str, delivery: Delivery, kb: Stores, ticket_service: TicketService, now: float) -> bool:
     ticket = kb.tickets.get(delivery.ticket)
     if phase_of(ticket) == one.phase:
         return False
@@ -96,36 +98,38 @@ def _move(one: Heard, sink: str, delivery: Delivery, kb: Stores, desk: Desk, now
     at, source = datetime.fromtimestamp(now, timezone.utc), f"sink:{sink}"
     if one.phase == "acknowledged":
         if ticket.state in LIVE:
-            desk.acknowledge(ticket.id, who, source, at)
+            ticket_service.acknowledge(ticket.id, who, source, at)
             return True
-        desk.reopen(ticket.id, who, source, at)
-        desk.acknowledge(ticket.id, who, source, at)
+        ticket_service.reopen(ticket.id, who, source, at)
+        ticket_service.acknowledge(ticket.id, who, source, at)
         return True
     if one.phase == "open":
         if ticket.state in LIVE:
             return False  # somebody has said a word; nobody unsays it
-        desk.reopen(ticket.id, who, source, at)
+        ticket_service.reopen(ticket.id, who, source, at)
         return True
     reason = clean(" ".join(one.text.split()), 1000) or f"closed in {sink} by {one.by or 'somebody'}"
     closed_as: ClosedAs | None = one.closed_as
     if closed_as is None or closed_as == "fixed":
         # That somebody closed it says nothing of what solved it, and is no lesson.
-        desk.resolve(ticket.id, reason, who, source, at, lesson=bool(one.text.strip()))
+        ticket_service.resolve(ticket.id, reason, who, source, at, lesson=bool(one.text.strip()))
     else:
         # Of which it is a duplicate is known in the tracker alone.
         as_: ClosedAs = "wont_fix" if closed_as == "duplicate" else closed_as
-        desk.close(ticket.id, as_, who, source, at, because=reason)
+        ticket_service.close(ticket.id, as_, who, source, at, because=reason)
     return True
 
 
-def _comment(one: Heard, sink: str, delivery: Delivery, kb: Stores, desk: Desk, now: float) -> int:
+def _comment(one: Heard, sink: str, delivery: Delivery, kb: Stores, ticket_service: TicketService, now: float) -> int:
     text = one.text.strip()
     if not text:
         return 0
     text = text if len(text) <= COMMENT_LIMIT else text[: COMMENT_LIMIT - 3] + "..."
     before = kb.tickets.get(delivery.ticket).revision
     at = datetime.fromtimestamp(now, timezone.utc)
-    ticket = desk.comment(delivery.ticket, text, _who(one, sink), f"sink:{sink}", at, key=f"{sink}:{one.comment}"[:200])
+    ticket = ticket_service.comment(
+        delivery.ticket, text, _who(one, sink), f"sink:{sink}", at, key=f"{sink}:{one.comment}"[:200]
+    )
     return int(ticket.revision > before)
 
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from whystall.agent_server.inputs.recordings import in_thread
-from whystall.agent_server.integrations.trackers.boards import board
 from whystall.agent_server.integrations.trackers.desired import phase_of, text_of
 from whystall.agent_server.integrations.trackers.issue import LIST_LIMIT, Memory
 from whystall.agent_server.integrations.trackers.issue_sync import IssueSync, Lost, Wait
 from whystall.agent_server.integrations.trackers.pagerduty import dedup_key, event, rings
+from whystall.agent_server.integrations.trackers.registry import board
 from whystall.agent_server.integrations.trackers.webhook import notice
 from whystall.agent_server.journal.deliveries import Delivery
 from whystall.agent_server.outbound.client import Client, Undelivered
@@ -42,7 +42,7 @@ _ODD = 5
 _LONGEST_PAUSE_S = 300.0
 
 
-class Courier:
+class DeliveryWorker:
     """Delivers for the sinks of `settings`. One per process; `clock` tells seconds since the epoch."""
 
     def __init__(self, kb: Stores, settings: Settings, client: Client, clock: Callable[[], float]) -> None:

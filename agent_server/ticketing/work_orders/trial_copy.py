@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def tried(kb: Stores) -> Iterator[Stores]:
+def trial_copy(kb: Stores) -> Iterator[Stores]:
     """A copy of `kb` as it is now, in a directory for temporary files, which goes away afterwards.
 
     `ToolError` (disk_full, io_error) where there is no room for it.

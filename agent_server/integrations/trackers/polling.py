@@ -10,9 +10,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from whystall.agent_server.integrations.trackers.applying import apply
-from whystall.agent_server.integrations.trackers.boards import Board, board
+from whystall.agent_server.integrations.trackers.apply_events import apply
 from whystall.agent_server.integrations.trackers.issue import LIST_LIMIT, Heard, Seen, point
+from whystall.agent_server.integrations.trackers.registry import Board, board
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.retry import LONGEST_ASKED_S, later
 from whystall.agent_server.settings.sections.trackers import PagerDutySink, TrackerSettings, WebhookSink
@@ -22,20 +22,22 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.stores import Stores
-    from whystall.agent_server.ticketing.desk import Desk
+    from whystall.agent_server.ticketing.ticket_service import TicketService
 
 _OVERLAP = timedelta(minutes=2)
 _PAGES = 50
 _COMMENT_PAGES = 10
 
 
-class Syncing:
+class TrackerPoller:
     """Looks for news for the sinks of `settings` with ``poll``; `clock` tells seconds since the epoch."""
 
-    def __init__(self, kb: Stores, settings: Settings, desk: Desk, client: Client, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, kb: Stores, settings: Settings, ticket_service: TicketService, client: Client, clock: Callable[[], float]
+    ) -> None:
         self._kb = kb
         self._settings = settings
-        self._desk = desk
+        self._ticket_service = ticket_service
         self._client = client
         self._clock = clock
         self._due: dict[str, float] = {}
@@ -117,7 +119,7 @@ class Syncing:
             if listed.more is None:
                 break
             page = listed.more
-        done = apply(heard, ready.name, settings, self._kb, self._desk, self._clock())
+        done = apply(heard, ready.name, settings, self._kb, self._ticket_service, self._clock())
         self._kb.deliveries.patch_memory(ready.name, delivery.ticket, {"synced": seen.changed})
         return done
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.models import Diagnosis, Lang
 
 
-class Tell:
+class TriageNotifier:
     """Does tasks of the kind ``tell``; see `Triage`. `picture`: makes one of a diagnosis, and says its uri."""
 
     def __init__(self, kb: Stores, picture: Callable[[Diagnosis, Lang], str | None] | None) -> None:

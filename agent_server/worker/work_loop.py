@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from whystall.agent_server.worker.pulse import Pulse
+from whystall.agent_server.worker.change_notifier import ChangeNotifier
 from whystall.tools.contract.errors import ToolError
 
 LONGEST_S = 15.0
@@ -23,7 +23,7 @@ something was stored. It writes only where there is something to do.
 """
 
 
-class Lane:
+class WorkLoop:
     """Calls `step` when it wants to be called and when something was stored; nothing that it raises ends it."""
 
     def __init__(self, name: str, step: Step) -> None:
@@ -31,10 +31,10 @@ class Lane:
         self._step = step
         self.failures = 0
 
-    async def run(self, pulse: Pulse) -> None:
+    async def run(self, changes: ChangeNotifier) -> None:
         """Work until cancelled."""
         while True:
-            seen = pulse.count
+            seen = changes.count
             try:
                 wanted = await self._step(time.time())
             except ToolError as error:
@@ -45,7 +45,7 @@ class Lane:
             else:
                 self.failures = 0
                 await anyio.sleep(_SHORTEST_S)
-                await pulse.after(seen, LONGEST_S if wanted is None else min(LONGEST_S, wanted - time.time()))
+                await changes.after(seen, LONGEST_S if wanted is None else min(LONGEST_S, wanted - time.time()))
 
     async def _pause(self, message: str, *words: object) -> None:
         self.failures += 1

@@ -55,7 +55,7 @@ class Filed:
     new: bool
 
 
-class Desk:
+class TicketService:
     """Files what comes in. `settings`: None where there are none: then nobody is assigned and no tracker is told.
 
     Every method takes who does it (`by`) and, where time matters, `now` (with a time zone), and may raise what

@@ -11,9 +11,9 @@ import pytest
 
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.ticketing.desk import Desk
-from whystall.agent_server.worker.escalating import Escalating
-from whystall.agent_server.worker.forgetting import Forgetting
+from whystall.agent_server.ticketing.ticket_service import TicketService
+from whystall.agent_server.worker.escalation import Escalation
+from whystall.agent_server.worker.retention import Retention
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.tickets.models import Ticket
 from whystall.knowledge_base.times import rfc3339
@@ -52,7 +52,7 @@ def settings() -> Settings:
 
 def opened(kb: Stores, settings: Settings, title: str = "stalls", origin: str = "alert") -> Ticket:
     report = Report(origin=origin, title=title, created=rfc3339(BEGAN), dedup_key=f"2:{title}", schedule="training")
-    ticket = Desk(kb, settings).file(report, now=BEGAN).ticket
+    ticket = TicketService(kb, settings).file(report, now=BEGAN).ticket
     assert ticket.assignment is not None
     assert ticket.assignment.users == ["wang"]
     return ticket
@@ -67,12 +67,12 @@ def who(kb: Stores, id: str) -> tuple[list[str], int]:
 @pytest.mark.parametrize("origin", ["work_order", "diagnosis"])
 def test_what_nobody_is_called_for_at_night(kb: Stores, settings: Settings, origin: str) -> None:
     opened(kb, settings, origin=origin)
-    assert Escalating(kb, settings).escalate(BEGAN + timedelta(days=1)) == 0
+    assert Escalation(kb, settings).escalate(BEGAN + timedelta(days=1)) == 0
 
 
 def test_a_ticket_goes_on_step_by_step_and_each_is_told_once(kb: Stores, settings: Settings) -> None:
     ticket = opened(kb, settings, title="@all **stalls**")
-    escalating = Escalating(kb, settings)
+    escalating = Escalation(kb, settings)
     assert escalating.escalate(BEGAN + timedelta(minutes=14)) == 0
     assert escalating.escalate(BEGAN + timedelta(minutes=15)) == 1
     assert escalating.escalate(BEGAN + timedelta(minutes=16)) == 0
@@ -91,21 +91,21 @@ def test_a_ticket_goes_on_step_by_step_and_each_is_told_once(kb: Stores, setting
 
 def test_who_acknowledged_it_keeps_it(kb: Stores, settings: Settings) -> None:
     ticket = opened(kb, settings)
-    escalating = Escalating(kb, settings)
+    escalating = Escalation(kb, settings)
     assert escalating.escalate(BEGAN + timedelta(minutes=1)) == 0
-    Desk(kb, settings).acknowledge(ticket.id, "wang", now=BEGAN + timedelta(minutes=2))
+    TicketService(kb, settings).acknowledge(ticket.id, "wang", now=BEGAN + timedelta(minutes=2))
     assert escalating.escalate(BEGAN + timedelta(hours=5)) == 0
     assert who(kb, ticket.id)[0] == ["wang"]
 
 
 def test_a_backlog_is_nobodys_emergency(kb: Stores, settings: Settings) -> None:
     opened(kb, settings, origin="work_order")
-    assert Escalating(kb, settings).escalate(BEGAN + timedelta(days=1)) == 0
+    assert Escalation(kb, settings).escalate(BEGAN + timedelta(days=1)) == 0
 
 
 def test_a_clock_that_jumps_takes_one_step_at_a_time(kb: Stores, settings: Settings) -> None:
     ticket = opened(kb, settings)
-    escalating = Escalating(kb, settings)
+    escalating = Escalation(kb, settings)
     far = BEGAN + timedelta(days=365)
     assert escalating.escalate(far) == 1
     assert who(kb, ticket.id) == (["li"], 1)
@@ -133,11 +133,11 @@ def test_ended_things_are_forgotten_after_their_days_and_replays_are_not(kb: Sto
         further.append(at)
         return 3
 
-    assert Forgetting(kb, 30, [also]).forget(now) == 1 + 1 + 3  # a task, what was seen, and of the others
+    assert Retention(kb, 30, [also]).forget(now) == 1 + 1 + 3  # a task, what was seen, and of the others
     assert further == [now]
     assert kb.tasks.by_key("old") is None
     assert kb.tasks.by_key("new") is not None
     assert kb.tasks.by_key("waits") is not None
-    assert Forgetting(kb, 1, []).forget(now) == 0  # however short it is kept: what could come again is remembered
+    assert Retention(kb, 1, []).forget(now) == 0  # however short it is kept: what could come again is remembered
     assert not kb.handled_requests.first("chat", "new", now)
     assert kb.handled_requests.first("chat", "old", now)

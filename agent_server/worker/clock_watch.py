@@ -22,7 +22,7 @@ def _running() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class SetBack:
+class ClockWatch:
     """Compares the clock on the wall with one that is never set; as the former is set back, so is all that is put off
     in `kb`. A clock that is set forward needs nothing: what was put off is then due.
     """

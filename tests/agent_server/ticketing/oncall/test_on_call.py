@@ -10,7 +10,7 @@ import pytest
 
 from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.sections.oncall import OncallSettings
-from whystall.agent_server.ticketing.oncall.who import shifts, who
+from whystall.agent_server.ticketing.oncall.on_call import on_call, shifts
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 
@@ -41,7 +41,7 @@ NOON = utc("2026-11-03T12:00")
 
 
 def said(configured: OncallSettings, at: str | datetime, *overrides: Override) -> tuple[str, str]:
-    found = who(configured, overrides, "s", utc(at) if isinstance(at, str) else at)
+    found = on_call(configured, overrides, "s", utc(at) if isinstance(at, str) else at)
     return " ".join(found.users), found.why
 
 
@@ -146,15 +146,15 @@ def test_who_is_taken_out_is_not_asked_in_another_s_stead() -> None:
 
 def test_until_when_it_holds() -> None:
     configured = settings(WEEK, NIGHT)
-    assert who(configured, [], "s", NOON).until == utc("2026-11-03T22:00")
-    assert who(configured, [override(1, begins="2026-11-03T14:00", add="zoe")], "s", NOON).until == utc(
+    assert on_call(configured, [], "s", NOON).until == utc("2026-11-03T22:00")
+    assert on_call(configured, [override(1, begins="2026-11-03T14:00", add="zoe")], "s", NOON).until == utc(
         "2026-11-03T14:00"
     )
     # A change that changes nothing is none: a rotation of one, an override that does not concern it.
     alone = settings({"rotation": "late"})
-    assert who(alone, [], "s", utc("2026-12-01T00:00")).until is None
-    assert who(settings({"users": ["zoe"]}), [], "s", NOON).until is None
-    assert who(settings(WEEK), [override(1, remove="zoe")], "s", NOON).until == utc("2026-11-09T09:00")
+    assert on_call(alone, [], "s", utc("2026-12-01T00:00")).until is None
+    assert on_call(settings({"users": ["zoe"]}), [], "s", NOON).until is None
+    assert on_call(settings(WEEK), [override(1, remove="zoe")], "s", NOON).until == utc("2026-11-09T09:00")
 
 
 def test_shifts_leave_no_gap_and_agree_with_who() -> None:
@@ -167,18 +167,18 @@ def test_shifts_leave_no_gap_and_agree_with_who() -> None:
     assert all((one.users, one.why) != (other.users, other.why) for one, other in pairwise(found))
     for shift in found:
         for at in (shift.begins, shift.begins + (shift.ends - shift.begins) / 2, shift.ends - timedelta(seconds=1)):
-            answer = who(configured, exceptions, "s", at)
+            answer = on_call(configured, exceptions, "s", at)
             assert (answer.users, answer.why) == (shift.users, shift.why)
 
 
 def test_a_schedule_that_is_not_there_is_not_found() -> None:
     with pytest.raises(ToolError) as caught:
-        who(settings(WEEK), [], "nights", NOON)
+        on_call(settings(WEEK), [], "nights", NOON)
     assert (caught.value.code, caught.value.remedy) == (ErrorCode.NOT_FOUND, "one of: s")
 
 
 @pytest.mark.parametrize("year", [1969, 2200, 9999])
 def test_a_time_beyond_reckoning_is_refused(year: int) -> None:
     with pytest.raises(ToolError) as caught:
-        who(settings(WEEK), [], "s", datetime(year, 6, 1, tzinfo=timezone.utc))
+        on_call(settings(WEEK), [], "s", datetime(year, 6, 1, tzinfo=timezone.utc))
     assert caught.value.code is ErrorCode.BAD_ARGUMENT

@@ -20,7 +20,7 @@ EVERY_S = 3600.0
 _log = logging.getLogger("whystall.work")
 
 
-class Forgetting:
+class Retention:
     """Keeps `days` of what has ended; `also`: further parts, which say how much they forgot."""
 
     def __init__(self, kb: Stores, days: float, also: list[Callable[[float], int]]) -> None:

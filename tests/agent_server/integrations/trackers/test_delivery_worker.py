@@ -87,20 +87,20 @@ async def test_it_is_changed_closed_and_reopened_with_the_ticket(kind: Kind, tmp
     with scene(kind, tmp_path) as s:
         s.file()
         await s.run()
-        s.desk.acknowledge(s.ticket, "ann")
+        s.ticket_service.acknowledge(s.ticket, "ann")
         await s.run()
         assert (
             state_of(s.issues[0]) == "acknowledged"
             if "jira" in kind
             else any("acknowledged" in label for label in labels_of(s.issues[0]))
         )
-        s.desk.resolve(s.ticket, "restarted @all the loader", "ann")
+        s.ticket_service.resolve(s.ticket, "restarted @all the loader", "ann")
         await s.run()
         assert state_of(s.issues[0]) == "over"
-        s.desk.reopen(s.ticket, "ann")
+        s.ticket_service.reopen(s.ticket, "ann")
         await s.run()
         assert state_of(s.issues[0]) != "over"
-        s.desk.close(s.ticket, "wont_fix", "ann")
+        s.ticket_service.close(s.ticket, "wont_fix", "ann")
         await s.run()
         assert state_of(s.issues[0]) == "over"
         if kind == "github":
@@ -129,9 +129,9 @@ async def test_what_people_wrote_there_stays(kind: Kind, tmp_path: Path) -> None
         else:
             issue["fields"] |= {"description": human, "summary": "our name for it"}
             issue["fields"]["labels"].append("team")
-        s.desk.comment(s.ticket, "seen it, too: @all", "ben")
+        s.ticket_service.comment(s.ticket, "seen it, too: @all", "ben")
         s.kb.tickets.seen_again(s.ticket, "engine")
-        s.desk.acknowledge(s.ticket, "ann")
+        s.ticket_service.acknowledge(s.ticket, "ann")
         await s.run()
         text = text_of(s.issues[0])
         assert text.startswith("before\n")
@@ -151,7 +151,7 @@ async def test_whom_people_assign_stays_assigned(kind: Kind, tmp_path: Path) -> 
             s.issues[0].assignees.append(4)
         else:
             s.issues[0]["assignees"].append({"login": "bob"})
-        s.desk.assign(s.ticket, ["ben"], "ann")  # who is not known there
+        s.ticket_service.assign(s.ticket, ["ben"], "ann")  # who is not known there
         await s.run()
         there = s.issues[0].assignees if kind == "gitlab" else [who["login"] for who in s.issues[0]["assignees"]]
         assert there == ([4] if kind == "gitlab" else ["bob"])
@@ -170,7 +170,7 @@ async def test_who_takes_the_marks_away_keeps_the_text(kind: Kind, tmp_path: Pat
             s.issues[0]["fields"]["description"] = "mine"
         for _ in range(2):
             s.kb.tickets.seen_again(s.ticket, "engine")
-            s.desk.comment(s.ticket, "still there", "ben")
+            s.ticket_service.comment(s.ticket, "still there", "ben")
             await s.run()
         assert text_of(s.issues[0]) == "mine"
         assert len(comments_of(s)) == 2
@@ -198,7 +198,7 @@ async def test_a_lost_answer_leaves_one_issue(kind: Kind, fault: str, tmp_path: 
         await s.settle()
         assert len(s.issues) == 1
         assert (s.delivery().error, s.delivery().pending) == ("", False)
-        s.desk.acknowledge(s.ticket, "ann")
+        s.ticket_service.acknowledge(s.ticket, "ann")
         await s.settle()
         assert len(s.issues) == (2 if kind == "webhook" else 1)  # whom each change is told
 
@@ -272,7 +272,7 @@ async def test_who_lets_us_not_in_is_told_to_a_person(kind: Kind, tmp_path: Path
         assert [error.partition(":")[0] for error in errors] == ["unauthorised", "unauthorised"]
         assert secret[-12:] not in str(errors)
         s.gate.faults = None
-        s.desk.acknowledge(first, "ann")
+        s.ticket_service.acknowledge(first, "ann")
         assert await s.run() is None
         assert len(s.gate.calls) == 1  # nothing is tried until a person says so
         assert s.kb.deliveries.unpark("s") == 2
@@ -292,7 +292,7 @@ async def test_a_redirect_is_not_followed_and_a_gone_issue_not_made_again(kind: 
         s.kb.deliveries.unpark("s")
         await s.settle()
         s.vendor.issues.clear()
-        s.desk.acknowledge(s.ticket, "ann")
+        s.ticket_service.acknowledge(s.ticket, "ann")
         await s.run()
         assert "is gone" in s.delivery().error
         assert s.issues == []
@@ -321,7 +321,7 @@ async def test_an_optional_field_that_is_refused_is_left_out(kind: Kind, tmp_pat
         await s.run()
         assert len(s.issues) == 1
         assert "assignee" in s.delivery().memory["left_out"][-1]
-        s.desk.acknowledge(s.ticket, "ann")
+        s.ticket_service.acknowledge(s.ticket, "ann")
         assert await s.run() is None
         assert s.delivery().error == ""
 
@@ -357,9 +357,9 @@ async def test_a_comment_whose_answer_was_lost_stands_once(tmp_path: Path) -> No
                 return None
 
             s.gate.faults = fault
-            s.desk.comment(s.ticket, "look at this", "ben")
+            s.ticket_service.comment(s.ticket, "look at this", "ben")
             await s.run()
-            s.desk.comment(s.ticket, "and at that", "ben")
+            s.ticket_service.comment(s.ticket, "and at that", "ben")
             await s.settle()
             assert lost
             told = "\n".join(comments_of(s))
@@ -368,16 +368,16 @@ async def test_a_comment_whose_answer_was_lost_stands_once(tmp_path: Path) -> No
 
 async def test_pagerduty_rings_for_what_is_severe_and_not_over(tmp_path: Path) -> None:
     with scene("pagerduty", tmp_path, min_severity="critical") as s:
-        mild = s.desk.file(_mild()).ticket.id
+        mild = s.ticket_service.file(_mild()).ticket.id
         over = s.file()
-        s.desk.resolve(over, "restarted", "ann")
+        s.ticket_service.resolve(over, "restarted", "ann")
         await s.run()
         assert s.gate.calls == []
-        s.desk.reopen(over, "ann")
-        s.desk.acknowledge(over, "ann")
+        s.ticket_service.reopen(over, "ann")
+        s.ticket_service.acknowledge(over, "ann")
         await s.run()
         assert [call.json["event_action"] for call in s.gate.calls] == ["trigger", "acknowledge"]
-        s.desk.resolve(over, "restarted", "ann")
+        s.ticket_service.resolve(over, "restarted", "ann")
         await s.run()
         assert [alert["state"] for alert in s.issues] == ["resolve"]
         delivery = s.kb.deliveries.get("s", mild)
@@ -397,7 +397,7 @@ async def test_a_webhook_is_signed_and_says_what_happened(tmp_path: Path) -> Non
     with scene("webhook", tmp_path) as s:
         s.file()
         await s.run()
-        s.desk.acknowledge(s.ticket, "ann")
+        s.ticket_service.acknowledge(s.ticket, "ann")
         await s.run()
         first, second = s.gate.calls
         for call in (first, second):
@@ -437,7 +437,7 @@ async def test_who_is_told_to_stop_leaves_it_to_the_next(tmp_path: Path) -> None
 async def test_hostile_text_is_text(tmp_path: Path) -> None:
     with scene("gitlab", tmp_path) as s:
         s.file(title="/close @all <b>x</b>", labels={"alertname": "/assign @root", "a`b": HOSTILE[:100]})
-        s.desk.comment(s.ticket, "/close\n@root `x` ``` /label ~x\n```\n/close", "/close @mallory")
+        s.ticket_service.comment(s.ticket, "/close\n@root `x` ``` /label ~x\n```\n/close", "/close @mallory")
         await s.run()
         issue = s.issues[0]
         assert (issue.state, issue.actions, issue.mentions) == ("opened", [], [])

@@ -22,7 +22,7 @@ _MOST = 10_000
 _TITLE = 120  # characters
 
 
-class Escalating:
+class Escalation:
     """Looks at the open tickets of `kb`. One that has nobody to go on to is read again only when it changed."""
 
     def __init__(self, kb: Stores, settings: Settings) -> None:

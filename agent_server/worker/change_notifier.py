@@ -19,7 +19,7 @@ OTHERS_S = 1.0
 _log = logging.getLogger("whystall.work")
 
 
-class Pulse:
+class ChangeNotifier:
     """Beats after everything that is stored in `kb` while `run` runs."""
 
     def __init__(self, kb: Stores) -> None:

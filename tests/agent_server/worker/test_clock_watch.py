@@ -8,7 +8,7 @@ import anyio
 
 from whystall.agent_server.journal.tasks import FARTHEST_S
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.worker.set_back import SetBack
+from whystall.agent_server.worker.clock_watch import ClockWatch
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -22,7 +22,7 @@ def test_what_is_put_off_is_set_back_with_the_clock(tmp_path: Path) -> None:
         with kb._file.write() as db:
             db.execute("INSERT INTO deliveries (sink, ticket, wanted, due) VALUES ('tracker', 1, 1, ?)", [NOW + 40])
         runs = iter([10.0, 11.0, 12.0, 13.0])
-        watch = SetBack(kb, lambda: next(runs))
+        watch = ClockWatch(kb, lambda: next(runs))
         anyio.run(watch.step, NOW)
         anyio.run(watch.step, NOW + 1)  # runs on
         assert kb.tasks.next_due(["tell"]) == NOW + 20
@@ -37,7 +37,7 @@ def test_what_is_put_off_is_set_back_with_the_clock(tmp_path: Path) -> None:
 def test_a_clock_that_is_set_forward_changes_nothing(tmp_path: Path) -> None:
     with Stores(tmp_path / "k.db") as kb:
         kb.tasks.add("tell", "put off", {}, due=NOW + 2 * HOUR)
-        watch = SetBack(kb, iter([10.0, 11.0]).__next__)
+        watch = ClockWatch(kb, iter([10.0, 11.0]).__next__)
         anyio.run(watch.step, NOW)
         anyio.run(watch.step, NOW + HOUR)
         assert kb.tasks.next_due(["tell"]) == NOW + 2 * HOUR

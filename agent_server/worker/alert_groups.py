@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from whystall.agent_server.integrations.alerts.groups import Groups
 
 
-class Grouping:
+class AlertGroupStep:
     """The lane of `groups`; many of them in one transaction, beside the event loop."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
 
     async def step(self, now: float) -> float | None:
-        """Tell of all that is due; when the next one is."""
+        """Process all groups that are due; return when the next one is."""
         while await in_thread(lambda: self._groups.work(now)):
             pass
         return await in_thread(lambda: self._groups.next_due(now))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from whystall.agent_server.integrations.trackers.boards import Board, board
-from whystall.agent_server.integrations.trackers.courier import Courier
+from whystall.agent_server.integrations.trackers.delivery_worker import DeliveryWorker
 from whystall.agent_server.integrations.trackers.desired import comment_of, issue_of, note_of
 from whystall.agent_server.integrations.trackers.gitlab import GitLab
 from whystall.agent_server.integrations.trackers.issue import Memory, Seen
 from whystall.agent_server.integrations.trackers.issue_sync import changes, creation
 from whystall.agent_server.integrations.trackers.jira import Jira
+from whystall.agent_server.integrations.trackers.registry import Board, board
 from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.outbound.request import Request
 from whystall.agent_server.settings.sections.trackers import PagerDutySink, WebhookSink
@@ -42,7 +42,7 @@ def _of(kb: Stores, settings: Settings, delivery: Delivery, now: float) -> list[
     ticket = kb.tickets.get(delivery.ticket)
     memory = Memory.model_validate({"nonce": _NONCE, **delivery.memory})
     if isinstance(sink, PagerDutySink | WebhookSink):
-        courier = Courier(kb, settings, Client(), lambda: now)
+        courier = DeliveryWorker(kb, settings, Client(), lambda: now)
         return courier.notices(delivery.sink, sink, ticket, memory, lang)
     ready: Board = board(delivery.sink, sink)
     issue = issue_of(ticket, ready.name, sink, settings.users, lang, memory.nonce, ready.title_limit)

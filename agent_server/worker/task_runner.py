@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.task_handler import Handler, Later
+from whystall.agent_server.task_handler import Handler, RetryLater
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
@@ -27,8 +27,8 @@ _REASON = 500  # characters
 _log = logging.getLogger("whystall.work")
 
 
-class TaskLane:
-    """Does tasks of the kinds of `handlers`, at most `width` at once. Its `step` is that of a `Lane`."""
+class TaskRunner:
+    """Does tasks of the kinds of `handlers`, at most `width` at once. Its `step` is that of a `WorkLoop`."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class TaskLane:
             return
         try:
             await self._handlers[task.kind](task)
-        except Later as later:
+        except RetryLater as later:
             due, why = time.time() + later.seconds, clean(later.why, _REASON)
             await in_thread(lambda: tasks.again(task.id, due, why, counted=False))
         except ToolError as error:
