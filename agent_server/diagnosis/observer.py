@@ -10,11 +10,12 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, parse_params
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
+from whystall.tools.recording.assignment import can_serve
 from whystall.tools.recording.collector import Engine, Need
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
-from whystall.tools.recording.window import Progress, can_serve, observe
+from whystall.tools.recording.window import Progress, observe
 from whystall.tools.toolbox import ENGINES
 
 _UNPRIVILEGED = tuple(make for make in ENGINES if make().name == "procfs")

@@ -1,4 +1,4 @@
-"""Which containers and pods processes run in."""
+"""Find the containers and pods that processes run in."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from whystall.tools.node.pods import Pods
 from whystall.tools.node.vantage import PROC
 
 SHORT = 12
-"""Characters of a container's id that are shown, as its runtimes do."""
+"""Characters of a container's id that are shown, as container runtimes do."""
 _MOST = 20_000
-_ASKED = 4  # processes of a container whose pod has no name that are asked for it
+_NAMING_PIDS = 4  # processes of a container through which its pod's name is looked up
 _ID = re.compile(r"(?:[a-z-]{1,20}://|container:)?(?P<id>[0-9a-f]{12,64})")
 Inert = Annotated[str, AfterValidator(clean)]
 
 
 class Container(BaseModel):
-    """A container, or (without `id`) a pod's own control group. `pod`: ``NAMESPACE/NAME``, or only its name. `pids`: by
-    the node's number, the one inside it has (0: not known).
+    """A container, or (without `id`) a pod's own control group. `pod`: ``NAMESPACE/NAME``, or only its name. `pids`:
+    pid on the node to pid inside the container (0: unknown).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -43,30 +43,30 @@ class Container(BaseModel):
 
 
 def place(container: str | None, pod: str | None) -> str:
-    """What to call the place of a process in one short phrase; empty where it is in neither."""
+    """Return the place of a process as one short phrase; empty for one in neither a container nor a pod."""
     if pod:
         return f"pod {pod}"
     return f"container {container[:SHORT]}" if container else ""
 
 
 class Containers:
-    """Remembers where processes ran, for `told` when they are gone. Costs a small file per process, some 10 us."""
+    """Remembers the containers of processes, also after these exit. Reads a small file per process, some 10 us."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self._view: CgroupView | None = None
         self._pods = Pods(proc)
-        self._looked: set[int] = set()
+        self._tried: set[int] = set()
         self._found: dict[tuple[str | None, str | None], Container] = {}
         self._of: dict[int, Container] = {}
         self._paths: dict[int, str] = {}
 
-    def look(self, pids: Iterable[int]) -> None:
-        """Look where those of `pids` are that are not known yet."""
+    def locate(self, pids: Iterable[int]) -> None:
+        """Find the containers of those of `pids` that were not located before."""
         for pid in pids:
-            if pid in self._looked or pid <= 0 or len(self._looked) >= _MOST:
+            if pid in self._tried or pid <= 0 or len(self._tried) >= _MOST:
                 continue
-            self._looked.add(pid)
+            self._tried.add(pid)
             group = self._grouped(pid)
             if group.container is None and group.pod_uid is None:
                 continue
@@ -75,17 +75,19 @@ class Containers:
                 self._found[key] = Container(id=group.container, runtime=group.runtime, pod_uid=group.pod_uid)
             entry = self._of[pid] = self._found[key]
             entry.pids[pid] = number_inside(self._proc / str(pid))
-            if entry.pod is None and len(entry.pids) <= _ASKED:
+            if entry.pod is None and len(entry.pids) <= _NAMING_PIDS:
                 entry.pod = self._pods.name(group.pod_uid, group.container, pid)
 
     def of(self, pid: int) -> Container | None:
-        """Where `pid` is; None outside of containers, or where it cannot be seen."""
-        self.look([pid])
+        """Return the container of `pid`; None for a process in no container, or an unreadable one."""
+        self.locate([pid])
         return self._of.get(pid)
 
     def find(self, named: str, pids: Iterable[int]) -> list[tuple[int, Container, str]]:
-        """Those of `pids` that run in what `named` means (see `asked`), with the path of its control group."""
-        kind, name = asked(named) or ("", "")
+        """Return those of `pids` that run in the container or pod `named` (see `parse_place`), each with its container
+        and the path of that control group.
+        """
+        kind, name = parse_place(named) or ("", "")
         found = []
         for pid in pids:
             entry = self.of(pid)
@@ -93,17 +95,17 @@ class Containers:
                 continue
             if kind == "container" and entry.id is not None and entry.id.startswith(name):
                 found.append((pid, entry, group_of(self._paths[pid], entry.id)))
-            elif kind == "pod" and entry.pod_uid and name in (entry.pod_uid, *_called(entry.pod)):
+            elif kind == "pod" and entry.pod_uid and name in (entry.pod_uid, *_pod_names(entry.pod)):
                 found.append((pid, entry, group_of(self._paths[pid], entry.pod_uid)))
         return found
 
-    def told(self, pids: Collection[int]) -> list[Container]:
-        """The containers of those of `pids` that were looked at, with these processes only."""
+    def located(self, pids: Collection[int]) -> list[Container]:
+        """Return the containers of those of `pids` that were located, with these processes only."""
         wanted = set(pids)
         found = []
         for entry in self._found.values():
-            if mine := {pid: inside for pid, inside in sorted(entry.pids.items()) if pid in wanted}:
-                found.append(entry.model_copy(update={"pids": mine}))
+            if inside := {pid: number for pid, number in sorted(entry.pids.items()) if pid in wanted}:
+                found.append(entry.model_copy(update={"pids": inside}))
         return found
 
     def _grouped(self, pid: int) -> Grouped:
@@ -118,10 +120,11 @@ class Containers:
         return grouped(text)
 
 
-def asked(text: str) -> tuple[str, str] | None:
-    """What is meant by words for a place: (``container``, id or its beginning) or (``pod``, ``NAMESPACE/NAME``, name or
-    uid). Written as people have them: ``pod:NAMESPACE/NAME``, ``containerd://ID`` (kubectl), an id of 12 or more
-    characters. None: it is neither.
+def parse_place(text: str) -> tuple[str, str] | None:
+    """Parse the name of a container or pod: ``pod:NAMESPACE/NAME``, ``containerd://ID`` (as kubectl prints it), or an
+    id of 12 or more characters.
+
+    Return (``container``, id or its beginning) or (``pod``, ``NAMESPACE/NAME``, name or uid); None for anything else.
     """
     if text.startswith("pod:") and len(text) > len("pod:"):
         return "pod", text.removeprefix("pod:")
@@ -129,12 +132,12 @@ def asked(text: str) -> tuple[str, str] | None:
     return ("container", found["id"]) if found is not None else None
 
 
-def _called(pod: str | None) -> tuple[str, ...]:
+def _pod_names(pod: str | None) -> tuple[str, ...]:
     return (pod, pod.rpartition("/")[2]) if pod else ()
 
 
 def number_inside(directory: Path) -> int:
-    """The number that a process has in its own PID namespace; 0 where the kernel does not tell (before 4.1)."""
+    """Return a process's pid in its own PID namespace; 0 where the kernel does not report it (before 4.1)."""
     try:
         for line in (directory / "status").read_bytes().splitlines():
             if line.startswith(b"NSpid:"):

@@ -1,1 +1,1 @@
-"""The Recording format, and the Window that runs collectors and fills it."""
+"""The recording format, and the window that runs collectors to fill it."""

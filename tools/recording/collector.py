@@ -1,4 +1,4 @@
-"""What a tool asks for, and what an engine must do to provide it.
+"""The interface between tools, which need collectors, and engines, which fill them.
 
 A *collector* is a named set of columns (``syscalls``, ``switches``, ``block``, ``proc``). An *engine* (``ebpf``,
 ``procfs``) fills one or more of them at once, so that several tools never hook the same event twice.
@@ -18,19 +18,20 @@ from whystall.tools.recording.target import Target
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+
 def option(default: Any, merge: Callable[[Any, Any], Any]) -> Any:
-    """A field of `Options`: its default, and the function that makes one value of those that two tools ask for."""
+    """Return a field of `Options`; `merge` combines the values that two tools ask for."""
     return field(default=default, metadata={"merge": merge})
 
 
 def narrowest(one: int, other: int) -> int:
-    """Merge bit sets of which 0 stands for everything: either tool may need everything."""
+    """Merge bit sets in which 0 stands for everything."""
     return one | other if one and other else 0
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one collector; times are nanoseconds. The class itself stands for the defaults of any collector.
+    """Options of one collector; times are nanoseconds. The class itself is the defaults of any collector.
 
     A collector with options has a subclass: a frozen dataclass whose fields are made by `option`.
     """
@@ -42,7 +43,7 @@ class Options:
         return given if isinstance(given, cls) else cls()
 
     def merged(self, other: Options) -> Options:
-        """Return options that serve both whoever asked for these and whoever asked for `other`."""
+        """Return options that satisfy both these and `other`."""
         if type(self) is Options:
             return other if type(other) is Options else type(other)().merged(other)
         if type(other) is Options:
@@ -51,15 +52,15 @@ class Options:
         return replace(self, **names)
 
     def as_dict(self) -> dict[str, int]:
-        """Return them as a manifest stores them; switches that are off are left out."""
+        """Return the options as a manifest stores them, without switches that are off."""
         values = {f.name: (int(getattr(self, f.name)), int(f.default)) for f in fields(self)}  # type: ignore[arg-type]
         return {name: value for name, (value, default) in values.items() if value or default}
 
 
 @dataclass(frozen=True)
 class Need:
-    """A tool needs `collector` with at least these `options`. `optional`: a recording without the collector can still
-    be judged, less precisely.
+    """A tool's need of `collector` with at least these `options`. `optional`: the tool can judge without it, less
+    precisely.
     """
 
     collector: str
@@ -78,12 +79,12 @@ def merge_needs(needs: Iterable[Need]) -> dict[str, Options]:
 
 @dataclass
 class Capture:
-    """What one collector brought home.
+    """The tables and counts of one collector.
 
     `tables` are columns by table name (times: nanoseconds of CLOCK_MONOTONIC, made relative by the window). `seen`,
     `kept`, `lost` count events. `proven`: the collector saw an event that it caused itself, or agrees with an
-    independent count. `not_seen` lists (blind spot code, detail). `events` names tables whose rows are each one event,
-    at ``at_ns``: what happened outside of the window is left out of them, where other tables show it at the edge.
+    independent count. `not_seen` lists (blind spot code, detail). `events` names tables with one event per row, at
+    ``at_ns``: events outside of the window are removed from them; in other tables times are clipped to it.
     """
 
     tables: dict[str, pl.DataFrame]
@@ -103,10 +104,10 @@ class Engine(Protocol):
 
     * All engines are loaded before the first one starts, and all are stopped before the first one is read, since
       loading and reading may take seconds. The window reaches from the first ``start`` to the last ``stop``.
-    * ``load`` and ``start`` are all or nothing: where they raise, nothing stays attached once ``close`` was called.
+    * ``load`` and ``start`` are all or nothing: if they raise, nothing stays attached after ``close``.
     * ``close`` may be called at any time, also twice and after a failure; nothing is attached or running afterwards.
-    * An engine whose totals are made in the kernel counts only between its ``start`` and its ``stop``. One that records
-      single events or takes readings may record from ``load`` until ``read``: the window drops what lies outside of it.
+    * An engine that aggregates in the kernel counts only between its ``start`` and its ``stop``, since totals cannot be
+      trimmed later. One that records events or readings may record from ``load`` until ``read``; the window trims.
     * Failures are `ToolError`.
     """
 
@@ -114,32 +115,32 @@ class Engine(Protocol):
     serves: frozenset[str]
     """The collectors that it can fill."""
     period_s: float
-    """``poll`` is wanted at least this often, in seconds; it may change between calls."""
+    """Longest time between two calls of ``poll``, in seconds; it may change between calls."""
 
     def unavailable(self) -> str | None:
-        """Return why this engine cannot run here, in a few words; None if it can. Cheap: attaches nothing."""
+        """Return in a few words why this engine cannot run here; None if it can. Attaches nothing."""
 
     def cannot(self, collector: str) -> str | None:
-        """Return why `collector` cannot be filled here although others can; None if it can. After a ``load`` that
-        failed: why it failed for this one."""
+        """Return why `collector` cannot be filled here although others can; None if it can. After a failed ``load``:
+        why it failed for this collector."""
         return None
 
     def load(self, wanted: Mapping[str, Options], target: Target) -> None:
-        """Attach for the `wanted` collectors and `target`. May take long: kernels verify, compilers compile."""
+        """Attach for the `wanted` collectors and `target`. May take seconds (verifier, compiler)."""
 
     def start(self) -> int:
-        """Begin to count, and return the instant since when, in ns of CLOCK_MONOTONIC."""
+        """Begin counting, and return that instant in ns of CLOCK_MONOTONIC."""
         return time.monotonic_ns()
 
     def fileno(self) -> int | None:
-        """Return a descriptor that becomes readable when events wait, or None: then only ``period_s`` counts."""
+        """Return a descriptor that becomes readable when events wait; None to be polled every ``period_s`` only."""
         return None
 
     def poll(self) -> None:
-        """Take in what has arrived."""
+        """Read the events that have arrived."""
 
     def stop(self) -> int:
-        """End counting, and return the instant until when, in ns of CLOCK_MONOTONIC; the first one when repeated."""
+        """End counting, and return that instant in ns of CLOCK_MONOTONIC; when repeated, the first one."""
         return time.monotonic_ns()
 
     def read(self) -> dict[str, Capture]:

@@ -1,4 +1,4 @@
-"""Where whystall keeps what it remembers on this host."""
+"""The state directory of whystall on this host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 
 def home() -> Path:
-    """The state directory, made (mode 0700) when it is not there.
+    """Return the state directory, created (mode 0700) if missing.
 
     ``WHYSTALL_HOME`` if set, else ``/var/lib/whystall`` for root, else ``$XDG_STATE_HOME/whystall``
     (``~/.local/state/whystall``). Raises `ToolError` (io_error) when it cannot be made.

@@ -1,4 +1,4 @@
-"""Apply a tool to a recording: the one place that makes result envelopes."""
+"""Apply a tool to a recording, and make the result."""
 
 from __future__ import annotations
 
@@ -47,11 +47,10 @@ Draw = Callable[[Recording, Judgement[Any]], Sequence[ArtifactContent]]
 
 
 def judge(tool: Tool[Any, Any], recording: Recording, params: Params, draw: Draw | None = None) -> ToolResult[Any]:
-    """Judge `recording` with `tool`; findings get the ids ``<tool>.1``, ``<tool>.2``, ...
+    """Return the result of `tool` on `recording`; findings get the ids ``<tool>.1``, ``<tool>.2``, ...
 
-    The status is `no_data` only when nothing was seen by collectors that were proven alive, and `partial` when
-    something that belongs to the answer could not be seen. Artifacts are written below the state directory, with what
-    `draw` makes of the judgement.
+    The status is `partial` when part of the answer could not be observed, else `no_data` when collectors that were
+    verified to work recorded no event. Artifacts, and those that `draw` makes, are written below the state directory.
     """
     needs = tool.needs(params)
     verdict = tool.judge(recording, params)
@@ -81,7 +80,7 @@ def judge(tool: Tool[Any, Any], recording: Recording, params: Params, draw: Draw
 
 
 class _Places:
-    """Says of the subjects of findings in which container and pod they are, for all tools."""
+    """Adds the container and pod to the subjects of findings."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._of = {pid: entry for entry in manifest.containers for pid in entry.pids}
@@ -89,7 +88,7 @@ class _Places:
         self._pods = {entry.pod_uid: entry.pod for entry in manifest.containers if entry.pod_uid is not None}
 
     def of(self, subject: Subject) -> Subject:
-        """`subject` with its place: of its process, else of its control group. Subjects of ranks stay."""
+        """Return `subject` with the place of its process, else of its control group."""
         entry = self._of.get(subject.pid) if subject.pid is not None else None
         if entry is not None:
             return subject.model_copy(update={"container": entry.id, "pod": entry.pod or entry.pod_uid})
@@ -102,7 +101,7 @@ class _Places:
 
 
 def _thresholds(collector: str, options: Options, recording: Recording) -> list[BlindSpot]:
-    """A recording that kept only events slower than asked for cannot answer in full."""
+    """Return a blind spot if the recording kept only events slower than the requested threshold."""
     entry = recording.manifest.collectors.get(collector)
     wanted, kept = getattr(options, "min_ns", None), entry.options.get("min_ns") if entry else None
     if wanted is None or kept is None or kept <= wanted:
@@ -111,7 +110,7 @@ def _thresholds(collector: str, options: Options, recording: Recording) -> list[
 
 
 def artifact_path(uri: str) -> Path:
-    """The file behind an artifact's `uri`; `ToolError` (not_found) for anything else."""
+    """Return the file of an artifact's `uri`. Raises `ToolError` (not_found)."""
     name = uri.removeprefix(ARTIFACT_SCHEME)
     path = home() / "artifacts" / name
     if not uri.startswith(ARTIFACT_SCHEME) or "/" in name or name.startswith(".") or not path.is_file():
@@ -120,7 +119,7 @@ def artifact_path(uri: str) -> Path:
 
 
 def write_artifact(content: ArtifactContent) -> Artifact:
-    """Write `content` below the state directory; `ToolError` (disk_full, io_error) when it cannot be."""
+    """Write `content` below the state directory. Raises `ToolError` (disk_full, io_error)."""
     directory = home() / "artifacts"
     name = f"{secrets.token_hex(4)}-{content.name}"
     path = directory / name

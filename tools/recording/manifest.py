@@ -1,4 +1,4 @@
-"""What a recording says about itself."""
+"""The manifest of a recording."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from whystall.tools.recording.target import Target
 
 SCHEMA_VERSION = "1"
 _IN_PART = frozenset({"sampled", "pages_in_part", "hidden_processes"})
-"""Blind spots of a collector that keep it from ruling anything out."""
+"""Blind spots with which a collector rules nothing out."""
 Inert = Annotated[str, AfterValidator(clean)]
-"""Text that is made inert, since a manifest may come from a stranger."""
+"""Text made inert, as a manifest may come from a stranger."""
 
 
 class CollectorManifest(BaseModel):
-    """How one collector was served; `rows` counts its tables' rows, `options` are what it was asked for."""
+    """How one collector was served; `rows`: row count per table; `options`: as requested."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -36,7 +36,7 @@ class CollectorManifest(BaseModel):
 
 
 class Manifest(BaseModel):
-    """`manifest.json`. `started` is RFC 3339; `start_ns` the same instant on `clock`; spans are nanoseconds."""
+    """``manifest.json``. `started` (RFC 3339) and `start_ns` (on `clock`) are the same instant; spans in ns."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -53,25 +53,25 @@ class Manifest(BaseModel):
     window_ns: int = Field(ge=0)
     requested_ns: int = Field(ge=0)
     target_exited: bool = False
-    # the process that recorded, which may itself have been in somebody's way; 0 unknown
+    # pid of the recording process, which may itself have disturbed others; 0 unknown
     observer: int = Field(default=0, ge=0)
     redacted: bool = False
-    # where the processes of its tables ran that were in one
+    # containers of the processes in the tables
     containers: list[Container] = Field(default_factory=list)
     collectors: dict[str, CollectorManifest] = Field(default_factory=dict)
-    # collectors that would have told more, and why nothing on that host could serve them
+    # optional collectors that were not recorded, and why no engine could serve them
     left_out: dict[str, Inert] = Field(default_factory=dict)
 
     def saw_everything(self, collector: str) -> bool:
-        """Whether what `collector` did not report did not happen: proven, nothing lost, nothing in part only.
+        """Return whether `collector` recorded everything: proven, nothing lost, no partial observation.
 
-        Only then may a tool say "measured and normal", which rules causes out.
+        Only then may a tool report "measured and normal", which rules causes out.
         """
         entry = self.collectors[collector]
         return entry.proven and not entry.lost and all(spot.code not in _IN_PART for spot in entry.not_seen)
 
     def coverage(self, names: list[str], extra: list[BlindSpot]) -> Coverage:
-        """Coverage of a result that used the collectors `names`, with what else (`extra`) its tool could not see."""
+        """Return the coverage of a result that used the collectors `names`; `extra`: blind spots of its tool."""
         used = {name: self.collectors[name] for name in names if name in self.collectors}
         blind = [spot for c in used.values() for spot in c.not_seen] + extra
         lost = sum(c.lost for c in used.values())

@@ -14,36 +14,35 @@ from whystall.tools.recording.store import Recording
 
 # text: the new name of a renamed thread
 _NAMES = frozenset({"comm", "waker_comm", "cgroup", "device", "text", "host"})
-# Words that name a group of ranks by what it is for. Which ranks do the same work is told by them, and nobody by whom.
+# Words for the purpose of a group of ranks. They stay: they show which ranks do the same work, and identify no one.
 _PURPOSES = re.compile(
     r"(?:all|context|cp|data|default|dp|embedding|ep|expert|expt|first|fsdp|global|gloo|group|hybrid|inter|"
     r"intra|last|local|mesh|model|mp|nccl|parallel|pg|pipeline|position|pp|process|rank|ranks|replicate|"
     r"sequence|shard|sp|tensor|tp|undefined|with|without|world|zero|[\W\d_])*",
     re.IGNORECASE,
 )
-# Sampled frames of these kinds are names of the kernel, of a framework's operators and of device kernels. All others
-# may name private code.
+# Sampled frames of these kinds name kernel functions, framework operators or device kernels, not private code.
 _PUBLIC_FRAMES = ("kernel", "operator", "launch", "device", "idle")
-# A user frame with its line, as whoever waits is told: save (/srv/train.py:212)
-_PLACED = re.compile(r"(.+) \((.+):(\d+)\)")
+# A user frame with its line: save (/srv/train.py:212)
+_WITH_LINE = re.compile(r"(.+) \((.+):(\d+)\)")
 _KEY_BYTES = 16
 
 
 def redact(recording: Recording) -> Recording:
-    """A copy in which paths, command names, cgroups, containers, pods, devices, host names, user frames and names of
-    groups of ranks are hashes; what a group is for (``default_pg``, ``TENSOR_MODEL_PARALLEL_GROUP``) stays.
+    """Return a copy in which paths, command names, cgroups, containers, pods, devices, host names, user frames and
+    names of groups of ranks are hashes. Names of a group's purpose (``default_pg``, ``TENSOR_MODEL_PARALLEL_GROUP``),
+    kernel functions, system calls, operators and line numbers stay.
 
-    Equal names stay equal within the recording and directories stay directories (each component is hashed by itself,
-    its digits into other digits, so that numbered series are still recognised), so that every tool finds the same;
-    the key is random and thrown away, so the names cannot be guessed back by hashing candidates. Function names of the
-    kernel, system calls, operators and line numbers are not secret and stay.
+    Tools find the same in the copy: equal names stay equal, and each component of a path is hashed by itself, digits
+    into digits, so that directories and numbered series stay recognisable. The key is random and discarded, so that
+    names cannot be found by hashing candidates.
     """
     key = secrets.token_bytes(_KEY_BYTES)
     tables = {name: _frame(frame, key) for name, frame in recording.tables().items()}
     manifest = recording.manifest.model_copy(deep=True)
     manifest.redacted = True
     manifest.host = _hash(manifest.host, key)
-    if manifest.collectors.keys() & {"ranks", "ranks_before"}:  # called after the directory they were read from
+    if manifest.collectors.keys() & {"ranks", "ranks_before"}:  # named after the directory of the traces
         manifest.id = _hash(manifest.id, key)
     target = manifest.target
     manifest.target = target.model_copy(
@@ -104,20 +103,20 @@ def _path(path: str, key: bytes) -> str:
 
 
 def _leaf(name: str, key: bytes) -> str:
-    """`name` hashed in runs of digits and of others: a series of files stays one (see `path_pattern`)."""
+    """Hash runs of digits and of other characters separately: a series of files stays one (see `path_pattern`)."""
     runs = re.findall(r"[0-9]+|[^0-9]+", name)
     return "".join(_digits(run, key) if run[0] in string.digits else _hash(run, key) for run in runs)
 
 
 def _group(text: str, key: bytes) -> str:
-    """A group's name, or its key: the name, a bar, and the numbers of its ranks."""
+    """Hash a group's name, or its key (name, a bar, the numbers of its ranks)."""
     name, bar, ranks = text.partition("|")
     return (name if _PURPOSES.fullmatch(name) else _hash(name, key)) + bar + ranks
 
 
 def _user_frame(frame: str, key: bytes) -> str:
-    """An unnamed frame (``[...]``) stays recognisable as one, and so does one that tells its line."""
-    if place := _PLACED.fullmatch(frame):
+    """Hash a frame; an unnamed one (``[...]``) and one with file and line keep their form."""
+    if place := _WITH_LINE.fullmatch(frame):
         name, file, line = place.groups()
         return f"{_hash(name, key)} ({_path(file, key)}:{line})"
     hashed = _hash(frame, key)
@@ -129,6 +128,6 @@ def _digits(text: str, key: bytes) -> str:
 
 
 def _hash(text: str, key: bytes) -> str:
-    """Eight letters; letters only, so that a hash never looks like a number in a series."""
+    """Return eight letters; no digits, so that a hash never looks like a number in a series."""
     digest = hashlib.blake2b(text.encode(), key=key, digest_size=8).digest()
     return "".join(chr(ord("a") + byte % 26) for byte in digest)

@@ -1,6 +1,6 @@
 """A recording on disk: a directory with `manifest.json` and one Parquet file per table.
 
-The manifest is written last and the directory moved into place, so that a recording is either whole or not there.
+The manifest is written last and the directory moved into place, so that a recording is either whole or missing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from whystall.tools.recording.manifest import SCHEMA_VERSION, Manifest
 
 _MANIFEST = "manifest.json"
 _MANIFEST_LIMIT = 4 << 20
-# What `whystall record` takes only when asked to.
+# Options of `whystall record` for collectors that are not recorded by default.
 _ON_REQUEST = {"ftrace": " --trace", "samples": " --samples", "page_cache": " --cache"}
 Schemas = Mapping[str, Mapping[str, pl.Schema]]
 
 
 class Recording:
-    """What one window brought home: a manifest and columnar tables named ``collector.table``.
+    """The result of one window: a manifest and tables named ``collector.table``.
 
     Times in the tables are integers, nanoseconds since the start of the recording.
     """
@@ -42,7 +42,7 @@ class Recording:
 
     @classmethod
     def in_memory(cls, manifest: Manifest, tables: Mapping[str, pl.DataFrame]) -> Recording:
-        """A recording that has not been written; the manifest's row counts are filled in."""
+        """Return a recording that has not been written, and set the manifest's row counts."""
         for name, frame in tables.items():
             collector, _, table = name.partition(".")
             manifest.collectors[collector].rows[table] = frame.height
@@ -50,8 +50,7 @@ class Recording:
 
     @classmethod
     def open(cls, directory: Path, schemas: Schemas) -> Recording:
-        """Open a recording. Tables are read when asked for, and checked against `schemas` and the manifest's row
-        counts.
+        """Read a recording, and check its tables against `schemas` and the manifest's row counts.
 
         Raises `ToolError` (bad_recording) when it is not a recording, is of another version, or is damaged.
         """
@@ -82,11 +81,11 @@ class Recording:
         return recording
 
     def has(self, collector: str) -> bool:
-        """Whether `collector` was served."""
+        """Return whether `collector` was recorded."""
         return collector in self.manifest.collectors
 
     def table(self, name: str) -> pl.DataFrame:
-        """The table ``collector.table``; `ToolError` (missing_collector) when it was not recorded."""
+        """Return the table ``collector.table``. Raises `ToolError` (missing_collector) when it was not recorded."""
         try:
             return self._tables[name]
         except KeyError:
@@ -98,15 +97,15 @@ class Recording:
             ) from None
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        """All tables by name."""
+        """Return all tables by name."""
         return dict(self._tables)
 
     def save(self, directory: Path) -> None:
-        """Write to `directory`, which must not exist or be empty. A new one is its owner's alone, as it tells of the
-        processes of others; one that is there keeps its mode.
+        """Write to `directory`, which must not exist or be empty. A new one gets mode 0700, as it describes processes
+        of all users; an existing one keeps its mode.
 
-        Raises `ToolError`: bad_argument when something is there, disk_full or io_error when it cannot be written;
-        nothing is left behind then.
+        Raises `ToolError`: bad_argument when it is not empty, disk_full or io_error when it cannot be written; nothing
+        is left behind then.
         """
         check_place(directory)
         directory = Path(os.path.abspath(directory))
@@ -131,9 +130,9 @@ class Recording:
 
 
 def check_place(directory: Path) -> None:
-    """Whether a recording can be written to `directory`, tried where it will be: a window is not to be lost at its end.
+    """Check by a trial, before a window is recorded, that a recording can be written to `directory`.
 
-    Raises `ToolError`: bad_argument when something is there, io_error or disk_full when nothing can be made there.
+    Raises `ToolError`: bad_argument when it is not empty, io_error or disk_full when nothing can be created there.
     """
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -147,7 +146,7 @@ def check_place(directory: Path) -> None:
 
 
 def _remove(partial: Path, made: list[Path]) -> None:
-    """Take back what was written, and the directories `made` for it, innermost first."""
+    """Remove a partial recording, and the directories `made` for it, innermost first."""
     shutil.rmtree(partial, ignore_errors=True)
     for path in made:
         with suppress(OSError):
@@ -155,7 +154,7 @@ def _remove(partial: Path, made: list[Path]) -> None:
 
 
 def _manifest_bytes(directory: Path) -> bytes:
-    """The manifest's text. A pipe would be waited for and a device never end: only a regular file is read."""
+    """Return the manifest's text. Only a regular file is read: a pipe would block, a device never end."""
     with open(directory / _MANIFEST, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise _bad(directory, f"{_MANIFEST} is not a regular file")
@@ -166,7 +165,7 @@ def _manifest_bytes(directory: Path) -> bytes:
 
 
 def _read(directory: Path, name: str, schema: pl.Schema, window_ns: int) -> pl.DataFrame:
-    """One table, with what a stranger may have put into it made inert."""
+    """Return one table, with its texts made inert, as a recording may come from a stranger."""
     path = directory / f"{name}.parquet"
     if path.exists() and not path.is_file():
         raise _bad(directory, f"{path.name} is not a regular file")
@@ -188,7 +187,7 @@ def _read(directory: Path, name: str, schema: pl.Schema, window_ns: int) -> pl.D
 def _in_window(frame: pl.DataFrame, window_ns: int) -> bool:
     if not {"start_ns", "end_ns"} <= set(frame.columns):
         return True
-    backwards = (pl.col("start_ns") > pl.col("end_ns")) & (pl.col("end_ns") != 0)  # 0: not known to have ended
+    backwards = (pl.col("start_ns") > pl.col("end_ns")) & (pl.col("end_ns") != 0)  # 0: end unknown
     outside = (pl.min_horizontal("start_ns", "end_ns") < 0) | (pl.max_horizontal("start_ns", "end_ns") > window_ns)
     outside |= backwards
     return frame.filter(outside).is_empty()

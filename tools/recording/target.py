@@ -1,4 +1,4 @@
-"""Whom a window observes."""
+"""The processes that a window observes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams
 from whystall.tools.contract.text import clean, clean_path
-from whystall.tools.node.containers import Container, Containers, asked, place
+from whystall.tools.node.containers import Container, Containers, parse_place, place
 from whystall.tools.node.vantage import node_path
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
 
 
 class Target(BaseModel):
-    """A resolved target. `pids` are thread-group ids at the start; empty with `everything`. `follow`: children too.
-    `container`, `pod`: where all of them run, as `Subject` has them.
+    """A resolved target. `pids` are process ids at the start; empty with `everything`. `follow`: children too.
+    `container` and `pod` (as in `Subject`): set if all of them run there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,27 +35,26 @@ class Target(BaseModel):
 
     @property
     def sole_pid(self) -> int | None:
-        """The process, where the target is one and no other: what holds for the whole target is then about it."""
+        """The process id if the target is exactly one process, else None."""
         return self.pid if not self.follow and len(self.pids) <= 1 else None
 
     def describe(self) -> str:
-        """One short phrase: ``pid 7``, ``comm python3``, ``cgroup /a/b``, ``host``; and the place, if it is one."""
+        """Return a short phrase: ``pid 7``, ``comm python3``, ``cgroup /a/b``, ``host``; with the container or pod."""
         where = place(self.container, self.pod)
         if self.pid is not None:
-            said = f"pid {self.pid}" + (f" ({self.comm})" if self.comm else "")
+            text = f"pid {self.pid}" + (f" ({self.comm})" if self.comm else "")
         elif self.cgroup is not None:
-            said = f"cgroup {self.cgroup}"
+            text = f"cgroup {self.cgroup}"
         else:
-            said = f"comm {self.comm}" if self.comm is not None else "host"
-        return f"{said}, {where}" if where else said
+            text = f"comm {self.comm}" if self.comm is not None else "host"
+        return f"{text}, {where}" if where else text
 
 
 def resolve(params: TargetParams) -> Target:
-    """Find the processes `params` means now.
+    """Return the target of `params`, with its present processes.
 
-    Raises `ToolError`: no_such_process when the pid or comm matches none (a thread id is named as such),
-    no_such_cgroup when the cgroup, container or pod does not exist or holds no process; bad_argument when several
-    containers or pods are called so.
+    Raises `ToolError`: no_such_process when the pid or comm matches none, no_such_cgroup when the cgroup, container or
+    pod does not exist or has no process, bad_argument when several containers or pods match.
     """
     if params.pid is not None:
         return _placed(_one_process(params.pid, params.children))
@@ -71,7 +70,7 @@ def resolve(params: TargetParams) -> Target:
         return _placed(Target(everything=False, comm=params.comm, pids=pids, follow=params.children))
     if params.cgroup is not None:
         pids = cgroup_pids(params.cgroup)
-        if not pids and asked(params.cgroup) is not None:
+        if not pids and parse_place(params.cgroup) is not None:
             return _in_container(params.cgroup)
         if not pids:
             raise ToolError(
@@ -84,7 +83,7 @@ def resolve(params: TargetParams) -> Target:
 
 
 def _placed(target: Target) -> Target:
-    """`target` with the container and the pod that all of its processes run in."""
+    """Return `target` with the container and the pod that all its processes run in."""
     containers = Containers()
     found = [containers.of(pid) for pid in target.pids]
     ids, pods = {one.id if one else None for one in found}, {_pod(one) for one in found}
@@ -98,9 +97,9 @@ def _pod(container: Container | None) -> str | None:
 
 
 def _in_container(named: str) -> Target:
-    """The processes of the container or pod that is called `named`."""
+    """Return the processes of the container or pod `named`."""
     found = [(p, entry, group) for p, entry, group in Containers().find(named, all_pids()) if alive(p)]
-    kind, name = asked(named) or ("", named)
+    kind, name = parse_place(named) or ("", named)
     if not found:
         raise ToolError(
             ErrorCode.NO_SUCH_CGROUP, f"no {kind} {clean(name)!r} runs here", "list what runs here with `whystall jobs`"
@@ -110,7 +109,7 @@ def _in_container(named: str) -> Target:
         places = sorted({entry.id or "" if kind == "container" else _pod(entry) or "" for _, entry, _ in found})
         raise ToolError(
             ErrorCode.BAD_ARGUMENT,
-            f"{len(groups)} are called {clean(name)!r}: {', '.join(places[:8])}",
+            f"{len(groups)} match {clean(name)!r}: {', '.join(places[:8])}",
             "give the whole id, or pod:NAMESPACE/NAME",
         )
     pids = sorted(pid for pid, _, _ in found)
@@ -118,14 +117,12 @@ def _in_container(named: str) -> Target:
 
 
 def cgroup_pids(cgroup: str) -> list[int]:
-    """Processes of `cgroup` and its descendants, in every mounted hierarchy (v1 controllers or v2); empty if there
-    are none.
-    """
+    """Return the processes of `cgroup` and its descendants, in every hierarchy (v1 controllers or v2), sorted."""
     relative = cgroup.removeprefix(_CGROUP_ROOT).strip("/")
     if ".." in Path(relative).parts:
         return []
     top = node_path(_CGROUP_ROOT)
-    # where the unified hierarchy is mounted, its groups are no hierarchies of their own: /b is not /a/b
+    # With cgroup v2 the directories at the top are groups, not hierarchies.
     hierarchies = [] if (top / "cgroup.procs").exists() else [d for d in sorted(top.glob("*")) if d.is_dir()]
     roots = [top / relative, *(d / relative for d in hierarchies)]
     pids: set[int] = set()
@@ -139,7 +136,7 @@ def cgroup_pids(cgroup: str) -> list[int]:
 
 
 def children_of(pids: list[int]) -> list[int]:
-    """`pids` and all their descendants that live now, sorted."""
+    """Return `pids` and all their present descendants, sorted."""
     parents: dict[int, list[int]] = {}
     for pid in all_pids():
         parents.setdefault(_parent(pid), []).append(pid)
@@ -153,7 +150,7 @@ def children_of(pids: list[int]) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """False for a process that is gone or a zombie."""
+    """Return whether `pid` is a process that has not exited (a zombie has)."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except (OSError, IndexError):
@@ -173,14 +170,14 @@ def _one_process(pid: int, follow: bool) -> Target:
     if not alive(pid):
         raise ToolError(
             ErrorCode.NO_SUCH_PROCESS,
-            f"process {pid} has ended and waits for its parent to notice (zombie)",
+            f"process {pid} has exited and was not reaped by its parent (zombie)",
             "list processes with `ps -e`",
         )
     return Target(everything=False, pid=pid, comm=_comm(pid), pids=_family([pid], follow), follow=follow)
 
 
 def all_pids() -> list[int]:
-    """Every process there is now."""
+    """Return the ids of all processes."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whystall.tools.node.containers import Containers, asked, place
+from whystall.tools.node.containers import Containers, parse_place, place
 from whystall.tools.node.pods import Pods
 
 ID, OTHER = "3f4a" * 16, "0b1c" * 16
@@ -108,11 +108,11 @@ def test_what_is_no_name_of_the_pod_is_not_taken_for_one(node: Path, damage: str
 def test_processes_are_told_with_their_container(node: Path) -> None:
     bundle(node, CONTAINERD, {"annotations": NAMES})
     containers = Containers(node / "proc")
-    containers.look([7, 8, 9, 10, -1, 0])
-    (entry,) = containers.told({7, 9, 10})
+    containers.locate([7, 8, 9, 10, -1, 0])
+    (entry,) = containers.located({7, 9, 10})
     assert (entry.id, entry.runtime, entry.pod, entry.pod_uid) == (ID, "containerd", "ml/train-0", UID)
     assert entry.pids == {7: 1}
-    assert containers.told({9}) == []
+    assert containers.located({9}) == []
     assert entry.place == "pod ml/train-0"
 
 
@@ -127,5 +127,5 @@ def test_a_container_or_pod_is_found_by_the_words_people_have_for_it(node: Path)
         assert {(pid, group) for pid, _, group in containers.find(words, [7, 8, 9])} == {(7, pod), (8, pod)}
     for words in (OTHER, "pod:ml", "pod:other/train-0", "ml/train-0", "/system.slice", "pod:"):
         assert containers.find(words, [7, 8, 9]) == []
-    assert asked(ID[:11]) is None
+    assert parse_place(ID[:11]) is None
     assert (place(ID, None), place(ID, "ml/x"), place(None, None)) == (f"container {ID[:12]}", "pod ml/x", "")
