@@ -56,7 +56,15 @@ _SAME_LAYER = [
 ]
 # In these, a tool's module or package may import `common` and itself, and no other tool.
 _TOOL_PACKAGES = ("tools.host", "tools.profiles")
-_ACYCLIC = ("agent_server", *_TOOL_PACKAGES, "tools.ranks", "tools.stacks", "tools.timeline", "tools.views")
+_ACYCLIC = (
+    "agent_server",
+    "agent_server.integrations",
+    *_TOOL_PACKAGES,
+    "tools.ranks",
+    "tools.stacks",
+    "tools.timeline",
+    "tools.views",
+)
 ROOTS = ("agent_server", "knowledge_base", "tools", "bpf", "prompts")
 
 

@@ -34,7 +34,7 @@ _NEXT = "SELECT min(CASE state WHEN 'queued' THEN due ELSE lease END) FROM messa
 
 class Message(BaseModel):
     """One message. `channel` is the chat's name in the settings, `conversation` a vendor's group or person. `place` and
-    `message` are whoever's that put them (`chat.wire`). `attempts`: begun so often, this one included. `due`, `lease`
+    `message` are types of `integrations.messages`. `attempts`: begun so often, this one included. `due`, `lease`
     (until when whoever took it has it): seconds since the epoch. `error`: what went wrong last. `created`: RFC 3339.
     """
 

@@ -17,7 +17,7 @@ LISTENERS = 100
 
 
 class Listener(BaseModel):
-    """Who wants to know: the person, the place as `chat.wire` has it, and the language."""
+    """Who wants to know: the person, the place as `integrations.messages` has it, and the language."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

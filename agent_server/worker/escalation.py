@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from whystall.agent_server.inputs.recordings import in_thread
-from whystall.agent_server.integrations.chat.wire import Outgoing, Place
+from whystall.agent_server.integrations.messages import Outgoing, Place
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.oncall.escalate import due_escalation, escalates_at

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from whystall.agent_server.inputs.recordings import in_thread
-from whystall.agent_server.integrations.chat.vendors import vendors
+from whystall.agent_server.integrations.chat_vendors import vendors
 from whystall.agent_server.integrations.pictures.store import Pictures
 from whystall.agent_server.task_handler import Handler
 from whystall.agent_server.ticketing.ticket_service import TicketService

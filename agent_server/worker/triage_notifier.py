@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.chat.telling import no_look_message, verdict_message
-from whystall.agent_server.integrations.chat.wire import Place
+from whystall.agent_server.integrations.messages import Place
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.worker.triage import DIAGNOSED
 from whystall.tools.contract.errors import ErrorCode, ToolError

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.integrations.alerts.reports import Summary
     from whystall.agent_server.integrations.alerts.routefile import Routes
     from whystall.agent_server.integrations.alerts.tree import Node
-    from whystall.agent_server.integrations.chat.wire import Place
+    from whystall.agent_server.integrations.messages import Place
     from whystall.agent_server.journal.alerts import Group, Member
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.stores import Stores
@@ -290,8 +290,8 @@ class Groups:
 
     def _places(self, receiver: Receiver) -> list[Place]:
         """Where the chats of `receiver` are told."""
-        from whystall.agent_server.integrations.chat.vendors import vendor
-        from whystall.agent_server.integrations.chat.wire import Place
+        from whystall.agent_server.integrations.chat_vendors import vendor
+        from whystall.agent_server.integrations.messages import Place
 
         found = []
         for to in receiver.chat:

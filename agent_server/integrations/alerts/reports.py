@@ -17,7 +17,7 @@ from whystall.knowledge_base.times import rfc3339
 
 if TYPE_CHECKING:
     from whystall.agent_server.integrations.alerts.receivers import Receiver
-    from whystall.agent_server.integrations.chat.wire import Outgoing
+    from whystall.agent_server.integrations.messages import Outgoing
     from whystall.agent_server.journal.alerts import Group, Stored
 
 What = Literal["first", "more", "repeat", "over", "flood"]
@@ -190,7 +190,7 @@ def message(
     triage: bool = False,
 ) -> Outgoing:
     """What a chat is told of a group. `held`: alerts that are silenced or the like; `triage`: somebody looks now."""
-    from whystall.agent_server.integrations.chat.wire import Outgoing
+    from whystall.agent_server.integrations.messages import Outgoing
     from whystall.prompts.render import render
 
     text = render(

@@ -16,8 +16,8 @@ from whystall.agent_server.integrations.chat import telling
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.telling import outgoing
 from whystall.agent_server.integrations.chat.times import when
-from whystall.agent_server.integrations.chat.wire import Outgoing
 from whystall.agent_server.integrations.job_lookup.models import Job, Missed, Resolution
+from whystall.agent_server.integrations.messages import Outgoing
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, short

@@ -22,7 +22,7 @@ from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.speaker import Speaker
 from whystall.agent_server.integrations.chat.telling import outgoing
 from whystall.agent_server.integrations.chat.turn import Turn
-from whystall.agent_server.integrations.chat.wire import Outgoing
+from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import chat_words, name, say

@@ -16,7 +16,7 @@ from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.speaker import Speaker
 from whystall.agent_server.integrations.chat.telling import outgoing, ticket_name
 from whystall.agent_server.integrations.chat.times import until
-from whystall.agent_server.integrations.chat.wire import Outgoing
+from whystall.agent_server.integrations.messages import Outgoing
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.life import refusal
 from whystall.knowledge_base.tickets.models import ClosedAs, State

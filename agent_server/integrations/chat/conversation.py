@@ -22,9 +22,9 @@ from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.chat.speaker import Speaker, speaker
 from whystall.agent_server.integrations.chat.telling import outgoing, similar_message
 from whystall.agent_server.integrations.chat.turn import Act, Turn
-from whystall.agent_server.integrations.chat.wire import Incoming, Outgoing
 from whystall.agent_server.integrations.job_lookup.find import closer, find, running_jobs
 from whystall.agent_server.integrations.job_lookup.models import LISTED, Resolution, Wanted
+from whystall.agent_server.integrations.messages import Incoming, Outgoing
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.task_handler import RetryLater
 from whystall.knowledge_base.models import Lang

@@ -18,9 +18,9 @@ from whystall.agent_server.integrations.chat.answers import Answers, clock
 from whystall.agent_server.integrations.chat.grounding import was_said
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.telling import line_title, ticket_title, tickets_message
-from whystall.agent_server.integrations.chat.wire import Outgoing
 from whystall.agent_server.integrations.job_lookup.find import find
 from whystall.agent_server.integrations.job_lookup.models import LISTED, Job, Resolution, Wanted
+from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.llm.wire import Function, ToolCall
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.models import State

@@ -19,8 +19,8 @@ from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.chat.speaker import Speaker
 from whystall.agent_server.integrations.chat.telling import outgoing, verdict_message
-from whystall.agent_server.integrations.chat.wire import Outgoing, Place
 from whystall.agent_server.integrations.job_lookup import inventory
+from whystall.agent_server.integrations.messages import Outgoing, Place
 from whystall.agent_server.journal.observation_requests import Listener, ObservationRequest
 from whystall.agent_server.journal.tasks import Task
 from whystall.knowledge_base.models import Lang

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from whystall.agent_server.integrations.chat.wire import Answered, Incoming, Refused, Vendor
+from whystall.agent_server.integrations.messages import Answered, Incoming, Refused, Vendor
 from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ToolError
 

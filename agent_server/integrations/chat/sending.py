@@ -14,7 +14,7 @@ import anyio
 from pydantic import ValidationError
 
 from whystall.agent_server.inputs.recordings import in_thread
-from whystall.agent_server.integrations.chat.wire import Outgoing, Picture, Place, Saying, Unsaid, Vendor
+from whystall.agent_server.integrations.messages import Outgoing, Picture, Place, Saying, Unsaid, Vendor
 from whystall.agent_server.journal.messages import FARTHEST, Message
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.request import Request, Response, as_json

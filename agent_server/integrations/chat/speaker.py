@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from whystall.agent_server.integrations.chat.intents import language
-from whystall.agent_server.integrations.chat.wire import Incoming
+from whystall.agent_server.integrations.messages import Incoming
 from whystall.agent_server.journal.observation_requests import Listener
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.text import clean

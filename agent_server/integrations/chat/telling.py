@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from whystall.agent_server.integrations.chat.wire import Outgoing
+from whystall.agent_server.integrations.messages import Outgoing
 from whystall.knowledge_base.models import Lang, Match, Verdict
 from whystall.prompts.chat import chat_words, name, say
 from whystall.prompts.escape import Safe, markdown, short

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from whystall.agent_server.integrations.chat.wire import Outgoing
+from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.journal.observation_requests import ObservationRequest
 
 Act = Callable[[], Outgoing]

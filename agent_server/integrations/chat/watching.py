@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from whystall.agent_server.integrations.chat.answers import clock
 from whystall.agent_server.integrations.chat.telling import outgoing
-from whystall.agent_server.integrations.chat.wire import Outgoing
+from whystall.agent_server.integrations.messages import Outgoing
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, short

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from whystall.agent_server.integrations.chat.wire import Picture
+from whystall.agent_server.integrations.messages import Picture
 from whystall.agent_server.integrations.pictures import links, raster
 from whystall.knowledge_base.models import Diagnosis, Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whystall.agent_server.integrations.chat.vendors.markup import spans
+from whystall.agent_server.integrations.chat_vendors.markup import spans
 from whystall.agent_server.presentation.texts import brief
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Lang, Verdict, Victim

@@ -19,7 +19,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from whystall.agent_server.integrations.chat.wire import Answered, Refused
+from whystall.agent_server.integrations.messages import Answered, Refused
 from whystall.agent_server.integrations.trackers import github, gitlab, jira
 from whystall.agent_server.integrations.trackers.issue import Heard, Phase, Seen, rows, string, table
 from whystall.agent_server.outbound.standard_webhooks import WINDOW_S, matches

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.receiving import TASK, Reply, take
-from whystall.agent_server.integrations.chat.wire import Vendor
+from whystall.agent_server.integrations.messages import Vendor
 from whystall.agent_server.interfaces.web.gate import Denied, Gate
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.route import route

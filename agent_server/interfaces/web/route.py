@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from whystall.agent_server.integrations.chat.wire import Refused
+from whystall.agent_server.integrations.messages import Refused
 from whystall.agent_server.interfaces.web.gate import Denied, Gate
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.tools.contract.errors import ErrorCode, ToolError

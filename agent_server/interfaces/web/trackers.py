@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.receiving import lowered
-from whystall.agent_server.integrations.chat.wire import Answered
+from whystall.agent_server.integrations.messages import Answered
 from whystall.agent_server.integrations.trackers.apply_events import apply
 from whystall.agent_server.integrations.trackers.inbound import BODY_LIMIT, receive
 from whystall.agent_server.interfaces.web.gate import Denied, Gate

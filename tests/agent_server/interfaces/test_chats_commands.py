@@ -10,7 +10,7 @@ import pytest
 from chat_server import VENDORS, ChatServer
 
 from whystall.agent_server.integrations.chat.sending import queue
-from whystall.agent_server.integrations.chat.wire import Outgoing, Place
+from whystall.agent_server.integrations.messages import Outgoing, Place
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli import main as cli
 from whystall.agent_server.stores import Stores

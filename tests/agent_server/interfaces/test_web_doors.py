@@ -14,7 +14,7 @@ import pytest
 from web_servers import serving
 
 from whystall.agent_server.app import App
-from whystall.agent_server.integrations.chat.vendors.dingtalk import sign
+from whystall.agent_server.integrations.chat_vendors.dingtalk import sign
 from whystall.agent_server.interfaces.web.serve import routes_of
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.worker.configured import configured

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from web_servers import serving
 
-from whystall.agent_server.integrations.chat.wire import Refused
+from whystall.agent_server.integrations.messages import Refused
 from whystall.agent_server.interfaces.web import http_server
 from whystall.agent_server.interfaces.web import slow_clients as web_patience
 from whystall.agent_server.interfaces.web.app import health_route

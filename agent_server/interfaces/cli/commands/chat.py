@@ -16,7 +16,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     from whystall.agent_server.integrations.chat.conversation import Conversation
-    from whystall.agent_server.integrations.chat.wire import Outgoing
+    from whystall.agent_server.integrations.messages import Outgoing
     from whystall.knowledge_base.models import Diagnosis, Lang
 
 _PROMPT = "> "
@@ -126,7 +126,7 @@ class _Talk:
 
     def _answer(self, line: str) -> None:
         from whystall.agent_server.integrations.chat.speaker import TERMINAL
-        from whystall.agent_server.integrations.chat.wire import Incoming, Place
+        from whystall.agent_server.integrations.messages import Incoming, Place
         from whystall.tools.contract.text import clean
 
         self._count += 1

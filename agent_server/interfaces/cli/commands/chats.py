@@ -15,7 +15,7 @@ from whystall.agent_server.interfaces.signals import signals
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from whystall.agent_server.integrations.chat.wire import Place, Saying, Vendor
+    from whystall.agent_server.integrations.messages import Place, Saying, Vendor
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.stores import Stores
 
@@ -33,7 +33,7 @@ def add(app: typer.Typer) -> None:
 
 def list_chats(as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """List the chats, whether they hear and are told, how many messages wait, and what went wrong."""
-    from whystall.agent_server.integrations.chat.vendors import vendors
+    from whystall.agent_server.integrations.chat_vendors import vendors
 
     with _open() as (kb, settings):
         counts = kb.messages.counts()
@@ -82,8 +82,8 @@ def try_chat(
 ) -> None:
     """Say a line in a chat, to see whether it arrives."""
     from whystall.agent_server.integrations.chat.sending import planned
-    from whystall.agent_server.integrations.chat.vendors import vendors
-    from whystall.agent_server.integrations.chat.wire import Unsaid
+    from whystall.agent_server.integrations.chat_vendors import vendors
+    from whystall.agent_server.integrations.messages import Unsaid
     from whystall.agent_server.outbound.redact import shown
 
     with _open() as (kb, settings):
@@ -111,7 +111,7 @@ def try_chat(
 
 
 def _place(vendor: Vendor, to: str | None) -> Place:
-    from whystall.agent_server.integrations.chat.wire import Place
+    from whystall.agent_server.integrations.messages import Place
 
     if to is not None:
         return Place(channel=vendor.name, conversation=to)
@@ -126,7 +126,7 @@ def _test(vendor: Vendor, place: Place, lang: str) -> Saying:
     import getpass
     import socket
 
-    from whystall.agent_server.integrations.chat.wire import Outgoing
+    from whystall.agent_server.integrations.messages import Outgoing
     from whystall.prompts.escape import markdown
     from whystall.prompts.render import fill, words
 
@@ -139,7 +139,7 @@ def _test(vendor: Vendor, place: Place, lang: str) -> Saying:
 
 def _say(kb: Stores, name: str, place: Place, saying: Saying) -> int:
     from whystall.agent_server.integrations.chat.sending import say
-    from whystall.agent_server.integrations.chat.wire import Unsaid
+    from whystall.agent_server.integrations.messages import Unsaid
     from whystall.agent_server.outbound.client import Client, Undelivered
 
     async def send() -> int:

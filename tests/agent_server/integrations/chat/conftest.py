@@ -15,7 +15,7 @@ from making import checkpoint
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.storing import remember
 from whystall.agent_server.integrations.chat import conversation, looking
-from whystall.agent_server.integrations.chat.wire import Incoming, Outgoing, Place
+from whystall.agent_server.integrations.messages import Incoming, Outgoing, Place
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores

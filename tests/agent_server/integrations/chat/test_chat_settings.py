@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from whystall.agent_server.integrations.chat.vendors import vendor, vendors
+from whystall.agent_server.integrations.chat_vendors import vendor, vendors
 from whystall.agent_server.settings.section import Section
 from whystall.agent_server.settings.sections.chat import ChannelSettings
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from whystall.agent_server.integrations.chat.vendors import vendor
-from whystall.agent_server.integrations.chat.wire import Outgoing, Picture, Place, Saying, Unsaid
+from whystall.agent_server.integrations.chat_vendors import vendor
+from whystall.agent_server.integrations.messages import Outgoing, Picture, Place, Saying, Unsaid
 from whystall.agent_server.outbound.request import Response
 from whystall.agent_server.settings.sections.chat import ChannelSettings
 

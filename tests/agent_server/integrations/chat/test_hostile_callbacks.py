@@ -11,8 +11,8 @@ from typing import Any
 import chat_callbacks
 import pytest
 
-from whystall.agent_server.integrations.chat.vendors import vendor
-from whystall.agent_server.integrations.chat.wire import TEXT_LIMIT, Answered, Incoming, Refused, Vendor
+from whystall.agent_server.integrations.chat_vendors import vendor
+from whystall.agent_server.integrations.messages import TEXT_LIMIT, Answered, Incoming, Refused, Vendor
 from whystall.agent_server.settings.sections.chat import DingTalkSettings, FeishuSettings, SlackSettings
 
 NOW = 1_800_000_000.0

@@ -11,8 +11,8 @@ import pytest
 from chat_server import VENDORS, ChatServer
 
 from whystall.agent_server.integrations.chat.receiving import Reply, lowered, take
-from whystall.agent_server.integrations.chat.vendors import vendors
-from whystall.agent_server.integrations.chat.wire import BODY_LIMIT, Incoming, Vendor
+from whystall.agent_server.integrations.chat_vendors import vendors
+from whystall.agent_server.integrations.messages import BODY_LIMIT, Incoming, Vendor
 from whystall.agent_server.settings.section import Section
 from whystall.agent_server.settings.sections.chat import ChannelSettings
 from whystall.agent_server.stores import Stores

@@ -12,8 +12,8 @@ from chat_server import VENDORS, ChatServer
 from chat_vendors import Answer
 
 from whystall.agent_server.integrations.chat.sending import ATTEMPTS, LEASE_S, Sender, queue
-from whystall.agent_server.integrations.chat.vendors import vendors
-from whystall.agent_server.integrations.chat.wire import Outgoing, Picture, Place, Vendor
+from whystall.agent_server.integrations.chat_vendors import vendors
+from whystall.agent_server.integrations.messages import Outgoing, Picture, Place, Vendor
 from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.settings.section import Section
 from whystall.agent_server.settings.sections.chat import ChannelSettings

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sink_scenes import HOOK, START, TRACKERS, Kind, Scene, scene
 
-from whystall.agent_server.integrations.chat.wire import Answered, Refused
+from whystall.agent_server.integrations.messages import Answered, Refused
 from whystall.agent_server.integrations.trackers.apply_events import apply
 from whystall.agent_server.integrations.trackers.inbound import BODY_LIMIT, receive
 from whystall.agent_server.integrations.trackers.polling import TrackerPoller

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from whystall.agent_server.integrations.chat.wire import Vendor
+from whystall.agent_server.integrations.messages import Vendor
 from whystall.agent_server.settings.sections.chat import (
     ChannelSettings,
     DingTalkSettings,
@@ -16,18 +16,18 @@ from whystall.agent_server.settings.sections.chat import (
 def vendor(name: str, settings: ChannelSettings) -> Vendor:
     """The chat ``[chat.NAME]`` of the settings."""
     if isinstance(settings, DingTalkSettings):
-        from whystall.agent_server.integrations.chat.vendors.dingtalk import DingTalk
+        from whystall.agent_server.integrations.chat_vendors.dingtalk import DingTalk
 
         return DingTalk(name, settings)
     if isinstance(settings, FeishuSettings):
-        from whystall.agent_server.integrations.chat.vendors.feishu import Feishu
+        from whystall.agent_server.integrations.chat_vendors.feishu import Feishu
 
         return Feishu(name, settings)
     if isinstance(settings, SlackSettings):
-        from whystall.agent_server.integrations.chat.vendors.slack import Slack
+        from whystall.agent_server.integrations.chat_vendors.slack import Slack
 
         return Slack(name, settings)
-    from whystall.agent_server.integrations.chat.vendors.webhook import Webhook
+    from whystall.agent_server.integrations.chat_vendors.webhook import Webhook
 
     return Webhook(name, settings)
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from whystall.agent_server.integrations.chat.vendors.feishu import Feishu, decrypted, event_signature, sign
-from whystall.agent_server.integrations.chat.wire import (
+from whystall.agent_server.integrations.chat_vendors.feishu import Feishu, decrypted, event_signature, sign
+from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
     Outgoing,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whystall.agent_server.integrations.chat.vendors.markup import Block, Span, blocks, defused, fitted
+from whystall.agent_server.integrations.chat_vendors.markup import Block, Span, blocks, defused, fitted
 from whystall.prompts.escape import markdown, markdown_code
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whystall.agent_server.integrations.chat.wire import Unsaid
+from whystall.agent_server.integrations.messages import Unsaid
 from whystall.agent_server.outbound.request import Response
 from whystall.tools.contract.text import clean
 

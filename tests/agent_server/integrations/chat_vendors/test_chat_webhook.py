@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.integrations.chat.vendors.webhook import Webhook
-from whystall.agent_server.integrations.chat.wire import Answered, Incoming, Outgoing, Picture, Place, Refused, Unsaid
+from whystall.agent_server.integrations.chat_vendors.webhook import Webhook
+from whystall.agent_server.integrations.messages import Answered, Incoming, Outgoing, Picture, Place, Refused, Unsaid
 from whystall.agent_server.outbound import standard_webhooks
 from whystall.agent_server.outbound.request import Response
 from whystall.agent_server.settings.sections.chat import WebhookSettings

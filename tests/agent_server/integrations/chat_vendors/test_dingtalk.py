@@ -8,8 +8,8 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
-from whystall.agent_server.integrations.chat.vendors.dingtalk import DingTalk, sign
-from whystall.agent_server.integrations.chat.wire import (
+from whystall.agent_server.integrations.chat_vendors.dingtalk import DingTalk, sign
+from whystall.agent_server.integrations.messages import (
     BODY_LIMIT,
     Answered,
     Incoming,

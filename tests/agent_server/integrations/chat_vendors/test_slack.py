@@ -8,8 +8,8 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 
-from whystall.agent_server.integrations.chat.vendors.slack import Slack, signature
-from whystall.agent_server.integrations.chat.wire import (
+from whystall.agent_server.integrations.chat_vendors.slack import Slack, signature
+from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
     Outgoing,

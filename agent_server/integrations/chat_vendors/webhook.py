@@ -20,9 +20,9 @@ import base64
 import hashlib
 from collections.abc import Mapping
 
-from whystall.agent_server.integrations.chat.vendors import checking
-from whystall.agent_server.integrations.chat.vendors.answers import words
-from whystall.agent_server.integrations.chat.wire import (
+from whystall.agent_server.integrations.chat_vendors import checking
+from whystall.agent_server.integrations.chat_vendors.answers import words
+from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
     Outgoing,

@@ -25,10 +25,10 @@ from html import unescape
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from whystall.agent_server.integrations.chat.vendors import checking, markup, wording
-from whystall.agent_server.integrations.chat.vendors.answers import answered, words
-from whystall.agent_server.integrations.chat.vendors.markup import Block, Span
-from whystall.agent_server.integrations.chat.wire import (
+from whystall.agent_server.integrations.chat_vendors import checking, markup, wording
+from whystall.agent_server.integrations.chat_vendors.answers import answered, words
+from whystall.agent_server.integrations.chat_vendors.markup import Block, Span
+from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
     Outgoing,

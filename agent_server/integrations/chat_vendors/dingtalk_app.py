@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from whystall.agent_server.integrations.chat.vendors.answers import answered, number, words
-from whystall.agent_server.integrations.chat.wire import Saying, Unsaid
+from whystall.agent_server.integrations.chat_vendors.answers import answered, number, words
+from whystall.agent_server.integrations.messages import Saying, Unsaid
 from whystall.agent_server.outbound.request import Request, Response, as_json
 from whystall.agent_server.settings.sections.chat import DingTalkSettings
 

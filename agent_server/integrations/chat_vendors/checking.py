@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from whystall.agent_server.integrations.chat.wire import BODY_LIMIT, TEXT_LIMIT, Refused
+from whystall.agent_server.integrations.messages import BODY_LIMIT, TEXT_LIMIT, Refused
 from whystall.agent_server.settings.loopback import is_loopback
 from whystall.tools.contract.text import clean
 

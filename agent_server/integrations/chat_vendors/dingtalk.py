@@ -24,11 +24,11 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from whystall.agent_server.integrations.chat.vendors import checking, markup, wording
-from whystall.agent_server.integrations.chat.vendors.answers import answered, number, words
-from whystall.agent_server.integrations.chat.vendors.dingtalk_app import AppRobot
-from whystall.agent_server.integrations.chat.vendors.markup import Block, Span
-from whystall.agent_server.integrations.chat.wire import (
+from whystall.agent_server.integrations.chat_vendors import checking, markup, wording
+from whystall.agent_server.integrations.chat_vendors.answers import answered, number, words
+from whystall.agent_server.integrations.chat_vendors.dingtalk_app import AppRobot
+from whystall.agent_server.integrations.chat_vendors.markup import Block, Span
+from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
     Outgoing,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from whystall.agent_server.integrations.chat.vendors.markup import Block, Span, blocks
-from whystall.agent_server.integrations.chat.wire import Outgoing
+from whystall.agent_server.integrations.chat_vendors.markup import Block, Span, blocks
+from whystall.agent_server.integrations.messages import Outgoing
 from whystall.prompts.render import words
 
 

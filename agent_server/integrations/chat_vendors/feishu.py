@@ -29,10 +29,10 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from whystall.agent_server.integrations.chat.vendors import checking, markup, wording
-from whystall.agent_server.integrations.chat.vendors.answers import answered, number, words
-from whystall.agent_server.integrations.chat.vendors.markup import Block, Span
-from whystall.agent_server.integrations.chat.wire import (
+from whystall.agent_server.integrations.chat_vendors import checking, markup, wording
+from whystall.agent_server.integrations.chat_vendors.answers import answered, number, words
+from whystall.agent_server.integrations.chat_vendors.markup import Block, Span
+from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
     Outgoing,
