@@ -232,7 +232,7 @@ def _start(
             _close(started)
             raise
         else:
-            return started, min(begun), left_out
+            return started, min(begun, default=time.monotonic_ns()), left_out
 
 
 def _assign(
