@@ -143,6 +143,16 @@ def test_a_storm_of_several_threads_names_no_file_it_cannot_assign() -> None:
     assert [f.subject.path for f in bad(slower(scene).findings)] == [None, None]
 
 
+def test_short_calls_beside_a_few_slow_ones_are_reported_apart_and_counted_once() -> None:
+    scene = Scene(window_s=12).call(0, 2, "pread64", "/d/set", count=3000)
+    for number in range(40):
+        scene.call(number / 4, 18, "pread64", "/d/set")
+    slow, short = sorted(bad(slower(scene).findings), key=lambda f: f.metrics["window_pct"])
+    assert (slow.metrics["count"], slow.metrics["window_pct"]) == (40, pytest.approx(6))
+    assert (short.metrics["count"], short.metrics["window_pct"]) == (3000, pytest.approx(50))
+    assert short.metrics["total_ms"] == pytest.approx(6000)
+
+
 @pytest.mark.parametrize(
     "scene",
     [

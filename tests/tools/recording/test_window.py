@@ -179,6 +179,11 @@ def test_a_need_without_options_asks_for_the_defaults(given: int, merged: int) -
 # --- a window that goes well ----------------------------------------------------------------------------------
 
 
+def test_a_window_without_collectors_is_an_empty_recording() -> None:
+    recording = run([], Clock("fast", "block"), duration=0.0)
+    assert (recording.manifest.collectors, Clock.log) == ({}, [])
+
+
 def test_two_engines_make_one_recording() -> None:
     fast, slow = Clock("fast", "syscalls", "block"), Clock("slow", "block", "proc")
     recording = run(["block", "proc", "syscalls"], fast, slow)

@@ -48,24 +48,39 @@ def bytes_by_position(rows: list[dict[str, Any]]) -> int:
 
 
 def many_fast(totals: pl.DataFrame, found: list[Finding], recording: Recording) -> list[Finding]:
-    """Threads that wait much in calls none of which is slow enough to be listed: a storm of short syncs or reads.
+    """Return a finding per thread that loses much time in calls too short to be listed, as in a storm of syncs.
 
-    `totals` are those of file operations, `found` the findings so far: a thread that has an abnormal one is left out.
+    `totals` are those of file operations, `found` the findings about listed calls. A thread that has an abnormal one is
+    left out, unless its listed calls are the smaller part of its wait in their class: then the rest is reported.
     """
     window_ns = recording.manifest.window_ns
-    known = {f.subject.tid for f in found if f.polarity is Polarity.ABNORMAL}
+    abnormal = [f for f in found if f.polarity is Polarity.ABNORMAL]
+    listed = {f.subject.tid for f in abnormal}
     more = []
     for name in CLASSES:
         rows = totals.filter(pl.col("syscall").is_in(_calls(name)))
         for thread in _waits(rows, name, window_ns).iter_rows(named=True):
-            if thread["pct"] >= ABNORMAL_PCT and thread["tid"] not in known:
-                more.append(_storm(name, thread, rows, recording))
+            same = [f for f in abnormal if (f.kind, f.subject.tid) == (f"file.slow_{name}", thread["tid"])]
+            known = sum(f.metrics["window_pct"] for f in same)
+            rest = thread["pct"] - known
+            if rest >= ABNORMAL_PCT and (thread["tid"] not in listed or (same and rest > known)):
+                more.append(_storm(name, thread | _unlisted(thread, same), rows, recording))
     return more
+
+
+def _unlisted(thread: dict[str, Any], listed: list[Finding]) -> dict[str, Any]:
+    """Return count, time and share of the calls of `thread` that are in no finding of `listed`, and its whole time."""
+    return {
+        "whole_ns": thread["wall_ns"],
+        "count": thread["count"] - int(sum(f.metrics["count"] for f in listed)),
+        "wall_ns": thread["wall_ns"] - int(sum(f.metrics["total_ms"] for f in listed) * 1e6),
+        "pct": thread["pct"] - sum(f.metrics["window_pct"] for f in listed),
+    }
 
 
 def _storm(name: FileClass, thread: dict[str, Any], totals: pl.DataFrame, recording: Recording) -> Finding:
     """Each call stands for an episode. Files are counted per process: one is named only if no other thread of the
-    process makes such calls."""
+    process makes such calls. Quantiles, parts and the longest call are of all calls, listed ones too."""
     pid, tid, count = thread["pid"], thread["tid"], max(thread["count"], 1)
     mine = totals.filter((pl.col("pid") == pid) & (pl.col("wall_ns") > 0)).sort("wall_ns", descending=True)
     alone = mine["tid"].n_unique() == 1
@@ -94,7 +109,7 @@ def _storm(name: FileClass, thread: dict[str, Any], totals: pl.DataFrame, record
             "episode_ms": thread["wall_ns"] / 1e6 / count,
             "episode_max_ms": thread["max_ns"] / 1e6,
             "episode_bytes": size / count,
-            **{f"{part}_pct": 100 * thread[f"{part}_ns"] / max(thread["wall_ns"], 1) for part in PARTS},
+            **{f"{part}_pct": 100 * thread[f"{part}_ns"] / max(thread["whole_ns"], 1) for part in PARTS},
         },
         attributes={
             "operations": "+".join(operations),
