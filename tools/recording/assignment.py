@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def start_engines(request: Request) -> tuple[list[Assignment], int, dict[str, st
             close_engines(assignments)
             raise
         else:
-            return assignments, min(starts), left_out
+            return assignments, min(starts, default=time.monotonic_ns()), left_out
 
 
 def close_engines(assignments: list[Assignment]) -> None:
