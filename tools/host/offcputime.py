@@ -13,17 +13,16 @@ from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern, path_series
-from whystall.tools.host.common.file_operations import ON_FILES
 from whystall.tools.host.common.severity import severity
 from whystall.tools.host.common.stack_frames import kernel_path, python_line
-from whystall.tools.host.common.wait_syscalls import FILE_LOCKS, IDLE_SYSCALLS, LOCK_SYSCALLS
+from whystall.tools.host.common.wait_syscalls import FILE_LOCKS, IDLE_SYSCALLS, LOCK_SYSCALLS, blocked_in_operation
 from whystall.tools.host.common.wakers import contended_ns, wakers_of
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
-from whystall.tools.stacks.waits import wait_stack
+from whystall.tools.stacks.waits import Places, wait_stack
 
 _ABNORMAL_PCT = 2.0
-# A lock hurts only where it takes a visible share of a thread's time.
+# A contended lock matters from this share of a thread's time on.
 _LOCK_PCT = 5.0
 _PREEMPTED_PCT = 5.0
 _FINDINGS = 40
@@ -37,10 +36,8 @@ class Params(LiveParams):
 
 
 class Row(Model):
-    """Waits of one thread in one place. State D: uninterruptible, S: sleeping, R: preempted; empty: not told.
-
-    `count` and `max_ms` are None where the engine tells the sum only.
-    """
+    """Waits of one thread in one place. State D: uninterruptible, S: sleeping, R: preempted; "" unknown. `count`,
+    `max_ms`: None if the engine reports only sums."""
 
     pid: int
     tid: int
@@ -57,7 +54,7 @@ class Row(Model):
 
 
 class Open(Model):
-    """A thread still waiting when the window ended; `whole_window`: it did not run at all."""
+    """A thread still waiting when the window ended; `whole_window`: it never ran."""
 
     pid: int
     tid: int
@@ -71,9 +68,8 @@ class Open(Model):
 
 
 class Waker(Model):
-    """Who ended waits of a thread in one system call, and how much waiting that was. `waker_blocked_ms`: the part in
-    which the waker was itself held up in an operation, so that the wait goes on behind it.
-    """
+    """Waits of a thread in one system call that a waker ended. `waker_blocked_ms`: time in which the waker was itself
+    blocked in an operation, so that the chain continues behind it."""
 
     tid: int
     comm: str
@@ -99,37 +95,31 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """Blocked time of `recording`."""
+    """Judge the blocked time in `recording`."""
     window_ns = max(recording.manifest.window_ns, 1)
-    paths = {r["file"]: r["path"] for r in recording.table("switches.files").iter_rows(named=True)}
-    stacks = {r["stack"]: r["frames"] for r in recording.table("switches.stacks").iter_rows(named=True)}
+    places = Places(recording)
     totals = recording.table("switches.totals").sort("total_ns", descending=True)
     segments = recording.table("switches.segments")
-    waiting = _open(segments.filter(pl.col("open")), paths, stacks, window_ns)
-    rows = [_row(r, paths, stacks, window_ns) for r in totals.iter_rows(named=True)]
+    waiting = _open(segments.filter(pl.col("open")), places, window_ns)
+    rows = [_row(r, places, window_ns) for r in totals.iter_rows(named=True)]
     wakers = [Waker(**vars(w)) for w in wakers_of(segments)]
     findings = _findings(rows, waiting, wakers, segments, recording)
-    unnamed = sum(1 for r in stacks.values() if any(f.startswith("[") for f in r))
+    unnamed = sum(1 for frames in places.stacks.values() if any(f.startswith("[") for f in frames))
     return Judgement(
         findings=findings,
         data=Data(rows=rows[: params.top], open=waiting[: params.top], wakers=wakers[: params.top]),
-        seen=int(totals["count"].abs().sum()) + len(waiting),  # a sum of unknown count is one at least
+        seen=int(totals["count"].abs().sum()) + len(waiting),  # an unknown count (-1) is at least one
         totals={"rows": len(rows), "open": len(waiting), "wakers": len(wakers)},
         artifacts=[_folded(rows)] if rows else [],
         not_seen=[("user_symbols", str(unnamed))] if unnamed else [],
     )
 
 
-def _row(r: dict[str, Any], paths: dict[int, str], stacks: dict[int, list[str]], window_ns: int) -> Row:
+def _row(r: dict[str, Any], places: Places, window_ns: int) -> Row:
     return Row(
         pid=r["pid"],
-        tid=r["tid"],
-        comm=r["comm"],
-        state=r["state"],
-        syscall=r["syscall"],
-        path=paths.get(r["file"], ""),
-        kernel_stack=stacks.get(r["kstack"], []),
-        user_stack=stacks.get(r["ustack"], []),
+        **places.fields(r, places.path(r["file"])),
+        user_stack=places.stack(r["ustack"]),
         count=r["count"] if r["count"] >= 0 else None,
         total_ms=r["total_ns"] / 1e6,
         max_ms=r["max_ns"] / 1e6 if r["max_ns"] >= 0 else None,
@@ -137,16 +127,11 @@ def _row(r: dict[str, Any], paths: dict[int, str], stacks: dict[int, list[str]],
     )
 
 
-def _open(segments: pl.DataFrame, paths: dict[int, str], stacks: dict[int, list[str]], window_ns: int) -> list[Open]:
+def _open(segments: pl.DataFrame, places: Places, window_ns: int) -> list[Open]:
     found = [
         Open(
             pid=r["pid"],
-            tid=r["tid"],
-            comm=r["comm"],
-            state=r["state"],
-            syscall=r["syscall"],
-            path=paths.get(r["file"], ""),
-            kernel_stack=stacks.get(r["kstack"], []),
+            **places.fields(r, places.path(r["file"])),
             waiting_ms=(r["end_ns"] - r["start_ns"]) / 1e6,
             whole_window=r["seeded"] and r["end_ns"] - r["start_ns"] >= 0.99 * window_ns,
         )
@@ -154,7 +139,11 @@ def _open(segments: pl.DataFrame, paths: dict[int, str], stacks: dict[int, list[
     ]
     return sorted(
         found,
-        key=lambda o: (not _held_up(o.state, o.syscall, bool(o.path)), o.syscall in IDLE_SYSCALLS, -o.waiting_ms),
+        key=lambda o: (
+            not blocked_in_operation(o.state, o.syscall, bool(o.path)),
+            o.syscall in IDLE_SYSCALLS,
+            -o.waiting_ms,
+        ),
     )
 
 
@@ -164,7 +153,7 @@ Place = tuple[int, int, str, str, str, str]
 def _findings(
     rows: list[Row], waiting: list[Open], wakers: list[Waker], segments: pl.DataFrame, recording: Recording
 ) -> list[Finding]:
-    """One finding per thread and place (state, system call, file series), the largest first; then what was normal."""
+    """Return one finding per thread and place (state, system call, file series), longest first, then normal ones."""
     window_ns = max(recording.manifest.window_ns, 1)
     places: dict[Place, list[Row]] = {}
     for row in rows:
@@ -182,11 +171,11 @@ def _findings(
             break
         _, tid, _, state, syscall, series = place
         span = spans.get((tid, syscall), (0, window_ns))
-        # the waits of one system call on several locks: one name for what most of its time was
+        # Waits of one system call on several locks: classified by what most of the time was.
         lock = syscall in FILE_LOCKS or contended.get((tid, syscall), 0) / 1e6 >= sum(r.total_ms for r in group) / 2
         waits_on = (tid, state, syscall, series) in still
         found.append(_finding(place, group, span, waits_on, by_waker.get((tid, syscall)), lock))
-    # an idle pool of a hundred threads must not hide the one that is held up
+    # A large pool of idle threads must not hide the one that is blocked.
     found.sort(key=lambda f: f.polarity is Polarity.NORMAL)
     return found[:_FINDINGS] + _normal(found, recording)
 
@@ -239,7 +228,7 @@ def _metrics(group: list[Row], share: float) -> dict[str, float]:
 
 
 def _line_most_waited(group: list[Row]) -> str:
-    """The line of Python in which most of the time was waited; empty when it was in none."""
+    """Return the line of Python with most waiting time; empty if it was in none."""
     waited: dict[str, float] = {}
     for row in group:
         line = python_line(row.user_stack)
@@ -248,20 +237,17 @@ def _line_most_waited(group: list[Row]) -> str:
 
 
 def _classify(state: str, syscall: str, on_file: bool, share: float, lock: bool) -> tuple[str, bool]:
-    """Kind of a wait and whether it is abnormal. Waiting for input, work or time is not; only the victim can say that
-    it hurts. A futex waits for work as often as for a lock: it counts as a lock only if it is known to be one.
+    """Return the kind of a wait and whether it is abnormal.
+
+    Waiting for input, work or time is not abnormal by itself. A futex serves work as often as locks, and counts as a
+    lock only if it is known to be one.
     """
     if state == "R":
         return "offcpu.preempted", share >= _PREEMPTED_PCT
     if syscall in LOCK_SYSCALLS:
         return "offcpu.lock_wait", lock and share >= _LOCK_PCT
-    waits_for_work = syscall in IDLE_SYSCALLS or not _held_up(state, syscall, on_file)
+    waits_for_work = syscall in IDLE_SYSCALLS or not blocked_in_operation(state, syscall, on_file)
     return "offcpu.blocked", share >= _ABNORMAL_PCT and not waits_for_work
-
-
-def _held_up(state: str, syscall: str, on_file: bool) -> bool:
-    """Waiting for an operation to be done (a disk, a file server), not for work or time."""
-    return state == "D" or (state != "R" and (on_file or syscall in ON_FILES))
 
 
 def _spans(segments: pl.DataFrame) -> dict[tuple[int, str], tuple[int, int]]:
@@ -270,7 +256,7 @@ def _spans(segments: pl.DataFrame) -> dict[tuple[int, str], tuple[int, int]]:
 
 
 def _normal(found: list[Finding], recording: Recording) -> list[Finding]:
-    """Kinds of wait that were looked for in the whole target and take no abnormal share of any thread."""
+    """Return normal findings for the kinds of wait that take no abnormal share of any thread of the whole target."""
     target = recording.manifest.target
     if target.everything or not recording.manifest.saw_everything("switches"):
         return []
@@ -292,7 +278,7 @@ def _normal(found: list[Finding], recording: Recording) -> list[Finding]:
 
 
 def _folded(rows: list[Row]) -> ArtifactContent:
-    """Folded stacks, outermost frame first, weights in microseconds: ``comm;user;...;kernel;... N``."""
+    """Return folded stacks, outermost frame first, weights in microseconds: ``comm;user;...;kernel;... N``."""
     lines: dict[str, int] = {}
     for row in rows:
         stack = wait_stack(row.user_stack, row.syscall, row.path, row.kernel_stack)

@@ -1,10 +1,12 @@
-"""Build the stack of a wait: the user's frames, the system call with its subject, the kernel's frames."""
+"""Resolve where threads waited: file paths, and stacks of user frames, the system call and kernel frames."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from whystall.tools.recording.store import Recording
 
 # A Python frame among a thread's user frames as the engines write it: function, file and line.
 _PYTHON = re.compile(r"(?P<name>.+) \((?P<file>[^()]+):(?P<line>[0-9]{1,9})\)")
@@ -32,3 +34,26 @@ def wait_stack(user: Sequence[str], syscall: str, path: str, kernel: Sequence[st
         yield WaitFrame(text, text, path, 0, "kernel")
     for text in reversed(kernel):
         yield WaitFrame(text, text, "", 0, "kernel")
+
+
+class Places:
+    """Paths and stacks of a recording's ``switches``, by their numbers."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.paths: dict[int, str] = dict(recording.table("switches.files").select("file", "path").iter_rows())
+        self.stacks: dict[int, list[str]] = dict(
+            recording.table("switches.stacks").select("stack", "frames").iter_rows()
+        )
+
+    def path(self, file: int) -> str:
+        """Return the path of a file; empty for -1."""
+        return self.paths.get(file, "")
+
+    def stack(self, number: int) -> list[str]:
+        """Return the frames of a stack, innermost first; empty for -1."""
+        return self.stacks.get(number, [])
+
+    def fields(self, row: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """Return the columns that the tools' rows about waits have in common."""
+        same = {name: row[name] for name in ("tid", "comm", "state", "syscall")}
+        return {**same, "path": path, "kernel_stack": self.stack(row["kstack"])}

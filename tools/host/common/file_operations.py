@@ -1,4 +1,4 @@
-"""Which system calls are operations on files, and of what sort."""
+"""Classify the system calls that are operations on files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CLASSES: dict[FileClass, str] = {
 }
 
 FILE_CLASS: dict[str, FileClass] = {call: name for name, calls in _CLASSES.items() for call in calls.split()}
-"""System call to class. Calls that move data both ways count by what blocks in practice: sendfile reads,
+"""System call to class. Calls that both read and write are classified by what blocks in practice: sendfile reads,
 copy_file_range writes.
 """
 
 ON_FILES: frozenset[str] = frozenset(call for call, name in FILE_CLASS.items() if name in ("sync", "metadata"))
-"""System calls about a file whatever their arguments: sleeping in one is waiting for a file server (FUSE, NFS), also
-where no open file is known. A read or write may be of a pipe or socket, and then waits for work.
+"""System calls on files, whatever their arguments: sleeping in one is waiting for a file server (FUSE, NFS), even if
+the open file is unknown. A read or write may be on a pipe or socket, where sleeping is waiting for work.
 """
 
 DURABLE = frozenset({"fsync", "fdatasync", "msync", "sync", "syncfs"})
-"""System calls after which what was written before is on storage (sync_file_range promises no such thing)."""
+"""System calls after which earlier writes are on storage (sync_file_range does not guarantee that)."""

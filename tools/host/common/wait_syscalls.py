@@ -1,8 +1,10 @@
-"""System calls that threads wait in: for work or time, and for locks."""
+"""Classify the system calls in which threads wait: for work or time, for locks, for files."""
 
 from __future__ import annotations
 
-# An idle thread waits in these: such a wait is not a stall by itself.
+from whystall.tools.host.common.file_operations import ON_FILES
+
+# Idle threads wait in these; such a wait is not a stall by itself.
 IDLE_SYSCALLS = frozenset(
     [
         "nanosleep",
@@ -27,3 +29,8 @@ IDLE_SYSCALLS = frozenset(
 )
 FILE_LOCKS = frozenset({"flock"})
 LOCK_SYSCALLS = frozenset({"futex", "futex_wait", "futex_waitv"}) | FILE_LOCKS
+
+
+def blocked_in_operation(state: str, syscall: str, on_file: bool) -> bool:
+    """Return whether a wait is for an operation to complete (a disk, a file server), not for work or time."""
+    return state == "D" or (state != "R" and (on_file or syscall in ON_FILES))

@@ -1,4 +1,4 @@
-"""Who ends whose waits: from off-CPU segments with their wakers to locks that threads contend for, and to chains."""
+"""Attribute waits to the threads that end them: contended locks, and chains of waits."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any
 
 import polars as pl
 
-from whystall.tools.host.common.file_operations import ON_FILES
-from whystall.tools.host.common.wait_syscalls import LOCK_SYSCALLS
+from whystall.tools.host.common.wait_syscalls import LOCK_SYSCALLS, blocked_in_operation
 
-# A futex is a contended lock when at least this share of the waiting on it is ended by threads that wait on it too:
-# a lock is handed from holder to waiter. An idle worker is woken by whoever brings work, who does not wait there.
+# A futex is a contended lock if at least this share of the waiting on it is ended by threads that also wait on it:
+# a lock passes from holder to waiter, while an idle worker is woken by a producer, which does not wait there.
 _MUTUAL = 0.5
 
 
 @dataclass
 class Waking:
-    """Waits of thread `tid` in `syscall` that thread `waker_tid` ended: see `offcputime.Waker`."""
+    """Waits of thread `tid` in `syscall` that thread `waker_tid` ended; see `offcputime.Waker`."""
 
     tid: int
     comm: str
@@ -32,7 +31,7 @@ class Waking:
 
 
 def contended_ns(segments: pl.DataFrame) -> dict[tuple[int, str], int]:
-    """Time per (thread, system call) spent waiting on contended futexes; empty where wakers were not recorded."""
+    """Return the time per (thread, system call) spent waiting on contended futexes; empty without recorded wakers."""
     waits: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for r in segments.filter(pl.col("syscall").is_in(list(LOCK_SYSCALLS)) & (pl.col("lock") != 0)).iter_rows(
         named=True
@@ -51,17 +50,18 @@ def contended_ns(segments: pl.DataFrame) -> dict[tuple[int, str], int]:
 
 
 def wakers_of(segments: pl.DataFrame) -> list[Waking]:
-    """Every pair of a waiting thread and who ended its waits, the most waiting first."""
-    held = _held_up(segments)
+    """Return every pair of waiting and waking thread, longest waiting first."""
+    woken = segments.filter(pl.col("waker_tid") > 0)
+    blocked = _blocked_spans(segments) if woken.height else {}
     found: dict[tuple[int, str, int], Waking] = {}
-    for r in segments.filter(pl.col("waker_tid") > 0).iter_rows(named=True):
+    for r in woken.iter_rows(named=True):
         waking = found.setdefault(
             (r["tid"], r["syscall"], r["waker_tid"]),
             Waking(r["tid"], r["comm"], r["syscall"], r["waker_pid"], r["waker_tid"], r["waker_comm"]),
         )
         waking.count += 1
         waking.total_ms += _wall(r) / 1e6
-        waking.waker_blocked_ms += _overlap(held.get(r["waker_tid"], []), r["start_ns"], r["end_ns"]) / 1e6
+        waking.waker_blocked_ms += _overlap(blocked.get(r["waker_tid"], []), r["start_ns"], r["end_ns"]) / 1e6
     return sorted(found.values(), key=lambda w: -w.total_ms)
 
 
@@ -69,13 +69,13 @@ def _wall(row: dict[str, Any]) -> int:
     return int(row["end_ns"] - row["start_ns"])
 
 
-def _held_up(segments: pl.DataFrame) -> dict[int, list[tuple[int, int]]]:
-    """When each thread was blocked in an operation (state D, or on a file), in order; a thread's do not overlap."""
-    on_file = (pl.col("file") >= 0) | pl.col("syscall").is_in(list(ON_FILES))
-    rows = segments.filter((pl.col("state") == "D") | ((pl.col("state") != "R") & on_file))
+def _blocked_spans(segments: pl.DataFrame) -> dict[int, list[tuple[int, int]]]:
+    """Return per thread, in order, when it was blocked in an operation; the spans of one thread do not overlap."""
     spans: dict[int, list[tuple[int, int]]] = {}
-    for tid, start, end in rows.sort("start_ns").select("tid", "start_ns", "end_ns").iter_rows():
-        spans.setdefault(tid, []).append((start, end))
+    rows = segments.sort("start_ns").select("tid", "start_ns", "end_ns", "state", "syscall", "file")
+    for tid, start, end, state, syscall, file in rows.iter_rows():
+        if blocked_in_operation(state, syscall, file >= 0):
+            spans.setdefault(tid, []).append((start, end))
     return spans
 
 

@@ -1,4 +1,4 @@
-"""Where threads waited, as stacks: the switches of a recording in the one model of stack samples."""
+"""Convert the switches of a recording to stack samples of the waits."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.model import NO_TIME, StackProfile
-from whystall.tools.stacks.waits import wait_stack
+from whystall.tools.stacks.waits import Places, wait_stack
 
 OFF_CPU = "off-cpu"
-"""The event."""
+"""Name of the event."""
 
 _PLACE = ("pid", "tid", "comm", "state", "syscall", "file", "kstack", "ustack")
 
 
 def stacks_of_waits(recording: Recording) -> StackProfile:
-    """The event ``off-cpu`` in ns: what threads waited, also those that still did when the window ended.
+    """Return the event ``off-cpu`` in ns: the time threads waited, open waits at the end of the window included.
 
-    Waits that were recorded one by one have their instants; the sum of the shorter ones is one sample per place,
-    without any. Raises `ToolError`: missing_collector without switches, bad_trace when nobody waited.
+    Waits recorded singly have their start times; the shorter ones are one sample per place without a time. Raises
+    `ToolError`: missing_collector without switches, bad_trace if no thread waited.
     """
     segments, totals = recording.table("switches.segments"), recording.table("switches.totals")
     entry = recording.manifest.collectors["switches"]
@@ -40,25 +40,24 @@ def stacks_of_waits(recording: Recording) -> StackProfile:
 
 
 def _shorter(totals: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
-    """What is in the totals beside the segments, which are only those above a length."""
-    told = segments.group_by(_PLACE).agg(told=(pl.col("end_ns") - pl.col("start_ns")).sum())
-    rest = totals.join(told, on=_PLACE, how="left")
-    rest = rest.with_columns(total_ns=pl.col("total_ns") - pl.col("told").fill_null(0))
+    """Return the totals minus the segments, which are only the waits above a threshold."""
+    listed = segments.group_by(_PLACE).agg(listed=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    rest = totals.join(listed, on=_PLACE, how="left")
+    rest = rest.with_columns(total_ns=pl.col("total_ns") - pl.col("listed").fill_null(0))
     return rest.filter(pl.col("total_ns") > 0)
 
 
 class _Stacks:
-    """Samples as they come; a stack of the recording is built once."""
+    """Collects samples; each stack of the recording is built once."""
 
     def __init__(self, recording: Recording) -> None:
         self.builder = Builder()
         self._event = self.builder.event(OFF_CPU, "ns")
-        self._frames = _column(recording, "stacks", "stack", "frames")
-        self._paths = _column(recording, "files", "file", "path")
+        self._places = Places(recording)
         self._known: dict[tuple[int, str, int, int], int] = {}
 
     def add(self, row: Mapping[str, Any], length_ns: int, at_ns: int = NO_TIME) -> None:
-        """A wait, or several of one place."""
+        """Add a wait, or the sum of several in one place."""
         place = (row["ustack"], row["syscall"], row["file"], row["kstack"])
         stack = self._known.get(place)
         if stack is None:
@@ -68,11 +67,6 @@ class _Stacks:
         self.builder.sample(stack, self._event, float(length_ns), at_ns=at_ns, span_ns=span, thread=thread)
 
     def _stack(self, user: int, syscall: str, file: int, kernel: int) -> int:
-        frames = wait_stack(
-            self._frames.get(user, []), syscall, self._paths.get(file, ""), self._frames.get(kernel, [])
-        )
+        places = self._places
+        frames = wait_stack(places.stack(user), syscall, places.path(file), places.stack(kernel))
         return self.builder.stack(self.builder.frame(one.name, one.file, one.line, one.kind) for one in frames)
-
-
-def _column(recording: Recording, table: str, key: str, value: str) -> dict[int, Any]:
-    return dict(recording.table(f"switches.{table}").select(key, value).iter_rows())

@@ -1,4 +1,4 @@
-"""What a recording's switches say about quiet bands: exactly when a thread was off its CPU, and what it waited for."""
+"""Explain quiet bands by a recording's switches: when a thread was off its CPU, and what it waited for."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern, path_series
 from whystall.tools.profiles.heat_map.activity import Activity, Runs, activity_of, between, closed
 from whystall.tools.recording.store import Recording
+from whystall.tools.stacks.waits import Places
 
-# A wait is told when it fills at least this share of the bands, and so much more of them than of the rest.
+# A wait is reported if it fills at least this share of the bands, and that much more of them than of the other time.
 _LEAST_SHARE, _LEAST_MORE = 0.05, 0.02
 
 
 class WaitRow(Model):
-    """What a thread waited for in quiet bands. `band_pct`: the share of the bands' time, `outside_pct`: of the rest."""
+    """What a thread waited for in quiet bands. `band_pct`: share of the bands' time, `outside_pct`: of the rest."""
 
     tid: int
     comm: str
@@ -29,7 +30,7 @@ class WaitRow(Model):
 
 
 def usable(recording: Recording) -> bool:
-    """Whether the switches of `recording` are there and whole."""
+    """Return whether `recording` has complete switches."""
     if not recording.has("switches"):
         return False
     entry = recording.manifest.collectors["switches"]
@@ -37,7 +38,7 @@ def usable(recording: Recording) -> bool:
 
 
 def on_cpu(recording: Recording, tid: int, first: int, last: int) -> Activity | None:
-    """When thread `tid` was on a CPU, to the recording's threshold; None when no switch of it is told."""
+    """Return when thread `tid` was on a CPU, to the recording's threshold; None if no switch of it is recorded."""
     import numpy as np
 
     segments = recording.table("switches.segments").filter(pl.col("tid") == tid).sort("start_ns")
@@ -52,7 +53,7 @@ def on_cpu(recording: Recording, tid: int, first: int, last: int) -> Activity | 
 
 
 def waits_in(recording: Recording, bands: Runs, first: int, last: int, tids: list[int], top: int) -> list[WaitRow]:
-    """What threads `tids` waited for in `bands`, that is more there than between them, the most first."""
+    """Return what threads `tids` waited for more in `bands` than between them, longest first."""
     import numpy as np
 
     inside = int(bands.lengths.sum())
@@ -61,13 +62,12 @@ def waits_in(recording: Recording, bands: Runs, first: int, last: int, tids: lis
     if segments.is_empty() or inside <= 0:
         return []
     start, end = segments["start_ns"].to_numpy(), segments["end_ns"].to_numpy()
-    # how much of the bands lies before an instant
+    # Piecewise linear: time within bands up to an instant.
     edges = np.stack([bands.starts, bands.ends], axis=1).ravel()
     passed = np.concatenate([[0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))])
     shared = np.interp(end, edges, passed) - np.interp(start, edges, passed)
-    paths = dict(recording.table("switches.files").select("file", "path").iter_rows())
-    stacks = dict(recording.table("switches.stacks").select("stack", "frames").iter_rows())
-    patterns = {number: path_pattern(path) for number, path in paths.items()}
+    places = Places(recording)
+    patterns = {number: path_pattern(path) for number, path in places.paths.items()}
     keys = ["tid", "comm", "state", "syscall", "series"]
     share = pl.col("band") / inside
     rest_share = pl.col("rest") / outside if outside > 0 else pl.lit(0.0)
@@ -77,7 +77,7 @@ def waits_in(recording: Recording, bands: Runs, first: int, last: int, tids: lis
             rest=pl.Series((end - start) - shared),
             series=pl.col("file").replace_strict(patterns, default="", return_dtype=pl.String),
         )
-        .sort("band", descending=True)  # the longest wait shows the stack
+        .sort("band", descending=True)  # the stack is that of the longest wait
         .group_by(keys, maintain_order=True)
         .agg(pl.col("band").sum(), pl.col("rest").sum(), pl.col("file").unique(), pl.col("kstack", "ustack").first())
         .with_columns(band_share=share, rest_share=rest_share)
@@ -86,13 +86,8 @@ def waits_in(recording: Recording, bands: Runs, first: int, last: int, tids: lis
     )
     return [
         WaitRow(
-            tid=row["tid"],
-            comm=row["comm"],
-            state=row["state"],
-            syscall=row["syscall"],
-            path=path_series({paths.get(file, "") for file in row["file"]}) if row["series"] else "",
-            kernel_stack=list(stacks.get(row["kstack"], [])),
-            user_stack=list(stacks.get(row["ustack"], [])),
+            **places.fields(row, path_series(set(map(places.path, row["file"]))) if row["series"] else ""),
+            user_stack=places.stack(row["ustack"]),
             total_ms=row["band"] / 1e6,
             band_pct=100 * min(row["band_share"], 1.0),
             outside_pct=100 * min(row["rest_share"], 1.0),
