@@ -1,7 +1,7 @@
-"""From the columns about the page cache to who did what: per process and series of files, per cgroup, for the host.
+"""Aggregate the page cache tables of a recording per process and series of files, per cgroup and for the host.
 
-Everything is counted in base pages, as the kernel does. A *scope* is what shares memory: the innermost cgroup with a
-limit that a process is in, or the host.
+Counts are base pages, as in the kernel. A *scope* is the set of processes that share memory: the innermost cgroup with
+a limit, or the host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Row = dict[str, Any]
 
 
 class CgroupRow(Model):
-    """A memory cgroup at the end of the window; rates over it. Null where it is not told, or there is no limit."""
+    """A memory cgroup at the end of the window, and rates over it. Null: not reported, or no limit."""
 
     version: int
     usage_bytes: int | None
@@ -42,8 +42,10 @@ class CgroupRow(Model):
 
 
 class Host(Model):
-    """The host. Rates are pages per second: `reclaim_rate` for want of memory of the host, `cgroup_reclaim_rate` at
-    limits of cgroups. `dirty_bytes`: the most seen."""
+    """The host. Rates are pages per second: `reclaim_rate` for host memory, `cgroup_reclaim_rate` at cgroup limits.
+
+    `dirty_bytes`: the largest reading.
+    """
 
     kswapd_cpu_pct: float | None = None
     reclaim_rate: float | None = None
@@ -57,7 +59,7 @@ class Host(Model):
 
 @dataclass(frozen=True)
 class Cgroup:
-    """A memory cgroup over the window. None: not told."""
+    """A memory cgroup over the window. None: not reported."""
 
     path: str
     row: CgroupRow
@@ -68,7 +70,7 @@ class Cgroup:
 
 @dataclass(frozen=True)
 class Stall:
-    """Time that one thread lost to one thing, on one file where it is about one. Nanoseconds."""
+    """Time that one thread lost to one cause (`what`), on one file if the cause is about a file. Nanoseconds."""
 
     pid: int
     tid: int
@@ -85,8 +87,11 @@ class Stall:
 
 @dataclass(frozen=True)
 class Measures:
-    """What the window measured. `added`, `reclaimed`: pages of all files on this host; `evicted`: of them, by file;
-    `short`: pages reclaimed because the host, not a cgroup, was short of memory (None: not told)."""
+    """What the window measured.
+
+    `added`, `reclaimed`: pages of all files on this host. `evicted`: reclaimed pages by file. `short`: pages reclaimed
+    because the host, not a cgroup, was short of memory (None: unknown).
+    """
 
     window_ns: int
     page: int
@@ -102,22 +107,21 @@ class Measures:
     evicted: dict[int, int]
     short: int | None
     members: frozenset[int]
-    place: dict[int, str]
+    cgroup_of: dict[int, str]
     untracked: int
-    followed: int
+    tracked: int
 
     def scope(self, pid: int) -> str:
-        """What the process shares memory with: a cgroup with a limit, its own cgroup where limits are not known of it,
-        or the host."""
-        mine = self.place.get(pid, HOST)
-        limited = [c.path for c in self.cgroups if c.row.limit_bytes is not None and _below(mine, c.path)]
+        """Return what the process shares memory with: a cgroup with a limit, its own, or the host."""
+        own = self.cgroup_of.get(pid, HOST)
+        limited = [c.path for c in self.cgroups if c.row.limit_bytes is not None and _below(own, c.path)]
         if limited:
             return max(limited, key=len)
-        known = any(_below(mine, c.path) and c.path != HOST for c in self.cgroups)
-        return HOST if known or mine in ("", HOST) else mine
+        known = any(_below(own, c.path) and c.path != HOST for c in self.cgroups)
+        return HOST if known or own in ("", HOST) else own
 
-    def room_bytes(self, scope: str) -> int | None:
-        """What `scope` leaves for files: its limit less what is the processes' own; None where not known."""
+    def space_bytes(self, scope: str) -> int | None:
+        """Return the memory that `scope` has for files: its limit minus anonymous memory. None if unknown."""
         for cgroup in self.cgroups:
             if cgroup.path == scope and cgroup.row.limit_bytes is not None:
                 return max(0, cgroup.row.limit_bytes - (cgroup.row.anon_bytes or 0))
@@ -126,12 +130,12 @@ class Measures:
         return max(0, self.memory_bytes - (self.anon_bytes or 0))
 
     def of_added_pct(self, pages: int) -> float | None:
-        """`pages` in percent of all that entered the cache of this host."""
+        """Return `pages` in percent of all pages added to the cache of this host."""
         return 100 * pages / self.added if self.added else None
 
 
 def measure(recording: Recording) -> Measures:
-    """What is in `recording`; its counters may be missing, the page cache may not."""
+    """Return what `recording` measured; it must hold the page cache, the host's counters are optional."""
     uses = recording.table(f"{CACHE}.use")
     evictions = recording.table(f"{CACHE}.evictions")
     files = {r["file"]: r for r in recording.table(f"{CACHE}.files").iter_rows(named=True)}
@@ -158,14 +162,14 @@ def measure(recording: Recording) -> Measures:
         evicted={file: max(0, pages) for file, pages in evictions.select("file", "reclaimed").iter_rows()},
         short=short,
         members=members,
-        place={r["pid"]: r["cgroup"] for r in processes.iter_rows(named=True)},
+        cgroup_of={r["pid"]: r["cgroup"] for r in processes.iter_rows(named=True)},
         untracked=_sum(evictions["untracked"]),
-        followed=_sum(evictions["tracked"]),
+        tracked=_sum(evictions["tracked"]),
     )
 
 
 class _Counters:
-    """The host's named counters; none where a recording has no `proc`."""
+    """The host's named counters; empty if a recording has no `proc`."""
 
     def __init__(self, recording: Recording) -> None:
         self._values: dict[str, list[float]] = {}
@@ -186,7 +190,7 @@ class _Counters:
         return max(self._values.get(name, ()), default=None)
 
     def delta(self, *names: str) -> float | None:
-        """Growth of those that are there, together."""
+        """Return the summed growth of those counters that were read at least twice."""
         known = [self._values[n] for n in names if len(self._values.get(n, ())) > 1]
         return sum(max(0.0, v[-1] - v[0]) for v in known) if known else None
 
@@ -233,12 +237,12 @@ def _cgroups(recording: Recording) -> list[Cgroup]:
         shown = CgroupRow(
             cgroup=path,
             version=version,
-            # both fall, with every reclaim and with what is freed: the most seen is what counts beside a limit
-            usage_bytes=_told(max(r["usage_bytes"] for r in rows)),
+            # Both drop with every reclaim, so the peak is what to compare with a limit.
+            usage_bytes=_known(max(r["usage_bytes"] for r in rows)),
             limit_bytes=min(limits, default=None),
-            anon_bytes=_told(max(r["anon_bytes"] for r in rows)),
-            file_bytes=_told(last["file_bytes"]),
-            dirty_bytes=_told(max(r["dirty_bytes"] for r in rows)),
+            anon_bytes=_known(max(r["anon_bytes"] for r in rows)),
+            file_bytes=_known(last["file_bytes"]),
+            dirty_bytes=_known(max(r["dirty_bytes"] for r in rows)),
             limit_hit_rate=rate("limit_hits"),
             refault_rate=rate("refaults_file"),
             reclaim_rate=rate("reclaimed"),
@@ -250,7 +254,7 @@ def _cgroups(recording: Recording) -> list[Cgroup]:
 
 
 def _host(counters: _Counters, processes: pl.DataFrame, window_ns: int) -> tuple[Host, int | None]:
-    # These two count reclaim for want of the host's memory only; pgsteal_file counts that at cgroups' limits as well.
+    # These two count reclaim for the host's memory only; pgsteal_file also counts reclaim at cgroup limits.
     short = counters.delta("vm_pgsteal_kswapd", "vm_pgsteal_direct")
     every, global_rate = counters.rate("vm_pgsteal_file"), counters.rate("vm_pgsteal_kswapd", "vm_pgsteal_direct")
     limit, page = counters.last("vm_nr_dirty_threshold"), counters.last("mem_page_bytes") or _PAGE
@@ -269,7 +273,7 @@ def _host(counters: _Counters, processes: pl.DataFrame, window_ns: int) -> tuple
 
 
 def _kswapd_pct(processes: pl.DataFrame, window_ns: int) -> float | None:
-    """CPU time of the threads of that name (one per NUMA node) in percent of one CPU; None where none is known."""
+    """Return the CPU time of all kswapd threads (one per NUMA node), in percent of one CPU; None if unknown."""
     if processes.is_empty() or not window_ns:
         return None
     spent: dict[int, list[int]] = {}
@@ -284,7 +288,7 @@ def _below(path: str, above: str) -> bool:
     return above == HOST or path == above or path.startswith(above.rstrip("/") + "/")
 
 
-def _told(value: int) -> int | None:
+def _known(value: int) -> int | None:
     return value if value >= 0 else None
 
 

@@ -1,6 +1,6 @@
-"""What each process did with which files in the page cache, in base pages.
+"""Count what each process did with which files in the page cache, in base pages.
 
-A *series* are the files of one process whose paths differ in numbers only (shards, checkpoints): they are told as one.
+A *series* is the files of one process whose paths differ only in numbers (shards, checkpoints); it is one row.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ _Row = dict[str, Any]
 
 @dataclass
 class Use:
-    """What a process did with a series of files, and what became of those files' pages.
+    """What a process did with a series of files, and what happened to the pages of those files.
 
-    What kernels do not tell (see `tables.PAGE_CACHE`): without `known`, what was asked for; without `mapped_known`,
-    what mappings touched (before 6.12); without `once_known`, how often pages were used. `faulted`: it had page faults
-    that read from storage, or that is not known. `recent`: of the added pages, those that must have been evicted
-    shortly before the window by the kernel's own account. `parts`: what a sum is made of."""
+    Not every kernel reports everything (see `tables.PAGE_CACHE`): `known`: requested pages; `mapped_known`: pages
+    touched through mappings (6.12 and later); `once_known`: how often pages were used. `faulted`: had page faults that
+    read from storage, or unknown. `recent`: added pages that the kernel reports as evicted shortly before the window.
+    `parts`: the uses that a merged use consists of.
+    """
 
     pid: int
     comm: str
@@ -58,19 +59,22 @@ class Use:
 
     @property
     def touched(self) -> int:
-        """Pages that it asked for and that its mappings touched."""
+        """Return pages requested by calls plus pages touched through mappings."""
         return self.accessed + self.mapped
 
     @property
     def distinct(self) -> int | None:
-        """Different pages it touched; None where not known."""
+        """Return the number of different pages touched; None if unknown."""
         return max(0, self.touched - self.again) if self.known and self.mapped_known else None
 
     @property
     def hit_pct(self) -> float | None:
-        """Of the pages touched, those that were in the cache. None where it wrote too: what writing brought in cannot
-        be told from what reading did; and where what mappings touch is not told, but they may have brought in pages.
-        Readahead may bring in more than is asked for. Of a sum: of its parts of which it is known, if they are most."""
+        """Return the share of touched pages that were cached, percent.
+
+        None if the process also wrote (added pages cannot be attributed to reads or writes), or if mappings may have
+        added pages that are not reported. Readahead may add more than is requested. For a merged use: over the parts
+        for which it is known, if these are most of it.
+        """
         if self.parts:
             known = [(part.touched, hit) for part in self.parts if (hit := part.hit_pct) is not None]
             touched = sum(pages for pages, _ in known)
@@ -85,15 +89,17 @@ class Use:
 
     @property
     def judged_pct(self) -> float | None:
-        """Of what was added to these files, the share whose touches were followed."""
+        """Return the share of the pages added to these files whose touches were tracked, percent."""
         followed = self.tracked + self.untracked
         return 100 * self.tracked / followed if self.once_known and followed else None
 
     @property
     def one_pass_pct(self) -> float | None:
-        """Of what was added and followed, the share that was touched at most once: until it left, or so far. What is
-        used again through a mapping that is there causes no event: of mapped files it is told of what reclaim took, if
-        that is most, since it too had not seen it used."""
+        """Return the share of the tracked pages that were touched at most once before eviction, or so far, percent.
+
+        Repeated use through an existing mapping causes no event. Mapped files are therefore judged by the pages that
+        reclaim took, if these are most: reclaim had not seen them used either.
+        """
         if not self.once_known or not self.tracked:
             return None
         if self.mapped:
@@ -103,17 +109,17 @@ class Use:
 
     @property
     def back(self) -> int:
-        """Pages that surely had been evicted shortly before they were added: within the window, or before it."""
+        """Return the number of added pages that were certainly evicted shortly before, in the window or before it."""
         return min(self.added, max(self.refaulted, self.recent))
 
     @property
     def refault_pct(self) -> float | None:
-        """`back` in percent of what it added."""
+        """Return `back` in percent of the added pages."""
         return 100 * self.back / self.added if self.added else None
 
     @property
     def operations(self) -> str:
-        """read, write, mapped: by which it used the cache."""
+        """Return how it used the cache: read, write, mapped, joined by ``+``."""
         parts = [("read", self.accessed), ("write", self.dirtied), ("mapped", self.mapped)]
         return "+".join(name for name, pages in parts if pages > 0) or ("read" if self.added else "")
 
@@ -126,7 +132,7 @@ def uses_of(
     faults: dict[int, int],
     page: int,
 ) -> list[Use]:
-    """Per process and series, those that brought most in first."""
+    """Return the uses per process and series, most pages added first."""
     left = {r["file"]: r for r in evictions.iter_rows(named=True)}
     found: dict[tuple[int, str], Use] = {}
     most: dict[tuple[int, str], tuple[int, str]] = {}
@@ -149,13 +155,13 @@ def uses_of(
             use.once_known &= min(gone["one_pass"], gone["touched_once"], gone["tracked"]) >= 0
             for name in ("reclaimed", "dropped", "judged", "one_pass", "touched_once", "tracked", "untracked"):
                 setattr(use, name, getattr(use, name) + max(0, gone[name]))
-            told = gone["written_back"] >= 0 and use.written_back is not None
-            use.written_back = (use.written_back or 0) + gone["written_back"] if told else None
+            reported = gone["written_back"] >= 0 and use.written_back is not None
+            use.written_back = (use.written_back or 0) + gone["written_back"] if reported else None
         resident = cached.get((file["dev"], file["ino"])) if file else None
         if resident and first_seen:
             if resident["end"] is not None:
                 use.cached_bytes = (use.cached_bytes or 0) + resident["end"]
-            # what was written anew, or dropped and read again, had not been evicted either
+            # Pages newly written, or dropped and read again, were not evicted.
             other = max(0, row["dirtied"]) + (max(0, gone["dropped"]) if gone else 0)
             use.recent += max(0, row["added"] - other - resident["fresh"] // page)
         size = max(row["added"], row["accessed"], row["dirtied"], row["direct_bytes"] // page)
@@ -166,7 +172,7 @@ def uses_of(
 
 
 def faults_of(processes: pl.DataFrame) -> dict[int, int]:
-    """Page faults that read from storage, per process that was counted twice."""
+    """Return major page faults per process that was counted twice."""
     counts: dict[int, list[int]] = {}
     for row in processes.iter_rows(named=True):
         counts.setdefault(row["pid"], []).append(row["major_faults"])
@@ -174,27 +180,27 @@ def faults_of(processes: pl.DataFrame) -> dict[int, int]:
 
 
 def residency_of(recording: Recording) -> dict[tuple[str, int], _Row]:
-    """By device and inode: bytes cached at the end (`end`), and bytes not cached at the start, or not there yet, of
-    which the kernel did not say that they had been evicted lately (`fresh`): whatever is read beyond those had been."""
+    """Return by (device, inode): `end`, bytes cached at the end, and `fresh`, the bytes not cached at the start (or
+    added since) that were not recently evicted. Reading more than `fresh` means reading evicted pages again."""
     tables = recording.tables()
     rows, files = tables.get(f"{RESIDENCY}.open_files"), tables.get(f"{RESIDENCY}.files")
     if rows is None or files is None or rows.is_empty():
         return {}
-    places = {r["file"]: (r["dev"], r["ino"]) for r in files.iter_rows(named=True)}
-    half = recording.manifest.window_ns // 2  # looked at twice, at the start and at the end; a file may be open at one
+    inodes = {r["file"]: (r["dev"], r["ino"]) for r in files.iter_rows(named=True)}
+    half = recording.manifest.window_ns // 2  # one reading at the start, one at the end; a file may be open at only one
     found: dict[tuple[str, int], _Row] = {}
     begun: dict[tuple[str, int], tuple[int, int]] = {}
     for row in rows.sort("at_ns").iter_rows(named=True):
-        place = places.get(row["file"])
-        if place is None or row["cached_bytes"] < 0:
+        inode = inodes.get(row["file"])
+        if inode is None or row["cached_bytes"] < 0:
             continue
-        known = found.setdefault(place, {"end": None, "fresh": 1 << 62})
+        known = found.setdefault(inode, {"end": None, "fresh": 1 << 62})
         if row["at_ns"] <= half and row["recently_evicted_bytes"] >= 0:
             fresh = max(0, row["size_bytes"] - row["cached_bytes"] - row["recently_evicted_bytes"])
-            begun[place] = (row["size_bytes"], fresh)
+            begun[inode] = (row["size_bytes"], fresh)
         if row["at_ns"] > half:
             known["end"] = row["cached_bytes"]
-            if place in begun:  # else how far it has grown is not known
-                size, fresh = begun[place]
+            if inode in begun:  # otherwise its growth is unknown
+                size, fresh = begun[inode]
                 known["fresh"] = fresh + max(0, row["size_bytes"] - size)
     return found

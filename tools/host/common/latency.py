@@ -1,4 +1,4 @@
-"""Quantiles of latencies: exact from values, within a slot's width from histograms."""
+"""Compute quantiles of latencies: exact from values, interpolated from histograms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whystall.tools.contract.result import Model
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """Nearest-rank quantile `q` (0 to 1) of `values`; 0.0 when empty."""
+    """Return the nearest-rank quantile `q` (0 to 1) of `values`; 0.0 if empty."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, math.ceil(q * len(ordered)) - 1))] if ordered else 0.0
 
@@ -19,7 +19,7 @@ Slot = tuple[int, int, int]
 
 
 def slot_quantile(slots: Iterable[Slot], q: float) -> float:
-    """Quantile `q` of a histogram, interpolated within the slot that holds it; 0.0 when empty."""
+    """Return quantile `q` of a histogram, interpolated within its slot; 0.0 if empty."""
     ordered = sorted(s for s in slots if s[2] > 0)
     rank = q * sum(count for _, _, count in ordered)
     for low, high, count in ordered:
@@ -30,7 +30,7 @@ def slot_quantile(slots: Iterable[Slot], q: float) -> float:
 
 
 def log2_histogram(slots: Iterable[Slot]) -> list[Slot]:
-    """The same counts in powers of two: from the first to the last occupied power, empty ones between included."""
+    """Return the counts in powers of two, from the first to the last occupied one."""
     counts: dict[int, int] = {}
     for low, _, count in slots:
         power = max(low, 1).bit_length() - 1
@@ -41,7 +41,7 @@ def log2_histogram(slots: Iterable[Slot]) -> list[Slot]:
 
 
 class Bucket(Model):
-    """How often it took `low_us` <= time < `high_us`."""
+    """Number of times with `low_us` <= time < `high_us`."""
 
     low_us: float
     high_us: float
@@ -49,12 +49,12 @@ class Bucket(Model):
 
 
 def buckets(slots: Iterable[Slot]) -> list[Bucket]:
-    """The `log2_histogram` of slots in nanoseconds, for people."""
+    """Return the `log2_histogram` of slots in nanoseconds as buckets in microseconds."""
     return [Bucket(low_us=low / 1e3, high_us=high / 1e3, count=count) for low, high, count in log2_histogram(slots)]
 
 
 def percentile(slots: Sequence[Slot], q: float, longest: float | None) -> float | None:
-    """Quantile `q` of a histogram, and not more than the `longest` where that is known; None when empty."""
+    """Return quantile `q` of a histogram, at most `longest` if that is known; None if empty."""
     if not slots:
         return None
     found = slot_quantile(slots, q)

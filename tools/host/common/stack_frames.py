@@ -1,11 +1,11 @@
-"""Which frames of a kernel stack tell a reader where it waited."""
+"""Choose the frames of a stack that show where a thread waited."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-# The scheduler's own frames on top, and the way into the kernel below, are in every stack and say nothing.
+# Frames of the scheduler (top) and of kernel entry (bottom) are in every stack.
 _PLUMBING = (
     "__schedule",
     "schedule",
@@ -22,15 +22,15 @@ _PLUMBING = (
     "entry_",
 )
 _FRAMES = 6
-# As engines write a Python frame: ``save (train.py:212)``.
+# A Python frame as the engines write it: ``save (train.py:212)``.
 _PYTHON = re.compile(r".+ \([^()]+:[0-9]{1,9}\)")
 
 
 def kernel_path(frames: Iterable[str]) -> str:
-    """The telling frames, innermost first: ``folio_wait_writeback < ext4_sync_file < do_fsync``."""
+    """Return the significant frames, innermost first: ``folio_wait_writeback < ext4_sync_file < do_fsync``."""
     return " < ".join([f for f in frames if not f.startswith(_PLUMBING)][:_FRAMES])
 
 
 def python_line(frames: Iterable[str]) -> str:
-    """The innermost Python frame among a thread's user frames, innermost first, as they name it; empty without one."""
+    """Return the innermost Python frame of user frames given innermost first; empty if there is none."""
     return next((frame for frame in frames if _PYTHON.fullmatch(frame)), "")

@@ -1,4 +1,4 @@
-"""CPU time in the page cache, from stack samples."""
+"""Compute the CPU time spent in the page cache from stack samples."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from whystall.tools.host.page_cache.symbols import CACHE, COPY, RECLAIM
 from whystall.tools.recording.store import Recording
 
 SAMPLES = "samples"
-# Of one CPU, surely: what a user notices as a slower job (see snapshot_findings).
+# In percent of one CPU: what users notice as a slower job (see host_snapshot.findings).
 _NOTICEABLE_PCT = 5.0
 _FINDINGS = 5
-# Shares below this are not worth a line: a tick or two.
+# Smaller shares are one or two ticks and get no finding.
 _LEAST_PCT = 0.5
 
 
@@ -31,7 +31,7 @@ class _Part:
 
 
 def cpu_rows(recording: Recording) -> list[CpuRow]:
-    """Processes by their CPU time in the page cache, the largest first; none where nothing was sampled in time."""
+    """Return the processes by CPU time in the page cache, largest first; none without timed samples."""
     window_ns = recording.manifest.window_ns
     if not recording.has(SAMPLES) or not window_ns:
         return []
@@ -73,7 +73,7 @@ def cpu_rows(recording: Recording) -> list[CpuRow]:
 
 
 def _classes(recording: Recording) -> list[tuple[bool, bool, bool]]:
-    """Per node of the tree of stacks whether it lies in the page cache, in reclaim, in copying. Parents come first."""
+    """Return per node of the stack tree (parents first) whether it is in the page cache, in reclaim, in copying."""
     kinds = []
     for name, kind in recording.table(f"{SAMPLES}.frames").select("name", "kind").iter_rows():
         plain = name.partition(".")[0]  # compilers split functions: shrink_folio_list.constprop.0
@@ -87,10 +87,10 @@ def _classes(recording: Recording) -> list[tuple[bool, bool, bool]]:
     return found
 
 
-def cpu_findings(rows: list[CpuRow], recording: Recording, mine: frozenset[int]) -> list[Finding]:
-    """Who spends CPU time there: information, and abnormal where a process of the target surely spends a noticeable
-    part of a CPU on reclaiming. (The kernel's own thread is told by its counters, exactly.)"""
-    chosen = [row for row in rows if not mine or row.pid in mine]
+def cpu_findings(rows: list[CpuRow], recording: Recording, requested: frozenset[int]) -> list[Finding]:
+    """Return who spends CPU time there; abnormal if a process of the target certainly reclaims for a noticeable part of
+    a CPU. kswapd is judged by its exact counters instead."""
+    chosen = [row for row in rows if not requested or row.pid in requested]
     window_ns = recording.manifest.window_ns
     return [
         Finding(
@@ -114,6 +114,6 @@ def cpu_findings(rows: list[CpuRow], recording: Recording, mine: frozenset[int])
 
 
 def _reclaims(row: CpuRow) -> bool:
-    """Whether reclaiming surely takes a noticeable part: the bounds are those of all its time in the cache."""
+    """Return whether reclaim certainly takes a noticeable part; the bounds are those of all time in the cache."""
     sure = row.low_pct * row.reclaim_pct / max(row.cpu_pct, 1e-9)
     return sure >= _NOTICEABLE_PCT and not row.comm.startswith("kswapd")

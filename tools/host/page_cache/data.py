@@ -1,4 +1,4 @@
-"""What the tool page_cache answers: its tables."""
+"""The result tables of page_cache."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ Verdict = Literal[
 
 
 class FileRow(Model):
-    """What one process did with a file, or with a numbered series of files, in the cache.
+    """What one process did in the cache with a file, or a numbered series of files.
 
-    Bytes of whole pages. `evicted`: taken by reclaim, `dropped`: given back, truncated or deleted; both are of the
-    file, whoever used it. `hit_pct`: of what reads asked for and mappings touched, found in the cache; null where the
-    same process also wrote it, or the kernel does not tell what is asked for. `one_pass_pct`: of what it brought in,
-    used at most once, of the part that could be followed (`judged_pct`). `refault_pct`: of what it brought in, evicted
-    shortly before. `written_back`: sent to the storage, by whomever. `cached_bytes`: there at the end, where the file
-    was open then.
+    Bytes of whole pages. `evicted`: reclaimed, `dropped`: dropped on request, truncated or deleted; both count for the
+    file whoever used it. `hit_pct`: share of requested and mapped pages found in the cache; null if the process also
+    wrote the file or the kernel does not report requests. `one_pass_pct`: share of the added pages used at most once,
+    among those tracked (`judged_pct`). `refault_pct`: share of the added pages evicted shortly before. `written_back`:
+    by any process. `cached_bytes`: at the end, if the file was open then.
     """
 
     pid: int
@@ -54,7 +53,7 @@ class FileRow(Model):
 
 
 class ProcessRow(Model):
-    """What one process did with the cache, and the time its threads lost to memory (summed over threads)."""
+    """What one process did with the cache, and the time its threads lost to memory management, summed."""
 
     pid: int
     comm: str
@@ -90,8 +89,7 @@ class StallRow(Model):
 
 
 class CpuRow(Model):
-    """CPU time in the page cache, sampled, in per cent of one CPU: all of it within its bounds (95 %), and of it
-    reclaiming and copying."""
+    """Sampled CPU time in the page cache, in percent of one CPU, with 95 % bounds; parts: reclaiming and copying."""
 
     pid: int
     comm: str
@@ -104,8 +102,8 @@ class CpuRow(Model):
 
 
 class Data(Model):
-    """`verdicts`: what was found; healthy, idle and cannot_tell stand alone. Files and processes by what they brought
-    into the cache or asked of it, the largest first."""
+    """`verdicts`: healthy, idle and cannot_tell occur alone. Files and processes with most pages added or requested
+    first."""
 
     verdicts: list[Verdict] = Field(default_factory=list)
     host: Host = Field(default_factory=Host)

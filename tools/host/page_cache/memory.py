@@ -1,4 +1,4 @@
-"""Judging what reclaims: a cgroup whose limit is too small for the files in use, and the kernel's reclaim thread."""
+"""Judge reclaim: a cgroup whose limit is too small for the files in use, and kswapd."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from whystall.tools.host.common.cache_streams import KSWAPD_PCT, RECLAIMS, STALL
 from whystall.tools.host.common.severity import severity
 from whystall.tools.recording.target import Target
 
-# Usage is read at one instant, just after a reclaim as well as just before.
+# Usage is a single reading, which may be just after a reclaim.
 _FULL_PCT = 90.0
-# A cgroup's tasks stalled on memory for so long (PSI, Documentation/accounting/psi.rst): what users notice.
+# Share of time in which the cgroup's tasks stalled on memory (PSI, Documentation/accounting/psi.rst).
 _PSI_PCT = 5.0
-# Of the host's memory: with less left, the host is short and a larger limit would only move the shortage.
+# Share of the host's memory; with less available, a larger cgroup limit would only move the shortage.
 _LEFT_PCT = 10.0
 _FINDINGS = 8
 
 
 def memory_findings(m: Measures, judged: Judged, target: Target, *, sure: bool) -> list[Finding]:
-    """Cgroups with a limit, then the reclaim thread. `sure`: the page cache was seen in full."""
+    """Return findings about cgroups with a limit and about kswapd. `sure`: no page cache event was missed."""
     limited = [c for c in m.cgroups if c.row.limit_bytes is not None]
     found = [finding for c in limited if (finding := _limit(c, m, judged, target, sure=sure)) is not None]
     return found[:_FINDINGS] + _kswapd(m)
@@ -38,14 +38,14 @@ def _limit(c: Cgroup, m: Measures, judged: Judged, target: Target, *, sure: bool
     worst, psi = max(waits, default=0.0), c.row.psi_some_pct or 0.0
     refault_pct = _refault_pct(c, m)
     bad = None
-    if full and hit and _host_has_room(m) and (inside or not streams):
+    if full and hit and _host_has_free_memory(m) and (inside or not streams):
         if inside:
             bad = max([severity(max(worst, psi)), *(grade(u, m) for u in inside)], key=lambda g: g.rank)
         elif worst >= STALL_PCT or psi >= _PSI_PCT:
             bad = severity(max(worst, psi))
     suffers = bool(inside) or worst >= STALL_PCT or psi >= _PSI_PCT or bool(streams)
     if bad is None and (suffers or not sure or c.row.usage_bytes is None):
-        return None  # something is wrong here and the limit may be a part of it, or that was not seen
+        return None  # the limit may be part of a problem, or events were missed
     metrics = {
         "limit_bytes": limit,
         "usage_bytes": c.row.usage_bytes,
@@ -69,13 +69,13 @@ def _limit(c: Cgroup, m: Measures, judged: Judged, target: Target, *, sure: bool
 
 
 def _refault_pct(c: Cgroup, m: Measures) -> float | None:
-    """Of what processes in it brought in, the share that had been evicted shortly before."""
-    mine = [u for u in m.uses if m.scope(u.pid) == c.path]
-    added = sum(u.added for u in mine)
-    return 100 * sum(u.back for u in mine) / added if added else None
+    """Return the share of the pages added by the cgroup's processes that had been evicted shortly before, percent."""
+    own = [u for u in m.uses if m.scope(u.pid) == c.path]
+    added = sum(u.added for u in own)
+    return 100 * sum(u.back for u in own) / added if added else None
 
 
-def _host_has_room(m: Measures) -> bool:
+def _host_has_free_memory(m: Measures) -> bool:
     if m.host.available_bytes is None or not m.memory_bytes:
         return False
     return 100 * m.host.available_bytes >= _LEFT_PCT * m.memory_bytes

@@ -1,4 +1,4 @@
-"""Judging the time that threads lose to memory: reclaim, throttling of writers, the lock of a file."""
+"""Judge the time that threads lose to memory management: reclaim, throttled writers, contended file locks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from whystall.tools.recording.target import Target
 
 THROTTLE, LOCK = "dirty_throttle", "file_lock"
 _KINDS = ("memory.reclaim_stall", "writeback.throttled", "file.lock_contention")
-# One wait this long is one that its user sees, whatever share of the window it is (as of file operations).
+# A single wait this long is noticed, whatever its share of the window (as for file operations).
 _LONG_MS = 1000.0
 _FINDINGS = 8
 
 
-def stall_findings(m: Measures, target: Target, mine: Callable[[int], bool], *, sure: bool) -> list[Finding]:
-    """Findings about the threads that are asked about (`mine`). `sure`: everything was seen, so that what did not
-    happen may be said."""
-    stalls = [s for s in m.stalls if mine(s.pid)]
+def stall_findings(m: Measures, target: Target, requested: Callable[[int], bool], *, sure: bool) -> list[Finding]:
+    """Return findings about the requested threads. `sure`: no event was missed, so that normal findings are allowed."""
+    stalls = [s for s in m.stalls if requested(s.pid)]
     found = [
         *_reclaim([s for s in stalls if s.what in RECLAIMS], m),
         *_throttled([s for s in stalls if s.what == THROTTLE], m),
@@ -29,28 +28,28 @@ def stall_findings(m: Measures, target: Target, mine: Callable[[int], bool], *, 
     ]
     if sure and not target.everything:
         main = target.sole_pid
-        said = {f.kind for f in found if main is None or f.spec.subject == "file" or f.subject.tid == main}
-        found += [_normal(kind, target, m) for kind in _KINDS if kind not in said]
+        covered = {f.kind for f in found if main is None or f.spec.subject == "file" or f.subject.tid == main}
+        found += [_normal(kind, target, m) for kind in _KINDS if kind not in covered]
     return found
 
 
 def _reclaim(stalls: list[Stall], m: Measures) -> list[Finding]:
-    """Per thread and what it waited in; being throttled is a part of a reclaim that is told as a whole."""
-    told = {s.tid for s in stalls if s.what != THROTTLED}
-    stalls = [s for s in stalls if s.what != THROTTLED or s.tid not in told]
+    """Return findings per thread and kind of reclaim; throttling within a reclaim is part of that reclaim's time."""
+    reclaiming = {s.tid for s in stalls if s.what != THROTTLED}
+    stalls = [s for s in stalls if s.what != THROTTLED or s.tid not in reclaiming]
     groups = _grouped(stalls, lambda s: (s.pid, s.tid, s.what))
     found = []
     for group in groups[:_FINDINGS]:
         first = group[0]
-        words = {"what": first.what} | _flight(group)
+        attributes = {"what": first.what} | _flight(group)
         metrics = _waited(group, m) | {"pages": float(sum(s.pages for s in group))}
         subject = Subject(type="thread", pid=first.pid, tid=first.tid, comm=first.comm)
-        found.append(_finding("memory.reclaim_stall", subject, group, metrics, words, m))
+        found.append(_finding("memory.reclaim_stall", subject, group, metrics, attributes, m))
     return found
 
 
 def _throttled(stalls: list[Stall], m: Measures) -> list[Finding]:
-    """Per thread; the file that it waited for most is its example."""
+    """Return findings per thread, with the file it waited for longest as example."""
     found = []
     for group in _grouped(stalls, lambda s: (s.pid, s.tid))[:_FINDINGS]:
         first = group[0]
@@ -60,14 +59,14 @@ def _throttled(stalls: list[Stall], m: Measures) -> list[Finding]:
             "dirty_bytes": m.host.dirty_bytes,
             "dirty_limit_bytes": m.host.dirty_limit_bytes,
         }
-        words = ({"example": first.path} if first.path else {}) | _flight(group)
+        attributes = ({"example": first.path} if first.path else {}) | _flight(group)
         subject = Subject(type="thread", pid=first.pid, tid=first.tid, comm=first.comm, path=first.path or None)
-        found.append(_finding("writeback.throttled", subject, group, metrics, words, m))
+        found.append(_finding("writeback.throttled", subject, group, metrics, attributes, m))
     return found
 
 
 def _locks(stalls: list[Stall], m: Measures) -> list[Finding]:
-    """Per process and file; the share is that of the thread that waited most."""
+    """Return findings per process and file; the share is that of the thread that waited longest."""
     found = []
     for group in _grouped(stalls, lambda s: (s.pid, s.path))[:_FINDINGS]:
         by_thread = _grouped(group, lambda s: (s.tid,))
@@ -77,14 +76,14 @@ def _locks(stalls: list[Stall], m: Measures) -> list[Finding]:
             "threads": float(len(by_thread)),
         }
         use = next((u for u in m.uses if u.pid == group[0].pid and group[0].path in (u.path, u.example)), None)
-        words = ({"operations": use.operations} if use is not None and use.operations else {}) | _flight(group)
+        attributes = ({"operations": use.operations} if use is not None and use.operations else {}) | _flight(group)
         subject = Subject(type="file", pid=group[0].pid, comm=group[0].comm, path=group[0].path)
-        found.append(_finding("file.lock_contention", subject, group, metrics, words, m))
+        found.append(_finding("file.lock_contention", subject, group, metrics, attributes, m))
     return found
 
 
 def _grouped(stalls: Iterable[Stall], key: Callable[[Stall], tuple[object, ...]]) -> list[list[Stall]]:
-    """The group that lost most first, and in it the stall that took most."""
+    """Return stalls grouped by `key`, the group with most time first."""
     groups: dict[tuple[object, ...], list[Stall]] = {}
     for stall in stalls:
         groups.setdefault(key(stall), []).append(stall)
@@ -110,27 +109,27 @@ def _finding(
     subject: Subject,
     group: list[Stall],
     metrics: dict[str, float | None],
-    words: dict[str, str],
+    attributes: dict[str, str],
     m: Measures,
 ) -> Finding:
     share = metrics["window_pct"] or 0.0
     bad = share >= STALL_PCT or (metrics["max_ms"] or 0.0) >= _LONG_MS
     longest = max(group, key=lambda s: s.max_ns)
-    # When each began is known of the longest only: from there to the window's end it may have gone on.
+    # Only the start of the longest stall is known.
     start = min(longest.at_ns, m.window_ns) if longest.count == 1 and len(group) == 1 else 0
     return Finding(
         kind=kind,
         subject=subject,
         interval=Interval(start_ns=start, end_ns=m.window_ns),
         metrics={name: float(value) for name, value in metrics.items() if value is not None},
-        attributes=words,
+        attributes=attributes,
         severity=severity(share) if bad else Severity.INFO,
         polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
     )
 
 
 def _normal(kind: str, target: Target, m: Measures) -> Finding:
-    """Measured: it did not happen to the target's main thread (where the target is several processes: to none)."""
+    """Return the finding that this did not happen to the target's main thread, or to any of several processes."""
     about, pid = KINDS[kind].subject, target.sole_pid
     return Finding(
         kind=kind,

@@ -1,14 +1,14 @@
-"""Kernel functions that work on the page cache, by what they do.
+"""Kernel functions of the page cache, by purpose.
 
-Names differ between kernels, so each set holds those of 5.10 to 6.18: folios took over from pages between 5.16 and
-6.10, and small functions are inlined, by which ones differs from build to build. A function belongs here if it runs for
-the page cache only (or, of `RECLAIM`, for reclaim only); what it calls is then counted with it. Sources: mm/vmscan.c,
-mm/filemap.c, mm/readahead.c, mm/truncate.c, mm/page-writeback.c, fs/iomap/buffered-io.c and fs/buffer.c of Linux.
+The sets cover Linux 5.10 to 6.18: folios replaced pages between 5.16 and 6.10, and which small functions are inlined
+differs from build to build. A function belongs here if it serves only the page cache (`RECLAIM`: only reclaim); its
+callees are counted with it. Sources: mm/vmscan.c, mm/filemap.c, mm/readahead.c, mm/truncate.c, mm/page-writeback.c,
+fs/iomap/buffered-io.c and fs/buffer.c of Linux.
 """
 
 from __future__ import annotations
 
-# taking pages back: kswapd, direct reclaim, reclaim at the limit of a cgroup
+# Reclaiming pages: kswapd, direct reclaim, reclaim at a cgroup limit.
 RECLAIM = frozenset(
     {
         "balance_pgdat",
@@ -33,7 +33,7 @@ RECLAIM = frozenset(
         "try_to_shrink_lruvec",
     }
 )
-# finding, adding and removing pages, reading ahead, buffered reads and writes, throttling of writers
+# Looking up, adding and removing pages, readahead, buffered reads and writes, throttling of writers.
 CACHE = frozenset(
     {
         "__filemap_add_folio",
@@ -83,7 +83,7 @@ CACHE = frozenset(
         "xfs_file_buffered_write",
     }
 )
-# between the cache and the program's memory; sockets are copied by the same, so only below one of `CACHE`
+# Copying to and from user memory; sockets use the same functions, so only below one of `CACHE`.
 COPY = frozenset(
     {
         "_copy_from_iter",

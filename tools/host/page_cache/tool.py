@@ -1,4 +1,4 @@
-"""page_cache: who brings what into the page cache, whether it is used, who is pushed out and who waits."""
+"""page_cache: which processes fill the page cache, whether the pages are used, and who loses pages or time by it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _VERDICTS: dict[str, Verdict] = {
 
 
 class Params(LiveParams):
-    """Parameters of page_cache. Pages are counted for the whole host: who takes room is often not who is asked for."""
+    """Parameters of page_cache. Pages are counted on the whole host: often a process outside the target evicts them."""
 
     hz: Annotated[int, Field(ge=0, le=999, description="CPU samples per second; 0 takes none")] = 99
 
@@ -59,34 +59,34 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """What happened in the page cache of `recording`, and who suffered."""
+    """Judge the page cache of `recording`, and which processes suffer."""
     m = measure(recording)
     target = recording.manifest.target
     entry = recording.manifest.collectors[CACHE]
     sure = recording.manifest.saw_everything(CACHE)
     judged = judge_files(m, entry.lost, entry.seen)
 
-    def mine(pid: int) -> bool:
+    def requested(pid: int) -> bool:
         return pid > 0 and (target.everything or pid in m.members)
 
     cpu = cpu_rows(recording)
     found = [
-        *file_findings(judged, m, mine, sure=sure),
-        *stall_findings(m, target, mine, sure=sure),
+        *file_findings(judged, m, requested, sure=sure),
+        *stall_findings(m, target, requested, sure=sure),
         *memory_findings(m, judged, target, sure=sure),
-        *use_findings(judged, m, mine),
+        *use_findings(judged, m, requested),
         *cpu_findings(cpu, recording, m.members),
     ]
-    if not sure:  # what was not seen may have been what hurt
+    if not sure:  # missed events may have been the harmful ones
         found = [f for f in found if f.polarity is Polarity.ABNORMAL or f.spec.mechanism.value != "pages"]
     seen = sum(u.touched + u.added + u.dirtied for u in m.uses) + m.reclaimed + sum(s.count for s in m.stalls)
-    processes = _processes(m, mine)
-    files = [_file(use, m) for use in m.uses if (mine(use.pid) and _worth(use)) or _much(use, m)]
-    stalls = [_stall(stall, m) for stall in m.stalls if mine(stall.pid)]
+    processes = _processes(m, requested)
+    files = [_file(use, m) for use in m.uses if (requested(use.pid) and _used(use)) or _is_large(use, m)]
+    stalls = [_stall(stall, m) for stall in m.stalls if requested(stall.pid)]
     return Judgement(
         findings=found,
         data=Data(
-            verdicts=_verdicts(found, m, mine, sure=sure),
+            verdicts=_verdicts(found, m, requested, sure=sure),
             host=m.host,
             files=files[: params.top],
             processes=processes[: params.top],
@@ -100,7 +100,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     )
 
 
-def _verdicts(found: list[Finding], m: Measures, mine: Callable[[int], bool], *, sure: bool) -> list[Verdict]:
+def _verdicts(found: list[Finding], m: Measures, requested: Callable[[int], bool], *, sure: bool) -> list[Verdict]:
     bad = [
         _VERDICTS[f.kind]
         for f in found
@@ -110,25 +110,25 @@ def _verdicts(found: list[Finding], m: Measures, mine: Callable[[int], bool], *,
         return list(dict.fromkeys(bad))
     if not sure:
         return ["cannot_tell"]
-    if not any(_worth(use) for use in m.uses if mine(use.pid)) and not any(mine(s.pid) for s in m.stalls):
+    if not any(_used(use) for use in m.uses if requested(use.pid)) and not any(requested(s.pid) for s in m.stalls):
         return ["idle"]
-    blind = any(use.added and not (use.known and use.once_known) for use in m.uses if mine(use.pid))
+    blind = any(use.added and not (use.known and use.once_known) for use in m.uses if requested(use.pid))
     return ["cannot_tell" if blind else "healthy"]
 
 
 def _not_seen(recording: Recording, m: Measures) -> list[tuple[str, str]]:
     spots = [("less_told", name) for name in ("proc", RESIDENCY) if not recording.has(name)]
     if m.untracked:
-        spots.append(("cache_untracked", f"{m.untracked} of {m.untracked + m.followed} pages"))
+        spots.append(("cache_untracked", f"{m.untracked} of {m.untracked + m.tracked} pages"))
     return spots
 
 
-def _worth(use: Use) -> bool:
+def _used(use: Use) -> bool:
     return bool(use.touched or use.added or use.dirtied or use.direct_bytes)
 
 
-def _much(use: Use, m: Measures) -> bool:
-    """Worth telling of a stranger, and the reason why not every library that it maps is."""
+def _is_large(use: Use, m: Measures) -> bool:
+    """Return whether a process outside the target is listed; otherwise every mapped library would be."""
     return max(use.added, use.dirtied) * m.page >= _MUCH_BYTES or use.direct_bytes >= _MUCH_BYTES
 
 
@@ -155,13 +155,13 @@ def _file(use: Use, m: Measures) -> FileRow:
     )
 
 
-def _processes(m: Measures, mine: Callable[[int], bool]) -> list[ProcessRow]:
+def _processes(m: Measures, requested: Callable[[int], bool]) -> list[ProcessRow]:
     lost: dict[int, dict[str, int]] = {}
     names = {s.pid: s.comm for s in m.stalls}
     for stall in m.stalls:
         spent = lost.setdefault(stall.pid, {})
         spent[stall.what] = spent.get(stall.what, 0) + stall.total_ns
-    uses = [use for use in by_process(m) if _worth(use) or use.pid in lost]
+    uses = [use for use in by_process(m) if _used(use) or use.pid in lost]
     uses += [Use(pid, names[pid]) for pid in sorted(lost.keys() - {u.pid for u in uses})]
     rows = []
     for use in uses:
@@ -170,7 +170,7 @@ def _processes(m: Measures, mine: Callable[[int], bool]) -> list[ProcessRow]:
             ProcessRow(
                 pid=use.pid,
                 comm=use.comm,
-                in_target=mine(use.pid),
+                in_target=requested(use.pid),
                 accessed_bytes=use.touched * m.page if use.known else None,
                 added_bytes=use.added * m.page,
                 dirtied_bytes=use.dirtied * m.page,
@@ -181,7 +181,7 @@ def _processes(m: Measures, mine: Callable[[int], bool]) -> list[ProcessRow]:
                 reclaim_ms=sum(spent.get(what, 0) for what in RECLAIMS if what != THROTTLED) / 1e6,
                 throttled_ms=spent.get(THROTTLE, 0) / 1e6,
                 lock_ms=spent.get(LOCK, 0) / 1e6,
-                cgroup=m.place.get(use.pid, ""),
+                cgroup=m.cgroup_of.get(use.pid, ""),
             )
         )
     return rows
