@@ -1,4 +1,4 @@
-"""biolatency: latency of block I/O per disk and operation, time in the queue apart from time in the device."""
+"""biolatency: latency of block I/O per disk and operation, with queue time and device time separated."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from whystall.tools.host.common.latency import Bucket, Slot, buckets, percentile
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
-# A 7200 rpm disk needs about 13 ms for seek and half a turn; a flash device well under 1 ms. A median beyond twice
-# the disk's time, or one request in a hundred beyond a quarter of a second, is slow for any of them.
+# A 7200 rpm disk needs about 13 ms for a seek and half a turn, a flash device well under 1 ms. A median of twice the
+# disk's time, or one request in a hundred over a quarter of a second, is slow for both.
 _SLOW_P50_MS = 25.0
 _SLOW_P99_MS = 250.0
 _MIN_COUNT = 5
 _STREAM = 50e6
-# A request this old that is still on its way: no healthy device keeps one that long.
+# Age of a request in flight; no healthy device keeps one that long.
 _STUCK_MS = 1000.0
 
 
 class Params(LiveParams):
-    """Parameters of biolatency. Block I/O is counted for the whole host: write-back happens on behalf of others."""
+    """Parameters of biolatency. Block I/O is counted on the whole host, as the kernel writes back for processes."""
 
 
 class Row(Model):
     """One operation on one disk. `queue_*`: insert to issue; the others: issue to completion. Milliseconds.
 
-    Percentiles are None where an engine gives totals only. `operation` is empty, and what follows from the length of
-    single requests or of the queue None, where the engine does not tell it.
+    None: not reported by the engine (percentiles need histograms; some engines report neither the operation, which is
+    then empty, nor single requests).
     """
 
     device: str
@@ -54,8 +54,8 @@ class Row(Model):
 
 
 class Request(Model):
-    """One slow request, told in full. `comm` queued it: for buffered writes a kernel worker. Milliseconds; `in_flight`:
-    not completed when the window ended, `latency_ms` is its age then."""
+    """One slow request, ms. `comm` queued it: a kernel worker for buffered writes. `in_flight`: not completed when the
+    window ended; `latency_ms` is its age then."""
 
     at_ms: float
     device: str
@@ -81,7 +81,7 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """Latency per device and operation."""
+    """Judge the latency per device and operation."""
     slots: dict[tuple[str, str, str], list[Slot]] = {}
     for r in recording.table("block.latency").iter_rows(named=True):
         slots.setdefault((r["device"], r["operation"], r["phase"]), []).append((r["low_ns"], r["high_ns"], r["count"]))
@@ -116,7 +116,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     stuck = [r for r in requests if r.in_flight and r.latency_ms >= _STUCK_MS]
     found = [_finding(row, recording.manifest.window_ns) for row in rows] + _stuck(stuck, recording.manifest.window_ns)
     found = found or [_silent(recording)]
-    if not recording.manifest.saw_everything("block"):  # what was not seen may have been slow
+    if not recording.manifest.saw_everything("block"):  # what was missed may have been slow
         found = [f for f in found if f.polarity is Polarity.ABNORMAL]
     return Judgement(
         findings=found,
@@ -133,7 +133,7 @@ def _percentile_ms(slots: list[Slot], q: float, longest_ns: int | None) -> float
 
 
 def _about_ms(slots: list[Slot]) -> float | None:
-    """The total where only a histogram is told: at least this much."""
+    """Return a lower bound of the total from a histogram, if that is all there is."""
     return sum(low * count for low, _, count in slots) / 1e6 if slots else None
 
 
@@ -148,7 +148,7 @@ def _request(r: dict[str, Any]) -> Request:
 
 
 def _stuck(requests: list[Request], window_ns: int) -> list[Finding]:
-    """Devices with requests that do not come back."""
+    """Return findings about devices with requests that do not complete."""
     devices: dict[str, list[Request]] = {}
     for request in requests:
         devices.setdefault(request.device, []).append(request)
@@ -173,13 +173,13 @@ def _stuck(requests: list[Request], window_ns: int) -> list[Finding]:
 
 
 def _slow(row: Row) -> bool:
-    """Slow by the median or by the tail; by the mean where only totals are known.
+    """Return whether the median or the tail is slow, or the mean if only totals are known.
 
-    Large requests that were queued together wait for each other: while each still gets `_STREAM` bytes per second, what
-    is long is the queue that the writer made, and the device is fast.
+    Large requests queued together wait for each other: as long as each gets `_STREAM` bytes per second, the writer's
+    queue is long and the device fast.
     """
     if row.count < _MIN_COUNT or row.total_ms is None or row.bytes is None:
-        return False  # too few, or it cannot be told from the queue that a writer made
+        return False  # too few, or a slow device cannot be distinguished from a long queue
     if row.bytes / max(row.total_ms / 1e3, 1e-9) >= _STREAM:
         return False
     if row.p50_ms is None or row.p99_ms is None:
@@ -211,7 +211,7 @@ def _finding(row: Row, window_ns: int) -> Finding:
 
 
 def _silent(recording: Recording) -> Finding:
-    """No request at all: no disk keeps anybody waiting."""
+    """Return the finding for a window without requests."""
     return Finding(
         kind="block.slow_io",
         subject=Subject(type="device"),

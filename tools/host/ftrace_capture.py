@@ -1,4 +1,4 @@
-"""ftrace_capture: what the scheduler did on each CPU and with each thread, event by event."""
+"""ftrace_capture: per CPU and thread, what the scheduler did, from its events."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Params(LiveParams):
 
 
 class Cpu(Model):
-    """One CPU over the window. `unknown_pct`: who had it was not told. `involuntary`: switches away from a thread that
-    was still ready to run (one that yields is too). `lost`: events, as far as the tracer counted them.
+    """One CPU over the window. `unknown_pct`: time in which the running thread is unknown. `involuntary`: switches away
+    from a thread that was still runnable (or yielded). `lost`: events, as far as the tracer counted them.
     """
 
     cpu: int
@@ -64,9 +64,8 @@ class Cpu(Model):
 
 
 class Thread(Model):
-    """One thread over the window: its time on and waiting for a CPU, how often it left one and why, and how often it
-    was moved to another. `of_target`: of the process that was asked for. A `pid` of -1 is not known.
-    """
+    """One thread over the window: time on and waiting for a CPU, switches and their reasons, migrations. `of_target`:
+    of the requested process. `pid` -1: unknown."""
 
     pid: int
     tid: int
@@ -81,8 +80,8 @@ class Thread(Model):
 
 
 class Hole(Model):
-    """Where the trace is blind; `cpu` -1: all. `why`: ``lost`` (the buffer was full), ``unseen`` (a switch was not
-    told), ``stopped``, ``rotated``. `count` of holes and their time together; `lost` -1: not counted.
+    """Gaps in the trace; `cpu` -1: all. `why`: ``lost`` (the buffer was full), ``unseen`` (a switch was not recorded),
+    ``stopped``, ``rotated``. `count` and total time; `lost` -1: not counted.
     """
 
     cpu: int
@@ -115,14 +114,14 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """Counts and times of the trace in `recording`."""
+    """Count and sum up the trace in `recording`."""
     trace = trace_of(recording)
     span_ns = max(trace.end_ns - trace.start_ns, 1)
     threads = _threads(trace, span_ns, set(recording.manifest.target.pids))
     cpus, holes = _cpus(trace, span_ns), _holes(trace)
     events = {name: frame.height for name, frame in trace.tables.items() if name not in _ABOUT_TRACE}
     preempted = sorted((t for t in threads if t.involuntary), key=lambda t: -t.involuntary)
-    untold = sum(hole.count for hole in holes if hole.why == "unseen")
+    unrecorded = sum(hole.count for hole in holes if hole.why == "unseen")
     return Judgement(
         findings=[],
         data=Data(
@@ -136,7 +135,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         seen=sum(events.values()),
         totals={"cpus": len(cpus), "threads": len(threads), "preempted": len(preempted), "holes": len(holes)},
         artifacts=[_table(threads)] if threads else [],
-        not_seen=[("untold_switches", str(untold))] if untold else [],
+        not_seen=[("untold_switches", str(unrecorded))] if unrecorded else [],
     )
 
 
@@ -225,7 +224,7 @@ def _threads(trace: SchedTrace, span_ns: int, target: set[int]) -> list[Thread]:
 
 
 def _holes(trace: SchedTrace) -> list[Hole]:
-    """By CPU and reason, by time."""
+    """Return the holes by CPU and reason, longest first."""
     holes = trace.table("holes").with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
     counted = pl.col("lost") >= 0
     rows = holes.group_by("cpu", "why").agg(
@@ -248,12 +247,12 @@ def _holes(trace: SchedTrace) -> list[Hole]:
 
 
 def _table(threads: list[Thread]) -> ArtifactContent:
-    """Every thread, as comma-separated values."""
+    """Return a CSV file of every thread."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Thread.model_fields)
     for thread in threads:
-        # a name that begins like a formula must not become one in a spreadsheet
+        # Spreadsheets would evaluate a name that begins like a formula.
         row = [f"'{v}" if isinstance(v, str) and v[:1] in tuple("=+-@") else v for v in thread.model_dump().values()]
         writer.writerow(row)
     return ArtifactContent("ftrace_threads.csv", "Threads of the capture", "text/csv", text.getvalue())

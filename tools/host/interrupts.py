@@ -1,4 +1,4 @@
-"""interrupts: what handlers of interrupts and softirqs take of the CPUs, and of a target's threads."""
+"""interrupts: CPU time of interrupt and softirq handlers, per CPU and as taken from a target's threads."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from whystall.tools.host.common.severity import severity
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
-# What a user notices of a thread (see snapshot_findings), and of the thread's loss each handler that makes up a fifth.
+# What users notice of a thread (see host_snapshot.findings); each handler with a fifth of the loss is reported.
 _STEAL_PCT = 5.0
 _NAMED = 0.2
-# A CPU that spends a fifth of its time in handlers makes whatever is pinned to it a fifth slower than its peers, and in
-# a job whose ranks wait for each other thereby all of them.
+# A CPU that spends a fifth of its time in handlers slows down whatever is pinned to it by a fifth, and with it all
+# ranks of a synchronous job.
 _LOAD_PCT = 20.0
 _QUIET_PCT = 5.0
-# What is counted and not timed (on x86 the local timer and calls between CPUs) is taken for so much each: entry, exit
-# and a short handler.
+# Assumed cost of handlers that are counted but not timed (on x86 the local timer and IPIs): entry, exit, short handler.
 _UNTIMED_NS = 2_000
 
 
 class Params(LiveParams):
-    """Parameters of interrupts. Handlers are timed on the whole host: a target is what they are taken from."""
+    """Parameters of interrupts. Handlers are timed on the whole host; the target is what loses time to them."""
 
 
 class Row(Model):
-    """One handler. `cpu`: the one it takes most of, `cpu_pct` of that CPU's time. None: counted, not timed."""
+    """One handler. `cpu`: the CPU on which it takes most, `cpu_pct` of that CPU. None: counted, not timed."""
 
     kind: str
     name: str
@@ -50,8 +49,7 @@ class Row(Model):
 
 
 class CpuRow(Model):
-    """One CPU. A softirq's time includes interrupts within it, so the two may overlap. `account_pct`: the same by the
-    kernel's own account, in ticks."""
+    """One CPU. Softirq time includes interrupts within it. `account_pct`: the kernel's own accounting, in ticks."""
 
     cpu: int
     hardirq_pct: float | None
@@ -62,8 +60,8 @@ class CpuRow(Model):
 
 
 class Stolen(Model):
-    """What one handler took of one thread of the target. `in_call_ms`: of it in a system call of the thread, which for
-    a softirq may be the thread's own work."""
+    """Time one handler took from one thread of the target. `in_call_ms`: during a system call of the thread, where a
+    softirq may be the thread's own work."""
 
     pid: int
     tid: int
@@ -77,7 +75,7 @@ class Stolen(Model):
 
 
 class Data(Model):
-    """By time, largest first."""
+    """Longest time first."""
 
     rows: list[Row] = Field(default_factory=list)
     cpus: list[CpuRow] = Field(default_factory=list)
@@ -89,7 +87,7 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """Time and number of handlers, per CPU and, of a target, per thread."""
+    """Judge handlers per CPU and, with a target, per thread."""
     window_ns = max(recording.manifest.window_ns, 1)
     totals = recording.table("interrupts.totals")
     rows = _rows(totals, recording.table("interrupts.latency"), window_ns)
@@ -106,7 +104,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 
 
 def label(kind: str, name: str) -> str:
-    """A handler in a word or two: ``irq eth0``, ``softirq NET_RX``, as host_bound names them."""
+    """Return a handler's short name as in host_bound: ``irq eth0``, ``softirq NET_RX``."""
     return f"{'softirq' if kind == 'softirq' else 'irq'} {name}".strip()
 
 
@@ -119,11 +117,11 @@ def _rows(totals: pl.DataFrame, latency: pl.DataFrame, window_ns: int) -> list[R
         worst = group.sort("total_ns", "count", descending=True).row(0, named=True)
         timed = bool((group["total_ns"] >= 0).all())
         longest = int(group["max_ns"].max() or 0)  # type: ignore[arg-type]
-        mine = slots.get((str(kind), str(name)), [])
+        own = slots.get((str(kind), str(name)), [])
         count = int(group["count"].sum())
 
-        def at(q: float, mine: list[Slot] = mine, longest: int = longest) -> float | None:
-            found = percentile(mine, q, longest if longest > 0 else None)
+        def at(q: float, own: list[Slot] = own, longest: int = longest) -> float | None:
+            found = percentile(own, q, longest if longest > 0 else None)
             return None if found is None else found / 1e3
 
         rows.append(
@@ -138,20 +136,20 @@ def _rows(totals: pl.DataFrame, latency: pl.DataFrame, window_ns: int) -> list[R
                 p50_us=at(0.5),
                 p99_us=at(0.99),
                 max_us=longest / 1e3 if longest > 0 else None,
-                histogram=buckets(mine),
+                histogram=buckets(own),
             )
         )
     return sorted(rows, key=lambda row: (-(row.total_ms or 0.0), -row.count, row.name))
 
 
 def _cpus(totals: pl.DataFrame, account: pl.DataFrame, window_ns: int) -> list[CpuRow]:
-    """CPUs that are told apart, the busiest with handlers first."""
+    """Return the CPUs that are reported separately, most handler time first."""
     accounted = {r["cpu"]: r["hardirq_ns"] + r["softirq_ns"] for r in account.iter_rows(named=True)}
     found = []
     for cpu in sorted({*totals.filter(pl.col("cpu") >= 0)["cpu"].to_list(), *accounted}):
-        mine = totals.filter(pl.col("cpu") == cpu)
-        hard, soft = (mine.filter(pl.col("kind") == kind) for kind in ("hardirq", "softirq"))
-        timed = bool((soft["total_ns"] >= 0).all()) and bool(mine.height)
+        own = totals.filter(pl.col("cpu") == cpu)
+        hard, soft = (own.filter(pl.col("kind") == kind) for kind in ("hardirq", "softirq"))
+        timed = bool((soft["total_ns"] >= 0).all()) and bool(own.height)
         found.append(
             CpuRow(
                 cpu=cpu,
@@ -170,14 +168,14 @@ def _pct(group: pl.DataFrame, window_ns: int) -> float:
 
 
 def _least(cpu: CpuRow) -> float | None:
-    """What handlers take of a CPU at least: interrupts within softirqs are in both. Else by the kernel's account."""
+    """Return a lower bound of the handlers' share of a CPU (softirqs contain interrupts), else the kernel's account."""
     if cpu.softirq_pct is None or cpu.hardirq_pct is None:
         return cpu.account_pct
     return max(cpu.softirq_pct, cpu.hardirq_pct)
 
 
 def _quiet(totals: pl.DataFrame, cpus: list[CpuRow], window_ns: int) -> bool:
-    """Whether handlers take little of every CPU, those only counted included: then they kept nobody waiting."""
+    """Return whether handlers take little of every CPU, including estimates for those only counted."""
     untimed = totals.filter((pl.col("total_ns") < 0) & (pl.col("cpu") >= 0)).group_by("cpu").agg(pl.col("count").sum())
     estimate = {cpu: 100 * count * _UNTIMED_NS / window_ns for cpu, count in untimed.iter_rows()}
     return all(
@@ -189,15 +187,15 @@ def _quiet(totals: pl.DataFrame, cpus: list[CpuRow], window_ns: int) -> bool:
 
 
 def _load(totals: pl.DataFrame, cpus: list[CpuRow], window_ns: int) -> list[Finding]:
-    """A finding per CPU that handlers take much of, named after the handler that takes most."""
+    """Return a finding per CPU with much handler time, named after the largest handler."""
     found = []
     for cpu in cpus:
         least = _least(cpu)
         if least is None or least < _LOAD_PCT:
             continue
-        mine = totals.filter(pl.col("cpu") == cpu.cpu).sort("total_ns", "count", descending=True)
+        own = totals.filter(pl.col("cpu") == cpu.cpu).sort("total_ns", "count", descending=True)
         unnamed: dict[str, Any] = {"kind": "", "name": "", "count": 0, "total_ns": -1, "max_ns": -1}
-        top = mine.row(0, named=True) if mine.height else unnamed
+        top = own.row(0, named=True) if own.height else unnamed
         known = top["total_ns"] > 0
         metrics = {
             "cpu_pct": least,
@@ -251,12 +249,12 @@ def _stolen(frame: pl.DataFrame, window_ns: int) -> list[Stolen]:
 
 
 def _others_ms(row: Stolen) -> float:
-    """What surely was not the thread's own doing: a softirq within its system call may be."""
+    """Return the time that was certainly not the thread's own work, which a softirq in its system call may be."""
     return row.total_ms - row.in_call_ms if row.interrupt.startswith("softirq ") else row.total_ms
 
 
 def _steals(stolen: list[Stolen], recording: Recording, quiet: bool) -> list[Finding]:
-    """Per thread that loses much, its handlers; of a target that loses little, that it does if that is sure."""
+    """Return findings per thread that loses much time; a normal one for a target that certainly does not."""
     target, window_ns = recording.manifest.target, max(recording.manifest.window_ns, 1)
     by_thread: dict[int, list[Stolen]] = {}
     for row in stolen:

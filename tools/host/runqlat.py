@@ -14,10 +14,10 @@ from whystall.tools.host.common.severity import severity
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
-# What a user notices of a thread (see snapshot_findings).
+# What users notice of a thread (see host_snapshot.findings).
 _WAIT_PCT = 5.0
-# The kernel itself warns when a CPU is not given on for so long (sysctl_resched_latency_warn_ms,
-# CONFIG_SCHED_DEBUG; kernel/sched/core.c, c006fac556e40).
+# The kernel warns when a CPU runs one task for so long although another is runnable
+# (sysctl_resched_latency_warn_ms, CONFIG_SCHED_DEBUG; kernel/sched/core.c, c006fac556e40).
 _LONG_MS = 100.0
 _FINDINGS = 8
 
@@ -27,7 +27,7 @@ class Params(LiveParams):
 
 
 class Row(Model):
-    """Waits of one process, all its threads; None where the engine does not tell. `pid` None: everybody together."""
+    """Waits of one process, all its threads; None: not reported by the engine. `pid` None: all processes together."""
 
     pid: int | None
     comm: str
@@ -54,7 +54,7 @@ class Thread(Model):
 
 
 class Data(Model):
-    """By total time, largest first."""
+    """Longest total first."""
 
     rows: list[Row] = Field(default_factory=list)
     threads: list[Thread] = Field(default_factory=list)
@@ -65,11 +65,11 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """Waits for a CPU, per process and thread."""
+    """Judge the waits for a CPU, per process and thread."""
     window_ns = max(recording.manifest.window_ns, 1)
     totals, latency = recording.table("run_queue.totals"), recording.table("run_queue.latency")
     rows, threads = _rows(totals, latency), _threads(totals, window_ns)
-    # The scheduler's own account has no single waits: it is the one that host_snapshot reads, and confirms nothing.
+    # The scheduler's accounting has no single waits and is what host_snapshot reads too: no independent confirmation.
     counted = latency.is_empty()
     found = _findings(threads, rows, window_ns, counted)
     return Judgement(
@@ -92,17 +92,17 @@ def _rows(totals: pl.DataFrame, latency: pl.DataFrame) -> list[Row]:
         longest = int(group["max_ns"].max() or 0)  # type: ignore[arg-type]
         main = group.filter(pl.col("tid") == pl.col("pid"))
         names.setdefault(pid, (main if main.height else group)["comm"][0])
-        apart = bool((group["tid"] >= 0).all())
+        per_thread = bool((group["tid"] >= 0).all())
         sums[pid] = (
-            group.height if apart else None,
+            group.height if per_thread else None,
             int(group["count"].sum()),
             int(group["total_ns"].sum()) / 1e6 if known else None,
             longest if longest > 0 else None,
         )
     rows = []
     for pid in {**dict.fromkeys(sums), **dict.fromkeys(slots)}:
-        mine = slots.get(pid, [])
-        counted = sum(count for _, _, count in mine)
+        own = slots.get(pid, [])
+        counted = sum(count for _, _, count in own)
         threads, count, total_ms, longest_ns = sums.get(pid, (None, counted, None, None))
         rows.append(
             Row(
@@ -111,11 +111,11 @@ def _rows(totals: pl.DataFrame, latency: pl.DataFrame) -> list[Row]:
                 threads=threads,
                 count=max(count, counted),
                 total_ms=total_ms,
-                p50_ms=_quantile_ms(mine, 0.5, longest_ns),
-                p90_ms=_quantile_ms(mine, 0.9, longest_ns),
-                p99_ms=_quantile_ms(mine, 0.99, longest_ns),
+                p50_ms=_quantile_ms(own, 0.5, longest_ns),
+                p90_ms=_quantile_ms(own, 0.9, longest_ns),
+                p99_ms=_quantile_ms(own, 0.99, longest_ns),
                 max_ms=None if longest_ns is None else longest_ns / 1e6,
-                histogram=buckets(mine),
+                histogram=buckets(own),
             )
         )
     return sorted(rows, key=lambda row: (-(row.total_ms or 0.0), -row.count, row.pid or 0))
@@ -127,7 +127,7 @@ def _quantile_ms(slots: list[Slot], q: float, longest_ns: int | None) -> float |
 
 
 def _threads(totals: pl.DataFrame, window_ns: int) -> list[Thread]:
-    """Threads that are told apart, and how long they waited."""
+    """Return the threads that are reported separately, with their waiting time."""
     known = totals.filter((pl.col("tid") >= 0) & (pl.col("pid") >= 0) & (pl.col("total_ns") >= 0))
     return [
         Thread(
@@ -144,7 +144,7 @@ def _threads(totals: pl.DataFrame, window_ns: int) -> list[Thread]:
 
 
 def _findings(threads: list[Thread], rows: list[Row], window_ns: int, counted: bool) -> list[Finding]:
-    """Threads that wait much, or once for very long."""
+    """Return findings about threads that wait much, or once for very long."""
     alone = {row.pid: row for row in rows if row.threads == 1}
     late = [t for t in threads if t.window_pct >= _WAIT_PCT or (t.max_ms or 0.0) >= _LONG_MS]
     return [_finding(t, alone.get(t.pid), window_ns, counted) for t in late[:_FINDINGS]]
@@ -156,7 +156,7 @@ def _finding(thread: Thread, row: Row | None, window_ns: int, counted: bool) -> 
         metrics["wait_s"] = thread.total_ms / 1e3
     else:
         metrics |= {"count": thread.count, "total_ms": thread.total_ms, "max_ms": thread.max_ms}
-        if row is not None:  # quantiles are known of a process
+        if row is not None:  # quantiles are per process
             metrics |= {"p50_ms": row.p50_ms, "p99_ms": row.p99_ms}
     return Finding(
         kind=_kind(counted),
@@ -173,10 +173,10 @@ def _kind(counted: bool) -> str:
 
 
 def _normal(threads: list[Thread], recording: Recording, counted: bool) -> list[Finding]:
-    """No thread of the target waits much, and every wait was seen."""
+    """Return the finding that no thread of the target waits much, if every wait was recorded."""
     target = recording.manifest.target
-    apart = recording.table("run_queue.totals").filter((pl.col("tid") < 0) | (pl.col("total_ns") < 0)).is_empty()
-    if target.everything or not apart or not recording.manifest.saw_everything("run_queue"):
+    per_thread = recording.table("run_queue.totals").filter((pl.col("tid") < 0) | (pl.col("total_ns") < 0)).is_empty()
+    if target.everything or not per_thread or not recording.manifest.saw_everything("run_queue"):
         return []
     metrics = {"window_pct": max((t.window_pct for t in threads), default=0.0)}
     if not counted:

@@ -1,4 +1,4 @@
-"""syscall_time: where a process spends kernel time, by system call; on-CPU time apart from waiting."""
+"""syscall_time: kernel time of a process by system call, with on-CPU time and waiting separated."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from whystall.tools.host.common.severity import severity
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
-# A thread that spends this share of its time on CPU inside one system call is held up by it, not served by it.
+# From this share of a thread's time on CPU inside one system call, the call is a bottleneck.
 ABNORMAL_PCT = 5.0
-# A thread that spins here waits for a colleague (OpenBLAS and OpenMP do, between their parallel parts): its CPU time is
-# no work of the kernel's and would not be saved by calling less.
+# A thread that spins here waits for another one (OpenBLAS and OpenMP do between parallel parts): calling less often
+# would not save this CPU time.
 SPIN_SYSCALLS = frozenset({"sched_yield"})
 
 
@@ -26,7 +26,7 @@ class Params(LiveParams):
 
 
 class Row(Model):
-    """One system call of one thread; the four parts of its wall time add up."""
+    """One system call of one thread; the four parts add up to its wall time."""
 
     pid: int
     tid: int
@@ -43,7 +43,7 @@ class Row(Model):
 
 
 class Data(Model):
-    """By time on CPU, largest first."""
+    """Most time on CPU first."""
 
     rows: list[Row] = Field(default_factory=list)
 
@@ -53,7 +53,7 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """Kernel time by thread and system call."""
+    """Judge the kernel time by thread and system call."""
     window_ns = max(recording.manifest.window_ns, 1)
     totals = recording.table("syscalls.totals").sort("oncpu_ns", descending=True)
     rows = [
@@ -92,7 +92,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 
 
 def _intervals(recording: Recording) -> dict[tuple[int, str], tuple[int, int]]:
-    """When the slow calls of a thread and system call happened; short ones leave no trace of their time."""
+    """Return when the slow calls of a thread and system call happened; short calls have no recorded times."""
     spans = (
         recording.table("syscalls.calls")
         .group_by("tid", "syscall")
@@ -115,7 +115,7 @@ def _finding(row: Row, interval: tuple[int, int]) -> Finding:
 
 
 def _normal(recording: Recording, rows: list[Row]) -> Finding:
-    """Nothing spends long in the kernel: the largest user of kernel time as the measure."""
+    """Return the normal finding: the largest user of kernel time as the measure."""
     target = recording.manifest.target
     return Finding(
         kind="syscall.cpu_time",

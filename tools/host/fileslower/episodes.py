@@ -1,4 +1,4 @@
-"""Group slow calls into what a caller suffers: episodes on one file, and their recurrence."""
+"""Group slow calls into episodes on one file, and find the period of recurring episodes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# Calls on one file belong together when the pause between them is short, or short beside the calls themselves. Short
-# leaves room for a fast call or two that are not listed, and no more: a loop that computes for 40 ms between its reads
-# does not read all the time.
+# Calls on one file belong together if the pause between them is short, absolutely or relative to the calls. The limit
+# allows for one or two unlisted fast calls: a loop that computes for 40 ms between reads is not one episode.
 _PAUSE_NS = 20_000_000
 _PAUSE_RATIO = 0.25
-# Fewer repeats than this show no period; spread is the median deviation of the intervals over their median.
+# With fewer episodes there is no period. `_SPREAD`: median deviation of the intervals, relative to their median.
 _MIN_EPISODES = 3
 _MAX_SPREAD = 0.25
 
 
 @dataclass(frozen=True)
 class Call:
-    """One slow call: nanoseconds and file path. `final`: what was written is durable now, and the episode over."""
+    """One slow call: times in ns, and path. `final`: written data is now durable, which ends the episode."""
 
     start_ns: int
     end_ns: int
@@ -29,7 +28,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Episode:
-    """A run of calls on one file by one thread, at most up to the call that makes it durable."""
+    """Consecutive calls on one file by one thread, at most up to the call that makes the data durable."""
 
     calls: tuple[Call, ...]
 
@@ -50,7 +49,7 @@ class Episode:
 
 
 def episodes(calls: Iterable[Call]) -> list[Episode]:
-    """Episodes of one thread, in order of time. Calls of one thread do not overlap."""
+    """Return the episodes of one thread in order of time; calls of one thread do not overlap."""
     runs: list[list[Call]] = []
     for call in sorted(calls, key=lambda c: c.start_ns):
         if runs and _continues(runs[-1], call):
@@ -68,7 +67,7 @@ def _continues(run: Sequence[Call], call: Call) -> bool:
 
 
 def period_s(starts_ns: Sequence[int]) -> float | None:
-    """Period in seconds of events that start at `starts_ns`, None when there are too few or they are irregular."""
+    """Return the period in seconds of events that start at `starts_ns`; None if too few or irregular."""
     ordered = sorted(starts_ns)
     if len(ordered) < _MIN_EPISODES:
         return None

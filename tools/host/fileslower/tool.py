@@ -44,10 +44,8 @@ class Params(LiveParams):
 
 
 class Event(Model):
-    """One slow operation. Times in ms since the window began; the four parts add up to `latency_ms`.
-
-    None is what the engine does not tell.
-    """
+    """One slow operation. Times in ms since the window began; the four parts add up to `latency_ms`. None: not
+    reported by the engine."""
 
     at_ms: float
     pid: int
@@ -68,7 +66,7 @@ class Event(Model):
 
 
 class FileRow(Model):
-    """One file: every operation on it, fast ones too. `period_s`: of its slow episodes, when they recur."""
+    """One file with all its operations, fast ones included. `period_s`: of its slow episodes, if they recur."""
 
     path: str
     filesystem: str
@@ -95,7 +93,7 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """Slow file operations of `recording`."""
+    """Judge the slow file operations of `recording`."""
     calls = recording.table("syscalls.calls").filter(pl.col("syscall").is_in(list(FILE_CLASS)) & (pl.col("file") >= 0))
     files = recording.table("syscalls.files").select("file", "path", "fstype", "complete")
     slow = (
@@ -161,11 +159,11 @@ def _abnormal(
     spent: dict[int, int],
     window_ns: int,
 ) -> list[Finding]:
-    """One finding per thread and series of files: what its episodes cost, and where the time went."""
+    """Return one finding per thread and series of files: the cost of its episodes, and where the time went."""
     groups: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["pid"], row["tid"], path_pattern(row["path"])), []).append(row)
-    found = [_finding(group, stacks, moved, spent.get(who[1], 0), window_ns) for who, group in groups.items()]
+    found = [_finding(group, stacks, moved, spent.get(thread[1], 0), window_ns) for thread, group in groups.items()]
     return sorted(found, key=lambda f: f.metrics["window_pct"], reverse=True)
 
 
@@ -179,17 +177,17 @@ def _finding(
     runs = _episodes(group, window_ns)
     walls = [r["wall_ns"] for r in group]
     total = sum(walls)
-    # Episodes bridge pauses, for the fast calls in them; all file calls of the thread took no longer than `spent`.
+    # Episodes include pauses for unlisted fast calls, so `spent`, the time in all file calls, is an upper bound.
     share = 100 * min(sum(e.duration_ns for e in runs), max(spent, total)) / max(window_ns, 1)
     in_flight = any(r["in_flight"] for r in group)
-    # By file, then by path: files that are renamed onto one path in turn share it.
+    # By (file, path): files renamed in turn onto one path share the path.
     counted: Counter[str] = Counter()
     for (pid, file), path in {(r["pid"], r["file"]): r["path"] for r in group}.items():
         if (pid, file) in moved:
             counted[path] += moved[pid, file]
     total_bytes = sum(counted.values()) if counted else bytes_by_position(group)
     times = Counter(e.calls[0].path for e in runs)
-    # The median, because a file may have been written in part before the window.
+    # The median: a file may have been partly written before the window.
     each = statistics.median(b / times[p] for p, b in counted.items()) if counted else total_bytes / len(runs)
     durations = [e.duration_ns for e in runs]
     metrics: dict[str, float] = {
@@ -226,7 +224,7 @@ def _finding(
         attributes["direct"] = "yes" if worst["direct"] else "no"
     if where := kernel_path(stacks.get(worst["kstack"], [])):
         attributes["kernel_path"] = where
-    bad = share >= ABNORMAL_PCT or metrics["max_ms"] >= _LONG_MS  # one still in flight counts by its age so far
+    bad = share >= ABNORMAL_PCT or metrics["max_ms"] >= _LONG_MS  # in flight: its age so far
     return Finding(
         kind=f"file.slow_{FILE_CLASS[_by_time(group)[0]]}",
         subject=Subject(
@@ -254,7 +252,7 @@ def _episodes(rows: list[dict[str, Any]], window_ns: int) -> list[Episode]:
 
 
 def _by_time(group: list[dict[str, Any]]) -> list[str]:
-    """System calls of a group, the one that took longest in total first."""
+    """Return the system calls of a group, longest total first."""
     spent: dict[str, int] = {}
     for row in group:
         spent[row["syscall"]] = spent.get(row["syscall"], 0) + row["wall_ns"]
@@ -274,7 +272,7 @@ def _file_rows(recording: Recording, slow: list[dict[str, Any]], files: pl.DataF
     for file in sorted(by_file, key=lambda f: -sum(r["wall_ns"] for r in by_file[f])):
         events = by_file[file]
         histogram = [(s["low_ns"], s["high_ns"], s["count"]) for s in slots.get(file, [])]
-        if not histogram:  # operations on a name (stat, unlink) have no open file to count by
+        if not histogram:  # operations on a name (stat, unlink) have no open file
             histogram = [(r["wall_ns"], r["wall_ns"] + 1, 1) for r in events]
         worst = max(r["wall_ns"] for r in events)
         runs = _episodes(events, recording.manifest.window_ns)

@@ -1,4 +1,4 @@
-"""File operations judged from their totals: what was normal, and storms of calls too short to be listed one by one."""
+"""Judge file operations by their totals: what was normal, and storms of calls too short to be listed."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from whystall.tools.host.common.latency import slot_quantile
 from whystall.tools.host.common.severity import severity
 from whystall.tools.recording.store import Recording
 
-# Below this share of a thread's time slow calls are reported but not called abnormal: a job that loses less is
-# within the step-to-step variation that its users see anyway.
+# With a smaller share of a thread's time, slow calls are reported as normal: it is within the step-to-step variation of
+# a job.
 ABNORMAL_PCT = 2.0
 PARTS = ("oncpu", "blocked", "sleep", "runnable")
 CLASSES: tuple[FileClass, ...] = ("read", "write", "sync", "metadata")
-# Threads named as measured and normal when another thread of the job is slow.
+# Number of threads reported as normal if another thread of the job is slow.
 _THREADS = 8
 
 
 def bytes_moved(latency: pl.DataFrame) -> dict[tuple[int, int], int]:
-    """Bytes read and written by (process, file), fast calls included: a buffered write is fast, its fsync is not."""
+    """Return bytes read and written by (process, file), fast calls included: the write before a slow fsync is fast."""
     data = [call for call, name in FILE_CLASS.items() if name in ("read", "write")]
     rows = latency.filter(pl.col("syscall").is_in(data)).group_by("pid", "file").agg(pl.col("bytes").sum())
     return {(r["pid"], r["file"]): r["bytes"] for r in rows.iter_rows(named=True)}
 
 
 def spent_ns(totals: pl.DataFrame) -> dict[int, int]:
-    """Time per thread in all its file calls, fast ones too; `totals` are those of file operations."""
+    """Return the time per thread in all file calls, fast ones included; `totals` are those of file operations."""
     return dict(totals.group_by("tid").agg(pl.col("wall_ns").sum()).iter_rows())
 
 
 def bytes_by_position(rows: list[dict[str, Any]]) -> int:
-    """Bytes that slow calls on files moved, told from how far the files' positions got.
+    """Return the bytes that slow calls moved, from the files' positions, for engines that do not count bytes.
 
-    For engines that do not count bytes. A file met once was written from its beginning; of one met again, only
-    what was added in between is known. What the slow reads and writes themselves asked for is known in any case.
+    A file seen once was written from its start; of one seen again, only the growth between is known. At least what
+    the slow reads and writes themselves requested is counted.
     """
     positions: dict[int, list[int]] = {}
     for row in rows:
@@ -79,11 +79,12 @@ def _unlisted(thread: dict[str, Any], listed: list[Finding]) -> dict[str, Any]:
 
 
 def _storm(name: FileClass, thread: dict[str, Any], totals: pl.DataFrame, recording: Recording) -> Finding:
-    """Each call stands for an episode. Files are counted per process: one is named only if no other thread of the
-    process makes such calls. Quantiles, parts and the longest call are of all calls, listed ones too."""
+    """Return the finding of one thread; each call counts as an episode. Files are counted per process, so one is named
+    only if no other thread of the process makes such calls. Quantiles, parts and the longest call include listed calls.
+    """
     pid, tid, count = thread["pid"], thread["tid"], max(thread["count"], 1)
-    mine = totals.filter((pl.col("pid") == pid) & (pl.col("wall_ns") > 0)).sort("wall_ns", descending=True)
-    alone = mine["tid"].n_unique() == 1
+    own = totals.filter((pl.col("pid") == pid) & (pl.col("wall_ns") > 0)).sort("wall_ns", descending=True)
+    alone = own["tid"].n_unique() == 1
     latency = recording.table("syscalls.latency")
     slots = latency.filter((pl.col("pid") == pid) & pl.col("syscall").is_in(_calls(name)))
     files = slots.join(recording.table("syscalls.files").select("file", "path", "fstype"), on="file", how="inner")
@@ -92,7 +93,7 @@ def _storm(name: FileClass, thread: dict[str, Any], totals: pl.DataFrame, record
     moved = bytes_moved(latency)
     size = sum(moved.get((pid, file), 0) for file in spent["file"])
     histogram = [(s["low_ns"], s["high_ns"], s["count"]) for s in slots.iter_rows(named=True)]
-    operations = mine.filter(pl.col("tid") == tid)["syscall"].to_list()
+    operations = own.filter(pl.col("tid") == tid)["syscall"].to_list()
     return Finding(
         kind=f"file.slow_{name}",
         subject=Subject(type="file", pid=pid, tid=tid, comm=thread["comm"], path=top["path"] if top else None),
@@ -122,10 +123,10 @@ def _storm(name: FileClass, thread: dict[str, Any], totals: pl.DataFrame, record
 
 
 def normal(abnormal: list[Finding], totals: pl.DataFrame, recording: Recording) -> list[Finding]:
-    """What was measured and is not slow, per class: the whole target, or its other threads when one is slow."""
+    """Return what was measured as normal, per class: the whole target, or its other threads if one is slow."""
     target = recording.manifest.target
     if target.everything or not recording.manifest.saw_everything("syscalls"):
-        return []  # a host has always something slow somewhere; and what was not seen may have been slow
+        return []  # on a whole host something is always slow; and what was missed may have been slow
     found = []
     for name in CLASSES:
         kind = f"file.slow_{name}"
@@ -140,8 +141,8 @@ def normal(abnormal: list[Finding], totals: pl.DataFrame, recording: Recording) 
             totals.filter(~pl.col("tid").is_in(list(slow))).group_by("pid", "tid", "comm").agg(pl.col("wall_ns").sum())
         )
         for thread in others.sort("wall_ns", descending=True).head(_THREADS).iter_rows(named=True):
-            who = Subject(type="file", pid=thread["pid"], tid=thread["tid"], comm=thread["comm"])
-            found.append(_measured(kind, waits.filter(pl.col("tid") == thread["tid"]), recording, who))
+            subject = Subject(type="file", pid=thread["pid"], tid=thread["tid"], comm=thread["comm"])
+            found.append(_measured(kind, waits.filter(pl.col("tid") == thread["tid"]), recording, subject))
     return found
 
 
@@ -150,10 +151,10 @@ def _calls(name: FileClass) -> list[str]:
 
 
 def _waits(totals: pl.DataFrame, name: FileClass, window_ns: int) -> pl.DataFrame:
-    """Per thread how long calls of class `name` waited (`wait_ns`, and `pct` of the window).
+    """Return per thread how long calls of class `name` waited (`wait_ns`, and `pct` of the window).
 
-    The totals of reads and writes hold those of pipes and sockets too, whose sleep is waiting for work: of theirs only
-    uninterruptible waits count. Syncs and names are always about files.
+    Totals of reads and writes include pipes and sockets, where sleeping is waiting for work: of these only
+    uninterruptible waits count. Syncs and metadata calls are always on files.
     """
     wait = pl.col("blocked_ns") if name in ("read", "write") else pl.col("blocked_ns") + pl.col("sleep_ns")
     return (
@@ -170,7 +171,7 @@ def _waits(totals: pl.DataFrame, name: FileClass, window_ns: int) -> pl.DataFram
 
 
 def _measured(kind: str, waits: pl.DataFrame, recording: Recording, subject: Subject) -> Finding:
-    """The threads of `waits` (see `_waits`) as measured and normal; the share is that of the one that waited most."""
+    """Return the normal finding of the threads in `waits` (see `_waits`); the share is that of the longest waiting."""
     return Finding(
         kind=kind,
         subject=subject,

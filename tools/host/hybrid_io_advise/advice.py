@@ -1,8 +1,8 @@
-"""How a file should be read or written, by what is known of its I/O and what was tried. Pure.
+"""Advise how to read or write a file, from what is known of its I/O and from trials. Pure.
 
-Where the thresholds come from: autoIO (Qian et al., FAST '24) never goes direct below 32 KiB and always from 2 MiB on;
-what lies between it decides by pressure and contention, which on other disks than its own does not carry: there nothing
-is advised unless it was tried. Upstream Lustre (2.17) switches writes at 2 MiB and reads at 8 MiB.
+Source of the thresholds: autoIO (Qian et al., FAST '24) never uses direct I/O below 32 KiB and always from 2 MiB on;
+its rules in between depend on pressure and contention of its own disks, so there advice needs trials. Upstream Lustre
+(2.17) switches writes at 2 MiB and reads at 8 MiB.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 from whystall.tools.host.hybrid_io_advise.trials import Compared, Operation, cpu_crossover, crossover, nearest
 
-Way = Literal["buffered", "direct", "dontneed", "readahead"]
+Method = Literal["buffered", "direct", "dontneed", "readahead"]
 Reason = Literal[
     "already_direct",
     "cached",
@@ -37,40 +37,38 @@ Reason = Literal[
     "untried",
     "write_not_waited",
 ]
-"""Why a way is advised; ``..._here``: as tried on that file system. The sentences are in prompts/."""
+"""Why a method is advised; ``..._here``: as measured on that file system. The sentences are in prompts/."""
 
 ALWAYS_DIRECT = 2 << 20
 NEVER_DIRECT = 32 << 10
 READAHEAD_UP_TO = 128 << 10
-"""Requests up to the kernel's usual readahead (read_ahead_kb 128): larger ones keep a disk busy by themselves."""
+"""The kernel's default readahead (read_ahead_kb 128): larger requests keep a disk busy by themselves."""
 REREAD_PCT = 5.0
-"""Read again, or found in the cache: from here on it counts as data that the cache serves. Below lies what the edges of
-requests and pages whose touches were not followed make of a file that is read once."""
+"""From this share of reread or cached pages on, the cache serves the data. Edges of requests and untracked pages cause
+smaller shares for files that are read once."""
 CACHED_PCT = 20.0
-"""Pages that were in the cache before they were asked for: what is left of an earlier write or read is less."""
+"""Pages cached before they were requested; remains of an earlier write or read are less."""
 HALF_AS_LONG_AGAIN = 2 / 3
-"""Direct I/O that costs less CPU time, and is not clearly slower, may still be slower by this much. (A contended disk
-serves one direct request at a time up to 1.5 times as slowly as readahead, which keeps several under way.)"""
+"""Direct I/O that costs less CPU time and is not clearly slower may be slower by up to this. (A contended disk serves
+single direct requests up to 1.5 times as slowly as readahead, which keeps several in flight.)"""
 ONE_PASS_PCT = 90.0
-"""Of the pages whose touches were followed, touched at most once: one pass, but for headers and indexes."""
+"""Share of the tracked pages touched at most once: one pass, except for headers and indexes."""
 THRASH_PCT = 30.0
-"""Of the added pages, brought back after eviction (see `page_cache_files`): what is read again does not stay."""
+"""Share of the added pages that were refaults (see `cache_streams`): reread data does not stay cached."""
 STALLED_PCT = 5.0
-"""Of the window, blocked in such reads: less is within what step times vary by on a healthy host (STALL_PCT)."""
+"""Share of the window blocked in such reads; less is within normal step-to-step variation (STALL_PCT)."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What is known of one process's reads or writes of one file, or of one numbered series of files. Shares in
-    percent, None where not known.
+    """What is known of one process's reads or writes of one file or numbered series. Percents; None: unknown.
 
-    `request_bytes`: half of the bytes were moved by requests at least that large. `reread_pct`: of the pages that
-    anybody read, read before in the window; of a writer's, read back. `cached_pct`: in the cache before they were asked
-    for. `refaulted_pct`: of the added pages, evicted before. `pressed`: its pages were evicted to make room; `harms`:
-    and somebody suffers from it, as `page_cache` judges. `waited`: the writer waits for the disk, since it syncs or is
-    throttled. `sequential`: known to be read forward. `stalled_pct`: of the window, blocked in reads of it.
-    `direct_pct`: of the bytes, with O_DIRECT already. `cache_bytes`: what went into the page cache for it. `numbers`:
-    of its files in the recording.
+    `request_bytes`: half of the bytes moved in requests at least this large. `reread_pct`: share of the pages read by
+    any process that had been read before in the window; for a writer: read back. `cached_pct`: cached before they were
+    requested. `refaulted_pct`: of the added pages. `pressed`: pages were evicted under pressure; `harms`: and another
+    process suffers, as `page_cache` judges. `waited`: the writer waits for the disk (sync, throttling). `sequential`:
+    known to read forward. `stalled_pct`: of the window, blocked in its reads. `direct_pct`: of the bytes, already
+    direct. `cache_bytes`: bytes added to the page cache. `numbers`: its files in the recording.
     """
 
     operation: Operation
@@ -99,14 +97,13 @@ class Observed:
 
 @dataclass(frozen=True)
 class Advice:
-    """`way`, why (`reason`, a code), and what was tried of it (`tried`; None: nothing, it rests on a rule).
+    """A method, the reason (a code), and the trials of it (`tried`; None: the advice is a rule).
 
-    `crossover_bytes`: from which size on direct I/O was faster in the trials; None: not tried, or none was found.
-    `direct_bytes`: where direct is advised, from which size on it is.
-    `change`: it is not what is done today. Where nothing should change, `tried` is what was tried of direct I/O.
+    `crossover_bytes`: size from which direct I/O was faster in trials; None: not tried or not found. `direct_bytes`:
+    size from which direct is advised. `change`: it differs from today's method; if not, `tried` is of direct I/O.
     """
 
-    way: Way
+    method: Method
     reason: Reason
     tried: Compared | None = None
     crossover_bytes: int | None = None
@@ -116,14 +113,14 @@ class Advice:
 
 @dataclass(frozen=True)
 class Tried:
-    """The trials on one file system (see `io_trials.compare`); `refused`: why there are none, codes."""
+    """The trials on one file system (see `trials.compare`); `refused`: codes why there are none."""
 
     compared: Sequence[Compared] = ()
     refused: Sequence[str] = ()
 
-    def of(self, operation: Operation, way: str) -> list[Compared]:
-        """Those of one operation and way."""
-        return [c for c in self.compared if c.operation == operation and c.way == way]
+    def of(self, operation: Operation, method: str) -> list[Compared]:
+        """Return those of one operation and method."""
+        return [c for c in self.compared if c.operation == operation and c.way == method]
 
 
 _IN_MEMORY = frozenset(
@@ -133,9 +130,9 @@ _NO_DIRECT = frozenset({"no_direct", "not_direct", "in_memory", "fuse"})
 
 
 def advise(seen: Observed, tried: Tried) -> Advice:
-    """What to do. `buffered` is the answer wherever something is not known that a change would rest on."""
+    """Return the advice; `buffered` whenever something is unknown that a change would depend on."""
     found = _advised(seen, tried)
-    if found.way == "dontneed":  # chosen for what direct I/O would cost; what it costs itself was tried too
+    if found.method == "dontneed":  # chosen for the cost of direct I/O, but it has trials of its own
         return replace(found, tried=nearest(tried.of(seen.operation, "dontneed"), seen.request_bytes))
     return found
 
@@ -151,14 +148,14 @@ def _advised(seen: Observed, tried: Tried) -> Advice:
     rows = tried.of(seen.operation, "direct")
     found = _one_pass(seen, tried, nearest(rows, seen.request_bytes))
     crossing = crossover(rows)
-    if found.way != "direct":
+    if found.method != "direct":
         return replace(found, crossover_bytes=crossing)
     since = crossing if found.reason == "faster_here" else cpu_crossover(rows) if found.tried else ALWAYS_DIRECT
     return replace(found, crossover_bytes=crossing, direct_bytes=min(since or seen.request_bytes, seen.request_bytes))
 
 
 def _kept(seen: Observed) -> Advice | None:
-    """Whether the cache serves this data, or may: then it stays there."""
+    """Return the advice to keep using the cache if it serves this data or may; else None."""
     touched: Reason = "read_back" if seen.operation == "write" else "reread"
     if seen.reread_pct is None:
         return Advice("buffered", "reread_unknown")
@@ -166,7 +163,7 @@ def _kept(seen: Observed) -> Advice | None:
         missed = seen.cached_pct is not None and seen.cached_pct < 50
         if seen.operation == "read" and missed and (seen.refaulted_pct or 0.0) >= THRASH_PCT:
             return Advice("buffered", "evicted_before_reread")
-        # Had the cache served what was read again, as much would have been there, or come back after an eviction.
+        # A cache that served the rereads would have held as much, or shown refaults.
         gone = seen.cached_pct is not None and seen.cached_pct < seen.reread_pct / 2
         kept = seen.refaulted_pct is None or seen.refaulted_pct >= REREAD_PCT
         return Advice(
@@ -180,7 +177,7 @@ def _kept(seen: Observed) -> Advice | None:
 
 
 def _stalled(seen: Observed, tried: Tried) -> Advice | None:
-    """Reads that wait for each small piece, one after the other."""
+    """Return advice for reads that wait for one small piece after another; else None."""
     small = seen.operation == "read" and seen.request_bytes <= READAHEAD_UP_TO
     if not (small and seen.sequential and seen.stalled_pct >= STALLED_PCT):
         return None
@@ -191,19 +188,19 @@ def _stalled(seen: Observed, tried: Tried) -> Advice | None:
 
 
 def _one_pass(seen: Observed, tried: Tried, found: Compared | None) -> Advice:
-    """Data that goes through the cache once. `found`: what was tried of direct I/O in requests of this size."""
+    """Return advice for data that passes the cache once. `found`: the trials of direct I/O at this size."""
     waits = seen.operation == "write" and seen.waited
     if not (seen.harms or seen.pressed or waits):
         return Advice("buffered", _unharmed(seen), found)
     if seen.operation == "write" and not seen.waited:
-        # Today its calls return as soon as the data is in memory. Direct ones would make the writer wait for the disk.
+        # Today its calls return once the data is in memory; direct I/O would make the writer wait for the disk.
         return (
             Advice("dontneed", "write_not_waited", change=True) if seen.harms else Advice("buffered", _unharmed(seen))
         )
     if found is not None and found.clear == "faster":
         return Advice("direct", "faster_here", found, change=True)
     if not seen.harms:
-        # It would only be for its own sake, and there is nothing in it that was seen.
+        # Nothing would gain from a change.
         slower = found is not None and found.clear == "slower"
         return Advice("buffered", "slower_here" if slower else "no_crossover" if found else _unharmed(seen), found)
     if _NO_DIRECT & set(tried.refused):
@@ -224,7 +221,7 @@ def _unharmed(seen: Observed) -> Reason:
 
 
 def _already_direct(seen: Observed, tried: Tried) -> Advice:
-    """Small direct requests one after the other are what readahead would spare; of others the trials say nothing."""
+    """Return advice for direct I/O in use: readahead saves small sequential requests; trials do not cover others."""
     rows = tried.of(seen.operation, "direct")
     found = nearest(rows, seen.request_bytes)
     forward = seen.operation == "write" or bool(seen.sequential)

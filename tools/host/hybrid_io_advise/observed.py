@@ -1,4 +1,4 @@
-"""What a recording says of each process's reads and writes of each file, as `hybrid_io_advice` wants to know it."""
+"""Extract each process's reads and writes of each file from a recording, as `advice` needs them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from whystall.tools.host.hybrid_io_advise.trials import Operation
 from whystall.tools.recording.store import Recording
 
 LEAST_BYTES = 8 << 20
-"""Moved in the window: a process that moves less of a file does not matter to the cache of any machine."""
+"""A process that moves less of a file in the window does not matter to any page cache."""
 _LEAST_PCT = 1.0
 _RECLAIM_BYTES = 4 << 20
-"""Evicted of its pages: less is what a kernel trims by the way (see `page_cache_files`)."""
+"""Evicted bytes; a kernel evicts fewer without pressure (see `cache_streams`)."""
 _THROTTLED_PCT = 1.0
 _MAPPED_PCT = 1.0
-"""Of the touched pages: a header that was looked at through a mapping is no more."""
+"""Share of the touched pages; reading a header through a mapping causes no more."""
 _FORWARD_CALLS = 8
 _FORWARD = 0.95
 _OPERATIONS: tuple[Operation, ...] = ("read", "write")
@@ -32,7 +32,7 @@ _OPERATIONS: tuple[Operation, ...] = ("read", "write")
 
 @dataclass
 class _Series:
-    """One process's reads or writes of one series of files, by their sizes."""
+    """One process's reads or writes of one series of files: bytes by request size."""
 
     sizes: dict[int, int] = field(default_factory=dict)
     paths: set[str] = field(default_factory=set)
@@ -43,9 +43,7 @@ class _Series:
 
 
 def observed(recording: Recording) -> list[Observed]:
-    """Those worth advice, by bytes, most first: what the target does, and whoever streams to its harm, which is often a
-    neighbour; other people's I/O is none of its business.
-    """
+    """Return the I/O worth advice, most bytes first: the target's, and that of streams that harm the target."""
     files = recording.table(f"{CACHE}.files")
     rows = recording.table(f"{CACHE}.sizes").join(files, on="file", how="inner")
     series: dict[tuple[int, Operation, str, str, str], _Series] = {}
@@ -63,35 +61,35 @@ def observed(recording: Recording) -> list[Observed]:
     cache, calls = _Cache(recording), _Calls(recording)
     found = []
     for (pid, operation, pattern, dev, fstype), one in series.items():
-        mine = cache.of(pid, pattern)
-        if one.bytes < least or pid <= 0 or not cache.concerns(pid, mine):
+        own = cache.of(pid, pattern)
+        if one.bytes < least or pid <= 0 or not cache.concerns(pid, own):
             continue
-        all_ = cache.sharing(one.files)
+        shared = cache.sharing(one.files)
         stalled, forward = calls.reads(pid, one.paths)
         found.append(
             Observed(
                 operation=operation,
-                request_bytes=_main(one.sizes),
+                request_bytes=_median_size(one.sizes),
                 requests=one.requests,
                 bytes=one.bytes,
                 path=path_series(one.paths),
                 files=len(one.paths),
                 pid=pid,
-                comm=mine.comm if mine else None,
+                comm=own.comm if own else None,
                 dev=dev,
                 filesystem=fstype,
-                reread_pct=_reread_pct(operation, all_),
-                cached_pct=_cached_pct(all_),
-                one_pass_pct=mine.one_pass_pct if mine else None,
-                refaulted_pct=mine.refault_pct if mine else None,
-                pressed=mine is not None and cache.pressed(mine),
-                harms=mine is not None and cache.harms(mine),
+                reread_pct=_reread_pct(operation, shared),
+                cached_pct=_cached_pct(shared),
+                one_pass_pct=own.one_pass_pct if own else None,
+                refaulted_pct=own.refault_pct if own else None,
+                pressed=own is not None and cache.pressed(own),
+                harms=own is not None and cache.harms(own),
                 waited=pid in cache.throttled or calls.syncs(pid, one.paths),
                 sequential=forward,
                 stalled_pct=stalled,
                 direct_pct=100 * one.direct / one.bytes,
-                cache_bytes=(max(mine.added, mine.dirtied) if operation == "write" else mine.added) * cache.page
-                if mine
+                cache_bytes=(max(own.added, own.dirtied) if operation == "write" else own.added) * cache.page
+                if own
                 else 0,
                 numbers=frozenset(one.files),
             )
@@ -99,8 +97,8 @@ def observed(recording: Recording) -> list[Observed]:
     return sorted(found, key=lambda o: -o.bytes)
 
 
-def _main(sizes: dict[int, int]) -> int:
-    """The size that half of the bytes were moved with, or with a larger one."""
+def _median_size(sizes: dict[int, int]) -> int:
+    """Return the largest request size such that half of the bytes moved in requests at least that large."""
     half, passed = sum(sizes.values()) / 2, 0
     for low in sorted(sizes, reverse=True):
         passed += sizes[low]
@@ -110,11 +108,11 @@ def _main(sizes: dict[int, int]) -> int:
 
 
 def _reread_pct(operation: Operation, uses: list[Use]) -> float | None:
-    """Of the pages that anybody read of these files, those read before; of what was written, what was read back. None
-    where it is not told. What somebody has mapped is used without an event once it is there, and before Linux 6.12
-    nothing tells that it is mapped.
+    """Return the share of read pages that had been read before, or of written pages read back, percent.
+
+    None if unknown: use of an existing mapping causes no event, and before Linux 6.12 mappings are not reported.
     """
-    if not uses or not _told(uses):
+    if not uses or not _complete(uses):
         return None
     touched, again = sum(use.touched for use in uses), sum(use.again for use in uses)
     if operation == "write":
@@ -123,20 +121,20 @@ def _reread_pct(operation: Operation, uses: list[Use]) -> float | None:
 
 
 def _cached_pct(uses: list[Use]) -> float | None:
-    """Of the pages that were read of these files, those that nobody had to bring in."""
+    """Return the share of the read pages that did not have to be added, percent."""
     touched, added = sum(use.touched for use in uses), sum(use.added for use in uses)
-    if not touched or not _told(uses):
+    if not touched or not _complete(uses):
         return None
     return 100 * (1 - min(added, touched) / touched)
 
 
-def _told(uses: list[Use]) -> bool:
+def _complete(uses: list[Use]) -> bool:
     mapped, touched = sum(use.mapped for use in uses), sum(use.touched for use in uses)
     return all(use.known and use.mapped_known for use in uses) and 100 * mapped <= _MAPPED_PCT * touched
 
 
 class _Cache:
-    """The page cache's account of one recording, judged as `page_cache` judges it."""
+    """The page cache of one recording, judged as in `page_cache`."""
 
     def __init__(self, recording: Recording) -> None:
         entry = recording.manifest.collectors[CACHE]
@@ -145,7 +143,7 @@ class _Cache:
         judged = judge_files(self._measures, entry.lost, entry.seen)
         self._accused = judged.accused
         self._everybody = recording.manifest.target.everything
-        self.page = self._measures.page
+        self._everything = recording.manifest.target.everything
         self.throttled = {
             stall.pid
             for stall in self._measures.stalls
@@ -153,30 +151,30 @@ class _Cache:
         }
 
     def of(self, pid: int, pattern: str) -> Use | None:
-        """What this process did with these files."""
+        """Return what this process did with these files."""
         return self._uses.get((pid, pattern))
 
     def sharing(self, files: set[int]) -> list[Use]:
-        """What anybody did with them."""
+        """Return what all processes did with them."""
         return [use for use in self._measures.uses if use.files & files]
 
     def pressed(self, use: Use) -> bool:
-        """Whether its pages were evicted to make room."""
+        """Return whether its pages were evicted under pressure."""
         return use.reclaimed * self.page >= _RECLAIM_BYTES
 
     def harms(self, use: Use) -> bool:
-        """Whether it streams, and somebody suffers from it."""
+        """Return whether it is a stream that makes another process suffer."""
         return any(use is stream.use for stream in self._accused)
 
     def concerns(self, pid: int, use: Use | None) -> bool:
-        """Whether it is the target, or does harm to it."""
+        """Return whether it is in the target or harms it."""
         members = self._measures.members
         hurt = frozenset[int]().union(*(s.hurt for s in self._accused if s.use is use))
-        return self._everybody or pid in members or bool(hurt & members)
+        return self._everything or pid in members or bool(hurt & members)
 
 
 class _Calls:
-    """What the system calls say of files, by process and path; nothing where they were not recorded."""
+    """System calls on files, by process and path; empty if they were not recorded."""
 
     def __init__(self, recording: Recording) -> None:
         self._synced: set[tuple[int, str]] = set()
@@ -194,13 +192,12 @@ class _Calls:
             threads.setdefault(r["tid"], []).append((r["start_ns"], r["offset"], r["blocked_ns"]))
 
     def syncs(self, pid: int, paths: Iterable[str]) -> bool:
-        """Whether the process waits until what it wrote to one of these is on the disk."""
+        """Return whether the process waits until its writes to one of these are on the disk."""
         return any((pid, path) in self._synced for path in paths)
 
     def reads(self, pid: int, paths: Iterable[str]) -> tuple[float, bool | None]:
-        """The share of the window that one thread was blocked in slow reads of these, percent, and whether they go
-        forward; None where too few of them are known.
-        """
+        """Return the largest share of the window that a thread was blocked in slow reads of these, percent, and whether
+        they are sequential; None if too few are known."""
         blocked: dict[int, int] = {}
         forward = steps = 0
         for path in paths:

@@ -1,4 +1,4 @@
-"""hybrid_io_advise: how each file should be read or written, and what that rests on."""
+"""hybrid_io_advise: whether each file should be read or written buffered or direct, and the evidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whystall.tools.contract.findings import Finding, Interval, Polarity, Severi
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
-from whystall.tools.host.hybrid_io_advise.advice import Advice, Observed, Tried, Way, advise
+from whystall.tools.host.hybrid_io_advise.advice import Advice, Method, Observed, Tried, advise
 from whystall.tools.host.hybrid_io_advise.observed import observed
 from whystall.tools.host.hybrid_io_advise.trials import Compared, Operation, compare, cpu_crossover, crossover
 from whystall.tools.recording.collector import Need
@@ -22,15 +22,14 @@ from whystall.tools.recording.store import Recording
 CALIBRATION = "calibration"
 _FINDINGS = 10
 _NEVER = "1g"
-"""A size of requests that no program makes."""
+"""Larger than any program's requests."""
 _UNDER_PRESSURE = 256 << 10
-"""Smaller requests hybrid-run sends direct under no circumstances, unless it is told to (its --pressure-direct)."""
+"""hybrid-run sends smaller requests direct only if set to (its --pressure-direct)."""
 
 
 class Params(LiveParams):
-    """Parameters of hybrid_io_advise. `request_bytes`: of these nothing is observed, but what is given is judged: one
-    pass over data in such requests, under memory pressure, of which `reread_pct` is read again.
-    """
+    """Parameters of hybrid_io_advise. With `request_bytes` nothing is observed: the tool judges one pass over data in
+    such requests under memory pressure, of which `reread_pct` is read again."""
 
     request_bytes: Annotated[int | None, Field(ge=512, le=1 << 30, description="judge requests of this size")] = None
     operation: Annotated[Literal["read", "write"] | None, Field(description="of request_bytes")] = None
@@ -47,7 +46,7 @@ class Params(LiveParams):
         if self.request_bytes is None and (self.operation is not None or self.reread_pct is not None):
             raise ValueError("operation and reread_pct need request_bytes: without it they are observed")
         if self.directory is not None and not self.calibrate:
-            raise ValueError("directory needs calibrate: it says where")
+            raise ValueError("directory needs calibrate: it is where to try")
         if self.request_bytes is not None and (self.pid or self.comm or self.cgroup):
             raise ValueError("request_bytes is judged without a target: leave pid, comm and cgroup out")
         if self.request_bytes is not None and self.calibrate and self.directory is None:
@@ -56,11 +55,10 @@ class Params(LiveParams):
 
 
 class Row(Model):
-    """One process's reads or writes of one file or numbered series, and what is advised. `request_bytes`: half of the
-    bytes moved in requests of this size or more. `direct_bytes`: where direct is
-    advised, from which size on. `change`: it is not what is done today. `basis`: tried (the ratios say
-    what came out), or a rule. `spared_bytes_rate`: what would no longer stay in the cache, by the second. Ratios and
-    bounds: see `trials`; None: not tried.
+    """One process's reads or writes of one file or numbered series, and the advice. `request_bytes`: half of the bytes
+    moved in requests this large or larger. `direct_bytes`: size from which direct is advised. `change`: differs from
+    today's method. `basis`: tried (with ratios), or a rule. `spared_bytes_rate`: bytes per second no longer cached.
+    Ratios and bounds: see `trials`; None: not tried.
     """
 
     path: str
@@ -69,7 +67,7 @@ class Row(Model):
     operation: Operation
     request_bytes: int
     bytes: int
-    advice: Way
+    advice: Method
     change: bool
     reason: str
     basis: Literal["tried", "rule"]
@@ -85,9 +83,8 @@ class Row(Model):
 
 
 class Crossover(Model):
-    """From which size on direct I/O was faster on a file system, and from which on it cost less CPU time without being
-    slower; None: no crossover was found.
-    """
+    """Sizes from which direct I/O was faster on a file system, and from which it cost less CPU time without being
+    slower; None: not found."""
 
     directory: str
     filesystem: str
@@ -97,7 +94,7 @@ class Crossover(Model):
 
 
 class Refused(Model):
-    """Where nothing, or no more, could be tried; `code`: why."""
+    """A place where trials were impossible or incomplete; `code`: why."""
 
     directory: str
     code: str
@@ -105,7 +102,7 @@ class Refused(Model):
 
 
 class Remedy(Model):
-    """A command to try the advice for a process with (see `prompts/`); nothing runs it."""
+    """A command to try the advice for a process (see `prompts/`); it is never run."""
 
     code: str
     pct: float | None = None
@@ -115,7 +112,7 @@ class Remedy(Model):
 
 
 class Data(Model):
-    """By bytes, most first; `trials` by file system, operation, way and size."""
+    """Most bytes first; `trials` by file system, operation, method and size."""
 
     rows: list[Row] = Field(default_factory=list)
     crossovers: list[Crossover] = Field(default_factory=list)
@@ -138,7 +135,7 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """Advice for what was observed in `recording`, or for what `params` give."""
+    """Return advice for the I/O observed in `recording`, or for the I/O that `params` describe."""
     compared, refused = _trials(recording)
     seen = [_given(params, compared, refused)] if params.request_bytes is not None else observed(recording)
     rows, findings = [], []
@@ -178,8 +175,9 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 
 
 def worth_trying(recording: Recording) -> list[int]:
-    """The files, as numbered in `recording`, that should be read or written otherwise as far as is known without
-    trials: where trials say most. By bytes, most first.
+    """Return the recording's numbers of the files that should be read or written differently, most bytes first.
+
+    Judged without trials, to choose what to calibrate.
     """
     if not recording.has("page_cache"):
         return []
@@ -194,7 +192,7 @@ def _trials(recording: Recording) -> tuple[list[Compared], pl.DataFrame]:
 
 
 def _tried(one: Observed, compared: list[Compared], refused: pl.DataFrame) -> Tried:
-    """What was tried on the file system of `one`; of no other, whose disk may be another."""
+    """Return the trials on the file system of `one`; other file systems may be on other disks."""
     return Tried(
         [c for c in compared if c.dev == one.dev],
         refused.filter(pl.col("dev") == one.dev)["code"].to_list(),
@@ -202,7 +200,7 @@ def _tried(one: Observed, compared: list[Compared], refused: pl.DataFrame) -> Tr
 
 
 def _given(params: Params, compared: list[Compared], refused: pl.DataFrame) -> Observed:
-    """What the parameters describe: data that others want the room of, on the file system that was tried, if any."""
+    """Return the I/O that the parameters describe, under memory pressure, on the file system that was tried if any."""
     places = [(c.dev, c.filesystem) for c in compared] + refused.select("dev", "fstype").rows()
     dev, fstype = places[0] if places else ("", "")
     return Observed(
@@ -226,7 +224,7 @@ def _row(one: Observed, advice: Advice, window_ns: int) -> Row:
         operation=one.operation,
         request_bytes=one.request_bytes,
         bytes=one.bytes,
-        advice=advice.way,
+        advice=advice.method,
         change=advice.change,
         reason=advice.reason,
         basis="tried" if tried else "rule",
@@ -243,13 +241,13 @@ def _row(one: Observed, advice: Advice, window_ns: int) -> Row:
 
 
 def _spared(one: Observed, advice: Advice, window_ns: int) -> float | None:
-    """Bytes per second that would not stay in the page cache, and take no room there."""
-    spares = advice.change and advice.way in ("direct", "dontneed") and one.cache_bytes > 0
+    """Return the bytes per second that would no longer stay in the page cache."""
+    spares = advice.change and advice.method in ("direct", "dontneed") and one.cache_bytes > 0
     return one.cache_bytes * 1e9 / window_ns if spares else None
 
 
 def _finding(one: Observed, advice: Advice, recording: Recording) -> Finding:
-    tried = advice.tried if advice.change else None  # else of what is not advised
+    tried = advice.tried if advice.change else None  # otherwise the trials are of a method that is not advised
     metrics = {
         "request_bytes": one.request_bytes,
         "bytes": one.bytes or None,
@@ -264,7 +262,7 @@ def _finding(one: Observed, advice: Advice, recording: Recording) -> Finding:
         "spared_rate": _spared(one, advice, max(recording.manifest.window_ns, 1)),
     }
     words = {
-        "advice": advice.way,
+        "advice": advice.method,
         "reason": advice.reason,
         "operation": one.operation,
         "filesystem": one.filesystem,
@@ -281,16 +279,16 @@ def _finding(one: Observed, advice: Advice, recording: Recording) -> Finding:
 
 
 def _remedies(rows: list[Row]) -> list[Remedy]:
-    """One command per process that something is advised for."""
+    """Return one command per process with advice."""
     found = []
     for pid, comm in dict.fromkeys((row.pid, row.comm) for row in rows if row.change):
-        mine = [row for row in rows if (row.pid, row.comm) == (pid, comm) and row.change]
-        code = next((code for code, asked in CODES.items() if any(asked(row) for row in mine)), None)
+        own = [row for row in rows if (row.pid, row.comm) == (pid, comm) and row.change]
+        code = next((code for code, asked in CODES.items() if any(asked(row) for row in own)), None)
         if code is None:
             continue
-        said = " ".join(["whystall hybrid-run", *_options(mine), "--", "COMMAND"])
+        command = " ".join(["whystall hybrid-run", *_options(own), "--", "COMMAND"])
         who = f"{comm} ({pid})" if comm and pid else "COMMAND"
-        found.append(Remedy(code=code, who=who, command=said if code.startswith("hybrid") else ""))
+        found.append(Remedy(code=code, who=who, command=command if code.startswith("hybrid") else ""))
     return found
 
 
@@ -302,16 +300,15 @@ CODES: dict[str, Callable[[Row], bool]] = {
 
 
 def _options(rows: list[Row]) -> list[str]:
-    """Those of hybrid-run that do what is advised for `rows`, of one process: from which sizes on to go direct, and
-    beyond all sizes where it should not.
-    """
+    """Return the hybrid-run options for the advice in `rows` of one process: the sizes from which to go direct, larger
+    than any request where it should not."""
     options, never = [], False
     for operation in ("read", "write"):
-        mine = [row for row in rows if row.operation == operation]
-        sizes = [row.direct_bytes for row in mine if row.direct_bytes is not None]
+        own = [row for row in rows if row.operation == operation]
+        sizes = [row.direct_bytes for row in own if row.direct_bytes is not None]
         if sizes:
             options.append(f"--{operation}-direct {min(sizes)}")
-        elif any(row.advice == "dontneed" and row.request_bytes >= _UNDER_PRESSURE for row in mine):
+        elif any(row.advice == "dontneed" and row.request_bytes >= _UNDER_PRESSURE for row in own):
             options.append(f"--{operation}-direct {_NEVER}")
             never = True
     return [*options, *([f"--pressure-direct {_NEVER}"] if never else [])]

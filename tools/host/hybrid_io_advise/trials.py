@@ -1,4 +1,4 @@
-"""What a calibration says: each way of doing I/O beside today's, per size of request, with bounds. Pure."""
+"""Compare the methods of I/O in a calibration with today's, per request size, with bounds. Pure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Operation = Literal["read", "write"]
 Clear = Literal["faster", "slower", "unclear"]
 
 BASE: dict[Operation, str] = {"read": "buffered", "write": "synced"}
-"""What each way is compared with: cold buffered reads, and buffered writes until they are on the disk, as direct ones
-are. `buffered` writes, until the calls have returned, are compared as a way of their own."""
+"""The baselines: cold buffered reads, and buffered writes until they are on the disk, as direct writes are. `buffered`
+writes, until the calls return, are compared as a method of their own."""
 LEAST_TRIALS = 5
-"""Fewer say nothing: not even from the least to the most of four do they bound the median with 90 %."""
+"""With fewer, not even the full range bounds the median with 90 %."""
 _CONFIDENCE = 0.9
 
 
 class Compared(Model):
-    """One way beside today's. Ratios are medians over rounds, each of two trials right after each other: `ratio` of
-    bytes per second (above 1: this way is faster), `cpu_ratio` of CPU time per byte (below 1: it costs less); low and
-    high bound the median with 90 % or more. `clear`: which side of 1 the bounds of `ratio` lie on, if on one.
+    """One method against the baseline. Ratios are medians over rounds of two consecutive trials: `ratio` of bytes per
+    second (above 1: faster), `cpu_ratio` of CPU time per byte (below 1: cheaper); low and high bound the median with
+    at least 90 %. `clear`: the side of 1 on which the bounds of `ratio` lie, if any.
     """
 
     directory: str
@@ -48,16 +48,16 @@ class Compared(Model):
 
     @property
     def enough(self) -> bool:
-        """Whether there were trials enough for bounds."""
+        """Return whether there were enough trials for bounds."""
         return self.trials >= LEAST_TRIALS
 
     @property
     def less_cpu(self) -> bool:
-        """Whether it costs clearly less CPU time per byte."""
+        """Return whether it clearly costs less CPU time per byte."""
         return self.enough and self.cpu_high_ratio is not None and self.cpu_high_ratio < 1
 
     def turned(self) -> Compared:
-        """The same said the other way round: today's way beside this one."""
+        """Return the inverse comparison: the baseline against this method."""
         sides: dict[Clear, Clear] = {"faster": "slower", "slower": "faster", "unclear": "unclear"}
         return self.model_copy(
             update={
@@ -76,7 +76,7 @@ class Compared(Model):
 
 
 class Bounds(NamedTuple):
-    """A median, and what it lies between."""
+    """A median and its bounds."""
 
     median: float
     low: float
@@ -84,14 +84,15 @@ class Bounds(NamedTuple):
 
 
 def median_bounds(values: Sequence[float]) -> Bounds:
-    """The median of `values`, at least one, and the order statistics that hold the median of what they were drawn from
-    with 90 % or more, whatever its distribution (binomial; of fewer than five, all that were seen).
+    """Return the median of `values` (at least one) and the order statistics that bound the population median with 90 %.
+
+    Valid for any distribution (binomial); with fewer than five values, the full range.
     """
     ordered = sorted(values)
     n, out = len(ordered), 0
     outside = 0.0
     while out < (n - 1) // 2:
-        outside += 2 * math.comb(n, out) / 2**n  # the median lies beyond the first or the last `out` + 1 values
+        outside += 2 * math.comb(n, out) / 2**n  # probability of a median beyond the first or last `out` + 1 values
         if 1 - outside - 2 * math.comb(n, out + 1) / 2**n < _CONFIDENCE:
             break
         out += 1
@@ -99,7 +100,7 @@ def median_bounds(values: Sequence[float]) -> Bounds:
 
 
 def compare(trials: pl.DataFrame) -> list[Compared]:
-    """Every way beside today's, by file system, operation and size; what was tried in no round together is left out."""
+    """Return every method against the baseline by file system, operation and size, from rounds that tried both."""
     found = []
     moved = trials.filter((pl.col("bytes") > 0) & (pl.col("wall_ns") > 0)).with_columns(
         (pl.col("bytes") / pl.col("wall_ns") * 1e9).alias("rate"), (pl.col("cpu_ns") / pl.col("bytes")).alias("cost")
@@ -117,7 +118,7 @@ def compare(trials: pl.DataFrame) -> list[Compared]:
             if pairs.is_empty():
                 continue
             ratio = median_bounds((pairs["rate"] / pairs["base_rate"]).to_list())
-            # a trial may be too short for the clock of CPU time: then there is nothing to compare
+            # The CPU clock may be too coarse for a trial.
             costs = pairs.filter((pl.col("base_cost") > 0) & (pl.col("cost") > 0))
             cpu = (
                 median_bounds((costs["cost"] / costs["base_cost"]).to_list()) if costs.height >= LEAST_TRIALS else None
@@ -146,19 +147,17 @@ def compare(trials: pl.DataFrame) -> list[Compared]:
 
 
 def crossover(compared: Sequence[Compared]) -> int | None:
-    """The size from which on the way of `compared` (one way, operation and file system) is clearly faster at every size
-    that was tried; None: no crossover was found.
-    """
+    """Return the size from which the method of `compared` was clearly faster at every tried size; None: not found."""
     return _from(compared, [c.request_bytes for c in compared if c.clear == "faster"])
 
 
 def cpu_crossover(compared: Sequence[Compared]) -> int | None:
-    """The size from which on it costs clearly less CPU time per byte, and is not clearly slower; None: not found."""
+    """Return the size from which it clearly costs less CPU time per byte without being clearly slower; None: none."""
     return _from(compared, [c.request_bytes for c in compared if c.less_cpu and c.clear != "slower"])
 
 
 def _from(compared: Sequence[Compared], good: Sequence[int]) -> int | None:
-    """The least size of which, and of every larger one that was tried often enough, all are `good`."""
+    """Return the smallest size such that it and all larger, sufficiently tried sizes are `good`."""
     found = None
     for row in sorted((c for c in compared if c.enough), key=lambda c: -c.request_bytes):
         if row.request_bytes not in good:
@@ -168,16 +167,16 @@ def _from(compared: Sequence[Compared], good: Sequence[int]) -> int | None:
 
 
 def nearest(compared: Sequence[Compared], request_bytes: int) -> Compared | None:
-    """What was tried with the largest size that is no larger than `request_bytes`, with trials enough; None: nothing.
+    """Return the trials of the largest size not above `request_bytes`, if there were enough; else None.
 
-    No larger one: what direct I/O gains by size is then not claimed for less of it.
+    A larger size would overstate the gain of direct I/O.
     """
     rows = [c for c in compared if c.request_bytes <= request_bytes and c.enough]
     return max(rows, key=lambda c: c.request_bytes, default=None)
 
 
 def _digits(ratio: float) -> float:
-    """Three significant digits: more of a ratio of two times is noise."""
+    """Round to three significant digits."""
     return float(f"{ratio:.3g}")
 
 

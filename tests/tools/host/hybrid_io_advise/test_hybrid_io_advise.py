@@ -84,7 +84,7 @@ REREAD = ("buffered", "reread", False, False)
 
 def said(advice: Advice) -> tuple[str, str, bool, bool]:
     """Way, reason, whether it is a change, and whether something tried is named for it."""
-    return advice.way, advice.reason, advice.change, advice.tried is not None
+    return advice.method, advice.reason, advice.change, advice.tried is not None
 
 
 @pytest.mark.parametrize(
