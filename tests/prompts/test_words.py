@@ -18,7 +18,7 @@ from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
 from whystall.tools.host.common import cache_streams as page_cache_files
-from whystall.tools.host.host_bound import activity as host_bound_story
+from whystall.tools.host.host_bound import activity as host_bound_activity
 from whystall.tools.host.host_bound import remedies as host_bound_remedies
 from whystall.tools.host.hybrid_io_advise import advice as hybrid_io_advice
 from whystall.tools.host.hybrid_io_advise import tool as hybrid_io_advise
@@ -77,7 +77,7 @@ def test_every_code_has_words(lang: str) -> None:
 @pytest.mark.parametrize("lang", LANGS)
 def test_every_reason_and_remedy_of_a_tool_has_words(lang: str) -> None:
     said = words(lang)
-    assert said["reasons"].keys() == {*host_bound_story.CODES, "sync"}
+    assert said["reasons"].keys() == {*host_bound_activity.CODES, "sync"}
     assert said["remedies"].keys() == {*host_bound_remedies.CODES, *hybrid_io_advise.CODES}
     assert set(get_args(hybrid_io_advice.Reason)) <= said["cache_reasons"].keys()
     assert said["io_ways"].keys() == set(get_args(hybrid_io_advice.Way))

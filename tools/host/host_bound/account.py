@@ -1,4 +1,4 @@
-"""Where the time of one dispatch thread went, in numbers."""
+"""Sum up where the time of one dispatch thread went."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import polars as pl
 
 from whystall.tools.collect.ftrace.cpus import format_cpus
 from whystall.tools.host.common.latency import quantile
-from whystall.tools.host.host_bound.activity import READY, story
+from whystall.tools.host.host_bound.activity import READY, history
 from whystall.tools.host.host_bound.data import Dispatcher, Loss, Wait
 from whystall.tools.host.host_bound.dispatch_threads import Chosen
 from whystall.tools.host.host_bound.host_info import Cpu, Host, Thread
@@ -19,8 +19,9 @@ _LENGTH = pl.col("end_ns") - pl.col("start_ns")
 
 @dataclass(frozen=True)
 class Moves:
-    """Changes of CPU: all, those to another core and to another NUMA node (None: not known), and `forced`: how often
-    the CPUs the thread may run on were seen to change. `wait_ns`: waits for a CPU that ended on another one.
+    """Migrations: all, to another core, to another NUMA node (None: unknown), and `forced`: changes of affinity.
+
+    `wait_ns`: waits for a CPU that ended on another one.
     """
 
     count: int
@@ -33,12 +34,12 @@ class Moves:
 
 @dataclass(frozen=True)
 class Account:
-    """One dispatch thread. `story`: see host_bound_story; `latencies`: ns from woken to running, sorted; `stolen`:
+    """One dispatch thread. `history`: see `activity.history`; `latencies`: ns from woken to running, sorted; `stolen`:
     interrupts while it ran (label, vector, soft, ns, count, max_ns, cpus)."""
 
     chosen: Chosen
     thread: Thread
-    story: pl.DataFrame
+    history: pl.DataFrame
     latencies: list[int]
     wakes: int
     involuntary: int
@@ -47,19 +48,21 @@ class Account:
     host: Host
 
     def ns(self, *what: str) -> int:
-        """Time spent so."""
-        return int(self.story.filter(pl.col("what").is_in(what)).select(_LENGTH.sum()).item())
+        """Return the time with these codes of `what`, ns."""
+        return int(self.history.filter(pl.col("what").is_in(what)).select(_LENGTH.sum()).item())
 
     @property
     def unknown_ns(self) -> int:
-        """Time of which the trace does not say, or not surely, what the thread did."""
-        told = int(self.story.select(_LENGTH.sum()).item())
-        return self.ns("unknown") + max(self.host.end_ns - told, 0)
+        """Return the time in which it is unknown, or uncertain, what the thread did."""
+        covered = int(self.history.select(_LENGTH.sum()).item())
+        return self.ns("unknown") + max(self.host.end_ns - covered, 0)
 
     @property
     def fair(self) -> float:
-        """Share of its waits behind other threads that a quota cannot explain. A throttled thread is kept waiting
-        whoever runs meanwhile, and the cgroup's counter may tell of more than the idle CPUs gave away.
+        """Return the share of the waits behind other threads that a quota cannot explain.
+
+        A throttled thread waits even behind others, and its cgroup may have been throttled longer than idle CPUs
+        showed.
         """
         waited = self.ns("no_cpu")
         elsewhere = max(self.host.throttled_ns(self.thread.pid) - self.ns("throttled"), 0)
@@ -67,31 +70,31 @@ class Account:
 
     @property
     def observed_ns(self) -> int:
-        """Time that it waited for the CPU because the recording itself used that."""
-        ours = [tid for tid, who in self.host.names.items() if who.pid == self.host.observer > 0]
+        """Return the time it waited behind the recording process."""
+        ours = [tid for tid, thread in self.host.names.items() if thread.pid == self.host.observer > 0]
         behind = (pl.col("what") == "no_cpu") & pl.col("by_tid").is_in(ours)
-        return int(self.story.filter(behind).select(_LENGTH.sum()).item())
+        return int(self.history.filter(behind).select(_LENGTH.sum()).item())
 
     @property
     def cpus(self) -> list[int]:
-        """CPUs it ran on, the one it ran on longest first."""
-        ran = self.story.filter(pl.col("what") == "running").group_by("cpu").agg(_LENGTH.sum().alias("ns"))
+        """Return the CPUs it ran on, longest first."""
+        ran = self.history.filter(pl.col("what") == "running").group_by("cpu").agg(_LENGTH.sum().alias("ns"))
         return ran.sort("ns", "cpu", descending=[True, False])["cpu"].to_list()
 
     @property
     def allowed(self) -> tuple[int, ...]:
-        """The CPUs it may run on, as last seen; empty when that was not recorded."""
+        """Return the last recorded CPU affinity; empty if it was not recorded."""
         masks = self.host.masks.get(self.thread.tid)
         return masks[-1].cpus if masks else ()
 
     @property
     def pinned(self) -> bool | None:
-        """Whether it may not use every CPU that is online."""
+        """Return whether its affinity excludes an online CPU; None if unknown."""
         return not set(self.host.online) <= set(self.allowed) if self.allowed else None
 
     def losses(self) -> pl.DataFrame:
-        """What kept it from running, the most first: what, by, by_tid, ns, preempted_ns, max_ns, count, cpus."""
-        ready = self.story.filter(pl.col("state") == "runnable")
+        """Return what kept it from running, longest first: what, by, by_tid, ns, preempted_ns, max_ns, count, cpus."""
+        ready = self.history.filter(pl.col("state") == "runnable")
         put_off = pl.when("preempted").then("ns").otherwise(0)
         each = ready.group_by("what", "by", "by_tid", "wait").agg(
             _LENGTH.sum().alias("ns"), pl.col("preempted").first(), pl.col("cpu").unique().alias("cpus")
@@ -110,11 +113,11 @@ class Account:
 
 
 def account(host: Host, chosen: Chosen) -> Account:
-    """The account of a dispatch thread over the whole window."""
+    """Return the account of a dispatch thread over the whole window."""
     tid = chosen.tid
-    mine = host.slices.filter(pl.col("tid") == tid).sort("start_ns")
+    slices = host.slices.filter(pl.col("tid") == tid).sort("start_ns")
     ends_running = (pl.col("state").shift(-1) == "running") & (pl.col("start_ns").shift(-1) == pl.col("end_ns"))
-    woken = mine.filter(
+    woken = slices.filter(
         (pl.col("state") == "runnable")
         & ~pl.col("preempted")
         & ~pl.col("inexact")
@@ -122,22 +125,22 @@ def account(host: Host, chosen: Chosen) -> Account:
         & (pl.col("woken_ns") > 0)
         & ends_running
     )
-    slept = mine.filter(pl.col("state").is_in(["sleeping", "uninterruptible"]) & ~pl.col("open_end"))
+    slept = slices.filter(pl.col("state").is_in(["sleeping", "uninterruptible"]) & ~pl.col("open_end"))
     return Account(
         chosen=chosen,
         thread=host.thread(tid),
-        story=story(host, tid),
+        history=history(host, tid),
         latencies=sorted(woken.select(pl.col("end_ns") - pl.col("woken_ns")).to_series().to_list()),
         wakes=slept.height,
-        involuntary=mine.filter((pl.col("state") == "runnable") & pl.col("preempted")).height,
-        moves=_moves(host, mine, tid),
+        involuntary=slices.filter((pl.col("state") == "runnable") & pl.col("preempted")).height,
+        moves=_moves(host, slices, tid),
         stolen=_stolen(host, tid),
         host=host,
     )
 
 
-def _moves(host: Host, mine: pl.DataFrame, tid: int) -> Moves:
-    before = mine.with_columns(
+def _moves(host: Host, slices: pl.DataFrame, tid: int) -> Moves:
+    before = slices.with_columns(
         waited=pl.when(pl.col("state").shift(1) == "runnable").then(_LENGTH.shift(1)).otherwise(0)
     )
     moved = before.filter((pl.col("state") == "running") & (pl.col("from_cpu") >= 0))
@@ -162,9 +165,9 @@ def _core(cpu: Cpu) -> tuple[int, int]:
 
 
 def _stolen(host: Host, tid: int) -> pl.DataFrame:
-    mine = host.interrupts.filter(pl.col("tid") == tid)
+    own = host.interrupts.filter(pl.col("tid") == tid)
     return (
-        mine.group_by("label", "soft", "vector")
+        own.group_by("label", "soft", "vector")
         .agg(
             pl.col("self_ns").sum().alias("ns"),
             pl.len().alias("count"),
@@ -179,9 +182,9 @@ def _stolen(host: Host, tid: int) -> pl.DataFrame:
 
 
 def dispatcher_row(a: Account, others_ns: int) -> Dispatcher:
-    """`others_ns`: time that others ran on the CPUs the thread may use."""
+    """Return the table row. `others_ns`: time that other threads ran on the CPUs it may use."""
     host, us = a.host, [ns / 1e3 for ns in a.latencies]
-    room = max(len(a.allowed or a.cpus), 1) * max(host.end_ns, 1)
+    capacity = max(len(a.allowed or a.cpus), 1) * max(host.end_ns, 1)
     return Dispatcher(
         pid=a.thread.pid,
         tid=a.thread.tid,
@@ -203,12 +206,12 @@ def dispatcher_row(a: Account, others_ns: int) -> Dispatcher:
         cross_node=a.moves.cross_node,
         cpus=format_cpus(a.allowed or a.cpus),
         pinned=a.pinned,
-        others_pct=100.0 * others_ns / room,
+        others_pct=100.0 * others_ns / capacity,
     )
 
 
 def loss_rows(a: Account) -> list[Loss]:
-    """What kept it from running, the most first."""
+    """Return what kept it from running, longest first."""
     ready = [
         Loss(
             tid=a.thread.tid,
@@ -243,8 +246,8 @@ def loss_rows(a: Account) -> list[Loss]:
 
 
 def wait_rows(a: Account) -> list[Wait]:
-    """What it waited for by itself, the most first."""
-    waits = a.story.filter(pl.col("what").is_in(_WAITS)).with_columns(ns=_LENGTH)
+    """Return what it waited for voluntarily, longest first."""
+    waits = a.history.filter(pl.col("what").is_in(_WAITS)).with_columns(ns=_LENGTH)
     groups = waits.group_by("what", "by").agg(pl.col("ns").sum().alias("total"), pl.col("ns").max(), pl.len())
     return [
         Wait(

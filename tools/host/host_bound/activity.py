@@ -1,4 +1,4 @@
-"""The story of one thread: what it did, or what kept it from running, at every instant, and who or what was to blame.
+"""Classify what one thread did, or what kept it from running, at every instant.
 
 Codes of the column ``what``:
 
@@ -7,22 +7,22 @@ Codes of the column ``what``:
 ``interrupt``   on its CPU, or about to be, while an interrupt or softirq (`by`) had that CPU
 ``no_cpu``      ready, while thread `by_tid` had the CPU it was queued on
 ``moved``       ready, while the kernel's migration thread took it to another CPU
-``idle_exit``   ready, while its CPU was idle, for as long as a CPU may take to come out of idle
-``throttled``   ready, in a wait with an idle CPU for longer than that, and its cgroup was throttled by a quota
-``held``        ready, while its CPU was idle for longer than that; no quota was seen
-``sleep``       waits for time, or for a device: ended by an interrupt
+``idle_exit``   ready, while its CPU was idle, for no longer than leaving an idle state takes
+``throttled``   ready, with its CPU idle for longer than that, and its cgroup throttled by a quota
+``held``        ready, with its CPU idle for longer than that, without a quota
+``sleep``       waiting for time, or for a device: ended by an interrupt
 ``lock``        in a futex or file lock
-``io``          uninterruptible, or in a system call that is about a file
-``poll``        for events or a child (poll, epoll, select, wait4)
+``io``          uninterruptible, or in a system call on a file
+``poll``        waiting for events or a child (poll, epoll, select, wait4)
 ``driver``      in an ioctl
 ``call``        in another system call (`by`)
-``colleague``   for thread `by_tid`, which woke it; system calls were not traced
+``colleague``   waiting for thread `by_tid`, which woke it; system calls were not traced
 ``stopped``     by a signal or tracer
-``gone``        not born yet, or ended
-``unknown``     the trace does not say, or not surely
+``gone``        not yet created, or ended
+``unknown``     not recorded, or uncertain
 ==============  ====================================================================================================
 
-Nothing that the trace does not tell exactly is laid at anybody's door: where a bound is inexact it is ``unknown``.
+Whatever has inexact bounds in the trace is ``unknown``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from whystall.tools.host.common.wait_syscalls import IDLE_SYSCALLS, LOCK_SYSCALL
 from whystall.tools.host.host_bound.host_info import Host, Quota
 from whystall.tools.host.host_bound.intervals import overlay
 
-STORY = pl.Schema(
+HISTORY = pl.Schema(
     {
         "start_ns": pl.Int64,
         "end_ns": pl.Int64,
@@ -46,7 +46,7 @@ STORY = pl.Schema(
         "by_tid": pl.Int32,
         "by": pl.String,
         "cpu": pl.Int32,
-        # number of the wait for a CPU this is part of, -1 elsewhere; whether that began with being put off the CPU
+        # Number of the wait for a CPU that this is part of, else -1; whether the wait began with a preemption.
         "wait": pl.Int32,
         "preempted": pl.Boolean,
     }
@@ -57,27 +57,26 @@ CODES = (
 )
 """Every code of ``what``, as in the table above."""
 READY = ("no_cpu", "moved", "idle_exit", "throttled", "held")
-"""Ready to run and kept from it by the scheduler."""
+"""Ready to run but kept from it by the scheduler."""
 
-# No idle state of intel_idle's tables for servers and desktops takes longer to leave (C10 of Skylake: 890 us).
+# Longer than the exit of any idle state in intel_idle's tables for servers and desktops (C10 of Skylake: 890 us).
 IDLE_EXIT_NS = 1_000_000
 
-# A quota is filled up once per period, give or take what the thread then waits for its turn. Shorter waits than a tenth
-# of the period are what sharing a CPU is like, whenever they end.
+# A quota is refilled once per period, plus or minus the wait for a turn. Waits shorter than a tenth of the period occur
+# whenever CPUs are shared.
 _PHASE = 0.05
 _LONG_WAIT = 0.1
-# Of waits that end by chance one in ten ends at a given phase: three that are most of all hardly do.
+# By chance one in ten waits ends at a given phase; three of them that are a majority are hardly by chance.
 _LEAST_ALIKE = 3
-# Nor do they last longer than the kernel says that the cgroup was throttled: it counts to the end of the period, the
-# trace until the thread runs.
+# Tolerance: the kernel counts throttled time to the end of the period, the trace until the thread runs.
 _COUNTED = 1.5
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep", "pause", "rt_sigtimedwait", "rt_sigsuspend"})
 
 
-def story(host: Host, tid: int) -> pl.DataFrame:
-    """The story of `tid` (`STORY`), sorted, over the whole window; empty for a thread the trace does not tell of."""
-    mine = host.slices.filter((pl.col("tid") == tid) & (pl.col("end_ns") > pl.col("start_ns")))
-    parts = [_running(host, mine, tid), _ready(host, mine, tid), _waiting(host, mine, tid)]
+def history(host: Host, tid: int) -> pl.DataFrame:
+    """Return the history of `tid` (`HISTORY`), sorted, over the whole window; empty if it is not in the trace."""
+    slices = host.slices.filter((pl.col("tid") == tid) & (pl.col("end_ns") > pl.col("start_ns")))
+    parts = [_running(host, slices, tid), _ready(host, slices, tid), _waiting(host, slices, tid)]
     return pl.concat([_shape(part) for part in parts]).sort("start_ns")
 
 
@@ -86,19 +85,19 @@ def _shape(frame: pl.DataFrame) -> pl.DataFrame:
     frame = frame.with_columns(pl.lit(v).alias(name) for name, v in defaults.items() if name not in frame.columns)
     return frame.select(
         pl.col(name).fill_null(defaults[name]).cast(kind) if name in defaults else pl.col(name).cast(kind)
-        for name, kind in STORY.items()
+        for name, kind in HISTORY.items()
     )
 
 
 def _outermost(host: Host) -> pl.DataFrame:
-    """Interrupts that no other contains: on one CPU they do not overlap."""
+    """Return the outermost interrupts, which do not overlap on one CPU."""
     return host.interrupts.filter(pl.col("depth") == 0).select("cpu", "start_ns", "end_ns", "tid", "label")
 
 
-def _running(host: Host, mine: pl.DataFrame, tid: int) -> pl.DataFrame:
-    """Time on a CPU. Where its coming was not told, it is put as early as it may have been: a wait may hide in it."""
+def _running(host: Host, slices: pl.DataFrame, tid: int) -> pl.DataFrame:
+    """Return the time on a CPU. If its start is inexact, it is the earliest possible one: a wait may be included."""
     marks = _outermost(host).filter(pl.col("tid") == tid).drop("tid")
-    pieces = overlay(mine.filter(pl.col("state") == "running"), marks, "cpu")
+    pieces = overlay(slices.filter(pl.col("state") == "running"), marks, "cpu")
     broken = pl.col("label").is_not_null()
     what = (
         pl.when(broken).then(pl.lit("interrupt")).when("inexact").then(pl.lit("unknown")).otherwise(pl.lit("running"))
@@ -106,10 +105,10 @@ def _running(host: Host, mine: pl.DataFrame, tid: int) -> pl.DataFrame:
     return pieces.with_columns(what=what, by=pl.col("label")).drop("preempted")
 
 
-def _ready(host: Host, mine: pl.DataFrame, tid: int) -> pl.DataFrame:
-    """Waits for a CPU: cut by where it was queued, and there by interrupts and by who had the CPU."""
+def _ready(host: Host, slices: pl.DataFrame, tid: int) -> pl.DataFrame:
+    """Return the waits for a CPU, cut where the queue, interrupts or the thread on that CPU change."""
     waits = (
-        mine.filter(pl.col("state") == "runnable").with_row_index("wait").with_columns(pl.col("wait").cast(pl.Int32))
+        slices.filter(pl.col("state") == "runnable").with_row_index("wait").with_columns(pl.col("wait").cast(pl.Int32))
     )
     pieces = overlay(_located(host, waits, tid), _outermost(host).drop("tid"), "cpu")
     tenures = host.tenures.select("cpu", "start_ns", "end_ns", has="tid", loose="inexact")
@@ -118,19 +117,19 @@ def _ready(host: Host, mine: pl.DataFrame, tid: int) -> pl.DataFrame:
     )
     name = pl.col("label_of").fill_null("")
     known = ~pl.col("inexact") & (pl.col("cpu") >= 0) & pl.col("has").is_not_null()
-    told = known & ~pl.col("loose") & (pl.col("has") >= 0) & (pl.col("has") != tid)
-    idle = told & (pl.col("has") == 0)
-    served = name.str.starts_with("ksoftirqd/") | name.str.contains(r"^irq/[0-9]")  # an interrupt's own thread
+    certain = known & ~pl.col("loose") & (pl.col("has") >= 0) & (pl.col("has") != tid)
+    idle = certain & (pl.col("has") == 0)
+    handler = name.str.starts_with("ksoftirqd/") | name.str.contains(r"^irq/[0-9]")  # a threaded handler
     what = (
         pl.when(pl.col("inexact") | (pl.col("cpu") < 0))
         .then(pl.lit("unknown"))
         .when(pl.col("label").is_not_null())
         .then(pl.lit("interrupt"))
-        .when(~told)
+        .when(~certain)
         .then(pl.lit("unknown"))
         .when(idle)
         .then(pl.lit("idle"))
-        .when(served)
+        .when(handler)
         .then(pl.lit("interrupt"))
         .when(name.str.starts_with("migration/"))
         .then(pl.lit("moved"))
@@ -147,7 +146,7 @@ def _ready(host: Host, mine: pl.DataFrame, tid: int) -> pl.DataFrame:
 
 
 def _located(host: Host, waits: pl.DataFrame, tid: int) -> pl.DataFrame:
-    """`waits` cut where the thread was taken to another CPU's queue."""
+    """Return `waits` cut where the thread was moved to another CPU's queue."""
     moves = host.migrations.filter(pl.col("tid") == tid).sort("at_ns")
     stays = moves.select(
         pl.col("tid"),
@@ -162,15 +161,16 @@ def _located(host: Host, waits: pl.DataFrame, tid: int) -> pl.DataFrame:
 
 
 def _idle(pieces: pl.DataFrame, quota: Quota | None) -> pl.DataFrame:
-    """Tell apart, per wait, a CPU that comes out of idle and one that stays there. A wait in which an idle CPU was of
-    no use to a throttled thread was for its quota, whoever ran during the rest of it.
+    """Classify per wait whether an idle CPU was leaving its idle state, or stayed idle.
+
+    If an idle CPU did not run a throttled thread, the whole wait was for the quota, including time others ran.
     """
     idle = pl.when(pl.col("what") == "idle").then(pl.col("end_ns") - pl.col("start_ns")).otherwise(0)
     pieces = pieces.with_columns(long=idle.sum().over("wait") > IDLE_EXIT_NS)
     waits = pieces.filter("long")["wait"] if quota is not None and quota.throttled_ns else pl.Series([], dtype=pl.Int32)
     throttled = _throttled(pieces, set(waits.to_list()), quota)
     spent = pl.col("wait").is_in(sorted(throttled)) & pl.col("what").is_in(["idle", "no_cpu", "interrupt"])
-    nobody = pl.when(~spent)
+    kept = pl.when(~spent)
     return pieces.with_columns(
         what=pl.when(spent)
         .then(pl.lit("throttled"))
@@ -179,15 +179,17 @@ def _idle(pieces: pl.DataFrame, quota: Quota | None) -> pl.DataFrame:
         .when(pl.col("what") == "idle")
         .then(pl.lit("idle_exit"))
         .otherwise("what"),
-        by=nobody.then("by"),
-        by_tid=nobody.then("by_tid"),
+        by=kept.then("by"),
+        by_tid=kept.then("by_tid"),
     )
 
 
 def _throttled(pieces: pl.DataFrame, proven: set[int], quota: Quota | None) -> set[int]:
-    """The waits for a quota: those `proven`, and long ones that began as such waits do, with the thread put off its
-    CPU, and ended at the same phase of the period, for that is when the quota is filled up again. On a CPU that is
-    never idle none is proven: then it is the phase that most of them end at. They are not more than the kernel counted.
+    """Return the waits for a quota: those `proven`, and long ones that began with a preemption and ended at the same
+    phase of the period, when the quota is refilled.
+
+    On a CPU that is never idle none is proven; then the phase at which most of them end is used. The result is limited
+    by the throttled time that the kernel counted.
     """
     if quota is None or not quota.throttled_ns or quota.period_ns <= 0:
         return proven
@@ -201,7 +203,7 @@ def _throttled(pieces: pl.DataFrame, proven: set[int], quota: Quota | None) -> s
             long.add(wait)
 
     def near(origin: int) -> set[int]:
-        """Those that ended at about the phase of `origin`."""
+        """Return the waits that ended at about the phase of `origin`."""
         return {w for w in long if abs((spans[w][1] - origin + period // 2) % period - period // 2) <= _PHASE * period}
 
     if proven:
@@ -216,8 +218,8 @@ def _throttled(pieces: pl.DataFrame, proven: set[int], quota: Quota | None) -> s
     return found | proven if total <= _COUNTED * quota.throttled_ns else proven
 
 
-def _waiting(host: Host, mine: pl.DataFrame, tid: int) -> pl.DataFrame:
-    waits = mine.filter(~pl.col("state").is_in(["running", "runnable"])).sort("start_ns")
+def _waiting(host: Host, slices: pl.DataFrame, tid: int) -> pl.DataFrame:
+    waits = slices.filter(~pl.col("state").is_in(["running", "runnable"])).sort("start_ns")
     calls = host.calls.filter(pl.col("tid") == tid).select(start_ns="start_ns", returned_ns="end_ns", call="name")
     waits = waits.join_asof(calls.sort("start_ns"), on="start_ns", strategy="backward").join(
         host.labels.rename({"by_tid": "waker_tid", "label": "waker"}), on="waker_tid", how="left", maintain_order="left"

@@ -1,4 +1,4 @@
-"""The tables of `host_bound`. Shares are percent of the window unless said otherwise."""
+"""The result tables of host_bound. Shares are percent of the window unless stated otherwise."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from whystall.tools.contract.result import Model
 
 
 class Dispatcher(Model):
-    """A thread that feeds the accelerator, how it was found (`chosen_by`, codes) and how surely, and where its time
-    went; the five shares add up to 100. `ready_pct`: wanted a CPU and had none. `interrupt_pct`: lost to interrupts,
-    running or ready. `latency_*`: from woken to running. `involuntary`: put off its CPU. `pinned`: may not use every
-    CPU (None: not recorded). `others_pct`: how much of the CPUs it may use others took.
+    """A thread that feeds the accelerator, how it was found (`chosen_by`, codes) and how certainly, and where its time
+    went; the five shares add up to 100. `ready_pct`: runnable but not running. `interrupt_pct`: lost to interrupts,
+    running or ready. `latency_*`: from woken to running. `involuntary`: preemptions. `pinned`: its affinity excludes a
+    CPU (None: not recorded). `others_pct`: how much of its allowed CPUs other threads used.
     """
 
     pid: int
@@ -38,8 +38,8 @@ class Dispatcher(Model):
 
 
 class Loss(Model):
-    """What kept thread `tid` from running although it wanted to: `what` (a code of host_bound_story; ``stolen``: an
-    interrupt while it ran) and `who` had its CPU. `preempted_ms`: the part that began with being put off its CPU.
+    """What kept the runnable thread `tid` from running: `what` (a code of `activity`; ``stolen``: an interrupt while it
+    ran) and `who` had its CPU. `preempted_ms`: the part that began with a preemption.
     """
 
     tid: int
@@ -55,7 +55,7 @@ class Loss(Model):
 
 
 class Wait(Model):
-    """What thread `tid` waited for by itself, and who ended it."""
+    """What thread `tid` waited for voluntarily, and which thread ended the wait."""
 
     tid: int
     what: str
@@ -67,8 +67,8 @@ class Wait(Model):
 
 
 class Device(Model):
-    """An accelerator between its first and last work. Of the idle time: `host_pct` it waited for the host to launch,
-    `launch_pct` for a launch to take effect, `ahead_pct` although work was enqueued; `unknown_pct` cannot be told.
+    """An accelerator between its first and last work. Of its idle time: `host_pct` it waited for the host to launch,
+    `launch_pct` for a launch to take effect, `ahead_pct` although work was enqueued; `unknown_pct`: not attributable.
     """
 
     device: int
@@ -85,8 +85,8 @@ class Device(Model):
 
 
 class Reason(Model):
-    """What the thread that launched next was doing while the device was idle; `who`, thread `who_tid` (-1: no thread),
-    kept it. `idle_pct`: of the device's idle time.
+    """What the next launching thread did while the device was idle; `who`, thread `who_tid` (-1: no thread), kept it
+    from launching. `idle_pct`: of the device's idle time.
     """
 
     device: int
@@ -101,8 +101,8 @@ class Reason(Model):
 
 
 class Gap(Model):
-    """One idle gap of a device: what it waited for (`next_work`, launched by thread `tid`), what that thread did for
-    most of it (`reason_pct` of the gap), and what of its work the profile shows there (`host_work`).
+    """One idle gap of a device: the work that ended it (`next_work`, launched by thread `tid`), what that thread did
+    for most of it (`reason_pct` of the gap), and what the host profile shows there (`host_work`).
     """
 
     device: int
@@ -118,7 +118,7 @@ class Gap(Model):
 
 
 class StepRow(Model):
-    """One profiler step, all shares of it. `reason`, `who`: most of the idle time that the host caused."""
+    """One profiler step; shares of it. `reason`, `who`: the largest part of the idle time that the host caused."""
 
     step: int
     device: int
@@ -133,8 +133,8 @@ class StepRow(Model):
 
 
 class Remedy(Model):
-    """What to do: a code whose sentence is in prompts/. `pct`: of the window, at most what it can give back; None: not
-    measured. `command` is for this very host; nothing runs it.
+    """A remedy: a code whose sentence is in prompts/. `pct`: of the window, an upper bound of the gain; None: not
+    measured. `command`: for this host; it is never run.
     """
 
     code: str
@@ -145,7 +145,7 @@ class Remedy(Model):
 
 
 class Data(Model):
-    """Most first."""
+    """Largest first."""
 
     dispatchers: list[Dispatcher] = Field(default_factory=list)
     losses: list[Loss] = Field(default_factory=list)

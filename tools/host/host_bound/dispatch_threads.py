@@ -1,8 +1,8 @@
-"""Which threads feed the accelerator: those that launch, as the profile says; else those that behave like it.
+"""Find the threads that feed the accelerator: those that launch in the profile, or else by their behaviour.
 
-Without a profile a thread is known by what it does: it wakes at regular intervals to work for a short time, it is woken
-most or works most, it is the main thread. Names are a hint and no more: a runtime may call its threads anything, and
-several of them may take part (the Python thread, autograd's, the one that empties the task queue).
+Without a profile the signs are: waking at regular intervals for short work, most wakes or most CPU time, being the main
+thread. Names are only a hint, since runtimes choose them freely; several threads may take part (the Python thread,
+autograd's, the one that empties the task queue).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import polars as pl
 from whystall.tools.host.host_bound.host_info import Host
 
 MOST = 4
-"""At most so many threads are judged."""
+"""Largest number of threads judged."""
 
-# Names that frameworks give to threads on the way to the device: torch_npu (acl_thread, release_thread), autograd.
+# Names of framework threads that submit work: torch_npu (acl_thread, release_thread), autograd.
 _NAMES = re.compile(r"acl_?thread|release_thread|pt_autograd|dispatch|launch", re.IGNORECASE)
-# A thread with less than this share of all launches (a warm-up, a logger) does not feed the device.
+# A thread with a smaller share of all launches (warm-up, logging) does not feed the device.
 _LAUNCH_SHARE = 0.1
-# Below this a thread does nothing that a device could wait for.
+# A thread with less CPU time does nothing that a device could wait for.
 _ACTIVE_PCT = 0.5
 _ACTIVE_WAKES = 5.0
-# Regular: half of the intervals between wakes differ from the usual one by less than this share of it.
+# Regular: the median deviation of the intervals between wakes is less than this share of their median.
 _SPREAD = 0.25
 _REGULAR_WAKES = 20
 _POINTS = {"periodic": 2, "name": 2, "main_thread": 1, "busiest": 1, "most_woken": 1, "only_thread": 2}
@@ -33,9 +33,8 @@ _POINTS = {"periodic": 2, "name": 2, "main_thread": 1, "busiest": 1, "most_woken
 
 @dataclass(frozen=True)
 class Chosen:
-    """A dispatch thread: `why` as codes (``asked``, ``launches``, or those of behaviour), and how `sure` that is:
-    ``sure`` (a fact), ``likely``, ``guess``.
-    """
+    """A dispatch thread: `why` as codes (``asked``, ``launches``, or signs of behaviour), and `sure`: ``sure`` (a
+    fact), ``likely``, ``guess``."""
 
     tid: int
     why: tuple[str, ...]
@@ -43,18 +42,20 @@ class Chosen:
 
 
 def choose(host: Host, launches: pl.DataFrame | None, target: Iterable[int], asked: int | None) -> list[Chosen]:
-    """The dispatch threads, the surest first; empty when there is nobody to choose from.
+    """Return the dispatch threads, most certain first; empty without candidates.
 
-    `launches`: the profile's (column ``tid``), None without one. `target`: processes; empty means that only the profile
-    or `asked` can say. `asked`: the only thread to judge.
+    Args:
+        launches: those of the profile (column ``tid``), None without one.
+        target: pids; if empty, only `launches` and `asked` are used.
+        asked: the only thread to judge.
     """
     if asked is not None:
         return [Chosen(asked, ("asked",), "sure")] if asked in _traced(host) else []
     pids = set(target)
     if launches is not None and launches.height:
         counts = launches.group_by("tid").len().sort("len", descending=True)
-        mine = counts.filter((pl.col("len") >= _LAUNCH_SHARE * launches.height) & pl.col("tid").is_in(_traced(host)))
-        if found := [Chosen(tid, ("launches",), "sure") for tid in mine["tid"].to_list()]:
+        own = counts.filter((pl.col("len") >= _LAUNCH_SHARE * launches.height) & pl.col("tid").is_in(_traced(host)))
+        if found := [Chosen(tid, ("launches",), "sure") for tid in own["tid"].to_list()]:
             return found[:MOST]
     return _by_behaviour(host, pids) if pids else []
 
@@ -64,10 +65,10 @@ def _traced(host: Host) -> list[int]:
 
 
 def _by_behaviour(host: Host, pids: set[int]) -> list[Chosen]:
-    mine = [thread for thread in host.names.values() if thread.pid in pids or thread.tid in pids]
-    habits = _habits(host, [thread.tid for thread in mine])
+    own = [thread for thread in host.names.values() if thread.pid in pids or thread.tid in pids]
+    patterns = _wake_patterns(host, [thread.tid for thread in own])
     seconds = max(host.end_ns / 1e9, 1e-9)
-    active = habits.filter(
+    active = patterns.filter(
         (pl.col("run_ns") >= host.end_ns * _ACTIVE_PCT / 100) | (pl.col("wakes") >= _ACTIVE_WAKES * seconds)
     )
     rows = {row["tid"]: row for row in active.iter_rows(named=True)}
@@ -90,21 +91,21 @@ def _by_behaviour(host: Host, pids: set[int]) -> list[Chosen]:
         if why:
             found.append((sum(_POINTS[code] for code in why), row["run_ns"], tid, tuple(why)))
     found.sort(reverse=True)
-    # what is nearly as likely as the likeliest is judged as well
+    # Threads that are nearly as likely are judged as well.
     near = [entry for entry in found if 2 * entry[0] >= found[0][0]][:MOST]
     return [Chosen(tid, why, "likely" if points >= 3 else "guess") for points, _, tid, why in near]
 
 
-def _habits(host: Host, tids: list[int]) -> pl.DataFrame:
-    """Per thread: time on a CPU, wakes, and how regular they are (`spread`: median deviation of the intervals between
-    wakes over their median; null with fewer than two)."""
-    mine = host.slices.filter(pl.col("tid").is_in(tids)).sort("tid", "start_ns")
+def _wake_patterns(host: Host, tids: list[int]) -> pl.DataFrame:
+    """Return per thread: time on a CPU, wakes, and `spread`: median deviation of the intervals between wakes over their
+    median (null with fewer than two)."""
+    own = host.slices.filter(pl.col("tid").is_in(tids)).sort("tid", "start_ns")
     ran = (
-        mine.filter(pl.col("state") == "running")
+        own.filter(pl.col("state") == "running")
         .group_by("tid")
         .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("run_ns"))
     )
-    wakes = mine.filter(pl.col("state").is_in(["sleeping", "uninterruptible"]) & ~pl.col("open_end"))
+    wakes = own.filter(pl.col("state").is_in(["sleeping", "uninterruptible"]) & ~pl.col("open_end"))
     gaps = wakes.with_columns(gap=pl.col("end_ns").diff().over("tid"))
     usual = pl.col("gap").median()
     spread = gaps.group_by("tid").agg(

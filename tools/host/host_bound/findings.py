@@ -1,9 +1,9 @@
-"""Judging the accounts: which disturbance hurts a dispatch thread, and which was measured and found normal.
+"""Judge the accounts: which disturbances hurt a dispatch thread, and which were measured as normal.
 
-A share below `min_pct` of the thread's time (5 %: what steps of a training job vary by on a healthy host; a tightly
-coupled job may feel less, see K. Ferreira, P. Bridges, R. Brightwell, "Characterizing application sensitivity to OS
-interference using kernel-level noise injection", SC'08) is normal. It is *said* to be normal only where everything was
-seen and what could not be told would not have made it abnormal. Between the two nothing is said.
+A share below `min_pct` of the thread's time is normal (5 %: step times vary by that on a healthy host; a tightly
+coupled job may be more sensitive, see K. Ferreira, P. Bridges, R. Brightwell, "Characterizing application sensitivity
+to OS interference using kernel-level noise injection", SC'08). A normal finding is made only if no event was missed and
+the unknown time could not have made it abnormal. Between the two there is no finding.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from whystall.tools.host.host_bound.data import Device, Reason
 from whystall.tools.host.host_bound.gaps import OFF_HOST
 from whystall.tools.host.host_bound.host_info import Host, Thread
 
-# What the scheduler itself reckons a migration to cost a thread whose cache is warm: sysctl_sched_migration_cost,
-# kernel/sched/fair.c. An upper bound, by which moving may be called harmless but nobody is accused.
+# The scheduler's own estimate of what a migration costs a cache-hot thread: sysctl_sched_migration_cost,
+# kernel/sched/fair.c. An upper bound: it can show that migrations are harmless, not that they hurt.
 MIGRATION_NS = 500_000
-# No launcher or CPU manager gives a running thread other CPUs every second, and no scheduler that finds a place for a
-# thread takes it to another NUMA node, away from its memory, every second.
+# Neither a launcher or CPU manager that changes a running thread's affinity every second, nor a scheduler that moves it
+# to another NUMA node, away from its memory, every second is normal.
 FORCED_RATE = 1.0
 _FEW = 3
-# Fewer wakes than this have no 99th percentile.
+# With fewer wakes there is no 99th percentile.
 _WAKES = 20
-# A thread that may use only some CPUs is crowded when others take a fifth of them, and it waits.
+# A pinned thread is crowded if others use a fifth of its CPUs and it waits.
 CROWDED_PCT = 20.0
-# Of several interrupts those are named that make up a fifth of what was stolen.
+# Interrupts with at least a fifth of the stolen time are named.
 _NAMED = 0.2
 _GONE_PCT = 50.0
-# A thread that waits for time, work or a colleague does so by its own choice: a server without requests leaves its
-# device idle, and nothing is wrong with the host. It is told, as what the device waited for, and weighs little.
+# Voluntary waits: a server without requests leaves its device idle although the host is healthy. Reported as what the
+# device waited for, with low severity.
 _BY_CHOICE = ("sleep", "poll", "colleague", "call", "stopped")
 _WORKERS = "kworker"
 _LENGTH = pl.col("end_ns") - pl.col("start_ns")
@@ -45,9 +45,7 @@ _LENGTH = pl.col("end_ns") - pl.col("start_ns")
 
 @dataclass(frozen=True)
 class Group:
-    """Neighbours of one name that kept a dispatch thread from its CPU. `own`: threads of its own process; `kernel`: the
-    kernel's.
-    """
+    """Threads of one name that kept a dispatch thread from its CPU. `own`: of its process; `kernel`: the kernel's."""
 
     comm: str
     own: bool
@@ -61,26 +59,27 @@ class Group:
 
 
 def groups(a: Account) -> list[Group]:
-    """Who kept the thread from running, by name, the most first; without the process that recorded, which is gone by
-    the time anybody could act on it."""
+    """Return the threads that kept it from running, by name, longest first, without the recording process: that one is
+    gone when the finding is read."""
     found: dict[tuple[str, bool], list[dict[str, object]]] = {}
     for row in a.losses().filter(pl.col("what") == "no_cpu").iter_rows(named=True):
-        who = a.host.thread(row["by_tid"])
-        if who.pid != a.host.observer or who.pid <= 0:
-            own = who.pid == a.thread.pid and who.pid > 0
-            found.setdefault((neighbour_name(a.host, who, own), own), []).append(row)
+        other = a.host.thread(row["by_tid"])
+        if other.pid != a.host.observer or other.pid <= 0:
+            own = other.pid == a.thread.pid and other.pid > 0
+            found.setdefault((neighbour_name(a.host, other, own), own), []).append(row)
     made = [_group(a.host, name, own, rows) for (name, own), rows in found.items()]
     return sorted(made, key=lambda group: -group.ns)
 
 
-def neighbour_name(host: Host, who: Thread, own: bool) -> str:
-    """What to call a neighbour: by its process, as far as that is known; a thread of the job's own by its own name.
-    The kernel's workers are one neighbour, whatever they work on just now.
+def neighbour_name(host: Host, thread: Thread, own: bool) -> str:
+    """Return the name of a neighbour: that of its process if known, of the thread itself within the same process.
+
+    All kernel workers are one neighbour.
     """
-    if who.comm.startswith(f"{_WORKERS}/"):
+    if thread.comm.startswith(f"{_WORKERS}/"):
         return _WORKERS
-    process = host.thread(who.pid).comm if who.pid > 0 and not own else ""
-    return process or who.comm or "?"
+    process = host.thread(thread.pid).comm if thread.pid > 0 and not own else ""
+    return process or thread.comm or "?"
 
 
 def _group(host: Host, comm: str, own: bool, rows: Sequence[dict[str, object]]) -> Group:
@@ -102,14 +101,14 @@ def _group(host: Host, comm: str, own: bool, rows: Sequence[dict[str, object]]) 
 
 @dataclass(frozen=True)
 class Judge:
-    """The thresholds, and whether what was not told did not happen (`whole`)."""
+    """Thresholds, and whether no event was missed (`whole`)."""
 
     min_pct: float
     late_ms: float
     whole: bool
 
     def threads(self, accounts: Iterable[Account], others_pct: dict[int, float]) -> list[Finding]:
-        """Findings about dispatch threads; `others_pct`: by thread, how much of its CPUs others took."""
+        """Return findings about dispatch threads; `others_pct`: by tid, how much of its CPUs others used."""
         found = []
         for a in accounts:
             found += self._preempted(a)
@@ -123,13 +122,13 @@ class Judge:
     def devices(
         self, devices: Iterable[Device], reasons: Sequence[Reason], host: Host, fair: Mapping[int, float]
     ) -> list[Finding]:
-        """Findings about accelerators, and about the threads they waited for; `fair`: see `Account.fair`, by thread."""
+        """Return findings about accelerators and the threads they waited for; `fair`: `Account.fair` by tid."""
         found = []
         for device in devices:
             idle = device.idle_pct / 100
-            mine, unsure = device.host_pct * idle, device.unknown_pct * idle
-            bad = self._bad(mine)
-            normal = self.whole and mine + unsure < self.min_pct
+            own, unsure = device.host_pct * idle, device.unknown_pct * idle
+            bad = self._bad(own)
+            normal = self.whole and own + unsure < self.min_pct
             if bad is None and not normal:
                 continue
             found.append(
@@ -160,22 +159,22 @@ class Judge:
         return severity(pct) if pct >= self.min_pct else None
 
     def _normal(self, a: Account, ns: int) -> bool:
-        """Whether `ns` of the thread's time is little, even if all that could not be told were of the same kind."""
+        """Return whether `ns` of the thread's time is small, even with all unknown time added."""
         present = a.host.pct(a.ns("gone")) < _GONE_PCT
         return self.whole and present and a.host.pct(ns + a.unknown_ns) < self.min_pct
 
     def _preempted(self, a: Account) -> list[Finding]:
-        """Neighbours on its CPU, without what a quota may explain."""
+        """Return the neighbours on its CPU, without the part that a quota may explain."""
         host, total = a.host, a.ns("no_cpu")
         found = []
         for group in groups(a):
             bad = self._bad(host.pct(group.ns) * a.fair)
             if bad is not None:
-                words = {"neighbour": group.comm, "cpus": format_cpus(group.cpus)}
-                words["processes"] = ", ".join(map(str, group.pids)) if not group.own else ""
-                words["own"] = "yes" if group.own else "no"
+                attributes = {"neighbour": group.comm, "cpus": format_cpus(group.cpus)}
+                attributes["processes"] = ", ".join(map(str, group.pids)) if not group.own else ""
+                attributes["own"] = "yes" if group.own else "no"
                 metrics = _time(a, group.ns, group.count, group.max_ns)
-                found.append(_finding("sched.preempted_by", a, metrics, words, bad, "no_cpu"))
+                found.append(_finding("sched.preempted_by", a, metrics, attributes, bad, "no_cpu"))
         if not found and self._normal(a, total):
             found.append(_finding("sched.preempted_by", a, {"window_pct": host.pct(total)}, {}, None))
         return found
@@ -261,30 +260,30 @@ class Judge:
 
     def _crowded(self, a: Account, others_pct: float) -> list[Finding]:
         if not a.pinned or a.moves.forced:
-            return []  # not pinned, or not for long
+            return []  # not pinned, or only for a time
         waited = a.ns("no_cpu") - a.observed_ns
         bad = self._bad(a.host.pct(waited) * a.fair) if others_pct >= CROWDED_PCT else None
         if bad is None and not (others_pct < CROWDED_PCT and self._normal(a, waited)):
             return []
         metrics = {"allowed_cpus": float(len(a.allowed)), "others_pct": others_pct}
-        words = {"cpus": format_cpus(a.allowed)}
+        attributes = {"cpus": format_cpus(a.allowed)}
         if bad and (ranked := groups(a)):
-            words["neighbour"] = ranked[0].comm
-        return [_finding("sched.affinity_crowded", a, metrics, words, bad)]
+            attributes["neighbour"] = ranked[0].comm
+        return [_finding("sched.affinity_crowded", a, metrics, attributes, bad)]
 
     def _host_bound(
         self, device: Device, bad: bool, reasons: Sequence[Reason], host: Host, fair: Mapping[int, float]
     ) -> list[Finding]:
-        """By thread and reason, neighbours of one name as one; where the device hardly waits, that its threads do
-        not make it wait."""
-        mine = [row for row in reasons if row.device == device.device]
+        """Return findings per thread and reason, with neighbours of one name merged; if the device hardly waits, the
+        normal finding per thread."""
+        own = [row for row in reasons if row.device == device.device]
         if not bad:
             return [
-                _on_device(host, tid, device.device, {"window_pct": _host_pct(mine, tid)}, {}, None)
-                for tid in sorted({row.tid for row in mine if row.tid > 0})
+                _on_device(host, tid, device.device, {"window_pct": _host_pct(own, tid)}, {}, None)
+                for tid in sorted({row.tid for row in own if row.tid > 0})
             ]
         merged: dict[tuple[int, str, str], list[Reason]] = {}
-        for row in mine:
+        for row in own:
             if 0 < host.observer == host.thread(row.who_tid).pid:
                 continue
             merged.setdefault((row.tid, row.reason, _blamed(host, row)), []).append(row)
@@ -303,17 +302,17 @@ class Judge:
                 "total_ms": sum(row.total_ms for row in rows),
                 "count": float(max(row.gaps for row in rows)),
             }
-            words = {"reason": reason, "by": who} if who else {"reason": reason}
-            found.append(_on_device(host, tid, device.device, metrics, words, grade))
+            attributes = {"reason": reason, "by": who} if who else {"reason": reason}
+            found.append(_on_device(host, tid, device.device, metrics, attributes, grade))
         return found
 
 
 def _blamed(host: Host, row: Reason) -> str:
-    """Whom to name for the idle time of `row`."""
-    who = host.thread(row.who_tid)
+    """Return the name to blame for the idle time of `row`."""
+    other = host.thread(row.who_tid)
     if row.reason != "no_cpu" or row.who_tid <= 0:
         return row.who
-    return neighbour_name(host, who, own=who.pid == host.thread(row.tid).pid and who.pid > 0)
+    return neighbour_name(host, other, own=other.pid == host.thread(row.tid).pid and other.pid > 0)
 
 
 def _host_pct(rows: Iterable[Reason], tid: int) -> float:
@@ -321,8 +320,8 @@ def _host_pct(rows: Iterable[Reason], tid: int) -> float:
 
 
 def _mostly(a: Account) -> str | None:
-    """What a woken thread waited for most."""
-    waits = a.story.filter((pl.col("state") == "runnable") & ~pl.col("preempted") & (pl.col("what") != "unknown"))
+    """Return what the thread waited for most after being woken."""
+    waits = a.history.filter((pl.col("state") == "runnable") & ~pl.col("preempted") & (pl.col("what") != "unknown"))
     ranked = waits.group_by("what").agg(_LENGTH.sum().alias("ns")).sort("ns", "what", descending=[True, False])
     return str(ranked["what"][0]) if ranked.height else None
 
@@ -340,15 +339,15 @@ def _finding(
     kind: str,
     a: Account,
     metrics: dict[str, float],
-    words: dict[str, str],
+    attributes: dict[str, str],
     bad: Severity | None,
     what: str | None = None,
     cgroup: str | None = None,
 ) -> Finding:
-    """About the account's thread; its interval is that of its time spent so (`what`), else the window."""
-    span = a.story.filter(pl.col("what") == what) if what is not None else a.story.clear()
+    """Return a finding about the account's thread; its interval is that of `what`, else the window."""
+    span = a.history.filter(pl.col("what") == what) if what is not None else a.history.clear()
     first, last = (span["start_ns"].min(), span["end_ns"].max()) if span.height else (0, a.host.end_ns)
-    # who the thread is was guessed: it may be a thread that nothing waits for
+    # The thread is a guess: possibly nothing waits for it.
     if bad is not None and a.chosen.sure == "guess":
         bad = Severity.MINOR
     pid = a.thread.pid if a.thread.pid > 0 else None
@@ -357,22 +356,22 @@ def _finding(
         subject=Subject(type="thread", pid=pid, tid=a.thread.tid, comm=a.thread.comm, cgroup=cgroup),
         interval=Interval(start_ns=int(str(first)), end_ns=int(str(last))),
         metrics=metrics,
-        attributes=words,
+        attributes=attributes,
         severity=bad or Severity.INFO,
         polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
     )
 
 
 def _on_device(
-    host: Host, tid: int, device: int, metrics: dict[str, float], words: dict[str, str], bad: Severity | None
+    host: Host, tid: int, device: int, metrics: dict[str, float], attributes: dict[str, str], bad: Severity | None
 ) -> Finding:
-    who = host.thread(tid)
+    thread = host.thread(tid)
     return Finding(
         kind="accel.host_bound",
-        subject=Subject(type="thread", pid=who.pid if who.pid > 0 else None, tid=tid, comm=who.comm),
+        subject=Subject(type="thread", pid=thread.pid if thread.pid > 0 else None, tid=tid, comm=thread.comm),
         interval=Interval(start_ns=0, end_ns=host.end_ns),
         metrics=metrics,
-        attributes=words | {"accelerator": str(device)},
+        attributes=attributes | {"accelerator": str(device)},
         severity=bad or Severity.INFO,
         polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
     )

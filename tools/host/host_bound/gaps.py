@@ -1,9 +1,9 @@
-"""Idle gaps of the accelerator ("bubbles"), and what the thread that launched next was doing in each.
+"""Find idle gaps of the accelerator ("bubbles"), and what the next launching thread did in each.
 
-A gap is time in which a device does nothing on any stream: no kernel, copy or collective. It is the host's only where
-the work that ended it had not been launched when it began (so does Holistic Trace Analysis call it "host wait"): up to
-the end of that launch; the rest is the launch's own way to the device. Where the work had been launched before (it
-waits for an event or for another stream) the host was ahead, and nothing it did in the gap is to blame.
+A gap is time in which a device does nothing on any stream: no kernel, copy or collective. The host causes it only if
+the work that ended it was launched after the gap began ("host wait" in Holistic Trace Analysis), and only until the end
+of that launch; the rest is launch delay. If the work had been launched before (and waited for an event or another
+stream), the host was ahead and is not the cause.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from whystall.tools.host.host_bound.intervals import overlay
 WORK = ("kernel", "memcpy", "memset", "collective")
 HOST_WORK = ("operator", "python", "launch", "sync", "annotation", "other")
 OFF_HOST = ("ahead", "launch", "unlinked")
-"""Reasons that are not the host's: work was enqueued; a launch is on its way; what launched the work is not known."""
+"""Reasons that are not the host's: work was enqueued; a launch is in progress; the launch is not in the profile."""
 
 _LENGTH = pl.col("end_ns") - pl.col("start_ns")
-# What a thread does inside a call that waits for the device is that call, whether it sleeps or spins.
+# Within a call that waits for the device, the reason is that call, whether the thread sleeps or spins.
 _WAITING = ("running", "sleep", "poll", "driver", "call", "colleague", "lock", "io")
 
 
 @dataclass(frozen=True)
 class Bubbles:
-    """Gaps of all devices. `gaps`: one row each, with the launch that ended it; `parts`: each gap cut by `reason` (a
-    code of the story, ``sync``, or one of `OFF_HOST`) and `by`. `spans`: per device, from its first to its last work.
+    """Gaps of all devices. `gaps`: one row each, with the launch that ended it; `parts`: gaps cut by `reason` (a code
+    of `activity`, ``sync``, or one of `OFF_HOST`) and `by`. `spans`: per device, from its first to its last work.
     `queued`: per device, ns from the end of a launch to the start of its work.
     """
 
@@ -41,11 +41,11 @@ class Bubbles:
     activities: pl.DataFrame
 
 
-def bubbles(activities: pl.DataFrame, stories: Mapping[int, pl.DataFrame], residual_ns: int) -> Bubbles:
-    """The gaps of `activities` (`profile.ACTIVITIES`), told by `stories` of threads by number.
+def bubbles(activities: pl.DataFrame, histories: Mapping[int, pl.DataFrame], residual_ns: int) -> Bubbles:
+    """Return the gaps of `activities` (`profile.ACTIVITIES`), explained by the `histories` of threads by tid.
 
-    `residual_ns`: how far profile and trace may be apart; the host's part of a gap that is not longer than twice that
-    gets the reason ``unknown``.
+    `residual_ns`: error of aligning profile and trace; if the host's part of a gap is no longer than twice that, its
+    reason is ``unknown``.
     """
     work = activities.filter(pl.col("kind").is_in(WORK) & (pl.col("device") >= 0)).sort("device", "start_ns")
     launches = (
@@ -75,7 +75,7 @@ def bubbles(activities: pl.DataFrame, stories: Mapping[int, pl.DataFrame], resid
     waits = linked.with_columns(ns=(pl.col("start_ns") - pl.col("launched_ns")).clip(0)).group_by("device").agg("ns")
     return Bubbles(
         gaps=gaps,
-        parts=_parts(gaps, stories, _sync(activities), residual_ns),
+        parts=_parts(gaps, histories, _sync(activities), residual_ns),
         spans={d: (a, b) for d, a, b in spans.iter_rows()},
         queued=dict(waits.iter_rows()),
         activities=activities,
@@ -97,31 +97,31 @@ _PART = pl.Schema(
 
 
 def _parts(
-    gaps: pl.DataFrame, stories: Mapping[int, pl.DataFrame], sync: pl.DataFrame, residual_ns: int
+    gaps: pl.DataFrame, histories: Mapping[int, pl.DataFrame], sync: pl.DataFrame, residual_ns: int
 ) -> pl.DataFrame:
-    told = pl.col("launched_ns").is_not_null()
-    ahead = told & (pl.col("launched_ns") <= pl.col("start_ns"))
-    whole = gaps.filter(~told | ahead).with_columns(
+    linked = pl.col("launched_ns").is_not_null()
+    ahead = linked & (pl.col("launched_ns") <= pl.col("start_ns"))
+    whole = gaps.filter(~linked | ahead).with_columns(
         reason=pl.when(ahead).then(pl.lit("ahead")).otherwise(pl.lit("unlinked"))
     )
-    late = gaps.filter(told & ~ahead).with_columns(launched_ns=pl.min_horizontal("launched_ns", "end_ns"))
+    late = gaps.filter(linked & ~ahead).with_columns(launched_ns=pl.min_horizontal("launched_ns", "end_ns"))
     launch = late.with_columns(start_ns="launched_ns", reason=pl.lit("launch"))
     host = late.with_columns(end_ns="launched_ns")
     sure = 2 * residual_ns < _LENGTH
     pieces = [whole, launch, host.filter(~sure).with_columns(reason=pl.lit("unknown"))]
-    for (tid,), mine in host.filter(sure).group_by("tid", maintain_order=True):
-        pieces.append(_told(mine, stories.get(int(str(tid))), sync.filter(pl.col("tid") == tid)))
+    for (tid,), own in host.filter(sure).group_by("tid", maintain_order=True):
+        pieces.append(_explained(own, histories.get(int(str(tid))), sync.filter(pl.col("tid") == tid)))
     shaped = [_shape(piece) for piece in pieces]
     return pl.concat(shaped).filter(_LENGTH > 0).sort("device", "start_ns")
 
 
-def _told(mine: pl.DataFrame, story: pl.DataFrame | None, sync: pl.DataFrame) -> pl.DataFrame:
-    """Gaps that one thread ended, cut by what it did in them."""
-    if story is None:
-        return mine.with_columns(reason=pl.lit("unknown"))
-    devices = mine.select("device").unique()
-    marks = story.select("start_ns", "end_ns", "what", "by", "by_tid").join(devices, how="cross")
-    pieces = overlay(mine, marks, "device")
+def _explained(own: pl.DataFrame, history: pl.DataFrame | None, sync: pl.DataFrame) -> pl.DataFrame:
+    """Return the gaps that one thread ended, cut by what it did in them."""
+    if history is None:
+        return own.with_columns(reason=pl.lit("unknown"))
+    devices = own.select("device").unique()
+    marks = history.select("start_ns", "end_ns", "what", "by", "by_tid").join(devices, how="cross")
+    pieces = overlay(own, marks, "device")
     inside = sync.select("start_ns", "end_ns", in_sync=pl.lit(True)).join(devices, how="cross")
     pieces = overlay(pieces, inside, "device")
     waits = pl.col("in_sync").is_not_null() & pl.col("what").is_in(_WAITING)
@@ -141,7 +141,7 @@ def _shape(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sync(activities: pl.DataFrame) -> pl.DataFrame:
-    """Calls that wait for the device, per thread, those that overlap as one."""
+    """Return the calls that wait for the device, per thread, overlapping ones merged."""
     calls = activities.filter((pl.col("kind") == "sync") & (pl.col("end_ns") > pl.col("start_ns"))).sort(
         "tid", "start_ns"
     )
@@ -159,7 +159,7 @@ def _sync(activities: pl.DataFrame) -> pl.DataFrame:
 
 
 def device_rows(found: Bubbles) -> list[Device]:
-    """One row per device."""
+    """Return one row per device."""
     rows = []
     for device, (start, end) in found.spans.items():
         gaps = found.gaps.filter(pl.col("device") == device).select(ns=_LENGTH)["ns"].to_list()
@@ -188,7 +188,7 @@ def device_rows(found: Bubbles) -> list[Device]:
 
 
 def reason_rows(found: Bubbles, window_ns: int) -> list[Reason]:
-    """Idle time by device, launching thread, reason and who, the most first."""
+    """Return the idle time by device, launching thread, reason and cause, longest first."""
     idle: dict[int, int] = dict(found.gaps.group_by("device").agg(_LENGTH.sum()).iter_rows())
     groups = found.parts.group_by("device", "tid", "reason", "by", "by_tid").agg(
         _LENGTH.sum().alias("ns"), pl.col("gap").n_unique().alias("gaps")
@@ -210,7 +210,7 @@ def reason_rows(found: Bubbles, window_ns: int) -> list[Reason]:
 
 
 def gap_rows(found: Bubbles, least_ns: int, most: int) -> tuple[list[Gap], int]:
-    """The longest gaps the host caused, at least `least_ns` long, and how many there are of those; the `most` first."""
+    """Return the `most` longest gaps the host caused of at least `least_ns`, and the number of all such gaps."""
     parts = found.parts.with_columns(ns=_LENGTH)
     host = parts.filter(~pl.col("reason").is_in(OFF_HOST)).group_by("gap").agg(pl.col("ns").sum().alias("host_ns"))
     reasons = parts.group_by("gap", "reason", "by").agg(pl.col("ns").sum()).sort("ns", descending=True)
@@ -236,8 +236,9 @@ def gap_rows(found: Bubbles, least_ns: int, most: int) -> tuple[list[Gap], int]:
 
 
 def _host_work(activities: pl.DataFrame, tid: int, start_ns: int, end_ns: int) -> str:
-    """What the host's profile shows there: the innermost of what takes most of the span, a user's range only where
-    there is nothing else; empty where nothing takes half of it.
+    """Return the innermost activity of the host's profile that takes most of the span; empty if none takes half of it.
+
+    A user's range counts only if there is nothing else.
     """
     inside = activities.filter(
         (pl.col("tid") == tid)

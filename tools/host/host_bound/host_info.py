@@ -1,4 +1,4 @@
-"""What a recording knows of its host, made ready for `host_bound`: lanes, names, topology, affinity, quotas."""
+"""Prepare what a recording holds about its host: slices, names, topology, affinity, quotas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KTHREADD = 2
 
 @dataclass(frozen=True)
 class Cpu:
-    """Where a CPU sits; -1 unknown."""
+    """Position of a CPU; -1 unknown."""
 
     node: int
     core: int
@@ -30,7 +30,7 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread's name and process; `pid` -1 unknown. `kernel`: known to be the kernel's own."""
+    """A thread's name and process; `pid` -1 unknown. `kernel`: certainly a kernel thread."""
 
     tid: int
     pid: int
@@ -39,13 +39,13 @@ class Thread:
 
     @property
     def label(self) -> str:
-        """Name and number, for a reader: ``stress (4711)``."""
+        """Return name and number: ``stress (4711)``."""
         return f"{self.comm or '?'} ({self.tid})"
 
 
 @dataclass(frozen=True)
 class Mask:
-    """The CPUs a thread may run on from `at_ns` on."""
+    """The CPU affinity of a thread from `at_ns` on."""
 
     at_ns: int
     cpus: tuple[int, ...]
@@ -53,9 +53,8 @@ class Mask:
 
 @dataclass(frozen=True)
 class Quota:
-    """A cgroup with a CPU quota, for how long it was throttled in the window (summed over CPUs), and the period after
-    which it may run again (0 unknown).
-    """
+    """A cgroup with a CPU quota, its throttled time in the window (summed over CPUs), and the length of a period (0
+    unknown)."""
 
     cgroup: str
     version: int
@@ -63,16 +62,16 @@ class Quota:
     period_ns: int
 
     def binds(self, cgroup: str) -> bool:
-        """Whether `cgroup` is this one or below it."""
+        """Return whether `cgroup` is this one or below it."""
         return (cgroup.rstrip("/") + "/").startswith(self.cgroup.rstrip("/") + "/")
 
 
 @dataclass(frozen=True)
 class Host:
-    """One recorded host. Frames are those of `whystall.tools.timeline.lanes.build`; instants count from the start.
+    """One recorded host. Frames are those of `whystall.tools.timeline.lanes.build`; times count from the start.
 
-    `slices`: threads'; `tenures`: who had which CPU; `calls`: system calls as intervals (tid, start, end, name), empty
-    where none were traced. `cpus`: traced ones. `topology` is empty when it was not recorded.
+    `slices`: of threads; `tenures`: thread per CPU; `calls`: system calls (tid, start, end, name), empty if not traced.
+    `cpus`: traced ones. `topology`: empty if not recorded.
     """
 
     end_ns: int
@@ -91,31 +90,31 @@ class Host:
     observer: int
 
     def thread(self, tid: int) -> Thread:
-        """Who `tid` is, as far as is known."""
+        """Return the name and process of `tid`, as far as known."""
         return self.names.get(tid) or Thread(tid, _UNKNOWN_PID, "idle" if tid == 0 else "")
 
     def pct(self, ns: float) -> float:
-        """`ns` as a share of the window, percent."""
+        """Return `ns` in percent of the window."""
         return 100.0 * ns / max(self.end_ns, 1)
 
     @cached_property
     def labels(self) -> pl.DataFrame:
-        """Columns ``by_tid`` and ``label`` for all named threads, to join with."""
+        """Return columns ``by_tid`` and ``label`` for all named threads."""
         rows = [(tid, thread.label) for tid, thread in self.names.items()]
         return pl.DataFrame(rows, {"by_tid": pl.Int32, "label": pl.String}, orient="row")
 
     def quota_of(self, pid: int) -> Quota | None:
-        """The quota that throttled process `pid` most, None when no quota binds it."""
-        mine = [q for q in self.quotas if self.cgroups is None or q.binds(self.cgroups.get(pid, "?"))]
-        return max(mine, key=lambda quota: quota.throttled_ns, default=None)
+        """Return the quota that throttled process `pid` most; None if no quota applies."""
+        own = [q for q in self.quotas if self.cgroups is None or q.binds(self.cgroups.get(pid, "?"))]
+        return max(own, key=lambda quota: quota.throttled_ns, default=None)
 
     def throttled_ns(self, pid: int) -> int:
-        """How long process `pid` was throttled at most; its cgroup's count is over all CPUs."""
+        """Return an upper bound of the time process `pid` was throttled; its cgroup's count is over all CPUs."""
         quota = self.quota_of(pid)
         return min(quota.throttled_ns, self.end_ns) if quota else 0
 
     def siblings(self, cpu: int) -> list[int]:
-        """CPUs of the same core, itself included; only itself where the topology is not known."""
+        """Return the CPUs of the same core including `cpu`; only `cpu` if the topology is unknown."""
         place = self.topology.get(cpu)
         if place is None or place.core < 0:
             return [cpu]
@@ -123,7 +122,7 @@ class Host:
 
 
 def prepare(recording: Recording) -> Host:
-    """The host of `recording`, which must hold a scheduling trace; what else it holds is used where it is there."""
+    """Return the host of `recording`, which must hold a scheduling trace; other tables are optional."""
     trace = trace_of(recording)
     tables = recording.tables()
     cpus = tables.get("proc.cpus")
@@ -147,7 +146,7 @@ def prepare(recording: Recording) -> Host:
 
 
 def _labelled(interrupts: pl.DataFrame) -> pl.DataFrame:
-    """With a column ``label``: ``irq 36 eth0``, ``softirq NET_RX``."""
+    """Add a column ``label``: ``irq 36 eth0``, ``softirq NET_RX``."""
     number = pl.col("vector").cast(pl.String)
     name = pl.when(pl.col("name") == "").then(number).otherwise(pl.col("name"))
     hard = pl.concat_str(pl.lit("irq "), number, pl.lit(" "), pl.col("name")).str.strip_chars_end()
@@ -155,11 +154,11 @@ def _labelled(interrupts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _calls(events: pl.DataFrame, machine: str, end_ns: int) -> pl.DataFrame:
-    """Entry and exit paired per thread. An exit alone began before the window, an entry alone lasts to its end."""
+    """Pair entry and exit per thread. An exit alone began before the window, an entry alone lasts to its end."""
     try:
         known = syscalls.names(machine) if machine else {}
     except KeyError:
-        known = {}  # another machine's numbers stay numbers
+        known = {}  # system call numbers of another machine have no names here
     numbered = pl.lit("syscall_") + pl.col("nr").cast(pl.String)
     named = pl.col("nr").replace_strict(known, default=numbered, return_dtype=pl.String) if known else numbered
     ordered = events.sort("tid", "at_ns", maintain_order=True).with_columns(
@@ -180,7 +179,7 @@ def _calls(events: pl.DataFrame, machine: str, end_ns: int) -> pl.DataFrame:
 
 
 def _names(named: pl.DataFrame, tables: Mapping[str, pl.DataFrame]) -> dict[int, Thread]:
-    """The last name of every thread; its process from the trace, else from /proc."""
+    """Return the last name of every thread; its process from the trace, else from /proc."""
     found: dict[int, Thread] = {}
     if (processes := tables.get("proc.processes")) is not None:
         for pid, ppid, comm in processes.sort("at_ns").select("pid", "ppid", "comm").iter_rows():
@@ -203,14 +202,14 @@ def _masks(affinity: pl.DataFrame | None) -> dict[int, list[Mask]]:
         try:
             cpus = parse_cpus(text)
         except ToolError:
-            continue  # a damaged recording: unknown
+            continue  # invalid in a damaged recording
         if cpus:
             found.setdefault(tid, []).append(Mask(at_ns, cpus))
     return found
 
 
 def _quotas(cgroups: pl.DataFrame | None) -> tuple[Quota, ...]:
-    """Cgroups that had a quota at some time, or were throttled."""
+    """Return the cgroups that had a quota at any time, or were throttled."""
     if cgroups is None:
         return ()
     groups = (

@@ -1,4 +1,4 @@
-"""Intervals laid over intervals, in columns: what of one happened during what of the other."""
+"""Intersect intervals in data frames."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import polars as pl
 
 
 def overlay(base: pl.DataFrame, marks: pl.DataFrame, key: str) -> pl.DataFrame:
-    """`base` cut where `marks` with the same `key` begin and end; the pieces carry the marks' other columns, null where
-    no mark covers them.
+    """Return `base` cut where `marks` with the same `key` begin and end, with the marks' other columns (else null).
 
     Both have ``start_ns`` and ``end_ns``; intervals of one key overlap neither within `base` nor within `marks`. Empty
     intervals are left out. Sorted by start.
@@ -34,6 +33,6 @@ def _whole(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _latest(left: pl.DataFrame, right: pl.DataFrame, key: str, at: str) -> pl.DataFrame:
-    """To each row of `left` the last of `right` with its `key` that does not begin after it."""
-    # both are sorted as a whole, which polars cannot check within groups
+    """Join to each row of `left` the last row of `right` with its `key` that does not begin after it."""
+    # Both are sorted as a whole, which polars cannot check within groups.
     return left.join_asof(right, on=at, by=key, strategy="backward", check_sortedness=False)

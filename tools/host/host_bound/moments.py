@@ -1,4 +1,4 @@
-"""The worst moments, to be looked at: gaps of the device, or without a device the longest waits for a CPU."""
+"""Choose the worst moments to draw: gaps of the device, or without a device the longest waits for a CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LENGTH = pl.col("end_ns") - pl.col("start_ns")
 
 @dataclass(frozen=True)
 class Share:
-    """A part of a moment: why (a code as in the results' tables), who (empty: nobody), and how long."""
+    """A part of a moment: reason (a code as in the result tables), cause (may be empty), and duration."""
 
     reason: str
     who: str
@@ -27,9 +27,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Moment:
-    """From when to when; the dispatch thread, then the threads that had its CPU; and what it was made of, most first.
-    `device` -1: a wait of a thread, not a gap.
-    """
+    """Bounds; the dispatch thread, then the threads that had its CPU; the parts, longest first. `device` -1: a
+    wait of a thread, not a gap."""
 
     start_ns: int
     end_ns: int
@@ -39,12 +38,12 @@ class Moment:
 
 
 def moments(seen: Look, most: int = 10) -> list[Moment]:
-    """The `most` longest, in order of length; of gaps only those that the host caused."""
+    """Return the `most` longest moments, longest first; only gaps that the host caused."""
     return _gaps(seen, most) if seen.bubbles is not None else _waits(seen, most)
 
 
 def timeline(recording: Recording, seen: Look) -> Timeline:
-    """What the page of `whystall.tools.views.bubbles` draws."""
+    """Return the data that the page of `whystall.tools.views.bubbles` draws."""
     holes = recording.tables().get("ftrace.holes")
     return Timeline(
         threads=seen.host.slices,
@@ -52,7 +51,7 @@ def timeline(recording: Recording, seen: Look) -> Timeline:
         interrupts=seen.host.interrupts.drop("label"),
         holes=holes if holes is not None else TABLES["holes"].to_frame(),
         activities=seen.bubbles.activities if seen.bubbles is not None else None,
-        names={tid: who.comm for tid, who in seen.host.names.items()},
+        names={tid: thread.comm for tid, thread in seen.host.names.items()},
     )
 
 
@@ -72,7 +71,7 @@ def _gaps(seen: Look, most: int) -> list[Moment]:
 def _waits(seen: Look, most: int) -> list[Moment]:
     waits = []
     for a in seen.accounts:
-        lost = a.story.filter((pl.col("wait") >= 0) & pl.col("what").is_in([*READY, "interrupt"]))
+        lost = a.history.filter((pl.col("wait") >= 0) & pl.col("what").is_in([*READY, "interrupt"]))
         spans = lost.group_by("wait").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
         for wait, start, end in spans.sort(_LENGTH, "wait", descending=[True, False]).head(most).iter_rows():
             parts = lost.filter(pl.col("wait") == wait).rename({"what": "reason"}).with_columns(ns=_LENGTH)

@@ -1,8 +1,8 @@
-"""What to do, in order of what it can give back, with commands for this very host. Nothing here runs them.
+"""Choose remedies, largest possible gain first, with commands for this host. Nothing is run.
 
-The remedies are the field's own: binding to cores, pipelined dispatch, another memory allocator (Ascend's guide to
-host-bound training; PyTorch's performance tuning guide), moving interrupts (Documentation/core-api/irq/irq-affinity.rst
-and Documentation/admin-guide/kernel-per-CPU-kthreads.rst of the kernel), quotas (sched-bwc.rst).
+Sources: binding to cores, pipelined dispatch, another memory allocator (Ascend's guide to host-bound training;
+PyTorch's performance tuning guide), moving interrupts (Documentation/core-api/irq/irq-affinity.rst and
+Documentation/admin-guide/kernel-per-CPU-kthreads.rst of the kernel), quotas (sched-bwc.rst).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ CODES = (
     "shallow_idle",
     "more_cpus",
 )
-"""In the order in which remedies that give back the same are named."""
+"""In the order of remedies with equal gain."""
 
-# A core is free for a thread of its own when others use less than this of each of its CPUs.
+# A core is free for a thread if others use less than this of each of its CPUs.
 _QUIET_PCT = 20.0
-# Below this a thread may as well stay where it is.
+# With less use by others a thread may stay on its CPU.
 _STILL_PCT = 5.0
 _COMMANDS = 4
 _HARD = re.compile(r"irq ([0-9]+)\b")
@@ -47,9 +47,9 @@ _LENGTH = pl.col("end_ns") - pl.col("start_ns")
 
 
 def loads(host: Host, without: Collection[int]) -> dict[int, float]:
-    """How busy each traced CPU is, percent, not counting the threads `without`; what is not known counts as busy."""
+    """Return the load of each traced CPU, percent, without the threads `without`; unknown time counts as busy."""
     taken = host.tenures.filter((pl.col("tid") != 0) & ~pl.col("tid").is_in(list(without)))
-    theirs = pl.col("tid").is_in([0, *without])  # in whose context they came; the others' time has been counted
+    theirs = pl.col("tid").is_in([0, *without])  # interrupts in other threads are in those threads' time
     served = host.interrupts.filter(theirs & (pl.col("depth") == 0))
     busy = dict.fromkeys(host.cpus, 0)
     for frame in (taken, served):
@@ -59,7 +59,7 @@ def loads(host: Host, without: Collection[int]) -> dict[int, float]:
 
 
 def others_ns(a: Account) -> int:
-    """Time that others ran on the CPUs the thread may use (where that was not recorded: did use)."""
+    """Return the time others ran on the CPUs the thread may use, or did use if its affinity is unknown."""
     cpus = list(a.allowed or a.cpus)
     theirs = a.host.tenures.filter(
         (pl.col("tid") > 0) & (pl.col("tid") != a.thread.tid) & pl.col("cpu").is_in(cpus) & ~pl.col("inexact")
@@ -68,31 +68,35 @@ def others_ns(a: Account) -> int:
 
 
 def remedies(host: Host, accounts: Sequence[Account], findings: Iterable[Finding]) -> list[Remedy]:
-    """For the abnormal `findings`, most gain first."""
+    """Return the remedies for the abnormal `findings`, largest gain first."""
     by_tid = {a.thread.tid: a for a in accounts}
-    seats = _seats(host, accounts)
-    kept = _kept(host, accounts, seats)
+    free_cpus = _free_cpus(host, accounts)
+    kept = _kept(host, accounts, free_cpus)
     found: dict[tuple[str, str], Remedy] = {}
     for finding in findings:
         a = by_tid.get(finding.subject.tid or -1)
         if finding.polarity is Polarity.ABNORMAL and a is not None:
-            for remedy in _for(finding, a, seats, kept):
+            for remedy in _for(finding, a, free_cpus, kept):
                 old = found.get((remedy.code, remedy.who))
                 if old is None or (remedy.pct or 0.0) > (old.pct or 0.0):
                     found[remedy.code, remedy.who] = remedy
     return sorted(found.values(), key=lambda r: (r.pct is None, -(r.pct or 0.0), CODES.index(r.code), r.who))
 
 
-def _for(finding: Finding, a: Account, seats: Mapping[int, int], kept: Collection[int]) -> list[Remedy]:
-    """`seats`: a quiet CPU by thread; `kept`: CPUs of cores that dispatch threads have or get."""
+def _for(finding: Finding, a: Account, free_cpus: Mapping[int, int], kept: Collection[int]) -> list[Remedy]:
+    """Return the remedies for a finding. `free_cpus`: a quiet CPU by tid; `kept`: CPUs of cores in use by or assigned
+    to dispatch threads."""
     pct = finding.window_pct
     if finding.kind == "sched.preempted_by":
-        return [*_seat(a, seats, pct), *_neighbour(finding, a, kept, pct)]
+        return [*_pin(a, free_cpus, pct), *_neighbour(finding, a, kept, pct)]
     if finding.kind == "sched.migrations":
-        made = [*_seat(a, seats, pct), Remedy(code="one_placement", pct=pct, who=a.thread.label, cpus="", command="")]
+        made = [
+            *_pin(a, free_cpus, pct),
+            Remedy(code="one_placement", pct=pct, who=a.thread.label, cpus="", command=""),
+        ]
         return made + _node(a, pct) if finding.metrics.get("cross_node") else made
     if finding.kind == "irq.steal":
-        return _interrupt(finding, a, kept, pct) + _seat(a, seats, pct)
+        return _interrupt(finding, a, kept, pct) + _pin(a, free_cpus, pct)
     if finding.kind == "sched.throttled":
         return _quota(a.host.quota_of(a.thread.pid), pct)
     if finding.kind == "sched.wakeup_latency" and finding.attributes.get("mostly") in ("idle_exit", "held"):
@@ -108,13 +112,13 @@ def _for(finding: Finding, a: Account, seats: Mapping[int, int], kept: Collectio
 # --- cores ----------------------------------------------------------------------------------------------------
 
 
-def _seats(host: Host, accounts: Sequence[Account]) -> dict[int, int]:
-    """A quiet CPU for every dispatch thread that has room to go to one, as far as they go: a core whose CPUs others
-    hardly use, on the node where the thread ran most; its present one first, where that is quite still."""
+def _free_cpus(host: Host, accounts: Sequence[Account]) -> dict[int, int]:
+    """Return a quiet CPU per dispatch thread as far as possible: on a core that others hardly use, on the node where
+    the thread ran most; its present one first if that is quiet enough."""
     load = loads(host, [a.thread.tid for a in accounts])
     free = [cpu for cpu in host.online if all(load.get(c, 100.0) < _QUIET_PCT for c in host.siblings(cpu))]
     taken: set[int] = set()
-    seats = {}
+    free_cpus = {}
     for a in accounts:
         home = a.cpus[0] if a.cpus else -1
         node = host.topology[home].node if home in host.topology else -1
@@ -123,15 +127,15 @@ def _seats(host: Host, accounts: Sequence[Account]) -> dict[int, int]:
             best = min(
                 left, key=lambda cpu: (_node_of(host, cpu) != node, load[cpu] >= _STILL_PCT, cpu != home, load[cpu])
             )
-            seats[a.thread.tid] = best
+            free_cpus[a.thread.tid] = best
             taken.update(host.siblings(best))
-    return seats
+    return free_cpus
 
 
-def _kept(host: Host, accounts: Sequence[Account], seats: Mapping[int, int]) -> set[int]:
-    """CPUs of the cores that dispatch threads have or get; of those they have, where nothing else would be left."""
+def _kept(host: Host, accounts: Sequence[Account], free_cpus: Mapping[int, int]) -> set[int]:
+    """Return the CPUs of the cores that dispatch threads have or get; only those they have if that would be all."""
     have = {c for a in accounts for cpu in a.cpus[:1] for c in host.siblings(cpu)}
-    get = {c for cpu in seats.values() for c in host.siblings(cpu)}
+    get = {c for cpu in free_cpus.values() for c in host.siblings(cpu)}
     return have | get if set(host.online) - have - get else have
 
 
@@ -140,14 +144,14 @@ def _node_of(host: Host, cpu: int) -> int:
     return place.node if place is not None else -1
 
 
-def _seat(a: Account, seats: Mapping[int, int], pct: float) -> list[Remedy]:
-    cpu = seats.get(a.thread.tid)
+def _pin(a: Account, free_cpus: Mapping[int, int], pct: float) -> list[Remedy]:
+    cpu = free_cpus.get(a.thread.tid)
     if cpu is None:
         return [
             Remedy(code="more_cpus", pct=pct, who=a.thread.label, cpus=format_cpus(a.allowed or a.cpus), command="")
         ]
     if a.allowed == (cpu,):
-        return []  # it is there already
+        return []  # it already runs there
     command = f"taskset -cp {cpu} {a.thread.tid}"
     return [Remedy(code="pin_cores", pct=pct, who=a.thread.label, cpus=str(cpu), command=command)]
 

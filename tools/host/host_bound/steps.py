@@ -1,4 +1,4 @@
-"""The profiler's steps: how long the device was idle in each, and what the dispatch thread did meanwhile."""
+"""Sum up per profiler step how long the device was idle, and what the dispatch thread did meanwhile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from whystall.tools.host.host_bound.intervals import overlay
 _LENGTH = pl.col("end_ns") - pl.col("start_ns")
 
 
-def step_rows(steps: pl.DataFrame, found: Bubbles, story: pl.DataFrame | None) -> list[StepRow]:
-    """One row per step and device, the step with most idle time of the host's making first. `story`: of the thread
-    whose shares are told, None where there is none.
+def step_rows(steps: pl.DataFrame, found: Bubbles, history: pl.DataFrame | None) -> list[StepRow]:
+    """Return one row per step and device, most host-caused idle time first.
+
+    `history`: of the thread whose shares are shown, None without one.
     """
-    spans = _apart(steps)
+    spans = _without_overlap(steps)
     devices = pl.DataFrame({"device": list(found.spans)}, {"device": pl.Int32})
     marks = spans.join(devices, how="cross")
     parts = overlay(found.parts.drop("gap"), marks, "device").filter(pl.col("number").is_not_null())
@@ -32,12 +33,12 @@ def step_rows(steps: pl.DataFrame, found: Bubbles, story: pl.DataFrame | None) -
     )
     main = reasons.group_by("number", "device").last()
     rows = marks.join(idle, on=["number", "device"], how="left").join(main, on=["number", "device"], how="left")
-    rows = rows.join(_shares(spans, story), on="number", how="left").sort("host", descending=True, nulls_last=True)
+    rows = rows.join(_shares(spans, history), on="number", how="left").sort("host", descending=True, nulls_last=True)
     return [_row(row) for row in rows.iter_rows(named=True)]
 
 
-def _apart(steps: pl.DataFrame) -> pl.DataFrame:
-    """Steps that do not overlap, in order; of those that do, the first (several threads may mark the same steps)."""
+def _without_overlap(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return steps in order without overlap: the first of those that do (several threads may mark the same steps)."""
     kept, end = [], -1
     for start, stop, number in steps.sort("start_ns", "end_ns").select("start_ns", "end_ns", "step").iter_rows():
         if start >= end and stop > start:
@@ -48,12 +49,12 @@ def _apart(steps: pl.DataFrame) -> pl.DataFrame:
     ).with_row_index("number")
 
 
-def _shares(spans: pl.DataFrame, story: pl.DataFrame | None) -> pl.DataFrame:
+def _shares(spans: pl.DataFrame, history: pl.DataFrame | None) -> pl.DataFrame:
     empty = {"number": pl.get_index_type(), "running": pl.Int64, "ready": pl.Int64}
-    if story is None:
+    if history is None:
         return pl.DataFrame(schema=empty)
     one = pl.lit(0).alias("all")
-    marks = story.select("start_ns", "end_ns", "what", "state", one)
+    marks = history.select("start_ns", "end_ns", "what", "state", one)
     pieces = overlay(spans.select("number", "start_ns", "end_ns", one), marks, "all").with_columns(ns=_LENGTH)
     lost = pl.col("what").is_in(READY) | ((pl.col("what") == "interrupt") & (pl.col("state") == "runnable"))
     return pieces.group_by("number").agg(

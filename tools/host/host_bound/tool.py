@@ -1,4 +1,4 @@
-"""host_bound: why an accelerator would wait for the host - where the time of the threads that feed it goes."""
+"""host_bound: why an accelerator waits for the host: where the time of the threads that feed it goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whystall.tools.collect.options import FtraceOptions
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.host.host_bound.account import Account, account, dispatcher_row, loss_rows, wait_rows
-from whystall.tools.host.host_bound.activity import story
+from whystall.tools.host.host_bound.activity import history
 from whystall.tools.host.host_bound.data import Data
 from whystall.tools.host.host_bound.dispatch_threads import choose
 from whystall.tools.host.host_bound.findings import Judge
@@ -22,7 +22,7 @@ from whystall.tools.host.host_bound.steps import step_rows
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
-# More of a thread's time than this in the dark, and it is told.
+# A larger share of unknown time is reported.
 _DARK_PCT = 1.0
 
 
@@ -35,20 +35,20 @@ class Params(LiveParams):
     # Holistic Trace Analysis and msprof-analyze both call a launch that takes longer than 100 us to arrive a long one
     gap_us: float = Field(default=100.0, ge=1, le=1e9, description="list device gaps longer than, us")
     min_pct: float = Field(default=5.0, ge=0.1, le=100, description="a smaller share of time is normal, %")
-    # a waking thread waits at most about one slice of whoever has the CPU: base_slice_ns, 0.7 to 2.8 ms by default
+    # A woken thread waits at most about one slice of the running thread: base_slice_ns, 0.7 to 2.8 ms by default.
     late_ms: float = Field(default=1.0, ge=0.01, le=10_000, description="a slower wakeup is late, ms")
 
 
 def _needs(params: Params) -> list[Need]:
     groups = {"irq", "softirq", *(["syscalls"] if params.syscalls else [])}
     needs = [Need("ftrace", FtraceOptions(frozenset(groups))), Need("proc", optional=True)]
-    return [*needs, Need("profile")] if params.profile else needs  # joined, not observed; its blind spots are ours
+    return [*needs, Need("profile")] if params.profile else needs  # joined, not observed: its blind spots are ours
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """What kept the dispatch threads of `recording` from feeding the device, and how long the device waited for them.
+    """Judge what kept the dispatch threads of `recording` from feeding the device, and how long the device waited.
 
-    The device is judged where the recording holds a profile; /proc's tables are used where they are there.
+    The device is judged if the recording holds a profile; tables of /proc are optional.
     """
     seen = look(recording, params)
     host, accounts = seen.host, seen.accounts
@@ -63,7 +63,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         data.devices = device_rows(seen.bubbles)
         reasons = reason_rows(seen.bubbles, host.end_ns)
         gaps, count = gap_rows(seen.bubbles, int(params.gap_us * 1e3), params.top)
-        steps = step_rows(recording.table("profile.steps"), seen.bubbles, accounts[0].story if accounts else None)
+        steps = step_rows(recording.table("profile.steps"), seen.bubbles, accounts[0].history if accounts else None)
         data.reasons, data.gaps, data.steps = reasons[: params.top], gaps, steps[: params.top]
         totals |= {"devices": len(data.devices), "reasons": len(reasons), "gaps": count, "steps": len(steps)}
         findings += judges.devices(data.devices, reasons, host, {a.thread.tid: a.fair for a in accounts})
@@ -89,7 +89,7 @@ class Look:
 
 
 def look(recording: Recording, params: Params) -> Look:
-    """The host, its dispatch threads, and the gaps of the devices."""
+    """Return the host, its dispatch threads, and the gaps of the devices."""
     host = prepare(recording)
     activities = _activities(recording)
     launches = activities.filter(pl.col("kind") == "launch") if activities is not None else None
@@ -98,7 +98,7 @@ def look(recording: Recording, params: Params) -> Look:
 
 
 def _target(recording: Recording, params: Params, host: Host) -> list[int]:
-    """The processes to judge: those asked for, else those that were recorded."""
+    """Return the processes to judge: those requested, else those recorded."""
     target = recording.manifest.target
     if params.pid is not None and not params.children:
         return [params.pid]
@@ -106,12 +106,12 @@ def _target(recording: Recording, params: Params, host: Host) -> list[int]:
     if target.follow and recording.has("proc"):
         pids |= set(recording.table("proc.threads")["pid"].to_list())
     if not pids and params.comm is not None:
-        pids = {max(who.pid, 0) or who.tid for who in host.names.values() if who.comm == params.comm}
+        pids = {max(one.pid, 0) or one.tid for one in host.names.values() if one.comm == params.comm}
     return sorted(pids)
 
 
 def _activities(recording: Recording) -> pl.DataFrame | None:
-    """The profile's, None where there is none with work of a device in it."""
+    """Return the profile's activities; None without device work."""
     if not recording.has("profile"):
         return None
     activities = recording.table("profile.activities")
@@ -119,14 +119,14 @@ def _activities(recording: Recording) -> pl.DataFrame | None:
 
 
 def _bubbles(recording: Recording, host: Host, activities: pl.DataFrame, accounts: list[Account]) -> Bubbles:
-    """Gaps told by the thread that launched next, whether it counts as a dispatch thread or not."""
-    stories = {a.thread.tid: a.story for a in accounts}
+    """Return the gaps, explained by the next launching thread, whether or not it counts as a dispatch thread."""
+    histories = {a.thread.tid: a.history for a in accounts}
     traced = set(host.slices["tid"].unique().to_list())
     for tid in activities.filter(pl.col("kind") == "launch")["tid"].unique().to_list():
-        if tid in traced and tid not in stories:
-            stories[tid] = story(host, tid)
+        if tid in traced and tid not in histories:
+            histories[tid] = history(host, tid)
     residual = recording.manifest.collectors["profile"].options.get("residual_ns", 0)
-    return bubbles(activities, stories, residual)
+    return bubbles(activities, histories, residual)
 
 
 def _blind(recording: Recording, params: Params, seen: Look) -> list[tuple[str, str]]:

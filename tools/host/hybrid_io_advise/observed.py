@@ -142,8 +142,8 @@ class _Cache:
         self._uses = {(use.pid, path_pattern(use.path)): use for use in self._measures.uses}
         judged = judge_files(self._measures, entry.lost, entry.seen)
         self._accused = judged.accused
-        self._everybody = recording.manifest.target.everything
         self._everything = recording.manifest.target.everything
+        self.page = self._measures.page
         self.throttled = {
             stall.pid
             for stall in self._measures.stalls
