@@ -226,9 +226,9 @@ class App:
             return await diagnosing.diagnose(params, source=source, progress=progress, lang=lang, then=then)
         from whystall.agent_server.diagnosis.budget import Limits
         from whystall.agent_server.llm.client import ChatClient
-        from whystall.agent_server.settings.sections.llm import load_settings
+        from whystall.agent_server.settings.load import load_llm
 
-        settings = load_settings()
+        settings = load_llm()
         limits = Limits(
             steps=settings.max_steps,
             seconds=settings.max_seconds,

@@ -1,4 +1,4 @@
-"""Whether a language model is set up, and answers: its server is asked for its list of models, which costs nothing."""
+"""Check that a language model is set up and answers to a request for its list of models, which costs nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import ENGLISH, View
 from whystall.agent_server.llm.wire import LlmError
-from whystall.agent_server.settings.llm_environment import PREFIX, variables, written
+from whystall.agent_server.settings.sources import LLM_PREFIX as PREFIX
+from whystall.agent_server.settings.sources import read_section
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
 
@@ -21,9 +22,9 @@ _FIXES = ("unauthorised", "unreachable")
 
 
 def model(view: View = ENGLISH) -> Check:
-    """Nobody is asked, and nothing imported for it, unless a setting is there."""
+    """Check the model; imports and asks nothing if none is set up."""
     try:
-        nothing = not variables() and not written()
+        nothing = not read_section("llm").values["llm"]
     except ToolError as error:
         return view.limited(NAME, error.message, view.say("model.without"), error.remedy)
     if nothing:
@@ -31,11 +32,11 @@ def model(view: View = ENGLISH) -> Check:
         return view.limited(NAME, view.say("model.nothing"), view.say("model.without"), fix)
     import asyncio
 
-    from whystall.agent_server.settings.sections.llm import load_settings
+    from whystall.agent_server.settings.load import load_llm
 
     try:
-        settings = load_settings()
-        return _judged(view, settings, asyncio.run(_listed(settings)))
+        settings = load_llm()
+        return _compared(view, settings, asyncio.run(_listed(settings)))
     except ToolError as error:
         return view.limited(NAME, error.message, view.say("model.without"), error.remedy)
     except LlmError as error:
@@ -49,11 +50,11 @@ async def _listed(settings: LlmSettings) -> list[str] | None:
         return await client.models(_WAIT_S)
 
 
-def _judged(view: View, settings: LlmSettings, listed: list[str] | None) -> Check:
-    """What the list says. Ollama knows ``name:latest`` as ``name`` too."""
-    where = f"{settings.host}{view.say('model.unencrypted') if settings.reads_along else ''}"
+def _compared(view: View, settings: LlmSettings, listed: list[str] | None) -> Check:
+    """Compare the model with those that the server lists. Ollama accepts ``name`` for ``name:latest``."""
+    where = f"{settings.host}{view.say('model.unencrypted') if settings.unencrypted else ''}"
     if listed is None:
-        return _untold(view, where, settings, view.say("model.no_list"))
+        return _unverified(view, where, settings, view.say("model.no_list"))
     if not {settings.model, f"{settings.model}:latest"} & set(listed):
         shown = ", ".join(clean(name, 80) for name in listed[:_SHOWN]) or view.say("none")
         shown += view.say("model.more", count=len(listed) - _SHOWN) if len(listed) > _SHOWN else ""
@@ -66,13 +67,13 @@ def _judged(view: View, settings: LlmSettings, listed: list[str] | None) -> Chec
 
 def _refused(view: View, settings: LlmSettings, error: LlmError) -> Check:
     if error.code == "rejected":  # not every server has a list
-        return _untold(view, settings.host, settings, str(error))
+        return _unverified(view, settings.host, settings, str(error))
     fix = view.say(f"model.{error.code if error.code in _FIXES else 'again'}", prefix=PREFIX)
     found = view.say("model.at", model=clean(settings.model), where=settings.host, error=error)
     return view.limited(NAME, found, view.say("model.without"), fix)
 
 
-def _untold(view: View, where: str, settings: LlmSettings, why: str) -> Check:
+def _unverified(view: View, where: str, settings: LlmSettings, why: str) -> Check:
     means = view.say("model.untold_means", model=repr(clean(settings.model)))
     fix = view.say("model.untold_fix", prefix=PREFIX)
     return view.limited(NAME, view.say("model.untold", where=where, why=why), means, fix)

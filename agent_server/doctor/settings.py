@@ -1,4 +1,4 @@
-"""Whether the settings hold together; nothing is imported for it where there are none."""
+"""Check the settings; imports nothing for it if there are none."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from whystall.tools.contract.errors import ToolError
 
 
 def settings(view: View = ENGLISH) -> Check:
-    """What `whystall config check` says, in short."""
+    """Return the result of `whystall config check` in short."""
     from whystall.agent_server.settings.load import SECTIONS
-    from whystall.agent_server.settings.sources import config_path, given
+    from whystall.agent_server.settings.sources import config_path, read_settings
 
     means = view.say("settings.means")
     try:
-        values = given(SECTIONS)
+        values = read_settings(SECTIONS)
     except ToolError as error:
         return view.limited("settings", error.message, means, error.remedy)
-    if values.path is None and not values.variables:
+    if values.path is None and all(key[0] == "llm" for key in values.variables):  # `model` checks these
         return view.ok("settings", view.say("settings.none", path=config_path()[0]))
     from whystall.agent_server.doctor.settings_check import check
 

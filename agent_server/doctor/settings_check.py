@@ -1,6 +1,6 @@
-"""Whether the settings hold together: every secret can be read, every name leads somewhere, every file can be used.
+"""Check the settings offline: every secret is readable, every name defined, every file usable.
 
-Nothing is sent and nobody is asked: what a tracker or a chat says to a token shows when it is used.
+Whether a tracker or a chat accepts a token is not checked.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from whystall.agent_server.settings.load import judged
+from whystall.agent_server.settings.load import load_llm, validate
 from whystall.agent_server.settings.proofs import weak
 from whystall.agent_server.settings.secret import Secret
-from whystall.agent_server.settings.sources import Given
+from whystall.agent_server.settings.sources import RawSettings
 from whystall.tools.contract.errors import ToolError
 
 if TYPE_CHECKING:
@@ -26,17 +26,15 @@ _AHEAD = timedelta(days=31)
 
 @dataclass(frozen=True)
 class Checked:
-    """`faults`: what keeps the settings from being used as they are meant, a line each. `warnings`: what they may well
-    mean, but rarely do. `settings`: None where they cannot be read at all.
-    """
+    """`faults` and `warnings`: one line each. `settings`: None if they are invalid."""
 
     settings: Settings | None
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def uses(self) -> list[tuple[str, str]]:
-        """What is on, as a code (``alerts``, ``trackers``, ``chats``, ``oncall``, ``calendars``, ``model``) and its
-        names; no names: it is off.
+        """Return each feature as a code (``alerts``, ``trackers``, ``chats``, ``oncall``, ``calendars``, ``model``)
+        with the names set up for it, empty if it is off.
         """
         known = self.settings
         if known is None:
@@ -52,10 +50,10 @@ class Checked:
         return [(code, ", ".join(names)) for code, names in named.items()]
 
 
-def check(values: Given, now: datetime) -> Checked:
-    """Look at all of it. `now` (with a time zone): from when on somebody should be on call."""
-    faults, settings = judged(values)
-    faults += _model()
+def check(values: RawSettings, now: datetime) -> Checked:
+    """Check everything. The schedules are checked for a month from `now` (with a time zone)."""
+    faults, settings = validate(values)
+    faults += _model(values)
     if settings is None:
         return Checked(None, faults)
     faults += [*_secrets(settings), *_names(settings), *_routes(settings)]
@@ -64,7 +62,7 @@ def check(values: Given, now: datetime) -> Checked:
 
 
 def secrets_in(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Secret]]:
-    """Every secret in `value`, and where it stands."""
+    """Yield each secret in `value` with its key."""
     if isinstance(value, Secret):
         yield place, value
     elif isinstance(value, BaseModel):
@@ -75,33 +73,29 @@ def secrets_in(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
             yield from secrets_in(inner, (*place, str(name)))
 
 
-def told(place: tuple[str, ...]) -> str:
-    """A place as the file has it."""
+def spelled(place: tuple[str, ...]) -> str:
+    """Return a key as the file spells it."""
     return f"[{'.'.join(place[:-1])}] {place[-1]}"
 
 
 def _secrets(settings: Settings) -> Iterator[str]:
     for place, secret in secrets_in(settings):
         try:
-            secret.read(told(place))
+            secret.read(spelled(place))
         except ToolError as error:
             yield f"{error.message}; {error.remedy}"
 
 
-def _model() -> Iterator[str]:
-    from whystall.agent_server.settings.llm_environment import variables, written
-
+def _model(values: RawSettings) -> Iterator[str]:
     try:
-        if variables() or written():
-            from whystall.agent_server.settings.sections.llm import load_settings
-
-            load_settings()
+        if values.values.get("llm"):
+            load_llm()
     except ToolError as error:
         yield f"{error.message}; {error.remedy}"
 
 
 def _names(settings: Settings) -> Iterator[str]:
-    """Names that lead nowhere."""
+    """Yield references to undefined names."""
     for where, user in dict.fromkeys(settings.oncall.people()):
         if user not in settings.users:
             yield f"[oncall] {where}: there is no user {user!r}; write [users.{user}]"
@@ -121,7 +115,7 @@ def _unknown(where: str, names: Any, section: str, there: dict[str, Any]) -> Ite
 
 
 def _classes(settings: Settings) -> Iterator[str]:
-    """Categories and severities that no ticket has."""
+    """Yield categories and severities that do not exist."""
     from whystall.knowledge_base.classify.rules import categories
     from whystall.tools.contract.findings import Severity
 
@@ -140,7 +134,7 @@ def _classes(settings: Settings) -> Iterator[str]:
 
 
 def _routes(settings: Settings) -> Iterator[str]:
-    """The routing tree, and what its receivers name."""
+    """Yield faults of the routing tree and undefined names of its receivers."""
     path = settings.alerts.routes
     if path is None:
         return
@@ -156,13 +150,13 @@ def _routes(settings: Settings) -> Iterator[str]:
 
 
 def _off(settings: Settings) -> Iterator[str]:
-    """Alerts that are routed and not let in."""
+    """Yield a warning if alerts are routed but not accepted."""
     if settings.alerts.token is None and (settings.alerts.routes is not None or settings.alerts.forms):
         yield "[alerts] token: there is none, so that no alert is let in; give {file = ...} or {env = ...}"
 
 
 def _nobody(settings: Settings, now: datetime) -> Iterator[str]:
-    """Schedules that leave somebody waiting in the coming month."""
+    """Yield schedules with a gap in the coming month."""
     from whystall.agent_server.ticketing.oncall.on_call import shifts
     from whystall.knowledge_base.times import rfc3339 as stamp
 
@@ -176,7 +170,7 @@ def _nobody(settings: Settings, now: datetime) -> Iterator[str]:
 
 
 def _idle(settings: Settings) -> Iterator[str]:
-    """What is set and never used."""
+    """Yield unused rotations and schedules."""
     oncall = settings.oncall
     used = {layer.rotation for schedule in oncall.schedules.values() for layer in schedule.layers}
     for name in oncall.rotations:
@@ -187,7 +181,7 @@ def _idle(settings: Settings) -> Iterator[str]:
 
 
 def _people(settings: Settings) -> Iterator[str]:
-    """People who cannot be told, or told apart."""
+    """Yield people without a chat, or with the same chat id."""
     for chat in settings.chat:
         of: dict[str, str] = {}
         for name, person in settings.users.items():
@@ -197,14 +191,12 @@ def _people(settings: Settings) -> Iterator[str]:
     named = dict.fromkeys(user for _, user in settings.oncall.people())
     mute = [user for user in named if user in settings.users and not settings.users[user].chats]
     if settings.chat and mute:
-        yield f"[users] {', '.join(mute[:5])}: no chat is known, so that nobody tells them of an escalation; give chats"
+        yield f"[users] {', '.join(mute[:5])}: no chat is known, so they receive no escalation; give chats"
 
 
 def _talk(settings: Settings) -> Iterator[str]:
-    """A model that is asked for and not there."""
-    from whystall.agent_server.settings.llm_environment import variables
-
-    if settings.llm or variables():
+    """Yield settings that need a model when none is set up."""
+    if settings.llm:
         return
     asked = [f"[chat.{name}] llm" for name, channel in settings.chat.items() if channel.llm]
     asked += ["[triage] llm"] if settings.triage.llm else []

@@ -52,7 +52,7 @@ class ChatClient:
         """
         self._settings = settings
         self._failed = failed
-        self._key = settings.api_key.get_secret_value() if settings.api_key else ""
+        self._key = settings.key()
         self._dialect = Dialect(settings)
         self._ids = ids()
         headers = {"User-Agent": "whystall", "Accept-Encoding": "identity"}

@@ -12,7 +12,7 @@ from whystall.agent_server.llm.jsontext import NotJson, parsed
 from whystall.agent_server.llm.wire import LlmError
 from whystall.agent_server.outbound.retry import asked_wait
 from whystall.agent_server.outbound.transport import TEXT_LIMIT, explained, hidden, message_of, said
-from whystall.agent_server.settings.llm_environment import PREFIX
+from whystall.agent_server.settings.sources import LLM_PREFIX as PREFIX
 from whystall.tools.contract.text import clean
 
 _LINE_LIMIT = 500

@@ -1,69 +1,100 @@
-"""Reads the settings, and says in one line what is wrong with them: file or variable, table, field, never a value."""
+"""Validate the settings; each fault is one line with file or variable, table and field, never a value."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from whystall.agent_server.settings.sources import Given, given
+from whystall.agent_server.settings.sources import LLM_PREFIX, RawSettings, read_section, read_settings
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.settings.section import SettingsBase
+    from whystall.agent_server.settings.sections.llm import LlmSettings
+
+    SettingsT = TypeVar("SettingsT", bound=SettingsBase)
 
 SECTIONS = frozenset({"server", "triage", "tickets", "alerts", "oncall", "users", "sinks", "chat", "llm"})
 _SHOWN = 3
-_REMEDY = "correct it; `whystall config check` tells more"
+_REMEDY = "correct it; `whystall config check` lists all faults"
+_SET_UP_MODEL = (
+    f"set {LLM_PREFIX}BASE_URL (http://127.0.0.1:8000/v1) and {LLM_PREFIX}MODEL,"
+    f" and for a hosted model {LLM_PREFIX}API_KEY_FILE"
+)
+_CORRECT_MODEL = "correct it and call again; `whystall doctor` reports whether the model answers"
 
 
 def load() -> Settings:
-    """The settings of this process: file and environment as they are now.
+    """Return the settings from file and environment as they are now.
 
-    Costs some 0.2 s of imports the first time: a command that needs none should not ask. Raises `ToolError`
-    (bad_argument), which names file or variable, table and field, and holds no value.
+    Imports for some 0.2 s the first time: a command that needs no settings should not call it. Raises `ToolError`
+    (bad_argument).
     """
-    return made(given(SECTIONS))
-
-
-def made(values: Given) -> Settings:
-    """`values` as settings; `ToolError` (bad_argument) says what is wrong."""
-    faults, settings = judged(values)
+    faults, settings = validate(read_settings(SECTIONS))
     if settings is None:
         more = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
         raise ToolError(ErrorCode.BAD_ARGUMENT, "; ".join([*faults[:_SHOWN], *more]), _REMEDY)
     return settings
 
 
-def judged(values: Given) -> tuple[list[str], Settings | None]:
-    """Everything that is wrong with `values`, a line each; and the settings, where nothing is."""
+def load_llm() -> LlmSettings:
+    """Return the settings of the language model, independent of all others.
+
+    Raises `ToolError`: no_model when none are set, they are wrong, or the key cannot be read; bad_argument when the
+    file cannot be read.
+    """
+    from whystall.agent_server.settings.sections.llm import LlmTable
+
+    raw = read_section("llm")
+    table = raw.values["llm"]
+    if not table:
+        raise ToolError(ErrorCode.NO_MODEL, "no language model is set up", _SET_UP_MODEL)
+    keys = {"api_key", "api_key_file"}
+    by_variable = {name for name in keys if ("llm", name) in raw.variables}
+    for name in keys - by_variable if by_variable else ():
+        table.pop(name, None)  # a variable's key replaces the file's in either form
+    faults, settings = _validated(LlmTable, raw)
+    if settings is None:
+        remedy = _CORRECT_MODEL if {"base_url", "model"} <= table.keys() else _SET_UP_MODEL
+        raise ToolError(ErrorCode.NO_MODEL, "; ".join(faults), remedy)
+    settings.llm.key()
+    return settings.llm
+
+
+def validate(raw: RawSettings) -> tuple[list[str], Settings | None]:
+    """Return all faults of `raw`, one line each, and the settings if there are none."""
+    from whystall.agent_server.settings.model import Settings
+
+    return _validated(Settings, raw)
+
+
+def _validated(model: type[SettingsT], raw: RawSettings) -> tuple[list[str], SettingsT | None]:
     from pydantic import ValidationError
 
-    from whystall.agent_server.settings.model import Settings
-    from whystall.agent_server.settings.paths import beside
+    from whystall.agent_server.settings.paths import relative_to
 
     try:
-        with beside(values.path):
-            settings = Settings(**values.values)
+        with relative_to(raw.path):
+            settings = model(**raw.values)
     except ValidationError as error:
-        return [_said(values, fault) for fault in error.errors(include_input=False, include_url=False)], None
-    settings._given = values
+        return [_fault(raw, fault) for fault in error.errors(include_input=False, include_url=False)], None
+    settings._raw = raw
     return [], settings
 
 
-def _said(values: Given, fault: ErrorDetails) -> str:
-    place = _place(values.values, fault["loc"])
-    message = _why(fault)
-    names = tuple(str(part) for part in place)
-    source = values.origin(names)
-    if source in values.variables.values():
-        return f"{source}: {message}"
-    return f"{source}: {_told(place)}: {message}"
+def _fault(raw: RawSettings, fault: ErrorDetails) -> str:
+    key = _key(raw.values, fault["loc"])
+    source = raw.origin(tuple(str(part) for part in key))
+    if source in raw.variables.values():
+        return f"{source}: {_why(fault)}"
+    return f"{source}: {_written(key)}: {_why(fault)}"
 
 
 def _why(fault: ErrorDetails) -> str:
-    """What is wrong, as one who writes the file would say it; pydantic's own words where there are no better ones."""
+    """Return what is wrong in terms of the settings file; pydantic's message for rare faults."""
     kind, context = fault["type"], fault.get("ctx", {})
     if kind == "extra_forbidden":
         return "there is no such setting" + _meant(str(fault["loc"][-1]))
@@ -76,8 +107,8 @@ def _why(fault: ErrorDetails) -> str:
     if kind in ("greater_than_equal", "less_than_equal"):
         bound = str(context["ge" if kind == "greater_than_equal" else "le"])
         span = re.fullmatch(r"datetime\.timedelta\((?:days=(\d+))?(?:, )?(?:seconds=(\d+))?\)", bound)
-        told = f"{86_400 * int(span[1] or 0) + int(span[2] or 0)}s" if span is not None else bound.removesuffix(".0")
-        return f"give at {'least' if kind == 'greater_than_equal' else 'most'} {told}"
+        limit = f"{86_400 * int(span[1] or 0) + int(span[2] or 0)}s" if span is not None else bound.removesuffix(".0")
+        return f"give at {'least' if kind == 'greater_than_equal' else 'most'} {limit}"
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     return message[:1].lower() + message[1:]
 
@@ -101,7 +132,7 @@ _WRITE = {
 
 
 def _meant(name: str) -> str:
-    """The setting of any section that is spelled nearly like `name`."""
+    """Return a hint at the setting of any section that is spelled nearly like `name`; empty if there is none."""
     import difflib
 
     from whystall.agent_server.settings.section import Section
@@ -115,10 +146,10 @@ def _meant(name: str) -> str:
     return f"; is {close[0]} meant?" if close else ""
 
 
-def _told(place: list[str | int]) -> str:
-    """``[table.of.it] field``; entries of lists are counted from 1."""
-    last = max((n for n, part in enumerate(place) if isinstance(part, str)), default=0)
-    table, field = place[:last], place[last:]
+def _written(key: list[str | int]) -> str:
+    """Return ``[table.of.it] field``; entries of lists are counted from 1."""
+    last = max((n for n, part in enumerate(key) if isinstance(part, str)), default=0)
+    table, field = key[:last], key[last:]
     if not table:
         return f"[{_dotted(field)}]"
     return f"[{_dotted(table)}] {_dotted(field)}"
@@ -131,9 +162,9 @@ def _dotted(parts: list[str | int]) -> str:
     return text
 
 
-def _place(values: Any, loc: tuple[str | int, ...]) -> list[str | int]:
-    """Where a fault is, in the terms of the file: pydantic names also the branches of unions that it tried."""
-    place: list[str | int] = []
+def _key(values: Any, loc: tuple[str | int, ...]) -> list[str | int]:
+    """Return the key of a fault in the file, without the branches of unions that pydantic adds to `loc`."""
+    key: list[str | int] = []
     for n, part in enumerate(loc):
         last = n == len(loc) - 1
         if isinstance(values, dict):
@@ -149,5 +180,5 @@ def _place(values: Any, loc: tuple[str | int, ...]) -> list[str | int]:
             values = values[part]
         else:
             continue
-        place.append(part)
-    return place
+        key.append(part)
+    return key

@@ -1,4 +1,4 @@
-"""Files that the settings name: relative ones lie beside the settings file, wherever we are started."""
+"""Paths in the settings: relative ones start at the directory of the settings file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _base: ContextVar[Path | None] = ContextVar("_base", default=None)
 
 
 @contextmanager
-def beside(settings: Path | None) -> Iterator[None]:
-    """Paths that are read in the block lie beside the file `settings`."""
+def relative_to(settings: Path | None) -> Iterator[None]:
+    """In this block, validated paths start at the directory of the file `settings`."""
     token = _base.set(settings.absolute().parent if settings else None)
     try:
         yield

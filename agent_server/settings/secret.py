@@ -1,4 +1,4 @@
-"""Secrets: never in the settings themselves, but in a file of their own or a variable of the environment."""
+"""Secrets: in a file of their own or an environment variable, never in the settings themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIMIT = 16_384  # bytes; the longest kind is a key in PEM
 
 
 class Secret(BaseModel):
-    """Where a secret is: ``{file = "/etc/whystall/token"}`` (mode 0600; a relative path begins at the settings file) or
+    """The location of a secret: ``{file = "/etc/whystall/token"}`` (mode 0600; relative to the settings file) or
     ``{env = "GITLAB_TOKEN"}``; exactly one.
     """
 
@@ -29,7 +29,7 @@ class Secret(BaseModel):
     @classmethod
     def _no_plain_secret(cls, value: Any) -> Any:
         if isinstance(value, str):
-            raise ValueError('a secret does not stand in the settings: write {file = "PATH"} or {env = "NAME"}')
+            raise ValueError('a secret does not belong in the settings: write {file = "PATH"} or {env = "NAME"}')
         return value
 
     @model_validator(mode="after")
@@ -39,10 +39,10 @@ class Secret(BaseModel):
         return self
 
     def read(self, name: str) -> str:
-        """The secret, without blanks around it; read anew each time, so that it can be changed while we run.
+        """Read the secret, stripped. Not cached, so that it can change while we run.
 
-        `name`: of the setting, for errors. Raises `ToolError` (bad_argument), which never holds the secret: not there,
-        empty, too long, or a file that others may read.
+        `name`: of the setting, for errors. Raises `ToolError` (bad_argument), which never holds the secret: it is
+        missing, empty, too long, or others may read the file.
         """
         if self.env is not None:
             value = os.environ.get(self.env, "").strip()
@@ -56,14 +56,14 @@ class Secret(BaseModel):
 def _of_file(name: str, path: Path) -> str:
     raw = read_private(name, path, _LIMIT + 1)
     if len(raw) > _LIMIT:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: {path} is too long for a secret", "it holds nothing else")
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: {path} is too long for a secret", "store the secret alone")
     return raw.decode("utf-8", "replace").strip()
 
 
 def read_private(name: str, path: Path, limit: int, code: ErrorCode = ErrorCode.BAD_ARGUMENT) -> bytes:
-    """The first `limit` bytes of the regular file `path`, which nobody but its owner may read.
+    """Return the first `limit` bytes of the regular file `path`, which only its owner may read.
 
-    `name`: of the setting, for errors: `ToolError` of `code` where there is no such file, or others may read it.
+    `name`: of the setting, for errors. Raises `ToolError` of `code` if there is no such file, or others may read it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -82,5 +82,5 @@ def read_private(name: str, path: Path, limit: int, code: ErrorCode = ErrorCode.
 
 def _printable(name: str, value: str) -> str:
     if not value or not value.isprintable():
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: no secret in one line", "the file holds the secret alone")
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: not one printable line", "store it alone")
     return value

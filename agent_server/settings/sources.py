@@ -1,5 +1,7 @@
-"""Where settings come from: one TOML file, and variables ``WHYSTALL_<SECTION>__<FIELD>`` over it. No ``.env``: who
-starts us in a directory that others write to shall not be sent to their servers.
+"""Read the settings from one TOML file and, over it, variables ``WHYSTALL_<SECTION>__<FIELD>``.
+
+Variables of the language model may also be written ``WHYSTALL_LLM_<FIELD>``, which has precedence. No ``.env`` is read:
+the current directory may belong to another user, who could redirect us to their servers.
 """
 
 from __future__ import annotations
@@ -24,35 +26,38 @@ else:
 PATH_VARIABLE = "WHYSTALL_CONFIG"
 PREFIX = "WHYSTALL_"
 SEPARATOR = "__"
+LLM_PREFIX = "WHYSTALL_LLM_"
+"""Short form of the variables of the section ``llm``."""
 _LIMIT = 1_048_576  # bytes of the file
 _DEPTH = 8  # tables within tables that a variable may name
-_CORRECT = "correct it; `whystall config check` looks at all of it"
+_CORRECT = "correct it; `whystall config check` checks all of it"
 
-Place = tuple[str, ...]
-"""A field: its tables and its name."""
+Key = tuple[str, ...]
+"""A setting: its tables and its name."""
 
 
 @dataclass(frozen=True)
-class Given:
-    """What was given: `values` of the file with the variables laid over them; `variables` which variable set which
-    place. `path`: the file; None where there is none.
+class RawSettings:
+    """Settings before validation: `values` of the file overridden by variables; `variables`: the variable that set each
+    key; `path`: the file, None if there is none.
     """
 
     path: Path | None
     values: dict[str, Any]
-    variables: Mapping[Place, str] = field(default_factory=dict)
+    variables: Mapping[Key, str] = field(default_factory=dict)
 
-    def origin(self, place: Place) -> str:
-        """The variable that set `place` or the table around it; else the file."""
-        for end in range(len(place), 0, -1):
-            if place[:end] in self.variables:
-                return self.variables[place[:end]]
+    def origin(self, key: Key) -> str:
+        """Return the variable that set `key` or a table around it; else the file, or ``environment``."""
+        for end in range(len(key), 0, -1):
+            if key[:end] in self.variables:
+                return self.variables[key[:end]]
         return str(self.path) if self.path else "environment"
 
 
 def config_path() -> tuple[Path, bool]:
-    """The settings file, and whether it was asked for (then it has to be there): ``WHYSTALL_CONFIG``, else
-    ``/etc/whystall/whystall.toml`` for root, else ``$XDG_CONFIG_HOME/whystall/whystall.toml``
+    """Return the path of the settings file, and whether ``WHYSTALL_CONFIG`` names it, so that it must exist.
+
+    Otherwise it is ``/etc/whystall/whystall.toml`` for root, else ``$XDG_CONFIG_HOME/whystall/whystall.toml``
     (``~/.config/whystall/whystall.toml``).
     """
     chosen = os.environ.get(PATH_VARIABLE)
@@ -64,38 +69,46 @@ def config_path() -> tuple[Path, bool]:
     return (Path(base) if base else Path.home() / ".config") / "whystall/whystall.toml", False
 
 
-def given(sections: frozenset[str]) -> Given:
-    """What file and environment say. `sections`: all that there are, to tell a variable that is ours from another's.
+def read_settings(sections: frozenset[str]) -> RawSettings:
+    """Return file and variables, unvalidated. `sections`: the names of all sections.
 
-    Raises `ToolError` (bad_argument): no such file where one was asked for, one that others may write, no TOML, too
-    long; a variable of an unknown section.
+    Raises `ToolError` (bad_argument): the named file is missing, others may write it, no TOML, too long; a variable of
+    an unknown section.
     """
-    path, asked = config_path()
-    found = _of_file(path)
-    if found is None and asked:
-        raise _missing(path)
-    values = found or {}
-    set_by: dict[Place, str] = {}
-    for variable, place, text in _variables(sections):
-        set_by[_lay(values, place, _value(text), variable)] = variable
-    return Given(path if found is not None else None, values, set_by)
+    path, values = _file()
+    return _with_variables(path, values or {}, values is not None, _variables(sections))
 
 
-def table(section: str) -> dict[str, Any]:
-    """What file and environment say in the table `section` alone, unchecked; empty where that is nothing.
+def read_section(section: str) -> RawSettings:
+    """Return one section, unvalidated and independent of all others; ``values[section]`` is empty if nothing is set.
 
-    For what is read on its own, so that it does not depend on the rest. Raises `ToolError` as `given` does.
+    Raises `ToolError` as `read_settings` does.
     """
-    path, asked = config_path()
-    found = _of_file(path)
-    if found is None and asked:
-        raise _missing(path)
-    values = {section: (found or {}).get(section, {})}
-    if not isinstance(values[section], dict):
+    path, values = _file()
+    table = (values or {}).get(section, {})
+    if not isinstance(table, dict):
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{path}: {section} is no table", f"write [{section}]")
-    for variable, place, text in _variables(frozenset({section}), others=True):
-        _lay(values, place, _value(text), variable)
-    return dict(values[section])
+    variables = _variables(frozenset({section}), others=True)
+    return _with_variables(path, {section: table}, values is not None, variables)
+
+
+def _file() -> tuple[Path, dict[str, Any] | None]:
+    """Return the path of the settings file, and its content."""
+    path, required = config_path()
+    values = _of_file(path)
+    if values is None and required:
+        message = f"{PATH_VARIABLE}: there is no file {path}"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "correct it, or unset the variable")
+    return path, values
+
+
+def _with_variables(
+    path: Path, values: dict[str, Any], exists: bool, variables: Iterator[tuple[str, Key, Any]]
+) -> RawSettings:
+    set_by: dict[Key, str] = {}
+    for variable, key, value in variables:
+        set_by[_set(values, key, value, variable)] = variable
+    return RawSettings(path if exists else None, values, set_by)
 
 
 def _of_file(path: Path) -> dict[str, Any] | None:
@@ -116,7 +129,7 @@ def _of_file(path: Path) -> dict[str, Any] | None:
 
 
 def _hint(raw: bytes, message: str) -> str:
-    """What is to be done about a line that is no TOML: the slips of keyboards and editors are named."""
+    """Return the remedy for a line that is no TOML: names common slips, such as typographic quotes."""
     found = re.search(r"\(at line (\d+), column \d+\)", message)
     lines = raw.decode("utf-8-sig", "replace").splitlines()
     line = lines[int(found[1]) - 1] if found is not None and int(found[1]) <= len(lines) else ""
@@ -124,14 +137,14 @@ def _hint(raw: bytes, message: str) -> str:
     if odd := re.findall("[“”‘’„＝：，［］｛｝＂＇　\u00a0]", bare):
         return f'that line holds {odd[0]!r}: write plain " = , [ ] {{ }}'
     if re.search(r"[^\x00-\x7f]", bare):
-        return 'names of tables and settings are A to Z, digits, _ and -; how people are called stands in name = "..."'
+        return 'names of tables and settings are A to Z, digits, _ and -; write the names of people in name = "..."'
     if re.match(r"\s*[\w-]+\s*:", bare):
         return "write NAME = VALUE, with = in place of :"
-    return "correct that line; text stands in quotes" if "value" in message or "\\n" in message else "correct that line"
+    return "correct that line; write text in quotes" if "value" in message or "\\n" in message else "correct that line"
 
 
 def _read(path: Path) -> bytes | None:
-    """What the file holds; None where there is none."""
+    """Return the content of the file; None if it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -143,8 +156,8 @@ def _read(path: Path) -> bytes | None:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise ToolError(ErrorCode.BAD_ARGUMENT, f"{path} is no regular file", "give a file")
-            if status.st_mode & stat.S_IWOTH:  # it says where tickets and messages go
-                message = f"everybody may write {path} (mode {stat.S_IMODE(status.st_mode):04o})"
+            if status.st_mode & stat.S_IWOTH:  # it decides where tickets and messages go
+                message = f"all users may write {path} (mode {stat.S_IMODE(status.st_mode):04o})"
                 raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"chmod o-w {path}")
             raw = file.read(_LIMIT + 1)
     except OSError as error:
@@ -154,19 +167,15 @@ def _read(path: Path) -> bytes | None:
     return raw
 
 
-def _missing(path: Path) -> ToolError:
-    message = f"{PATH_VARIABLE}: there is no file {path}"
-    return ToolError(ErrorCode.BAD_ARGUMENT, message, "correct it, or unset the variable")
-
-
 def _unreadable(path: Path, error: OSError | ValueError) -> ToolError:
     why = error.strerror if isinstance(error, OSError) else "no path"
-    return ToolError(ErrorCode.BAD_ARGUMENT, f"cannot read {path}: {why}", f"let us read it, or set {PATH_VARIABLE}")
+    return ToolError(ErrorCode.BAD_ARGUMENT, f"cannot read {path}: {why}", f"make it readable, or set {PATH_VARIABLE}")
 
 
-def _variables(sections: frozenset[str], others: bool = False) -> Iterator[tuple[str, Place, str]]:
-    """Variables that set something: name, place and value; empty ones do not count. `others`: there are more sections
-    than these.
+def _variables(sections: frozenset[str], others: bool = False) -> Iterator[tuple[str, Key, Any]]:
+    """Yield (variable, key, value) for each non-empty variable of `sections`, later ones over earlier ones.
+
+    A variable of another section is an error, unless `others` exist.
     """
     for name in sorted(os.environ):
         section, separator, rest = name[len(PREFIX) :].partition(SEPARATOR)
@@ -177,15 +186,25 @@ def _variables(sections: frozenset[str], others: bool = False) -> Iterator[tuple
         if section.lower() not in sections:
             valid = ", ".join(f"{PREFIX}{each.upper()}{SEPARATOR}..." for each in sorted(sections))
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: there is no section {section.lower()!r}", valid)
-        place = (section.lower(), *rest.split(SEPARATOR))
-        if not all(place) or len(place) > _DEPTH:
+        key = (section.lower(), *rest.split(SEPARATOR))
+        if not all(key) or len(key) > _DEPTH:
             message = f"{name}: no name of a setting"
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"write {PREFIX}SECTION{SEPARATOR}FIELD")
-        yield name, place, os.environ[name]
+        yield name, key, _value(os.environ[name])
+    if "llm" in sections:
+        yield from _llm_variables()
+
+
+def _llm_variables() -> Iterator[tuple[str, Key, Any]]:
+    """Yield variables in the short form. The API key becomes a reference to its variable, as secrets are written."""
+    for name, value in sorted(os.environ.items()):
+        field = name.upper().removeprefix(LLM_PREFIX).lower()
+        if value and name.upper().startswith(LLM_PREFIX) and field and not field.startswith("_"):
+            yield name, ("llm", field), {"env": name} if field == "api_key" else value
 
 
 def _value(text: str) -> Any:
-    """Lists and tables are JSON; everything else is taken as text, from which numbers and the like are made."""
+    """Parse lists and tables as JSON; validation converts other texts."""
     if text.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(text)
@@ -194,34 +213,34 @@ def _value(text: str) -> Any:
     return text
 
 
-def _lay(values: dict[str, Any], place: Place, value: Any, variable: str) -> Place:
-    """Put `value` at `place`; the place as the file spells it."""
+def _set(values: dict[str, Any], key: Key, value: Any, variable: str) -> Key:
+    """Set `key` in `values`, and return it as the file spells it."""
     spelled: list[str] = []
-    for part in place[:-1]:
-        key = _spelled(values, part)
-        spelled.append(key)
-        inner = values.setdefault(key, {})
+    for part in key[:-1]:
+        name = _spelled(values, part)
+        spelled.append(name)
+        inner = values.setdefault(name, {})
         if not isinstance(inner, dict):
             message = f"{variable}: {'.'.join(spelled)} is no table"
-            raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"set {_name(tuple(spelled))} as a whole, as JSON")
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"set {_variable(tuple(spelled))} as a whole, as JSON")
         values = inner
-    key = _spelled(values, place[-1])
-    values[key] = value
-    return (*spelled, key)
+    name = _spelled(values, key[-1])
+    values[name] = value
+    return (*spelled, name)
 
 
 def _spelled(values: Mapping[str, Any], part: str) -> str:
-    """`part` of a variable's name as the table has it: variables are in capitals and hold neither - nor a dot."""
+    """Return the name in `values` that `part` of a variable stands for: variables have no small letters, - or dots."""
     wanted = _plain(part)
-    return next((key for key in values if _plain(key) == wanted), part.lower())
+    return next((name for name in values if _plain(name) == wanted), part.lower())
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "_", name.lower())
 
 
-def _name(place: Place) -> str:
-    return PREFIX + SEPARATOR.join(_plain(part).upper() for part in place)
+def _variable(key: Key) -> str:
+    return PREFIX + SEPARATOR.join(_plain(part).upper() for part in key)
 
 
 def _lower(text: str) -> str:

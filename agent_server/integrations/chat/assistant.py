@@ -54,10 +54,10 @@ async def assisted(
     Where it does not answer, or says what nothing carries, the plain answer is given with a line that says so.
     """
     from whystall.agent_server.llm.client import ChatClient
-    from whystall.agent_server.settings.sections.llm import load_settings
+    from whystall.agent_server.settings.load import load_llm
 
     try:
-        settings = load_settings()
+        settings = load_llm()
     except ToolError as error:
         return await _plainly(conversation, intent, who, now, spoken, error.message)
     limits = Limits(

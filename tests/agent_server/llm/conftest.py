@@ -29,10 +29,13 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def client() -> Make:
+def client(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes a client of the server at an address; settings as they are named."""
 
-    def make(base_url: str, **settings: Any) -> ChatClient:
+    def make(base_url: str, api_key: str = "", **settings: Any) -> ChatClient:
+        if api_key:
+            monkeypatch.setenv("MODEL_KEY", api_key)
+            settings["api_key"] = {"env": "MODEL_KEY"}
         return ChatClient(LlmSettings(**{"base_url": base_url, "model": "example", "timeout": 20.0, **settings}))
 
     return make

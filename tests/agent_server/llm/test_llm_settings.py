@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.settings.sections.llm import LlmSettings, load_settings
+from whystall.agent_server.settings.load import load_llm
+from whystall.agent_server.settings.sections.llm import LlmSettings
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 KEY = "sk-0123456789abcdefghij"
@@ -23,7 +24,7 @@ def _set(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
 
 def _refused(*, holding: tuple[str, ...]) -> ToolError:
     with pytest.raises(ToolError) as caught:
-        load_settings()
+        load_llm()
     assert caught.value.code is ErrorCode.NO_MODEL
     assert caught.value.remedy
     for words in holding:
@@ -39,7 +40,7 @@ def test_without_settings_it_says_which_are_needed() -> None:
 
 def test_two_settings_are_enough_and_empty_ones_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     _set(monkeypatch, API_KEY="", MAX_MONEY="")
-    settings = load_settings()
+    settings = load_llm()
     assert (settings.base_url, settings.model) == ("https://models.example/v1", "qwen3")
     assert settings.api_key is None
     assert settings.max_money is None
@@ -62,7 +63,7 @@ def test_two_settings_are_enough_and_empty_ones_are_none(monkeypatch: pytest.Mon
 )
 def test_addresses_as_people_copy_them(given: str, used: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _set(monkeypatch, BASE_URL=given)
-    assert load_settings().base_url == used
+    assert load_llm().base_url == used
 
 
 @pytest.mark.parametrize(
@@ -76,17 +77,17 @@ def test_addresses_as_people_copy_them(given: str, used: str, monkeypatch: pytes
         ({"BASE_URL": "http://ho st/v1"}, ("BASE_URL", "blanks")),
         ({"BASE_URL": f"https://user:{KEY}@host/v1"}, ("BASE_URL", "password", "API_KEY_FILE")),
         ({"BASE_URL": f"https://host/v1?key={KEY}"}, ("BASE_URL", "parameters")),
-        ({"BASE_URL": ""}, ("BASE_URL", "not set")),
-        ({"MODEL": ""}, ("MODEL", "not set")),
+        ({"BASE_URL": ""}, ("base_url", "missing", "WHYSTALL_LLM_BASE_URL")),
+        ({"MODEL": ""}, ("model", "missing", "WHYSTALL_LLM_MODEL")),
         ({"MODEL": "a\nb"}, ("MODEL", "unprintable")),
         ({"API_KEY": f"{KEY}\r\nX-Evil: 1"}, ("API_KEY", "printable")),
-        ({"RETRIES": "-1"}, ("RETRIES", "greater than or equal to 0")),
+        ({"RETRIES": "-1"}, ("RETRIES", "at least 0")),
         ({"TIMEOUT": "soon"}, ("TIMEOUT", "number")),
         ({"TIMEOUT": "nan"}, ("TIMEOUT",)),
-        ({"STREAM": "perhaps"}, ("STREAM", "boolean")),
-        ({"TEMPERATURE": "3"}, ("TEMPERATURE", "less than or equal to 2")),
+        ({"STREAM": "perhaps"}, ("STREAM", "true or false")),
+        ({"TEMPERATURE": "3"}, ("TEMPERATURE", "at most 2")),
         ({"MAX_MONEY": "1"}, ("MAX_MONEY", "PRICE_IN")),
-        ({"MODLE": "x"}, ("unknown setting WHYSTALL_LLM_MODLE", "WHYSTALL_LLM_MODEL")),
+        ({"MODLE": "x"}, ("WHYSTALL_LLM_MODLE: there is no such setting", "model")),
     ],
 )
 def test_what_cannot_be_used_is_named(
@@ -100,12 +101,12 @@ def test_a_key_goes_unencrypted_to_this_machine_only(monkeypatch: pytest.MonkeyP
     _set(monkeypatch, API_KEY=KEY, BASE_URL="http://10.0.0.7:8000/v1")
     _refused(holding=("unencrypted to 10.0.0.7:8000", "https://", "WHYSTALL_LLM_PLAIN_HTTP"))
     monkeypatch.setenv("WHYSTALL_LLM_PLAIN_HTTP", "1")
-    assert load_settings().reads_along
+    assert load_llm().unencrypted
     monkeypatch.delenv("WHYSTALL_LLM_PLAIN_HTTP")
     monkeypatch.setenv("WHYSTALL_LLM_BASE_URL", "http://127.0.0.1.evil.example/v1")
     _refused(holding=("unencrypted",))
     monkeypatch.setenv("WHYSTALL_LLM_BASE_URL", "http://127.0.0.2:8000/v1")
-    assert not load_settings().reads_along
+    assert not load_llm().unencrypted
 
 
 def test_the_key_of_a_file_is_used_and_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +114,8 @@ def test_the_key_of_a_file_is_used_and_never_shown(tmp_path: Path, monkeypatch: 
     file.write_text(f"{KEY}\n")
     file.chmod(0o600)
     _set(monkeypatch, API_KEY_FILE=str(file))
-    settings = load_settings()
-    assert settings.api_key is not None
-    assert settings.api_key.get_secret_value() == KEY
+    settings = load_llm()
+    assert settings.key() == KEY
     assert KEY not in repr(settings) + str(settings) + str(settings.model_dump()) + settings.model_dump_json()
     monkeypatch.setenv("WHYSTALL_LLM_API_KEY", KEY)
     _refused(holding=("both set",))
@@ -153,7 +153,7 @@ def test_a_dot_env_of_the_directory_is_not_read(tmp_path: Path, monkeypatch: pyt
     (tmp_path / ".env").write_text("WHYSTALL_LLM_TIMEOUT=7\n")
     monkeypatch.chdir(tmp_path)
     _set(monkeypatch)
-    assert load_settings().timeout == LlmSettings.model_fields["timeout"].default
+    assert load_llm().timeout == LlmSettings.model_fields["timeout"].default
 
 
 def test_every_setting_says_what_it_means() -> None:
@@ -179,10 +179,9 @@ def test_the_settings_file_is_enough(table: Callable[..., Path], tmp_path: Path)
     key.write_text(KEY + "\n", encoding="ascii")
     key.chmod(0o600)
     table('base_url = "https://models.example"', 'model = "qwen3"', f'api_key = {{file = "{key}"}}', "max_steps = 3")
-    settings = load_settings()
+    settings = load_llm()
     assert (settings.base_url, settings.model, settings.max_steps) == ("https://models.example/v1", "qwen3", 3)
-    assert settings.api_key is not None
-    assert settings.api_key.get_secret_value() == KEY
+    assert settings.key() == KEY
 
 
 def test_the_environment_goes_over_the_file_and_its_key_over_the_files(
@@ -192,27 +191,24 @@ def test_the_environment_goes_over_the_file_and_its_key_over_the_files(
     monkeypatch.setenv("WHYSTALL_LLM_MODEL", "other")
     monkeypatch.setenv("WHYSTALL_LLM__TIMEOUT", "7")  # as over every table of the file
     monkeypatch.setenv("WHYSTALL_LLM_API_KEY", KEY)
-    settings = load_settings()
+    settings = load_llm()
     assert (settings.model, settings.timeout) == ("other", 7.0)
-    assert settings.api_key is not None
-    assert settings.api_key.get_secret_value() == KEY
+    assert settings.key() == KEY
 
 
 def test_a_key_in_a_variable_of_another_name(table: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     table('base_url = "https://models.example"', 'model = "qwen3"', 'api_key = {env = "OUR_KEY"}')
     monkeypatch.setenv("OUR_KEY", KEY)
-    key = load_settings().api_key
-    assert key is not None
-    assert key.get_secret_value() == KEY
+    assert load_llm().key() == KEY
 
 
 @pytest.mark.parametrize(
     ("lines", "holding"),
     [
-        ([f'api_key = "{KEY}"'], ("[llm] api_key", "a secret does not stand in the settings")),
+        ([f'api_key = "{KEY}"'], ("[llm] api_key", "a secret does not belong in the settings")),
         (['base_url = "https://models.example"', 'model = "m"', "tiemout = 3"], ("[llm] tiemout", "no such setting")),
         (['base_url = "ftp://models.example"', 'model = "m"'], ("[llm] base_url", "http")),
-        (['base_url = "https://models.example"'], ("WHYSTALL_LLM_MODEL is not set",)),
+        (['base_url = "https://models.example"'], ("[llm] model: it is missing", "WHYSTALL_LLM_MODEL")),
         (['base_url = "https://models.example"', 'model = "m"', "timeout = 0"], ("[llm] timeout",)),
     ],
 )

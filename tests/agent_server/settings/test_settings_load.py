@@ -65,7 +65,7 @@ def test_without_a_file_everything_is_off(monkeypatch: pytest.MonkeyPatch, tmp_p
     settings = load()
     assert settings == Settings()
     assert (settings.sinks, settings.chat, settings.users, settings.alerts.token) == ({}, {}, {}, None)
-    assert settings.given.path is None
+    assert settings.raw.path is None
     (tmp_path / "whystall").mkdir()
     (tmp_path / "whystall/whystall.toml").write_text('[tickets]\nlang = "zh"\n', encoding="utf-8")
     assert load().tickets.lang == "zh"
@@ -98,8 +98,8 @@ def test_variables_go_over_the_file(write: Write, monkeypatch: pytest.MonkeyPatc
     assert settings.oncall.groups == {"g": ["ann"]}
     assert settings.oncall.timezone is None
     assert settings.sinks["hook"].kind == "webhook"
-    assert settings.given.origin(("users", "jana-m", "email")) == "WHYSTALL_USERS__JANA_M__EMAIL"
-    assert settings.given.origin(("users", "jana-m", "name")) == str(settings.given.path)
+    assert settings.raw.origin(("users", "jana-m", "email")) == "WHYSTALL_USERS__JANA_M__EMAIL"
+    assert settings.raw.origin(("users", "jana-m", "name")) == str(settings.raw.path)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_what_is_wrong_is_named(write: Write, text: str | bytes, holding: tuple[
 
 def test_a_file_that_everybody_may_write_is_not_believed(write: Write) -> None:
     write("", mode=0o666)
-    assert "chmod o-w" in refused("everybody may write").remedy
+    assert "chmod o-w" in refused("all users may write").remedy
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe"])
@@ -197,7 +197,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
         ("WHYSTALL_TIKETS__LANG", "zh", ("WHYSTALL_TIKETS__LANG", "no section 'tikets'")),
         ("WHYSTALL_TICKETS__LANGUAGE", "zh", ("WHYSTALL_TICKETS__LANGUAGE: there is no such setting",)),
         ("WHYSTALL_SERVER__KEEP_DAYS", SECRET, ("WHYSTALL_SERVER__KEEP_DAYS: write a number",)),
-        ("WHYSTALL_ALERTS__TOKEN", SECRET, ("WHYSTALL_ALERTS__TOKEN: a secret does not stand in the settings",)),
+        ("WHYSTALL_ALERTS__TOKEN", SECRET, ("WHYSTALL_ALERTS__TOKEN: a secret does not belong in the settings",)),
         ("WHYSTALL_TICKETS____LANG", "zh", ("WHYSTALL_TICKETS____LANG: no name of a setting",)),
         ("WHYSTALL_TICKETS__LANG__X", "zh", ("WHYSTALL_TICKETS__LANG__X: tickets.lang is no table",)),
         ("WHYSTALL_ONCALL__GROUPS", "{not json", ("WHYSTALL_ONCALL__GROUPS: ",)),

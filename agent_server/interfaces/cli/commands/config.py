@@ -24,9 +24,9 @@ def check_(as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Check the settings: every section, secret, name and file. Exit status 1 when something is wrong."""
     from whystall.agent_server.doctor.settings_check import check
     from whystall.agent_server.settings.load import SECTIONS
-    from whystall.agent_server.settings.sources import config_path, given
+    from whystall.agent_server.settings.sources import config_path, read_settings
 
-    values = given(SECTIONS)
+    values = read_settings(SECTIONS)
     done = check(values, datetime.now(timezone.utc))
     path = str(values.path or config_path()[0])
     if as_json:
@@ -57,11 +57,11 @@ def show_(
 ) -> None:
     """Show the settings that count and where each came from; of secrets only where they are."""
     from whystall.agent_server.settings.load import load
-    from whystall.agent_server.settings.show import shown
+    from whystall.agent_server.settings.show import list_settings
 
     rows = [
         row
-        for row in shown(load())
+        for row in list_settings(load())
         if f"{row.place}.".startswith(f"{section}." if section else "") and not (changed and row.origin == "default")
     ]
     if as_json:

@@ -70,13 +70,13 @@ def _choice(ticket: Ticket, lang: Lang) -> Decision:
     from whystall.agent_server.interfaces.signals import signals
     from whystall.agent_server.llm.client import ChatClient
     from whystall.agent_server.llm.wire import LlmError
-    from whystall.agent_server.settings.sections.llm import load_settings
+    from whystall.agent_server.settings.load import load_llm
     from whystall.agent_server.ticketing.model_choice import choose, left_open
 
     if len(left_open(ticket)) < 2:
         message = f"no two categories of ticket {ticket.id} are left open"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "say which it is with --category")
-    settings = load_settings()
+    settings = load_llm()
 
     async def ask() -> Decision | None:
         async with ChatClient(settings) as model:
