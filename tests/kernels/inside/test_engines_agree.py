@@ -63,10 +63,10 @@ def captures(writing: Running) -> tuple[dict[str, Capture], dict[str, Capture]]:
     target = Target(everything=False, pid=writing.pid, pids=[writing.pid])
     ebpf, bcc = EbpfEngine(), OwnProgram()
     try:
-        bcc.start(WANTED, target)
+        bcc.load(WANTED, target)
         ebpf.load(WANTED, target)
-        bcc.ready(time.monotonic() + READY_S)
-        bcc.begin()
+        bcc.wait_loaded(time.monotonic() + READY_S)
+        bcc.start()
         ebpf.start()
         writing.go()
         while len(writing.of("write")) < WRITES:
@@ -74,8 +74,8 @@ def captures(writing: Running) -> tuple[dict[str, Capture], dict[str, Capture]]:
             ebpf.poll()
             bcc.poll()
         ebpf.stop()
-        bcc.cease()
-        seen = ebpf.read(), bcc.stop()
+        bcc.stop()
+        seen = ebpf.read(), bcc.read()
         writing.stop()
         return seen
     finally:
@@ -150,23 +150,23 @@ def test_both_count_waits_and_interrupts(captures: tuple[dict[str, Capture], dic
     assert "TIMER" in softirqs[0] & softirqs[1]
     counts = [engine["run_queue"].tables["totals"]["count"].sum() for engine in captures]
     assert min(counts) >= WRITES
-    assert counts[1] >= counts[0] - 2  # it began earlier, and was told to end later
+    assert counts[1] >= counts[0] - 2  # it starts earlier and stops later
 
 
 def test_all_that_the_own_program_serves_loads_at_once_for_the_whole_host(writing: Running, tmp_path: Path) -> None:
     """This kernel's verifier takes every program of ours, with no process to look for."""
     program = OwnProgram()
     try:
-        program.start({name: Options() for name in sorted(program.serves)}, Target(everything=True))
-        program.ready(time.monotonic() + READY_S)
-        program.begin()
+        program.load({name: Options() for name in sorted(program.serves)}, Target(everything=True))
+        program.wait_loaded(time.monotonic() + READY_S)
+        program.start()
         (tmp_path / "touched").write_bytes(bytes(8192))
         end = time.monotonic() + 1.0
         while time.monotonic() < end:
             time.sleep(0.05)
             program.poll()
-        program.cease()
-        captures = program.stop()
+        program.stop()
+        captures = program.read()
     finally:
         program.close()
     assert set(captures) == set(program.serves)

@@ -31,7 +31,7 @@ SPAN_S = 3.0
 
 @pytest.fixture(scope="module")
 def seen() -> Iterator[tuple[int, dict[str, Capture]]]:
-    """A process that sleeps and wakes, and what the stock tools told of it and of handlers meanwhile."""
+    """A process that sleeps and wakes, and what the stock tools reported of it and of handlers."""
     engine = BccEngine(own=None)
     assert engine.unavailable() is None
     with subprocess.Popen([sys.executable, "-c", WAKES], stdout=subprocess.PIPE) as process:
@@ -62,7 +62,7 @@ def test_waits_for_a_cpu_are_as_many_as_the_scheduler_counted(seen: tuple[int, d
     assert capture.proven
 
 
-def test_time_in_handlers_is_told_of_all_that_ran(seen: tuple[int, dict[str, Capture]]) -> None:
+def test_time_in_handlers_is_reported(seen: tuple[int, dict[str, Capture]]) -> None:
     capture = seen[1]["interrupts"]
     rows = {(row["kind"], row["name"]): row for row in capture.tables["totals"].iter_rows(named=True)}
     timer = rows["softirq", "TIMER"]
@@ -77,19 +77,19 @@ def test_kprobes_that_are_disarmed_are_refused_by_name() -> None:
     ARMED.write_text("0")
     try:
         assert "disarmed" in (BccEngine(own=None).cannot("switches") or "")
-        assert BccEngine().way("switches") == "own program"
+        assert BccEngine().first_method("switches") == "own program"
     finally:
         ARMED.write_text("1")
 
 
-def test_what_is_broken_here_is_known_and_ours_stands_in() -> None:
-    """Of each stock tool is known whether it works on this kernel; what does not is never the first way."""
+def test_broken_tools_are_known_and_our_program_replaces_them() -> None:
+    """A stock tool that does not work on this kernel is never the first method."""
     engine = BccEngine()
-    assert engine.way("interrupts") == "softirqs-bpfcc + hardirqs-bpfcc"
-    assert engine.way("run_queue") == "runqlat-bpfcc"
+    assert engine.first_method("interrupts") == "softirqs-bpfcc + hardirqs-bpfcc"
+    assert engine.first_method("run_queue") == "runqlat-bpfcc"
     old = tuple(int(part) for part in os.uname().release.split(".")[:2]) < (5, 16)
-    assert (engine.way("block") == "biolatency-bpfcc") is (old and no_kprobes() is None)
-    assert engine.way("syscalls") == engine.way("switches") == "own program"
+    assert (engine.first_method("block") == "biolatency-bpfcc") is (old and no_kprobes() is None)
+    assert engine.first_method("syscalls") == engine.first_method("switches") == "own program"
 
 
 def test_nothing_of_them_is_left() -> None:

@@ -1,4 +1,4 @@
-"""A foreign program as a child process: its output and run time are bounded, and it never outlives us."""
+"""Run a foreign program as a child process: its output and run time are bounded, and it never outlives us."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ MOST_BYTES = 64 << 20
 """Limit of a child's output in one window: a million slow calls, or a day of histograms."""
 _LINE = 16 << 10
 _CHUNK = 1 << 20
-_PIPE = 1 << 20  # fcntl(2), F_SETPIPE_SZ: what is said between two looks
-_SAID = 8 << 10
+_PIPE = 1 << 20  # fcntl(2), F_SETPIPE_SZ: the output between two polls
+_ERRORS = 8 << 10
 _AGAIN_S = 2.0
-_REST_S = 1.0
-_GONE_S = 10.0
+_EXIT_S = 10.0
 _F_SETPIPE_SZ = 1031
 _GUARD = str(Path(__file__).with_name("guard.py"))
-# BCC's own: where headers are. Nothing of our interpreter's: the program has its own.
+# Variables by which BCC finds headers. Those of our interpreter are not passed on: the program has its own.
 _KEPT = ("PATH", "HOME", "TMPDIR", "ARCH", "BCC_KERNEL_SOURCE", "BCC_KERNEL_MODULES_SUFFIX", "BCC_LINUX_VERSION_CODE")
 
 
 class Child:
-    """One running program. `lines` returns its output, `why` the end of its standard error."""
+    """One running program. `lines` returns its output, `error` the end of its standard error.
+
+    `cut`: why its output is incomplete, or None.
+    """
 
     def __init__(self, argv: Sequence[str]) -> None:
-        """Start `argv`; `ToolError` (probe_failed) where it cannot be."""
+        """Start `argv`; raise `ToolError` (probe_failed) on failure."""
         self.name = os.path.basename(argv[0])
         self.cut: str | None = None
-        self._said, self._rest, self._bytes, self._asked = b"", b"", 0, 0.0
+        self._errors, self._rest, self._bytes, self._interrupted = b"", b"", 0, 0.0
         environment = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             self._process = start_guarded(argv, environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -67,59 +69,58 @@ class Child:
         return self._process.poll()
 
     def lines(self) -> list[str]:
-        """Whole lines said since the last call, cut where they are too long; never blocks.
+        """Return the whole lines written since the last call, truncated if too long; never blocks.
 
-        One that says more than `MOST_BYTES` is ended, and `cut` says so.
+        A program that writes more than `MOST_BYTES` is killed, and `cut` is set.
         """
-        taken = self._take()
-        *whole, self._rest = (self._rest + taken).split(b"\n")
-        if len(self._rest) > _LINE:  # a line without an end is one that was cut
+        *whole, self._rest = (self._rest + self._read()).split(b"\n")
+        if len(self._rest) > _LINE:
             whole, self._rest = [*whole, self._rest[:_LINE]], b""
         return [line[:_LINE].decode("utf-8", "replace") for line in whole]
 
-    def ask(self) -> None:
-        """Ask it to end as ^C does, without waiting for it."""
+    def interrupt(self) -> None:
+        """Send SIGINT, as ^C does, without waiting."""
         if self.ended is None:
-            self._asked = time.monotonic()
+            self._interrupted = time.monotonic()
             self._process.send_signal(signal.SIGINT)
 
-    def interrupt(self, within_s: float) -> list[str]:
-        """Ask it to end as ^C does, and return the lines it still says; after `within_s` seconds it is killed.
+    def finish(self, within_s: float) -> list[str]:
+        """Interrupt it and return its remaining lines; kill it after `within_s` seconds.
 
-        It is asked again and again: an exception that Python raises within a callback from C is lost, and with it the
-        wish to stop (BCC's perf_buffer_poll).
+        The signal is repeated: a KeyboardInterrupt that Python raises within a callback from C is lost (BCC's
+        perf_buffer_poll).
         """
         deadline = time.monotonic() + within_s
-        said: list[str] = []
+        lines: list[str] = []
         while self._open and self.cut is None and (now := time.monotonic()) < deadline:
-            if now - self._asked >= _AGAIN_S:
-                self.ask()
+            if now - self._interrupted >= _AGAIN_S:
+                self.interrupt()
             self._both.poll(min(_AGAIN_S, deadline - now))
-            said += self.lines()
+            lines += self.lines()
         if self._open and self.ended is None and self.cut is None:
             self.cut = f"did not end within {within_s:.0f} s"
         if self._rest:
-            said.append(self._rest[:_LINE].decode("utf-8", "replace"))
+            lines.append(self._rest[:_LINE].decode("utf-8", "replace"))
             self._rest = b""
         self.close()
-        return said
+        return lines
 
-    def why(self) -> str:
-        """Return the last error on its standard error, in one line."""
-        text = [line.strip() for line in self._said.decode("utf-8", "replace").splitlines() if line.strip()]
-        told = [line for line in text if "error:" in line.lower()] or text[-1:]
-        return clean(told[0], 300) if told else ""
+    def error(self) -> str:
+        """Return the first error on its standard error, else the last line."""
+        text = [line.strip() for line in self._errors.decode("utf-8", "replace").splitlines() if line.strip()]
+        errors = [line for line in text if "error:" in line.lower()] or text[-1:]
+        return clean(errors[0], 300) if errors else ""
 
     def close(self) -> None:
-        """Kill it, with all it started; idempotent."""
+        """Kill it and all that it started; idempotent."""
         kill_group(self._process)
         for pipe in (self._out, self._err):
             pipe.close()
         self._open.clear()
         self._both.close()
 
-    def _take(self) -> bytes:
-        taken = b""
+    def _read(self) -> bytes:
+        output = b""
         for pipe in (self._out, self._err):
             if pipe.fileno() not in self._open:
                 continue
@@ -131,15 +132,15 @@ class Child:
                 self._both.unregister(pipe.fileno())
                 self._open.discard(pipe.fileno())
             elif pipe is self._err:
-                self._said = (self._said + data)[-_SAID:]
+                self._errors = (self._errors + data)[-_ERRORS:]
             else:
-                taken = data
-        self._bytes += len(taken)
+                output = data
+        self._bytes += len(output)
         if self._bytes > MOST_BYTES and self.cut is None:
-            self.cut = f"said more than {MOST_BYTES >> 20} MiB"
+            self.cut = f"wrote more than {MOST_BYTES >> 20} MiB"
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-        return taken
+        return output
 
 
 def start_guarded(
@@ -147,7 +148,7 @@ def start_guarded(
 ) -> subprocess.Popen[bytes]:
     """Start `argv` in "/" and a session of its own, killed when we die (`guard.py`); raise ``OSError`` on failure.
 
-    Of our environment it gets what BCC finds headers by, and nothing that concerns our interpreter.
+    Of our environment it gets only the variables in `_KEPT`.
     """
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return subprocess.Popen(
@@ -163,7 +164,7 @@ def start_guarded(
 
 
 def enlarge_pipe(pipe: IO[bytes]) -> None:
-    """Give a pipe room for the output between two polls, where the system allows it."""
+    """Enlarge a pipe to hold the output between two polls, where the system allows it."""
     with suppress(OSError):
         fcntl.fcntl(pipe.fileno(), _F_SETPIPE_SZ, _PIPE)
 
@@ -175,9 +176,9 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
-        process.wait(_GONE_S)
+        process.wait(_EXIT_S)
 
 
 def failed(why: str) -> ToolError:
-    """The error of a child that does not do its work."""
+    """Return the error of a child that failed because of `why`."""
     return ToolError(ErrorCode.PROBE_FAILED, why, "run `whystall doctor`, or use another engine: `--engine procfs`")

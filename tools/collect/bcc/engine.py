@@ -1,7 +1,7 @@
 """The ``bcc`` engine: stock BCC tools, and programs of our own that BCC compiles here, where ``ebpf`` cannot work.
 
-For each collector there is an order of ways. A stock tool is taken where it is installed, not known to be broken on
-this kernel, and tells what our own program tells; else our own program; a stock tool that tells less comes last.
+For each collector the methods are tried in this order: a stock tool that is installed, not known to be broken on this
+kernel, and reports all that our own program reports; our own program; a stock tool that reports less.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from whystall.tools.recording.target import Target
 
 STOCK: Sequence[Callable[[], StockMethod]] = (Fileslower, Offcputime, Biolatency, Interrupts, Runqlat, Cachestat)
 COLLECTORS = frozenset({"syscalls", "switches", "block", "page_cache", "interrupts", "run_queue"})
+_NO_METHOD = "no way to fill it"
 
 
 class BccEngine(Engine):
-    """See the module; one instance serves one window."""
+    """See the module."""
 
     name = "bcc"
     serves = COLLECTORS
@@ -38,16 +39,16 @@ class BccEngine(Engine):
     def __init__(
         self, stock: Sequence[Callable[[], StockMethod]] = STOCK, own: Callable[[], Method] | None = OwnProgram
     ) -> None:
-        """`stock` and `own`: the ways there are; others for tests."""
+        """`stock` and `own`: the methods to choose from; others for tests."""
         self._stock, self._own = stock, own
         self._running: dict[Method, dict[str, Options]] = {}
-        self._why: dict[str, list[str]] = {}
-        self._alone: set[str] = set()
+        self._failures: dict[str, list[str]] = {}
+        self._unshared: set[str] = set()
         self._epoll: select.epoll | None = None
-        self._until = 0
+        self._stopped_ns = 0
 
     def unavailable(self) -> str | None:
-        """Why BCC cannot be trusted here, without running it."""
+        """Return why BCC cannot be trusted here, without running it."""
         if not pids_are_the_hosts():
             return FOREIGN_PIDS
         if not proc_is_whole():
@@ -56,104 +57,100 @@ class BccEngine(Engine):
         if wrong is not None:
             return f"{wrong.found} (fix: {wrong.remedy})"
         refused = refusal()
-        # BCC brings a library of its own, and asks for no type information
+        # BCC has a library of its own and needs no BTF
         if refused is not None and refused.code not in ("no_libbpf", "no_btf"):
             return f"{refused.message} (fix: {refused.remedy})"
         reasons = [why for name in sorted(COLLECTORS) if (why := self.cannot(name))]
         return reasons[0] if len(reasons) == len(COLLECTORS) else None
 
     def cannot(self, collector: str) -> str | None:
-        """Why this engine cannot fill `collector` here, in a few words; None if it can. Starts nothing.
-
-        After a `load` that failed, why it failed for this one.
-        """
-        if collector in self._why:
-            return "; ".join(self._why[collector]) or None
+        """Return why no method can fill `collector` here. Starts nothing."""
+        if collector in self._failures:
+            return "; ".join(self._failures[collector]) or None
         reasons = []
-        for way in self._ways(collector):
-            why = way.unavailable(collector)
+        for method in self._methods(collector):
+            why = method.unavailable(collector)
             if why is None:
                 return None
             reasons.append(why)
-        return "; ".join(reasons) or "no way to fill it"
+        return "; ".join(reasons) or _NO_METHOD
 
-    def way(self, collector: str) -> str | None:
-        """The way that would be tried first for `collector`, by name; None if there is none."""
-        return next((way.name for way in self._ways(collector) if way.unavailable(collector) is None), None)
+    def first_method(self, collector: str) -> str | None:
+        """Return the name of the method that would be tried first for `collector`; None if there is none."""
+        return next((one.name for one in self._methods(collector) if one.unavailable(collector) is None), None)
 
     def load(self, wanted: Mapping[str, Options], target: Target) -> None:
-        """Start the first way of each that works, all at once; `ToolError` when a collector has none, or the headers
-        are not this kernel's."""
+        """Load the first method of each that works, all at once; raise `ToolError` when a collector has none, or the
+        headers are of another kernel."""
         wrong = headers.problem()
         if wrong is not None:
             raise ToolError(ErrorCode.PROBE_FAILED, wrong.found, wrong.remedy)
         deadline = time.monotonic() + READY_S
-        left = {name: self._ways(name) for name in wanted}
+        left = {name: self._methods(name) for name in wanted}
         reasons: dict[str, list[str]] = {name: [] for name in wanted}
-        waiting = set(wanted)
+        missing = set(wanted)
         try:
-            while waiting:
-                waiting = self._attempt(
-                    {name: wanted[name] for name in sorted(waiting)}, left, reasons, target, deadline
+            while missing:
+                missing = self._attempt(
+                    {name: wanted[name] for name in sorted(missing)}, left, reasons, target, deadline
                 )
             self._epoll = select.epoll()
-            for way in self._running:
-                if (fd := way.fileno()) is not None:
+            for method in self._running:
+                if (fd := method.fileno()) is not None:
                     self._epoll.register(fd, select.EPOLLIN)
         except BaseException:
-            self._why = {name: why for name, why in reasons.items() if why and not left[name]}
+            self._failures = {name: why for name, why in reasons.items() if why and not left[name]}
             self.close()
             raise
 
     def start(self) -> int:
-        """Forget what was before; the instant since when the first way counts."""
-        return min([way.begin() for way in self._running])
+        """Drop all output so far; return the time since when the first method counts."""
+        return min([method.start() for method in self._running])
 
     def stop(self) -> int:
-        """What happens from now on is not of the window any more: have all children end, without waiting for it."""
-        for way in self._running:
-            way.cease()
-        self._until = self._until or time.monotonic_ns()
-        return self._until
+        """Ask all children to end, without waiting."""
+        for method in self._running:
+            method.stop()
+        self._stopped_ns = self._stopped_ns or time.monotonic_ns()
+        return self._stopped_ns
 
     def fileno(self) -> int | None:
-        """Readable when a child has said something."""
+        """Return a descriptor that is readable when a child has written something."""
         return self._epoll.fileno() if self._epoll is not None else None
 
     def poll(self) -> None:
-        """Take in what was said."""
-        for way in self._running:
-            way.poll()
+        """Read the children's output."""
+        for method in self._running:
+            method.poll()
 
     def read(self) -> dict[str, Capture]:
-        """End all; captures of the wanted collectors."""
+        """End all children; return the captures of the wanted collectors."""
         captures: dict[str, Capture] = {}
         try:
-            for way in self._running:
-                captures |= way.stop()
+            for method in self._running:
+                captures |= method.read()
         finally:
             self.close()
         return captures
 
     def close(self) -> None:
-        """Nothing runs afterwards; idempotent."""
+        """Kill all children."""
         running, self._running = self._running, {}
         with ExitStack() as stack:
-            for way in running:
-                stack.callback(way.close)
+            for method in running:
+                stack.callback(method.close)
         if self._epoll is not None:
             self._epoll.close()
             self._epoll = None
 
-    def _ways(self, collector: str) -> list[Method]:
-        """In the order they are tried."""
-        stock = [way for make in self._stock if collector in (way := make()).serves]
-        ways: list[Method] = []
-        ways += [way for way in stock if not way.poor]
+    def _methods(self, collector: str) -> list[Method]:
+        """Return the methods for `collector` in the order they are tried."""
+        stock = [method for make in self._stock if collector in (method := make()).serves]
+        methods: list[Method] = [method for method in stock if not method.limited]
         if self._own is not None and collector in (program := self._own()).serves:
-            ways.append(program)
-        ways += [way for way in stock if way.poor]
-        return ways
+            methods.append(program)
+        methods += [method for method in stock if method.limited]
+        return methods
 
     def _attempt(
         self,
@@ -163,57 +160,59 @@ class BccEngine(Engine):
         target: Target,
         deadline: float,
     ) -> set[str]:
-        """Start the next way of each of `wanted`, one for all those that share it; what still has none is returned."""
+        """Load the next method of each of `wanted`, one for all those that share it; return the collectors for which it
+        failed."""
         chosen: dict[str, tuple[Method, dict[str, Options]]] = {}
         for name, options in wanted.items():
-            way = self._next(name, left, reasons)
-            group = f"{way.name} {name}" if name in self._alone else way.name
-            chosen.setdefault(group, (way, {}))[1][name] = options
+            method = self._next(name, left, reasons)
+            group = f"{method.name} {name}" if name in self._unshared else method.name
+            chosen.setdefault(group, (method, {}))[1][name] = options
         again: set[str] = set()
-        for late in (False, True):
-            begun = []
-            for way, mine in chosen.values():
-                if way.late is not late:
+        for last in (False, True):
+            loading = []
+            for method, options_by_name in chosen.values():
+                if method.loads_last is not last:
                     continue
                 try:
-                    self._running[way] = mine
-                    way.start(mine, target)
-                    begun.append((way, mine))
+                    self._running[method] = options_by_name
+                    method.load(options_by_name, target)
+                    loading.append(method)
                 except ToolError as error:
-                    again |= self._give_up(way, error, left, reasons)
-            for way, mine in begun:
+                    again |= self._give_up(method, error, left, reasons)
+            for method in loading:
                 try:
-                    way.ready(_share(deadline) if any(left[name] for name in mine) else deadline)
+                    has_next = any(left[name] for name in self._running[method])
+                    method.wait_loaded(_half(deadline) if has_next else deadline)
                 except ToolError as error:
-                    again |= self._give_up(way, error, left, reasons)
+                    again |= self._give_up(method, error, left, reasons)
         return again
 
     def _next(self, name: str, left: dict[str, list[Method]], reasons: dict[str, list[str]]) -> Method:
         while left[name]:
-            way = left[name].pop(0)
-            why = way.unavailable(name)
+            method = left[name].pop(0)
+            why = method.unavailable(name)
             if why is None:
-                return way
+                return method
             reasons[name].append(why)
-        raise failed(f"BCC cannot observe {name}: {'; '.join(reasons[name]) or 'no way to fill it'}")
+        raise failed(f"BCC cannot observe {name}: {'; '.join(reasons[name]) or _NO_METHOD}")
 
     def _give_up(
-        self, way: Method, error: ToolError, left: dict[str, list[Method]], reasons: dict[str, list[str]]
+        self, method: Method, error: ToolError, left: dict[str, list[Method]], reasons: dict[str, list[str]]
     ) -> set[str]:
-        """Of what shared the way each is tried by itself, since one alone may be what does not work."""
-        mine = self._running.pop(way)
-        way.close()
-        for name in mine:
-            if len(mine) == 1:
+        """Close `method` and return its collectors. If it had several, each gets an instance of its own to try next,
+        since a single one may have caused the failure."""
+        names = set(self._running.pop(method))
+        method.close()
+        for name in names:
+            if len(names) == 1:
                 reasons[name].append(error.message)
                 continue
-            self._alone.add(name)
-            again = next(one for one in self._ways(name) if one.name == way.name)
-            left[name].insert(0, again)
-        return set(mine)
+            self._unshared.add(name)
+            left[name].insert(0, next(one for one in self._methods(name) if one.name == method.name))
+        return names
 
 
-def _share(deadline: float) -> float:
-    """Until when a way may take that is not the last: who hangs leaves the next one as much time again."""
+def _half(deadline: float) -> float:
+    """Return the deadline of a method that is not the last: if it hangs, half of the time is left for the next."""
     now = time.monotonic()
     return now + (deadline - now) / 2

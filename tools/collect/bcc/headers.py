@@ -1,9 +1,8 @@
-"""Whether the kernel headers that BCC would compile against are those of the running kernel.
+"""Check that the kernel headers that BCC would compile against are those of the running kernel.
 
-BCC compiles against whatever it finds. With headers of another kernel its programs read fields at other offsets, and
-report nothing, or nonsense, and exit with status 0. It looks (loader.cc, `ClangLoader::parse`) at BCC_KERNEL_SOURCE,
-then below /lib/modules/RELEASE, then at /sys/kernel/kheaders.tar.xz, which it unpacks below the temporary directory and
-finds there again the next time.
+With headers of another kernel its programs read fields at wrong offsets, report nothing or nonsense, and exit with
+status 0. BCC searches (loader.cc, `ClangLoader::parse`) BCC_KERNEL_SOURCE, then /lib/modules/RELEASE, then
+/sys/kernel/kheaders.tar.xz, which it unpacks below the temporary directory and finds there the next time.
 """
 
 from __future__ import annotations
@@ -18,10 +17,12 @@ from pathlib import Path
 from whystall.tools.contract.text import clean, clean_path
 
 _MOST = 4 << 20
+# #define UTS_RELEASE "6.1.0-50-amd64"   (include/generated/utsrelease.h)
 _RELEASE = re.compile(r'#define\s+UTS_RELEASE\s+"([^"\n]{1,64})"')
+# CONFIG_SMP=y   (auto.conf, /boot/config-RELEASE, /proc/config.gz)
 _OPTION = re.compile(r"^(CONFIG_\w+)=([ym])$", re.MULTILINE)
-# Options that move fields of what is read here: tasks, their memory and files, requests, the scheduler. Others (keys
-# for modules, what the compiler can do) differ between a kernel and its packaged headers and move nothing.
+# Options that move fields of the structures read here: tasks, their memory and files, requests, the scheduler. Others
+# (module keys, compiler features) differ between a kernel and its packaged headers and move nothing.
 _LAYOUT = re.compile(
     r"CONFIG_(SMP|NUMA\w*|PREEMPT\w*|CGROUPS?|CGROUP_\w+|MEMCG\w*|BLK_\w+|SCHED_\w+|\w+_GROUP_SCHED|UCLAMP_\w+|PSI|KEYS"
     r"|LOCKDEP|PROVE_\w+|LOCK_STAT|DEBUG_(SPINLOCK|MUTEXES|RWSEMS|LOCK_ALLOC|PREEMPT|LIST)|KASAN\w*|KCSAN|KMSAN"
@@ -33,16 +34,16 @@ _LAYOUT = re.compile(
 
 @dataclass(frozen=True)
 class HeadersProblem:
-    """Why BCC cannot be trusted here: `found` in one line, and the command that mends it."""
+    """Why BCC cannot be trusted here: `found` in one line, and the command that fixes it."""
 
     found: str
     remedy: str
 
 
 def problem(root: Path = Path("/"), release: str | None = None) -> HeadersProblem | None:
-    """What is wrong with the headers that BCC would use on this host; None where they are the running kernel's.
+    """Return what is wrong with the headers that BCC would use; None if they are the running kernel's.
 
-    `root` and `release` (``uname -r``): of the host, for tests.
+    `root` and `release` (``uname -r``): those of the host, or others for tests.
     """
     release = release or os.uname().release
     named = os.environ.get("BCC_KERNEL_SOURCE")
@@ -51,8 +52,8 @@ def problem(root: Path = Path("/"), release: str | None = None) -> HeadersProble
         return HeadersProblem(wrong, "unset BCC_KERNEL_SOURCE, or set it to this kernel's headers") if wrong else None
     modules = root / "lib/modules" / release
     tree = modules / "build"
-    if not _there(tree, root):
-        if _there(modules / "source", root):
+    if not _resolved(tree, root).is_dir():
+        if _resolved(modules / "source", root).is_dir():
             return HeadersProblem(f"{modules}/source without build", _install(root, release))
         return _kheaders(root, release)
     wrong = _wrong(tree, root, release)
@@ -60,7 +61,7 @@ def problem(root: Path = Path("/"), release: str | None = None) -> HeadersProble
 
 
 def _kheaders(root: Path, release: str) -> HeadersProblem | None:
-    """The kernel's own headers; what was unpacked of them earlier must be root's, since anybody can make it."""
+    """Check the kernel's own headers. A directory of earlier unpacked ones must be root's: any user can create it."""
     if not (root / "sys/kernel/kheaders.tar.xz").exists():
         return HeadersProblem(f"no headers of the running kernel {clean(release)}", _install(root, release))
     directory = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - as BCC has it
@@ -74,12 +75,8 @@ def _kheaders(root: Path, release: str) -> HeadersProblem | None:
     return HeadersProblem(f"{clean_path(str(unpacked))} belongs to user {owner}", f"remove {unpacked}")
 
 
-def _there(tree: Path, root: Path) -> bool:
-    return _place(tree, root).is_dir()
-
-
-def _place(tree: Path, root: Path) -> Path:
-    """Where `tree`, often a symbolic link to an absolute path of the host, is below `root`."""
+def _resolved(tree: Path, root: Path) -> Path:
+    """Follow `tree`, often a symbolic link to an absolute path of the host, below `root`."""
     try:
         target = os.readlink(tree)
     except OSError:
@@ -88,24 +85,24 @@ def _place(tree: Path, root: Path) -> Path:
 
 
 def _wrong(tree: Path, root: Path, release: str) -> str | None:
-    place = _place(tree, root)
-    # a packager may split the tree: what is generated in `build`, the rest in `source` beside it
-    beside = _place(tree.with_name("source"), root)
+    place = _resolved(tree, root)
+    # distributions may split the tree: generated headers in `build`, the others in `source`
+    beside = _resolved(tree.with_name("source"), root)
     if not any((part / "include/linux/kconfig.h").is_file() for part in (place, beside)):
         return f"{clean_path(str(tree))} holds no headers"
     text = _read(place / "include/generated/utsrelease.h")
-    told = _RELEASE.search(text) if text else None
-    # `include/config/kernel.release` is the same in a tree that was built; a packager may put less into it
-    found = told[1] if told else (_read(place / "include/config/kernel.release") or "").strip()
+    defined = _RELEASE.search(text) if text else None
+    # second choice, since a distribution may put a shorter text into it
+    found = defined[1] if defined else (_read(place / "include/config/kernel.release") or "").strip()
     if not found:
-        return f"{clean_path(str(tree))} does not say of which kernel it is"
+        return f"{clean_path(str(tree))} does not state its kernel"
     if found != release:
         return f"headers are of kernel {clean(found, 64)}, running is {clean(release, 64)}"
     return _other_options(place, root, release)
 
 
 def _other_options(place: Path, root: Path, release: str) -> str | None:
-    """A kernel built by hand keeps its release when its options change, and with them the layout of its structures."""
+    """Compare the options: a custom kernel keeps its release when they change, and with them the structures' layout."""
     running = _running_options(root, release)
     built = _options(_read(place / "include/config/auto.conf") or _read(place / ".config"))
     if not running or not built:
@@ -141,14 +138,16 @@ def _read(path: Path) -> str | None:
 
 
 def packaged(root: Path, release: str) -> bool:
-    """Whether the kernel `release` seems to have come as a package of the distribution below `root`, by what such a
-    package leaves: only then is there one with its headers. What may not be looked into (/boot) is not there."""
+    """Return whether the kernel `release` came as a package of the distribution: only then is there one with headers.
+
+    Judged by the files that such a package installs below `root`; an unreadable directory (/boot) counts as empty.
+    """
     places = ("boot/vmlinuz-", "boot/config-", "lib/modules/")
     return any(os.path.exists(root / f"{place}{release}") for place in places)
 
 
 def _install(root: Path, release: str) -> str:
-    """The command that installs the headers of the running kernel on this distribution."""
+    """Return the command that installs the headers of the running kernel on this distribution."""
     if not packaged(root, release):
         return "install the headers that came with this kernel: it is none of this distribution's packages"
     words: set[str] = set()

@@ -15,9 +15,10 @@ READY_S = 240.0
 class Method(Protocol):
     """One method to fill collectors, for one window; child processes do the work.
 
-    The engine starts the chosen methods of all wanted collectors, waits for each to be `ready`, then lets all `begin`.
-    If the child dies, hangs or prints unparsable output, `ready`, `poll` and `stop` raise `ToolError`; they never
-    return an empty capture instead. What a method cannot observe is in the capture's `not_seen`.
+    The calls and their guarantees are those of `Engine`, with one difference: ``load`` returns at once and
+    ``wait_loaded`` waits, so that the children of all methods compile at the same time.
+    If the child dies, hangs or prints unparsable output, ``wait_loaded``, ``poll`` and ``read`` raise `ToolError`; they
+    never return an empty capture instead. What a method cannot observe is in the capture's `not_seen`.
     """
 
     @property
@@ -29,23 +30,20 @@ class Method(Protocol):
         """The collectors it can fill."""
 
     @property
-    def late(self) -> bool:
-        """Whether it counts from when it attached, so that it must start after all others are ready."""
+    def loads_last(self) -> bool:
+        """Whether it counts from when it attached, so that it must be loaded after all others."""
 
     def unavailable(self, collector: str) -> str | None:
         """Return why it cannot fill `collector` here, in a few words; None if it can. Starts nothing."""
 
-    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
-        """Start what fills the `wanted` collectors and return at once; raise `ToolError` on failure."""
+    def load(self, wanted: Mapping[str, Options], target: Target) -> None:
+        """Start the children for the `wanted` collectors and return at once; raise `ToolError` on failure."""
 
-    def ready(self, deadline: float) -> None:
+    def wait_loaded(self, deadline: float) -> None:
         """Wait until all hooks are attached, until `deadline` (time.monotonic()); raise `ToolError` if it fails."""
 
-    def begin(self) -> int:
-        """Begin counting, and cause events that prove the hooks alive. Return the time, ns of CLOCK_MONOTONIC."""
-
-    def cease(self) -> None:
-        """End counting, without waiting."""
+    def start(self) -> int:
+        """Begin to count, and cause events that prove the hooks alive. Return the time, ns of CLOCK_MONOTONIC."""
 
     def fileno(self) -> int | None:
         """Return a descriptor that is readable when there is output to read, or None."""
@@ -53,7 +51,10 @@ class Method(Protocol):
     def poll(self) -> None:
         """Read the available output; never blocks."""
 
-    def stop(self) -> dict[str, Capture]:
+    def stop(self) -> None:
+        """End counting, without waiting; idempotent."""
+
+    def read(self) -> dict[str, Capture]:
         """End the children and return the results, in bounded time.
 
         A capture is `proven` only if an event of our own was observed, or the kernel's own count agrees.

@@ -1,10 +1,9 @@
-"""The child that runs our own programs through BCC: a program for the system's Python, where its ``bcc`` is installed.
+"""The child that runs our own BCC programs, in the system's Python, where its module ``bcc`` is installed.
 
-It imports nothing of ours, and runs on Python 3.7 and later. Its standard input is lines of JSON: the plan (see
-`own_source`), then ``{"do": "begin", "states": [...]}``, then ``{"do": "stop"}``. It answers in lines of JSON:
-``hooks`` once all is attached, ``begun``, ``records`` as they come, after ``stop`` the contents of maps and ``end``;
-or ``error``, and then it ends. When its input ends, so does it, at once: whoever started it is gone. Nothing is kept
-here but what is on its way, and the kernel counts what finds no room.
+It imports nothing of ours, and runs on Python 3.7 and later. It reads lines of JSON: the plan (`own_source.plan`), then
+``{"do": "start", "states": [...]}``, then ``{"do": "stop"}``. It writes lines of JSON: ``hooks`` once all is attached,
+``started``, ``records`` as they come, after ``stop`` the contents of maps and ``end``; or ``error`` before it exits.
+It exits at once when its input ends, since its parent is then gone.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from typing import IO, Any
 
 _MOST_DATA = 1 << 30  # bytes of memory; BCC itself takes about 150 MB
 _BATCH = 48 << 10  # bytes of records in a line
-_ROWS = 256  # of a map in a line
-_TOLD = 1500  # characters of an error
+_ROWS = 256  # entries of a map in a line
+_ERROR = 1500  # characters of an error
 _POLL_MS = 50
 _MAX_KEYS = 1 << 17  # more than any map holds
 _ANY, _NOEXIST = 0, 1  # include/uapi/linux/bpf.h
@@ -35,21 +34,21 @@ def main() -> None:
     """Run until ``stop`` or the end of the input."""
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_DATA, _MOST_DATA))
     plan = json.loads(sys.stdin.buffer.readline())
-    # What BCC and the compiler say goes to descriptor 2; only its essence is passed on.
+    # BCC and the compiler write to descriptor 2; only the errors are passed on
     with tempfile.TemporaryFile() as log:
         os.dup2(log.fileno(), 2)
         commands: queue.Queue[dict[str, Any]] = queue.Queue()
-        threading.Thread(target=_listen, args=(commands,), daemon=True).start()
+        threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
         try:
             _Programs(plan).run(commands)
         except Exception as error:
-            _say({"error": str(error)[:_TOLD], "log": _essence(log)})
+            _send({"error": str(error)[:_ERROR], "log": _errors(log)})
             _leave(1)
         _leave(0)
 
 
-def _listen(commands: queue.Queue[dict[str, Any]]) -> None:
-    """Commands, one a line. A thread of its own: the input may end while BCC compiles, too."""
+def _read_commands(commands: queue.Queue[dict[str, Any]]) -> None:
+    """Queue the commands, one per line. In its own thread, since the input may end while BCC compiles."""
     for line in sys.stdin.buffer:
         commands.put(json.loads(line))
     os._exit(3)
@@ -62,26 +61,26 @@ def _leave(status: int) -> None:
         os._exit(status)  # all attachments are descriptors
 
 
-def _say(what: dict[str, Any]) -> None:
+def _send(message: dict[str, Any]) -> None:
     try:
-        sys.stdout.write(json.dumps(what) + "\n")
+        sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
     except OSError:
-        os._exit(3)  # nobody reads
+        os._exit(3)  # the parent is gone
 
 
-def _essence(log: IO[bytes]) -> str:
-    """The compiler's first error, or the last words of whoever complained."""
+def _errors(log: IO[bytes]) -> str:
+    """Return the compiler's first errors, else the last lines of `log`."""
     log.seek(0, os.SEEK_END)
     size = log.tell()
     log.seek(max(0, size - (1 << 20)))
     lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
     errors = [line for line in lines if " error: " in line]
-    return "\n".join(errors[:3] or lines[-3:])[:_TOLD]
+    return "\n".join(errors[:3] or lines[-3:])[:_ERROR]
 
 
 def lib() -> Any:
-    """BCC's library."""
+    """Return BCC's library."""
     from bcc import lib as found  # type: ignore[import-not-found]
 
     return found
@@ -104,54 +103,54 @@ class _Programs:
         self._bpf = BPF(text=text.encode(), cflags=["-w"])
 
     def run(self, commands: queue.Queue[dict[str, Any]]) -> None:
-        """The whole life."""
+        """Attach, then obey `commands` until ``stop``."""
         from bcc import BPF
 
         for name, rows in self._plan["fill"].items():
             self._put(name, rows, _ANY)
-        self._bpf["events"].open_perf_buffer(self._take, page_cnt=self._plan["pages"], lost_cb=self._lose)
-        # The verifier takes its time: all are loaded first, so that they come to stand as close together as can be.
+        self._bpf["events"].open_perf_buffer(self._add, page_cnt=self._plan["pages"], lost_cb=self._add_lost)
+        # The verifier is slow: load all programs first, so that they are attached at almost the same time.
         for _, function, required in self._plan["attach"]:
             if required:
                 self._bpf.load_func(function.encode(), BPF.RAW_TRACEPOINT)
         for point, function, required in self._plan["attach"]:
             self._attach(point, function, required)
-        _say({"hooks": self._attached})
+        _send({"hooks": self._attached})
         while True:
             try:
                 command = commands.get_nowait()
             except queue.Empty:
                 self._bpf.perf_buffer_poll(timeout=_POLL_MS)
-                self._tell()
+                self._flush()
                 continue
-            if command["do"] == "begin":
-                self._begin(command["states"])
+            if command["do"] == "start":
+                self._start(command["states"])
             elif command["do"] == "stop":
                 self._stop()
                 return
 
     def _table(self, name: str) -> Any:
-        """A map as plain bytes; its layout must be the one that the reader knows."""
+        """Return a map as plain bytes; raise unless its sizes are those of the plan."""
         key, leaf = self._plan["maps"][name]
         found: list[int] = []
         for size in ("bpf_table_key_size", "bpf_table_leaf_size"):
-            ask = getattr(lib(), size)
-            ask.argtypes, ask.restype = [ctypes.c_void_p, ctypes.c_char_p], ctypes.c_size_t
-            found.append(ask(self._bpf.module, name.encode()))
+            size_of = getattr(lib(), size)
+            size_of.argtypes, size_of.restype = [ctypes.c_void_p, ctypes.c_char_p], ctypes.c_size_t
+            found.append(size_of(self._bpf.module, name.encode()))
         if found != [key, leaf]:
             raise RuntimeError(f"map {name} holds {found} bytes, not {[key, leaf]}")
-        # two types, even of one size: BCC tells them apart
+        # two types even if their sizes are equal: BCC distinguishes them
         return self._bpf.get_table(name, keytype=ctypes.c_ubyte * key, leaftype=ctypes.c_ubyte * leaf)
 
     def _put(self, name: str, rows: list[tuple[str, str]], flags: int) -> None:
-        """Rows into a map; where there is none such yet, with `_NOEXIST`."""
+        """Write rows into a map; with `_NOEXIST` existing keys stay."""
         table = self._table(name)
         for key, value in rows:
             key = table.Key.from_buffer_copy(base64.b64decode(key))
             value = table.Leaf.from_buffer_copy(base64.b64decode(value))
             status = lib().bpf_update_elem(table.map_fd, ctypes.byref(key), ctypes.byref(value), flags)
             if status < 0 and flags == _ANY:
-                raise RuntimeError(f"map {name} takes no more")
+                raise RuntimeError(f"map {name} is full")
 
     def _attach(self, point: str, function: str, required: bool) -> None:
         try:
@@ -162,36 +161,38 @@ class _Programs:
         else:
             self._attached.append(point)
 
-    def _begin(self, states: list[tuple[str, str]]) -> None:
-        """The window begins. Who was blocked before the hooks stood is put beside those that were seen since; and what
-        we do now ourselves proves the hooks alive."""
+    def _start(self, states: list[tuple[str, str]]) -> None:
+        """Begin to count. `states`: threads that blocked before the hooks were attached; those observed since stay.
+
+        Causes a few events, which prove that the hooks work.
+        """
         if states:
             self._put("states", states, _NOEXIST)
-        begin = time.monotonic_ns()
-        value = begin.to_bytes(8, "little").ljust(self._plan["maps"]["live"][1], b"\0")
+        start = time.monotonic_ns()
+        value = start.to_bytes(8, "little").ljust(self._plan["maps"]["live"][1], b"\0")
         self._put("live", [(_code(bytes(4)), _code(value))], _ANY)
         for _ in range(3):
             with open("/proc/self/stat", "rb") as file:
                 os.read(file.fileno(), 1)
             time.sleep(0.002)
-        for path in (__file__, os.__file__, json.__file__):  # a page comes into the cache, where it may be given back
+        for path in (__file__, os.__file__, json.__file__):  # drops a cached page if allowed, and reads it again
             with open(path, "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 os.pread(file.fileno(), 1, 0)
-        _say({"begun": begin})
+        _send({"started": start})
 
-    def _take(self, cpu: int, data: int, size: int) -> None:
+    def _add(self, cpu: int, data: int, size: int) -> None:
         self._batch.append(_code(ctypes.string_at(data, size)))
         self._bytes += size
         if self._bytes >= _BATCH:
-            self._tell()
+            self._flush()
 
-    def _lose(self, number: int) -> None:
+    def _add_lost(self, number: int) -> None:
         self._lost += number
 
-    def _tell(self) -> None:
+    def _flush(self) -> None:
         if self._batch:
-            _say({"records": self._batch})
+            _send({"records": self._batch})
             self._batch, self._bytes = [], 0
 
     def _stop(self) -> None:
@@ -199,17 +200,19 @@ class _Programs:
             self._bpf.detach_raw_tracepoint(tp=point.encode())
         end = time.monotonic_ns()
         if "states" in self._plan["read"]:
-            self._look_at_threads()
-        for _ in range(4):  # a poll reads all of a buffer that has something
+            self._read_threads()
+        for _ in range(4):  # a poll reads a buffer to its end
             self._bpf.perf_buffer_poll(timeout=0)
-        self._tell()
+        self._flush()
         for name in self._plan["read"]:
             self._dump(name)
-        _say({"end": end, "lost": self._lost})
+        _send({"end": end, "lost": self._lost})
 
-    def _look_at_threads(self) -> None:
-        """Of each thread that a program remembers: how often it had a CPU by now, its system call, and how long it ran
-        in all. At once: what is open now may be over soon."""
+    def _read_threads(self) -> None:
+        """Send, of each thread in the map ``states``, how often it was given a CPU, its system call and its CPU time.
+
+        Called before anything else: a wait that is open now may end soon.
+        """
         found: list[tuple[int, int, str, int]] = []
         for key in self._keys(self._table("states")):
             tid = int.from_bytes(key, "little")
@@ -219,30 +222,30 @@ class _Programs:
                 with open(f"/proc/{tid}/syscall") as file:
                     call = file.read().strip()
             except (OSError, ValueError):
-                continue  # it is gone, or may not be looked at
+                continue  # it exited, or access is denied
             found.append((tid, runs, call, ran))
             if len(found) == _ROWS:
-                _say({"threads": found})
+                _send({"threads": found})
                 found = []
-        _say({"threads": found})
+        _send({"threads": found})
 
     def _dump(self, name: str) -> None:
         table = self._table(name)
-        value = table.Leaf()  # of a map per CPU: all CPUs'
+        value = table.Leaf()  # of a per-CPU map: the values of all CPUs
         rows: list[tuple[str, str]] = []
         for key in self._keys(table):
             wanted = table.Key.from_buffer_copy(key)
             if lib().bpf_lookup_elem(table.map_fd, ctypes.byref(wanted), ctypes.byref(value)) < 0:
-                continue  # gone since
+                continue  # deleted meanwhile
             rows.append((_code(key), _code(bytes(value))))
             if len(rows) == _ROWS:
-                _say({"map": name, "rows": rows})
+                _send({"map": name, "rows": rows})
                 rows = []
-        _say({"map": name, "rows": rows})
+        _send({"map": name, "rows": rows})
 
     @staticmethod
     def _keys(table: Any) -> Iterator[bytes]:
-        """Every key of a map, once; the programs are gone by now, so that nothing is added."""
+        """Yield every key of a map once; the programs are detached, so that none is added."""
         key, following = table.Key(), table.Key()
         status = lib().bpf_get_first_key(table.map_fd, ctypes.byref(key), ctypes.sizeof(key))
         for _ in range(_MAX_KEYS):

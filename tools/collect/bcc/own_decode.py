@@ -1,4 +1,4 @@
-"""Decode the child's output into the `Capture` of a BPF session, so that the same code makes the columns of both."""
+"""Decode the child's output into the `Capture` of a BPF session, of which the ``ebpf`` engine's code makes tables."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LENGTHS = {
 _TEXTS = {lay.RECORD_PATH: lay.PathRecord, lay.RECORD_FILE: lay.FileRecordC}
 
 
-def seen(
+def decode(
     rows: Rows, raw: Iterable[bytes], begin: int, end: int, hooks: Iterable[str], lost: Mapping[str, int]
 ) -> cap.Capture:
-    """Everything, but for what was still open. `lost`: records by reason, beside what the kernel side counted.
+    """Return all results except calls and waits in progress (`own_open`).
 
-    Raises ``ValueError`` for records and maps of another shape.
+    `lost`: records lost outside the kernel, by reason. Raises ``ValueError`` for records and maps of another size.
     """
     records = cap.Records(_whole(record) for record in raw)
     counters = _counters(rows.get("counters", []))
@@ -84,7 +84,7 @@ def stacks(rows: Iterable[tuple[bytes, bytes]]) -> dict[int, cap.Stack]:
 
 
 def _whole(record: bytes) -> bytes:
-    """`record` without the padding of the perf buffer; ``ValueError`` where it is none of ours."""
+    """Strip the padding of the perf buffer from `record`; raise ``ValueError`` if it is none of ours."""
     kind = record[0] if record else 0
     if kind in _LENGTHS:
         size = ct.sizeof(_LENGTHS[kind])
@@ -104,7 +104,7 @@ def _counters(rows: list[tuple[bytes, bytes]]) -> dict[str, list[int]]:
 
 
 def _pages(rows: Rows) -> capture_pages.Pages:
-    """What calls and faults use again is not followed: only what comes into the cache, and leaves it."""
+    """Return pages added to and dropped from the cache; their use by calls and faults is not recorded."""
     uses = [
         use._replace(accessed=-1, mapped=-1, again=-1, direct_bytes=-1, read_bytes=-1, write_bytes=-1)
         for use in capture_pages.uses(rows["page_uses"], maps_told=False)
@@ -120,6 +120,6 @@ def _pages(rows: Rows) -> capture_pages.Pages:
 
 
 def _open_requests(rows: Rows, begin: int, end: int, merges: bool) -> list[cap.BlockIo]:
-    """Requests on their way. Without the merge hook, what was queued and never issued may just have been merged."""
+    """Return requests in flight. Without the merge hook one that was queued but not issued may have been merged."""
     found = cap.open_ios(rows.get("requests", []), end)
     return [io for io in found if (io.insert or io.issue) >= begin and (io.issue or merges)]

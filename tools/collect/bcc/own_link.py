@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from whystall.tools.collect.bcc import child
 from whystall.tools.collect.bcc.child import enlarge_pipe, kill_group, start_guarded
-from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
 
 MAX_RECORD_BYTES = 32 << 20
@@ -23,13 +24,13 @@ MAX_RECORD_BYTES = 32 << 20
 _MAX_LINE = 4 << 20
 _MAX_ROWS = 1 << 18
 _CHUNK = 1 << 20
-_CHUNKS = 8  # a child that says more than we can take in gets no more of our time at once
+_CHUNKS = 8  # limit of one `poll`, for a child that writes faster than we read
 _KILL_S = 5.0
-_LISTEN_S = 60.0  # an interpreter starts in seconds even in an emulated machine
+_SEND_S = 60.0  # an interpreter starts in seconds even in an emulated machine
 
 
 class ThreadNow(NamedTuple):
-    """A thread: how often it had had a CPU, its line of /proc/TID/syscall, and how long it had run, in ns."""
+    """A thread at the end: how often it was given a CPU, its line of /proc/TID/syscall, its CPU time in ns."""
 
     runs: int
     syscall: str
@@ -37,16 +38,15 @@ class ThreadNow(NamedTuple):
 
 
 class OwnLink:
-    """One child: see `own_child`. An invalid line from it raises `ToolError`."""
+    """One child (`own_child`), and all that it has sent. An invalid line from it raises `ToolError`."""
 
     def __init__(self, argv: Sequence[str], plan: dict[str, Any]) -> None:
-        """Start it with its plan; `ToolError` where that fails."""
+        """Start it with its plan; raise `ToolError` on failure."""
         self.hooks: list[str] | None = None
-        self.begun = self.end = 0
+        self.started = self.end = 0
         self.records: list[bytes] = []
         self.rows: dict[str, list[tuple[bytes, bytes]]] = {}
         self.threads: dict[int, ThreadNow] = {}
-        """Threads at the end."""
         self.lost = self.dropped = 0
         self._rest = b""
         self._bytes = self._counted = 0
@@ -61,7 +61,7 @@ class OwnLink:
             os.set_blocking(pipe.fileno(), False)
         enlarge_pipe(self._out)
         try:
-            self.say(plan)
+            self.send(plan)
         except BaseException:
             self.close()
             raise
@@ -75,23 +75,23 @@ class OwnLink:
         """Return a descriptor that is readable when the child has written something, or ended."""
         return self._out.fileno()
 
-    def say(self, what: dict[str, Any]) -> None:
+    def send(self, command: dict[str, Any]) -> None:
         """Send a command; raise `ToolError` if the child is gone."""
         if self._in.closed:
-            raise failed("is not there any more")
-        data = memoryview(json.dumps(what).encode() + b"\n")
-        deadline = time.monotonic() + _LISTEN_S
+            raise failed("the child has ended")
+        data = memoryview(json.dumps(command).encode() + b"\n")
+        deadline = time.monotonic() + _SEND_S
         try:
             while data:
                 left = deadline - time.monotonic()
                 if left <= 0 or not select.select([], [self._in], [], left)[1]:
-                    raise failed("does not listen")
+                    raise failed("the child does not read")
                 data = data[self._in.write(data) or 0 :]
         except OSError:
-            self.take()  # it may have said why
+            self.poll()  # it may have sent an error
             raise failed(self._status()) from None
 
-    def take(self) -> bool:
+    def poll(self) -> bool:
         """Read its output without blocking; return False at its end."""
         for _ in range(_CHUNKS):
             try:
@@ -102,56 +102,54 @@ class OwnLink:
                 return False
             *lines, self._rest = (self._rest + data).split(b"\n")
             if len(self._rest) > _MAX_LINE:
-                raise failed("said a line without an end")
+                raise failed("a line is too long")
             for line in lines:
-                self._understand(line)
+                self._parse(line)
         return True
 
     def wait(self, what: str, deadline: float) -> None:
-        """Take in until attribute `what` is told; `ToolError` when the child ends or `deadline` (monotonic) is over."""
+        """Read until attribute `what` is set; raise `ToolError` if the child ends or `deadline` (monotonic) passes."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._out, selectors.EVENT_READ)
             while not getattr(self, what):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise failed("took too long")
-                if selector.select(left) and not self.take() and not getattr(self, what):
+                if selector.select(left) and not self.poll() and not getattr(self, what):
                     raise failed(self._status())
 
     def close(self) -> None:
-        """End it, whatever it does; idempotent. The kernel detaches what it had attached."""
+        """Kill it; idempotent. The kernel then detaches its programs."""
         for pipe in (self._in, self._out):
             with suppress(OSError):
                 pipe.close()
         kill_group(self._process)
 
-    def _understand(self, line: bytes) -> None:
+    def _parse(self, line: bytes) -> None:
         try:
-            said = json.loads(line)
-            if "records" in said:
-                for text in said["records"]:
-                    self._keep(base64.b64decode(text, validate=True))
-            elif "map" in said:
-                rows = [
-                    (base64.b64decode(k, validate=True), base64.b64decode(v, validate=True)) for k, v in said["rows"]
-                ]
+            message = json.loads(line)
+            if "records" in message:
+                for text in message["records"]:
+                    self._keep(_decoded(text))
+            elif "map" in message:
+                rows = [(_decoded(key), _decoded(value)) for key, value in message["rows"]]
                 self._count(len(rows))
-                self.rows.setdefault(said["map"], []).extend(rows)
-            elif "threads" in said:
-                self._count(len(said["threads"]))
+                self.rows.setdefault(message["map"], []).extend(rows)
+            elif "threads" in message:
+                self._count(len(message["threads"]))
                 self.threads.update(
-                    {int(tid): ThreadNow(int(runs), str(call), int(ran)) for tid, runs, call, ran in said["threads"]}
+                    {int(tid): ThreadNow(int(runs), str(call), int(ran)) for tid, runs, call, ran in message["threads"]}
                 )
-            elif "hooks" in said:
-                self.hooks = [clean(str(name)) for name in said["hooks"]]
-            elif "begun" in said:
-                self.begun = int(said["begun"])
-            elif "end" in said:
-                self.end, self.lost = int(said["end"]), int(said["lost"])
+            elif "hooks" in message:
+                self.hooks = [clean(str(name)) for name in message["hooks"]]
+            elif "started" in message:
+                self.started = int(message["started"])
+            elif "end" in message:
+                self.end, self.lost = int(message["end"]), int(message["lost"])
             else:
-                self._complain(said)
+                raise _error(message)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, binascii.Error):
-            raise failed("said what nobody understands") from None
+            raise failed("invalid output") from None
 
     def _keep(self, record: bytes) -> None:
         if self._bytes + len(record) > MAX_RECORD_BYTES:
@@ -163,13 +161,7 @@ class OwnLink:
     def _count(self, more: int) -> None:
         self._counted += more
         if self._counted > _MAX_ROWS:
-            raise failed("said too much")
-
-    @staticmethod
-    def _complain(said: dict[str, Any]) -> None:
-        log = " ".join(str(said.get("log", "")).split())
-        error = clean(str(said["error"]), 200)
-        raise failed(f"{error} ({clean(log, 300)})" if log else error)
+            raise failed("too many map entries")
 
     def _status(self) -> str:
         with suppress(subprocess.TimeoutExpired):
@@ -178,9 +170,15 @@ class OwnLink:
 
 
 def failed(why: str) -> ToolError:
-    """The error of a child that does not do its work."""
-    return ToolError(
-        ErrorCode.PROBE_FAILED,
-        f"our own programs for BCC: {why}",
-        "run `whystall doctor`, or use another engine: `--engine procfs`",
-    )
+    """Return the error of a child that failed because of `why`."""
+    return child.failed(f"our own programs for BCC: {why}")
+
+
+def _error(message: dict[str, Any]) -> ToolError:
+    log = " ".join(str(message.get("log", "")).split())
+    error = clean(str(message["error"]), 200)
+    return failed(f"{error} ({clean(log, 300)})" if log else error)
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)

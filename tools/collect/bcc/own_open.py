@@ -1,8 +1,8 @@
-"""What is still going on at the two ends of a window: who is blocked when it begins, and what had not ended at its end.
+"""Waits and calls in progress at the start and at the end of a window, for our own BCC programs.
 
-The kernel's own lists of threads cannot be walked without BTF (an iterator is what the ``ebpf`` engine uses), so /proc
-tells. A thread that the scheduler has given no CPU since (schedstat's third number) is where it was; one that was on
-its way then may have had one all the time, unless it did not run either (the first number).
+The ``ebpf`` engine walks the threads with a BPF iterator, which needs BTF; here /proc is read instead. A thread that
+was given no CPU meanwhile (third number of /proc/PID/schedstat) still waits. That does not hold for one in state R, as
+it may have had its CPU all along: its CPU time (first number) must not have grown either.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MAX_SEEDS = 4096
 _LONG_AGO = 1  # before any window
 _OFF = {name: number for number, name in enumerate(lay.OFF_CLASSES)}
 _STATES = {"D": "D", "S": "S", "I": "S", "R": "R", "T": "other", "t": "other"}
-# How long somebody ran is brought up to date once a second at least, on CPUs without a tick (sched_tick_remote, 4.17).
-_COUNTED_NS = 2_000_000_000
+# A thread's CPU time is updated at least once per second, also on CPUs without a tick (sched_tick_remote, 4.17).
+_UPDATED_NS = 2_000_000_000
 _STORAGE = frozenset((0o100000, 0o040000, 0o060000))
 
 
 class Seed(NamedTuple):
-    """A thread that was blocked, or on its way, when the window began."""
+    """A thread at the start of the window. `runs`: how often it was given a CPU; `ran_ns`: its CPU time."""
 
     tgid: int
     tid: int
@@ -45,12 +45,12 @@ class Seed(NamedTuple):
 
 
 def seeds(target: Target, selves: Container[int]) -> tuple[list[Seed], bool]:
-    """The target's threads but those of `selves`, our own processes, at most `MAX_SEEDS`; whether these are all."""
+    """Return at most `MAX_SEEDS` threads of the target, and whether these are all; none of `selves`, our processes."""
     found: list[Seed] = []
     for pid in sorted(target.pids) or sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
         if pid in selves:
             continue
-        with suppress(OSError):  # it ended meanwhile
+        with suppress(OSError):  # exited
             for name in os.listdir(f"/proc/{pid}/task"):
                 if len(found) == MAX_SEEDS:
                     return found, False
@@ -64,11 +64,11 @@ def _seed(pid: int, tid: int) -> Seed | None:
     where = Path(f"/proc/{pid}/task/{tid}")
     with suppress(OSError, ValueError, IndexError):
         stat = parse.pid_stat((where / "stat").read_bytes())
-        if stat.state not in _STATES or not (where / "cmdline").read_bytes():  # it ended, or is the kernel's
+        if stat.state not in _STATES or not (where / "cmdline").read_bytes():  # exited, or a kernel thread
             return None
         account = parse.schedstat((where / "schedstat").read_bytes())
         call = None
-        with suppress(OSError):  # it may not be looked at
+        with suppress(OSError):  # access denied
             call = parse.syscall((where / "syscall").read_bytes())
         comm = (where / "comm").read_bytes().removesuffix(b"\n")
         return Seed(pid, tid, comm, account.slices, account.run_ns, _STATES[stat.state], call)
@@ -76,7 +76,7 @@ def _seed(pid: int, tid: int) -> Seed | None:
 
 
 def state_rows(found: Iterable[Seed], everybody: bool) -> list[tuple[bytes, bytes]]:
-    """Keys and values of the map ``states`` for `found`: as if the programs had seen them go to sleep."""
+    """Return keys and values of the map ``states``, as the programs write them when a thread leaves its CPU."""
     rows = []
     for seed in found:
         state = OwnState(tgid=seed.tgid, tid=seed.tid, off_start=_LONG_AGO, off_runs=seed.runs, off_nr=-1)
@@ -91,7 +91,7 @@ def state_rows(found: Iterable[Seed], everybody: bool) -> list[tuple[bytes, byte
 
 
 class Open(NamedTuple):
-    """What had not ended: to be told with what had. `files` and `stacks` are those it names."""
+    """Calls and waits that had not ended, and the files and stacks they refer to."""
 
     calls: list[Call]
     call_totals: list[CallTotal]
@@ -104,7 +104,7 @@ class Open(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which of it is told, with thresholds in nanoseconds; None: not at all. Nothing of `selves`, our own processes."""
+    """What to report: thresholds in ns (None: nothing of this kind); nothing of `selves`, our own processes."""
 
     call_min_ns: int | None
     switch_min_ns: int | None
@@ -122,24 +122,26 @@ def still_open(
     wanted: Wanted,
     comm: Callable[[int], bytes],
 ) -> Open:
-    """Judge every remembered thread by how often it had had a CPU when the hooks were gone; `ran`: how long it had run
-    before, in ns, where it was there when the window began."""
+    """Return the calls and waits of `states` that were open at `end`.
+
+    `threads`: /proc's account after the hooks were detached. `ran`: CPU times in ns of the threads at `begin`.
+    """
     found = Open([], [], [], [], {}, {}, [], [])
     for _, value in states:
         state = OwnState.from_buffer_copy(value)
         if state.tid not in threads or not state.tgid or state.tgid in wanted.selves:
             continue
-        then = threads[state.tid]
-        if then.runs != state.off_runs:
+        thread = threads[state.tid]
+        if thread.runs != state.off_runs:
             continue
-        if state.queued == _LONG_AGO and (end - begin < _COUNTED_NS or then.ran_ns != ran.get(state.tid)):
-            continue  # on its way when the window began: it has had its CPU ever since
+        if state.queued == _LONG_AGO and (end - begin < _UPDATED_NS or thread.ran_ns != ran.get(state.tid)):
+            continue  # in state R at the start: it has had its CPU ever since
         if wanted.run_queue and state.queued:
             _add_wait(found, state, begin, end, comm(state.tid))
         if not state.off_start:
             continue
         try:
-            now = parse.syscall(then.syscall.encode())
+            now = parse.syscall(thread.syscall.encode())
         except ValueError:
             now = None
         _add(found, state, now, begin, end, wanted, comm(state.tid))
@@ -154,7 +156,7 @@ def _add_wait(found: Open, state: OwnState, begin: int, end: int, comm: bytes) -
 
 
 def _slot(value: int) -> int:
-    """As ``slot_of`` of bpf/src/histogram.h has it."""
+    """Return the slot of `value`, as ``slot_of`` in bpf/src/histogram.h."""
     shift = max(0, value.bit_length() - 4)
     return (shift << 3) + (value >> shift)
 
@@ -177,12 +179,12 @@ def _add(
         file = _open_file(found, state.tgid, fd, file)
     kstack = state.kstack or _stack_now(found, state.tgid, state.tid)
     if wanted.switch_min_ns is not None:
-        who = (state.tgid, state.tid, lay.OFF_CLASSES[state.off_class & 3], state.off_nr, file)
-        found.off_totals.append(OffTotal(*who, kstack, state.ustack, 0, 1, end - start, end - start, waiting))
+        thread = (state.tgid, state.tid, lay.OFF_CLASSES[state.off_class & 3], state.off_nr, file)
+        found.off_totals.append(OffTotal(*thread, kstack, state.ustack, 0, 1, end - start, end - start, waiting))
         if end - start >= wanted.switch_min_ns:
             found.segments.append(
                 Segment(
-                    start, end, waiting, state.tgid, state.tid, comm, who[2], lay.OPEN | seeded, state.off_nr, file,
+                    start, end, waiting, state.tgid, state.tid, comm, thread[2], lay.OPEN | seeded, state.off_nr, file,
                     state.futex, kstack, state.ustack, 0, 0, 0, 0, b"", 0,
                 )
             )  # fmt: skip
@@ -230,7 +232,7 @@ def _is_storage(pid: int, fd: int) -> bool:
 
 
 def _open_file(found: Open, pid: int, fd: int, key: FileKey | None) -> FileKey | None:
-    """The file behind a descriptor now, by the kernel's key where that is known."""
+    """Return the key of the file that descriptor `fd` now refers to: `key` if known. Adds the file to `found`."""
     if fd < 0:
         return key
     try:
@@ -247,13 +249,13 @@ def _open_file(found: Open, pid: int, fd: int, key: FileKey | None) -> FileKey |
 
 
 def _stack_now(found: Open, pid: int, tid: int) -> int:
-    """Number of the thread's kernel stack as /proc names it; 0: it does not."""
+    """Add the thread's kernel stack of /proc to `found`; return its number, 0 if unknown."""
     try:
         names = parse.kernel_stack(Path(f"/proc/{pid}/task/{tid}/stack").read_bytes())
     except OSError:
         return 0
     if not names:
         return 0
-    number = 1 << 33 | len(found.stacks)  # beside those of the stack map
+    number = 1 << 33 | len(found.stacks)  # none of the stack map's numbers
     found.stacks[number] = names
     return number

@@ -57,7 +57,7 @@ static __always_inline {1} *{0}_here(void)
 	return {0}.lookup(&zero);
 }}"""
 _BUFFER_BYTES = 16 << 20
-"""Memory for records on their way, of all CPUs together; each has 16 pages to 256."""
+"""Memory of the perf buffers of all CPUs; each has 16 to 256 pages."""
 _STACK_WORDS = 127  # BCC's BPF_STACK_TRACE: PERF_MAX_STACK_DEPTH
 
 
@@ -117,8 +117,8 @@ _MAPS: dict[str, tuple[Any, Any]] = {
     "page_files": (lay.FileKeyC, lay.PageFileC),
     "stall_totals": (lay.StallKey, lay.StallTotalC),
 }
-# (tracepoint, program, required): in an order in which none sees the half of something; `True`: without it the
-# collector tells nothing
+# (tracepoint, program, required). Attached in this order, which ends a pair of events before it begins one, so that no
+# program observes an end without its start. Required: the collector reports nothing without it.
 _RETURNS = (("sys_exit", "on_exit", True),)
 _CALLS = (("sys_enter", "on_enter", True),)
 _THREADS = (("sched_process_exit", "on_thread_exit", True), ("sched_switch", "on_switch", True))
@@ -169,7 +169,7 @@ def plan(wanted: Mapping[str, Options], target: Target, own: int) -> dict[str, A
         "INTERRUPTS": int(interrupts),
         "PAGE_CACHE": int(pages_too),
     }
-    # Whoever enters a call is seen to fall asleep in it: else its wait would pass for time on a CPU.
+    # sched_switch before sys_enter: else a wait in a call would count as CPU time.
     attach = [*(_RETURNS if calls else ()), *(_THREADS if threads else ()), *(_WAKERS if calls or switches else ())]
     attach += _CALLS if calls else ()
     attach += [*(_QUEUE if queue else ()), *(_BLOCK if block else ()), *(_INTERRUPTS if interrupts else ())]
@@ -208,7 +208,7 @@ def source(settings: Mapping[str, int | str]) -> str:
 
 
 def pages(cpus: int, page_bytes: int) -> int:
-    """Pages of a CPU's buffer: a power of two."""
+    """Return the pages of a CPU's buffer, a power of two."""
     share = max(16, min(256, _BUFFER_BYTES // (cpus * page_bytes)))
     return 1 << (share.bit_length() - 1)
 
@@ -222,8 +222,8 @@ def _rows() -> list[tuple[str, str]]:
 def _text(name: str) -> str:
     """Return a header with those it includes, and with its maps in BCC's own form.
 
-    BCC compiles one text, and refuses map functions within macros: what the macros of `bpf/src/common.bpf.h` are to the
-    shared headers, `_HASH_MAP` and `_CPU_VALUE` are here.
+    BCC compiles a single text and rejects map functions in macros, so `_HASH_MAP` and `_CPU_VALUE` stand in for the
+    macros of `bpf/src/common.bpf.h`.
     """
     folder = "src_bcc" if name.endswith(".bcc.h") else "src"
     text = (_BPF / folder / name).read_text()

@@ -1,4 +1,4 @@
-"""A stock tool while it runs: until it has attached, while it tells, and until it has ended."""
+"""One running stock BCC tool: wait until it has attached, read its lines, end it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from whystall.tools.contract.commands import Value, argv
 from whystall.tools.contract.errors import ToolError
 
 END_S = 30.0
-"""How long a tool may take to print what it has: stacks are named only then."""
+"""Time a tool may take to print its results: it resolves the symbols of stacks only then."""
 _TICK_S = 0.5
 
 
 class Running:
-    """One stock tool. `feed` gets the lines it prints after the one that holds `ready_word`.
+    """One stock tool. `feed` gets the lines it prints after the one that contains `ready_word`.
 
-    `ready_at`: when that came (time.monotonic()). `gone`: why it did not go on to the end of the window.
+    `ready_at`: when that line came (time.monotonic()). `ended_early`: why it ended before the window did, or empty.
     """
 
     def __init__(self, tool: str, ready_word: str, feed: Callable[[str], None], **values: Value) -> None:
-        """Start it; `ToolError` where that fails."""
+        """Start it with the options `values`; raise `ToolError` on failure."""
         try:
             words = argv(f"bcc.{tool}", **values)
         except (FileNotFoundError, ValueError) as error:
             raise failed(f"{tool}: {error}") from None
-        self.tool, self.ready_at, self.gone = tool, 0.0, ""
+        self.tool, self.ready_at, self.ended_early = tool, 0.0, ""
         self._word, self._feed = ready_word, feed
         self._child = Child(words)
 
@@ -37,8 +37,8 @@ class Running:
         """The program's file name."""
         return self._child.name
 
-    def ready(self, deadline: float) -> None:
-        """Wait for the line that says that everything is attached; `ToolError` when it does not come."""
+    def wait_ready(self, deadline: float) -> None:
+        """Wait for the line printed once everything is attached; raise `ToolError` if it does not come."""
         waiting = select.poll()
         waiting.register(self._child.fileno(), select.POLLIN)
         while not self.ready_at:
@@ -50,32 +50,28 @@ class Running:
             ended = self._child.ended
             self._take()
             if ended is not None and not self.ready_at:
-                raise self._ended(ended)
+                raise self._exit_error(ended)
 
     def poll(self) -> None:
-        """Take in what it has said."""
+        """Read its output."""
         ended = self._child.ended
         self._take()
-        if not self.gone and (self._child.cut or ended is not None):
-            self.gone = f"{self.name} {self._child.cut or self._told(ended)}"
-
-    def cease(self) -> None:
-        """Ask it to end, as ^C does."""
-        self._child.ask()
+        if not self.ended_early and (self._child.cut or ended is not None):
+            self.ended_early = f"{self.name} {self._child.cut or self._exit_text(ended)}"
 
     def stop(self) -> None:
-        """Have it end, and take in the rest."""
-        for line in self._child.interrupt(END_S):
-            self._feed(line)
-        if self._child.cut and not self.gone:
-            self.gone = f"{self.name} {self._child.cut}"
+        """Ask it to end, without waiting."""
+        self._child.interrupt()
 
-    def said(self) -> str:
-        """What it said last on its standard error."""
-        return self._child.why()
+    def finish(self) -> None:
+        """End it, and read the rest of its output."""
+        for line in self._child.finish(END_S):
+            self._feed(line)
+        if self._child.cut and not self.ended_early:
+            self.ended_early = f"{self.name} {self._child.cut}"
 
     def fileno(self) -> int:
-        """Readable when it has said something."""
+        """Return a descriptor that is readable when it has written something."""
         return self._child.fileno()
 
     def close(self) -> None:
@@ -89,19 +85,19 @@ class Running:
             elif self._word in line:
                 self.ready_at = time.monotonic()
 
-    def _ended(self, status: int) -> ToolError:
+    def _exit_error(self, status: int) -> ToolError:
         self.close()
-        return failed(f"{self.name} {self._told(status)}")
+        return failed(f"{self.name} {self._exit_text(status)}")
 
-    def _told(self, status: int | None) -> str:
-        why = self._child.why()
-        return f"ended by itself with status {status}" + (f": {why}" if why else "")
+    def _exit_text(self, status: int | None) -> str:
+        error = self._child.error()
+        return f"ended by itself with status {status}" + (f": {error}" if error else "")
 
 
 def no_kprobes(root: Path = Path("/")) -> str | None:
-    """Why kprobes see nothing on this host; None where they do, or nobody says.
+    """Return why kprobes do not fire on this host; None if they do, or if that is unknown.
 
-    Without the debug file system it is not told whether they are armed: an independent count then has to agree.
+    Only the debug file system shows whether they are armed. Without it, an independent count must agree.
     """
     if not any(
         (root / place).exists() for place in ("sys/bus/event_source/devices/kprobe", "sys/kernel/tracing/kprobe_events")

@@ -1,4 +1,4 @@
-"""Stock BCC tools as ways to fill collectors: which, with what words, and what they cannot tell."""
+"""The base class of methods that run a stock BCC tool."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from typing import ClassVar, NoReturn
 
 from whystall.tools.collect.bcc import known_faults
 from whystall.tools.collect.bcc.child import failed
-from whystall.tools.collect.bcc.parse import Seconds
+from whystall.tools.collect.bcc.parse import PerSecond
 from whystall.tools.collect.bcc.running import Running, no_kprobes
 from whystall.tools.contract.commands import program
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.target import Target
 
-# What is told per second and began before the window by no more than this counts whole.
+# A second of output that began before the window by no more than this counts whole.
 _EDGE_S = 0.1
-UNTOLD = -1
-# Counts of two readers are of two moments: as much as this may lie between them.
+UNKNOWN = -1
+# Two counts of the same events agree if the smaller one is at least AGREE of the other less FEW: they are not read at
+# the same instant.
 AGREE = 0.8
 FEW = 20
 
 
 class StockMethod:
-    """A method that runs a stock BCC tool; one instance serves one window. See `methods.Method`."""
+    """A `methods.Method` that runs one or two stock BCC tools."""
 
     collector: ClassVar[str]
     tools: ClassVar[tuple[str, ...]]
     kprobes: ClassVar[bool] = False
-    late: ClassVar[bool] = False
-    """Adds up from when it attached: to be started when all others are ready."""
+    loads_last: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.serves = frozenset({self.collector})
         self._running: list[Running] = []
-        self._ceased = False
+        self._stopped = False
         self._epoll: select.epoll | None = None
         self._wanted: Mapping[str, Options] = {}
         self._target = Target(everything=True)
 
     @property
     def name(self) -> str:
-        """The tools' names, as they are installed here."""
+        """The tools' file names as installed here."""
         return " + ".join(os.path.basename(program(f"bcc.{tool}") or tool) for tool in self.tools)
 
     def unavailable(self, collector: str) -> str | None:
-        """Not installed, known broken on this kernel, or no kprobes that it needs."""
+        """Return that a tool is not installed or known broken on this kernel, or that kprobes do not work."""
         for tool in self.tools:
             path = program(f"bcc.{tool}")
             if path is None:
@@ -57,13 +57,13 @@ class StockMethod:
         return no_kprobes() if self.kprobes else None
 
     @property
-    def poor(self) -> bool:
-        """Whether our own program tells more."""
+    def limited(self) -> bool:
+        """Whether our own program reports more."""
         kernel = known_faults.kernel_of(os.uname().release)
-        return any(known_faults.poor(tool, program(f"bcc.{tool}") or "", kernel) for tool in self.tools)
+        return any(known_faults.limited(tool, program(f"bcc.{tool}") or "", kernel) for tool in self.tools)
 
-    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
-        """Start the tools."""
+    def load(self, wanted: Mapping[str, Options], target: Target) -> None:
+        """Start the tools, of which each compiles its program."""
         self._wanted, self._target = wanted, target
         try:
             self._spawn()
@@ -74,56 +74,56 @@ class StockMethod:
             self.close()
             raise
 
-    def ready(self, deadline: float) -> None:
-        """Wait for all."""
+    def wait_loaded(self, deadline: float) -> None:
+        """Wait until all tools have attached."""
         try:
             for running in self._running:
-                running.ready(deadline)
+                running.wait_ready(deadline)
         except BaseException:
             self.close()
             raise
 
-    def begin(self) -> int:
-        """Forget what was before, and take the kernel's own counts."""
+    def start(self) -> int:
+        """Drop the output so far, and read the kernel's own counts."""
         since = time.monotonic_ns()
         for running in self._running:
             running.poll()
-        self._begin(any(time.monotonic() - running.ready_at > _EDGE_S for running in self._running))
+        self._start(any(time.monotonic() - running.ready_at > _EDGE_S for running in self._running))
         return since
 
-    def cease(self) -> None:
-        """Take the kernel's own counts, and ask them to end."""
-        if not self._ceased:
-            self._ceased = True
-            self._last_look()
+    def stop(self) -> None:
+        """Read the kernel's own counts again, and ask the tools to end."""
+        if not self._stopped:
+            self._stopped = True
+            self._read_final_counts()
             for running in self._running:
                 running.poll()
-                running.cease()
+                running.stop()
 
     def fileno(self) -> int | None:
-        """Readable when one of them has said something."""
+        """Return a descriptor that is readable when a tool has written something."""
         return self._epoll.fileno() if self._epoll is not None else None
 
     def poll(self) -> None:
-        """Take in what they have said."""
+        """Read the tools' output."""
         for running in self._running:
             running.poll()
 
-    def stop(self) -> dict[str, Capture]:
-        """End them. What one has told before it went away is kept, and proves nothing."""
-        self.cease()
+    def read(self) -> dict[str, Capture]:
+        """End the tools. The output of one that ended too early is kept, but not proven."""
+        self.stop()
         for running in self._running:
-            running.stop()
+            running.finish()
         capture = self._capture()
-        gone = [running.gone for running in self._running if running.gone]
-        if gone or (self.kprobes and no_kprobes()):
+        ended_early = [running.ended_early for running in self._running if running.ended_early]
+        if ended_early or (self.kprobes and no_kprobes()):
             capture.proven = False
-        capture.not_seen += [("cut_short", why) for why in gone]
+        capture.not_seen += [("cut_short", why) for why in ended_early]
         self.close()
         return {self.collector: capture}
 
     def close(self) -> None:
-        """Kill them; idempotent."""
+        """Kill the tools."""
         for running in self._running:
             running.close()
         if self._epoll is not None:
@@ -131,7 +131,7 @@ class StockMethod:
             self._epoll = None
 
     def _only_pid(self) -> int | None:
-        """The one process of the target, or None for the whole host; `ToolError` for what none of them can follow."""
+        """Return the one process of the target, or None for the whole host; raise `ToolError` for other targets."""
         if self._target.everything:
             return None
         if len(self._target.pids) == 1 and not self._target.follow:
@@ -144,22 +144,22 @@ class StockMethod:
     def _spawn(self) -> None:
         raise NotImplementedError
 
-    def _begin(self, skip_next: bool) -> None:
+    def _start(self, skip_next: bool) -> None:
         raise NotImplementedError
 
-    def _last_look(self) -> None:
-        """The kernel's own counts, at the end."""
+    def _read_final_counts(self) -> None:
+        """Read the kernel's own counts at the end of the window."""
 
     def _capture(self) -> Capture:
         raise NotImplementedError
 
 
-def late(name: str, *seconds: Seconds) -> list[tuple[str, str]]:
-    """The blind spot of a second that had begun when the window did: it was left out."""
-    longest = max(each.late_s for each in seconds)
+def skipped_second(name: str, *seconds: PerSecond) -> list[tuple[str, str]]:
+    """Return the blind spot of a second that began before the window and was left out."""
+    longest = max(each.skipped_s for each in seconds)
     return [("first_second", f"{name}: {longest:.1f} s")] if longest else []
 
 
-def odd(lines: int) -> list[tuple[str, str]]:
-    """The blind spot of `lines` that nobody understands."""
+def unparsed_lines(lines: int) -> list[tuple[str, str]]:
+    """Return the blind spot of the number of `lines` that could not be parsed."""
     return [("odd_lines", str(lines))] if lines else []

@@ -12,7 +12,7 @@ import polars as pl
 from whystall.tools.collect import proc_parse
 from whystall.tools.collect.bcc import parse
 from whystall.tools.collect.bcc.running import Running
-from whystall.tools.collect.bcc.stock import AGREE, FEW, UNTOLD, StockMethod, late, odd
+from whystall.tools.collect.bcc.stock import AGREE, FEW, UNKNOWN, StockMethod, skipped_second, unparsed_lines
 from whystall.tools.collect.bcc.threads import process_of
 from whystall.tools.collect.options import SyscallOptions
 from whystall.tools.collect.tables import BLOCK, FILES, PAGE_CACHE, STACKS, SYSCALLS
@@ -22,7 +22,7 @@ _MS = 1_000_000
 
 
 class Fileslower(StockMethod):
-    """Slow reads and writes. Nothing of it can be checked against a count, so that it proves nothing."""
+    """Slow reads and writes. No independent count exists, so that the capture is never proven."""
 
     collector: ClassVar[str] = "syscalls"
     tools: ClassVar[tuple[str, ...]] = ("fileslower",)
@@ -31,34 +31,33 @@ class Fileslower(StockMethod):
     def _spawn(self) -> None:
         self._calls: list[parse.SlowCall] = []
         self._pids: dict[int, int] = {}
-        self._odd = 0
-        self._began = 0.0
+        self._unparsed = 0
+        self._start_s = 0.0
         pid = self._only_pid()
-        # in milliseconds, at least one
         self._min_ms = max(1, SyscallOptions.of(self._wanted, "syscalls").min_ns // _MS)
         self._running = [Running("fileslower", "FILENAME", self._feed, pid=pid, min_ms=self._min_ms)]
 
     def _feed(self, line: str) -> None:
         call = parse.slow_call(line)
         if call is None:
-            self._odd += bool(line.strip())
+            self._unparsed += bool(line.strip())
             return
         self._calls.append(call)
-        if call.tid not in self._pids:  # while it lives
+        if call.tid not in self._pids:  # at once, before the thread exits
             only = self._only_pid()
             self._pids[call.tid] = process_of(call.tid) if only is None else only
 
-    def _begin(self, skip_next: bool) -> None:
-        self._began = time.monotonic()
+    def _start(self, skip_next: bool) -> None:
+        self._start_s = time.monotonic()
 
     def _capture(self) -> Capture:
-        asked_ns = SyscallOptions.of(self._wanted, "syscalls").min_ns
-        began_ns, zero_ns = int(self._began * 1e9), int(self._running[0].ready_at * 1e9)
+        min_ns = SyscallOptions.of(self._wanted, "syscalls").min_ns
+        start_ns, zero_ns = int(self._start_s * 1e9), int(self._running[0].ready_at * 1e9)
         files: dict[str, int] = {}
         rows = []
         for call in self._calls:
             end_ns = zero_ns + int(call.end_s * 1e9)
-            if end_ns < began_ns or call.latency_ns < asked_ns:
+            if end_ns < start_ns or call.latency_ns < min_ns:
                 continue
             file = files.setdefault(call.name, len(files))
             rows.append(
@@ -70,22 +69,22 @@ class Fileslower(StockMethod):
                     "comm": call.comm,
                     "syscall": call.operation,
                     "file": file,
-                    "fd": UNTOLD,
+                    "fd": UNKNOWN,
                     "asked": call.asked,
-                    "returned": UNTOLD,
-                    "offset": UNTOLD,
+                    "returned": UNKNOWN,
+                    "offset": UNKNOWN,
                     "direct": None,
-                    **dict.fromkeys(("oncpu_ns", "blocked_ns", "sleep_ns", "runnable_ns"), UNTOLD),
+                    **dict.fromkeys(("oncpu_ns", "blocked_ns", "sleep_ns", "runnable_ns"), UNKNOWN),
                     "in_flight": False,
-                    "kstack": UNTOLD,
+                    "kstack": UNKNOWN,
                 }
             )
         names = [
-            {"file": n, "path": name, "dev": "", "ino": UNTOLD, "fstype": "", "complete": False, "deleted": False}
+            {"file": n, "path": name, "dev": "", "ino": UNKNOWN, "fstype": "", "complete": False, "deleted": False}
             for name, n in files.items()
         ]
         not_seen = [("stock_fileslower", "")]
-        if self._min_ms * _MS > asked_ns:
+        if self._min_ms * _MS > min_ns:
             not_seen.append(("below_threshold", f"syscalls {self._min_ms} ms"))
         return Capture(
             tables={
@@ -100,12 +99,12 @@ class Fileslower(StockMethod):
             kept=len(rows),
             lost=0,
             proven=False,
-            not_seen=not_seen + odd(self._odd),
+            not_seen=not_seen + unparsed_lines(self._unparsed),
         )
 
 
 class Biolatency(StockMethod):
-    """Latency of requests per disk, from issue to completion, and bytes by the kernel's own count."""
+    """Latency of requests per disk, from issue to completion; bytes from /proc/diskstats."""
 
     collector: ClassVar[str] = "block"
     tools: ClassVar[tuple[str, ...]] = ("biolatency",)
@@ -113,27 +112,27 @@ class Biolatency(StockMethod):
 
     def _spawn(self) -> None:
         self._found = parse.Histograms()
-        self._seconds = parse.Seconds(lambda block: parse.histograms(block, self._found, "disk"))
+        self._seconds = parse.PerSecond(lambda block: parse.histograms(block, self._found, "disk"))
         self._running = [Running("biolatency", "Ctrl-C", self._seconds.feed)]
         self._before: dict[str, proc_parse.DiskStat] = {}
         self._after: dict[str, proc_parse.DiskStat] = {}
 
-    def _begin(self, skip_next: bool) -> None:
-        self._seconds.forget(skip_next)
+    def _start(self, skip_next: bool) -> None:
+        self._seconds.restart(skip_next)
         self._found.counts.clear()
         self._before = _disks()
 
-    def _last_look(self) -> None:
+    def _read_final_counts(self) -> None:
         self._after = _disks()
 
     def _capture(self) -> Capture:
         self._seconds.end()
-        slots, totals, told = [], [], Counter[str]()
+        slots, totals, requests = [], [], Counter[str]()
         for device, counts in sorted(self._found.counts.items()):
-            told[device] = sum(counts.values())
+            requests[device] = sum(counts.values())
             for slot, count in sorted(counts.items()):
                 slots.append((device, "", "device", *slot, count))
-            totals.append((device, "", told[device], self._bytes(device), UNTOLD, UNTOLD, UNTOLD))
+            totals.append((device, "", requests[device], self._bytes(device), UNKNOWN, UNKNOWN, UNKNOWN))
         not_seen = [("stock_biolatency", "")]
         if self._found.full:
             not_seen.append(("histogram_full", self.name))
@@ -144,61 +143,60 @@ class Biolatency(StockMethod):
                 "slow": pl.DataFrame([], BLOCK["slow"]),
             },
             hooks=[f"{self.name}: kprobe blk_mq_start_request, blk_account_io_done", "/proc/diskstats"],
-            seen=sum(told.values()),
+            seen=sum(requests.values()),
             kept=0,
             lost=int(self._found.full),
-            proven=not self._found.full and self._agrees(told),
-            not_seen=not_seen + late(self.name, self._seconds) + odd(self._seconds.odd),
+            proven=not self._found.full and self._agrees(requests),
+            not_seen=not_seen + skipped_second(self.name, self._seconds) + unparsed_lines(self._seconds.unparsed),
         )
 
     def _bytes(self, device: str) -> int:
         before, after = self._before.get(device), self._after.get(device)
         if before is None or after is None:
-            return UNTOLD
+            return UNKNOWN
         return max(0, after.read_bytes + after.write_bytes - before.read_bytes - before.write_bytes)
 
-    def _agrees(self, told: Counter[str]) -> bool:
-        """Every disk completed about as many as were told, none is told nothing of that completed some, and none keeps
-        some while it completes nothing."""
+    def _agrees(self, requests: Counter[str]) -> bool:
+        """Return whether every disk completed about as many as were observed: not none if it completed some, and none
+        has requests in flight while it completes nothing."""
         for device, after in self._after.items():
             before = self._before.get(device)
             if before is None:
                 continue
             done = after.reads + after.writes - before.reads - before.writes
-            few = told[device] < AGREE * done - FEW or (done > 0 and not told[device])
+            few = requests[device] < AGREE * done - FEW or (done > 0 and not requests[device])
             if few or (after.in_flight > 0 and done == 0):
                 return False
         return True
 
 
 class Cachestat(StockMethod):
-    """Hits and misses of the whole host's page cache."""
+    """Hits and misses of the whole host's page cache. Never proven: no independent count exists."""
 
     collector: ClassVar[str] = "page_cache"
     tools: ClassVar[tuple[str, ...]] = ("cachestat",)
     kprobes: ClassVar[bool] = True
 
     def _spawn(self) -> None:
-        self._hits = self._misses = self._odd = self._told = 0
+        self._hits = self._misses = self._unparsed = 0
         self._skip = False
         self._running = [Running("cachestat", "HITRATIO", self._feed)]
 
     def _feed(self, line: str) -> None:
         counts = parse.cache_counts(line)
         if counts is None:
-            self._odd += line.strip() not in ("", "Detaching...")
+            self._unparsed += line.strip() not in ("", "Detaching...")
         elif self._skip:
             self._skip = False
         else:
             self._hits, self._misses = self._hits + counts.hits, self._misses + counts.misses
-            self._told += 1
 
-    def _begin(self, skip_next: bool) -> None:
-        self._hits = self._misses = self._odd = self._told = 0
+    def _start(self, skip_next: bool) -> None:
+        self._hits = self._misses = self._unparsed = 0
         self._skip = skip_next
 
     def _capture(self) -> Capture:
-        row = dict.fromkeys(PAGE_CACHE["use"].names(), UNTOLD)
+        row = dict.fromkeys(PAGE_CACHE["use"].names(), UNKNOWN)
         accessed = self._hits + self._misses
         rows = [{**row, "pid": 0, "comm": "", "accessed": accessed, "added": self._misses}] if accessed else []
         return Capture(
@@ -211,12 +209,12 @@ class Cachestat(StockMethod):
             kept=len(rows),
             lost=0,
             proven=False,
-            not_seen=[("stock_cachestat", ""), *odd(self._odd)],
+            not_seen=[("stock_cachestat", ""), *unparsed_lines(self._unparsed)],
         )
 
 
 def _disks() -> dict[str, proc_parse.DiskStat]:
-    """Disks that take requests (those of bios only, as md and dm are, never reach what is hooked)."""
+    """Return the counters of disks with request queues; md and dm pass on bios and never reach the hooks."""
     try:
         disks = proc_parse.diskstats(Path("/proc/diskstats").read_bytes())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The kernel's own count of switches of a process's threads, to hold a tool's account against."""
+"""The kernel's own count of context switches per thread, to check a tool's result."""
 
 from __future__ import annotations
 
@@ -9,31 +9,35 @@ _OFTEN = 20
 
 
 class Switches:
-    """Reads how often each thread of `pid` left its CPU, at the start and at the end."""
+    """How often each thread of process `pid` left its CPU between two readings of ``/proc/PID/task/TID/status``::
+
+        voluntary_ctxt_switches:	150
+        nonvoluntary_ctxt_switches:	545
+    """
 
     def __init__(self, pid: int, root: Path = Path("/proc")) -> None:
         self._pid, self._root = pid, root
         self._before: dict[int, int] = {}
         self._after: dict[int, int] = {}
 
-    def look(self) -> None:
-        """The reading at the start."""
+    def start(self) -> None:
+        """Read the counts at the start of the window."""
         self._before = self._read()
 
-    def finish(self) -> None:
-        """The reading at the end."""
+    def stop(self) -> None:
+        """Read them again at its end."""
         self._after = self._read()
 
     @property
     def waiting(self) -> bool:
-        """Whether some thread did not run between the readings: it waited all the time."""
+        """Whether some thread waited during the whole window."""
         return any(self._after[tid] == count for tid, count in self._before.items() if tid in self._after)
 
-    def all_in(self, told: set[int]) -> bool:
-        """Whether every thread that switched often between the readings is among those `told`."""
+    def all_in(self, tids: set[int]) -> bool:
+        """Return whether `tids` contains every thread that switched often."""
         if not self._after:
             return False
-        return all(tid in told for tid, count in self._after.items() if count - self._before.get(tid, count) >= _OFTEN)
+        return all(tid in tids for tid, count in self._after.items() if count - self._before.get(tid, count) >= _OFTEN)
 
     def _read(self) -> dict[int, int]:
         try:
@@ -51,7 +55,7 @@ class Switches:
 
 
 def process_of(tid: int, root: Path = Path("/proc")) -> int:
-    """The process of thread `tid`; -1 where it is gone."""
+    """Return the process of thread `tid`; -1 if it has exited."""
     try:
         return int(_status(root / str(tid))["Tgid"])
     except (KeyError, ValueError):

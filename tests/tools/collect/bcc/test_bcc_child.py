@@ -1,4 +1,4 @@
-"""Children of the engine: they die, flood, hang, print garbage, and are never left behind."""
+"""Child processes that die, flood, hang or print garbage; none is left behind."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def lines_of(child: Child, count: int) -> list[str]:
 
 
 def to_the_end(child: Child) -> list[str]:
-    """What one says that ends by itself."""
+    """Return the lines of a child that ends by itself."""
     while child.ended is None:
         time.sleep(0.01)
-    return child.interrupt(20)
+    return child.finish(20)
 
 
 def gone(pid: int) -> bool:
@@ -42,47 +42,48 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_lines_come_whole_and_the_end_of_it_after_it_was_asked() -> None:
+def test_lines_are_whole_and_the_rest_comes_after_the_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "_AGAIN_S", 20.0)  # a second interrupt would end it before it prints the rest
     child = start(
-        "import time\nprint('one', flush=True)\nprint('tw', end='', flush=True)\n"
-        "try: time.sleep(60)\nexcept KeyboardInterrupt: print('o\\nlast', end='', flush=True)"
+        "import time\ntry:\n  print('one\\ntw', end='', flush=True)\n  time.sleep(60)\n"
+        "except KeyboardInterrupt: print('o\\nlast', end='', flush=True)"
     )
     assert lines_of(child, 1) == ["one"]
-    assert child.interrupt(20) == ["two", "last"]
+    assert child.finish(20) == ["two", "last"]
     assert child.cut is None
 
 
-def test_one_that_loses_the_wish_to_stop_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an exception within a callback from C is lost."""
+def test_a_lost_interrupt_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception within a callback from C is lost."""
     monkeypatch.setattr(child_module, "_AGAIN_S", 0.2)
     child = start(
         "import signal, time\nleft = [3]\ndef lose(*a):\n  left[0] -= 1\n  if not left[0]: raise SystemExit\n"
         "signal.signal(signal.SIGINT, lose)\nprint('ready', flush=True)\nwhile True: time.sleep(60)"
     )
     lines_of(child, 1)
-    child.interrupt(20)
+    child.finish(20)
     assert (child.cut, child.ended) == (None, 0)
 
 
-def test_one_that_hangs_is_killed_and_says_so() -> None:
+def test_a_child_that_hangs_is_killed_and_cut_is_set() -> None:
     child = start(
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('x', flush=True)\ntime.sleep(60)"
     )
     assert lines_of(child, 1) == ["x"]
-    assert child.interrupt(0.3) == []
+    assert child.finish(0.3) == []
     assert child.cut is not None
     assert "did not end" in child.cut
     assert child.ended == -signal.SIGKILL
 
 
-def test_one_that_floods_is_ended_and_what_it_said_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_floods_is_killed_and_its_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_module, "MOST_BYTES", 1 << 20)
     child = start("while True: print('y' * 1000)")
-    said = 0
+    size = 0
     while child.cut is None:
-        said += sum(len(line) + 1 for line in child.lines())
-    assert "said more than" in child.cut
-    assert said < 3 << 20
+        size += sum(len(line) + 1 for line in child.lines())
+    assert "wrote more than" in child.cut
+    assert size < 3 << 20
     child.close()
     assert child.ended == -signal.SIGKILL
 
@@ -101,28 +102,28 @@ def test_garbage_is_text() -> None:
     assert len(to_the_end(child)) >= 1
 
 
-def test_why_it_died_is_its_error_not_its_warnings() -> None:
+def test_the_error_is_no_warning() -> None:
     child = start("import sys\nprint('a.c:1:1: error: no such field\\n5 warnings generated.', file=sys.stderr)")
     to_the_end(child)
-    assert child.why() == "a.c:1:1: error: no such field"
+    assert child.error() == "a.c:1:1: error: no such field"
 
 
-def test_a_program_that_is_not_there_dies_at_once(tmp_path: Path) -> None:
+def test_a_missing_program_ends_at_once(tmp_path: Path) -> None:
     child = Child([str(tmp_path / "none")])
     to_the_end(child)
     assert child.ended == 1
-    assert "No such file" in child.why()
+    assert "No such file" in child.error()
 
 
-def test_nothing_of_our_python_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_environment_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/x")
     monkeypatch.setenv("SECRET_TOKEN", "t")
     child = start("import os\nprint(sorted(k for k in os.environ if k in ('PYTHONPATH', 'SECRET_TOKEN')))")
     assert to_the_end(child) == ["[]"]
 
 
-def test_it_dies_with_us_however_we_die() -> None:
-    """Whoever started it is killed without a chance to clean up."""
+def test_it_dies_with_its_parent() -> None:
+    """Also if the parent is killed, and cannot clean up."""
     program = (
         "import sys, time\nfrom whystall.tools.collect.bcc.child import Child\n"
         f"c = Child([{sys.executable!r}, '-I', '-S', '-c', 'import time; print(1, flush=True); time.sleep(60)'])\n"
@@ -140,7 +141,7 @@ def test_it_dies_with_us_however_we_die() -> None:
     assert gone(pid)
 
 
-def test_closing_twice_is_once() -> None:
+def test_close_is_idempotent() -> None:
     child = start("import time; time.sleep(60)")
     child.close()
     child.close()
@@ -149,7 +150,7 @@ def test_closing_twice_is_once() -> None:
         os.read(child._out.fileno() if not child._out.closed else -1, 1)
 
 
-def test_one_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(ToolError, match="No such file"):
         Child(["/bin/true"])

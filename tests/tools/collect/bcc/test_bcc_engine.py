@@ -1,5 +1,4 @@
-"""The engine chooses among ways, and stands by what its children do: stand-ins for the stock tools, that die, hang and
-print what the real ones print."""
+"""The choice of methods, and their children: stand-ins for the stock tools die, hang and print recorded output."""
 
 from __future__ import annotations
 
@@ -43,8 +42,9 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Put a stand-in where a stock tool is looked for: it says that it is ready, `does`, and at the end it `says`."""
+    """Install a stand-in for a stock tool: it prints that it is ready, runs `does`, and prints `output` at its end."""
     places = {name: replace(c, places=(str(tmp_path / name),)) for name, c in commands.COMMANDS.items()}
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(commands, "COMMANDS", MappingProxyType(places))
     monkeypatch.setattr(headers, "problem", lambda: None)
     monkeypatch.setattr(engine_module, "refusal", lambda: None)
@@ -54,12 +54,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     monkeypatch.setattr(running, "END_S", 3.0)
     known_faults._text.cache_clear()
 
-    def put(tool: str, says: str = "", does: str = "time.sleep(60)", *, ready: bool = True) -> Path:
+    def put(tool: str, output: str = "", does: str = "time.sleep(60)", *, ready: bool = True) -> Path:
         path = tmp_path / f"bcc.{tool}"
         first = READY.get(tool, "Tracing... Hit Ctrl-C to end.") if ready else ""
         path.write_text(
             f"#!{sys.executable} -S\nimport sys, time\ntry:\n    print({first!r}, flush=True)\n    {does}\n"
-            f"except KeyboardInterrupt:\n    print({says!r}, flush=True)\n"
+            f"except KeyboardInterrupt:\n    print({output!r}, flush=True)\n"
         )
         path.chmod(0o755)
         return path
@@ -89,7 +89,7 @@ class Method:
     """A stand-in for our own program."""
 
     name = "own program"
-    late = False
+    loads_last = False
 
     def __init__(self, serves: frozenset[str] = COLLECTORS, refuses: str | None = None) -> None:
         self.serves, self._refuses = serves, refuses
@@ -99,21 +99,21 @@ class Method:
     def unavailable(self, collector: str) -> str | None:
         return self._refuses
 
-    def start(self, wanted: Mapping[str, Options], target: Target) -> None:
+    def load(self, wanted: Mapping[str, Options], target: Target) -> None:
         self._wanted = wanted
 
-    def ready(self, deadline: float) -> None:
+    def wait_loaded(self, deadline: float) -> None:
         pass
 
-    cease = poll = lambda self: None
+    stop = poll = lambda self: None
 
-    def begin(self) -> int:
+    def start(self) -> int:
         return 0
 
     def fileno(self) -> int | None:
         return None
 
-    def stop(self) -> dict[str, Capture]:
+    def read(self) -> dict[str, Capture]:
         return {name: Capture({}, ["own"], 1, 1, 0, proven=True) for name in self._wanted}
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ def children() -> set[int]:
 
 @pytest.fixture
 def others() -> set[int]:
-    """Children of this process that earlier tests left at work."""
+    """Children of this process that earlier tests left running."""
     return children()
 
 
@@ -143,7 +143,7 @@ SLOW = "5.000    python3        77     W 4096      250.00 chk_1.bin"
 SLOTS = "10:00:00\n     usecs               : count     distribution\n      4096 -> 8191       : 5        |*****|"
 
 
-def test_what_a_stock_tool_cannot_tell_is_unknown_and_never_zero(install: Install) -> None:
+def test_what_a_stock_tool_does_not_report_is_unknown_and_never_zero(install: Install) -> None:
     install("fileslower", SLOW)
     capture = run({"syscalls": SyscallOptions(min_ns=10_000_000)})["syscalls"]
     (row,) = capture.tables["calls"].to_dicts()
@@ -165,15 +165,15 @@ def test_all_columns_are_those_of_the_collector(install: Install, tool: str) -> 
         assert frame.schema == TABLES[name][table], table
 
 
-def test_the_whole_hosts_histogram_is_nobodys_and_silence_is_no_proof(install: Install) -> None:
+def test_the_whole_hosts_histogram_has_no_process_and_silence_proves_nothing(install: Install) -> None:
     install("runqlat", SLOTS)
-    told = run({"run_queue": Options()})["run_queue"]
-    assert told.tables["latency"].to_dicts() == [
+    capture = run({"run_queue": Options()})["run_queue"]
+    assert capture.tables["latency"].to_dicts() == [
         {"pid": -1, "comm": "", "low_ns": 4_096_000, "high_ns": 8_192_000, "count": 5}
     ]
     install("runqlat", (RECORDED / "runqlat-wrong-headers.txt").read_text())
     silent = run({"run_queue": Options()})["run_queue"]
-    assert (silent.seen, silent.proven) == (0, False)  # as with wrong headers: while we ran, it saw nobody run
+    assert (silent.seen, silent.proven) == (0, False)  # as with wrong headers: we ran, and it observed no thread
 
 
 def test_a_process_that_ran_without_being_seen_is_no_proof(install: Install) -> None:
@@ -184,11 +184,11 @@ def test_a_process_that_ran_without_being_seen_is_no_proof(install: Install) -> 
 
 
 def test_handlers_that_run_in_silence_are_not_believed(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = itertools.count(0, 1000)
+    readings = itertools.count(0, 1000)
 
     def read(name: str) -> bytes:
         if name == "softirqs":
-            return f"          CPU0\n TIMER: {next(looks)}\n".encode()
+            return f"          CPU0\n TIMER: {next(readings)}\n".encode()
         return b"          CPU0\n 24: 7 PCI-MSI 1-edge  nvme0q0, other\n LOC: 9 Local timer\n"
 
     monkeypatch.setattr(stock_scheduler, "InterruptCounts", lambda: proc_interrupts.InterruptCounts(read))
@@ -200,25 +200,25 @@ def test_handlers_that_run_in_silence_are_not_believed(install: Install, monkeyp
         {"kind": "softirq", "name": "TIMER", "cpu": -1, "count": 1000, "total_ns": -1, "max_ns": -1}
     ]
     install("softirqs", "10:00:00\nSOFTIRQ          TOTAL_nsecs\ntimer                 5000")
-    told = run({"interrupts": Options()})["interrupts"]
-    assert told.proven
-    assert told.tables["totals"]["total_ns"].to_list() == [5000]
+    capture = run({"interrupts": Options()})["interrupts"]
+    assert capture.proven
+    assert capture.tables["totals"]["total_ns"].to_list() == [5000]
 
 
 def test_disks_that_work_in_silence_are_not_believed(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([0, 1000])
+    readings = iter([0, 1000])
 
     def disks() -> dict[str, proc_parse.DiskStat]:
-        done = next(looks)
+        done = next(readings)
         line = f"8 0 sda {done} 0 {done * 8} 0 0 0 0 0 0 0 0 0 0 0 0 0 0"
         return {"sda": proc_parse.diskstats(line.encode())[0]}
 
     install("biolatency")
     monkeypatch.setattr(stock_files, "_disks", disks)
     assert run({"block": Options()})["block"].proven is False
-    looks = iter([0, 3])  # three requests of an ailing disk
+    readings = iter([0, 3])  # three requests of an ailing disk
     assert run({"block": Options()})["block"].proven is False
-    looks = iter([0, 5])
+    readings = iter([0, 5])
     install("biolatency", SLOTS.replace("     usecs", "disk = sda\n     usecs"))
     capture = run({"block": Options()})["block"]
     assert capture.proven
@@ -227,7 +227,7 @@ def test_disks_that_work_in_silence_are_not_believed(install: Install, monkeypat
     assert (row["device_ns"], row["queue_ns"], row["max_ns"]) == (-1, -1, -1)
 
 
-def test_one_that_dies_before_it_is_ready_is_an_error_that_says_why(others: set[int], install: Install) -> None:
+def test_a_tool_that_dies_before_it_is_ready_is_an_error_with_its_reason(others: set[int], install: Install) -> None:
     install("runqlat", does="sys.exit('x.c:3: error: no such field')", ready=False)
     with pytest.raises(ToolError, match="no such field") as caught:
         run({"run_queue": Options()})
@@ -235,14 +235,14 @@ def test_one_that_dies_before_it_is_ready_is_an_error_that_says_why(others: set[
     assert children() <= others
 
 
-def test_one_that_dies_in_the_window_proves_nothing_and_says_so(install: Install) -> None:
+def test_a_tool_that_dies_in_the_window_proves_nothing(install: Install) -> None:
     install("runqlat", SLOTS, does="time.sleep(0.2); sys.exit('gone')")
     capture = run({"run_queue": Options()}, span_s=0.6)["run_queue"]
     assert not capture.proven
     assert any(code == "cut_short" and "gone" in detail for code, detail in capture.not_seen)
 
 
-def test_one_that_is_never_ready_is_given_up(
+def test_a_tool_that_is_never_ready_is_given_up(
     others: set[int], install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("runqlat", ready=False)
@@ -252,7 +252,10 @@ def test_one_that_is_never_ready_is_given_up(
     assert children() <= others
 
 
-def test_one_that_hangs_at_the_end_is_killed_and_says_so(others: set[int], install: Install) -> None:
+def test_a_tool_that_hangs_at_the_end_is_killed(
+    others: set[int], install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "END_S", 0.5)
     ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
     install("runqlat", SLOTS, does=ignore)
     capture = run({"run_queue": Options()}, span_s=0.5)["run_queue"]
@@ -261,13 +264,13 @@ def test_one_that_hangs_at_the_end_is_killed_and_says_so(others: set[int], insta
     assert children() <= others
 
 
-def test_garbage_is_odd_and_told(install: Install) -> None:
+def test_garbage_is_a_blind_spot(install: Install) -> None:
     install("runqlat", SLOTS + "\nwhat is this\n[1;31m\n")
     capture = run({"run_queue": Options()})["run_queue"]
     assert ("odd_lines", "2") in capture.not_seen
 
 
-def test_kprobes_that_are_disarmed_meanwhile_prove_nothing(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kprobes_disarmed_in_the_window_prove_nothing(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("biolatency")
     monkeypatch.setattr(stock, "no_kprobes", lambda: None)
     engine = BccEngine(own=None)
@@ -287,7 +290,7 @@ def test_kprobes_that_are_disarmed_meanwhile_prove_nothing(install: Install, mon
         ({"sys/kernel/tracing/kprobe_events": ""}, None),
     ],
 )
-def test_whether_kprobes_see_anything(tmp_path: Path, files: dict[str, str], why: str | None) -> None:
+def test_whether_kprobes_fire(tmp_path: Path, files: dict[str, str], why: str | None) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -295,31 +298,31 @@ def test_whether_kprobes_see_anything(tmp_path: Path, files: dict[str, str], why
     assert (found is None) if why is None else (found is not None and why in found)
 
 
-def test_our_program_stands_in_for_what_is_missing_and_for_what_fails(install: Install) -> None:
+def test_our_program_replaces_missing_and_failing_tools(install: Install) -> None:
     install("runqlat", does="sys.exit('cannot attach')", ready=False)
     captures = run({"run_queue": Options(), "block": Options()}, own=Method)
     assert captures["run_queue"].hooks == captures["block"].hooks == ["own"]
 
 
-def test_one_that_hangs_leaves_time_for_our_program(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets half of what there is, and what comes next the rest."""
+def test_a_tool_that_hangs_leaves_time_for_our_program(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets half of the time, and the next method the rest."""
     monkeypatch.setattr(engine_module, "READY_S", 1.0)
     install("runqlat", ready=False)
     left: list[float] = []
 
     class Watch(Method):
-        def ready(self, deadline: float) -> None:
+        def wait_loaded(self, deadline: float) -> None:
             left.append(deadline - time.monotonic())
 
     assert run({"run_queue": Options()}, own=Watch)["run_queue"].hooks == ["own"]
     assert left[0] > 0
 
 
-def test_what_one_collector_cannot_costs_no_other_its_way(install: Install) -> None:
-    """Our program is one for all; where the kernel refuses a part of it, the others get one without that."""
+def test_one_failing_collector_does_not_cost_the_others_their_method(install: Install) -> None:
+    """One program serves all; if the kernel rejects a part of it, the others get a program without that part."""
 
     class Refused(Method):
-        def ready(self, deadline: float) -> None:
+        def wait_loaded(self, deadline: float) -> None:
             if "page_cache" in self._wanted:
                 raise ToolError(ErrorCode.PROBE_FAILED, "on_page_add: too complex", "")
 
@@ -329,24 +332,24 @@ def test_what_one_collector_cannot_costs_no_other_its_way(install: Install) -> N
     assert "cachestat" in captures["page_cache"].hooks[0]
 
 
-def test_what_is_known_to_be_broken_is_not_run(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_tool_is_not_run(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     path = install("runqlat", SLOTS)
-    entry = known_faults.KnownFault("runqlat", "counts nobody", "a source", since=(0, 0), mended="_mended_here_")
+    entry = known_faults.KnownFault("runqlat", "counts nothing", "a source", since=(0, 0), fixed_by="_fixed_here_")
     monkeypatch.setattr(known_faults, "KNOWN_FAULTS", (entry,))
-    assert BccEngine(own=None).cannot("run_queue") == "runqlat: counts nobody"
-    assert BccEngine(own=Method).way("run_queue") == "own program"
-    path.write_text(path.read_text() + "# _mended_here_\n")
+    assert BccEngine(own=None).cannot("run_queue") == "runqlat: counts nothing"
+    assert BccEngine(own=Method).first_method("run_queue") == "own program"
+    path.write_text(path.read_text() + "# _fixed_here_\n")
     known_faults._text.cache_clear()
-    assert BccEngine(own=Method).way("run_queue") == "bcc.runqlat"
+    assert BccEngine(own=Method).first_method("run_queue") == "bcc.runqlat"
 
 
-def test_a_poor_one_comes_last(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_tool_comes_last(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("fileslower", SLOW)
     monkeypatch.setattr(
-        known_faults, "KNOWN_FAULTS", (known_faults.KnownFault("fileslower", "no fsync", "a source", poor=True),)
+        known_faults, "KNOWN_FAULTS", (known_faults.KnownFault("fileslower", "no fsync", "a source", limited=True),)
     )
-    assert BccEngine(own=Method).way("syscalls") == "own program"
-    assert BccEngine(own=lambda: Method(refuses="no module bcc")).way("syscalls") == "bcc.fileslower"
+    assert BccEngine(own=Method).first_method("syscalls") == "own program"
+    assert BccEngine(own=lambda: Method(refuses="no module bcc")).first_method("syscalls") == "bcc.fileslower"
 
 
 def test_several_processes_are_for_our_program(install: Install) -> None:
@@ -398,8 +401,8 @@ def test_the_known_faults_of_this_version_of_bcc() -> None:
     assert known_faults.broken("cachestat", plain, (5, 10)) is None
     assert known_faults.broken("biolatency", plain, (6, 1))
     assert known_faults.broken("biolatency", plain, (5, 10)) is None
-    assert known_faults.poor("fileslower", plain, (5, 10))
-    for tool in ("softirqs", "hardirqs"):  # of 2020 and 2021; whichever is installed here is younger
+    assert known_faults.limited("fileslower", plain, (5, 10))
+    for tool in ("softirqs", "hardirqs"):  # fixed in 2020 and 2021, before any version installed here
         assert known_faults.broken(tool, plain, (5, 10))
         path = commands.program(f"bcc.{tool}")
         assert path is None or known_faults.broken(tool, path, (6, 1)) is None
@@ -413,7 +416,7 @@ def window(wanted: str, target: Target = HOST, span_s: float = 0.5) -> Recording
     return anyio.run(lambda: observe([Need(wanted)], target, span_s, [Only]))
 
 
-def test_the_judges_say_what_was_seen_and_call_nothing_normal(install: Install) -> None:
+def test_judges_report_slow_calls_and_call_nothing_normal(install: Install) -> None:
     install("fileslower", SLOW.replace("5.000", "1.500"))
     recording = window("syscalls", span_s=2.0)
     result = judge(fileslower.TOOL, recording, fileslower.Params())
@@ -426,7 +429,7 @@ def test_the_judges_say_what_was_seen_and_call_nothing_normal(install: Install) 
     assert (quiet.status, quiet.findings) == (Status.PARTIAL, [])
 
 
-def test_a_histogram_alone_is_judged_and_accuses_nobody_of_a_queue(install: Install) -> None:
+def test_a_histogram_alone_is_judged_without_a_queue(install: Install) -> None:
     install(
         "biolatency",
         SLOTS.replace("     usecs", "disk = nosuch\n     usecs").replace("4096 -> 8191 ", "262144 -> 524287"),
@@ -436,7 +439,7 @@ def test_a_histogram_alone_is_judged_and_accuses_nobody_of_a_queue(install: Inst
     assert (row.device, row.count, row.max_ms, row.queue_pct, row.bytes) == ("nosuch", 5, None, None, None)
     assert row.p50_ms is not None
     assert row.p50_ms > 200
-    assert all(f.polarity.value != "abnormal" for f in result.findings)  # how much it moved is not known
+    assert all(f.polarity.value != "abnormal" for f in result.findings)  # its bytes are unknown
 
 
 def test_sums_of_waits_are_judged_without_counts(install: Install) -> None:

@@ -1,4 +1,4 @@
-"""What the child of our own BCC programs said, decoded; and what was still going on at the window's ends."""
+"""Decode the output of the child of our own BCC programs; calls and waits in progress at the window's ends."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ BEGIN, END = 100 * SECOND, 110 * SECOND
 NOTHING = own_open.Open([], [], [], [], {}, {}, [], [])
 
 
-def counters(**told: int) -> list[tuple[bytes, bytes]]:
-    """The map of counters on two CPUs, all of it counted on the second."""
-    words = [0] * len(lay.COUNTERS) + [told.get(name, 0) for name in lay.COUNTERS]
+def counters(**given: int) -> list[tuple[bytes, bytes]]:
+    """Return the map of counters on two CPUs, all counted on the second."""
+    words = [0] * len(lay.COUNTERS) + [given.get(name, 0) for name in lay.COUNTERS]
     return [(bytes(4), struct.pack(f"<{len(words)}Q", *words))]
 
 
@@ -41,25 +41,25 @@ def segment(**members: int) -> bytes:
 def test_records_are_those_of_the_other_engine() -> None:
     raw = segment(start=BEGIN, end=END, tgid=7, tid=8, nr=NUMBER["fsync"], off_class=0, kstack=3)
     padded = raw + bytes(4)  # the perf buffer aligns what it holds
-    seen = own_decode.seen({"counters": counters()}, [raw, padded], BEGIN, END, ["sched_switch"], {})
+    seen = own_decode.decode({"counters": counters()}, [raw, padded], BEGIN, END, ["sched_switch"], {})
     assert [(s.tgid, s.tid, s.comm, s.off_class, s.kstack) for s in seen.of(SwitchRows).segments] == [
         (7, 8, b"trainer", "D", 3)
     ] * 2
     assert seen.hooks == ("sched_switch",)
 
 
-def test_losses_are_told_by_reason() -> None:
+def test_losses_are_reported_by_reason() -> None:
     rows = {"counters": counters(call_totals_full=3, self_calls=5)}
-    seen = own_decode.seen(rows, [], BEGIN, END, [], {"ring_full": 2, "reader_full": 0})
+    seen = own_decode.decode(rows, [], BEGIN, END, [], {"ring_full": 2, "reader_full": 0})
     assert {name: sum(counts) for name, counts in seen.lost.items()} == {"call_totals_full": 3, "ring_full": 2}
     assert seen.seen["self_calls"] == 5
-    assert seen.seen["calls"] == 3  # those that found no room were calls, too
+    assert seen.seen["calls"] == 3  # those that did not fit were calls, too
 
 
 @pytest.mark.parametrize("record", [b"", b"\0", b"\x63" * 40, segment()[:-9], segment() + bytes(8), bytes([6]) * 300])
 def test_another_shape_is_refused(record: bytes) -> None:
     with pytest.raises(ValueError, match="a record of"):
-        own_decode.seen({"counters": counters()}, [record], BEGIN, END, [], {})
+        own_decode.decode({"counters": counters()}, [record], BEGIN, END, [], {})
 
 
 @given(st.dictionaries(st.sampled_from(["counters", "states", "stacks", "off_totals", "irq_totals", "requests"]),
@@ -68,10 +68,10 @@ def test_another_shape_is_refused(record: bytes) -> None:
 @settings(max_examples=150, derandomize=True, deadline=None)
 def test_nonsense_is_refused_and_nothing_else(rows: dict[str, list[tuple[bytes, bytes]]], raw: list[bytes]) -> None:
     with contextlib.suppress(ValueError, struct.error):
-        own_decode.seen(rows, raw, BEGIN, END, [], {})
+        own_decode.decode(rows, raw, BEGIN, END, [], {})
 
 
-def test_a_stack_says_by_its_addresses_whose_it_is() -> None:
+def test_addresses_distinguish_kernel_and_user_stacks() -> None:
     kernel, user = 0xFFFFFFFF81000000, 0x7F0000001000
     rows = [
         (struct.pack("<I", 4), struct.pack("<4Q", kernel, kernel + 8, 0, 0)),
@@ -104,7 +104,7 @@ def still_open(
     return own_open.still_open([row], threads, {8: 5}, BEGIN, END, wanted, lambda tid: b"trainer")
 
 
-def test_who_had_no_cpu_since_is_where_it_was() -> None:
+def test_a_thread_without_a_cpu_since_still_waits() -> None:
     number = NUMBER["fsync"]
     row = state(off_start=BEGIN + SECOND, off_runs=41, call_start=BEGIN + SECOND // 2)
     OwnState.from_buffer_copy(row[1])
@@ -122,19 +122,19 @@ def test_who_had_no_cpu_since_is_where_it_was() -> None:
     assert [t.total_ns for t in found.off_totals] == [9 * SECOND]
 
 
-def test_who_ran_since_is_not_told() -> None:
+def test_a_thread_that_ran_since_is_not_reported() -> None:
     found = still_open(state(off_start=BEGIN, off_runs=41), 42, "running")
     assert found == NOTHING
 
 
-def test_a_call_that_is_over_is_not_told() -> None:
+def test_a_call_that_ended_is_not_reported() -> None:
     made = OwnState(tgid=7, tid=8, off_start=BEGIN, off_runs=1, call_start=BEGIN, call_nr=NUMBER["read"], off_nr=-1)
     found = still_open((bytes(4), bytes(made)), 1, f"{NUMBER['write']} 0x1 0x0 0x0 0x0 0x0 0x0 0x0 0x0")
     assert len(found.segments) == 1
     assert found.calls == []
 
 
-def test_who_waits_for_a_cpu_at_the_end_has_waited_until_then() -> None:
+def test_a_wait_for_a_cpu_lasts_until_the_end() -> None:
     found = still_open(state(queued=END - SECOND, off_runs=3, off_start=BEGIN, off_class=1), 3, "running")
     assert [(t.tid, t.count, t.total_ns, t.max_ns) for t in found.queue_totals] == [(8, 1, SECOND, SECOND)]
     (slot,) = found.queue_slots
@@ -146,8 +146,8 @@ def test_who_waits_for_a_cpu_at_the_end_has_waited_until_then() -> None:
     assert still_open(state(queued=END - SECOND, off_runs=3, off_start=BEGIN), 4, "running") == NOTHING
 
 
-def test_who_was_on_its_way_all_along_has_waited_only_if_it_did_not_run() -> None:
-    """/proc does not say whether a thread that is on its way has a CPU: one that computes is not accused of waiting."""
+def test_a_thread_in_state_r_waited_only_if_it_did_not_run() -> None:
+    """/proc does not show whether a thread in state R has a CPU: one that computes is not reported as waiting."""
     seeded = state(queued=1, off_start=1, off_runs=3, off_class=2)
     starved = still_open(seeded, 3, "running", ran_ns=5)
     assert [(t.count, t.total_ns) for t in starved.queue_totals] == [(1, END - BEGIN)]
@@ -156,13 +156,13 @@ def test_who_was_on_its_way_all_along_has_waited_only_if_it_did_not_run() -> Non
     assert still_open(seeded, 3, "running", ran_ns=6) == NOTHING
 
 
-def test_what_we_wait_for_ourselves_is_not_told() -> None:
+def test_our_own_waits_are_not_reported() -> None:
     row = state(off_start=BEGIN, off_runs=1, off_class=1)
     assert still_open(row, 1, "0 0x0 0x0").segments
     assert still_open(row, 1, "0 0x0 0x0", selves=frozenset({7})) == NOTHING
 
 
-def test_who_was_blocked_before_the_window_is_cut_to_it() -> None:
+def test_a_wait_from_before_the_window_is_cut_to_it() -> None:
     found = still_open(state(off_start=1, off_runs=1, off_class=1), 1, "-1 0x0 0x0")
     (one,) = found.segments
     assert (one.start, one.end, one.off_class) == (BEGIN, END, "S")
@@ -176,16 +176,16 @@ def test_awake_without_a_cpu_is_waiting_for_one() -> None:
     assert still_open(preempted, 1, "").segments[0].runnable_ns == END - BEGIN
 
 
-def test_on_a_whole_host_only_calls_on_storage_are_told(tmp_path: Path) -> None:
+def test_on_a_whole_host_only_calls_on_storage_are_reported(tmp_path: Path) -> None:
     number = NUMBER["read"]
     read, write = os.pipe()
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     try:
-        for descriptor, told in ((read, 0), (file, 1)):
+        for descriptor, expected in ((read, 0), (file, 1)):
             made = OwnState(tgid=os.getpid(), tid=8, off_start=BEGIN, off_runs=1, call_start=BEGIN, call_nr=number)
             call = f"{number} {descriptor:#x} 0x0 0x10 0x0 0x0 0x0 0x0 0x0"
             found = still_open((bytes(4), bytes(made)), 1, call, everybody=True)
-            assert len(found.calls) == told
+            assert len(found.calls) == expected
         ((path, size),) = [(f.path, f.size) for f in found.files.values()]
         assert (path, size) == (os.fsencode(tmp_path / "file"), 0)
     finally:
@@ -195,7 +195,7 @@ def test_on_a_whole_host_only_calls_on_storage_are_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 def waiting() -> Iterator[int]:
-    """A thread of ours that reads from a pipe nobody writes to."""
+    """A thread of ours that reads from a pipe without a writer."""
     read, write = os.pipe()
     thread = threading.Thread(target=os.read, args=(read, 1))
     thread.start()
@@ -208,10 +208,10 @@ def waiting() -> Iterator[int]:
         os.close(write)
 
 
-def test_a_blocked_thread_becomes_a_state_as_if_it_had_been_seen(waiting: int) -> None:
+def test_a_blocked_thread_gets_the_state_that_the_programs_write(waiting: int) -> None:
     target = Target(everything=False, pid=os.getpid(), pids=[os.getpid()])
     seeds: list[own_open.Seed] = []
-    while not any(seed.tid == waiting and seed.off_class == "S" for seed in seeds):  # it has yet to arrive there
+    while not any(seed.tid == waiting and seed.off_class == "S" for seed in seeds):  # it has not blocked yet
         seeds, whole = own_open.seeds(target, ())
         assert whole
     (seed,) = [seed for seed in seeds if seed.tid == waiting]
@@ -221,5 +221,5 @@ def test_a_blocked_thread_becomes_a_state_as_if_it_had_been_seen(waiting: int) -
     assert (made.tgid, made.tid, lay.OFF_CLASSES[made.off_class]) == (os.getpid(), waiting, "S")
     assert 0 < made.off_start < BEGIN
     assert len(value) == ct.sizeof(OwnState)
-    if seed.call is not None:  # a hardened host tells no calls
+    if seed.call is not None:  # a hardened host hides calls
         assert (made.off_nr, made.call_start) == (NUMBER["read"], 1)

@@ -1,4 +1,4 @@
-"""The wire to the child of our own BCC programs: whatever the child does, an answer or one error, and nothing left."""
+"""The pipes to the child of our own BCC programs: whatever it does, an answer or one error, and no process is left."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SOON = 20.0
 
 
 def link(tmp_path: Path, program: str, plan: dict[str, Any] | None = None) -> OwnLink:
-    """A child that runs `program`; it has `plan`, `say` and `heard`, and lives until its input ends."""
+    """A child that runs `program`; it has `plan`, `send` and `receive`, and lives until its input ends."""
     text = (
         "import json, os, sys, time\n"
-        "def say(**what): print(json.dumps(what), flush=True)\n"
-        "def heard(): return json.loads(sys.stdin.readline())\n"
-        f"plan = heard()\n{program}\nsys.stdin.read()\n"
+        "def send(**what): print(json.dumps(what), flush=True)\n"
+        "def receive(): return json.loads(sys.stdin.readline())\n"
+        f"plan = receive()\n{program}\nsys.stdin.read()\n"
     )
     path = tmp_path / "child.py"
     path.write_text(text)
@@ -46,31 +46,31 @@ def gone(pid: int) -> bool:
 def test_a_whole_conversation(tmp_path: Path) -> None:
     child = link(
         tmp_path,
-        'say(hooks=[plan["point"]])\nassert heard() == {"do": "begin"}\nsay(begun=5)\n'
-        'say(records=["AQI="])\nassert heard() == {"do": "stop"}\nsay(threads=[[8, 3, "running", 9]])\n'
-        'say(map="states", rows=[["AA==", "AQ=="]])\nsay(map="states", rows=[])\nsay(end=9, lost=4)',
+        'send(hooks=[plan["point"]])\nassert receive() == {"do": "start"}\nsend(started=5)\n'
+        'send(records=["AQI="])\nassert receive() == {"do": "stop"}\nsend(threads=[[8, 3, "running", 9]])\n'
+        'send(map="states", rows=[["AA==", "AQ=="]])\nsend(map="states", rows=[])\nsend(end=9, lost=4)',
         {"point": "sched_switch"},
     )
     try:
         wait(child, "hooks")
         assert child.hooks == ["sched_switch"]
-        child.say({"do": "begin"})
-        wait(child, "begun")
-        child.say({"do": "stop"})
+        child.send({"do": "start"})
+        wait(child, "started")
+        child.send({"do": "stop"})
         wait(child, "end")
-        assert (child.begun, child.end, child.lost, child.dropped) == (5, 9, 4, 0)
+        assert (child.started, child.end, child.lost, child.dropped) == (5, 9, 4, 0)
         assert (child.records, child.threads) == ([b"\1\2"], {8: (3, "running", 9)})
         assert child.rows == {"states": [(b"\0", b"\1")]}
     finally:
         child.close()
 
 
-def test_its_own_words_are_told(tmp_path: Path) -> None:
-    child = link(tmp_path, 'say(error="Failed to compile", log="main.c:3:1: error: unknown type\\nx")')
-    with pytest.raises(ToolError, match=r"Failed to compile \(main\.c:3:1: error: unknown type x\)") as told:
+def test_its_error_is_reported(tmp_path: Path) -> None:
+    child = link(tmp_path, 'send(error="Failed to compile", log="main.c:3:1: error: unknown type\\nx")')
+    with pytest.raises(ToolError, match=r"Failed to compile \(main\.c:3:1: error: unknown type x\)") as caught:
         wait(child, "hooks")
-    assert told.value.code is ErrorCode.PROBE_FAILED
-    assert "\n" not in told.value.message
+    assert caught.value.code is ErrorCode.PROBE_FAILED
+    assert "\n" not in caught.value.message
     child.close()
 
 
@@ -80,13 +80,13 @@ def test_its_own_words_are_told(tmp_path: Path) -> None:
         "print('Traceback')",
         "print('[]')",
         "print('{}')",
-        "say(records=[5])",
-        "say(records=['***'])",
-        "say(map='x')",
-        "say(threads=[[1]])",
-        "say(begun='soon')",
-        "print('{\"begun\": 1e999}')",
-        "say(threads=[[1, 2, 'running', []]])",
+        "send(records=[5])",
+        "send(records=['***'])",
+        "send(map='x')",
+        "send(threads=[[1]])",
+        "send(started='soon')",
+        "print('{\"started\": 1e999}')",
+        "send(threads=[[1, 2, 'running', []]])",
         "print('[' * 100000)",
         "print('\\x1b[2J')",
     ],
@@ -94,25 +94,25 @@ def test_its_own_words_are_told(tmp_path: Path) -> None:
 def test_nonsense_is_one_error(tmp_path: Path, nonsense: str) -> None:
     child = link(tmp_path, f"{nonsense}\nsys.stdout.flush()")
     try:
-        with pytest.raises(ToolError, match="understands") as told:
+        with pytest.raises(ToolError, match="invalid output") as caught:
             wait(child, "hooks")
-        assert told.value.message.isprintable()
+        assert caught.value.message.isprintable()
     finally:
         child.close()
 
 
-def test_one_that_ends_early_is_told_with_its_status(tmp_path: Path) -> None:
+def test_an_early_end_is_reported_with_its_status(tmp_path: Path) -> None:
     child = link(tmp_path, "os._exit(7)")
     with pytest.raises(ToolError, match="ended with status 7"):
         wait(child, "hooks")
     child.close()
 
 
-def test_one_that_never_stops_talking_does_not_keep_us(tmp_path: Path) -> None:
+def test_endless_output_does_not_block(tmp_path: Path) -> None:
     child = link(tmp_path, "while True: sys.stdout.write('{\"records\": []}\\n' * 10000)")
     try:
         for _ in range(3):
-            assert child.take()
+            assert child.poll()
         with pytest.raises(ToolError, match="too long"):
             wait(child, "hooks", 0.3)
     finally:
@@ -120,24 +120,24 @@ def test_one_that_never_stops_talking_does_not_keep_us(tmp_path: Path) -> None:
     assert gone(child.pid)
 
 
-def test_one_that_says_nothing_is_not_waited_for_longer_than_said(tmp_path: Path) -> None:
+def test_wait_ends_at_its_deadline(tmp_path: Path) -> None:
     child = link(tmp_path, "time.sleep(600)")
     with pytest.raises(ToolError, match="too long"):
         wait(child, "hooks", 0.2)
     child.close()
 
 
-def test_one_that_does_not_listen_is_not_talked_to_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_does_not_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = link(tmp_path, "time.sleep(600)")
-    monkeypatch.setattr(own_link, "_LISTEN_S", 0.2)
-    with pytest.raises(ToolError, match="does not listen"):
-        child.say({"do": "x" * (1 << 20)})
+    monkeypatch.setattr(own_link, "_SEND_S", 0.2)
+    with pytest.raises(ToolError, match="does not read"):
+        child.send({"do": "x" * (1 << 20)})
     child.close()
 
 
-def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_link, "MAX_RECORD_BYTES", 5)
-    child = link(tmp_path, 'say(records=["AQI="] * 4)\nsay(end=1, lost=0)')
+    child = link(tmp_path, 'send(records=["AQI="] * 4)\nsend(end=1, lost=0)')
     wait(child, "end")
     assert (child.records, child.dropped) == ([b"\1\2"] * 2, 2)
     child.close()
@@ -145,25 +145,25 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_maps_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_link, "_MAX_ROWS", 100)
-    child = link(tmp_path, 'for _ in range(60): say(map="m", rows=[["AA==", "AA=="]] * 2)')
-    with pytest.raises(ToolError, match="too much"):
+    child = link(tmp_path, 'for _ in range(60): send(map="m", rows=[["AA==", "AA=="]] * 2)')
+    with pytest.raises(ToolError, match="too many"):
         wait(child, "end")
     child.close()
 
 
 def test_nothing_runs_after_close(tmp_path: Path) -> None:
-    child = link(tmp_path, "say(hooks=[str(os.getpid())])\ntime.sleep(600)")
+    child = link(tmp_path, "send(hooks=[str(os.getpid())])\ntime.sleep(600)")
     wait(child, "hooks")
     pid = int((child.hooks or ["0"])[0])
     child.close()
     child.close()
     assert gone(pid)
     with pytest.raises(ToolError):
-        child.say({"do": "stop"})
+        child.send({"do": "stop"})
 
 
 def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
-    """The child is not asked: it only sees that its input ended, or the kernel kills it."""
+    """Its input ends, or the kernel kills it."""
     text = (
         "import sys, time; from pathlib import Path; sys.path[:0] = {path!r}\n"
         "from whystall.tools.collect.bcc.own_link import OwnLink\n"

@@ -1,4 +1,4 @@
-"""Our own programs for BCC as a way to fill collectors: where they cannot, and what they do not rule out."""
+"""Our own programs for BCC: where they cannot run, and what they do not rule out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_module_for_another_python_is_none(tmp_path: Path) -> None:
         assert python_bcc(tmp_path) == (tmp_path / found if found else None)
 
 
-def test_without_the_module_each_collector_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_module_no_collector_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_program, "python_bcc", lambda: None)
     for collector in OwnProgram.serves:
         assert OwnProgram().unavailable(collector) is not None
@@ -50,23 +50,23 @@ def test_without_the_module_each_collector_says_so(monkeypatch: pytest.MonkeyPat
 
 
 def test_too_many_targets_are_refused_before_anything_starts() -> None:
-    way = OwnProgram()
-    with pytest.raises(ToolError, match="too many") as told:
-        way.start({"syscalls": Options()}, Target(everything=False, pids=list(range(1, 1100))))
-    assert told.value.code is ErrorCode.BAD_ARGUMENT
-    assert way.fileno() is None
+    program = OwnProgram()
+    with pytest.raises(ToolError, match="too many") as caught:
+        program.load({"syscalls": Options()}, Target(everything=False, pids=list(range(1, 1100))))
+    assert caught.value.code is ErrorCode.BAD_ARGUMENT
+    assert program.fileno() is None
 
 
-def test_what_was_not_started_cannot_be_stopped() -> None:
-    way = OwnProgram()
+def test_what_was_not_loaded_cannot_be_read() -> None:
+    program = OwnProgram()
     with pytest.raises(ToolError, match="not started"):
-        way.stop()
-    way.cease()
-    way.close()
+        program.read()
+    program.stop()
+    program.close()
 
 
 @pytest.mark.parametrize(("codes", "sure"), [([], True), (["kernel_symbols"], True), (["pages_in_part"], False)])
-def test_what_is_seen_in_part_rules_nothing_out(codes: list[str], sure: bool) -> None:
+def test_partial_observation_rules_nothing_out(codes: list[str], sure: bool) -> None:
     entry = CollectorManifest(engine="bcc", proven=True, not_seen=[BlindSpot(code=code) for code in codes])
     manifest = Manifest(
         **dict.fromkeys(("id", "host", "kernel", "machine", "started"), "x"),

@@ -1,4 +1,4 @@
-"""Parsers of what stock BCC tools print, on what they printed: recorded on the kernels in the files' names."""
+"""Parsers of the output of stock BCC tools, on output recorded on the kernels in the files' names."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ def after(name: str, word: str) -> list[str]:
     return lines[next(n for n, line in enumerate(lines) if word in line) + 1 :]
 
 
-def seconds_of(lines: list[str], take: Callable[[list[str]], int]) -> parse.Seconds:
-    seconds = parse.Seconds(take)
+def blocks_of(lines: list[str], take: Callable[[list[str]], int]) -> tuple[int, int]:
+    """Return how many blocks `take` got, and how many lines were not parsed."""
+    blocks = []
+    seconds = parse.PerSecond(lambda block: blocks.append(block) or take(block))
     for line in lines:
         seconds.feed(line)
     seconds.end()
-    return seconds
+    return len(blocks), seconds.unparsed
 
 
 def test_slow_calls_are_read_column_by_column() -> None:
@@ -40,8 +42,7 @@ def test_slow_calls_are_read_column_by_column() -> None:
     assert None not in calls
     first = calls[0]
     assert first == parse.SlowCall(0.122, "python3", 286, "read", 8388608, 58_480_000, "checkpoint_of_a_job_2.bin")
-    told = Counter(call.operation for call in calls if call)
-    assert set(told) == {"read", "write"}
+    assert {call.operation for call in calls if call} == {"read", "write"}
     assert all(call.tid == 286 and call.latency_ns >= 1_000_000 for call in calls if call)
 
 
@@ -64,14 +65,14 @@ def test_columns_that_grew_are_read_too() -> None:
 @pytest.mark.parametrize(
     ("name", "preempted"), [("offcputime-6.1", "preempt_schedule_common"), ("offcputime-5.10", "_cond_resched")]
 )
-def test_waits_are_told_by_stack_and_the_sum_is_whole(name: str, preempted: str) -> None:
+def test_waits_are_parsed_by_stack_and_none_is_missing(name: str, preempted: str) -> None:
     waits = parse.Waits()
     for line in after(name, "Ctrl-C"):
         waits.feed(line)
     numbers = [int(line) for line in recorded(name) if line.strip().isdecimal()]
     assert sum(wait.total_ns for wait in waits.found) == 1000 * sum(numbers)
     assert len(waits.found) == len(numbers)
-    assert waits.odd == waits.missed == 0
+    assert waits.unparsed == waits.missed == 0
     calls = Counter[str]()
     for wait in waits.found:
         calls[parse.system_call(wait.kernel)] += wait.total_ns
@@ -80,13 +81,13 @@ def test_waits_are_told_by_stack_and_the_sum_is_whole(name: str, preempted: str)
     assert {"clock_nanosleep", "select"} & set(calls)  # which of them CPython sleeps in
     assert max(waits.found, key=lambda wait: wait.total_ns).kernel[-1] == "entry_SYSCALL_64_after_hwframe"
     states = {parse.system_call(wait.kernel): parse.state(wait.kernel) for wait in waits.found}
-    assert {states.get("clock_nanosleep", ""), states.get("select", "")} == {""}  # asleep: a stack does not tell
+    assert {states.get("clock_nanosleep", ""), states.get("select", "")} == {""}  # asleep: a stack does not show it
     disk = [wait for wait in waits.found if "io_schedule" in wait.kernel]
     assert disk
     assert {parse.state(wait.kernel) for wait in disk} == {"D"}
-    gave_way = [wait for wait in waits.found if preempted in wait.kernel]
-    assert gave_way
-    assert {parse.state(wait.kernel) for wait in gave_way} == {"R"}
+    preempted_waits = [wait for wait in waits.found if preempted in wait.kernel]
+    assert preempted_waits
+    assert {parse.state(wait.kernel) for wait in preempted_waits} == {"R"}
 
 
 def test_a_missed_stack_is_counted_and_is_no_frame() -> None:
@@ -97,7 +98,7 @@ def test_a_missed_stack_is_counted_and_is_no_frame() -> None:
     assert waits.missed == 1
 
 
-def test_a_stack_without_a_delimiter_is_the_kernels_only_if_it_looks_like_it() -> None:
+def test_a_stack_without_a_delimiter_is_the_kernels_only_with_a_kernel_frame() -> None:
     for frames, kernel in ((("finish_task_switch", "schedule"), True), (("main", "work"), False)):
         waits = parse.Waits()
         for line in (*(f"    {frame}" for frame in frames), "    -                dd (7)", "        25"):
@@ -107,21 +108,18 @@ def test_a_stack_without_a_delimiter_is_the_kernels_only_if_it_looks_like_it() -
 
 def test_time_in_handlers_is_summed_over_the_seconds() -> None:
     soft, hard = parse.Totals(), parse.Totals()
-    told = seconds_of(after("softirqs-6.18", "Ctrl-C"), partial(parse.totals, into=soft))
-    assert (told.told, told.odd) == (4, 0)
+    assert blocks_of(after("softirqs-6.18", "Ctrl-C"), partial(parse.totals, into=soft)) == (4, 0)
     assert set(soft.total_ns) == {"timer", "sched", "rcu", "block"}
     assert soft.total_ns["timer"] > 326_854 + 467_787
-    told = seconds_of(after("hardirqs-6.18", "Ctrl-C"), partial(parse.totals, into=hard))
-    assert (told.told, told.odd) == (4, 0)
+    assert blocks_of(after("hardirqs-6.18", "Ctrl-C"), partial(parse.totals, into=hard)) == (4, 0)
     assert hard.total_ns["virtio1-req.0"] > 585_134 + 1_285_987
     assert not soft.full
     assert not hard.full
 
 
-def test_seconds_without_a_row_are_told_and_hold_nothing() -> None:
+def test_seconds_without_a_row_are_empty_blocks() -> None:
     found = parse.Histograms()
-    told = seconds_of(after("runqlat-wrong-headers", "Ctrl-C"), partial(parse.histograms, into=found))
-    assert told.told == 3
+    assert blocks_of(after("runqlat-wrong-headers", "Ctrl-C"), partial(parse.histograms, into=found))[0] == 3
     assert found.counts == {}
 
 
@@ -163,22 +161,21 @@ def test_a_histogram_with_keys_may_be_full_and_one_without_is_not() -> None:
     assert not alone.full
 
 
-def test_what_was_before_is_forgotten_and_the_second_that_straddles_too() -> None:
+def test_restart_drops_earlier_output_and_the_second_that_began_before() -> None:
     found = parse.Histograms()
     clock = itertools.count(50)
-    seconds = parse.Seconds(partial(parse.histograms, into=found), lambda: float(next(clock)))
+    seconds = parse.PerSecond(partial(parse.histograms, into=found), lambda: float(next(clock)))
     for line in ("10:00:00", *HISTOGRAM, "10:00:01", *HISTOGRAM):
         seconds.feed(line)
-    seconds.forget(skip_next=True)
+    seconds.restart(skip_next=True)
     found.counts.clear()
     for line in ("10:00:02", *HISTOGRAM, "10:00:03", *HISTOGRAM):
         seconds.feed(line)
     seconds.end()
     assert sum(found.counts[""].values()) == 7
-    assert seconds.told == 1
-    assert seconds.late_s == 1.0  # and how long that was is said
-    seconds.forget(skip_next=False)
-    assert seconds.late_s == 0.0
+    assert seconds.skipped_s == 1.0
+    seconds.restart(skip_next=False)
+    assert seconds.skipped_s == 0.0
 
 
 TEXT = st.one_of(st.text(max_size=80), st.sampled_from([*HISTOGRAM, "disk = x", "10:00:00", "    --", "        7"]))
@@ -186,15 +183,14 @@ TEXT = st.one_of(st.text(max_size=80), st.sampled_from([*HISTOGRAM, "disk = x", 
 
 @fuzzed
 @given(st.lists(TEXT, max_size=40))
-def test_whatever_is_printed_is_odd_or_counted_and_never_an_error(lines: list[str]) -> None:
+def test_any_output_is_counted_or_unparsed_and_never_an_error(lines: list[str]) -> None:
     found, sums = parse.Histograms(), parse.Totals()
-    odd = parse.histograms(lines, found, "disk")
-    assert 0 <= odd <= len(lines)
+    assert 0 <= parse.histograms(lines, found, "disk") <= len(lines)
     assert all(count > 0 and slot.low_ns < slot.high_ns for c in found.counts.values() for slot, count in c.items())
     assert 0 <= parse.totals(lines, sums) <= len(lines)
     assert all(value >= 0 for value in sums.total_ns.values())
     waits = parse.Waits()
-    seconds = parse.Seconds(len)
+    seconds = parse.PerSecond(len)
     for line in lines:
         waits.feed(line)
         seconds.feed(line)
@@ -208,7 +204,7 @@ def test_whatever_is_printed_is_odd_or_counted_and_never_an_error(lines: list[st
 
 @fuzzed
 @given(st.data())
-def test_a_recording_that_is_torn_anywhere_stays_one(data: st.DataObject) -> None:
+def test_damaged_output_raises_nothing(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(path.stem for path in RECORDED.glob("*.txt"))))
     text = (RECORDED / f"{name}.txt").read_text()
     at = data.draw(st.integers(0, len(text)))
@@ -218,4 +214,4 @@ def test_a_recording_that_is_torn_anywhere_stays_one(data: st.DataObject) -> Non
         parse.slow_call(line)
         parse.cache_counts(line)
         waits.feed(line)
-    assert waits.odd >= 0
+    assert waits.unparsed >= 0
