@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,14 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     assert os.sched_getaffinity(0) == before
 
 
-def window(duration: float = 0.5, target: Target = EVERYTHING, **options: int) -> Recording:
+def window(
+    duration: float = 0.5, target: Target = EVERYTHING, stop: Callable[[], bool] | None = None, **options: int
+) -> Recording:
     (tempfile.gettempdir() and Path(tempfile.gettempdir(), "home")).mkdir(exist_ok=True)
     groups = frozenset(options) - {"cpus", "only_target", "buffer_kb"}
     others: dict[str, Any] = {name: value for name, value in options.items() if name not in groups}
     need = Need("ftrace", FtraceOptions(groups, **others))
-    return anyio.run(lambda: observe([need], target, duration, [TracefsEngine]))
+    return anyio.run(lambda: observe([need], target, duration, [TracefsEngine], stop=stop))
 
 
 def of(pid: int) -> Target:
@@ -98,14 +100,20 @@ def test_cpus_are_chosen_by_bits_and_the_proof_is_made_on_one_of_them() -> None:
 
 
 def test_only_the_target_is_recorded_when_that_is_enough() -> None:
+    recorder: set[int] = set()  # the window calls `stop` in its own thread
+
+    def stop() -> bool:
+        recorder.add(threading.get_native_id())
+        return False
+
     with Napper() as pid, Napper() as other:
-        recording = window(target=of(pid), only_target=1)
+        recording = window(target=of(pid), stop=stop, only_target=1)
         everything = window(target=of(pid))
     entry = recording.manifest.collectors["ftrace"]
     assert entry.proven
     assert "target_only" in {spot.code for spot in entry.not_seen}
     switches = recording.table("ftrace.switches")
-    known = [pid, threading.get_native_id()]  # ours: it proves that the recorder is alive
+    known = [pid, *recorder]  # the recorder's switches prove that it is alive
     assert switches.filter(pl.col("prev_tid") == pid).height > 10
     assert switches.filter(~pl.col("prev_tid").is_in(known) & ~pl.col("next_tid").is_in(known)).height == 0
     assert recording.table("ftrace.holes").filter(pl.col("why") == "unseen").height == 0

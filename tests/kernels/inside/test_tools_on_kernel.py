@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
 from kernels.inside.windows import EDGE_NS, FSYNC_S, LIMIT_MIB, MIB, NAP_S, QUOTA_CPUS, REQUEST_KIB, Load, Look, load
 from kernels.inside.windows import looks as take_looks
@@ -27,6 +28,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="tracing, cgroups and 
 MANY = 45
 """Periods of 100 ms, of those in a window, in which who wants a CPU all the time is throttled; fewer where others leave
 it less than its quota."""
+MOST_UNRECORDED = 0.02
+"""Share of the switches that a kernel may leave out (some guests' kernels do so for the idle thread of a CPU) while
+times derived from the others are still exact."""
 EBPF = {"syscalls", "switches", "block", "samples", "page_cache", "interrupts", "run_queue"}
 
 
@@ -69,6 +73,16 @@ def judged(look: Look, matrix: Matrix, tool: str, **arguments: Any) -> ToolResul
 
 def of(result: ToolResult[Any], kind: str, polarity: Polarity = Polarity.ABNORMAL) -> list[Finding]:
     return [f for f in result.findings if f.kind == kind and f.polarity is polarity]
+
+
+def exact(result: ToolResult[Any], look: Look) -> bool:
+    """Whether (nearly) all switches were recorded; if not, the result must state how many were missing."""
+    switches = look.recording.table("ftrace.switches").height
+    missing = look.recording.table("ftrace.holes").filter(pl.col("why") == "unseen").height
+    if result.tool == "ftrace_capture":
+        stated = {spot.code: spot.detail for spot in result.coverage.not_seen}
+        assert stated.get("untold_switches", "0") == str(missing)
+    return missing <= MOST_UNRECORDED * switches
 
 
 def test_fileslower_tells_every_slow_fsync(look: Look, working: Load, matrix: Matrix) -> None:
@@ -194,7 +208,8 @@ def test_ftrace_capture_follows_every_switch(look: Look, working: Load, matrix: 
     result = judged(look, matrix, "ftrace_capture", top=200)
     threads = {t.tid: t for t in result.data.threads}
     spinner, napper = threads[working.pids["spinner"]], threads[working.pids["napper"]]
-    assert spinner.running_ms == pytest.approx(working.cpu_s(look) * 1e3, rel=0.15)
+    if exact(result, look):
+        assert spinner.running_ms == pytest.approx(working.cpu_s(look) * 1e3, rel=0.15)
     assert len(working.acts("nap", look)) <= napper.voluntary
     assert spinner.of_target
     assert napper.of_target
@@ -208,12 +223,13 @@ def test_host_bound_tells_what_keeps_a_thread_from_its_cpu(look: Look, working: 
     (dispatcher,) = result.data.dispatchers
     window_s = look.recording.manifest.window_ns / 1e9
     assert dispatcher.tid == spinner
-    assert dispatcher.running_pct == pytest.approx(100 * working.cpu_s(look) / window_s, abs=6)
+    running_pct = 100 * working.cpu_s(look) / window_s
+    assert dispatcher.running_pct - 6 <= running_pct <= dispatcher.running_pct + dispatcher.unknown_pct + 6
     throttled = of(result, "sched.throttled")
     assert not throttled or look.throttled
     quotas = [f for f in look.judge("host_snapshot").findings if f.kind == "cgroup.cpu_throttled"]
     periods = [f.metrics["throttled_periods"] for f in quotas if f.subject.cgroup == working.spinning.name]
-    if max(periods, default=0) >= MANY:
+    if exact(result, look) and max(periods, default=0) >= MANY:
         assert [f.subject.tid for f in throttled] == [spinner]
     for finding in throttled:
         assert finding.subject.cgroup == working.spinning.name
