@@ -1,4 +1,4 @@
-"""The cards of a knowledge base and their life: draft, reviewed, retired; what is said of them, how they recur."""
+"""Store of cards (past incidents): review, retirement, feedback, recurrences."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ _ENOUGH = 10_000
 
 
 class CardStore:
-    """The cards in `file`. Every method may raise what `KnowledgeBase` says of its own; `by` names who answers for a
-    step.
-    """
+    """The cards in `file`; errors as of `KnowledgeBase`. `by`: the person or component that makes a change."""
 
     def __init__(self, file: Database) -> None:
         self._file = file
@@ -39,12 +37,12 @@ class CardStore:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def get(self, id: str) -> Incident:
-        """The card `id`; `ToolError` (not_found) when there is none."""
+        """Return the card `id`; raise `ToolError` (not_found) if there is none."""
         with self._file.read() as db:
             return self._get(db, id)
 
     def list(self, state: State | None = None, prefix: str = "", limit: int = 100) -> Sequence[Incident]:
-        """Cards in `state` (None: any) whose ids begin with `prefix`, the latest changed first."""
+        """Return cards in `state` (None: any) whose ids start with `prefix`, latest changed first."""
         first = clean(prefix, card_life.NAME)
         with self._file.read() as db:
             rows = db.execute(
@@ -55,8 +53,8 @@ class CardStore:
         return [self._file.record(Incident, row[0]) for row in rows]
 
     def backlog(self, limit: int = 100) -> Sequence[Incident]:
-        """What wants a review: cards whose matches were rejected too often, those with a remedy nobody has read, and
-        drafts; in this order, the oldest first within each.
+        """Return the cards to review: those with too many rejected matches, those with an unreviewed remedy, then
+        drafts; oldest first within each.
         """
         limit = max(0, min(limit, _ENOUGH))
         with self._file.read() as db:
@@ -75,25 +73,26 @@ class CardStore:
         return [c for c in cards if c.state != "retired" and (c.id in worst or card_life.wants_review(c))][:limit]
 
     def track_record(self, id: str) -> tuple[Recurrence, Record, Sequence[Feedback]]:
-        """How often the card `id` was seen, how well it matched, and what was said of it last."""
+        """Return how often the incident `id` recurred, how well its card matched, and the latest feedback on it."""
         with self._file.read() as db:
             return occurrences.recurrences(db, [id])[id], feedback.records(db, [id])[id], feedback.feedback_on(db, id)
 
     def records(self, ids: Sequence[str]) -> dict[str, Record]:
-        """How well the cards `ids` matched."""
+        """Return how well each of the cards `ids` matched."""
         with self._file.read() as db:
             return feedback.records(db, ids)
 
     def stats(self) -> Stats:
-        """Counts over all cards."""
+        """Return counts over all cards."""
         with self._file.read() as db:
             return counting.stats(db)
 
     # --- a card's life --------------------------------------------------------------------------------------------
 
     def add(self, incident: Incident, by: str = "") -> Incident:
-        """Store `incident` as the user's own and return it as stored; `ToolError` (bad_argument): the id is taken, or
-        the card is not as `card_life.checked` wants it. A new card begins its life here.
+        """Store `incident` as a new card of the user, with an empty history, and return it.
+
+        Raises `ToolError` (bad_argument) if the id is taken or `card_life.checked` refuses the card.
         """
         if incident.id.startswith(LESSON):
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"ids in {LESSON}* are for resolved tickets", "choose another id")
@@ -117,10 +116,10 @@ class CardStore:
         diagnosis: str | None = None,
         by: str = "assistant",
     ) -> Incident:
-        """Store a draft that somebody tells, with the evidence of the stored `diagnosis` where it is about one.
+        """Store a draft from a person's texts, with the evidence of the stored `diagnosis` if given.
 
-        What was told before is not stored again: its card is returned. `ToolError`: bad_argument for a text that is
-        empty or too long, or an unknown cause; not_found for the diagnosis.
+        Identical content is not stored again: the existing card is returned. Raises `ToolError`: bad_argument for a
+        text that is empty or too long, or an unknown cause; not_found for the diagnosis.
         """
         causes = load_causes()
         if cause is not None and cause not in causes:
@@ -138,11 +137,10 @@ class CardStore:
         return card
 
     def accept(self, id: str, by: str = "", *, shown: Incident | None = None) -> Incident:
-        """The card `id` as reviewed, with its notes: from now on it may be quoted as known. What was said against it
-        before flags it no more.
+        """Mark the card `id` and its notes as reviewed, so that it may be quoted as known; earlier feedback no longer
+        flags it.
 
-        `shown`: the card as it was read; `ToolError` (bad_argument) when it was changed since, by somebody else or by a
-        ticket that was resolved: nobody answers for what nobody read.
+        `shown`: the card as the reviewer read it. Raises `ToolError` (bad_argument) if it was changed since.
         """
         with self._file.write() as db:
             card = self._get(db, id)
@@ -154,7 +152,8 @@ class CardStore:
         return card
 
     def retire(self, id: str, because: str, by: str = "") -> Incident:
-        """The card `id` as retired: kept, and matched no more; `ToolError` (bad_argument) without a reason."""
+        """Retire the card `id`: it is kept but no longer matched. Raises `ToolError` (bad_argument) without a reason.
+        """
         reason = clean(" ".join(because.split()), card_life.TEXT)
         if not reason:
             raise ToolError(ErrorCode.BAD_ARGUMENT, "no reason is given", "say in a sentence why it is not to be used")
@@ -165,8 +164,8 @@ class CardStore:
         return card
 
     def edit(self, id: str, changes: Mapping[str, Any], by: str = "") -> Incident:
-        """The card `id` with `changes`; see `card_life.edited`. A curated card is not edited (bad_argument): the next
-        version would bring it back.
+        """Change the card `id`; see `card_life.edited`. Curated cards are refused (bad_argument): the next version of
+        whystall would restore them.
         """
         with self._file.write() as db:
             before = self._get(db, id)
@@ -180,10 +179,10 @@ class CardStore:
     def feedback(
         self, incident: str, verdict: Literal["helped", "wrong"], *, diagnosis: str, comment: str = ""
     ) -> Record:
-        """Store what somebody says of the match of `incident` with `diagnosis`, in place of what was said of it before.
+        """Store feedback on the match of `incident` with `diagnosis`, replacing earlier feedback on it.
 
-        `ToolError`: not_found for either of them; bad_argument where that diagnosis did not match that card, or for a
-        comment that is too long.
+        Raises `ToolError`: not_found for either; bad_argument if that diagnosis did not match that card, or the comment
+        is too long.
         """
         if len(comment) > _COMMENT:
             raise ToolError(ErrorCode.BAD_ARGUMENT, "the comment is too long", f"at most {_COMMENT} characters")
@@ -206,19 +205,21 @@ class CardStore:
     # --- exchange -------------------------------------------------------------------------------------------------
 
     def export(self, write: Callable[[str], object]) -> int:
-        """Give every card as a line of JSON to `write`; returns how many. See `exchange`."""
+        """Write every card as a line of JSON with `write`; return their number. See `exchange`."""
         return exchange.export(self._file, write)
 
     def import_(self, stream: BinaryIO, *, reviewed: bool = False, skip: bool = False, by: str = "") -> Imported:
-        """Take in the cards of `stream`, all or none; see `exchange.read` and `exchange.take_in`."""
+        """Import the cards of `stream`, all or none; see `exchange.read` and `exchange.take_in`."""
         with exchange.read(stream, skip=skip) as lines, self._file.write() as db:
             return exchange.take_in(db, lines, put_card, reviewed=reviewed, by=by)
 
     # --- within ---------------------------------------------------------------------------------------------------
 
     def learn(self, db: SqliteDatabase, ticket: Ticket, by: str) -> Incident:
-        """What the resolved `ticket` teaches, within the transaction that is open: the card of its fault with what
-        solved it this time, or else a draft. Of one without a diagnosis nothing is learnt: `ToolError` (bad_argument).
+        """Update the card of the fault of the resolved `ticket` with what solved it, or draft one, within the open
+        transaction.
+
+        Raises `ToolError` (bad_argument) for a ticket without a diagnosis.
         """
         row = db.execute(
             "SELECT body FROM diagnoses WHERE ticket = ? ORDER BY created, rowid LIMIT 1", [int(ticket.id)]
@@ -249,6 +250,6 @@ class CardStore:
 
 
 def put_card(db: SqliteDatabase, card: Incident) -> None:
-    """Store `card` and its content's hash, within the transaction that is open."""
+    """Store `card` and the hash of its content, within the open transaction."""
     put_incident(db, card)
     exchange.know(db, card)

@@ -1,8 +1,8 @@
-"""Opens the SQLite file of the knowledge base: schema, transactions, and errors a person can act on.
+"""The SQLite file of the knowledge base: opening, schema, transactions, errors with a remedy.
 
-A rollback journal is used, not a write-ahead log: writes are few and small, a reader then needs no write
-permission (a log wants its shared-memory file), and the knowledge base stays one file. sqlite-utils costs
-0.1 s to import, so it is imported only here, when a store is opened.
+It uses a rollback journal, not a write-ahead log: writes are few and small, readers need no write permission (a log
+needs its shared-memory file), and the knowledge base stays one file. sqlite-utils takes 0.1 s to import, so it is
+imported only when a file is opened.
 """
 
 from __future__ import annotations
@@ -28,35 +28,34 @@ if TYPE_CHECKING:
 
 _APPLICATION_ID = 0x57485953  # "WHYS"
 _MAGIC = b"SQLite format 3\0"
-# A large import or another diagnosis is waited for, rather than that what was observed is lost.
+# Long enough for a large import or another diagnosis; a timeout would lose an observation.
 _BUSY_S = 30.0
-# Whoever runs an event loop waits less: all else there waits with it, and it will come again.
+# Shorter on an event loop, which blocks all its tasks meanwhile and can retry.
 _LOOP_S = 2.0
 _CACHE_KIB = 16 * 1024
 _ELSEWHERE = "move the file away, or set WHYSTALL_HOME to another directory"
 
 
 class Database:
-    """The open file `path`. `read_only` when it may not be written; then `write` raises `ToolError`
-    (database).
+    """The open file `path`. With `read_only`, `write` raises `ToolError` (database).
 
-    Safe to share between threads: a transaction is held by one at a time.
+    Thread-safe: one thread at a time holds a transaction.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open `path`, make it (mode 0600) if missing, and bring its schema up to date.
+        """Open `path`, creating it (mode 0600) if missing, and migrate its schema.
 
-        Raises `ToolError`: database (foreign, damaged, newer, locked, or not to be opened), disk_full.
+        Raises `ToolError`: database (foreign, damaged, newer, locked, not accessible), disk_full.
         """
         self.path = path
         self._lock = threading.RLock()
-        self._depth = 0  # of transactions within each other
+        self._depth = 0  # nested transactions
         self._callbacks: list[Callable[[], None]] = []
         self._busy_ms = int(_BUSY_S * 1000)
         with self._errors():
             _check_header(path)
             if not path.exists():
-                # Diagnoses name files and commands of this host: nobody else needs to read them.
+                # Diagnoses name files and commands of this host: keep them private.
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._file = _identity(path)
             self.read_only = not (_writable(path) and _writable(path.parent))
@@ -67,7 +66,7 @@ class Database:
             try:
                 from sqlite_utils import Database as SqliteDatabase
 
-                # 2 MiB, the default, does not hold what a match reads of 100,000 cards: it takes a quarter longer.
+                # The default of 2 MiB makes a match over 100,000 cards a quarter slower.
                 self._connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
                 self._db = SqliteDatabase(self._connection, execute_plugins=False)
                 self._bring_up_to_date()
@@ -77,16 +76,16 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[SqliteDatabase]:
-        """The database for reading."""
+        """Yield the database for reading."""
         with self._errors(), self._held():
             yield self._db
 
     @contextmanager
     def write(self) -> Iterator[SqliteDatabase]:
-        """A transaction: everything in the block is stored when it ends, or nothing.
+        """Run the block as one transaction: all is stored, or nothing.
 
-        The write lock is taken at once, so that what is read inside stays true until the end. A block within a block
-        is part of the outer transaction; when it fails, what it wrote itself is undone.
+        The write lock is taken at once, so that reads inside stay valid until the end. A nested block is part of the
+        outer transaction; if it fails, only its own writes are undone.
         """
         if self.read_only:
             raise ToolError(
@@ -107,7 +106,7 @@ class Database:
             except BaseException:
                 if not inner:
                     self._connection.rollback()
-                elif self._connection.in_transaction:  # SQLite undoes all by itself where the disk is full
+                elif self._connection.in_transaction:  # on a full disk SQLite rolls back by itself
                     self._connection.execute("ROLLBACK TO inner")
                     self._connection.execute("RELEASE inner")
                 raise
@@ -119,8 +118,8 @@ class Database:
 
     @contextmanager
     def after_commit(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Within the block `callback` is called after every transaction of this process that changed something, in
-        whichever thread stored it.
+        """Call `callback` after every transaction of this process that changed something, in the thread that committed
+        it, within the block.
         """
         self._callbacks.append(callback)
         try:
@@ -129,8 +128,8 @@ class Database:
             self._callbacks.remove(callback)
 
     def version(self) -> int:
-        """A number that is another one once another process has stored something. `ToolError` (database) where the file
-        is no longer at its path: what is open is nobody's any more.
+        """Return a number that changes when another process commits. Raises `ToolError` (database) if the file at its
+        path was replaced or removed.
         """
         with self.read():
             if _identity(self.path) != self._file:
@@ -138,7 +137,7 @@ class Database:
             return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def record(self, model: type[ModelT], body: str) -> ModelT:
-        """A stored `body` as `model`; `ToolError` (database) when this version cannot read it."""
+        """Parse a stored `body` as `model`; raise `ToolError` (database) if this version cannot read it."""
         try:
             return model.model_validate_json(body)
         except ValidationError as error:
@@ -149,7 +148,7 @@ class Database:
             ) from None
 
     def close(self) -> None:
-        """Close the file; may be called more than once."""
+        """Close the file; idempotent."""
         with self._lock:
             self._connection.close()
 
@@ -175,7 +174,7 @@ class Database:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Within the block no other thread is at the file. For other threads and processes is waited so long in all."""
+        """Hold the file for this thread. The total wait for other threads and processes is bounded by `_patience`."""
         patience = _patience()
         until = time.monotonic() + patience
         if not self._lock.acquire(timeout=patience):
@@ -212,13 +211,13 @@ def _writable(path: Path) -> bool:
 
 
 def _patience() -> float:
-    """Seconds that the caller may wait. Whoever runs an event loop has imported asyncio; nobody else need to."""
+    """Seconds that the caller may wait; whether it runs an event loop is checked only if asyncio was imported."""
     loops = sys.modules.get("asyncio")
     return _BUSY_S if loops is None or loops._get_running_loop() is None else min(_LOOP_S, _BUSY_S)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file is at `path`; None: none is."""
+    """Return device and inode of `path`; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -232,7 +231,7 @@ def _moved(path: Path) -> ToolError:
 
 
 def _check_header(path: Path) -> None:
-    """Refuse what is no SQLite file at all, before SQLite is asked to write to it."""
+    """Refuse a file without SQLite's header, before SQLite writes to it."""
     if path.is_dir():
         raise ToolError(ErrorCode.DATABASE, f"{path} is a directory", "give the path of a file")
     if path.exists():

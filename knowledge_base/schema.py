@@ -1,7 +1,6 @@
-"""The tables of the knowledge base. A record is kept whole as JSON in `body`; columns beside it are for
-finding it.
+"""The tables of the knowledge base. A record is JSON in `body`; other columns serve lookups.
 
-A migration that has been released is never changed: a later one is added.
+A released migration is never changed: add another.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _V1 = (
     """CREATE TABLE signatures (
         value TEXT NOT NULL, incident TEXT NOT NULL, PRIMARY KEY (value, incident)) WITHOUT ROWID""",
     "CREATE INDEX signatures_incident ON signatures (incident)",
-    # words and grams are terms made in Python, separated by spaces: unicode61 only has to split them again.
+    # words and grams are terms made in Python, separated by spaces: unicode61 only splits them.
     """CREATE VIRTUAL TABLE incidents_fts USING fts5 (
         words, grams, content='incidents', content_rowid='n',
         tokenize="unicode61 remove_diacritics 0 tokenchars '_'")""",
@@ -42,14 +41,14 @@ _V1 = (
     "CREATE UNIQUE INDEX tickets_open ON tickets (dedup_key) WHERE state = 'open'",
 )
 
-# Terms are made in Python, separated by spaces: unicode61 only has to split them again. What was seen at first stands
-# apart from what was found out later; concepts and pairs of Chinese characters have columns and weights of their own.
+# Terms are made in Python, separated by spaces: unicode61 only splits them. Initial symptoms are separate from later
+# knowledge; concepts and pairs of Chinese characters have columns, and so weights, of their own.
 _UNINDEX = """INSERT INTO incidents_fts (incidents_fts, rowid, symptom, concepts, later, grams)
     VALUES ('delete', old.n, old.symptom, old.concepts, old.later, old.grams)"""
 _FORGET_ALL = "DELETE FROM features WHERE n = old.n"
 _INDEX = """INSERT INTO incidents_fts (rowid, symptom, concepts, later, grams)
     VALUES (new.n, new.symptom, new.concepts, new.later, new.grams)"""
-# All cards are counted as if they had the empty feature.
+# Every card counts for the empty feature, which holds the total.
 _COUNT = """INSERT INTO feature_counts (feature, cards) VALUES ({0}, 1)
     ON CONFLICT (feature) DO UPDATE SET cards = cards + 1"""
 _DISCOUNT = "UPDATE feature_counts SET cards = cards - 1 WHERE feature = {0}"
@@ -64,17 +63,17 @@ _V2 = (
         n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, origin TEXT NOT NULL, state TEXT NOT NULL, cause TEXT,
         updated TEXT NOT NULL, body TEXT NOT NULL, symptom TEXT NOT NULL, concepts TEXT NOT NULL, later TEXT NOT NULL,
         grams TEXT NOT NULL)""",
-    # Cards are put in again by `indexing.reindex` once this is done: until then they are found by nothing.
+    # `indexing.reindex` fills the index after the migration.
     """INSERT INTO incidents (n, id, origin, state, updated, body, symptom, concepts, later, grams)
         SELECT n, id, origin, 'reviewed', '', body, '', '', '', '' FROM incidents_v1""",
     "DROP TABLE incidents_v1",
     """CREATE VIRTUAL TABLE incidents_fts USING fts5 (
         symptom, concepts, later, grams, content='incidents', content_rowid='n',
         tokenize="unicode61 remove_diacritics 0 tokenchars '_'")""",
-    # FTS5 calls a file damaged when a row is taken out that it was never given.
+    # FTS5 reports a damaged file if a row is deleted that was never inserted.
     "INSERT INTO incidents_fts (rowid, symptom, concepts, later, grams) SELECT n, '', '', '', '' FROM incidents",
     "CREATE VIRTUAL TABLE incidents_terms USING fts5vocab('incidents_fts', 'row')",
-    # An inverted table: which cards (`n`) have a typed feature or, as ``sig:...``, an exact signature.
+    # Inverted index: which cards (`n`) have a typed feature or, as ``sig:...``, an exact signature.
     "CREATE TABLE features (feature TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (feature, n)) WITHOUT ROWID",
     "CREATE INDEX features_card ON features (n)",
     "CREATE TABLE feature_counts (feature TEXT PRIMARY KEY, cards INTEGER NOT NULL) WITHOUT ROWID",
@@ -94,7 +93,7 @@ _V2 = (
     """CREATE TABLE feedback (
         incident TEXT NOT NULL, diagnosis TEXT NOT NULL, verdict TEXT NOT NULL, comment TEXT NOT NULL,
         at TEXT NOT NULL, settled INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (incident, diagnosis)) WITHOUT ROWID""",
-    # Every content that a card has had: what is imported again is known, also after the card was edited.
+    # Hashes of every content a card ever had, so that a repeated import is recognized even after an edit.
     "CREATE TABLE hashes (hash TEXT PRIMARY KEY, incident TEXT NOT NULL) WITHOUT ROWID",
     "CREATE INDEX incidents_state ON incidents (state, updated)",
     "CREATE INDEX incidents_updated ON incidents (updated)",
@@ -103,9 +102,9 @@ _V2 = (
 )
 
 _V3 = (
-    # A ticket is found by what it is about, and one that somebody works on is as live as one that nobody has read.
+    # Acknowledged tickets are live too, so the unique index on open tickets is replaced below.
     "DROP INDEX tickets_open",
-    # The record comes last: SQLite would read all of it on the way to a column that stands behind.
+    # The record is the last column: SQLite reads all columns before the one it needs.
     "ALTER TABLE tickets RENAME TO tickets_v2",
     """CREATE TABLE tickets (
         id INTEGER PRIMARY KEY AUTOINCREMENT, dedup_key TEXT NOT NULL, state TEXT NOT NULL, created TEXT NOT NULL,
@@ -120,7 +119,7 @@ _V3 = (
         json_set(body, '$.schema_version', '2', '$.fault', dedup_key,
             '$.ended', CASE state WHEN 'resolved' THEN updated END)
         FROM tickets_v2""",
-    # No number is given twice.
+    # Ticket numbers are never reused.
     """UPDATE sqlite_sequence SET seq = (SELECT seq FROM sqlite_sequence WHERE name = 'tickets_v2')
         WHERE name = 'tickets'""",
     "DROP TABLE tickets_v2",
@@ -134,20 +133,20 @@ _V3 = (
         n INTEGER PRIMARY KEY, ticket INTEGER NOT NULL, revision INTEGER NOT NULL, what TEXT NOT NULL, by TEXT NOT NULL,
         at TEXT NOT NULL, detail TEXT NOT NULL)""",
     "CREATE INDEX ticket_events_ticket ON ticket_events (ticket, n)",
-    # What is known of the history of older ones; nobody wrote down who opened and resolved them.
+    # Reconstructed history of older tickets; the actors are unknown.
     """INSERT INTO ticket_events (ticket, revision, what, by, at, detail)
         SELECT id, 1, 'opened', '', created, '' FROM tickets ORDER BY id""",
     """INSERT INTO ticket_events (ticket, revision, what, by, at, detail)
         SELECT id, 1, 'resolved', '', updated, coalesce(json_extract(body, '$.resolution'), '') FROM tickets
         WHERE state = 'resolved' ORDER BY id""",
-    # What is to be done in the background, once. Times here and below are seconds since the epoch.
+    # Background tasks. Times here and below are seconds since the epoch.
     """CREATE TABLE tasks (
         id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, key TEXT NOT NULL UNIQUE, state TEXT NOT NULL,
         payload TEXT NOT NULL, result TEXT NOT NULL, attempts INTEGER NOT NULL, due REAL NOT NULL, owner TEXT NOT NULL,
         lease REAL NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL)""",
     "CREATE INDEX tasks_due ON tasks (state, kind, due)",
-    # A ticket that a tracker is kept in step with: the revision it shall be told and the one it was, what is under way,
-    # and who is at it. Times are seconds since the epoch.
+    # Delivery of a ticket to a tracker: wanted revision, delivered revision (`told`), creation in progress, owner of
+    # the lease.
     """CREATE TABLE deliveries (
         sink TEXT NOT NULL, ticket INTEGER NOT NULL, wanted INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0,
         remote TEXT NOT NULL DEFAULT '', url TEXT NOT NULL DEFAULT '', underway REAL,
@@ -160,18 +159,18 @@ _V3 = (
     "CREATE INDEX deliveries_ticket ON deliveries (ticket)",
     """CREATE TRIGGER deliveries_wanted AFTER UPDATE OF revision ON tickets WHEN new.revision != old.revision BEGIN
         UPDATE deliveries SET wanted = new.revision WHERE ticket = new.id; END""",
-    # What is to be said in a chat, in order.
+    # Messages to send to chats, in order.
     """CREATE TABLE messages (
         n INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, channel TEXT NOT NULL, conversation TEXT NOT NULL,
         state TEXT NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL, due REAL NOT NULL, lease REAL NOT NULL,
         error TEXT NOT NULL, created TEXT NOT NULL)""",
     "CREATE INDEX messages_due ON messages (state, due)",
-    # What came in and was taken: the same again is answered, and not done again.
+    # Handled requests, so that repetitions are answered without being handled again.
     """CREATE TABLE seen (
         source TEXT NOT NULL, key TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (source, key)) WITHOUT ROWID""",
     "CREATE INDEX seen_at ON seen (at)",
-    # An alert is a row per thing that its sender said of it. A member is its present state in a group; `told`: the
-    # receiver knows that it fires.
+    # An alert is a row per state that its sender reported. A member is its present state in a group; `told`: the
+    # receiver was notified that it fires.
     """CREATE TABLE alerts (
         n INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL, status TEXT NOT NULL,
         starts REAL NOT NULL, received REAL NOT NULL, seen REAL NOT NULL, times INTEGER NOT NULL, name TEXT NOT NULL,
@@ -190,7 +189,7 @@ _V3 = (
     "CREATE INDEX alert_members_fingerprint ON alert_members (fingerprint)",
     """CREATE TABLE ticket_alerts (
         ticket INTEGER NOT NULL, alert INTEGER NOT NULL, PRIMARY KEY (ticket, alert)) WITHOUT ROWID""",
-    # What the tickets of alerts are about, and of which groups a receiver was told first when.
+    # Subjects of the tickets of alerts, and when a receiver was first notified of a group.
     """CREATE TABLE alert_things (
         thing TEXT NOT NULL, ticket INTEGER NOT NULL, at REAL NOT NULL, PRIMARY KEY (thing, ticket)) WITHOUT ROWID""",
     """CREATE TABLE alert_first (
@@ -199,25 +198,25 @@ _V3 = (
     "CREATE TABLE silences (id INTEGER PRIMARY KEY AUTOINCREMENT, ends REAL NOT NULL, body TEXT NOT NULL)",
     """CREATE TABLE overrides (
         id INTEGER PRIMARY KEY AUTOINCREMENT, schedule TEXT NOT NULL, ends REAL NOT NULL, body TEXT NOT NULL)""",
-    # What somebody asked for in a chat and has still to confirm.
+    # Chat commands that await confirmation.
     """CREATE TABLE wishes (
         channel TEXT NOT NULL, conversation TEXT NOT NULL, sender TEXT NOT NULL, expires REAL NOT NULL,
         body TEXT NOT NULL, PRIMARY KEY (channel, conversation, sender)) WITHOUT ROWID""",
-    # The words of tickets that came as text, and the bands of their signatures, by which near duplicates are found.
+    # Words of text tickets, and the bands of their signatures, by which near duplicates are found.
     "CREATE TABLE texts (ticket INTEGER PRIMARY KEY, words TEXT NOT NULL)",
     """CREATE TABLE text_bands (
         band INTEGER NOT NULL, ticket INTEGER NOT NULL, PRIMARY KEY (band, ticket)) WITHOUT ROWID""",
-    # What classes of tickets read like: the sum of the vectors of their examples, and the square of its length.
+    # Centroids of classes: the sum of the vectors of their examples, and the square of its length.
     "CREATE TABLE classes (category TEXT PRIMARY KEY, examples INTEGER NOT NULL, square REAL NOT NULL) WITHOUT ROWID",
     """CREATE TABLE class_terms (
         term TEXT NOT NULL, category TEXT NOT NULL, weight REAL NOT NULL,
         PRIMARY KEY (term, category)) WITHOUT ROWID""",
-    # A process that is looked at because somebody in a chat asked; whoever asks meanwhile listens too.
+    # Observations requested in chats, with everyone who waits for the result.
     """CREATE TABLE inquiries (
         id INTEGER PRIMARY KEY AUTOINCREMENT, process TEXT NOT NULL, state TEXT NOT NULL, created TEXT NOT NULL,
         body TEXT NOT NULL)""",
     "CREATE UNIQUE INDEX inquiries_running ON inquiries (process) WHERE state = 'running'",
-    # What was last said in a conversation with one person, so that "it" means something.
+    # Last subject of a conversation per person, so that "it" can be resolved.
     """CREATE TABLE talks (
         channel TEXT NOT NULL, conversation TEXT NOT NULL, sender TEXT NOT NULL, at REAL NOT NULL, body TEXT NOT NULL,
         PRIMARY KEY (channel, conversation, sender)) WITHOUT ROWID""",
@@ -231,7 +230,7 @@ _V3 = (
 
 
 def migrations() -> tuple[Migrations, set[str]]:
-    """The migrations in order, and their names."""
+    """Return the migrations in order, and their names."""
     from sqlite_utils.migrations import Migrations
 
     schema = Migrations("whystall")

@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 def default_path() -> Path:
-    """The knowledge base of this host and user; see `home`."""
+    """Return the path of this user's knowledge base; see `home`."""
     return home() / "knowledge.db"
 
 
 class KnowledgeBase:
-    """An open knowledge base. Writing is refused with `ToolError` (database) where `read_only` is true.
+    """An open knowledge base.
 
-    Every method may raise `ToolError`: database (damaged, locked), disk_full; what a method has returned
-    from is stored.
+    Every method may raise `ToolError`: database (damaged, locked, read-only), disk_full. Changes are stored when a
+    method returns.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file `path`, and bring the curated incidents in it up to those of this version."""
+        """Open or create the file `path`, and update its curated incidents to this version."""
         self._file = Database(Path(path))
         try:
             seed(self._file)
@@ -54,7 +54,7 @@ class KnowledgeBase:
         return self._file.read_only
 
     def close(self) -> None:
-        """Close the file; may be called more than once."""
+        """Close the file; idempotent."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -65,9 +65,9 @@ class KnowledgeBase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything that is changed in the block, by whatever method, is stored together or not at all.
+        """Run the block as one transaction: all changes are stored, or none.
 
-        Another thread waits meanwhile: nothing slow belongs inside, and no ``await``.
+        Other threads wait meanwhile: do nothing slow in the block, and no ``await``.
         """
         with self._file.write():
             yield
@@ -77,24 +77,24 @@ class KnowledgeBase:
         return self._file.after_commit(callback)
 
     def version(self) -> int:
-        """A number that is another one once another process has stored something."""
+        """Return a number that changes when another process commits."""
         return self._file.version()
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return self._file.path
 
     @cached_property
     def classifier(self) -> Classifier:
-        """What a report is about."""
+        """Classifies reports."""
         from whystall.knowledge_base.classify.classifier import Classifier
 
         return Classifier(self._file)
 
     @cached_property
     def texts(self) -> Texts:
-        """Which tickets read alike."""
+        """Finds tickets with similar texts."""
         from whystall.knowledge_base.classify.near import Texts
 
         return Texts(self._file)
@@ -103,7 +103,7 @@ class KnowledgeBase:
 
     @cached_property
     def cards(self) -> CardStore:
-        """The incidents as cards, and their life."""
+        """Store of cards."""
         return CardStore(self._file)
 
     def add_incident(self, incident: Incident, by: str = "") -> Incident:
@@ -111,36 +111,35 @@ class KnowledgeBase:
         return self.cards.add(incident, by)
 
     def get_incident(self, id: str) -> Incident:
-        """The incident `id`; `ToolError` (not_found) when there is none."""
+        """Return the incident `id`; raise `ToolError` (not_found) if there is none."""
         return self.cards.get(id)
 
     def search(self, text: str, limit: int = 5) -> list[Match]:
-        """Incidents ranked by their words in common with `text`; see `matching.search`."""
+        """Return incidents ranked by words in common with `text`; see `matching.search`."""
         return matching.search(self._file, text, limit)
 
     def match(self, diagnosis: Diagnosis) -> list[Match]:
-        """Past incidents that resemble `diagnosis`; see `matching.similar`."""
+        """Return past incidents similar to `diagnosis`; see `matching.similar`."""
         return matching.similar(self._file, evidence_of(diagnosis))
 
     def similar(self, evidence: Evidence, limit: int = 5) -> list[Match]:
-        """Past incidents that resemble a case of which `evidence` is known; see `matching.similar`."""
+        """Return past incidents similar to the case described by `evidence`; see `matching.similar`."""
         return matching.similar(self._file, evidence, limit)
 
     # --- tickets --------------------------------------------------------------------------------------------------
 
     @cached_property
     def tickets(self) -> TicketStore:
-        """The tickets, and their life."""
+        """Store of tickets."""
         return TicketStore(self._file, self.cards)
 
     # --- diagnoses ------------------------------------------------------------------------------------------------
 
     def remember(self, diagnosis: Diagnosis, ticket: bool) -> Diagnosis:
-        """Store `diagnosis` with the past incidents it resembles, counted as an occurrence of the one whose fault it
-        shows, and with a drafted ticket where `ticket` asks for one; returns it so completed. Nothing of this is done
-        for a healthy job but to store it.
+        """Store `diagnosis` with its similar incidents, and with a drafted ticket if `ticket`; return it completed.
 
-        The match of the incident it is counted for says how often that was seen with this time, and when before.
+        Counts it as a recurrence of the incident with the same fault; that match then shows the count including this
+        one and the previous time. A healthy diagnosis is only stored.
         """
         if diagnosis.verdict is Verdict.HEALTHY:
             self.save_diagnosis(diagnosis)
@@ -158,12 +157,12 @@ class KnowledgeBase:
         return diagnosis
 
     def save_diagnosis(self, diagnosis: Diagnosis) -> None:
-        """Store `diagnosis`, in place of an earlier one with its id."""
+        """Store `diagnosis`, replacing an earlier one with its id."""
         with self._file.write() as db:
             put_diagnosis(db, diagnosis)
 
     def get_diagnosis(self, id: str) -> Diagnosis:
-        """The diagnosis `id`; `ToolError` (not_found) when there is none."""
+        """Return the diagnosis `id`; raise `ToolError` (not_found) if there is none."""
         with self._file.read() as db:
             row = db.execute("SELECT body FROM diagnoses WHERE id = ?", [_plain(id)]).fetchone()
         if row is None:
@@ -172,5 +171,5 @@ class KnowledgeBase:
 
 
 def _plain(id: str) -> str:
-    """`id` as SQLite can bind it (it has no lone surrogates, which an argument of a command may)."""
+    """Return `id` without lone surrogates, which SQLite cannot bind."""
     return clean(id, 200)

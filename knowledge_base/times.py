@@ -1,26 +1,26 @@
-"""Points in time as the knowledge base keeps them: RFC 3339 in UTC, which sort as text."""
+"""Times of the knowledge base: RFC 3339 in UTC, which sort as text."""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
 
-# Python 3.10 reads neither ``Z`` nor a fraction of any other length than 3 or 6 digits.
+# Python 3.10 parses neither ``Z`` nor fractions of other lengths than 3 or 6 digits.
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)?", re.ASCII)
 
 
 def now() -> str:
-    """The time now, to the second."""
+    """Return the current time as RFC 3339, to the second."""
     return rfc3339(datetime.now(timezone.utc))
 
 
 def rfc3339(moment: datetime) -> str:
-    """`moment` (with a time zone) as text, to the second."""
+    """Return `moment` (with a time zone) as RFC 3339, to the second."""
     return moment.astimezone(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def moment(text: str) -> datetime | None:
-    """The time that `text` tells, None where it tells none; without a zone it is taken as UTC."""
+    """Parse RFC 3339 such as ``2026-03-01T08:15:00Z``; None if malformed. Without a zone it is UTC."""
     found = _STAMP.fullmatch(text.strip())
     if found is None:
         return None
@@ -33,7 +33,7 @@ def moment(text: str) -> datetime | None:
 
 
 def age_days(text: str, at: datetime | None = None) -> float | None:
-    """Days from the time `text` tells until `at` (now), at least 0; None where it tells none."""
+    """Return the days from `text` (RFC 3339) until `at` (now), at least 0; None if malformed."""
     then = moment(text)
     if then is None:
         return None

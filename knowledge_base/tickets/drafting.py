@@ -1,4 +1,4 @@
-"""Build and merge tickets. Pure functions; `store` stores the results."""
+"""Build and merge tickets, as pure functions; `ticket_store` stores the results."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from whystall.knowledge_base.tickets.models import Classification, Decision, Tic
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 
-# Severity by the share of its time that the job loses to the cause, as for single findings.
+# Severity by the percentage of its time that the job loses, as for single findings.
 _CRITICAL_PCT = 40.0
 _MAJOR_PCT = 10.0
 
 
 def draft(diagnosis: Diagnosis, causes: Mapping[str, Cause], now: str) -> Ticket:
-    """A ticket for `diagnosis`, not yet numbered (`id` is empty).
+    """Return a ticket for `diagnosis`, without a number (`id` is empty).
 
-    Raises `ToolError` (bad_argument) when the diagnosis found the job healthy.
+    Raises `ToolError` (bad_argument) if the diagnosis found the job healthy.
     """
     if diagnosis.verdict is Verdict.HEALTHY:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "the job was found healthy", "there is nothing to write a ticket about")
@@ -40,7 +40,7 @@ def draft(diagnosis: Diagnosis, causes: Mapping[str, Cause], now: str) -> Ticket
 
 
 def classified(diagnosis: Diagnosis, cause: Cause | None) -> Classification:
-    """What `diagnosis` with its `cause` says a ticket is about; nothing decided where it found no cause."""
+    """Return the classification that follows from `diagnosis` and its `cause`; defaults if it found none."""
     because = [f"cause:{cause.id}"] if cause else []
     share = 1.0 if cause else 0.0
     by = "diagnosis" if cause else "default"
@@ -52,16 +52,16 @@ def classified(diagnosis: Diagnosis, cause: Cause | None) -> Classification:
 
 
 def again(ticket: Ticket, fresh: Ticket) -> Ticket:
-    """`ticket` after the same fault was seen once more, with the newer of both diagnoses and what follows
-    from it. The diagnosis of another fault, that somebody said to be the same, only counts.
+    """Return `ticket` after a recurrence, with the newer diagnosis and what follows from it. A diagnosis of another
+    fault only adds an occurrence.
     """
     same = ticket.fault in (None, fresh.fault)
     return (_newer(ticket, fresh) if same else ticket).model_copy(update={"occurrences": ticket.occurrences + 1})
 
 
 def merged(ticket: Ticket, duplicate: Ticket) -> Ticket:
-    """`ticket` with the diagnosis of its `duplicate`, where that is a newer one of the same fault, or the only one, and
-    as bad as the worse of both.
+    """Return `ticket` with the diagnosis of its `duplicate` if it has none or that is a newer one of the same fault,
+    and with the higher severity.
     """
     if duplicate.fault is not None and ticket.fault in (None, duplicate.fault):
         named = duplicate.diagnosed().model_copy(update={"ticket": ticket.id})
@@ -78,13 +78,15 @@ def _newer(ticket: Ticket, fresh: Ticket) -> Ticket:
     if older is not None and newer.created < older.created:
         return ticket
     update: dict[str, object] = {"diagnosis": newer, "fault": fresh.fault, **_classes(ticket, fresh)}
-    if older is not None and not newer.symptom:  # nobody told it again: what was told stays
+    if older is not None and not newer.symptom:  # this report did not contain them again: keep what is known
         update["diagnosis"] = newer.model_copy(update={"symptom": older.symptom})
     return ticket.model_copy(update=update)
 
 
 def _classes(ticket: Ticket, fresh: Ticket) -> dict[str, object]:
-    """The classes of `fresh` for `ticket`; what a person decided stays, and it gets no milder than its sender said."""
+    """Return the classification of `fresh` for `ticket`; a person's decisions stay, and severity does not fall below
+    the sender's.
+    """
     before, made = ticket.classification, fresh.classification
     names = ("category", "component", "severity")
     if before is not None and made is not None:
@@ -108,8 +110,8 @@ def _by_person(decision: Decision) -> bool:
 
 
 def severity(diagnosis: Diagnosis) -> Severity:
-    """By the share of the window the victim loses to the cause; what is not confirmed weighs at most
-    `MAJOR`, what is inconclusive `MINOR`.
+    """Return the severity by the percentage of the window lost: at most `MAJOR` unless confirmed, `MINOR` if
+    inconclusive.
     """
     victim = diagnosis.victim
     lost = victim.lost_pct * diagnosis.explained_pct / 100 if victim is not None and diagnosis.cause else 0.0

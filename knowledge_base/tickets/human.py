@@ -1,4 +1,4 @@
-"""What people write on a ticket: made inert where it comes in, with its lines kept, and bounded."""
+"""Text written by people: made inert on input, with its lines kept, and bounded."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
 TITLE, TEXT, COMMENT, REASON, NAME, KEY, LABEL = 300, 8000, 4000, 2000, 200, 500, 2000
-"""Bounds in characters, before anything is escaped."""
+"""Maximum lengths in characters, before escaping."""
 
 
 def line(text: str, limit: int) -> str:
-    """`text` as one inert line of at most `limit` characters, cut with a mark."""
+    """Return `text` as one inert line of at most `limit` characters; a mark shows a cut."""
     return clean(" ".join(text.split()), limit)
 
 
 def lines(text: str, limit: int) -> str:
-    """`text` inert, its lines kept but for blank ones in a row, cut with a mark to `limit` characters."""
-    head = text[: 4 * limit]  # a stranger's text may be large: no more of it is looked at than could be kept
+    """Return `text` inert, without repeated blank lines, cut to `limit` characters with a mark."""
+    head = text[: 4 * limit]  # bounds the work for large foreign texts
     kept: list[str] = []
     for part in head.splitlines():
         made = clean(" ".join(part.split()), 2 * limit)
@@ -27,9 +27,9 @@ def lines(text: str, limit: int) -> str:
 
 
 def required(text: str, limit: int, what: str, remedy: str) -> str:
-    """`text` inert, with its lines; `ToolError` (bad_argument) where there is none, or more than `limit` characters.
+    """Return `text` inert with its lines; raise `ToolError` (bad_argument) if it is empty or longer than `limit`.
 
-    A person is told rather than cut: half a remedy may be a wrong one.
+    Refused, not cut: half a remedy may be a wrong one.
     """
     flat = text.strip()
     if not flat:

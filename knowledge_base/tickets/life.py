@@ -1,6 +1,6 @@
-"""How a ticket changes: who may go where, and why not. Pure: what is changed is returned, `ticket_store` stores it.
+"""State transitions of a ticket, as pure functions; `ticket_store` stores their results.
 
-A step that is not allowed raises `ToolError` (bad_argument) with what to do instead.
+A transition that is not allowed raises `ToolError` (bad_argument) with what to do instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from whystall.knowledge_base.tickets.models import (
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 COMMENTS, LINKS, LABELS = 1000, 500, 200
-"""Of one ticket, at most: it is read, sent and stored whole."""
+"""Maximum numbers per ticket: it is read, sent and stored whole."""
 _CODES = 20
 
 MOVES: Mapping[State, tuple[State, ...]] = {
@@ -29,11 +29,11 @@ MOVES: Mapping[State, tuple[State, ...]] = {
     "resolved": ("closed", "open"),
     "closed": ("open",),
 }
-"""Where a ticket may go from each state. Whoever takes up what is over begins anew: it is reopened first."""
+"""Allowed transitions. An ended ticket must be reopened before it is acknowledged."""
 
 
 def inert(ticket: Ticket) -> Ticket:
-    """`ticket` with what strangers wrote made inert and cut, wherever that was not done where it came in."""
+    """Return `ticket` with foreign texts made inert and cut, if that was not done on input."""
     said = ticket.human
     title, description = human.line(said.title, 12 * human.TITLE), human.lines(said.description, 12 * human.TEXT)
     labels = [(human.line(k, human.NAME), human.line(v, human.LABEL)) for k, v in ticket.labels.items()]
@@ -44,7 +44,7 @@ def inert(ticket: Ticket) -> Ticket:
 
 
 def refusal(ticket: Ticket, to: State) -> str | None:
-    """Why `ticket` cannot go to the state `to`, in a few words; None: it can."""
+    """Return why `ticket` cannot change to state `to`, or None if it can."""
     if to in MOVES[ticket.state]:
         return None
     if to == "open":
@@ -55,21 +55,18 @@ def refusal(ticket: Ticket, to: State) -> str | None:
 
 
 def acknowledged(ticket: Ticket) -> Ticket:
-    """`ticket` after somebody has taken it up."""
+    """Return `ticket` as acknowledged."""
     return _moved(ticket, "acknowledged")
 
 
 def resolved(ticket: Ticket, because: str, at: str) -> Ticket:
-    """`ticket` after its stall is over; `because`: what solved it."""
+    """Return `ticket` as resolved; `because`: what solved it."""
     _check(ticket, "resolved")
     return _moved(ticket, "resolved", resolution=_reason(because), ended=at)
 
 
 def closed(ticket: Ticket, as_: ClosedAs, at: str, because: str = "") -> Ticket:
-    """`ticket` after nothing more will happen to it.
-
-    One that is ``fixed`` says what fixed it; one that is a ``duplicate`` says of which, by its link.
-    """
+    """Return `ticket` as closed. A ``fixed`` one needs a reason, a ``duplicate`` one its link."""
     _check(ticket, "closed")
     reason = _reason(because) if because.strip() else ticket.resolution
     if as_ == "fixed" and not reason:
@@ -80,13 +77,13 @@ def closed(ticket: Ticket, as_: ClosedAs, at: str, because: str = "") -> Ticket:
 
 
 def reopened(ticket: Ticket) -> Ticket:
-    """`ticket` after it turned out not to be over; what was said to have ended it stays in its history."""
+    """Return `ticket` as open again; its earlier resolution stays in the history."""
     links = [link for link in ticket.links if link.kind != "duplicate"]
     return _moved(ticket, "open", closed_as=None, ended=None, resolution="", links=links)
 
 
 def commented(ticket: Ticket, comment: Comment) -> Ticket:
-    """`ticket` with `comment`, inert; unchanged where one of its key is there already."""
+    """Return `ticket` with `comment`, inert; unchanged if its key exists."""
     said, key = ticket.human.comments, human.line(comment.key, human.KEY)
     if key and any(other.key == key for other in said):
         return ticket
@@ -99,7 +96,7 @@ def commented(ticket: Ticket, comment: Comment) -> Ticket:
 
 
 def edited(ticket: Ticket, title: str | None = None, description: str | None = None) -> Ticket:
-    """`ticket` with another `title` or `description` by a person; None leaves one as it is, "" takes it away."""
+    """Return `ticket` with a new `title` or `description`; None leaves one unchanged, "" removes it."""
     update = {}
     if title is not None:
         if len(title.strip()) > human.TITLE:
@@ -112,7 +109,7 @@ def edited(ticket: Ticket, title: str | None = None, description: str | None = N
 
 
 def linked(ticket: Ticket, link: Link) -> Ticket:
-    """`ticket` with `link`; unchanged where it is there already."""
+    """Return `ticket` with `link`; unchanged if it exists."""
     if link.ticket == ticket.id:
         raise _refused(f"ticket {ticket.id} cannot be linked with itself", "name another ticket")
     if any((other.kind, other.ticket) == (link.kind, link.ticket) for other in ticket.links):
@@ -125,18 +122,18 @@ def linked(ticket: Ticket, link: Link) -> Ticket:
 
 
 def unlinked(ticket: Ticket, other: str, kinds: Sequence[LinkKind]) -> Ticket:
-    """`ticket` without its links of `kinds` to `other`."""
+    """Return `ticket` without its links of `kinds` to `other`."""
     kept = [link for link in ticket.links if link.ticket != other or link.kind not in kinds]
     return ticket.model_copy(update={"links": kept}) if len(kept) < len(ticket.links) else ticket
 
 
 def is_live(ticket: Ticket) -> bool:
-    """Whether the same fault is counted in `ticket` and does not open another one."""
+    """Return whether `ticket` is open or acknowledged, so that the same fault counts in it."""
     return ticket.state in LIVE
 
 
 def original_of(ticket: Ticket) -> str | None:
-    """The ticket that `ticket` was closed as a duplicate of."""
+    """Return the ticket that `ticket` was closed as a duplicate of."""
     if ticket.closed_as != "duplicate":
         return None
     return next((link.ticket for link in ticket.links if link.kind == "duplicate"), None)

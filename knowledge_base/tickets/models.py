@@ -1,4 +1,4 @@
-"""What a ticket holds. Plain data; how it changes is in `life`, stored by `ticket_store`."""
+"""Data of a ticket; `life` changes it, `ticket_store` stores it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from whystall.tools.contract.findings import Severity
 
 TICKET_VERSION = "2"
 LESSON = "ticket-"
-"""Ids of cards that were made of resolved tickets begin so."""
+"""Prefix of the ids of cards made from resolved tickets."""
 
 State = Literal["open", "acknowledged", "resolved", "closed"]
-"""``open``: nobody has said a word; ``acknowledged``: somebody works on it; ``resolved``: the stall is over, as
-somebody or its source says; ``closed``: nothing more will happen, and `Ticket.closed_as` says why.
+"""``open``: nobody has reacted; ``acknowledged``: somebody works on it; ``resolved``: the stall is over; ``closed``:
+finished, for the reason in `Ticket.closed_as`.
 """
 LIVE: tuple[State, ...] = ("open", "acknowledged")
-"""States in which the same fault is counted here and does not open another ticket."""
+"""States in which a recurrence counts in the ticket instead of opening another."""
 ClosedAs = Literal["fixed", "duplicate", "no_fault", "wont_fix", "cannot_reproduce", "stale"]
 Origin = Literal["diagnosis", "alert", "work_order", "person"]
 LinkKind = Literal["duplicate", "duplicated_by", "related"]
@@ -44,11 +44,11 @@ What = Literal[
     "verified",
     "delivered",
 ]
-"""What a change of a ticket is called in its history. ``delivered``: a tracker has it now (`Ticket.remotes`)."""
+"""Kinds of history entries. ``delivered``: created in a tracker (`Ticket.remotes`)."""
 
 
 class Check(Model):
-    """A finding before and after a fix, by fingerprint. `after` is None when it was no longer found."""
+    """A finding before and after a fix, by fingerprint. `after`: None if it was not found again."""
 
     fingerprint: str
     kind: str
@@ -61,8 +61,8 @@ class Check(Model):
 
 
 class Verification(Model):
-    """The same tools run again. `solved`: the findings of the cause are gone or at most half; None: could
-    not tell, and `missing` says by codes why.
+    """Result of running the same tools again. `solved`: the findings of the cause are gone or at most half; None:
+    undecided, for the codes in `missing`.
     """
 
     at: str
@@ -72,12 +72,12 @@ class Verification(Model):
 
 
 class Decision(Model):
-    """One field of a ticket, and how it got its value.
+    """One field of a ticket, and what decided it.
 
-    `by`: ``diagnosis``, ``rule:ID``, ``label:NAME`` (the sender said so), ``incidents`` (nearest confirmed ones voted),
-    ``words`` (nearest class by its words), ``model`` (it chose among `rivals`), ``person:WHO``, or ``default`` when
-    nothing decided. `confidence`: 0 to 1, the share that spoke for it; 0 for ``default``. `because`: codes of what
-    spoke for it (``word:nccl``, ``incident:ID``, ``finding:F3``). `rivals`: the other candidates, best first.
+    `by`: ``diagnosis``, ``rule:ID``, ``label:NAME`` (given by the sender), ``incidents`` (vote of the nearest confirmed
+    ones), ``words`` (nearest class by words), ``model`` (chosen among `rivals`), ``person:WHO``, or ``default``.
+    `confidence`: 0 to 1, the share of evidence in favour; 0 for ``default``. `because`: codes of that evidence
+    (``word:nccl``, ``incident:ID``, ``finding:F3``). `rivals`: the other candidates, best first.
     """
 
     value: str
@@ -88,8 +88,8 @@ class Decision(Model):
 
 
 class Classification(Model):
-    """What a ticket is about. `cause`: a cause of the catalogue that its words point at, which is no diagnosis; None
-    where nothing does. `source_severity`: what the sender called it, as it came.
+    """What a ticket is about. `cause`: catalogue cause that its words suggest, which is no diagnosis; None without one.
+    `source_severity`: the sender's own value.
     """
 
     category: Decision
@@ -100,11 +100,11 @@ class Classification(Model):
 
 
 class Assignment(Model):
-    """Who has it. `users`: names in the settings, the first one is asked first; none: nobody is on call.
+    """Who is responsible. `users`: names in the settings, the first is notified first; empty: nobody is on call.
 
     `rule`: what decided: ``person:WHO``, ``rule:ID``, ``receiver:NAME``, ``category:NAME``, ``default``, ``none``.
-    `why`: of the schedule, ``rotation:NAME``, ``override:ID``, ``temporary:ID``, ``fallback``. `level`: step of
-    escalation, from 0. `at`, `until` (its shift ends): RFC 3339.
+    `why`: part of the schedule, ``rotation:NAME``, ``override:ID``, ``temporary:ID``, ``fallback``. `level`: escalation
+    step, from 0. `at`, `until` (end of the shift): RFC 3339.
     """
 
     users: list[str] = Field(default_factory=list)
@@ -117,8 +117,8 @@ class Assignment(Model):
 
 
 class Comment(Model):
-    """What somebody said of it. `source`: the door it came through (``cli``, ``mcp``, ``chat:NAME``, ``sink:NAME``);
-    `key` is unique within the ticket, so that what is told twice stands once.
+    """A person's comment. `source`: interface it came through (``cli``, ``mcp``, ``chat:NAME``, ``sink:NAME``); `key`:
+    unique within the ticket, for deduplication.
     """
 
     by: str
@@ -129,7 +129,7 @@ class Comment(Model):
 
 
 class Human(Model):
-    """Text that people wrote, and nothing else does. Data of strangers: never formatted as markup."""
+    """Text written by people. Untrusted: never formatted as markup."""
 
     title: str = ""
     description: str = ""
@@ -137,8 +137,8 @@ class Human(Model):
 
 
 class Analysis(Model):
-    """What was made out before anybody looked; generated. `matches`: similar past incidents. `checks`: tools that would
-    tell more, in order. `prose`: what a model wrote of it, each sentence with what it cites. `at`: RFC 3339.
+    """Generated triage before a diagnosis. `matches`: similar past incidents. `checks`: tools to run next, in order.
+    `prose`: a model's text, each sentence with what it cites. `at`: RFC 3339.
     """
 
     at: str
@@ -146,12 +146,12 @@ class Analysis(Model):
     checks: list[str] = Field(default_factory=list)
     prose: list[Claim] = Field(default_factory=list)
     model: str = ""
-    triage: str = ""  # code of why no diagnosis was made, or none yet: ``queued``, ``no_process``, ``ambiguous`` ...
+    triage: str = ""  # code of why there is no diagnosis yet: ``queued``, ``no_process``, ``ambiguous`` ...
 
 
 class Link(Model):
-    """To another ticket; both ends hold one. ``duplicate``: this one is of the fault that `ticket` is about and is
-    counted there, ``duplicated_by``: the other end of it. `why`: codes.
+    """Link to another ticket, stored at both ends. ``duplicate``: this ticket counts in `ticket`; ``duplicated_by``:
+    the reverse. `why`: codes.
     """
 
     kind: LinkKind
@@ -162,7 +162,7 @@ class Link(Model):
 
 
 class Remote(Model):
-    """The same ticket in a tracker. `sink`: its name in the settings, `ref` what the tracker calls it."""
+    """The same ticket in a tracker. `sink`: its name in the settings; `ref`: id in the tracker."""
 
     sink: str
     ref: str
@@ -170,12 +170,12 @@ class Remote(Model):
 
 
 class Ticket(Model):
-    """A ticket. `dedup_key` is versioned: ``1:<sha256>`` of a diagnosis's cause and stable subjects, ``2:...`` of an
-    alert's or work order's stable words: the same fault of the same job gets one live ticket, and `occurrences` counts.
+    """A ticket. `dedup_key` is versioned: ``1:<sha256>`` of a diagnosis's cause and stable subjects, ``2:...`` of the
+    stable words of an alert or work order. A fault of a job has one live ticket; `occurrences` counts its reports.
 
-    `revision` grows with every change. `fault`: `faults.dedup_key` of `diagnosis`, where that found one. `labels`: of
-    the alert or work order it came from, as they came. `ended`: when it was resolved or closed (RFC 3339), None while
-    it is live. `resolution`: what ended it, as somebody says. `card`: that the resolved ticket became, or was added to.
+    `revision`: grows with every change. `fault`: `faults.dedup_key` of a `diagnosis` that found one. `labels`: of the
+    alert or work order, unchanged. `ended`: when it was resolved or closed (RFC 3339), None while live. `resolution`:
+    what ended it, in a person's words. `card`: the card it was added to.
     """
 
     schema_version: str = TICKET_VERSION
@@ -206,7 +206,7 @@ class Ticket(Model):
     verifications: list[Verification] = Field(default_factory=list)
 
     def diagnosed(self) -> Diagnosis:
-        """Its diagnosis; `ToolError` (bad_argument) where nobody has looked yet."""
+        """Return its diagnosis; raise `ToolError` (bad_argument) if there is none."""
         if self.diagnosis is None:
             raise ToolError(
                 ErrorCode.BAD_ARGUMENT,
@@ -217,8 +217,8 @@ class Ticket(Model):
 
 
 class Event(Model):
-    """One change of a ticket, as its history tells it. `detail`: short: of a stranger's text its start; a link as
-    ``KIND:TICKET``; what it was closed as, with the reason as ``AS: REASON``; id of a diagnosis; code of a triage.
+    """An entry of a ticket's history. `detail`: start of a foreign text; ``KIND:TICKET`` of a link; ``AS: REASON`` of a
+    closing; id of a diagnosis; code of a triage.
     """
 
     n: int
@@ -231,8 +231,8 @@ class Event(Model):
 
 
 class Line(Model):
-    """What a list says of a ticket. `title`: of a person's, else empty; `target`, `cause`, `verdict`: of its diagnosis,
-    empty without one. `assignee`: who is asked first, empty for nobody.
+    """A ticket in a list. `title`: given by a person, else empty; `target`, `cause`, `verdict`: of its diagnosis, else
+    empty. `assignee`: first assigned user, else empty.
     """
 
     id: str

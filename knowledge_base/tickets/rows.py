@@ -1,4 +1,4 @@
-"""Tickets in the file, within a transaction: the record whole, columns to find it by, and its history beside it."""
+"""Rows of tickets, within a transaction: the record as JSON, columns to filter by, and the history."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UPDATE = """UPDATE tickets SET dedup_key = :dedup_key, state = :state, created 
         revision = :revision, origin = :origin, fault = :fault, severity = :severity, category = :category,
         component = :component, occurrences = :occurrences, title = :title, target = :target, cause = :cause,
         verdict = :verdict, assignee = :assignee, closed_as = :closed_as, body = :body WHERE id = :id"""
-# The order is that of an index: what is not wanted is passed over, and no more is read than is shown.
+# Ordered as an index is: no more rows are read than are filtered and returned.
 _WHERE = """WHERE (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
     AND (:severities = '[]' OR severity IN (SELECT value FROM json_each(:severities)))
     AND (:origins = '[]' OR origin IN (SELECT value FROM json_each(:origins)))
@@ -40,7 +40,7 @@ _DETAIL = 300
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which tickets. Empty or None: whatever it is. `assignee`: who is asked first; "" for those that nobody has."""
+    """Filter of tickets; empty or None matches all. `assignee`: first assigned user; "" matches unassigned ones."""
 
     states: Sequence[State] = ()
     severities: Sequence[Severity] = ()
@@ -53,7 +53,7 @@ class Wanted:
 
 
 def insert(db: SqliteDatabase, ticket: Ticket) -> Ticket:
-    """Store the new `ticket` and return it with the number it got."""
+    """Store the new `ticket` and return it with its number."""
     number = db.execute(_INSERT, _columns(ticket)).lastrowid
     numbered = ticket.model_copy(update={"id": str(number)})
     db.execute("UPDATE tickets SET body = ? WHERE id = ?", [numbered.model_dump_json(), number])
@@ -61,19 +61,19 @@ def insert(db: SqliteDatabase, ticket: Ticket) -> Ticket:
 
 
 def update(db: SqliteDatabase, ticket: Ticket) -> None:
-    """Store `ticket` in place of what is there under its id."""
+    """Replace the stored ticket with the id of `ticket`."""
     db.execute(_UPDATE, {**_columns(ticket), "id": int(ticket.id), "body": ticket.model_dump_json()})
 
 
 def body(db: SqliteDatabase, id: str) -> str | None:
-    """The record of ticket `id`."""
+    """Return the record of ticket `id`."""
     number = int(id) if id.isascii() and id.isdigit() and len(id) < 16 else -1
     row = db.execute("SELECT body FROM tickets WHERE id = ?", [number]).fetchone()
     return None if row is None else str(row[0])
 
 
 def live(db: SqliteDatabase, dedup_key: str) -> str | None:
-    """The record of the live ticket of `dedup_key`."""
+    """Return the record of the live ticket of `dedup_key`."""
     row = db.execute(
         "SELECT body FROM tickets WHERE dedup_key = ? AND state IN ('open', 'acknowledged')", [dedup_key]
     ).fetchone()
@@ -81,7 +81,7 @@ def live(db: SqliteDatabase, dedup_key: str) -> str | None:
 
 
 def latest(db: SqliteDatabase, key: str) -> str | None:
-    """The record of the ticket of `key`, a `dedup_key` or fault, that was opened last."""
+    """Return the record of the newest ticket of `key`, a `dedup_key` or fault."""
     row = db.execute(
         "SELECT body FROM tickets WHERE id IN"
         " (SELECT id FROM tickets WHERE fault = ? UNION SELECT id FROM tickets WHERE dedup_key = ?)"
@@ -92,8 +92,8 @@ def latest(db: SqliteDatabase, key: str) -> str | None:
 
 
 def live_of_fault(db: SqliteDatabase, fault: str) -> list[str]:
-    """The records of the live tickets of `fault`, the oldest first."""
-    # Either column has an index; a condition with OR would go through all tickets.
+    """Return the records of the live tickets of `fault`, oldest first."""
+    # Two index lookups: a condition with OR would scan all tickets.
     rows = db.execute(
         "SELECT body FROM tickets WHERE state IN ('open', 'acknowledged') AND id IN (SELECT id FROM tickets"
         " WHERE fault = ? UNION SELECT id FROM tickets WHERE dedup_key = ?) ORDER BY id",
@@ -103,23 +103,23 @@ def live_of_fault(db: SqliteDatabase, fault: str) -> list[str]:
 
 
 def bodies(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[str]:
-    """The records of `wanted`, last changed first."""
+    """Return the records matching `wanted`, last changed first."""
     return [str(found) for (found,) in db.execute(_BODIES, _bound(wanted, limit)).fetchall()]
 
 
 def listed(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[Line]:
-    """What a list says of `wanted`, last changed first; no record is read for it."""
+    """Return summary lines of `wanted`, last changed first, without reading records."""
     rows = db.execute(_LINES, _bound(wanted, limit)).fetchall()
     return [Line.model_validate({**dict(zip(_LINE, row, strict=True)), "id": str(row[0])}) for row in rows]
 
 
 def count(db: SqliteDatabase, wanted: Wanted) -> int:
-    """How many are `wanted`."""
+    """Return the number of tickets matching `wanted`."""
     return int(db.execute(_COUNT, _bound(wanted, 0)).fetchone()[0])
 
 
 def ids(db: SqliteDatabase, prefix: str, limit: int) -> list[str]:
-    """Ids that begin with `prefix`, the latest first."""
+    """Return ids that start with `prefix`, latest first."""
     begin = clean(prefix, human.NAME)
     rows = db.execute(
         "SELECT id FROM tickets WHERE substr(id, 1, ?) = ? ORDER BY id DESC LIMIT ?",
@@ -129,7 +129,7 @@ def ids(db: SqliteDatabase, prefix: str, limit: int) -> list[str]:
 
 
 def add_event(db: SqliteDatabase, ticket: Ticket, what: What, by: str, at: str, detail: str) -> None:
-    """Add to the history of `ticket` that it became what it is now."""
+    """Add an entry to the history of `ticket`."""
     db.execute(
         "INSERT INTO ticket_events (ticket, revision, what, by, at, detail) VALUES (?, ?, ?, ?, ?, ?)",
         [int(ticket.id), ticket.revision, what, human.line(by, human.NAME), at, human.line(detail, _DETAIL)],
@@ -137,7 +137,7 @@ def add_event(db: SqliteDatabase, ticket: Ticket, what: What, by: str, at: str, 
 
 
 def events(db: SqliteDatabase, id: str, after: int, limit: int) -> list[Event]:
-    """The newest `limit` entries of the history of ticket `id` with a number above `after`, the oldest first."""
+    """Return the newest `limit` history entries of ticket `id` numbered above `after`, oldest first."""
     rows = db.execute(
         "SELECT n, ticket, revision, what, by, at, detail FROM ticket_events WHERE ticket = ? AND n > ?"
         " ORDER BY n DESC LIMIT ?",

@@ -1,4 +1,4 @@
-"""The tickets of a knowledge base. Every change is stored with its revision and with a line of the ticket's history."""
+"""Store of tickets. Every change increments the revision and adds an entry to the ticket's history."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 _OWN = frozenset({"schema_version", "id", "created", "updated", "revision", "state", "closed_as", "ended"})
 _REFUTED: tuple[ClosedAs, ...] = ("no_fault", "duplicate", "cannot_reproduce")
-"""What a ticket taught is not true, or is told elsewhere, if it was closed as one of these."""
+"""A ticket closed as one of these was wrong or is described by another, so its draft card is retired."""
 
 
 class TicketStore:
-    """The tickets in `file`; what they teach goes onto `cards`.
+    """The tickets in `file`; resolved ones update `cards`.
 
-    Every method may raise what `KnowledgeBase` says of its own, and `ToolError` (not_found) for a ticket that is not
-    there; steps that a ticket's life does not allow are `ToolError` (bad_argument). `by`: who does it; `at`: when
-    (RFC 3339), empty for now. What changes nothing adds neither a revision nor a line of history.
+    Methods raise `ToolError`: as `KnowledgeBase`, not_found for an unknown ticket, bad_argument for a transition that
+    its state does not allow. `by`: the actor; `at`: RFC 3339, empty for now. A call that changes nothing adds no
+    revision and no history.
     """
 
     def __init__(self, file: Database, cards: CardStore) -> None:
@@ -53,66 +53,68 @@ class TicketStore:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def get(self, id: str) -> Ticket:
-        """The ticket `id`."""
+        """Return the ticket `id`."""
         with self._file.read() as db:
             return self._get(db, id)
 
     def original(self, id: str) -> Ticket:
-        """The ticket that `id` turned out to be a duplicate of, at the end of the chain; itself where it is none."""
+        """Return the ticket at the end of the chain of duplicates from `id`; itself if it is no duplicate."""
         with self._file.read() as db:
             return self._original(db, self._get(db, id))
 
     def counted_in(self, id: str) -> Sequence[str]:
-        """Ids of ticket `id` and of all that are counted in it: its duplicates, theirs, and so on."""
+        """Return `id` and the ids of all its duplicates, transitively."""
         with self._file.read() as db:
             found = [id]
-            for one in found:  # grows while it is gone through
+            for one in found:  # grows during iteration
                 links = self._get(db, one).links
                 found += [link.ticket for link in links if link.kind == "duplicated_by" and link.ticket not in found]
         return found
 
     def list(self, wanted: Wanted | None = None, limit: int = 100) -> Sequence[Ticket]:
-        """Tickets whole, last changed first."""
+        """Return whole tickets, last changed first."""
         with self._file.read() as db:
             return [self._file.record(Ticket, body) for body in rows.bodies(db, wanted or Wanted(), limit)]
 
     def lines(self, wanted: Wanted | None = None, limit: int = 100) -> Sequence[Line]:
-        """What a list says of tickets, last changed first; quick for however many."""
+        """Return summary lines of tickets, last changed first, without reading their records."""
         with self._file.read() as db:
             return rows.listed(db, wanted or Wanted(), limit)
 
     def count(self, wanted: Wanted | None = None) -> int:
-        """How many there are."""
+        """Return the number of matching tickets."""
         with self._file.read() as db:
             return rows.count(db, wanted or Wanted())
 
     def ids(self, prefix: str = "", limit: int = 100) -> Sequence[str]:
-        """Ids that begin with `prefix`, the latest first."""
+        """Return ids that start with `prefix`, latest first."""
         with self._file.read() as db:
             return rows.ids(db, prefix, limit)
 
     def live(self, dedup_key: str) -> Ticket | None:
-        """The ticket in which another report of `dedup_key` is counted: the live one, else the live one that the last
-        of them turned out to be a duplicate of.
+        """Return the live ticket that another report of `dedup_key` counts in; if the last one was closed as a
+        duplicate, its live original.
         """
         with self._file.read() as db:
             return self._standing(db, dedup_key)
 
     def of_fault(self, fault: str) -> Sequence[Ticket]:
-        """The live tickets of `fault` (`Ticket.fault`), the oldest first."""
+        """Return the live tickets of `fault` (`Ticket.fault`), oldest first."""
         with self._file.read() as db:
             return [self._file.record(Ticket, body) for body in rows.live_of_fault(db, fault)]
 
     def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[Event]:
-        """The newest `limit` lines of the history of ticket `id` with a number above `after`, the oldest first."""
+        """Return the newest `limit` history entries of ticket `id` numbered above `after`, oldest first."""
         with self._file.read() as db:
             return rows.events(db, self._get(db, id).id, after, limit)
 
     # --- new ones, and the same again -------------------------------------------------------------------------------
 
     def create(self, fresh: Ticket, by: str, detail: str = "") -> Ticket:
-        """Store `fresh` (its `id` is empty) and return it with its number. `ToolError` (bad_argument) where a live
-        ticket has its `dedup_key`: ask for `live` in the same transaction.
+        """Store `fresh` (its `id` is empty) and return it with its number.
+
+        Raises `ToolError` (bad_argument) if a live ticket has its `dedup_key`: call `live` first, in the same
+        transaction.
         """
         with self._file.write() as db:
             self._check_free(db, fresh)
@@ -123,7 +125,7 @@ class TicketStore:
         return made
 
     def seen_again(self, id: str, by: str, at: str = "", detail: str = "", *, times: int = 1, **fields: Any) -> Ticket:
-        """Ticket `id` after the same was reported `times` more, with `fields` changed."""
+        """Add `times` occurrences to ticket `id` and set `fields`."""
         return self._change(
             id,
             lambda t: _with(t, {**fields, "occurrences": t.occurrences + max(0, times)}),
@@ -134,10 +136,10 @@ class TicketStore:
         )
 
     def draft(self, diagnosis: Diagnosis | str, by: str = "engine") -> Ticket:
-        """The ticket for `diagnosis` (or the stored one of that id).
+        """Return the ticket for `diagnosis` (an object or the id of a stored one).
 
-        A live ticket for the same fault counts one more occurrence and shows the newer diagnosis; the same
-        diagnosis counts once. `ToolError` (bad_argument) for a healthy job.
+        A live ticket of the same fault gets one more occurrence, counted once per diagnosis, and the newer diagnosis.
+        Raises `ToolError` (bad_argument) for a healthy job.
         """
         with self._file.write() as db:
             told = self._diagnosis(db, diagnosis) if isinstance(diagnosis, str) else diagnosis
@@ -159,11 +161,11 @@ class TicketStore:
     # --- what is found out ------------------------------------------------------------------------------------------
 
     def attach(self, id: str, diagnosis: Diagnosis, by: str, at: str = "", **fields: Any) -> Ticket:
-        """Ticket `id` with `diagnosis` in place of an older one, and with `fields` that follow from it (severity,
-        category, component, classification). Both are stored; the same diagnosis again changes nothing.
+        """Replace the diagnosis of ticket `id`, and set the `fields` that follow from it; the same diagnosis again
+        changes nothing.
 
-        `Ticket.fault` becomes that of the diagnosis, unless it found the job healthy. Other tickets of that fault are
-        left alone: see `of_fault` and `duplicate`.
+        Sets `Ticket.fault` unless the job is healthy. Other tickets of that fault are not changed: see `of_fault` and
+        `duplicate`.
         """
         fault = None if diagnosis.verdict is Verdict.HEALTHY else fault_of(diagnosis)
         with self._file.write() as db:
@@ -177,7 +179,7 @@ class TicketStore:
         return ticket
 
     def verified(self, id: str, verification: Verification, by: str = "engine") -> Ticket:
-        """Ticket `id` with `verification` appended."""
+        """Append `verification` to ticket `id`."""
         return self._change(
             id, lambda t: _with(t, {"verifications": [*t.verifications, verification]}), "verified", by, "", ""
         )
@@ -185,14 +187,14 @@ class TicketStore:
     # --- its life ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, id: str, by: str, at: str = "") -> Ticket:
-        """Somebody works on ticket `id`."""
+        """Mark ticket `id` as being worked on."""
         return self._change(id, life.acknowledged, "acknowledged", by, at, "")
 
     def resolve(self, id: str, because: str, by: str, at: str = "", *, lesson: bool = True) -> Ticket:
-        """The stall of ticket `id` is over. Why is remembered on the card of its fault, or on a draft ``ticket-ID``
-        where it has none (`Ticket.card`); of a ticket without a diagnosis that found a fault, nothing is learnt.
+        """Mark ticket `id` as resolved, and store `because` on the card of its fault, or on a new draft ``ticket-ID``
+        (`Ticket.card`).
 
-        `lesson`: whether `because` says what solved it; not so where it is over by itself, as far as anybody knows.
+        No card is written without a diagnosed fault, or if not `lesson`, which says that `because` is what solved it.
         """
         at = at or now()
         with self._file.write() as db:
@@ -203,8 +205,8 @@ class TicketStore:
             return self._put(db, before, after, "resolved", by, at, after.resolution)
 
     def close(self, id: str, as_: ClosedAs, by: str, at: str = "", because: str = "") -> Ticket:
-        """Nothing more will happen to ticket `id`. One that is ``fixed`` with a reason teaches it, as a resolved one
-        does; the draft that one taught which was no fault of its own after all is retired.
+        """Close ticket `id`. One closed as ``fixed`` with a reason updates a card, as `resolve` does; the draft of one
+        that proves no fault is retired.
         """
         at = at or now()
         with self._file.write() as db:
@@ -218,10 +220,10 @@ class TicketStore:
             return self._put(db, before, after, "closed", by, at, detail)
 
     def reopen(self, id: str, by: str, at: str = "", because: str = "") -> Ticket:
-        """Ticket `id` is not over after all; as a duplicate it is no more counted in the other one. The draft that it
-        taught is retired: what was said to have solved it did not.
+        """Reopen ticket `id`; a duplicate no longer counts in its original, and the draft card of its resolution is
+        retired.
 
-        `ToolError` (bad_argument) where another live ticket has its `dedup_key`.
+        Raises `ToolError` (bad_argument) if another live ticket has its `dedup_key`.
         """
         with self._file.write() as db:
             before = self._get(db, id)
@@ -230,7 +232,7 @@ class TicketStore:
             if self._unlearn(before, f"ticket {before.id} was reopened", by):
                 after = after.model_copy(update={"card": None})
             other = life.original_of(before)
-            while other is not None:  # what is a duplicate of its original counts it too
+            while other is not None:  # originals further along the chain count it too
                 original = self._get(db, other)
                 kept = life.unlinked(original, before.id, ("duplicated_by",))
                 kept = _with(kept, {"occurrences": max(1, kept.occurrences - before.occurrences)})
@@ -239,7 +241,7 @@ class TicketStore:
             return self._put(db, before, after, "reopened", by, at, because)
 
     def assign(self, id: str, assignment: Assignment, by: str, at: str = "") -> Ticket:
-        """Ticket `id` with `assignment`; told as ``escalated`` where its level is higher than before."""
+        """Assign ticket `id`; recorded as ``escalated`` if the level rises."""
         users = ", ".join(assignment.users)
         detail = f"{users or '-'} ({assignment.rule})"
         with self._file.write() as db:
@@ -251,7 +253,7 @@ class TicketStore:
     # --- what people say --------------------------------------------------------------------------------------------
 
     def comment(self, id: str, comment: Comment) -> Ticket:
-        """Ticket `id` with `comment`; one whose `key` is there already changes nothing."""
+        """Add `comment` to ticket `id`, once per `key`."""
         return self._change(
             id, lambda t: life.commented(t, comment), "commented", comment.by, comment.at, _start(comment.text)
         )
@@ -259,16 +261,14 @@ class TicketStore:
     def edit(
         self, id: str, by: str, at: str = "", *, title: str | None = None, description: str | None = None
     ) -> Ticket:
-        """Ticket `id` with another title or description by a person; None leaves one as it is."""
+        """Change title or description of ticket `id`; None leaves one unchanged."""
         what = ", ".join(name for name, text in (("title", title), ("description", description)) if text is not None)
         return self._change(id, lambda t: life.edited(t, title, description), "edited", by, at, what)
 
     # --- links ------------------------------------------------------------------------------------------------------
 
     def link(self, id: str, link: Link) -> Ticket:
-        """Ticket `id` with `link`, which the other end shows too. As a ``duplicate`` it is closed and counted there:
-        see `duplicate`.
-        """
+        """Link ticket `id` in both directions. A ``duplicate`` link closes it and counts it there: see `duplicate`."""
         if link.kind == "duplicate":
             self.duplicate(id, link.ticket, link.by, link.at, link.why)
             return self.get(id)
@@ -283,7 +283,7 @@ class TicketStore:
             return self._put(db, one, life.linked(one, forth), "linked", link.by, link.at, f"related:{other.id}")
 
     def unlink(self, id: str, other: str, by: str, at: str = "") -> Ticket:
-        """Tickets `id` and `other` are not related after all. (A duplicate is reopened.)"""
+        """Remove the ``related`` links between tickets `id` and `other`. (Reopen a duplicate instead.)"""
         with self._file.write() as db:
             pair = self._get(db, id), self._get(db, other)
             for one, far in (pair[::-1], pair):
@@ -292,10 +292,10 @@ class TicketStore:
         return done
 
     def duplicate(self, id: str, of: str, by: str, at: str = "", why: Sequence[str] = ()) -> Ticket:
-        """Close ticket `id` as a duplicate of `of`, or of what that is a duplicate of itself; its occurrences, and a
-        newer diagnosis of the same fault, are counted there. Returns that one; the same again changes nothing.
+        """Close ticket `id` as a duplicate of `of`, or of its original, and return that; idempotent.
 
-        `ToolError` (bad_argument): they are one, or `id` is a duplicate of yet another.
+        The original gets its occurrences, and a newer diagnosis of the same fault. Raises `ToolError` (bad_argument) if
+        both are one ticket, or `id` is a duplicate of another.
         """
         at = at or now()
         with self._file.write() as db:
@@ -311,7 +311,7 @@ class TicketStore:
                 raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"reopen it first: `whystall tickets reopen {one.id}`")
             base = Link(kind="duplicate", ticket=original.id, why=[*why], by=by, at=at)
             ended = life.linked(one, base)
-            if ended.state == "closed":  # as something else: now it is known what it was
+            if ended.state == "closed":  # closed with another code before: replace it
                 ended = ended.model_copy(update={"closed_as": "duplicate"})
             else:
                 ended = life.closed(ended, "duplicate", at)
@@ -326,7 +326,7 @@ class TicketStore:
     # --- anything else ----------------------------------------------------------------------------------------------
 
     def change(self, id: str, what: What, by: str, at: str = "", detail: str = "", **fields: Any) -> Ticket:
-        """Ticket `id` with `fields` changed, told as `what`. Its state is changed by the steps of its life alone."""
+        """Set `fields` of ticket `id`, recorded as `what`. The state changes only by the methods for it."""
         return self._change(id, lambda t: _with(t, fields), what, by, at, detail)
 
     # --- within -----------------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ class TicketStore:
     def _put(
         self, db: SqliteDatabase, before: Ticket, after: Ticket, what: What, by: str, at: str, detail: str
     ) -> Ticket:
-        """Store `after` as the next revision of `before`, and a line of history; nothing where they are the same."""
+        """Store `after` as the next revision of `before`, with a history entry; do nothing if they are equal."""
         if after == before:
             return before
         after = life.inert(after)
@@ -363,7 +363,7 @@ class TicketStore:
         return self._file.record(Diagnosis, row[0])
 
     def _original(self, db: SqliteDatabase, ticket: Ticket) -> Ticket:
-        """What `ticket` is a duplicate of, or itself. Chains are short: a duplicate is linked to the end of one."""
+        """Return the original of `ticket`, or itself. Chains are short: a duplicate is linked to the end of one."""
         seen = {ticket.id}
         while (other := life.original_of(ticket)) is not None and other not in seen:
             seen.add(other)
@@ -371,7 +371,7 @@ class TicketStore:
         return ticket
 
     def _standing(self, db: SqliteDatabase, key: str) -> Ticket | None:
-        """The live ticket of `key`, a `dedup_key` or fault; else the live one that its last is a duplicate of."""
+        """Return the live ticket of `key` (a `dedup_key` or fault), else the live original of the last one."""
         body = next(iter(rows.live_of_fault(db, key)), None)
         if body is not None:
             return self._file.record(Ticket, body)
@@ -389,7 +389,7 @@ class TicketStore:
 
     def _count(self, db: SqliteDatabase, diagnosis: Diagnosis) -> None:
         put_diagnosis(db, diagnosis)
-        occurrences.recur(db, diagnosis)  # an outage that is counted goes by its ticket from now on
+        occurrences.recur(db, diagnosis)  # updates the key of a counted outage to its ticket
 
     def _learnt(self, db: SqliteDatabase, ticket: Ticket, by: str, at: str) -> Ticket:
         if ticket.diagnosis is None or ticket.diagnosis.verdict is Verdict.HEALTHY:
@@ -398,16 +398,14 @@ class TicketStore:
         return ticket.model_copy(update={"card": card.id})
 
     def _unlearn(self, ticket: Ticket, because: str, by: str) -> bool:
-        """Retire the draft that `ticket` alone taught, and say whether there was one; a card that somebody answers for
-        is theirs to judge.
-        """
+        """Retire the draft card of `ticket` and return whether there was one; a reviewed card is left alone."""
         if ticket.card != f"{LESSON}{ticket.id}" or self._cards.get(ticket.card).state != "draft":
             return False
         self._cards.retire(ticket.card, because, by)
         return True
 
     def _hand_over(self, db: SqliteDatabase, one: str, original: str) -> None:
-        """What was counted in ticket `one` is counted in `original`."""
+        """Move the diagnoses and outages of ticket `one` to `original`."""
         occurrences.merged(db, int(one), int(original))
         for (body,) in db.execute("SELECT body FROM diagnoses WHERE ticket = ?", [int(one)]).fetchall():
             diagnosis = self._file.record(Diagnosis, body)
@@ -415,7 +413,7 @@ class TicketStore:
 
 
 def _with(ticket: Ticket, fields: dict[str, Any]) -> Ticket:
-    """`ticket` with `fields`, checked."""
+    """Return `ticket` with `fields`, validated."""
     wrong = fields.keys() & _OWN | fields.keys() - Ticket.model_fields.keys()
     if wrong:
         raise TypeError(f"not to be changed so: {', '.join(sorted(wrong))}")
