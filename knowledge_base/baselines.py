@@ -1,4 +1,4 @@
-"""What retrieval is measured beside: yardsticks, and no part of the product."""
+"""Baselines that the evaluation of retrieval compares with; not used otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORD = re.compile(r"\w+")
 
 
 class PlainFts:
-    """SQLite's FTS5 as it comes (unicode61), over the texts of cards."""
+    """SQLite's FTS5 with its default tokenizer (unicode61), over the texts of cards."""
 
     def __init__(self, cards: Iterable[Incident]) -> None:
         self._db = sqlite3.connect(":memory:")
@@ -21,7 +21,7 @@ class PlainFts:
         self._db.executemany("INSERT INTO cards VALUES (?, ?)", ((card.id, _text(card)) for card in cards))
 
     def find(self, text: str, without: Collection[str], limit: int) -> list[str]:
-        """Ids of at most `limit` cards with any word of `text`, best first by bm25, none of `without`."""
+        """Return ids of at most `limit` cards with any word of `text`, not in `without`, best first by bm25."""
         words = dict.fromkeys(_WORD.findall(text.lower()))
         if not words:
             return []
@@ -33,14 +33,14 @@ class PlainFts:
         return [id for (id,) in rows if id not in without][:limit]
 
     def close(self) -> None:
-        """Forget it."""
+        """Close the database."""
         self._db.close()
 
 
 def constant(known: Mapping[str, str | None], without: Collection[str], limit: int) -> list[str]:
-    """A card of each cause, that with most cards first, whatever is asked; a card of `without` only is no answer.
+    """Return a card per cause, the cause with most cards first, whatever the query; cards of `without` are skipped.
 
-    `known`: the cards, with their causes.
+    `known`: card ids with their causes.
     """
     counts = Counter(cause for cause in known.values() if cause is not None)
     first: dict[str | None, str] = {}

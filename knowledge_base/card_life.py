@@ -1,4 +1,4 @@
-"""The steps of a card's life, what may stand on it, and how its content is known again. Pure."""
+"""Review and edit steps of a card, its bounds, and the hash of its content. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whystall.knowledge_base.tickets.models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
-# Bounds of a card, in characters: a text is read by people and told to a model, a list says what to look for.
+# Maximum lengths in characters, and numbers of list entries.
 TITLE, TEXT, NAME, LINK = 300, 6000, 200, 1000
 ENTRIES = 100
 _NOTES, _DEEDS = 50, 100
@@ -28,21 +28,22 @@ Act = Literal["drafted", "added", "imported", "noted", "edited", "reviewed", "re
 
 
 def content_hash(card: Incident) -> str:
-    """``1:`` and a hash of what `card` says: not of its id, its state or its life, so that the same card told by
-    somebody else under another name is known.
+    """Return ``1:`` and a hash of the content of `card`, without id, state and history: equal for the same card under
+    another name.
     """
-    said = card.model_dump(include=set(_CONTENT))
-    text = json.dumps(said, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    content = card.model_dump(include=set(_CONTENT))
+    text = json.dumps(content, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     return f"1:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def checked(card: Incident) -> Incident:
-    """`card` with its texts made inert; `ToolError` (bad_argument) names what is too long, too many or unknown.
+    """Return `card` with its texts made inert; raise `ToolError` (bad_argument) for a text or list too long, or an
+    unknown name.
 
-    Text is refused rather than cut: half a remedy may be a wrong one.
+    Texts are refused, not cut: half a remedy may be a wrong one.
     """
     if not card.id or len(card.id) > NAME or clean(card.id, NAME) != card.id or any(c.isspace() for c in card.id):
-        raise _fault("id", f"1 to {NAME} printable characters without spaces are wanted")
+        raise _fault("id", f"1 to {NAME} printable characters without spaces are required")
     if fault := unknown_name(card):
         field, _, what = fault.partition(": ")
         raise _fault(field, what)
@@ -56,7 +57,7 @@ def checked(card: Incident) -> Incident:
     for name in _LINES:
         update[name] = _text(name, getattr(card, name), LINK)
     if update["source_url"] and not update["source_url"].startswith(("https://", "http://")):
-        raise _fault("source_url", "an address of the web is wanted")
+        raise _fault("source_url", "an http or https URL is required")
     for name in _LISTS:
         update[name] = _entries(name, getattr(card, name))
     update["notes"] = [n.model_copy(update={"text": _text("notes", n.text, TEXT)}) for n in card.notes[:_NOTES]]
@@ -64,9 +65,9 @@ def checked(card: Incident) -> Incident:
 
 
 def edited(card: Incident, changes: Mapping[str, Any], by: str, at: str) -> Incident:
-    """`card` with `changes`: fields of its content by name; one language of a text leaves the other as it is.
+    """Return `card` with `changes`, content fields by name; a text given in one language keeps the other.
 
-    Raises `ToolError` (bad_argument) for a field that is none of the content, or a value that does not fit.
+    Raises `ToolError` (bad_argument) for another field or an invalid value.
     """
     wrong = sorted(set(changes) - set(_CONTENT))
     if wrong or not changes:
@@ -85,20 +86,20 @@ def edited(card: Incident, changes: Mapping[str, Any], by: str, at: str) -> Inci
 
 
 def done(card: Incident, what: Act, by: str, at: str, because: str = "", **update: Any) -> Incident:
-    """`card` after a step of its life, with `update`. The latest steps are kept."""
+    """Return `card` with `update` and a history entry; the latest entries are kept."""
     deed = Deed(what=what, by=clean(by, NAME), at=at, because=clean(because, TEXT))
     return card.model_copy(update={**update, "updated": at, "history": [*card.history, deed][-_DEEDS:]})
 
 
 def accepted(card: Incident, by: str, at: str) -> Incident:
-    """`card` reviewed, with its notes."""
+    """Return `card` as reviewed, including its notes."""
     notes = [note.model_copy(update={"reviewed": True}) for note in card.notes]
     return done(card, "reviewed", by, at, state="reviewed", notes=notes)
 
 
 def with_remedy(card: Incident, ticket: Ticket, by: str) -> Incident:
-    """`card` after `ticket`, of the same fault, was resolved: what solved it this time is kept as a note, unless the
-    card says so already.
+    """Return `card` with the resolution of `ticket`, of the same fault, as a note, unless the card has that text
+    already.
     """
     text = clean(ticket.resolution, 2000)
     known = [card.fix.en, card.fix.zh, *(note.text for note in card.notes)]
@@ -109,23 +110,23 @@ def with_remedy(card: Incident, ticket: Ticket, by: str) -> Incident:
 
 
 def wants_review(card: Incident) -> bool:
-    """Whether there is something on `card` that nobody has read: the whole of a draft, or a note."""
+    """Return whether `card` is a draft or has an unreviewed note."""
     return card.state == "draft" or (card.state == "reviewed" and any(not note.reviewed for note in card.notes))
 
 
 def _text(name: str, text: str, limit: int) -> str:
     flat = " ".join(text.split())
     if len(flat) > limit:
-        raise _fault(name, f"it has {len(flat)} characters, at most {limit} are wanted")
+        raise _fault(name, f"it has {len(flat)} characters; the maximum is {limit}")
     made = clean(flat, 12 * limit)
     if len(made) > 2 * limit:
-        raise _fault(name, "it is no text")
+        raise _fault(name, "too much of it must be escaped")
     return made
 
 
 def _entries(name: str, values: Sequence[str]) -> list[str]:
     if len(values) > ENTRIES:
-        raise _fault(name, f"{len(values)} entries, at most {ENTRIES} are wanted")
+        raise _fault(name, f"{len(values)} entries; the maximum is {ENTRIES}")
     return list(dict.fromkeys(_text(name, value, NAME) for value in values))
 
 

@@ -10,6 +10,7 @@ from whystall.knowledge_base import statistics as counting
 from whystall.knowledge_base.cards import draft_card, reported_card
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
+from whystall.knowledge_base.diagnoses import get_diagnosis
 from whystall.knowledge_base.exchange import Imported
 from whystall.knowledge_base.indexing import put_incident
 from whystall.knowledge_base.models import Diagnosis, Feedback, Incident, Record
@@ -87,7 +88,7 @@ class CardStore:
         with self._file.read() as db:
             return counting.stats(db)
 
-    # --- a card's life --------------------------------------------------------------------------------------------
+    # --- changes ------------------------------------------------------------------------------------------------------
 
     def add(self, incident: Incident, by: str = "") -> Incident:
         """Store `incident` as a new card of the user, with an empty history, and return it.
@@ -156,7 +157,7 @@ class CardStore:
         """
         reason = clean(" ".join(because.split()), card_life.TEXT)
         if not reason:
-            raise ToolError(ErrorCode.BAD_ARGUMENT, "no reason is given", "say in a sentence why it is not to be used")
+            raise ToolError(ErrorCode.BAD_ARGUMENT, "no reason given", "state why it must not be used")
         with self._file.write() as db:
             card = card_life.done(self._get(db, id), "retired", by, now(), reason, state="retired")
             feedback.settle(db, card.id)
@@ -195,11 +196,11 @@ class CardStore:
                 f"it matched {', '.join(matched) or 'no card'}",
             )
         comment = clean(" ".join(comment.split()), 2 * _COMMENT)
-        said = Feedback(
+        given = Feedback(
             incident=card.id, diagnosis=clean(diagnosis, card_life.NAME), verdict=verdict, comment=comment, at=now()
         )
         with self._file.write() as db:
-            feedback.give(db, said)
+            feedback.give(db, given)
             return feedback.records(db, [card.id])[card.id]
 
     # --- exchange -------------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class CardStore:
         with exchange.read(stream, skip=skip) as lines, self._file.write() as db:
             return exchange.take_in(db, lines, put_card, reviewed=reviewed, by=by)
 
-    # --- within ---------------------------------------------------------------------------------------------------
+    # --- internal -----------------------------------------------------------------------------------------------------
 
     def learn(self, db: SqliteDatabase, ticket: Ticket, by: str) -> Incident:
         """Update the card of the fault of the resolved `ticket` with what solved it, or draft one, within the open
@@ -238,15 +239,12 @@ class CardStore:
     def _get(self, db: SqliteDatabase, id: str) -> Incident:
         row = db.execute("SELECT body FROM incidents WHERE id = ?", [clean(id, card_life.NAME)]).fetchone()
         if row is None:
-            raise ToolError(ErrorCode.NOT_FOUND, f"no incident is called {id!r}", "find one with `whystall kb search`")
+            raise ToolError(ErrorCode.NOT_FOUND, f"there is no incident {id!r}", "find one with `whystall kb search`")
         return self._file.record(Incident, row[0])
 
     def _diagnosis(self, id: str) -> Diagnosis:
         with self._file.read() as db:
-            row = db.execute("SELECT body FROM diagnoses WHERE id = ?", [clean(id, card_life.NAME)]).fetchone()
-        if row is None:
-            raise ToolError(ErrorCode.NOT_FOUND, f"no diagnosis is called {id!r}", "run `whystall diagnose` first")
-        return self._file.record(Diagnosis, row[0])
+            return get_diagnosis(self._file, db, id)
 
 
 def put_card(db: SqliteDatabase, card: Incident) -> None:

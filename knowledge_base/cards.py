@@ -1,7 +1,7 @@
-"""Cards made of what was found out: of a resolved ticket, or of what somebody tells. Pure.
+"""Drafts of cards, from a resolved ticket or from a person's texts. Pure functions.
 
-A card tells as its symptom only what was known before its cause was: what was told at first, and what the first look
-found. Whoever looks for the like of a new case knows no more either.
+The symptom of a card holds only what was known before the cause was: the reported symptom and the first findings. A
+query about a new case knows no more either.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from whystall.knowledge_base.times import moment
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.text import clean
 
-# The look that comes before anything is suspected, by its code in `Step.why`.
+# Codes in `Step.why` of the first observation, made before any cause is suspected.
 _FIRST = frozenset({"first_look", "traces_of_ranks"})
 _FINDINGS = 6
 
 
 def draft_card(ticket: Ticket, causes: Mapping[str, Cause], first: Diagnosis | None = None, by: str = "") -> Incident:
-    """The card of the resolved `ticket`: a draft, to be read by somebody before it is quoted.
+    """Return a draft card for the resolved `ticket`.
 
-    `first`: the diagnosis with which the ticket was opened, where its own is a later one; only that one says what the
-    fault looked like before its cause was known.
-    `ToolError` (bad_argument) for a ticket without a diagnosis: of its fault nothing is known that another could show.
+    `first`: the diagnosis that opened the ticket, if its own is a later one; its findings describe the symptom before
+    the cause was known. Raises `ToolError` (bad_argument) for a ticket without a diagnosis: there is no evidence to
+    match.
     """
     diagnosis = ticket.diagnosed()
     cause = causes.get(diagnosis.cause or "")
     who = clean((diagnosis.victim.comm if diagnosis.victim else "") or diagnosis.target, 100)
-    told = clean(ticket.resolution, 2000)
+    fix = clean(ticket.resolution, 2000)
     title = cause.title if cause else Words(en="Stall without a known cause", zh="原因未知的停顿")
-    told_first = first or diagnosis
+    initial = first or diagnosis
     return Incident(
         id=f"{LESSON}{ticket.id}",
         title=Words(en=f"{title.en}: {who}", zh=f"{title.zh}：{who}"),
-        symptom=Words(en=_symptom(told_first, "en"), zh=_symptom(told_first, "zh")),
+        symptom=Words(en=_symptom(initial, "en"), zh=_symptom(initial, "zh")),
         cause=diagnosis.cause if cause else None,
-        root_cause=cause.summary if cause else Words(en=told, zh=told),
-        fix=Words(en=told, zh=told),
+        root_cause=cause.summary if cause else Words(en=fix, zh=fix),
+        fix=Words(en=fix, zh=fix),
         **_evidence(diagnosis),
         components=[ticket.component],
         environment=_environment(diagnosis),
@@ -59,8 +59,8 @@ def draft_card(ticket: Ticket, causes: Mapping[str, Cause], first: Diagnosis | N
 def reported_card(
     id: str, texts: Mapping[str, str], cause: Cause | None, diagnosis: Diagnosis | None, by: str, at: str
 ) -> Incident:
-    """A draft of what somebody tells: `texts` for title, symptom, fix and root_cause, in whatever language; with the
-    evidence of `diagnosis`, where it is about one.
+    """Return a draft card from a person's `texts` (title, symptom, fix, root_cause, in any language), with the evidence
+    of `diagnosis` if given.
     """
     title, symptom, fix, why = (texts.get(name, "") for name in ("title", "symptom", "fix", "root_cause"))
     return Incident(
@@ -73,7 +73,7 @@ def reported_card(
         **(_evidence(diagnosis) if diagnosis else {}),
         components=[cause.component] if cause else [],
         environment=_environment(diagnosis) if diagnosis else "",
-        source=f"told by {by}" + (f", diagnosis {diagnosis.id}" if diagnosis else ""),
+        source=f"reported by {by}" + (f", diagnosis {diagnosis.id}" if diagnosis else ""),
         origin="user",
         state="draft",
         created=at,
@@ -83,19 +83,18 @@ def reported_card(
 
 
 def signatures_of(diagnosis: Diagnosis) -> list[str]:
-    """The exact keys that a card made of `diagnosis` holds, and by which it is found again.
+    """Return the exact keys of a card made from `diagnosis`.
 
-    Without a cause, the key of the fault names what looks worst: that is enough to know a ticket's own card again.
+    Without a cause, the key of the fault names the worst finding, so that the ticket's own card is found again.
     """
     own = [] if diagnosis.cause is not None else [f"fault:{dedup_key(diagnosis)}"]
     return [*own, *keys.signatures(diagnosis)]
 
 
 def first_findings(diagnosis: Diagnosis) -> list[Finding]:
-    """The abnormal findings of the first look of `diagnosis`, the worst first.
+    """Return the abnormal findings of the first observation of `diagnosis`, worst first.
 
-    Live, a later look runs the tools of the first one again and replaces what they found: what those tools see, they
-    saw without knowing what to look for.
+    A later observation may have run the same tools again and replaced the findings: those count by their kinds.
     """
     step = diagnosis.steps[0] if diagnosis.steps else None
     if step is None or step.why not in _FIRST:
@@ -110,9 +109,8 @@ def first_findings(diagnosis: Diagnosis) -> list[Finding]:
 
 
 def sentences(findings: Sequence[Finding], lang: Lang) -> Iterator[str]:
-    """`findings` in words, without the numbers of processes and the names of containers: those mean nothing another
-    day."""
-    from whystall.prompts.render import voice  # Jinja is loaded only when something is put into words
+    """Yield `findings` as sentences, without process ids, containers and pods, which differ every time."""
+    from whystall.prompts.render import voice  # imports Jinja
 
     say = voice("txt", lang)
     for finding in findings:
@@ -123,35 +121,35 @@ def sentences(findings: Sequence[Finding], lang: Lang) -> Iterator[str]:
 def _symptom(diagnosis: Diagnosis, lang: Lang) -> str:
     from whystall.prompts.render import words
 
-    said = words(lang)
-    told = clean(" ".join(diagnosis.symptom.split()), 2000)
-    parts = [told] if told else []
+    texts = words(lang)
+    symptom = clean(" ".join(diagnosis.symptom.split()), 2000)
+    parts = [symptom] if symptom else []
     victim = diagnosis.victim
     if victim is not None and victim.type == "thread":
         from whystall.prompts.quantities import quantity
 
-        told_shares = ("lost", "blocked", "runnable", "system")
-        shares = {name: quantity(getattr(victim, f"{name}_pct"), "pct") for name in told_shares}
-        parts.append(said["cards"]["loses"].format(who=clean(victim.comm), **shares))
+        names = ("lost", "blocked", "runnable", "system")
+        shares = {name: quantity(getattr(victim, f"{name}_pct"), "pct") for name in names}
+        parts.append(texts["cards"]["loses"].format(who=clean(victim.comm), **shares))
     parts += sentences(first_findings(diagnosis)[:_FINDINGS], lang)
-    return clean(said["marks"]["semicolon"].join(parts) or clean(diagnosis.target), TEXT)
+    return clean(texts["marks"]["semicolon"].join(parts) or clean(diagnosis.target), TEXT)
 
 
 def _kinds_of(tools: Sequence[str]) -> set[str]:
-    from whystall.tools.toolbox import registry  # all tools: only where a card is made
+    from whystall.tools.toolbox import registry  # imports all tools
 
     return {kind for tool in registry().all() if tool.name in tools for kind in tool.kinds}
 
 
 def _found_by(diagnosis: Diagnosis) -> list[str]:
-    """The tools that looked and whose kinds of findings the evidence is of."""
+    """Return the tools that ran and produce the kinds of the evidence."""
     kinds = {f.kind for f in keys.evidence(diagnosis)}
     ran = dict.fromkeys(tool for step in diagnosis.steps for tool in step.tools)
     return [tool for tool in ran if kinds & _kinds_of([tool])]
 
 
 def _evidence(diagnosis: Diagnosis) -> dict[str, Any]:
-    """By what the like of a case is found, and which tools decided it."""
+    """Return the fields by which similar cases find a card, and the tools that found them."""
     concluded = [a for a in diagnosis.assessments if a.cause == diagnosis.cause] or [
         a for a in diagnosis.assessments if a.state is CauseState.SUPPORTED
     ]
@@ -164,7 +162,7 @@ def _evidence(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _environment(diagnosis: Diagnosis) -> str:
-    """Facts of where it was seen, in no language: kernels, hosts, file systems, devices, engines."""
+    """Return kernels, hosts, file systems, devices and engines of the diagnosis, in no language."""
     evidence = keys.evidence(diagnosis)
     hosts = {c.host for c in diagnosis.coverage} | {f.subject.host for f in evidence if f.subject.host}
     groups = {
@@ -182,7 +180,7 @@ def _environment(diagnosis: Diagnosis) -> str:
 
 
 def _source(ticket: Ticket) -> str:
-    """Where a card comes from: the ticket, its host, how long it stayed open, and whether the fix was measured."""
+    """Return where a card comes from: the ticket, its host, how long it was open, whether the fix was verified."""
     coverage = ticket.diagnosed().coverage
     where = f" on {clean(coverage[0].host, NAME)}" if coverage else ""
     begun, ended = moment(ticket.created), moment(ticket.updated)

@@ -1,6 +1,4 @@
-"""The causes: read from ``catalog/causes/*.yaml``, checked against the vocabulary of findings, and matched to
-findings.
-"""
+"""Causes: loaded from ``catalog/causes/*.yaml``, validated against the kinds of findings, and matched to findings."""
 
 from __future__ import annotations
 
@@ -23,16 +21,16 @@ _PATTERNS = (
 
 @cache
 def load_causes() -> dict[str, Cause]:
-    """Every known cause by id, in order of id. Read once.
+    """Return every cause by id, in order of id; read once.
 
-    Raises `ToolError` (bad_argument) naming file and field when a file is malformed or names a kind, metric
-    or attribute that the vocabulary lacks.
+    Raises `ToolError` (bad_argument) with file and field if a file is malformed or names an unknown kind, metric or
+    attribute.
     """
     return read_causes(catalog("causes"))
 
 
 def read_causes(directory: Path) -> dict[str, Cause]:
-    """The causes in `directory`, one per ``ID.yaml``; raises as `load_causes` does."""
+    """Return the causes in `directory`, one per ``ID.yaml``; raises as `load_causes`."""
     found: dict[str, Cause] = {}
     for file in sorted(directory.iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".yaml"):
@@ -52,7 +50,7 @@ def read_causes(directory: Path) -> dict[str, Cause]:
 
 
 def asked_for(causes: Mapping[str, Cause], symptom: str) -> dict[str, Cause]:
-    """Those of `causes` that are worth examining for `symptom` (any words, either language)."""
+    """Return those of `causes` worth examining for `symptom` (any words, either language)."""
     named = concepts(symptom)
     return {
         id: cause
@@ -62,11 +60,10 @@ def asked_for(causes: Mapping[str, Cause], symptom: str) -> dict[str, Cause]:
 
 
 def matches(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
-    """True when `finding` meets every condition of `pattern`.
+    """Return whether `finding` meets every condition of `pattern`.
 
-    With `pattern.victim`, the finding must be about `victim`: same rank or thread where it names one, same
-    process where it names only that, and anyone's where it names neither (a device, the host, a job); without
-    a victim nothing is about it.
+    With `pattern.victim`, the finding must be about `victim`: the same rank or thread if it names one, else the same
+    process, else anything (a device, the host, a job). Without a victim no finding matches.
     """
     if finding.kind != pattern.kind or finding.polarity is not pattern.polarity:
         return False
@@ -83,12 +80,12 @@ def matches(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
 
 
 def measured(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
-    """As `matches`, whatever polarity `finding` has: whether it was measured at all."""
+    """As `matches`, but for any polarity: return whether it was measured at all."""
     return matches(pattern.model_copy(update={"polarity": finding.polarity}), finding, victim)
 
 
 def about(finding: Finding, victim: Victim) -> bool:
-    """True when `finding` is about `victim`'s rank, its thread, its process, or names none of them."""
+    """Return whether `finding` is about `victim`'s rank, thread or process, or names none."""
     subject = finding.subject
     if subject.rank is not None:
         return subject.rank == victim.rank
@@ -98,7 +95,7 @@ def about(finding: Finding, victim: Victim) -> bool:
 
 
 def metric(finding: Finding, name: str) -> float | None:
-    """The metric `name` of `finding`, or the ratio ``a/b`` of two; None where it cannot be had."""
+    """Return the metric `name` of `finding`, or the ratio ``a/b`` of two; None if it is missing."""
     over, slash, under = name.partition("/")
     value = finding.metrics.get(over)
     if not slash or value is None:
@@ -108,7 +105,7 @@ def metric(finding: Finding, name: str) -> float | None:
 
 
 def ranked_remedies(cause: Cause) -> list[Remedy]:
-    """The remedies of `cause`, best first: by gain, then by low effort, then as the file lists them."""
+    """Return the remedies of `cause`, best first: by gain, then low effort, then order in the file."""
     return sorted(cause.remedies, key=lambda remedy: (-remedy.gain, remedy.effort))
 
 

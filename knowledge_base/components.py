@@ -1,4 +1,4 @@
-"""What a sentence may speak of, and which findings tell about it (``catalog/components.yaml``)."""
+"""Parts of a system that a sentence may mention, and the findings about them (``catalog/components.yaml``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whystall.tools.contract.kinds import KINDS
 
 
 class Component(Model):
-    """A part of a host or job; see the file's head. `kinds`: those of `KINDS` that tell about it; empty: none does."""
+    """A part of a host or job; see the head of the file. `kinds`: those of `KINDS` about it; may be empty."""
 
     kinds: list[str]
     fault: bool = False
@@ -23,13 +23,13 @@ class Component(Model):
     zh: list[str] = Field(min_length=1)
 
     def of(self, kinds: Collection[str]) -> set[str]:
-        """Those of `kinds` that tell about it."""
+        """Return those of `kinds` that are about it."""
         return {kind for kind in kinds if any(fnmatchcase(kind, pattern) for pattern in self.kinds)}
 
 
 @cache
 def load_components() -> dict[str, Component]:
-    """Every component by name. Raises `ToolError` (bad_argument) where the file is malformed or names no kind."""
+    """Return every component by name; raise `ToolError` (bad_argument) for a malformed file or an unknown kind."""
     file = catalog("components.yaml")
     found = {name: as_model(Component, value, file, name) for name, value in read_yaml(file).items()}
     for name, component in found.items():
@@ -40,7 +40,7 @@ def load_components() -> dict[str, Component]:
 
 
 def named(text: str) -> list[tuple[str, str]]:
-    """The components that `text` speaks of, each with the words that say so, in the order of the file."""
+    """Return the components that `text` mentions, with the matching words, in file order."""
     lower = text.lower()
     found = []
     for name, pattern in _patterns().items():

@@ -1,6 +1,4 @@
-"""Reads the data files shipped in this package: YAML checked against a model, faults named by file and
-field.
-"""
+"""Loads the YAML files of this package, validated by a model; errors name file and field."""
 
 from __future__ import annotations
 
@@ -12,19 +10,19 @@ from pydantic import BaseModel, ValidationError
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
-# The C parser, where PyYAML has it, is ten times faster: causes are read on every start.
+# The C parser is ten times faster, and causes are read on every start.
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def catalog(name: str) -> Path:
-    """The file or directory `name` of the data shipped with this package."""
+    """Return the path of `name` in the catalogue."""
     return Path(__file__).parent / "catalog" / name
 
 
 def read_yaml(file: Path) -> Any:
-    """The document in `file`; `ToolError` (io_error, bad_argument) names the file and the line."""
+    """Parse the YAML `file`; raise `ToolError` (io_error, bad_argument) with file and line."""
     try:
         return yaml.load(file.read_text("utf-8"), Loader=_Loader)  # noqa: S506 - both loaders are safe
     except (OSError, UnicodeDecodeError) as error:
@@ -38,7 +36,9 @@ def read_yaml(file: Path) -> Any:
 
 
 def as_model(model: type[ModelT], value: Any, file: Path, where: str = "") -> ModelT:
-    """`value` as `model`; `ToolError` (bad_argument) names `file`, the field below `where`, and the fault."""
+    """Validate `value` as `model`; raise `ToolError` (bad_argument) with `file`, the field below `where`, and the
+    fault.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -48,5 +48,5 @@ def as_model(model: type[ModelT], value: Any, file: Path, where: str = "") -> Mo
 
 
 def data_fault(file: Path, fault: str) -> ToolError:
-    """The error for a data file that does not say what it must."""
+    """Return the error for a malformed data file."""
     return ToolError(ErrorCode.BAD_ARGUMENT, f"{file.name}: {fault}", "correct the field in that file")

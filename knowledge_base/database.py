@@ -96,7 +96,7 @@ class Database:
         with self._errors(), self._held():
             inner = self._depth > 0
             if inner and not self._connection.in_transaction:
-                raise sqlite3.OperationalError("the transaction was undone: the disk is full, or the file is at fault")
+                raise sqlite3.OperationalError("transaction rolled back: the disk is full, or the file damaged")
             self._connection.execute("SAVEPOINT inner" if inner else "BEGIN IMMEDIATE")
             changes = self._connection.total_changes
             self._depth += 1
@@ -143,7 +143,7 @@ class Database:
         except ValidationError as error:
             raise ToolError(
                 ErrorCode.DATABASE,
-                f"{self.path} holds a record that cannot be read: {error.errors()[0]['msg']}",
+                f"{self.path} has a record that cannot be read: {error.errors()[0]['msg']}",
                 "upgrade whystall if a newer one wrote it, else restore a copy",
             ) from None
 
@@ -227,7 +227,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _moved(path: Path) -> ToolError:
     message = f"{path} was moved, deleted or replaced while it was open"
-    return ToolError(ErrorCode.DATABASE, message, "put it back where it was, or start whystall again")
+    return ToolError(ErrorCode.DATABASE, message, "restore it there, or restart whystall")
 
 
 def _check_header(path: Path) -> None:

@@ -1,17 +1,20 @@
-"""Diagnoses in the file, within a transaction that is open."""
+"""Rows of diagnoses, within an open transaction."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.models import Diagnosis
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
 
 def put_diagnosis(db: SqliteDatabase, diagnosis: Diagnosis) -> None:
-    """Store `diagnosis`, in place of an earlier one with its id."""
+    """Store `diagnosis`, replacing an earlier one with its id."""
     ticket = int(diagnosis.ticket) if diagnosis.ticket else None
     db.execute(
         "INSERT OR REPLACE INTO diagnoses (id, created, verdict, cause, ticket, body) VALUES (?, ?, ?, ?, ?, ?)",
@@ -26,7 +29,15 @@ def put_diagnosis(db: SqliteDatabase, diagnosis: Diagnosis) -> None:
     )
 
 
+def get_diagnosis(file: Database, db: SqliteDatabase, id: str) -> Diagnosis:
+    """Return the diagnosis `id`; raise `ToolError` (not_found) if there is none."""
+    row = db.execute("SELECT body FROM diagnoses WHERE id = ?", [clean(id, 200)]).fetchone()
+    if row is None:
+        raise ToolError(ErrorCode.NOT_FOUND, f"there is no diagnosis {id!r}", "run `whystall diagnose` first")
+    return file.record(Diagnosis, row[0])
+
+
 def counted_in(db: SqliteDatabase, id: str) -> int | None:
-    """The ticket that the stored diagnosis `id` is counted in."""
+    """Return the ticket that the stored diagnosis `id` counts in."""
     row = db.execute("SELECT ticket FROM diagnoses WHERE id = ?", [id]).fetchone()
     return None if row is None or row[0] is None else int(row[0])

@@ -1,17 +1,16 @@
-"""How well past incidents are found: the base is asked for what it is known to hold, and for what it does not.
+"""Evaluation of retrieval: queries with a known answer, and queries without one.
 
 Five sets of queries:
 
-* ``symptom``: what was seen at first in the incident of a card, with that card taken out of the base. Right is another
-  card of the same cause, and where there is none, to find nothing.
-* ``evidence``: the same with the card's typed features and kinds of findings, but neither its cause nor its signatures.
-* ``unseen``: as ``evidence``, with every card of that cause taken out. Right is to find nothing.
-* ``questions``: as people on call type them, shipped with us. Right is one of the cards named there, or nothing.
+* ``symptom``: the initial symptom of a card, with that card removed. Right is another card of the same cause, or
+  nothing if there is none.
+* ``evidence``: the same with the card's typed features and kinds of findings, without its cause and signatures.
+* ``unseen``: as ``evidence``, with every card of that cause removed. Right is to find nothing.
+* ``questions``: shipped questions as people on call type them. Right is one of the cards listed there, or nothing.
 * ``recurrence``: the evidence of each resolved ticket. Right is the card of its fault.
 
-Beside our own method, in the same run and on the same queries, stand ``fts``, SQLite's FTS5 as it comes (any word of
-the query, bm25), and ``constant``, which ignores the query and names a card of each cause, the most frequent one first.
-Everything happens on a copy of the base.
+Two baselines run on the same queries: ``fts``, SQLite's FTS5 with any word of the query and bm25, and ``constant``,
+which returns a card of each cause, the most frequent first. The base is copied first.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.proportion import wilson
 
 Method = Literal["ours", "fts", "constant"]
-MOST = 200  # cards and tickets that are asked for at most, unless told otherwise
-_DEPTH = 10  # places of a list that count
-_WANTED = 20  # right cards that a miss names
+MOST = 200  # default limit of cards and tickets queried
+_DEPTH = 10  # ranks that count
+_WANTED = 20  # right cards listed for a miss
 
 
 class Share(Model):
-    """`hits` of `of`, with the 95 % Wilson interval; all of it in parts of 1."""
+    """`hits` of `of`, with the 95 % Wilson interval; fractions of 1."""
 
     hits: int
     of: int
@@ -53,14 +52,13 @@ class Share(Model):
 
 
 class Row(Model):
-    """One method on one set in one language. `half` for questions only.
+    """Results of one method on one set in one language. `half`: for questions only.
 
-    `hit1`, `hit3`: of the queries that the base can answer, those with a right card at the first place, among the first
-    three, weak matches too. `mrr`: mean of 1 / place of the first right card within ten places, 0 without one.
-    `abstained` (recall): of the queries that the base cannot answer, those for which nothing was named but the nearest
-    (weak matches). `right_to_abstain` (precision): of those for which nothing else was named, the queries that cannot
-    be answered; None where all cannot. `known`: of the queries for which a card was quoted as known, those where it is
-    a right one. None: there was nothing to count.
+    `hit1`, `hit3`: share of the answerable queries with a right card at rank 1, or at ranks 1 to 3, weak matches
+    included. `mrr`: mean of 1 / rank of the first right card within ten ranks, 0 without one. `abstained` (recall):
+    share of the unanswerable queries that got weak matches only. `right_to_abstain` (precision): share of the queries
+    with weak matches only that are unanswerable; None if all are. `known`: share of the queries with a card quoted as
+    known where that card is right. None: nothing to count.
     """
 
     set: Set
@@ -77,7 +75,7 @@ class Row(Model):
 
 
 class Miss(Model):
-    """A query of ours that went wrong: `wanted` any of these cards (of many, the first; none: nothing), `got` these."""
+    """A failed query: `wanted` any of these cards (the first of many; empty: nothing), `got` these."""
 
     set: Set
     half: Half | None = None
@@ -88,7 +86,7 @@ class Miss(Model):
 
 
 class Evaluation(Model):
-    """`cards`: that can be found; `sampled`: not all cards and tickets were asked for, since there are too many."""
+    """`cards`: searchable ones; `sampled`: only a sample of the cards and tickets was queried."""
 
     cards: int
     sampled: bool
@@ -113,19 +111,19 @@ class _Tally:
 
 
 def evaluate(path: Path, sets: Sequence[Set] = get_args(Set), most: int = MOST) -> Evaluation:
-    """Measure the knowledge base in the file `path`, made if missing. At most `most` cards and tickets are asked for,
-    chosen by a hash of their ids, so that a run can be repeated.
+    """Evaluate the knowledge base `path`, created if missing, with at most `most` cards and tickets, sampled by a hash
+    of their ids so that a run is reproducible.
 
-    `ToolError`: not_found when there is not one query to ask; as `KnowledgeBase` for the file.
+    Raises `ToolError`: not_found without any query; as `KnowledgeBase` for the file.
     """
-    KnowledgeBase(path).close()  # brings it up to this version
+    KnowledgeBase(path).close()  # migrates it to this version
     with _copied(path) as file:
         known = _known(file)
         asked, sampled = queries(file, known, sets, most)
         if not asked:
             raise ToolError(
                 ErrorCode.NOT_FOUND,
-                f"{path} holds nothing that could be asked for ({', '.join(sets)})",
+                f"{path} has nothing to query ({', '.join(sets)})",
                 "resolve tickets or add incidents first, or evaluate another set",
             )
         with closing(PlainFts(_cards(file, known))) as fts:
@@ -136,7 +134,7 @@ def evaluate(path: Path, sets: Sequence[Set] = get_args(Set), most: int = MOST) 
     return Evaluation(cards=len(known), sampled=sampled, rows=rows, misses=misses)
 
 
-# --- how it is answered -------------------------------------------------------------------------------------------
+# --- answering --------------------------------------------------------------------------------------------------------
 
 
 def _ask(
@@ -209,19 +207,19 @@ def _row(name: Set, half: Half | None, lang: Lang, method: Method, tally: _Tally
 
 
 def share(hits: int, of: int) -> Share | None:
-    """`hits` of `of` with its interval, None without any."""
+    """Return `hits` of `of` with its interval; None if `of` is 0."""
     if not of:
         return None
     low, high = wilson(hits, of)
     return Share(hits=hits, of=of, value=round(hits / of, 4), low=round(low, 4), high=round(high, 4))
 
 
-# --- the copy -----------------------------------------------------------------------------------------------------
+# --- copy of the base -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _copied(path: Path) -> Iterator[Database]:
-    """A copy of the base `path` that goes away afterwards."""
+    """Yield a temporary copy of the base `path`."""
     with tempfile.TemporaryDirectory(prefix="whystall-eval-") as directory:
         copy = Path(directory) / "knowledge.db"
         source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
@@ -230,19 +228,19 @@ def _copied(path: Path) -> Iterator[Database]:
         file = Database(copy)
         try:
             with file.read() as db:
-                db.execute("PRAGMA synchronous = OFF")  # nobody needs it after a crash
+                db.execute("PRAGMA synchronous = OFF")  # durability is not needed
             yield file
         finally:
             file.close()
 
 
 class _PutBackError(Exception):
-    """Ends the transaction in which cards were taken out, without a trace of it."""
+    """Rolls back the transaction in which cards were removed."""
 
 
 @contextmanager
 def _taken_out(file: Database, ids: Sequence[str]) -> Iterator[None]:
-    """While this lasts, the cards `ids` are found by nothing."""
+    """Remove the cards `ids` from the index within the block."""
     try:
         with file.write() as db:
             for card in _cards(file, ids):
@@ -254,7 +252,7 @@ def _taken_out(file: Database, ids: Sequence[str]) -> Iterator[None]:
 
 
 def _known(file: Database) -> dict[str, str | None]:
-    """The cards that can be found, with their causes."""
+    """Return the searchable cards with their causes."""
     with file.read() as db:
         return dict(db.execute("SELECT id, cause FROM incidents WHERE state != 'retired' ORDER BY n").fetchall())
 

@@ -1,4 +1,4 @@
-"""What a knowledge base is asked to see how well it answers; see `evaluation`."""
+"""Queries for the evaluation of a knowledge base; see `evaluation`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _CJK = re.compile(r"[\u4e00-\u9fff]")
 
 @dataclass(frozen=True)
 class Query:
-    """`text` in `lang` is asked, with `evidence` where there is some, and with the cards of `without` taken out.
-    `right`: ids of cards any of which answers it, beside those taken out; empty when nothing is to be found.
+    """Query `text` in `lang`, with `evidence` if given, and with the cards of `without` removed. `right`: ids of cards
+    of which any answers it; empty if nothing should be found.
     """
 
     set: Set
@@ -38,8 +38,8 @@ class Query:
 def queries(
     file: Database, known: Mapping[str, str | None], sets: Sequence[Set], most: int
 ) -> tuple[list[Query], bool]:
-    """The queries of `sets` for the base `file` that holds the cards `known` (id and cause), and whether there would be
-    more than the `most` cards and tickets that are asked for.
+    """Return the queries of `sets` for the base `file` with the cards `known` (id and cause), and whether `most`
+    limited the cards and tickets queried.
     """
     chosen = _sample(list(known), most)
     tickets = _resolved(file) if "recurrence" in sets else []
@@ -65,18 +65,18 @@ def _left_out(file: Database, name: Set, chosen: Iterable[str], known: Mapping[s
             (body,) = db.execute("SELECT body FROM incidents WHERE id = ?", [id]).fetchone()
         card = file.record(Incident, body)
         out = alike[card.cause] if name == "unseen" and card.cause is not None else (id,)
-        # What a look would have shown; what it means (cause, signatures made of it) is what is to be found.
-        told = tuple(f for f in features.of_card(card) if not f.startswith("cause:"))
+        # Only observable features: the cause and signatures derived from it are what is to be found.
+        observed = tuple(f for f in features.of_card(card) if not f.startswith("cause:"))
         for lang in _LANGS:
             symptom = card.symptom.get(lang)
             if _in(symptom, lang):
-                evidence = None if name == "symptom" else Evidence(symptom=symptom, features=told)
+                evidence = None if name == "symptom" else Evidence(symptom=symptom, features=observed)
                 wanted = right.get(card.cause or "", frozenset())
                 yield Query(name, lang, symptom, wanted, evidence=evidence, without=out)
 
 
 def _asked_questions(known: Mapping[str, str | None]) -> Iterator[Query]:
-    """Questions whose cards are all in the base (it may be a part of ours), and those that nothing answers."""
+    """Yield questions whose cards are all in the base, and those without an answer."""
     for lang in _LANGS:
         for half, asked in questions(lang).items():
             for question in asked:
@@ -106,7 +106,7 @@ def _resolved(file: Database) -> list[str]:
 
 
 def _in(text: str, lang: Lang) -> bool:
-    """Whether `text` is in `lang`: a user's card may say the same in both places."""
+    """Return whether `text` is in `lang`: a user's card may have the same text for both."""
     return bool(text.strip()) and bool(_CJK.search(text)) == (lang == "zh")
 
 

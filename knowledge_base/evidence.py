@@ -1,4 +1,4 @@
-"""What is known of a case, as it is looked up by: what was told at first, what was measured, and what it means."""
+"""The evidence of a case, as used to find similar incidents."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from whystall.tools.contract.findings import Finding, Polarity
 
 @dataclass(frozen=True)
 class Evidence:
-    """A case to find the like of.
+    """Evidence of a case.
 
-    `symptom`: what was noticed at first, in any words. `cause`: the cause found, if any; `ruled_out`: causes that the
-    evidence excludes. `signatures`: exact keys, the most telling first. `features`: typed facts (`features.TYPES`,
-    ``kind:``). `normal`: kinds of findings that were measured and found normal, and never abnormal. `ran`: tools that
-    looked. `sure`: whether the cause is more than the best guess: nothing is known again by a guess. `at`: now, RFC
-    3339; recency is counted from it (empty: from the clock).
+    `symptom`: as first reported, in any words. `cause`: the cause found, if any; `ruled_out`: causes excluded.
+    `signatures`: exact keys, most specific first. `features`: typed facts (`features.TYPES`, ``kind:``). `normal`:
+    kinds of findings measured as normal, and never as abnormal. `ran`: tools that ran. `sure`: the cause is at least
+    likely; only then can an incident be known. `at`: RFC 3339, reference for recency (empty: now).
     """
 
     symptom: str = ""
@@ -35,7 +34,7 @@ class Evidence:
 
 
 def evidence_of(diagnosis: Diagnosis) -> Evidence:
-    """The evidence of a diagnosis, finished or as it stands."""
+    """Return the evidence of a diagnosis, finished or in progress."""
     ran = {name for step in diagnosis.steps for name, status in step.status.items() if status != "error"}
     return Evidence(
         symptom=diagnosis.symptom,
@@ -58,9 +57,8 @@ def evidence_from(
     cause: str | None = None,
     ran: Iterable[str] = (),
 ) -> Evidence:
-    """The evidence that somebody gives without a diagnosis: findings of tools, features in words (``kind:...``,
-    ``op:...``; unknown ones count for nothing), the symptom as told, a cause if one is believed (unknown ones are
-    dropped).
+    """Return evidence given without a diagnosis: findings of tools, features as text (``kind:...``, ``op:...``; unknown
+    ones are ignored), the symptom, an assumed cause (ignored if unknown).
     """
     abnormal = [f for f in findings if f.polarity is Polarity.ABNORMAL]
     found = [feature for finding in abnormal for feature in facts.of_finding(finding)]

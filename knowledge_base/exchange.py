@@ -1,7 +1,7 @@
-"""Cards as lines of JSON, out and in.
+"""Export and import of cards as lines of JSON.
 
-A line is one card as `Incident` says, without its history, which is of the base it comes from. What comes in was
-written by a stranger: it is bounded, made inert, and a draft until somebody here has read it.
+A line is an `Incident` without its history. Imported cards are untrusted: bounded, made inert, and drafts until
+reviewed here.
 """
 
 from __future__ import annotations
@@ -26,26 +26,25 @@ from whystall.tools.contract.text import clean
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
-# Four texts in two languages at their limits, in Chinese, with as much again for lists and notes.
+# Four texts in two languages at their limits, in Chinese, and as much again for lists and notes.
 _LINE = 1 << 20  # bytes
 _LINES = 1_000_000
 _BYTES = 4 << 30
-_SHOWN = 20  # refused lines that are named
+_SHOWN = 20  # refused lines listed
 _IN_MEMORY = 8 << 20
 _AT_ONCE = 200  # cards held in memory
 _OWN = "card-"
 
 
 class Refused(Model):
-    """A line (counted from 1) that is no card, and why."""
+    """A refused line (counted from 1) and the reason."""
 
     line: int
     why: str
 
 
 class Imported(Model):
-    """What became of an import: cards added, cards that were known already (by content), and lines left out; the first
-    of those are named.
+    """Result of an import: cards added, cards already known (by content), lines refused; the first of those are listed.
     """
 
     added: int = 0
@@ -56,7 +55,7 @@ class Imported(Model):
 
 @dataclass(frozen=True)
 class Lines:
-    """The cards of an import, read and checked, and the lines that are none."""
+    """The validated cards of an import, and the refused lines."""
 
     spool: IO[bytes]
     count: int
@@ -64,7 +63,7 @@ class Lines:
     refused: list[Refused]
 
     def cards(self) -> Iterator[tuple[str, Incident]]:
-        """Content hash and card, one at a time."""
+        """Yield content hash and card, one at a time."""
         self.spool.seek(0)
         for line in self.spool:
             hash, _, body = line.partition(b" ")
@@ -72,9 +71,9 @@ class Lines:
 
 
 def export(file: Database, write: Callable[[str], object]) -> int:
-    """Give every card as a line of JSON, with its end, to `write`, in the order they came; returns how many.
+    """Write every card as a line of JSON with `write`, in order of creation; return their number.
 
-    No lock is held while `write` waits: a card that is changed meanwhile is given as it was or as it is.
+    No lock is held during `write`: a card changed meanwhile is written in either version.
     """
     last, count = -1, 0
     while True:
@@ -91,10 +90,10 @@ def export(file: Database, write: Callable[[str], object]) -> int:
 
 @contextmanager
 def read(stream: BinaryIO, *, skip: bool = False) -> Iterator[Lines]:
-    """The cards of `stream`, one a line, read to its end and checked before anything is stored.
+    """Yield the cards of `stream`, one per line, after reading and validating all of it.
 
-    Blank lines are passed over. Raises `ToolError` (bad_argument) for the first line that is no card, unless `skip`
-    leaves such lines out, and for a stream without cards or beyond the bounds; disk_full, io_error.
+    Blank lines are skipped. Raises `ToolError`: bad_argument for the first invalid line unless `skip`, for a stream
+    without cards or above the bounds; disk_full, io_error.
     """
     refused: list[Refused] = []
     count = left_out = size = 0
@@ -121,11 +120,11 @@ def read(stream: BinaryIO, *, skip: bool = False) -> Iterator[Lines]:
             if refused and not skip:
                 more = f" (and {left_out - 1} more)" if left_out > 1 else ""
                 first = refused[0]
-                remedy = "nothing was imported; correct the lines, or leave them out with --skip"
+                remedy = "nothing was imported; correct the lines, or skip them with --skip"
                 raise ToolError(ErrorCode.BAD_ARGUMENT, f"line {first.line}: {first.why}{more}", remedy)
             if not count:
                 remedy = "`whystall kb export` writes cards, one a line"
-                raise ToolError(ErrorCode.BAD_ARGUMENT, "there is no card in it", remedy)
+                raise ToolError(ErrorCode.BAD_ARGUMENT, "the input has no card", remedy)
             yield Lines(spool, count, left_out, refused)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -136,11 +135,11 @@ def read(stream: BinaryIO, *, skip: bool = False) -> Iterator[Lines]:
 def take_in(
     db: SqliteDatabase, lines: Lines, put: Callable[[SqliteDatabase, Incident], None], *, reviewed: bool, by: str
 ) -> Imported:
-    """Store the cards of `lines` with `put`, within the transaction that is open.
+    """Store the cards of `lines` with `put`, within the open transaction.
 
-    A card whose content some card here has or had is known already, and so is a curated one under its name. With
-    `reviewed` somebody answers for what is reviewed in the file; else it comes in as a draft. What was retired stays
-    so. A name that is taken, or is one of a ticket there, is replaced by one made of the content.
+    A card is a duplicate if any card here has or had its content, or if it is a curated one of the same id. Cards
+    become drafts unless `reviewed` and reviewed in the file; retired ones stay retired. An id that is taken or reserved
+    for tickets is replaced by one made from the content.
     """
     at, added, duplicates = now(), 0, 0
     for hash, card in lines.cards():
@@ -168,7 +167,7 @@ def take_in(
 
 
 def known(db: SqliteDatabase, hash: str) -> str | None:
-    """The card here that has the content `hash`, or once had."""
+    """Return the id of the card that has or had the content `hash`."""
     row = db.execute(
         "SELECT i.id FROM hashes h JOIN incidents i ON i.id = h.incident WHERE h.hash = ?", [hash]
     ).fetchone()
@@ -176,21 +175,21 @@ def known(db: SqliteDatabase, hash: str) -> str | None:
 
 
 def know(db: SqliteDatabase, card: Incident) -> None:
-    """Remember the content of `card`, within the transaction that is open."""
+    """Remember the content of `card`, within the open transaction."""
     hash = card_life.content_hash(card)
     db.execute("INSERT OR REPLACE INTO hashes (hash, incident) VALUES (?, ?)", [hash, card.id])
 
 
 def own_id(hash: str) -> str:
-    """The id of a card that nobody has named."""
+    """Return an id made from the content `hash`."""
     return f"{_OWN}{hash.partition(':')[2][:16]}"
 
 
 def _checked(line: bytes) -> bytes:
-    """The card of `line` as it is spooled: its content's hash, and itself; ValueError says what is wrong with it."""
+    """Return the spool line of a card: content hash and JSON; ValueError says what is invalid."""
     try:
         read = Incident.model_validate_json(line)
-        if "origin" not in read.model_fields_set:  # curated ones say so
+        if "origin" not in read.model_fields_set:  # exports of curated cards contain it
             read = read.model_copy(update={"origin": "user"})
         card = card_life.checked(read)
     except ValidationError as error:

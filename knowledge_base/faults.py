@@ -1,4 +1,4 @@
-"""What makes two diagnoses the same fault of the same job."""
+"""Whether two diagnoses are of the same fault of the same job."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _GENERIC_PROGRAMS = re.compile(
 
 
 def dedup_key(diagnosis: Diagnosis) -> str:
-    """``1:`` and a hash of the cause and of what stays the same from run to run: command, series of files,
-    device, cgroup. Pids, times and the number in a file's name do not count; the host does not either,
-    since a job that moves takes its fault along. Where only the traces of ranks were seen the host does count,
-    and what the evidence names: a slow node stays slow for the next job.
+    """Return ``1:`` and a hash of the cause and of what is stable between runs: command, file series, device, cgroup.
+
+    Pids, times and numbers in file names do not count. Neither does the host, since a job that moves takes its fault
+    along; except for diagnoses from rank traces alone, where a slow node stays slow for the next job.
     """
     culprit, victim = diagnosis.culprit, diagnosis.victim
     parts = [diagnosis.cause or "", victim.comm if victim else ""]
     if culprit is not None:
         path = path_pattern(culprit.path) if culprit.path else ""
         parts += [culprit.comm or "", path, culprit.device or "", culprit.cgroup or ""]
-    if diagnosis.cause is None:  # stalls of one program without a known cause are the same only if they look the same
+    if diagnosis.cause is None:  # without a cause, stalls are the same only if their worst findings are
         bad = [f for f in diagnosis.findings if f.polarity is Polarity.ABNORMAL]
         worst = max(bad, key=lambda f: (f.severity.rank, f.window_pct), default=None)
         parts.append(worst.fingerprint if worst else "")
@@ -45,11 +45,11 @@ def dedup_key(diagnosis: Diagnosis) -> str:
 
 
 def fault_key(diagnosis: Diagnosis) -> str | None:
-    """By what `diagnosis` is known to show a fault again, for one with a cause; None where nothing is named.
+    """Return the key by which a fault with a cause is recognized; None if nothing identifies it.
 
-    ``KEY`` (`dedup_key`) where a file tells the job wherever it runs; ``KEY@HOST/WHAT`` where it is told by what is of
-    its host alone: a device, a cgroup, a command that is its own, the line that waits, a rank's work; and ``KEY@HOST``
-    where cause, host and a command that any job may run are all that is the same, which is no proof.
+    ``KEY`` (`dedup_key`) if a file identifies the job on any host; ``KEY@HOST/WHAT`` if something of one host does: a
+    device, a cgroup, a specific command, the waiting line of code, a rank's work; ``KEY@HOST`` if only cause, host and
+    a generic command agree, which is no proof.
     """
     culprit, victim = diagnosis.culprit, diagnosis.victim
     host = next((c.host for c in diagnosis.coverage if c.host), "").replace("/", "_")
@@ -57,11 +57,11 @@ def fault_key(diagnosis: Diagnosis) -> str | None:
     what: str | None = None
     if victim is None:
         pass
-    elif victim.type != "thread":  # of a whole job, nothing says which job it is
+    elif victim.type != "thread":  # nothing identifies the job
         host = (victim.host or "").replace("/", "_") or host
         what = (culprit.name if culprit else None) or "rank" if victim.type == "rank" and victim.host else None
     elif culprit is not None and culprit.device and _of_a_device(diagnosis.cause):
-        what = "device"  # the file of another host lies on another disk
+        what = "device"  # on another host the file is on another disk
     elif culprit is not None and names_a_job(culprit.path or "", victim.comm):
         return key
     elif culprit is not None and (_own_path(culprit.path or "") or _own_cgroup(culprit.cgroup or "")):
@@ -76,8 +76,8 @@ def fault_key(diagnosis: Diagnosis) -> str | None:
 
 
 def same_fault(one: Diagnosis, other: Diagnosis) -> bool:
-    """Whether both are shown to be one fault of one job, and do not only look alike: both found the same cause, and
-    what tells the job is the same (`fault_key`), or the process is.
+    """Return whether both diagnoses are of one fault of one job: the same cause at least likely, and the same identity
+    (`fault_key`) or process.
     """
     if one.cause is None or not {one.verdict, other.verdict} <= _SURE or dedup_key(one) != dedup_key(other):
         return False
@@ -89,21 +89,20 @@ def same_fault(one: Diagnosis, other: Diagnosis) -> bool:
 
 
 def _process(diagnosis: Diagnosis) -> int:
-    """The process that was seen to suffer; 0: of ranks none was."""
+    """Return the pid of the victim; 0 for ranks."""
     return diagnosis.victim.pid if diagnosis.victim is not None else 0
 
 
 def names_a_job(path: str, comm: str) -> bool:
-    """Whether the file `path`, used by `comm`, is of one job and no other, on whatever host.
+    """Return whether the file `path`, used by `comm`, identifies a job on any host.
 
-    What belongs to the system or to a library is used by all; what lies in a place for temporary files is another file
-    on each host, unless a command of its own tells the job.
+    System and library files do not; a temporary file does only with a specific command.
     """
     return _own_path(path) and not (generic_program(comm) and _LOCAL_PATHS.match(path))
 
 
 def _of_a_device(cause: str | None) -> bool:
-    """Whether a cause blames a device itself."""
+    """Return whether the findings of a cause are about a device itself."""
     known = load_causes().get(cause or "")
     patterns = [*known.primary, *known.required] if known else []
     return any(KINDS[pattern.kind].subject == "device" for pattern in patterns)
@@ -118,5 +117,5 @@ def _own_cgroup(cgroup: str) -> bool:
 
 
 def generic_program(comm: str) -> bool:
-    """Whether `comm` is an interpreter, a framework's thread or the like, and says nothing of the job."""
+    """Return whether `comm` is an interpreter, a framework's thread or similar, which does not identify a job."""
     return _GENERIC_PROGRAMS.fullmatch(comm.lower()) is not None

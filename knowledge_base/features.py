@@ -17,7 +17,7 @@ from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.text import clean
 
-# What may stand on a card, and what it means; `cause:` and `kind:` come from the card's own fields.
+# Feature types allowed on a card; `cause:` and `kind:` are derived from the card's own fields.
 TYPES = {
     "op": "system call: op:fsync",
     "frame": "function of the kernel that was waited in: frame:jbd2_log_wait_commit",
@@ -37,23 +37,23 @@ TYPES = {
     "quota": "CPU quota, rounded up to a power of two: quota:4",
     "period": "time between episodes, as the lower end of half a decade in seconds: period:30",
 }
-# A shared feature of these types is a reason to think of the same problem; the others only support one.
+# Sharing a feature of these types suggests the same problem; other types only support it.
 _DISTINCTIVE = frozenset({"kind", "cause", "op", "frame", "code", "neighbour", "irq", "wake", "mismatch"})
-# Calls that every program waits in or spends its day with.
+# System calls that every program waits in or uses all the time.
 _WAITS = (
     "read write pread pwrite readv writev preadv pwritev futex poll ppoll select pselect6 epoll_wait epoll_pwait "
     "nanosleep clock_nanosleep ioctl wait4 waitid recvfrom recvmsg sendto sendmsg accept accept4 connect "
     "restart_syscall io_getevents io_uring_enter rt_sigtimedwait pause close openat open stat fstat newfstatat"
 )
 _GENERIC_OPS = frozenset(_WAITS.split())
-# Entry points and waits that stacks of unlike problems share.
+# Kernel entry points and waits that unrelated stacks share.
 _GENERIC_FRAMES = re.compile(
     r"(vfs_|ksys_|do_sys|do_f?sync|do_writev?|do_readv?|__x64_|__arm64_|__se_|__do_sys|new_sync_|schedule|io_schedule|"
     r"bit_wait|out_of_line_wait|__wait_on_bit|wait_for_completion|wait_on_page|folio_wait|filemap_|generic_file_|"
     r"generic_perform|submit_bio|do_syscall|entry_|ret_from|futex_wait|do_futex|__futex|hrtimer_|do_nanosleep|"
     r"ep_poll|do_epoll|do_poll|do_select|path_openat|do_filp|link_path_walk|kthread|worker_thread|process_one_work)"
 )
-# Where the standard library waits for others: not a line of the program's own.
+# Standard library modules that wait for others: not a line of the program's own.
 _LIBRARY = re.compile(r"(threading|queues?|selectors|socket|subprocess|connection|popen_fork|ssl)\.py")
 _FILE_SYSTEMS = {"nfs4": "nfs", "fuseblk": "fuse", "ext2": "ext4", "ext3": "ext4", "smb3": "cifs", "devtmpfs": "tmpfs"}
 _DEVICES = (
@@ -81,7 +81,8 @@ _LONGEST = 80
 
 
 def of_diagnosis(diagnosis: Diagnosis) -> list[str]:
-    """The features of a case, without `cause:`, each once; those of its evidence, the chain's order."""
+    """Return the features of the evidence of `diagnosis`, in the order of its chain, without `cause:` and duplicates.
+    """
     found = [feature for finding in keys.evidence(diagnosis) for feature in of_finding(finding)]
     found += [f"op:{_op(name)}" for name in keys.operations(diagnosis)]
     culprit, victim = diagnosis.culprit, diagnosis.victim
@@ -93,7 +94,7 @@ def of_diagnosis(diagnosis: Diagnosis) -> list[str]:
 
 
 def of_finding(finding: Finding) -> Iterator[str]:
-    """The features of one finding; a kind that says only that time was lost is none."""
+    """Yield the features of one finding; generic kinds (time lost, cause unknown) yield no ``kind:``."""
     if finding.kind not in keys.GENERIC_KINDS:
         yield f"kind:{finding.kind}"
     subject, words, metrics = finding.subject, finding.attributes, finding.metrics
@@ -128,7 +129,7 @@ def of_finding(finding: Finding) -> Iterator[str]:
 
 
 def of_card(incident: Incident) -> list[str]:
-    """The features of a card, with those that its cause, kinds and signatures imply; each once."""
+    """Return the features of a card, including those implied by its cause, kinds and signatures."""
     found = [f"cause:{incident.cause}"] if incident.cause else []
     found += [f"kind:{kind}" for kind in incident.kinds if kind not in keys.GENERIC_KINDS]
     found += [f"op:{_op(s.rpartition(':')[2])}" for s in incident.signatures if s.startswith("cause+op:")]
@@ -137,7 +138,7 @@ def of_card(incident: Incident) -> list[str]:
 
 
 def given(features: Iterable[str]) -> list[str]:
-    """Features as somebody wrote them, in the shape they are compared in; what has no known type is left out."""
+    """Normalize `features` for comparison; unknown types are dropped."""
     found = []
     for feature in features:
         kind, _, value = feature.partition(":")
@@ -156,12 +157,12 @@ def given(features: Iterable[str]) -> list[str]:
 
 
 def unknown(features: Iterable[str]) -> list[str]:
-    """Those of `features` that would be left out: no known type, or no value."""
+    """Return those of `features` that `given` drops."""
     return [feature for feature in features if not given([feature])]
 
 
 def distinctive(feature: str) -> bool:
-    """Whether sharing `feature` is a reason to think of the same problem, and not only an accident of the place."""
+    """Return whether sharing `feature` suggests the same problem."""
     kind, _, value = feature.partition(":")
     if kind == "op":
         return value not in _GENERIC_OPS
@@ -169,7 +170,7 @@ def distinctive(feature: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """`text` as the value of a feature: lower case, in one word, without numbers that change from run to run."""
+    """Return `text` as the value of a feature: lower case, one word, without numbers that change from run to run."""
     return _ODD.sub("_", clean(text, _LONGEST).lower()).strip("_")
 
 
@@ -198,7 +199,7 @@ def _file(path: str) -> Iterator[str]:
 
 
 def _file_systems(name: str) -> list[str]:
-    """``fuse.s3fs`` is a kind of ``fuse`` and one of its own."""
+    """Yield the names of a file system: ``fuse.s3fs`` is a ``fuse`` and itself."""
     head, _, tail = name.partition(".")
     return [_FILE_SYSTEMS.get(head, head), *([tail] if tail else [])]
 

@@ -1,4 +1,4 @@
-"""What people say of the matches of a card, and when that is reason to read the card again."""
+"""Feedback on the matches of a card, and when it triggers a review."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from whystall.knowledge_base.models import Feedback, Record
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
-# Retrieval of past incidents as published is wrong in about one match of four (micro-F1 0.766 on a year of incidents of
-# one cloud; RCACopilot, EuroSys 2024). A card is flagged when one no worse than that would be rejected so often by
-# chance in fewer than one case of twenty: by 3 of 3, 4 of 6, 5 of 9, 9 of 20.
+# Published retrieval of past incidents is wrong in about one match of four (micro-F1 0.766 on a year of incidents of
+# one cloud; RCACopilot, EuroSys 2024). A card is flagged if a card of that quality would be rejected so often with a
+# probability below 5 %: 3 of 3, 4 of 6, 5 of 9, 9 of 20.
 _USUAL_WRONG = 0.25
 _CHANCE = 0.05
 
 
 def flagged(helped: int, wrong: int) -> bool:
-    """Whether a card with `wrong` rejections beside `helped` confirmations wants a review."""
+    """Return whether a card with these counts of feedback needs a review."""
     return wrong > 0 and _at_least(wrong, helped + wrong) < _CHANCE
 
 
-def give(db: SqliteDatabase, said: Feedback) -> None:
-    """Store `said` in place of what was said before of the same match, within the transaction that is open."""
+def give(db: SqliteDatabase, given: Feedback) -> None:
+    """Store `given`, replacing earlier feedback on the same match, within the open transaction."""
     db.execute(
         "INSERT OR REPLACE INTO feedback (incident, diagnosis, verdict, comment, at) VALUES (?, ?, ?, ?, ?)",
-        [said.incident, said.diagnosis, said.verdict, said.comment, said.at],
+        [given.incident, given.diagnosis, given.verdict, given.comment, given.at],
     )
 
 
 def records(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Record]:
-    """The record of each card of `ids`. Whoever reviews a card has seen what was said until then: it counts for the
-    precision, and no longer for the flag.
+    """Return the record of each card of `ids`. Feedback before a review counts for the precision but not for the flag.
     """
     wanted = list(ids)
     rows = db.execute(
@@ -48,7 +47,7 @@ def records(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Record]:
 
 
 def rated(db: SqliteDatabase) -> dict[str, Record]:
-    """The record of every card of which anything was said."""
+    """Return the record of every card with feedback."""
     ids = [id for (id,) in db.execute("SELECT DISTINCT incident FROM feedback ORDER BY incident")]
     found: dict[str, Record] = {}
     for start in range(0, len(ids), 500):
@@ -57,7 +56,7 @@ def rated(db: SqliteDatabase) -> dict[str, Record]:
 
 
 def feedback_on(db: SqliteDatabase, incident: str, limit: int = 20) -> list[Feedback]:
-    """What was said of the card, the latest first."""
+    """Return the feedback on the card, latest first."""
     rows = db.execute(
         "SELECT incident, diagnosis, verdict, comment, at FROM feedback WHERE incident = ? ORDER BY at DESC LIMIT ?",
         [incident, limit],
@@ -67,12 +66,12 @@ def feedback_on(db: SqliteDatabase, incident: str, limit: int = 20) -> list[Feed
 
 
 def settle(db: SqliteDatabase, incident: str) -> None:
-    """Somebody has read the card: what was said before flags it no more."""
+    """Exclude the feedback given so far from the flag, after a review."""
     db.execute("UPDATE feedback SET settled = 1 WHERE incident = ?", [incident])
 
 
 def _at_least(wrong: int, total: int) -> float:
-    """The chance of `wrong` or more rejections of `total` for a card that is rejected as often as usual."""
+    """Probability of `wrong` or more rejections of `total` at the usual rate of rejection."""
     odds, rest = math.log(_USUAL_WRONG), math.log1p(-_USUAL_WRONG)
     whole = math.lgamma(total + 1)
     return math.fsum(

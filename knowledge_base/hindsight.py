@@ -1,4 +1,6 @@
-"""Whether a card's symptom tells what was known only later: then the card would find itself and nothing else."""
+"""Checks that a card's symptom does not contain its cause or remedy: new cases, which lack those words, would not
+match.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from whystall.knowledge_base.models import Cause, Incident
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9'-]*")
 _CJK = re.compile(r"[\u4e00-\u9fff]+")
-# What one writes only when one knows why.
+# Words of an explanation.
 _KNOWING_EN = frozenset(
     ("because", "caused", "causes", "due", "fix", "fixed", "fixes", "solved", "solution", "workaround", "culprit")
 )
@@ -20,7 +22,7 @@ _STOPPED = (
     "no not into over per each other others own"
 )
 _STOP = frozenset(_STOPPED.split())
-# Names of settings and options, as they stand in remedies.
+# Settings and options, as remedies name them.
 _SETTING = re.compile(r"--[a-z][\w-]+|\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b|\b[a-z]\w*(?:\.\w+)+=|\b\w+=\w+")
 _COPIED_EN = 5  # words in a row
 _COPIED_ZH = 9  # characters in a row
@@ -28,11 +30,11 @@ _TITLE_ZH = 5
 
 
 def hindsight(incident: Incident, cause: Cause | None) -> list[str]:
-    """What of the symptom of `incident` was not seen but concluded, as written there; empty when nothing is.
+    """Return the parts of the symptom of `incident` that belong to its explanation, as written there.
 
-    The rule, which anybody can check: no two words of the cause's title in a row (in Chinese, five characters), no word
-    that gives a reason (because, due, fixed), no run of five words (nine characters) that the root cause or the remedy
-    has too, and no setting that the remedy names.
+    Those are: two consecutive words of the cause's title (five Chinese characters); a word that gives a reason
+    (because, due, fixed); five consecutive words (nine characters) shared with root cause or remedy; a setting that the
+    remedy names.
     """
     found = list(_english(incident, cause)) + list(_chinese(incident, cause))
     later = f"{incident.root_cause.en}\n{incident.fix.en}"

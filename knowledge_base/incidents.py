@@ -1,4 +1,4 @@
-"""The curated incidents shipped with this version."""
+"""The curated incidents of this version."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from whystall.tools.contract.kinds import KINDS
 
 
 def curated() -> list[Incident]:
-    """Every curated incident, in order of file and place in it.
+    """Return every curated incident, in order of file and position.
 
-    Raises `ToolError` (bad_argument) naming file and entry when one is malformed, names an unknown cause, finding kind,
-    feature or tool, or has an id that another has.
+    Raises `ToolError` (bad_argument) with file and entry for a malformed one, an unknown cause, finding kind, feature
+    or tool, or a duplicate id.
     """
     found: dict[str, Incident] = {}
     for file in _files():
         entries = read_yaml(file)
         if not isinstance(entries, list):
-            raise data_fault(file, "document: a list of incidents is wanted")
+            raise data_fault(file, "document: a list of incidents is required")
         for index, entry in enumerate(entries):
             incident = as_model(Incident, entry, file, str(index))
             if fault := unknown_name(incident):
@@ -35,7 +35,7 @@ def curated() -> list[Incident]:
 
 
 def unknown_name(incident: Incident) -> str | None:
-    """The first name in `incident` that no vocabulary has, as ``FIELD: what``; None when all are known."""
+    """Return the first unknown name in `incident` as ``FIELD: what``, or None."""
     if incident.cause is not None and incident.cause not in load_causes():
         return f"cause: unknown cause {incident.cause!r}"
     for kind in incident.kinds:
@@ -51,14 +51,14 @@ def unknown_name(incident: Incident) -> str | None:
 
 @cache
 def _tools() -> frozenset[str]:
-    # Late: the toolbox imports every tool and engine, and a base that is up to date asks for no curated card.
+    # Imported late: the toolbox imports every tool, and an up-to-date base needs no curated card.
     from whystall.tools.toolbox import registry
 
     return frozenset(tool.name for tool in registry().all())
 
 
 def curated_hash() -> str:
-    """Hash of the curated incidents and of the glossary they are indexed with; changes when either does."""
+    """Return a hash of the curated incidents and of the glossary that they are indexed with."""
     digest = hashlib.sha256()
     for file in [*_files(), catalog("glossary.yaml")]:
         digest.update(file.read_bytes())

@@ -1,4 +1,4 @@
-"""Puts a card into the tables it is found by."""
+"""The search index of cards."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     from whystall.knowledge_base.database import Database
 
-# Raised when cards are to be found by other terms or features than those they were stored with.
+# Increment when the terms or features of stored cards change.
 _INDEX_VERSION = 2
 SIGNATURE = "sig:"
 _AT_ONCE = 500  # cards held in memory
 
 
 class Indexed(NamedTuple):
-    """What a card is found by. `symptom`: words of what was seen at first; `later`: of all the rest, which was written
-    when the cause was known; `concepts` and `grams` (see `tokens`) of both.
+    """Index terms of a card. `symptom`: words of the initial symptom; `later`: words of the rest, written with the
+    cause known; `concepts` and `grams` (see `tokens`): of both.
     """
 
     symptom: list[str]
@@ -34,9 +34,9 @@ class Indexed(NamedTuple):
 
 
 def put_incident(db: SqliteDatabase, incident: Incident) -> None:
-    """Store the card `incident`, in place of one with its id, within the transaction that is open.
+    """Store and index the card `incident`, replacing one with its id, within the open transaction.
 
-    A retired card is kept, and found by nothing.
+    A retired card is stored without index terms.
     """
     found = Indexed([], [], [], [], []) if incident.state == "retired" else indexed(incident)
     values = [incident.origin, incident.state, incident.cause, incident.updated, incident.model_dump_json()]
@@ -60,7 +60,7 @@ def put_incident(db: SqliteDatabase, incident: Incident) -> None:
 
 
 def indexed(incident: Incident) -> Indexed:
-    """What `incident` is found by."""
+    """Return the index terms of `incident`."""
     first = terms(f"{incident.symptom.en}\n{incident.symptom.zh}")
     words = (incident.title, incident.root_cause, incident.fix)
     names = [incident.id, incident.cause or "", *incident.components, *incident.kinds, incident.source]
@@ -77,13 +77,14 @@ def indexed(incident: Incident) -> Indexed:
 
 
 def index_hash() -> str:
-    """Changes when stored cards have to be indexed anew: other code, or another glossary."""
+    """Return a hash that changes when stored cards have to be indexed again: other code, or another glossary."""
     tables = b"".join(catalog(name).read_bytes() for name in ("glossary.yaml", "traditional.txt"))
     return hashlib.sha256(tables).hexdigest()[:32] + f".{_INDEX_VERSION}"
 
 
 def reindex(file: Database, db: SqliteDatabase) -> None:
-    """Index every card anew, within the transaction that is open; `ToolError` (database): a card cannot be read."""
+    """Index every card again, within the open transaction; raise `ToolError` (database) for a card that cannot be read.
+    """
     last = -1
     while rows := db.execute(
         "SELECT n, body FROM incidents WHERE n > ? ORDER BY n LIMIT ?", [last, _AT_ONCE]

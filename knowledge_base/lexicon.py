@@ -1,4 +1,4 @@
-"""Plain English words, so that what is none can be told for a name."""
+"""Plain English words, to distinguish them from names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cache
 
 from whystall.knowledge_base.data import catalog
 
-# Endings that make other forms of a word, and what the word then ends in.
+# Inflectional endings, and the endings of the base form.
 _ENDINGS = (
     *(
         ("ies", "y"),
@@ -27,7 +27,7 @@ _SHORTEST = 3
 
 
 def plain_word(word: str) -> bool:
-    """Whether `word` (letters, lower case) is plain English, in whatever form."""
+    """Return whether `word` (letters, lower case) is an English word, in any inflection."""
     words = _words()
     if word in words:
         return True

@@ -1,8 +1,8 @@
-"""Which past incidents a text or a case resembles, and why.
+"""Finds past incidents similar to a text or a case, with the reasons.
 
-Three stages: exact signatures; the ranks of words and of features fused; and then, for a case, a card is similar only
-if both share something that tells one problem from another, and nothing contradicts. A score decides the order, never
-whether a card is similar: scores of wrong cards are not lower than those of right ones.
+Three stages: exact signatures; reciprocal rank fusion of words and of features; and, for a case, a filter: a card must
+share something distinctive with the case and nothing may contradict it. The score only orders cards: wrong cards do not
+score lower than right ones.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from whystall.knowledge_base.tokens import Terms, concept_of, terms
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
-# Reciprocal ranks are added as 1 / (60 + rank), the constant with which the method was published (Cormack, Clarke and
-# Buettcher, SIGIR 2009): the first places of a list weigh much alike, and no list can outvote the other alone.
+# Reciprocal rank fusion adds 1 / (60 + rank), the published constant (Cormack, Clarke and Buettcher, SIGIR 2009): the
+# top ranks weigh alike, and no list outvotes the other.
 _FUSED = 60
 # 93.8 % of recurring incidents recur within 20 days (RCACopilot, EuroSys 2024): an exponential with that share has a
-# mean of 20 / ln(1 / 0.062) days. Yesterday's incident gains what one place at the top of one list is worth, so that
-# recency orders what is otherwise equal, and outweighs no evidence.
+# mean of 20 / ln(1 / 0.062) days. An incident of yesterday gains as much as one top rank, so that recency orders equal
+# cards but outweighs no evidence.
 _RECENT_DAYS = 20.0 / math.log(1 / 0.062)
 _RECENCY = 1 / (_FUSED + 1) - 1 / (_FUSED + 2)
 CANDIDATES = 50  # of each list
-_EXACT = 50  # cards with one signature: the latest of them, and the first, so that a large import hides none
-# Features that only support (file system, device class, period) weigh half of one that tells.
+_EXACT = 50  # cards with one signature: the latest and the first, so that a large import hides none
+# Supporting features (file system, device class, period) weigh half of a distinctive one.
 _SUPPORTING = 0.5
-# Without a common cause, evidence is alike if what is shared is most of what the shorter account tells, and half of the
-# kinds of findings that either has. Of every second curated card taken as a case without a cause, 36 of 44 then find no
-# card once all of their cause are taken out (15 without), and 30 instead of 31 find one of their cause first.
+# Without a common cause, evidence is alike if what is shared is most of the shorter description, and half of the kinds
+# of findings of both. With every second curated card as a case without a cause, 36 of 44 then find no card once all of
+# their cause are removed (15 without this rule), and 30 instead of 31 rank one of their cause first.
 _ALIKE, _ALIKE_KINDS = 0.75, 0.5
-# A question is answered by a card that shares with it what nearly two words say that only this card has: of the first
-# half of the questions in the catalogue, 25 of 28 without an answer stay below it, and 75 of 81 with one reach it.
+# A card answers a question if it shares nearly two words that only this card has: of the questions in the first half of
+# the catalogue, 25 of 28 without an answer stay below this, and 75 of 81 with one reach it.
 _ENOUGH = 1.75
-# ... or, where a short question has three words that mean something, three quarters of what it says.
+# A short question with three significant words needs three quarters of its weight.
 _SEVERAL, _MOST_OF = 3, 0.75
 _SHOWN = 12
-_NEAREST = 3  # cards that are named though none is like the case
+_NEAREST = 3  # nearest cards shown if none is similar
 _CAUSE = "cause:"
 _NAMES = ("frame:", "code:", "program:", "neighbour:", "file:", "place:", "irq:", "device:", "fs:", "period:", "quota:")
 _MOST = 100
@@ -59,7 +59,7 @@ _How = Literal["signature", "evidence", "text"]
 
 @dataclass
 class _Card:
-    """A card that may fit: its row, and what it shares with the case."""
+    """A candidate: its row, and what it shares with the case."""
 
     n: int
     id: str
@@ -78,7 +78,7 @@ class _Card:
 
 
 class Memory:
-    """What searches have read, for the next ones; for as long as no card changes."""
+    """Cache of reads shared by successive searches; valid while no card changes."""
 
     def __init__(self, file: Database) -> None:
         with file.read() as db:
@@ -90,11 +90,10 @@ class Memory:
 def search(
     file: Database, text: str, limit: int = 5, *, weak: bool = True, memory: Memory | None = None
 ) -> list[Match]:
-    """Incidents ranked by their words in common with `text`, in either language; empty when there are none.
+    """Return incidents ranked by words in common with `text`, in either language.
 
-    Any text is allowed: it is never read as a query language. `Match.shared` lists the words. None is `known`: words
-    are no evidence; those that share too little with the question to answer it are `weak`, and left out where `weak` is
-    false. `memory`: of searches just before.
+    `text` is never parsed as a query language. `Match.shared` lists the words. None is `known`: words are no evidence.
+    Cards that share too little to answer are `weak`, and dropped if `weak` is false. `memory`: of preceding searches.
     """
     query = terms(text)
     limit = max(1, min(limit, _MOST))
@@ -108,56 +107,56 @@ def search(
         asked = sum(_meant(list(rare), rare).values())
         answering = {n for n in cards if _answers(common[n], rare, asked)}
         shown = [card for n, card in cards.items() if weak or n in answering]
-        _remember(db, shown)
+        _add_records(db, shown)
         bodies = _bodies(file, db, shown)
     found = []
     for card in shown:
-        said = [term for term in common[card.n] if term in query.words] or common[card.n]
-        shared = [f"word:{term.removeprefix('c_')}" for term in said[:_SHOWN]]
+        named = [term for term in common[card.n] if term in query.words] or common[card.n]
+        shared = [f"word:{term.removeprefix('c_')}" for term in named[:_SHOWN]]
         match = _match(card, bodies[card.n], "text", shared, frozenset())
         found.append(match.model_copy(update={"weak": card.n not in answering}))
     return _numbered(found)
 
 
 def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
-    """Past incidents that resemble the case of which `evidence` is known, best first.
+    """Return past incidents similar to the case with `evidence`, best first.
 
-    Empty when none shares an exact signature or a distinctive feature with it, or all that do contradict it.
-    Where all that do share too little to be called similar, a few of them are given as `weak`: the nearest, no answer.
-    `Match.known` only for a reviewed card of the same cause that shares the signature of one fault at one place.
+    Empty if none shares an exact signature or a distinctive feature, or all that do are contradicted. If none shares
+    enough to be similar, the nearest few are returned as `weak`. `Match.known` only for a reviewed card of the same
+    cause that shares the signature of one fault at one place.
     """
     limit = max(1, min(limit, _MOST))
     with file.read() as db:
         weights = Weights(db)
-        mine = _features(evidence)
+        features = _features(evidence)
         exact = _exact(db, evidence.signatures)
         by_word = by_words(db, words_of(evidence), CANDIDATES)
-        by_feature = by_features(db, mine, weights, CANDIDATES)
+        by_feature = by_features(db, features, weights, CANDIDATES)
         cards = _cards(db, dict.fromkeys([*exact, *by_word, *by_feature]))
         its = features_of(db, cards)
         for n, card in cards.items():
             card.features = frozenset(f for f in its.get(n, ()) if not f.startswith(SIGNATURE))
             card.exact = exact.get(n, [])
-        overlap = _overlap(cards.values(), mine, weights)
+        overlap = _overlap(cards.values(), features, weights)
         fitting = [card for card in cards.values() if not _contradicted(card, evidence)]
         accepted = [card for card in fitting if _alike(card, evidence)]
-        # Where nothing is like the case, the nearest are named as no more than that.
+        # No card is similar: return the nearest ones, marked as weak.
         shown, most = (accepted, limit) if accepted else ([c for c in fitting if c.distinctive], min(limit, _NEAREST))
-        _remember(db, shown)
+        _add_records(db, shown)
         _score(shown, by_word, overlap, evidence.at)
         best = sorted(shown, key=_order)[:most]
         bodies = _bodies(file, db, best)
     found = []
     for card in best:
-        shared = _said(card)[:_SHOWN]
+        shared = _shared(card)[:_SHOWN]
         match = _match(card, bodies[card.n], "signature" if card.exact else "evidence", shared, evidence.ran)
         known = bool(accepted) and _known(card, evidence)
-        told = {"known": known, "weak": not accepted, "fix": bodies[card.n].fix if known else None}
-        found.append(match.model_copy(update=told))
+        update = {"known": known, "weak": not accepted, "fix": bodies[card.n].fix if known else None}
+        found.append(match.model_copy(update=update))
     return _numbered(found)
 
 
-# --- what is asked ------------------------------------------------------------------------------------------------
+# --- the query --------------------------------------------------------------------------------------------------
 
 
 def _features(evidence: Evidence) -> list[str]:
@@ -166,7 +165,7 @@ def _features(evidence: Evidence) -> list[str]:
 
 
 def words_of(evidence: Evidence) -> Terms:
-    """What is looked for among words: the symptom as told, and names in the evidence that people write too."""
+    """Return the words to search for: the reported symptom, and names in the evidence that people write too."""
     names = [f.partition(":")[2] for f in evidence.features if f.startswith(("op:", "frame:", "fs:", "code:"))]
     return terms("\n".join([evidence.symptom, *names]))
 
@@ -178,7 +177,7 @@ _WITH = (
 
 
 def _exact(db: SqliteDatabase, signatures: Sequence[str]) -> dict[int, list[str]]:
-    """Cards that hold any of `signatures`, with those they hold, the most distinctive first."""
+    """Find cards with any of `signatures`, the most specific first."""
     found: dict[int, list[str]] = {}
     for signature in dict.fromkeys(signatures):
         rows = {n for asked in _WITH for (n,) in db.execute(asked, [f"{SIGNATURE}{signature}", _EXACT])}
@@ -187,34 +186,33 @@ def _exact(db: SqliteDatabase, signatures: Sequence[str]) -> dict[int, list[str]
     return found
 
 
-# --- what is shared -----------------------------------------------------------------------------------------------
+# --- shared evidence --------------------------------------------------------------------------------------------------
 
 
-def _overlap(cards: Collection[_Card], mine: Sequence[str], weights: Weights) -> dict[int, float]:
-    """Jaccard's index of the features of the case and of each card that shares any, by weight; and how alike they are
-    (`_Card.alike`).
+def _overlap(cards: Collection[_Card], features: Sequence[str], weights: Weights) -> dict[int, float]:
+    """Set the weighted Jaccard index of the features of the case and of each card that shares any, and `_Card.alike`.
     """
-    everything = {*mine, *(f for card in cards for f in card.features)}
+    everything = {*features, *(f for card in cards for f in card.features)}
     weights.known(everything)
     distinctive = {f for f in everything if facts.distinctive(f)}
     values = {f: weights.of(f) * (1.0 if f in distinctive else _SUPPORTING) for f in everything}
 
-    def weight(features: Iterable[str]) -> float:
-        return sum(values[f] for f in features)
+    def weight(some: Iterable[str]) -> float:
+        return sum(values[f] for f in some)
 
-    own, kinds = frozenset(mine), _kinds(mine)
-    # A name that no card has makes the case no less like those that are there.
-    told = weight(f for f in own if not f.startswith(_CAUSE) and (weights.cards(f) or not f.startswith(_NAMES)))
+    own, kinds = frozenset(features), _kinds(features)
+    # A name that no card has does not lower the similarity.
+    described = weight(f for f in own if not f.startswith(_CAUSE) and (weights.cards(f) or not f.startswith(_NAMES)))
     found = {}
     for card in cards:
-        shared = [f for f in mine if f in card.features]
+        shared = [f for f in features if f in card.features]
         card.distinctive = [f for f in shared if f in distinctive]
         card.supporting = [f for f in shared if f not in distinctive]
         if shared:
             both = weight(shared)
             found[card.n] = both / weight(own | card.features)
             apart = weight(f for f in shared if not f.startswith(_CAUSE))
-            shorter = min(told, weight(f for f in card.features if not f.startswith(_CAUSE)))
+            shorter = min(described, weight(f for f in card.features if not f.startswith(_CAUSE)))
             its = _kinds(card.features)
             same_kinds = weight(kinds & its) / weight(kinds | its) if its else 1.0
             card.alike = apart >= _ALIKE * shorter and same_kinds >= _ALIKE_KINDS
@@ -226,16 +224,16 @@ def _kinds(features: Iterable[str]) -> frozenset[str]:
 
 
 def _alike(card: _Card, evidence: Evidence) -> bool:
-    """Whether what is shared is a reason to call the card similar: an exact signature, a cause that the evidence
-    supports, or something distinctive where the evidence is alike as a whole.
+    """Return whether the card is similar: it shares an exact signature, a cause that the evidence supports, or a
+    distinctive feature with evidence that is alike as a whole.
     """
     same_cause = evidence.cause is not None and card.cause == evidence.cause
     return bool(card.exact) or same_cause or (bool(card.distinctive) and card.alike)
 
 
 def _contradicted(card: _Card, evidence: Evidence) -> bool:
-    """Whether something speaks against the card: a case of another cause, one whose cause the case rules out, and one
-    all of whose kinds of findings were measured here and found normal.
+    """Return whether the evidence contradicts the card: another cause, a cause that is ruled out, or all its kinds of
+    findings measured as normal.
     """
     another = card.cause is not None and card.cause != evidence.cause
     if another and (evidence.cause is not None or card.cause in evidence.ruled_out):
@@ -245,22 +243,23 @@ def _contradicted(card: _Card, evidence: Evidence) -> bool:
 
 
 def _known(card: _Card, evidence: Evidence) -> bool:
-    """Whether the card may be quoted as a known incident: somebody answers for it, its matches were not rejected again
-    and again, its cause is the one the evidence supports, and what is shared names one fault at one place. A system
-    call and a cause are of many faults, even while only one card tells of them.
+    """Return whether the card may be quoted as a known incident: reviewed, not flagged, with a cause that the evidence
+    supports, and a shared signature that names one fault at one place.
+
+    A system call and a cause are shared by many faults, even while only one card has them.
     """
     if card.state != "reviewed" or card.record.flagged or not evidence.sure or card.cause != evidence.cause:
         return False
     return any(keys.names_a_fault(signature) for signature in card.exact)
 
 
-# --- the order ----------------------------------------------------------------------------------------------------
+# --- ranking ----------------------------------------------------------------------------------------------------------
 
 
 def _score(cards: Iterable[_Card], by_word: Sequence[int], overlap: Mapping[int, float], at: str) -> None:
     words = {n: rank for rank, n in enumerate(by_word, 1)}
     order = sorted(set(overlap.values()), reverse=True)
-    places = {value: rank for rank, value in enumerate(order, 1)}  # equals share a place: others tell them apart
+    places = {value: rank for rank, value in enumerate(order, 1)}  # equals share a rank
     for card in cards:
         ranks = [words.get(card.n), places.get(overlap.get(card.n, -1.0))]
         card.score = sum(1 / (_FUSED + rank) for rank in ranks if rank is not None)
@@ -268,18 +267,18 @@ def _score(cards: Iterable[_Card], by_word: Sequence[int], overlap: Mapping[int,
 
 
 def _recency(last_seen: str | None, at: str) -> float:
-    """1 for what was seen just now, falling with the days; 0 for what only the literature saw."""
+    """1 for an incident of just now, falling with the days; 0 for one that never occurred here."""
     days = age_days(last_seen or "", moment(at))
     return 0.0 if days is None else math.exp(-days / _RECENT_DAYS)
 
 
 def _order(card: _Card) -> tuple[int, bool, bool, float, int]:
-    """Exact ones first; of equally exact ones those last that were rejected again and again, before them what was told
-    or imported and nobody has read; then by score, and the later one.
+    """Sort key: exact matches first, of those flagged cards last, then unreviewed user cards; then by score, later ones
+    first.
     """
     exact = max((keys.weight(signature) for signature in card.exact), default=0)
-    told = card.state == "draft" and card.origin == "user"
-    return -exact, card.record.flagged, told, -card.score, -card.n
+    unreviewed = card.state == "draft" and card.origin == "user"
+    return -exact, card.record.flagged, unreviewed, -card.score, -card.n
 
 
 # --- cards --------------------------------------------------------------------------------------------------------
@@ -292,8 +291,8 @@ def _cards(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, _Card]:
     return {n: found[n] for n in wanted if n in found}  # the index of a damaged file may name others
 
 
-def _remember(db: SqliteDatabase, cards: Iterable[_Card]) -> None:
-    """How often and when the incidents of `cards` were seen, and how well they matched."""
+def _add_records(db: SqliteDatabase, cards: Iterable[_Card]) -> None:
+    """Set how often and when the incidents of `cards` recurred, and how well they matched."""
     by_id = {card.id: card for card in cards}
     often, well = recurrences(db, by_id), records(db, by_id)
     for id, card in by_id.items():
@@ -309,13 +308,13 @@ def _bodies(file: Database, db: SqliteDatabase, cards: Iterable[_Card]) -> dict[
 
 
 def _terms_of(db: SqliteDatabase, cards: Iterable[_Card]) -> dict[int, frozenset[str]]:
-    """What `cards` are found by, as it is stored with them: terms, separated by blanks."""
+    """Return the stored index terms of `cards`, separated by blanks."""
     asked = "SELECT symptom, concepts, later, grams FROM incidents WHERE n = ?"
     return {card.n: frozenset(" ".join(db.execute(asked, [card.n]).fetchone()).split(" ")) for card in cards}
 
 
-def _said(card: _Card) -> list[str]:
-    """What is shared, without what another of its keys says as well: a cause and a system call in ``cause+op:...``."""
+def _shared(card: _Card) -> list[str]:
+    """Return the shared keys, without those implied by another such as ``cause+op:...``."""
     implied = {f"{_CAUSE}{card.cause}" for key in card.exact if key.startswith("cause+op:")}
     implied |= {f"op:{key.rpartition(':')[2]}" for key in card.exact if key.startswith("cause+op:")}
     return [*card.exact, *(key for key in (*card.distinctive, *card.supporting) if key not in implied)]
@@ -341,8 +340,8 @@ def _numbered(matches: Sequence[Match]) -> list[Match]:
 
 
 def _answers(common: Sequence[str], rare: Mapping[str, float], asked: float) -> bool:
-    """Whether a card that shares the terms `common` of a question says enough of what it asks (`asked`, in the same
-    measure): much, or, of a short question with several words, most.
+    """Return whether the shared terms `common` weigh enough of the question (`asked`): in total, or most of a short
+    question with several words.
     """
     shared = _meant(common, rare)
     worth = sum(shared.values())
@@ -350,7 +349,7 @@ def _answers(common: Sequence[str], rare: Mapping[str, float], asked: float) -> 
 
 
 def _meant(some: Sequence[str], rare: Mapping[str, float]) -> dict[str, float]:
-    """What `some` terms say, in words that one card alone has; those of one concept count once."""
+    """Weight of `some` terms, in units of a word that only one card has; terms of one concept count once."""
     found: dict[str, float] = {}
     for term in some:
         meant = concept_of(term) or term

@@ -1,4 +1,4 @@
-"""What the knowledge base holds: causes, incidents, diagnoses and tickets. All are plain data."""
+"""Records of the knowledge base: causes, incidents, diagnoses. Plain data."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Lang = Literal["en", "zh"]
 
 
 class Model(BaseModel):
-    """Base: unknown fields are refused, so that a foreign or newer record is noticed."""
+    """Base class: unknown fields are refused, so that a foreign or newer record is detected."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Words(Model):
-    """One text in both languages."""
+    """A text in both languages."""
 
     en: str
     zh: str
 
     def get(self, lang: Lang) -> str:
-        """The text in `lang`."""
+        """Return the text in `lang`."""
         return self.en if lang == "en" else self.zh
 
 
@@ -35,13 +35,12 @@ class Words(Model):
 
 
 class Pattern(Model):
-    """Matches findings. All given conditions must hold.
+    """Conditions on a finding, all of which must hold.
 
-    `victim`: the finding's subject must be the victim (same thread; for process, host, device and cgroup
-    subjects: same process, or no thread given). `min` / `max` bound metrics (inclusive) in the units
-    `KINDS` declares, or a ratio of two (``count/episodes``); a metric that is absent does not satisfy a
-    bound. `attributes` lists the words allowed per attribute, as shell patterns (``pwrite*``). See
-    `causes.matches`.
+    `victim`: the finding's subject must be the victim (same thread; for process, host, device and cgroup subjects: same
+    process, or no thread given). `min` / `max`: inclusive bounds of metrics in the units of `KINDS`, or of a ratio of
+    two (``count/episodes``); a missing metric fails. `attributes`: allowed values per attribute, as shell patterns
+    (``pwrite*``). See `causes.matches`.
     """
 
     kind: str
@@ -53,9 +52,7 @@ class Pattern(Model):
 
 
 class Remedy(Model):
-    """What to do. `gain` and `effort`: 1 (small) to 3 (large); remedies are ranked by gain, then by low
-    effort.
-    """
+    """An action. `gain` and `effort`: 1 (small) to 3 (large); ranked by gain, then by low effort."""
 
     id: str
     text: Words
@@ -64,28 +61,25 @@ class Remedy(Model):
 
 
 class Cause(Model):
-    """Why a job stalls, as data; adding one adds no code.
+    """Why a job stalls, as data.
 
-    `primary`: at least one must match, or the cause is no candidate; the share of the victim's lost time it
-    explains is the largest `window_pct` among matching primary findings. `required`, where not empty: at
-    least one of it must match too, else the cause is unsupported (a device is blamed only if the device was
-    seen to be slow). `less`: what these findings account for is taken from the share of the primary ones, which
-    measure the same time without saying who had it; where less than a stall is left, the cause is not supported,
-    and not ruled out either. `supporting` findings corroborate. `against`: any match rules the cause out.
-    `refuted`: when the tools in `examined_by` ran, one of these matches (usually a normal measurement) and the
-    cause is not supported (no primary, or none required), the cause is ruled out by them.
-    `examined_by`: tools that can tell. `symptoms`: the cause is considered only where the symptom names
-    every concept of one of these lists (see ``glossary.yaml``); empty: always. `specificity` breaks ties
-    between causes that explain the same time: the more specific one is named.
+    `primary`: at least one must match; the largest `window_pct` among the matching ones is the share of time that the
+    cause explains. `required`: if not empty, at least one must match too (a device is blamed only if it was slow).
+    `less`: time that these findings account for is subtracted from the primary ones, which measure the same time
+    without attribution; if less than a stall is left, the cause is neither supported nor ruled out. `supporting`:
+    findings that corroborate. `against`: any match rules the cause out. `refuted`: if the tools in `examined_by` ran,
+    one of these (usually normal measurements) matches and the cause is not supported, it is ruled out by them.
+    `examined_by`: tools that can decide. `symptoms`: the cause is considered only if the symptom names every concept of
+    one of these lists (see ``glossary.yaml``); empty: always. `specificity`: the more specific of two causes that
+    explain the same time is named.
 
-    `same_file`, where not empty: a primary finding that names a file counts only if one of these is about that file
-    (its series), if any was found: reads are slow because of evictions only where that file's pages were evicted.
-    `culprits`, where not empty: at least one must match too, and says who does it, where that is another process or
-    another file than what the victim waits in; it is named in the diagnosis. `signs`, where not empty: after the
-    first look a closer one is taken for this cause only if one of these was found, whatever polarity it says.
-    `estimates`: primary findings that count only as long as nothing in `measured` was found, whatever polarity it
-    says: time in the kernel may be reclaim, until reclaim itself was timed. `rivals`: causes that stay open beside
-    this one where they are supported, although they rest on the same evidence and are less specific.
+    `same_file`: if not empty, a primary finding with a file counts only if one of these is about that file (its
+    series), if any was found: reads are slow because of evictions only if that file's pages were evicted. `culprits`:
+    if not empty, at least one must match too; it names the actor if that is another process or file than the victim's.
+    `signs`: if not empty, the cause is examined closer only if one of these was found, of any polarity. `estimates`:
+    primary findings that count only until something in `measured` was found: time in the kernel may be reclaim until
+    reclaim itself was timed. `rivals`: causes that stay open beside this one, although less specific and supported by
+    the same evidence.
     """
 
     id: str
@@ -116,9 +110,7 @@ class Cause(Model):
 
 
 class Note(Model):
-    """A further remedy of a card, told when a later ticket of the same fault was resolved. `reviewed`: somebody has
-    read it since. `at` is RFC 3339.
-    """
+    """A further remedy, from a later ticket of the same fault. `reviewed`: by a person. `at`: RFC 3339."""
 
     text: str
     ticket: str = ""
@@ -127,7 +119,7 @@ class Note(Model):
 
 
 class Deed(Model):
-    """What was done to a card, by whom and when (RFC 3339)."""
+    """An entry of a card's history. `at`: RFC 3339."""
 
     what: Literal["drafted", "added", "imported", "noted", "edited", "reviewed", "retired"]
     by: str = ""
@@ -136,13 +128,13 @@ class Deed(Model):
 
 
 class Incident(Model):
-    """A card: a past incident, in our own words, with its source.
+    """A card: a past incident, with its source.
 
-    `symptom` is what was seen at first, before the cause was known: nothing found out later stands there. `signatures`
-    are exact keys (see `signatures.py`), `kinds` the kinds of findings that told it, `features` further typed facts
-    (see `features.py`), `checks` the tools whose looks decided it. `state`: a ``draft`` was made by nobody who answers
-    for it; only a ``reviewed`` card is quoted as known; a ``retired`` one is kept and not matched. `created` and
-    `updated` are RFC 3339, empty for curated cards. `notes` are further remedies, `history` the life of the card here.
+    `symptom`: as first observed, without anything found out later. `signatures`: exact keys (see `signatures.py`);
+    `kinds`: kinds of its findings; `features`: further typed facts (see `features.py`); `checks`: tools that decided
+    it. `state`: a ``draft`` is not reviewed; only a ``reviewed`` card is quoted as known; a ``retired`` one is kept and
+    not matched. `created`, `updated`: RFC 3339, empty for curated cards. `notes`: further remedies; `history`: changes
+    made here.
     """
 
     id: str
@@ -168,8 +160,8 @@ class Incident(Model):
 
 
 class Occurrence(Model):
-    """One outage in which the incident of a card was seen. `key` is unique within the card (``ticket:ID``, else
-    ``diagnosis:ID`` of the first sighting): what is told twice counts once. `seen`: the latest sighting, RFC 3339.
+    """An outage in which the incident of a card recurred. `key`: unique within the card (``ticket:ID``, else
+    ``diagnosis:ID`` of the first sighting), for deduplication. `seen`: latest sighting, RFC 3339.
     """
 
     key: str
@@ -178,7 +170,7 @@ class Occurrence(Model):
 
 
 class Feedback(Model):
-    """What somebody said of a match. One says it once per diagnosis; the last word counts."""
+    """Feedback on a match; one per diagnosis, the latest replaces earlier ones."""
 
     incident: str
     diagnosis: str
@@ -188,7 +180,7 @@ class Feedback(Model):
 
 
 class Record(Model):
-    """How well matches of a card went: counts of feedback. `flagged`: rejected so often that it wants a review."""
+    """Counts of feedback on a card's matches. `flagged`: rejected often enough to need a review."""
 
     helped: int = 0
     wrong: int = 0
@@ -196,13 +188,13 @@ class Record(Model):
 
 
 class Match(Model):
-    """A past incident that resembles a case.
+    """A past incident similar to a case.
 
-    `how`: an exact signature, the same evidence, or words. `shared` says why: what both have, as ``signature``,
-    ``kind:``, ``feature:`` or ``word:`` codes. `known`: the card is reviewed, and what is shared tells it from others:
-    it may be quoted as a known incident. `unchecked`: tools that decided the past case and have not run in this one.
-    `weak`: it shares too little with a question or a case to answer it, and is only the nearest. `occurrences` with the
-    first one; `last_seen` is RFC 3339, None for what only the literature saw. `fix`: what solved it, of a known one.
+    `how`: exact signature, same evidence, or words. `shared`: what both have, as ``signature``, ``kind:``, ``feature:``
+    or ``word:`` codes. `known`: the card is reviewed and what is shared identifies it, so that it may be quoted as a
+    known incident. `unchecked`: tools that decided the past case and have not run in this one. `weak`: shares too
+    little, only the nearest. `occurrences`: including the first; `last_seen`: RFC 3339, None if it never occurred here.
+    `fix`: what solved it, for a known one.
     """
 
     incident: str
@@ -224,8 +216,8 @@ class Match(Model):
 
 
 class Verdict(str, Enum):
-    """`CONFIRMED`: two mechanisms agree, rivals ruled out. `LIKELY`: one is missing. `HEALTHY`: looked,
-    found nothing abnormal.
+    """`CONFIRMED`: two mechanisms agree, rivals ruled out. `LIKELY`: one of these is missing. `HEALTHY`: examined,
+    nothing abnormal.
     """
 
     CONFIRMED = "confirmed"
@@ -235,13 +227,12 @@ class Verdict(str, Enum):
 
 
 class Victim(Model):
-    """The thread that makes progress, and where its time went, in percent of the window. `lost_pct` is what
-    a fault may explain: blocked, runnable without a CPU, or in the kernel, and the time that an accelerator
-    waited for it; waiting by intention (sleep, poll) is `idle_pct`.
+    """The thread that makes progress, and its time in percent of the window. `lost_pct`: what a fault may explain:
+    blocked, runnable without a CPU, in the kernel, or an accelerator waiting for it; `idle_pct`: intended waiting
+    (sleep, poll).
 
-    From the traces of a job's ranks alone it is a ``rank`` (or the ``job``): `lost_pct` is then what the job
-    loses to it, and the shares are unknown (0). `rank`, `host`: of the rank, also of a thread that runs it;
-    `pid` 0: unknown.
+    From rank traces alone it is a ``rank`` or the ``job``: `lost_pct` is what the job loses to it, and the other shares
+    are unknown (0). `rank`, `host`: of the rank, also for a thread that runs one; `pid` 0: unknown.
     """
 
     type: Literal["thread", "rank", "job"] = "thread"
@@ -260,7 +251,7 @@ class Victim(Model):
 
 
 class CauseState(str, Enum):
-    """Where a cause stands after the evidence."""
+    """State of a cause after the evidence."""
 
     SUPPORTED = "supported"
     UNSUPPORTED = "unsupported"
@@ -269,8 +260,8 @@ class CauseState(str, Enum):
 
 
 class Assessment(Model):
-    """One cause judged. `explained_pct`: share of the victim's lost time, `window_pct`: share of the window,
-    percent. `by`: the tools that decided it.
+    """One assessed cause. `explained_pct`: percent of the victim's lost time; `window_pct`: percent of the window.
+    `by`: the tools that decided.
     """
 
     cause: str
@@ -285,8 +276,8 @@ class Assessment(Model):
 
 
 class Actor(Model):
-    """Who does it to the victim: a process and what it works on, ``*`` for a series. `rate`: bytes per second, None
-    where not measured. `cgroup`, `container`, `pod`: where it runs.
+    """A process that causes the stall, and the file it works on (``*`` for a series). `rate`: bytes per second, None if
+    not measured. `cgroup`, `container`, `pod`: where it runs.
     """
 
     pid: int | None = None
@@ -299,11 +290,12 @@ class Actor(Model):
 
 
 class Culprit(Model):
-    """Who, where, how long. Latencies in ms, `period_s` in seconds; what was not measured is None. `path`
-    is a full path; `series` its numbered series (``chk_*.bin``) when several files of one are meant, `path`
-    then the slowest. `code`: the line of the program that waited, ``save (train.py:212)``. `rank`: of a job, `name`
-    what of its work (an operator, a group), `per_step_ms` what it costs every step. `actors`: who causes it, the worst
-    first, where that is not what the victim waits in.
+    """Where and how long the victim waits. Latencies in ms, `period_s` in seconds; None if not measured.
+
+    `path`: full path, the slowest if several files of a `series` (``chk_*.bin``) are meant. `code`: the waiting line of
+    the program, ``save (train.py:212)``. `rank`: of a job; `name`: part of its work (an operator, a group);
+    `per_step_ms`: cost per step. `actors`: processes that cause it, worst first, if other than what the victim waits
+    in.
     """
 
     pid: int | None = None
@@ -332,7 +324,7 @@ class Culprit(Model):
 
 
 class Step(Model):
-    """One look: which tools ran in one window, why they were chosen, and what they found."""
+    """One observation: the tools that ran in one window, the code of why, and their findings."""
 
     tools: list[str]
     why: str
@@ -342,15 +334,15 @@ class Step(Model):
 
 
 class Claim(Model):
-    """One sentence of a model's explanation, kept because every number and name in it occurs in the findings cited."""
+    """A sentence of a model's explanation whose numbers and names all occur in the findings cited."""
 
     text: str
     findings: list[str] = Field(min_length=1)
 
 
 class Usage(Model):
-    """What a model was asked for. `seconds`: waiting for its answers; `money` in the currency of the prices that were
-    set, None without prices.
+    """Requests to a model. `seconds`: time waiting for answers; `money`: in the currency of the configured prices, None
+    without prices.
     """
 
     requests: int = 0
@@ -361,10 +353,9 @@ class Usage(Model):
 
 
 class Reasoning(Model):
-    """How a model drove a case. `story`: its causal chain, from the stall back to its origin. `struck`: codes of the
-    claims that were taken out because nothing supports them, by what was wrong (`grounding`); their text is kept in the
-    transcript only. `remedies`: ids of the cause's remedies that it would try first. `stopped`: code of why the rules
-    had to finish, None where the model concluded. `transcript`: uri.
+    """Result of a model-driven case. `story`: causal chain, from the stall back to its origin. `struck`: codes of
+    removed claims by their fault (`grounding`); their text is only in the transcript. `remedies`: ids of the remedies
+    to try first. `stopped`: code of why the rules had to finish, None if the model concluded. `transcript`: uri.
     """
 
     model: str
@@ -377,8 +368,8 @@ class Reasoning(Model):
 
 
 class Diagnosis(Model):
-    """The answer to "why does it stall". `chain` lists finding ids from the stall back to its origin;
-    `missing` holds codes of what a higher verdict would have needed. `reasoning`: where a model drove.
+    """The answer to "why does it stall". `chain`: finding ids from the stall back to its origin; `missing`: codes of
+    what a higher verdict lacks. `reasoning`: if a model drove.
     """
 
     schema_version: str = SCHEMA_VERSION

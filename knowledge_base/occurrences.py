@@ -1,12 +1,12 @@
-"""How often the incident of a card was seen.
+"""Recurrences of the incident of a card.
 
-A diagnosis shows the fault of a card again if it has the card's cause and shares a signature that names one fault at
-one place (see `signatures.names_a_fault`); the cause alone, or its system call, is shared by many faults.
+A diagnosis is of a card's fault if it has the card's cause and shares a signature that names one fault at one place
+(see `signatures.names_a_fault`); a cause or its system call is shared by many faults.
 
-Occurrences count outages, not diagnoses: people look several times at a stall that lasts. A ticket is one outage from
-its first diagnosis until it is resolved. Without a ticket, sightings that follow each other within `QUIET` are one. A
-sighting is as old as its observation, so that a recording judged twice was seen once, and what was observed before the
-end of an outage that is counted belongs to it.
+Outages count, not diagnoses, since a lasting stall is diagnosed several times. A ticket is one outage from its first
+diagnosis until it is resolved; without a ticket, sightings less than `QUIET` apart are one. A sighting has the time of
+its observation, so that a recording judged twice counts once; an observation before the end of a counted outage belongs
+to it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from whystall.knowledge_base.times import moment, rfc3339
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
-# Long jobs stall through a night and are looked at in between; what was not seen for a quarter of a day and comes back
-# is the next time.
+# A stalled job may be diagnosed only now and then during a night; after a quarter of a day it is another outage.
 QUIET = timedelta(hours=6)
 _TICKET, _DIAGNOSIS = "ticket:", "diagnosis:"
 _SURE = (Verdict.CONFIRMED, Verdict.LIKELY)
@@ -37,14 +36,16 @@ _SURE = (Verdict.CONFIRMED, Verdict.LIKELY)
 
 @dataclass(frozen=True)
 class Recurrence:
-    """How often an incident was seen, with the first time. `last`: RFC 3339, None for what only the literature saw."""
+    """How often an incident occurred, including the first time. `last`: RFC 3339, None if it never occurred here."""
 
     count: int
     last: str | None
 
 
 def recurrences(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Recurrence]:
-    """For each card of `ids`. The outage that a ticket's card was made of has a row of its own; others began unseen."""
+    """Return the recurrence of each card of `ids`. The outage of a ticket's card has its own row; the first occurrence
+    of other cards has none.
+    """
     wanted = list(ids)
     rows = db.execute(
         "SELECT incident, count(*), sum(key = ? || substr(incident, ?)), max(seen) FROM occurrences"
@@ -56,8 +57,8 @@ def recurrences(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Recurrence]
 
 
 def card_of(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
-    """The card whose fault `diagnosis` shows, None without one. A retired card is none; the key of the fault goes
-    first, then the card that shares most of the evidence, a reviewed one before a draft.
+    """Return the card of the fault of `diagnosis`, or None. Retired cards are excluded; the key of the fault decides
+    first, then most shared evidence, then reviewed before draft.
     """
     named = [key for key in signatures_of(diagnosis) if keys.names_a_fault(key)]
     for weight in sorted({keys.weight(key) for key in named}, reverse=True):
@@ -73,10 +74,10 @@ def card_of(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
 
 
 def recur(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
-    """Count `diagnosis` as an occurrence of the card whose fault it shows, within the transaction that is open.
+    """Count `diagnosis` as a recurrence of its card, within the open transaction.
 
-    Returns the card's id where an outage was counted that was not before, else None: another sighting of the same
-    outage, no such card, or a verdict that is not sure enough (`LIKELY`).
+    Returns the card's id if a new outage was counted; None if it was counted already, no card fits, or the verdict is
+    below `LIKELY`.
     """
     card = card_of(db, diagnosis) if diagnosis.verdict in _SURE else None
     if card is None:
@@ -85,33 +86,34 @@ def recur(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
 
 
 def record_sighting(db: SqliteDatabase, card: str, diagnosis: Diagnosis, ticket: int | None) -> bool:
-    """Store that `diagnosis`, of `ticket` where it has one, shows the fault of `card`; whether that is a new outage."""
+    """Store that `diagnosis`, with its `ticket` if any, is of the fault of `card`; return whether that is a new outage.
+    """
     at = observed(diagnosis)
-    mine = f"{_DIAGNOSIS}{diagnosis.id}" if ticket is None else f"{_TICKET}{ticket}"
+    own_key = f"{_DIAGNOSIS}{diagnosis.id}" if ticket is None else f"{_TICKET}{ticket}"
     rows = {key: moment(when) or at for key, when in _rows(db, card)}
-    same = mine if mine in rows else _same_outage(rows, f"{_DIAGNOSIS}{diagnosis.id}", at)
+    same = own_key if own_key in rows else _same_outage(rows, f"{_DIAGNOSIS}{diagnosis.id}", at)
     if same is not None:
-        # An outage that got its ticket later goes by that ticket from now on.
-        key = mine if ticket is not None and same.startswith(_DIAGNOSIS) else same
+        # An outage that gets a ticket later takes the ticket's key.
+        key = own_key if ticket is not None and same.startswith(_DIAGNOSIS) else same
         last = rfc3339(max(at, rows[same]))
         db.execute("DELETE FROM occurrences WHERE incident = ? AND key = ?", [card, same])
         db.execute("INSERT OR REPLACE INTO occurrences VALUES (?, ?, ?, ?)", [card, key, last, _host(diagnosis)])
         return False
     if any((end := _end(db, key, when)) is not None and at < end for key, when in rows.items()):
         return False
-    db.execute("INSERT INTO occurrences VALUES (?, ?, ?, ?)", [card, mine, rfc3339(at), _host(diagnosis)])
+    db.execute("INSERT INTO occurrences VALUES (?, ?, ?, ?)", [card, own_key, rfc3339(at), _host(diagnosis)])
     return True
 
 
 def merged(db: SqliteDatabase, one: int, original: int) -> None:
-    """Ticket `one` turned out to be a duplicate of `original`: both are one outage."""
+    """Merge the outages of ticket `one` into those of `original`, its duplicate."""
     keys_of = f"{_TICKET}{original}", f"{_TICKET}{one}"
     db.execute("UPDATE OR IGNORE occurrences SET key = ? WHERE key = ?", keys_of)
     db.execute("DELETE FROM occurrences WHERE key = ?", keys_of[1:])
 
 
 def observed(diagnosis: Diagnosis) -> datetime:
-    """When what `diagnosis` tells was observed; never later than now, whatever the clock of a recording said."""
+    """Return when `diagnosis` was observed; never in the future, whatever the clock of a recording was."""
     now = datetime.now(timezone.utc)
     starts = [m for coverage in diagnosis.coverage if (m := moment(coverage.start)) is not None]
     at = max(starts, default=None) or moment(diagnosis.created) or now
@@ -126,7 +128,7 @@ def _same_outage(rows: dict[str, datetime], own: str, at: datetime) -> str | Non
 
 
 def _end(db: SqliteDatabase, key: str, last: datetime) -> datetime | None:
-    """When the outage of `key` was over; None for a ticket that is still live."""
+    """Return when the outage of `key` ended; None for a live ticket."""
     if key.startswith(_DIAGNOSIS):
         return last
     number = key.removeprefix(_TICKET)
@@ -139,7 +141,7 @@ def _end(db: SqliteDatabase, key: str, last: datetime) -> datetime | None:
 
 
 def _ticket_of(db: SqliteDatabase, diagnosis: Diagnosis) -> int | None:
-    """The ticket that `diagnosis` is counted in, else the live one of its fault."""
+    """Return the ticket that `diagnosis` counts in, else the live one of its fault."""
     row = db.execute("SELECT ticket FROM diagnoses WHERE id = ?", [diagnosis.id]).fetchone()
     if diagnosis.ticket:
         return int(diagnosis.ticket)

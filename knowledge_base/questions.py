@@ -1,4 +1,4 @@
-"""The questions shipped to measure retrieval with: what somebody on call types, and the incidents that answer it."""
+"""The shipped questions for the evaluation of retrieval, as people on call type them, with their answers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Half = Literal["tune", "held_out"]
 
 
 class Question(Model):
-    """`ask`: as typed. `cards`: ids of incidents any of which answers it; empty: none does, and to say so is right."""
+    """`ask`: as typed. `cards`: incidents of which any answers it; empty if none does."""
 
     ask: str = Field(min_length=1)
     cards: list[str]
 
 
 class Questions(Model):
-    """Matching may be tuned on the first half; the second tells how well it works."""
+    """`tune`: for tuning the matching; `held_out`: for measuring it."""
 
     tune: list[Question]
     held_out: list[Question]
 
 
 def questions(lang: Lang) -> dict[Half, list[Question]]:
-    """The questions in `lang` by half; `ToolError` (bad_argument, io_error) names the fault of a malformed file."""
+    """Return the questions in `lang` by half; raise `ToolError` (bad_argument, io_error) for a malformed file."""
     file = catalog("questions") / f"{lang}.yaml"
     read = as_model(Questions, read_yaml(file), file)
     asked = [question.ask for half in get_args(Half) for question in getattr(read, half)]

@@ -1,7 +1,7 @@
-"""Finds cards by their words and by their features: ranked lists, which say nothing yet about whether a card fits.
+"""Ranks cards by their words and by their features; whether a card fits is decided in `matching`.
 
-Both read only as many postings as it takes to find the best: the rarest terms and features first, within a budget, so
-that the time of a query grows slowly with the number of cards.
+Both read postings of the rarest terms and features first, within a budget, so that query time grows slowly with the
+number of cards.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from whystall.knowledge_base.tokens import Terms
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
-# A long ticket text has hundreds of words: the rarest find it, and the time of a query grows with the others.
+# A long ticket text has hundreds of words: the rarest suffice, and query time grows with the others.
 _QUERY_TERMS = 32
-_COUNTED = 500  # distinct terms whose rarity is looked up; hardly a ticket or log excerpt has more
-# Cards that the terms of a query may occur in, together: those beyond are too common to tell cards apart.
+_COUNTED = 500  # distinct terms whose frequency is read; few texts have more
+# Total postings of the terms of a query; the remaining terms are too common to distinguish cards.
 _TERM_POSTINGS = 10_000
-_COMMON = 2_500  # cards with a term, from where on it is not counted further
-_FEWEST = 3  # terms that are looked for however common they are
+_COMMON = 2_500  # cards with a term, above which it is not counted further
+_FEWEST = 3  # terms searched however common they are
 _FEATURE_POSTINGS = 1_000
-# bm25 weights of symptom, concepts, later, grams. Chinese pairs are rare in a base that is half English, so bm25
-# overrates them beside words and concepts.
+# bm25 weights of symptom, concepts, later, grams. Chinese pairs are rare in a base that is half English, so that bm25
+# overrates them.
 _WEIGHTS = (1.0, 1.5, 1.0, 0.5)
-# What a pair of Chinese characters says beside a word. Of 0.5 to 1, the most that lets no more of the questions without
-# an answer be answered (first half of the catalogue: 1 of 13).
+# Weight of a pair of Chinese characters relative to a word. Of 0.5 to 1, the largest that lets no more unanswerable
+# questions be answered (first half of the catalogue: 1 of 13).
 _PAIR = 0.8
 
 
 class Counts:
-    """How many cards have a term, counted only until it is known to be common (`_COMMON`), and each term once."""
+    """Number of cards per term, counted up to `_COMMON` and cached."""
 
     def __init__(self, db: SqliteDatabase) -> None:
         self._db = db
         self._cards: dict[str, int] = {}
 
     def of(self, term: str) -> int:
-        """How many have `term`."""
+        """Return how many cards have `term`."""
         if term not in self._cards:
             counted = "SELECT count(*) FROM (SELECT 1 FROM incidents_fts WHERE incidents_fts MATCH ? LIMIT ?)"
             self._cards[term] = int(self._db.execute(counted, [f'"{term}"', _COMMON]).fetchone()[0])
@@ -49,7 +49,7 @@ class Counts:
 
 
 def by_words(db: SqliteDatabase, query: Terms, limit: int, counts: Counts | None = None) -> list[int]:
-    """Rows of at most `limit` cards that share words with `query`, best first."""
+    """Return rows of at most `limit` cards that share words with `query`, best first."""
     expression = match_expression(query, counts or Counts(db))
     if not expression:
         return []
@@ -62,9 +62,9 @@ def by_words(db: SqliteDatabase, query: Terms, limit: int, counts: Counts | None
 
 
 def match_expression(query: Terms, counted: Counts) -> str:
-    """An FTS5 expression for any of the rarest terms of `query`; empty when no card has any.
+    """Return an FTS5 expression for any of the rarest terms of `query`; empty if no card has any.
 
-    Terms hold only letters, digits, underscores and Chinese characters; quoting makes ``and`` or ``near`` a word.
+    Terms contain only letters, digits, underscores and Chinese characters; quoting makes ``and`` or ``near`` a word.
     """
     asked = [*query.words, *query.grams][:_COUNTED]
     counts = [(counted.of(term), f'"{term}"') for term in asked]
@@ -81,8 +81,8 @@ def match_expression(query: Terms, counted: Counts) -> str:
 
 
 def rareness(query: Terms, total: int, counts: Counts) -> dict[str, float]:
-    """What each term of `query` says, among `total` cards: 1 for what one card alone has or none, nothing for what is
-    common. `_PAIR` of it for a pair of Chinese characters, which is a word or a part of one.
+    """Return the weight of each term of `query` among `total` cards: 1 for a term of at most one card, absent for
+    common ones; times `_PAIR` for a pair of Chinese characters.
     """
     alone = _idf(1, total)
     found = {}
@@ -98,7 +98,7 @@ def _idf(cards: int, total: int) -> float:
 
 
 class Weights:
-    """How much it says that a card has a feature: its inverse document frequency, from counts kept with the cards."""
+    """Inverse document frequency of features, from stored counts."""
 
     def __init__(self, db: SqliteDatabase) -> None:
         self._db = db
@@ -107,7 +107,7 @@ class Weights:
         self.total = self._cards[""]
 
     def known(self, features: Iterable[str]) -> None:
-        """Look up the counts of `features`."""
+        """Read the counts of `features`."""
         missing = [f for f in dict.fromkeys(features) if f not in self._cards]
         self._cards |= dict.fromkeys(missing, 0)
         asked = "SELECT feature, cards FROM feature_counts WHERE feature IN (SELECT value FROM json_each(?))"
@@ -115,18 +115,18 @@ class Weights:
             self._cards[feature] = cards
 
     def cards(self, feature: str) -> int:
-        """How many cards have `feature`; it must be known."""
+        """Return how many cards have `feature`, which must have been read."""
         return self._cards[feature]
 
     def of(self, feature: str) -> float:
-        """The weight of `feature`, above 0; it must be known."""
+        """Return the weight of `feature` (above 0), which must have been read."""
         return _idf(self._cards[feature], self.total)
 
 
 def by_features(db: SqliteDatabase, features: Sequence[str], weights: Weights, limit: int) -> list[int]:
-    """Rows of at most `limit` cards that share the rarest of `features`, most weight first.
+    """Return rows of at most `limit` cards that share the rarest of `features`, largest weight first.
 
-    Of a feature that very many cards have, the latest are taken: the rest say no more, and are older.
+    Of a very common feature only the latest cards are read.
     """
     weights.known(features)
     left = _FEATURE_POSTINGS
@@ -143,7 +143,7 @@ def by_features(db: SqliteDatabase, features: Sequence[str], weights: Weights, l
 
 
 def features_of(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, list[str]]:
-    """The features of the cards in `rows`; without those that have none."""
+    """Return the features of the cards in `rows`; cards without features are absent."""
     found: dict[int, list[str]] = {}
     asked = "SELECT n, feature FROM features WHERE n IN (SELECT value FROM json_each(?))"
     for n, feature in db.execute(asked, [json.dumps(list(rows))]).fetchall():

@@ -1,4 +1,4 @@
-"""Brings the cards of a file up to this version: the curated ones, how all are indexed, what a resolved ticket is."""
+"""Updates a file to this version: curated cards, index, cards of resolved tickets."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from whystall.knowledge_base.tickets.models import LESSON, Ticket
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
-_CARDS = "2"  # since version 2 the card of a ticket is a draft, and its outage an occurrence
+_CARDS = "2"  # since version 2 a ticket's card is a draft, and its outage an occurrence
 
 
 def seed(file: Database) -> None:
-    """Put the curated incidents of this version in place of those of another, and renew what an older version made; all
-    in one transaction. The user's own cards are left alone, and so is what was done to a curated one.
+    """Replace the curated incidents of another version by those of this one, and renew what an older version wrote, in
+    one transaction. The user's cards, and changed curated ones, are kept.
     """
     if file.read_only:
         return
@@ -49,7 +49,7 @@ def seed(file: Database) -> None:
 
 
 def _take_out(file: Database, db: SqliteDatabase) -> dict[str, Incident]:
-    """Delete the curated cards; returns those that something was done to here."""
+    """Delete the curated cards; return those changed here."""
     lived = "SELECT body FROM incidents WHERE origin = 'curated' AND body LIKE '%\"history\":[{%'"
     cards = [file.record(Incident, body) for (body,) in db.execute(lived).fetchall()]
     db.execute("DELETE FROM incidents WHERE origin = 'curated'")
@@ -57,7 +57,7 @@ def _take_out(file: Database, db: SqliteDatabase) -> dict[str, Incident]:
 
 
 def _renew(file: Database, db: SqliteDatabase) -> None:
-    """Make the cards of resolved tickets anew, as drafts, since nobody has read them; the user's own get their hash."""
+    """Rewrite the cards of resolved tickets as unreviewed drafts; add hashes of the user's cards."""
     rows = db.execute("SELECT body FROM incidents WHERE origin = 'user'").fetchall()
     for (body,) in rows:
         put_card(db, file.record(Incident, body))

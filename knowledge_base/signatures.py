@@ -1,4 +1,4 @@
-"""Exact keys that make two cases the same problem, and what is too common to say so."""
+"""Exact keys that identify a problem."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from whystall.knowledge_base.faults import fault_key, names_a_job
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.contract.findings import Finding, Polarity
 
-# Kinds that say time was lost, not to what: two cases that share only these have nothing in common.
+# Kinds that show lost time without a cause: sharing only these means nothing.
 GENERIC_KINDS = frozenset(
     {
         "thread.time",
@@ -27,16 +27,16 @@ _FAULT, _FINDING, _OPERATION = "fault:", "finding:", "cause+op:"
 
 
 def signatures(diagnosis: Diagnosis) -> list[str]:
-    """Exact keys of `diagnosis`, the most telling first.
+    """Return the exact keys of `diagnosis`, most specific first.
 
-    ``fault:KEY`` for the same fault (see `faults.fault_key`), ``finding:FINGERPRINT`` for the evidence on a file of one
+    ``fault:KEY`` for the same fault (see `faults.fault_key`), ``finding:FINGERPRINT`` for evidence on a file of one
     job, ``cause+op:CAUSE:OPERATION``.
     """
     keys = []
     fault = fault_key(diagnosis) if diagnosis.cause is not None else None
     if fault is not None:
         keys.append(f"{_FAULT}{fault}")
-    if fault is None or "@" not in fault:  # else the host counts, which no fingerprint has
+    if fault is None or "@" not in fault:  # else the host counts, which fingerprints lack
         keys += [f"{_FINDING}{f.fingerprint}" for f in evidence(diagnosis) if distinctive(f)]
     if diagnosis.cause is not None:
         keys += [f"{_OPERATION}{diagnosis.cause}:{operation}" for operation in operations(diagnosis)]
@@ -44,15 +44,15 @@ def signatures(diagnosis: Diagnosis) -> list[str]:
 
 
 def weight(signature: str) -> int:
-    """How telling `signature` is: 4 for a fault, 2 for cause and operation, 3 for a finding and for keys that somebody
-    put on a card himself.
+    """Specificity of `signature`: 4 for a fault, 3 for a finding or a key that a person put on a card, 2 for cause and
+    operation.
     """
     return 4 if signature.startswith(_FAULT) else 2 if signature.startswith(_OPERATION) else 3
 
 
 def names_a_fault(signature: str) -> bool:
-    """Whether `signature` is of one fault at one place, and not of all of its sort. A key that somebody put on a card
-    himself (``xid:79``) is taken as he meant it.
+    """Return whether `signature` is of one fault at one place. A key that a person put on a card (``xid:79``) is
+    trusted.
     """
     if signature.startswith(_FAULT):
         _, at, place = signature.partition("@")
@@ -61,19 +61,19 @@ def names_a_fault(signature: str) -> bool:
 
 
 def evidence(diagnosis: Diagnosis) -> list[Finding]:
-    """The abnormal findings of the causal chain, in its order; without a chain, all abnormal ones."""
+    """Return the abnormal findings of the causal chain in its order; without a chain, all abnormal ones."""
     by_id = {f.id: f for f in diagnosis.findings}
     chain = [by_id[i] for i in diagnosis.chain if i in by_id] or diagnosis.findings
     return [f for f in chain if f.polarity is Polarity.ABNORMAL]
 
 
 def discriminating_kinds(diagnosis: Diagnosis) -> set[str]:
-    """Kinds of its evidence that say to what the time was lost."""
+    """Return the kinds of the evidence that are not generic."""
     return {f.kind for f in evidence(diagnosis)} - GENERIC_KINDS
 
 
 def operations(diagnosis: Diagnosis) -> list[str]:
-    """System calls of the culprit, the one that took longest first."""
+    """Return the system calls of the culprit, slowest first."""
     culprit = diagnosis.culprit
     if culprit is None:
         return []
@@ -82,7 +82,5 @@ def operations(diagnosis: Diagnosis) -> list[str]:
 
 
 def distinctive(finding: Finding) -> bool:
-    """Whether its fingerprint is a key: that of a host, a command or its system calls recurs everywhere, one with a
-    file of its own does not.
-    """
+    """Return whether the fingerprint of `finding` is a key: only if its file belongs to one job."""
     return names_a_job(finding.subject.path or "", finding.subject.comm or "")

@@ -1,4 +1,4 @@
-"""How many cards there are, of what, and how well they match."""
+"""Counts over cards, and how well they match."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ STATES = ("draft", "reviewed", "retired")
 class Stats(Model):
     """Counts over all cards.
 
-    `states`, `origins`: cards by each; `causes`: reviewed and draft cards by cause, ``""`` without one, the most
-    frequent first. `recurrences`: outages in which the incident of a card was seen again, by card, the most first;
-    `last_seen` is RFC 3339. `precision`: share of feedback that says a match helped, with its 95 % interval; None
-    without feedback. `flagged`: cards whose matches were rejected too often. `oldest_draft_days`: how long the oldest
-    draft has waited; None without drafts.
+    `states`, `origins`: cards by each; `causes`: reviewed and draft cards by cause, ``""`` without one, most frequent
+    first. `recurrences`: repeated outages by card, most first; `last_seen`: RFC 3339. `precision`: share of feedback
+    that a match helped, with its 95 % interval; None without feedback. `flagged`: cards with too many rejected matches.
+    `oldest_draft_days`: age of the oldest draft; None without drafts.
     """
 
     cards: int
@@ -46,7 +45,7 @@ _TOP = 10
 
 
 def stats(db: SqliteDatabase) -> Stats:
-    """The counts of `db`."""
+    """Return the counts of `db`."""
     groups = db.execute("SELECT state, origin, cause, count(*) FROM incidents GROUP BY 1, 2, 3").fetchall()
     states, origins, causes = dict.fromkeys(STATES, 0), dict[str, int](), dict[str, int]()
     for state, origin, cause, count in groups:
@@ -54,7 +53,7 @@ def stats(db: SqliteDatabase) -> Stats:
         origins[origin] = origins.get(origin, 0) + count
         if state != "retired":
             causes[cause or ""] = causes.get(cause or "", 0) + count
-    again = "FROM occurrences WHERE key != 'ticket:' || substr(incident, 8)"  # without the outage a card was made of
+    again = "FROM occurrences WHERE key != 'ticket:' || substr(incident, 8)"  # without the first outage
     recurrences, last = db.execute(f"SELECT count(*), max(seen) {again}").fetchone()
     most = db.execute(f"SELECT incident, count(*) {again} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?", [_TOP]).fetchall()
     records = feedback.rated(db)

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 from whystall.knowledge_base import matching, occurrences
 from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.database import Database
-from whystall.knowledge_base.diagnoses import put_diagnosis
+from whystall.knowledge_base.diagnoses import get_diagnosis, put_diagnosis
 from whystall.knowledge_base.evidence import Evidence, evidence_of
 from whystall.knowledge_base.models import Diagnosis, Incident, Match, Verdict
 from whystall.knowledge_base.seeding import seed
 from whystall.knowledge_base.tickets.ticket_store import TicketStore
-from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.text import clean
 from whystall.tools.recording.home import home
 
 if TYPE_CHECKING:
@@ -164,12 +162,4 @@ class KnowledgeBase:
     def get_diagnosis(self, id: str) -> Diagnosis:
         """Return the diagnosis `id`; raise `ToolError` (not_found) if there is none."""
         with self._file.read() as db:
-            row = db.execute("SELECT body FROM diagnoses WHERE id = ?", [_plain(id)]).fetchone()
-        if row is None:
-            raise ToolError(ErrorCode.NOT_FOUND, f"no diagnosis is called {id!r}", "run `whystall diagnose` first")
-        return self._file.record(Diagnosis, row[0])
-
-
-def _plain(id: str) -> str:
-    """Return `id` without lone surrogates, which SQLite cannot bind."""
-    return clean(id, 200)
+            return get_diagnosis(self._file, db, id)

@@ -1,10 +1,9 @@
-"""Text as search terms: made in Python, so that neither the query language nor the tokeniser of FTS5 sees
-raw text.
+"""Splits text into search terms, in Python: FTS5 sees no raw text, as a query or as a document.
 
-Latin words are taken in lower case, whole and split at underscores; Chinese runs as overlapping pairs of
-characters, since most technical words have two. Full-width letters and traditional characters count as the
-plain ones. Words of both languages that mean the same also yield one shared concept (see ``glossary.yaml``),
-which is what lets a question in one language find an answer in the other.
+Latin words are in lower case, whole and split at underscores; Chinese runs become overlapping pairs of characters,
+since most technical words have two. Full-width letters and traditional characters are normalized. Synonyms of both
+languages also yield one shared concept (see ``glossary.yaml``), so that a question in one language finds an answer in
+the other.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ _CONCEPT = "c_"
 
 
 class Terms(NamedTuple):
-    """Search terms of a text. `words`: Latin words and concepts (``c_`` + name); `grams`: pairs of Chinese
-    characters.
+    """Search terms of a text. `words`: Latin words and concepts (``c_`` + name); `grams`: pairs of Chinese characters.
     """
 
     words: list[str]
@@ -50,7 +48,7 @@ class _Concept(Model):
 
 
 def terms(text: str) -> Terms:
-    """The terms of `text`, each once, in order; empty for text without words. Accepts any string."""
+    """Return the distinct terms of any `text`, in order."""
     lower = plain(text)
     latin = _WORD.findall(lower)
     words = [f"{_CONCEPT}{name}" for name in _concepts(latin, lower)]
@@ -62,8 +60,8 @@ def terms(text: str) -> Terms:
 
 
 def plain(text: str) -> str:
-    """`text` in lower case, in characters of normal width, without invisible ones, in simplified Chinese as far as the
-    table of characters goes.
+    """Return `text` in lower case, normal width, without invisible characters, in simplified Chinese as far as the
+    table goes.
     """
     if text.isascii():
         return text.lower()
@@ -77,21 +75,21 @@ def _simplified() -> dict[int, str]:
 
 
 def concepts(text: str) -> frozenset[str]:
-    """The concepts of the glossary that `text` names, in either language."""
+    """Return the concepts of the glossary that `text` names, in either language."""
     lower = plain(text)
     return frozenset(_concepts(_WORD.findall(lower), lower))
 
 
 @cache
 def known_concepts() -> frozenset[str]:
-    """Every concept of the glossary."""
+    """Return every concept of the glossary."""
     english, chinese = glossary()
     return frozenset([*english.values(), *chinese.values()])
 
 
 @lru_cache(maxsize=20_000)
 def concept_of(term: str) -> str | None:
-    """The concept that `term` (a word, or a pair of Chinese characters) belongs to, as a term; None without one."""
+    """Return the concept of `term` (a word, or a pair of Chinese characters) as a term; None without one."""
     if term.startswith(_CONCEPT):
         return term
     english, chinese = glossary()
@@ -100,7 +98,7 @@ def concept_of(term: str) -> str | None:
 
 
 def _telling(word: str) -> bool:
-    """False for stop words, single letters and bare numbers: a count or a pid finds only accidents."""
+    """Return False for stop words, single letters and bare numbers, which match by accident."""
     return 1 < len(word) <= _LONGEST and word not in _STOP and not word.isdigit() and word.strip("_") != ""
 
 
@@ -117,9 +115,7 @@ def _concepts(latin: list[str], lower: str) -> list[str]:
 
 @cache
 def _by_beginning() -> tuple[dict[str, list[tuple[list[str], str]]], dict[str, list[tuple[str, str]]], re.Pattern[str]]:
-    """The glossary by first word (with the words that follow), and by first character of a Chinese word, with what
-    finds these characters: what a text is compared with does not grow with the glossary.
-    """
+    """Index the glossary by first English word and by first Chinese character, so that a lookup does not scan it."""
     english, chinese = glossary()
     phrases: dict[str, list[tuple[list[str], str]]] = {}
     for phrase, name in english.items():
@@ -133,11 +129,11 @@ def _by_beginning() -> tuple[dict[str, list[tuple[list[str], str]]], dict[str, l
 
 @cache
 def glossary() -> tuple[dict[str, str], dict[str, str]]:
-    """The concepts of the glossary, by English phrase and by Chinese word."""
+    """Return the concepts of the glossary, by English phrase and by Chinese word."""
     file = catalog("glossary.yaml")
     document = read_yaml(file)
     if not isinstance(document, dict):
-        raise data_fault(file, "document: a mapping of concepts is wanted")
+        raise data_fault(file, "document: a mapping of concepts is required")
     english: dict[str, str] = {}
     chinese: dict[str, str] = {}
     for name, value in document.items():

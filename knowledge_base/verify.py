@@ -1,4 +1,4 @@
-"""The same look before and after a fix, finding by finding. Pure."""
+"""Compares the findings of the same observation before and after a fix. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from whystall.knowledge_base.signatures import evidence
 from whystall.knowledge_base.tickets.models import Check, Verification
 from whystall.tools.contract.findings import Finding, Polarity, Subject
 
-# A fix has worked when what it was for is gone or has at most this share of its former size.
+# A fix worked if its finding is gone or at most this share of its former size.
 _SOLVED = 0.5
-# What makes an absence prove nothing.
+# Coverage gaps that make an absent finding inconclusive.
 _BLIND = ("events_lost", "cut_short", "target_exited", "not_proven", "sampled", "not_permitted", "no_engine")
-# What says that a kind was looked for where nothing of it is left to be found: whoever says these saw the page cache.
+# Kinds that prove that another was measured: these show that the page cache was observed.
 _PROOF = {
     "cache.streaming": ("cache.use", "memory.reclaim_stall"),
     "cache.thrash": ("cache.use", "memory.reclaim_stall"),
 }
-# A recurring stall that did not recur is no proof unless the look was as long as this many of its periods.
+# A periodic stall that is absent proves nothing unless the window covers this many periods.
 _PERIODS = 2.0
 _PREFERRED = ("p50_ms", "max_ms", "util_pct", "psi_some_pct", "rate")
 
 
 def compare(before: Diagnosis, after: Diagnosis) -> Verification:
-    """What became of the evidence of `before` in `after`.
+    """Return what became of the evidence of `before` in `after`.
 
-    `solved` is true when every finding is at most half of what it was, is gone, or holds up nobody any
-    more, false when one is not, and None when the later look could not tell: `missing` then names why
-    (``no_evidence``, ``no_victim``, ``not_measured``, ``too_short``, or codes of `BLIND_SPOTS`). What is
-    still there is believed even of a look that could not see everything.
+    `solved`: True if every finding is at most half of its size, gone, or no longer delays the victim; False if one is
+    not; None if `after` is inconclusive: `missing` then says why (``no_evidence``, ``no_victim``, ``not_measured``,
+    ``too_short``, or codes of `BLIND_SPOTS`). A finding still present counts even with gaps in coverage.
     """
     wanted = evidence(before)
     checks = [check for finding in wanted if (check := _check(finding, after)) is not None]
@@ -38,7 +37,7 @@ def compare(before: Diagnosis, after: Diagnosis) -> Verification:
 
 
 def _check(finding: Finding, after: Diagnosis) -> Check | None:
-    """`finding` and its like in `after`; None when it carries no number to compare."""
+    """Compare `finding` with its counterpart in `after`; None if it has no number."""
     name = _measure(finding)
     if name is None:
         return None
@@ -61,29 +60,27 @@ def _check(finding: Finding, after: Diagnosis) -> Check | None:
 
 
 def _of_ranks(finding: Finding) -> bool:
-    """Whether its kind is measured whenever ranks are found to be even."""
+    """Return whether its kind is measured whenever ranks are found to be even."""
     return finding.spec.subject in ("rank", "job")
 
 
 def _harmless(finding: Finding, after: Diagnosis) -> bool:
-    """Whether `finding` is about another thread than the one that does the work, and that one is healthy: a
-    checkpoint moved to the background is written as slowly as before, and holds nobody up.
+    """Return whether `finding` is about another thread than the healthy victim: a checkpoint moved to the background is
+    as slow as before, and delays nothing.
     """
     tid, victim = finding.subject.tid, after.victim
     return after.verdict is Verdict.HEALTHY and victim is not None and tid is not None and tid != victim.tid
 
 
 def describe(subject: Subject) -> str:
-    """A subject in a few words: the file, device, cgroup or command it is about."""
+    """Return the subject in a few words: its file, device, cgroup or command."""
     if subject.rank is not None:
         return f"rank {subject.rank}"
     return subject.path or subject.device or subject.cgroup or subject.comm or subject.type
 
 
 def _measure(finding: Finding) -> str | None:
-    """The metric that says how bad `finding` is: its share of the window, else a latency, else its first
-    one.
-    """
+    """Return the metric that measures `finding`: its share of the window, else a latency, else the first."""
     share = finding.spec.share
     names = [*([share] if share else []), *_PREFERRED, *finding.spec.metrics]
     return next((name for name in names if name in finding.metrics), None)
@@ -93,7 +90,7 @@ def _missing(wanted: list[Finding], checks: list[Check], after: Diagnosis) -> li
     missing = [] if checks else ["no_evidence"]
     if after.victim is None:
         missing.append("no_victim")
-    # A tool that measured a kind and found nothing wrong says so with a normal finding; no finding at all is silence.
+    # A tool that measured a kind as normal emits a normal finding; the absence of any finding proves nothing.
     measured = {f.kind for f in after.findings}
     even = any(f.kind == "rank.even" and f.polarity is Polarity.NORMAL for f in after.findings)
     unseen = [f for f in wanted if measured.isdisjoint((f.kind, *_PROOF.get(f.kind, ())))]

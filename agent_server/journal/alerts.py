@@ -94,7 +94,7 @@ class Alerts:
     def __init__(self, file: Database) -> None:
         self._file = file
 
-    # --- what came ------------------------------------------------------------------------------------------------
+    # --- alerts -------------------------------------------------------------------------------------------------------
 
     def put(self, alert: Alert, now: float) -> tuple[int, bool]:
         """Keep `alert`: its number, and whether it is new; what was said before is only counted."""
@@ -322,7 +322,7 @@ class Alerts:
                 [_number(ticket), group, marks],
             )
 
-    # --- what shares a cause ----------------------------------------------------------------------------------------
+    # --- related tickets ----------------------------------------------------------------------------------------------
 
     def put_subjects(self, ticket: str, subjects: Sequence[str], at: float) -> None:
         """What `ticket` is about (``node:gpu03``, ``cause:slow_disk``), so that others of the same are found."""

@@ -60,7 +60,7 @@ class Deliveries:
     def __init__(self, file: Database) -> None:
         self._file = file
 
-    # --- what is wanted -------------------------------------------------------------------------------------------
+    # --- requesting ---------------------------------------------------------------------------------------------------
 
     def want(self, sink: str, ticket: str, due: float = 0.0) -> bool:
         """Keep `sink` in step with `ticket` from now on, not before the time `due`; whether that is new.
@@ -85,7 +85,7 @@ class Deliveries:
             ).fetchone()
         return row is not None
 
-    # --- looking --------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, sink: str, ticket: str) -> Delivery | None:
         """The delivery of `ticket` to `sink`."""
@@ -245,7 +245,7 @@ class Deliveries:
                 "UPDATE deliveries SET due = due - ? WHERE parked = 0 AND told < wanted AND due > ?", [by, now]
             ).rowcount
 
-    # --- news of a tracker ----------------------------------------------------------------------------------------
+    # --- inbound changes ----------------------------------------------------------------------------------------------
 
     def cursor(self, sink: str) -> dict[str, Any]:
         """How far the news of `sink` were read, as `read_to` kept it; empty at first."""

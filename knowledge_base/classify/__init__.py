@@ -1,1 +1,1 @@
-"""Which category, component and severity a ticket has, and why: rules, past incidents, then words."""
+"""Classification of tickets by category, component and severity: rules, past incidents, then words."""

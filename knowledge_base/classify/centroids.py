@@ -1,9 +1,9 @@
-"""The nearest class by its words: one centroid of weighted terms per category, which grows with every example.
+"""Nearest-centroid classification by words: one centroid of weighted terms per category, updated with every example.
 
-A text is a vector of its terms, of length 1; a centroid is the sum of the examples of its class. A term of a question
-weighs by how few classes have it (inverse class frequency: IDF with classes for documents). Learning one more example
-touches the rows of its terms alone, and gives the same as learning all anew. Of two centroids of a class, the one of
-examples shipped with us and the one of what was confirmed here, the nearer counts.
+A text is a vector of its terms, of length 1; a centroid is the sum of its examples. A term is weighted by the number of
+classes that have it (inverse class frequency: IDF with classes for documents). Learning an example updates the rows of
+its terms only, with the same result as learning all again. A class has two centroids, from shipped examples and from
+confirmed tickets here; the nearer counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from whystall.knowledge_base.tokens import terms
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MOST = 200  # terms of a text that count
+_MOST = 200  # terms per text
 
 
 class WorkOrder(Model):
@@ -36,7 +36,7 @@ class WorkOrder(Model):
 
 
 class WorkOrders(Model):
-    """What classifies may be tuned on the first half; the second tells how well it works."""
+    """`tune`: for tuning the classifiers; `held_out`: for measuring them."""
 
     tuned: list[WorkOrder]
     held_out: list[WorkOrder]
@@ -44,14 +44,14 @@ class WorkOrders(Model):
 
 @cache
 def work_orders(lang: Lang) -> WorkOrders:
-    """The labelled work orders in `lang`."""
+    """Return the labelled work orders in `lang`."""
     file = catalog("work_orders") / f"{lang}.yaml"
     return as_model(WorkOrders, read_yaml(file), file)
 
 
 @dataclass
 class Likeness:
-    """How near a class is: the cosine, 0 to 1, and the words that say most for it."""
+    """Similarity to a class: the cosine, 0 to 1, and the words that contribute most."""
 
     category: str
     cosine: float
@@ -71,13 +71,13 @@ class _Centroid:
 
 
 class Centroids:
-    """Those of `file`, beside the shipped ones."""
+    """The centroids in `file`, in addition to the shipped ones."""
 
     def __init__(self, file: Database) -> None:
         self._file = file
 
     def learn(self, text: str, category: str) -> None:
-        """One more example, whose category somebody confirmed. Call it in the transaction of what confirms it."""
+        """Add an example with a confirmed category. Call it in the transaction of the confirmation."""
         vector = _vector(text)
         if not vector or category == UNKNOWN:
             return
@@ -102,12 +102,12 @@ class Centroids:
             )
 
     def examples(self) -> dict[str, int]:
-        """How many examples were learnt here, by category."""
+        """Return how many examples were learned here, by category."""
         with self._file.read() as db:
             return dict(db.execute("SELECT category, examples FROM classes ORDER BY category").fetchall())
 
     def nearest(self, text: str) -> Sequence[Likeness]:
-        """The classes that share terms with `text`, the nearest first."""
+        """Return the classes that share terms with `text`, nearest first."""
         vector = _vector(text)
         if not vector:
             return []
@@ -124,7 +124,7 @@ class Centroids:
 
 
 def nearest(vector: Mapping[str, float], sets: Sequence[Mapping[str, _Centroid]]) -> list[Likeness]:
-    """The classes of `sets` by the cosine with `vector`; pure."""
+    """Return the classes of `sets` by their cosine with `vector`."""
     names = {name for centroids in sets for name in centroids}
     holding = {
         term: {name for centroids in sets for name, c in centroids.items() if term in c.weights} for term in vector
@@ -152,7 +152,7 @@ def _vector(text: str) -> dict[str, float]:
 
 @cache
 def _shipped() -> dict[str, _Centroid]:
-    """Centroids of the tuned half of the labelled work orders."""
+    """Return the centroids of the tuned half of the labelled work orders."""
     made = {name: _Centroid() for name in categories()}
     for lang in ("en", "zh"):
         for order in work_orders(lang).tuned:

@@ -1,6 +1,6 @@
-"""What a report is about: as it is given, then by rules, by the votes of confirmed incidents, by words; else unknown.
+"""Classification of a report: given values, rules, votes of confirmed incidents, words; else unknown.
 
-Every field says by what it was decided, how sure that is, what spoke for it, and what else it might have been.
+Every field has what decided it, its confidence, the evidence, and the rivals.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from whystall.knowledge_base.tickets.models import Classification, Decision, Tic
 from whystall.tools.contract.findings import Severity
 
 _ENOUGH, _LEAD = 2.0, 1.0
-"""Rules decide where they weigh so much for a category (a place, or two hints), and so much more than for any other."""
+"""Minimum weight of the rules for a category (a place, or two hints), and lead over any other."""
 # NodeFilesystemAlmostOutOfSpace, GPUXidError
 _JOINED = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _MAJORITY = 0.5  # share of the votes
 _MUCH = 5
-"""Terms that one incident must share if it alone votes. Of the tuned questions and 58 titles of public issues, lone
-votes of so many were right 6 times and wrong once, those of fewer 12 and 7 times."""
+"""Terms that a single voting incident must share. Of the tuned questions and 58 titles of public issues, lone votes
+with so many were right 6 times of 7, those with fewer 12 of 19.
+"""
 _NEAR, _NEARER, _SHARED = 0.2, 1.5, 3
-"""Cosine from where on the nearest class counts, how many times the second's it must be, and by how many terms."""
-_READ = 4000  # characters of a text that are read
+"""Minimum cosine of the nearest class, ratio to the second, and shared terms."""
+_READ = 4000  # characters read of a text
 _SHOWN, _SEARCHED = 3, 8
 _SURE = {Verdict.CONFIRMED: 1.0, Verdict.LIKELY: 0.7, Verdict.INCONCLUSIVE: 0.3, Verdict.HEALTHY: 0.0}
 
 
 @dataclass(frozen=True)
 class Found:
-    """A classification, the past incidents that answer the text, and the tools that would tell more."""
+    """A classification, the past incidents that answer the text, and the tools to run next."""
 
     classification: Classification
     matches: list[Match]
@@ -56,9 +57,7 @@ class Classifier:
         self.centroids = Centroids(file)
 
     def classify(self, report: Report, memory: matching.Memory | None = None) -> Found:
-        """What `report` is about; the same text, incidents and examples give the same. `memory`: of those just before,
-        while no card changes.
-        """
+        """Classify `report`; deterministic. `memory`: of preceding calls, while no card changes."""
         text = read(report)
         matches = matching.search(self._file, text, _SEARCHED, weak=False, memory=memory)
         cast = votes(matches, self._causes(matches))
@@ -66,7 +65,7 @@ class Classifier:
         category = report.given.get("category") or _category(standings, cast, lambda: self.centroids.nearest(text))
         component = report.given.get("component") or _component(category, standings, cast)
         cause = _cause(category, standings, cast)
-        told = Classification(
+        classification = Classification(
             category=category,
             component=component,
             severity=self.severity(report),
@@ -74,21 +73,21 @@ class Classifier:
             source_severity=report.source_severity,
         )
         known = load_causes().get(cause.value) if cause else None
-        return Found(told, matches[:_SHOWN], list(known.examined_by) if known else [])
+        return Found(classification, matches[:_SHOWN], list(known.examined_by) if known else [])
 
     def memory(self) -> matching.Memory:
-        """What many that are classified one after the other have in common."""
+        """Return a cache to share between successive calls."""
         return matching.Memory(self._file)
 
     def severity(self, report: Report) -> Decision:
-        """How bad `report` is."""
+        """Return the severity of `report`."""
         given = report.given.get("severity")
         return given or severity_of(report.source_severity, f"{report.title}\n{report.description[:_READ]}")
 
     def learn(self, ticket: Ticket) -> bool:
-        """Take `ticket` for an example, where a person or a diagnosis decided its category; whether that is so."""
-        told = ticket.classification
-        if told is None or ticket.origin == "diagnosis" or not told.category.by.startswith(("person:", "diagnosis")):
+        """Learn from `ticket` if a person or a diagnosis decided its category; return whether it did."""
+        given = ticket.classification
+        if given is None or ticket.origin == "diagnosis" or not given.category.by.startswith(("person:", "diagnosis")):
             return False
         self.centroids.learn(f"{ticket.human.title}\n{ticket.human.description}"[:_READ], ticket.category)
         return True
@@ -100,11 +99,11 @@ class Classifier:
 
 
 def read(report: Report) -> str:
-    """What of `report` is read: its title and text, and the names in them that are words written together."""
-    told = "\n".join(part for part in (report.labels.get("alertname", ""), report.title) if part)
-    apart = _JOINED.sub(" ", told)
+    """Return the text to classify: title and text, with compound names split into words."""
+    title = "\n".join(part for part in (report.labels.get("alertname", ""), report.title) if part)
+    apart = _JOINED.sub(" ", title)
     return "\n".join(
-        part for part in (told if apart == told else f"{told}\n{apart}", report.description[:_READ]) if part
+        part for part in (title if apart == title else f"{title}\n{apart}", report.description[:_READ]) if part
     )
 
 
@@ -126,7 +125,7 @@ def _category(standings: Sequence[Standing], cast: Sequence[Vote], words: Any) -
             because=because,
             rivals=rivals,
         )
-    # Where rules are even, the others choose among what these name.
+    # If rules tie, the later stages choose among their categories.
     even = {
         s.category for s in standings if best is not None and s.weight > best.weight - _LEAD and s.weight >= _ENOUGH
     }
@@ -135,7 +134,7 @@ def _category(standings: Sequence[Standing], cast: Sequence[Vote], words: Any) -
     if sums:
         first = next(iter(sums))
         because = [f"incident:{vote.incident}" for vote in cast if vote.category == first]
-        # What resembles one incident alone may be about anything else, unless it does so in much, or a rule seconds it.
+        # A single similar incident may be a coincidence, unless it shares many terms or a rule agrees.
         much = max(vote.shared for vote in cast if vote.category == first) >= _MUCH
         seconded = len(because) > 1 or much or any(standing.category == first for standing in standings)
         if sums[first] / all_votes > _MAJORITY and seconded:
@@ -162,7 +161,7 @@ def _category(standings: Sequence[Standing], cast: Sequence[Vote], words: Any) -
 
 
 def _component(category: Decision, standings: Sequence[Standing], cast: Sequence[Vote]) -> Decision:
-    """The component of what decided the category: of its weightiest rule, else of its nearest incident."""
+    """Return the component of the heaviest rule of the category, else of its nearest incident."""
     standing = next((s for s in standings if s.category == category.value), None)
     if standing is not None:
         hit = standing.hits[0]
@@ -184,7 +183,7 @@ def _component(category: Decision, standings: Sequence[Standing], cast: Sequence
 
 
 def _cause(category: Decision, standings: Sequence[Standing], cast: Sequence[Vote]) -> Decision | None:
-    """The cause that the words point at: what the nearest incidents had, where it is of the category; else a rule's."""
+    """Return the suspected cause: that of the nearest incidents if it is of the category, else a rule's."""
     if category.value == UNKNOWN:
         return None
     standing = next((s for s in standings if s.category == category.value), None)
@@ -213,8 +212,8 @@ def _cause(category: Decision, standings: Sequence[Standing], cast: Sequence[Vot
 
 
 def reclassified(ticket: Ticket, diagnosis: Diagnosis) -> dict[str, Any]:
-    """The fields of `ticket` that follow from `diagnosis`; none where that found no cause. What a person set stays, and
-    a ticket gets no milder than its sender called it.
+    """Return the fields of `ticket` that follow from `diagnosis`, none if it found no cause. Values set by a person
+    stay, and severity does not fall below the sender's.
     """
     cause = load_causes().get(diagnosis.cause or "")
     if cause is None or diagnosis.verdict is Verdict.HEALTHY:
@@ -228,22 +227,23 @@ def reclassified(ticket: Ticket, diagnosis: Diagnosis) -> dict[str, Any]:
         rivals = [before.value] if before is not None and before.value not in (value, UNKNOWN) else []
         return Decision(value=value, by="diagnosis", confidence=sure, because=because, rivals=rivals)
 
-    told = ticket.classification
+    earlier = ticket.classification
     severity = drafting.severity(diagnosis)
     if (
-        told is not None
-        and told.severity.by.startswith(("person:", "label:"))
+        earlier is not None
+        and earlier.severity.by.startswith(("person:", "label:"))
         and ticket.severity.rank >= severity.rank
     ):
-        graded = told.severity
+        graded = earlier.severity
     else:
-        graded = decided(severity.value, told.severity if told else None)
+        graded = decided(severity.value, earlier.severity if earlier else None)
+    category = cause.category if cause.category != "none" else UNKNOWN
     found = Classification(
-        category=decided(cause.category if cause.category != "none" else UNKNOWN, told.category if told else None),
-        component=decided(cause.component, told.component if told else None),
+        category=decided(category, earlier.category if earlier else None),
+        component=decided(cause.component, earlier.component if earlier else None),
         severity=graded,
         cause=decided(cause.id, None),
-        source_severity=told.source_severity if told else "",
+        source_severity=earlier.source_severity if earlier else "",
     )
     return {
         "classification": found,

@@ -1,7 +1,7 @@
-"""Which earlier tickets a report reads like: candidates by MinHash over its words, then by the words they share.
+"""Earlier tickets with nearly the same text: candidates by MinHash over words, then by shared words.
 
 Broder, On the resemblance and containment of documents (1997); bands as in Leskovec, Rajaraman, Ullman, Mining of
-Massive Datasets, 3.4. What is found is only linked as related: that two texts are alike does not make one fault of two.
+Massive Datasets, 3.4. Results are only linked as related: similar texts do not prove the same fault.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 # 8 bands of 3 rows: texts that share 0.7 of their words are candidates with 97 %, 0.5 with 66 %, 0.2 with 6 %.
 _BANDS, _ROWS = 8, 3
-_ALIKE = 0.6  # Jaccard's index of the words from where on texts are near duplicates
-_FEWEST = 4  # words: shorter texts are alike by accident
+_ALIKE = 0.6  # minimum Jaccard index of near duplicates
+_FEWEST = 4  # words: shorter texts match by accident
 _MOST = 200  # words of a text that count
-_CANDIDATES = 20  # of each band, the latest: one template with thousands of hosts has one band
+_CANDIDATES = 20  # latest tickets per band: one template for thousands of hosts has one band
 _SHOWN = 3
 _PRIME = (1 << 31) - 1
 
 
 class Near(Model):
-    """A ticket whose text is alike. `alike`: Jaccard's index of the words, 0.6 to 1."""
+    """A ticket with a similar text. `alike`: Jaccard index of the words, 0.6 to 1."""
 
     ticket: str
     alike: float = Field(ge=0, le=1)
@@ -46,7 +46,7 @@ class Texts:
         self._file = file
 
     def find(self, report: Report) -> Sequence[Near]:
-        """At most three tickets that read like `report`, the most alike first, then the latest."""
+        """Return at most three tickets with a text like `report`, most similar first, then latest."""
         words = _words(report)
         if len(words) < _FEWEST:
             return []
@@ -59,17 +59,17 @@ class Texts:
                 candidates.update(ticket for (ticket,) in rows.fetchall())
             asked = "SELECT ticket, words FROM texts WHERE ticket IN (SELECT value FROM json_each(?))"
             texts = db.execute(asked, [json.dumps(sorted(candidates))]).fetchall() if candidates else []
-        mine, found = frozenset(words), []
+        own, found = frozenset(words), []
         for ticket, text in texts:
-            its = frozenset(text.split(" "))
-            alike = len(mine & its) / len(mine | its)
+            other = frozenset(text.split(" "))
+            alike = len(own & other) / len(own | other)
             if alike >= _ALIKE:
                 found.append((alike, ticket))
         best = sorted(found, reverse=True)[:_SHOWN]
         return [Near(ticket=str(ticket), alike=round(alike, 2)) for alike, ticket in best]
 
     def put(self, ticket: str, report: Report) -> None:
-        """Remember what `ticket` was made of. Call it in the transaction that makes the ticket."""
+        """Store the words of the report of `ticket`. Call it in the transaction that creates the ticket."""
         words = _words(report)
         if len(words) < _FEWEST:
             return
@@ -84,9 +84,9 @@ def _words(report: Report) -> tuple[str, ...]:
     return _words_of(f"{report.title}\n{report.description}")
 
 
-@lru_cache(maxsize=8)  # what is looked for is mostly stored next
+@lru_cache(maxsize=8)  # a text searched for is mostly stored next
 def _words_of(text: str) -> tuple[str, ...]:
-    """The stable words of `text`, each once; of Chinese its pairs of characters."""
+    """Return the distinct stable words of `text`; of Chinese text, pairs of characters."""
     found: dict[str, None] = {}
     for word in stable(text):
         if "\u3400" <= word[0] <= "\u9fff":
@@ -100,18 +100,18 @@ def _words_of(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def _bands(words: tuple[str, ...]) -> list[int]:
-    import numpy as np  # 0.1 s; only where texts are compared
+    import numpy as np  # 0.1 s, only needed to compare texts
 
     a, b = _hashes()
     codes = np.fromiter((zlib.crc32(word.encode()) & 0x7FFFFFFF for word in words), dtype=np.int64, count=len(words))
     least = ((codes[:, None] * a + b) % _PRIME).min(axis=0).reshape(_BANDS, _ROWS)
-    # Zlib's sum is the same on every machine and in every version; the band's number keeps bands apart.
+    # Zlib's checksum is the same on every machine and version; the band's number separates bands.
     return [zlib.crc32(band.tobytes(), at) for at, band in enumerate(least)]
 
 
 @cache
 def _hashes() -> tuple[Any, Any]:
-    """Coefficients of the hash functions, the same for ever: signatures are stored."""
+    """Coefficients of the hash functions; constant, since signatures are stored."""
     import numpy as np
 
     made = np.random.Generator(np.random.PCG64(1997)).integers(1, _PRIME, size=(2, _BANDS * _ROWS), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""What the nearest confirmed incidents say: at most five, each of another cause, vote for its category. Pure.
+"""Votes of the nearest confirmed incidents for a category: at most five, each of another cause. Pure functions.
 
-RCACopilot (EuroSys 2024) asks the five nearest of distinct categories, so that a fault that is seen often does not
-outvote what is nearer.
+RCACopilot (EuroSys 2024) takes the five nearest of distinct categories, so that a frequent fault does not outvote a
+nearer one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VOTES = 5
 
 @dataclass(frozen=True)
 class Vote:
-    """One vote: the incident, its cause, the category and component of that, and how many terms it shares."""
+    """The incident, its cause, its category and component, and the number of shared terms."""
 
     incident: str
     cause: str
@@ -28,8 +28,8 @@ class Vote:
 
 
 def votes(matches: Sequence[Match], causes: Mapping[str, str | None]) -> list[Vote]:
-    """The votes of `matches`, the nearest first; `causes`: by incident. Only reviewed cards that answer the question
-    have one, the second nearest cause half a vote, the third a third.
+    """Return the votes of `matches`, nearest first; `causes`: by incident. Only reviewed cards that answer the question
+    vote; the second nearest cause has half a vote, the third a third.
     """
     known = load_causes()
     found: list[Vote] = []
@@ -47,7 +47,7 @@ def votes(matches: Sequence[Match], causes: Mapping[str, str | None]) -> list[Vo
 
 
 def counted(cast: Sequence[Vote]) -> dict[str, float]:
-    """The weight of the votes by category, the most first."""
+    """Return the weight of the votes by category, largest first."""
     sums: dict[str, float] = {}
     for vote in cast:
         sums[vote.category] = sums.get(vote.category, 0.0) + vote.weight

@@ -1,4 +1,4 @@
-"""What a ticket can be made of besides a diagnosis: an alert, a work order, or what somebody says."""
+"""A report: an alert, a work order, or a person's message, as input of a ticket."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ TEXT_LIMIT = 8000
 
 
 class Report(Model):
-    """What is known before anybody looked. All text is a stranger's, made inert and cut where it was read.
+    """A report. All text is untrusted, made inert and cut on input.
 
-    `labels`: of the alert, or the columns of the work order that were kept. `source_severity`: as the sender said.
-    `given`: fields that the sender or a rule of routing sets outright (``category``, ``component``, ``severity``).
-    `dedup_key`: where the source knows better than its words which reports are of the same; None: made from them.
-    `created`: RFC 3339, when it began.
-    `receiver`: of the routing tree that it came through; `schedule`: that shall have it, where one is named.
-    `sinks`: trackers that are to be kept in step; None: those for all tickets.
+    `labels`: of the alert, or columns of the work order. `source_severity`: the sender's value. `given`: fields set by
+    the sender or a routing rule (``category``, ``component``, ``severity``). `dedup_key`: given if the source
+    identifies repetitions better than words; None: computed. `created`: RFC 3339, when it began. `receiver`: of the
+    routing tree; `schedule`: on-call schedule to assign, if named. `sinks`: trackers to synchronize; None: those for
+    all tickets.
     """
 
     origin: Origin

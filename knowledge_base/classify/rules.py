@@ -1,4 +1,4 @@
-"""Rules that tell by the words of a text what it is about (``catalog/classes.yaml``)."""
+"""Rules that classify by words (``catalog/classes.yaml``)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from whystall.knowledge_base.models import Model
 from whystall.knowledge_base.tokens import glossary
 
 UNKNOWN = "unknown"
-"""Category and component of what nothing tells."""
+"""Category and component if nothing decides."""
 
 
 class Rule(Model):
-    """See the head of the file."""
+    """A rule; see the head of the file."""
 
     id: str
     category: str
@@ -42,7 +42,7 @@ class _File(Model):
 
 @dataclass
 class Hit:
-    """A rule that holds, and the words that say so."""
+    """A matching rule, and the matched words."""
 
     rule: Rule
     words: list[str]
@@ -50,7 +50,7 @@ class Hit:
 
 @dataclass
 class Standing:
-    """What speaks for a category: the rules that hold, the weightiest first, and their `weight` together."""
+    """Evidence for a category: the matching rules, heaviest first, and their total `weight`."""
 
     category: str
     weight: float = 0.0
@@ -58,22 +58,22 @@ class Standing:
 
 
 def categories() -> list[str]:
-    """Every category that a rule may give, without `UNKNOWN`."""
+    """Return every category of the rules, without `UNKNOWN`."""
     return _load()[0].categories
 
 
 def judge(text: str) -> list[Standing]:
-    """What the rules say of `text`, the weightiest category first; empty where none holds."""
+    """Apply the rules to `text`; return the categories, heaviest first."""
     file, vocabulary = _load()
-    said = vocabulary.said(text)
+    found = vocabulary.find(text)
     standings: dict[str, Standing] = {}
     for rule in file.rules:
-        if any(all(word in said for word in words) for words in rule.unless):
+        if any(all(word in found for word in words) for words in rule.unless):
             continue
-        held = next((words for words in rule.when if all(word in said for word in words)), None)
-        if held is not None:
+        matched = next((words for words in rule.when if all(word in found for word in words)), None)
+        if matched is not None:
             standing = standings.setdefault(rule.category, Standing(rule.category))
-            standing.hits.append(Hit(rule, [said[word] for word in held]))
+            standing.hits.append(Hit(rule, [found[word] for word in matched]))
     for standing in standings.values():
         standing.hits.sort(key=lambda hit: -hit.rule.weight)
         standing.weight = _weight(standing.hits)
@@ -81,8 +81,7 @@ def judge(text: str) -> list[Standing]:
 
 
 def _weight(hits: list[Hit]) -> float:
-    """The weights of `hits`, each counted as far as its words were not counted before: two rules that hold for one word
-    say no more than one. What comes after the first weighs half.
+    """Weight of `hits`: words already counted by another rule do not count again, and hits after the first weigh half.
     """
     counted: set[str] = set()
     total = 0.0

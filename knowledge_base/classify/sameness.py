@@ -1,7 +1,7 @@
-"""Which reports are of the same: a key over what stays the same when an alert or a work order comes again. Pure.
+"""Deduplication keys of alerts and work orders, from what is stable when they recur. Pure functions.
 
-To merge two faults hides one of them, which is worse than two tickets for one: names of hosts, devices and files count,
-and of numbers only those are left out that are known to change from time to time.
+Merging two faults hides one, which is worse than two tickets for one: names of hosts, devices and files count, and only
+numbers known to vary are dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from whystall.knowledge_base.classify.wording import wording
 from whystall.knowledge_base.tokens import plain
 
 _VERSION = 2
-# Labels of an alert that change while it stays the same alert, or say how bad it is rather than what.
+# Labels that vary for the same alert, or give its severity.
 _PASSING = re.compile(
     r"severity|level|priority|status|value|timestamp|time|date|startsat|endsat|prometheus|monitor|endpoint|replica|"
     r"receiver|image(_id)?|id|uid|.*_uid|.*_id|guid|pid|tid|attempt|restart_count|run|generatorurl|fingerprint"
@@ -41,28 +41,28 @@ _MEASURE = (
 )
 _PATH = r"/[\w.+@%=~:-]+(?:/[\w.+@%=~:-]+)+"
 _WORD = r"[a-z_][a-z0-9_]*(?:[-.][a-z0-9_]+)*"
-# Names that are given anew each time: of a run, a process, a file that is written again and again.
+# Names assigned anew each time: of a run, a process, a rotated file.
 _COUNTED = re.compile(
     r"^(?P<what>(?:[a-z]+[-_.]+)*?(?:job|jobs|run|task|exp|experiment|trial|step|iter|epoch|pod|worker|replica|ckpt|checkpoint|"
     r"pid|tid|id|ticket|order|req|request|trace|session|batch|attempt|shard|part|rank|proc|process|build|pipeline))"
     r"[-_.#]?\d[\w.-]*$"
 )
-# What numbers a file that is written again and again: many digits. Few ones name a disk, a volume, the size of a model.
+# Number of a rotated file: many digits. Fewer digits may be a disk, a volume, a model's size.
 _SERIAL, _OF_A_SERIES = re.compile(r"\d{4,}"), re.compile(r"(?<=[-_.])\d+(?=[-_.])")
 _VERSION_NUMBER = re.compile(r"\d+(?:\.\d+){2,}")
-_JOINING = frozenset({"to", "from", "and", "or", "by"})  # what stands between two numbers of one word
+_JOINING = frozenset({"to", "from", "and", "or", "by"})  # between two numbers of one word
 _SIZE = re.compile(r"\d{1,3}b")  # of a model
-_SHORT = 3  # digits of a number that may name one of several, whatever that is
+_SHORT = 3  # digits of a number that may name one of several
 _CLOSE = re.compile(r"\s*[#:=]?\s*")
 _OF_MANY = re.compile(r"\s*(?:[a-z]+s\b(?<!ss)(?<!is)(?<!has)(?<!was)|per\b|(?:out )?of\s+\d|/)")
-_FEW = 4.0  # stable words below which a text does not tell one fault from another ("training is slow")
+_FEW = 4.0  # fewer stable words do not distinguish faults ("training is slow")
 
 
 def dedup_key(report: Report) -> str:
-    """``2:`` and a hash of what the same alert or work order has again: an alert's name and labels, a work order's
-    words and its place; without the numbers, ids and times in them.
+    """Return ``2:`` and a hash of the stable parts: an alert's name and labels, a work order's words and place, without
+    varying numbers, ids and times.
 
-    A text of so few words that it may be about anything is the same only from the same moment on: it is never merged.
+    A text with too few words is the same only at the same time: it is never merged.
     """
     if report.origin == "alert" and (name := _label(report.labels, "alertname")):
         parts = ["alert", plain(name), *_labels(report.labels)]
@@ -77,11 +77,11 @@ def dedup_key(report: Report) -> str:
 
 
 def stable(text: str) -> Iterator[str]:
-    """The words of `text` in order, without what changes from time to time: numbers (but those that name a thing, as in
-    ``node 17`` and ``Xid 79``), measures, times, ids, suffixes of pods, numbers in the last parts of paths.
+    """Return the words of `text` in order, without varying parts: numbers (but those that name a thing, as in ``node
+    17`` and ``Xid 79``), measures, times, ids, pod suffixes, numbers in the last parts of paths.
     """
     lower = plain(text)
-    before, ended = "", 0  # the word that a number may belong to, and where that ends
+    before, ended = "", 0  # the word that a number may belong to, and its end
     for found in _tokens().finditer(lower):
         kind, token = found.lastgroup, found[0]
         if kind == "word":
@@ -104,10 +104,10 @@ def stable(text: str) -> Iterator[str]:
 
 
 def _names(before: str, close: bool, after: str, token: str) -> bool:
-    """Whether the number `token` between these is the name of something, or its version; a measure is none.
+    """Return whether the number `token` is a name or version, and no measure.
 
-    A short number that stands behind a noun names one of several (``fan 2``), unless the noun is what is measured or
-    counted anew each time, or something is counted by it (``3 workers``). `close`: it stands right behind `before`.
+    A short number after a noun names one of several (``fan 2``), unless the noun is a measured quantity or the number
+    counts something (``3 workers``). `close`: it directly follows `before`.
     """
     sameness = _namers()
     if _VERSION_NUMBER.fullmatch(token) or before in sameness.programs or before.endswith(sameness.program_runs):
@@ -124,7 +124,7 @@ def _names(before: str, close: bool, after: str, token: str) -> bool:
 
 
 def _path(path: str) -> str:
-    """`path` with what is counted in its last two parts left out; a device is called by its numbers."""
+    """Return `path` without the counters in its last two parts; devices keep their numbers."""
     if path.startswith("/dev/"):
         return path
     *above, parent, leaf = ["", *path.split("/")]
@@ -145,7 +145,7 @@ def _nameless(word: str) -> str:
 
 
 def _weight(words: list[str]) -> float:
-    """How many words that is; a Chinese one has two characters."""
+    """Number of words; a Chinese one has two characters."""
     return sum(len(w) / 2 if "\u3400" <= w[0] <= "\u9fff" else 1.0 for w in set(words))
 
 
@@ -154,7 +154,7 @@ def _label(labels: Mapping[str, str], name: str) -> str:
 
 
 def _labels(labels: Mapping[str, str]) -> list[str]:
-    """What of an alert's labels stays the same, sorted."""
+    """Return the stable labels of an alert, sorted."""
     kept = {}
     for key, value in labels.items():
         name = plain(key)
@@ -170,7 +170,7 @@ def _places(labels: Mapping[str, str]) -> list[str]:
 
 
 def _value(name: str, value: str) -> str:
-    """A label's value without what changes: of a pod its suffix, of an instance its port, of a series its number."""
+    """Return a label's value without its varying part: a pod's suffix, an instance's port, a series' number."""
     if name in wording().sameness.pods:
         pod = _OF_A_POD.match(value)
         return _ORDINAL.sub("", pod["name"] if pod else value)

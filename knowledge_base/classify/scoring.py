@@ -1,6 +1,4 @@
-"""How well a classification agrees with what somebody says is right: accuracy, abstention, confusion, each with its
-interval.
-"""
+"""Scores of a classification against labels: accuracy, abstention, confusion, with intervals."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from whystall.knowledge_base.models import Model
 
 
 class ClassScore(Model):
-    """One class. `recall`: of those that are of it, those that were called so. `precision`: of those that were called
-    so, those that are.
+    """One class. `recall`: share of its members that got this class. `precision`: share of those that got this class
+    and belong to it.
     """
 
     category: str
@@ -26,7 +24,7 @@ class ClassScore(Model):
 
 
 class Confusion(Model):
-    """How many of `truth` were called `given`."""
+    """How many of `truth` were classified as `given`."""
 
     truth: str
     given: str
@@ -34,8 +32,8 @@ class Confusion(Model):
 
 
 class Score(Model):
-    """`right`: of all, those called what they are; to say ``unknown`` of what is unknown is right. `answered`: of all,
-    those called anything. `precise`: of the answered, the right ones. `by`: `precise` by what decided.
+    """`right`: share classified correctly, ``unknown`` included. `answered`: share classified as anything. `precise`:
+    share of the answered that is correct. `by`: `precise` by what decided.
     """
 
     right: Share | None
@@ -47,25 +45,25 @@ class Score(Model):
 
 
 class Tally:
-    """Counts pairs of what is right and what was given; of bounded size, however many there are."""
+    """Counts pairs of label and result, in bounded memory."""
 
     def __init__(self) -> None:
         self._pairs: Counter[tuple[str, str]] = Counter()
         self._by: Counter[tuple[str, bool]] = Counter()
 
     def add(self, truth: str, given: str, by: str) -> None:
-        """One more. `by`: what decided (`Decision.by`)."""
+        """Add a result. `by`: what decided (`Decision.by`)."""
         self._pairs[truth, given] += 1
         if given != UNKNOWN:
             self._by[by.partition(":")[0], truth == given] += 1
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of results."""
         return self._pairs.total()
 
     def score(self) -> Score:
-        """What they come to."""
+        """Return the scores."""
         names = dict.fromkeys(sorted({name for pair in self._pairs for name in pair}))
         answered = self._sum(pair for pair in self._pairs if pair[1] != UNKNOWN)
         hits = self._sum((name, name) for name in names if name != UNKNOWN)

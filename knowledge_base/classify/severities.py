@@ -1,6 +1,6 @@
-"""How bad somebody says it is: the words of all senders on one scale of four.
+"""Severity of a report: the words of all senders on one scale of four.
 
-Of a field that a sender gives for it the whole word counts; in a text only words that say nothing else.
+The whole value of a sender's severity field counts; in a text only unambiguous words.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from whystall.knowledge_base.tokens import plain
 from whystall.tools.contract.findings import Severity
 
 _PART = re.compile(r"sev-?\d|[a-z]+\d?|\d+|[\u4e00-\u9fff]+")
-_BEFORE = 12  # characters before a word that may deny it
+_BEFORE = 12  # characters before a word searched for a negation
 _SHOWN = 40
 
 
 def of_word(word: str) -> Severity | None:
-    """What a sender's own word means (``page``, ``SEV-1``, ``1 - Critical``); None for no known word."""
+    """Return the severity of a sender's value (``page``, ``SEV-1``, ``1 - Critical``); None if unknown."""
     lower = plain(word).strip()
     known = _senders()
     if lower in known:
@@ -33,11 +33,11 @@ def of_word(word: str) -> Severity | None:
 
 
 def severity_of(source: str, text: str) -> Decision:
-    """The severity of a report that its sender calls `source`, and whose words are `text`."""
-    said = of_word(source) if source.strip() else None
-    if said is not None:
+    """Return the severity of a report with the sender's value `source` and the words `text`."""
+    given = of_word(source) if source.strip() else None
+    if given is not None:
         because = [f"word:{plain(source).strip()[:_SHOWN]}"]
-        return Decision(value=said.value, by="label:severity", because=because)
+        return Decision(value=given.value, by="label:severity", because=because)
     lower = plain(text)
     for grade in wording().severity.text:
         for found in grade.pattern.finditer(lower):

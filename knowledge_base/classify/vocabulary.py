@@ -1,6 +1,6 @@
-"""Which words of the catalogue a text says, in either language, and which of them it denies.
+"""Finds words of the catalogue in a text, in either language, and which of them are negated.
 
-The words are the concepts of the glossary, and those that only tell classes apart (``catalog/classes.yaml``).
+The words are the concepts of the glossary, and those that only distinguish classes (``catalog/classes.yaml``).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from whystall.knowledge_base.classify.wording import wording
 from whystall.knowledge_base.tokens import plain
 
 _LATIN = re.compile(r"[a-z0-9_]+")
-_WITHIN = 48  # characters around a word that are looked at
+_WITHIN = 48  # characters around a word searched for a negation
 
 
 class Vocabulary:
-    """Names with the phrases of both languages that say them. `english`: phrase (words separated by blanks, as
-    `terms` splits a text) to names; `chinese`: substring to names.
+    """Names with their phrases in both languages. `english`: phrase (words separated by blanks, as `terms` splits a
+    text) to names; `chinese`: substring to names.
     """
 
     def __init__(self, english: Mapping[str, Iterable[str]], chinese: Mapping[str, Iterable[str]]) -> None:
@@ -31,8 +31,8 @@ class Vocabulary:
             self._runs.setdefault(run[0], []).extend((run, name) for name in names)
         self._begins = re.compile("|".join(map(re.escape, self._runs)) or "(?!)")
 
-    def said(self, text: str) -> dict[str, str]:
-        """The names that `text` says and does not deny, each with the first words that say it."""
+    def find(self, text: str) -> dict[str, str]:
+        """Return the names that `text` contains and does not negate, each with the first matching words."""
         lower = plain(text)
         found: dict[str, str] = {}
         latin = list(_LATIN.finditer(lower))
@@ -52,7 +52,7 @@ class Vocabulary:
 
 
 def _denied(text: str, start: int, end: int) -> bool:
-    """Whether what stands from `start` to `end` is denied, or said to be well, in its clause."""
+    """Return whether the words from `start` to `end` are negated, or reported as fine, in their clause."""
     breaks, denied, well = _negation()
     before = breaks.split(text[max(0, start - _WITHIN) : start])[-1]
     after = breaks.split(text[end : end + _WITHIN])[0]

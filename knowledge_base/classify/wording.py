@@ -1,4 +1,4 @@
-"""How people and machines write tickets (``catalog/wording.yaml``)."""
+"""Words used in tickets (``catalog/wording.yaml``); see there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whystall.tools.contract.findings import Severity
 
 
 class Grade(Model):
-    """What a text says when it is of `severity`."""
+    """Patterns of texts of `severity`."""
 
     severity: Severity
     patterns: list[str]
@@ -22,12 +22,12 @@ class Grade(Model):
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """All of them."""
+        """Return all patterns as one."""
         return re.compile("|".join(self.patterns))
 
 
 class Severities(Model):
-    """Words for severities; see the file."""
+    """Words for severities."""
 
     sender: dict[Severity, list[str]]
     ranks: dict[str, Severity]
@@ -36,7 +36,7 @@ class Severities(Model):
 
 
 class Negation(Model):
-    """Words that deny; see the file."""
+    """Words that negate."""
 
     breaks: str
     before: list[str]
@@ -44,7 +44,7 @@ class Negation(Model):
 
 
 class Named(Model):
-    """What makes a name of a number."""
+    """Words that make a number a name."""
 
     words: list[str]
     runs: list[str]
@@ -52,14 +52,14 @@ class Named(Model):
 
 
 class Before(Model):
-    """Words before a number that say what it is; `runs`: ends of a Chinese run of characters."""
+    """Words before a number that classify it; `runs`: ends of a Chinese run of characters."""
 
     words: list[str]
     runs: list[str]
 
 
 class Sameness(Model):
-    """What stays the same; see the file."""
+    """What is stable in a report."""
 
     named: Named
     versioned: Before
@@ -72,7 +72,7 @@ class Sameness(Model):
 
 
 class Columns(Model):
-    """Names of columns, by what they hold."""
+    """Column names by content."""
 
     id: list[str]
     title: list[str]
@@ -92,7 +92,7 @@ class Wording(Model):
 
 @cache
 def wording() -> Wording:
-    """The wording; `ToolError` (bad_argument) names the field of a malformed file."""
+    """Return the wording; raise `ToolError` (bad_argument) with the field of a malformed file."""
     path = catalog("wording.yaml")
     found = as_model(Wording, read_yaml(path), path)
     for name, pattern in (

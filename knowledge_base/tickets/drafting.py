@@ -21,7 +21,7 @@ def draft(diagnosis: Diagnosis, causes: Mapping[str, Cause], now: str) -> Ticket
     Raises `ToolError` (bad_argument) if the diagnosis found the job healthy.
     """
     if diagnosis.verdict is Verdict.HEALTHY:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, "the job was found healthy", "there is nothing to write a ticket about")
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "the job is healthy", "a ticket needs a fault")
     cause = causes.get(diagnosis.cause or "")
     fault = dedup_key(diagnosis)
     classes = classified(diagnosis, cause)

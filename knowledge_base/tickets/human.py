@@ -35,5 +35,5 @@ def required(text: str, limit: int, what: str, remedy: str) -> str:
     if not flat:
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"no {what} is given", remedy)
     if len(flat) > limit:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"the {what} is too long", f"say it in {limit} characters")
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"the {what} is too long", f"use at most {limit} characters")
     return lines(flat, 12 * limit)

@@ -34,12 +34,12 @@ MOVES: Mapping[State, tuple[State, ...]] = {
 
 def inert(ticket: Ticket) -> Ticket:
     """Return `ticket` with foreign texts made inert and cut, if that was not done on input."""
-    said = ticket.human
-    title, description = human.line(said.title, 12 * human.TITLE), human.lines(said.description, 12 * human.TEXT)
+    text = ticket.human
+    title, description = human.line(text.title, 12 * human.TITLE), human.lines(text.description, 12 * human.TEXT)
     labels = [(human.line(k, human.NAME), human.line(v, human.LABEL)) for k, v in ticket.labels.items()]
     update: dict[str, object] = {"labels": dict(labels[:LABELS])}
-    if (title, description) != (said.title, said.description):
-        update["human"] = said.model_copy(update={"title": title, "description": description})
+    if (title, description) != (text.title, text.description):
+        update["human"] = text.model_copy(update={"title": title, "description": description})
     return ticket.model_copy(update=update)
 
 
@@ -70,9 +70,9 @@ def closed(ticket: Ticket, as_: ClosedAs, at: str, because: str = "") -> Ticket:
     _check(ticket, "closed")
     reason = _reason(because) if because.strip() else ticket.resolution
     if as_ == "fixed" and not reason:
-        raise _refused(f"ticket {ticket.id} does not say what fixed it", "give the reason, or close it as another")
+        raise _refused(f"ticket {ticket.id} needs a reason: what fixed it", "give it, or close it as another")
     if as_ == "duplicate" and not any(link.kind == "duplicate" for link in ticket.links):
-        raise _refused(f"ticket {ticket.id} does not say of which it is a duplicate", "link it as one: that closes it")
+        raise _refused(f"ticket {ticket.id} has no link to its original", "link it as a duplicate: that closes it")
     return _moved(ticket, "closed", closed_as=as_, resolution=reason, ended=ticket.ended or at)
 
 
@@ -84,15 +84,15 @@ def reopened(ticket: Ticket) -> Ticket:
 
 def commented(ticket: Ticket, comment: Comment) -> Ticket:
     """Return `ticket` with `comment`, inert; unchanged if its key exists."""
-    said, key = ticket.human.comments, human.line(comment.key, human.KEY)
-    if key and any(other.key == key for other in said):
+    comments, key = ticket.human.comments, human.line(comment.key, human.KEY)
+    if key and any(other.key == key for other in comments):
         return ticket
-    if len(said) >= COMMENTS:
-        raise _refused(f"ticket {ticket.id} has {COMMENTS} comments", "go on in another ticket, and link them")
-    text = human.required(comment.text, human.COMMENT, "comment", "say something")
+    if len(comments) >= COMMENTS:
+        raise _refused(f"ticket {ticket.id} has {COMMENTS} comments", "continue in another ticket, and link both")
+    text = human.required(comment.text, human.COMMENT, "comment", "give a text")
     names = {name: human.line(getattr(comment, name), human.NAME) for name in ("by", "source")}
     made = comment.model_copy(update={"text": text, "key": key, **names})
-    return ticket.model_copy(update={"human": ticket.human.model_copy(update={"comments": [*said, made]})})
+    return ticket.model_copy(update={"human": ticket.human.model_copy(update={"comments": [*comments, made]})})
 
 
 def edited(ticket: Ticket, title: str | None = None, description: str | None = None) -> Ticket:
@@ -100,7 +100,7 @@ def edited(ticket: Ticket, title: str | None = None, description: str | None = N
     update = {}
     if title is not None:
         if len(title.strip()) > human.TITLE:
-            raise _refused("the title is too long", f"say it in {human.TITLE} characters")
+            raise _refused("the title is too long", f"use at most {human.TITLE} characters")
         update["title"] = human.line(title, 12 * human.TITLE)
     if description is not None:
         given = description.strip()
@@ -153,7 +153,7 @@ def _check(ticket: Ticket, to: State) -> None:
 
 
 def _reason(because: str) -> str:
-    return " ".join(human.required(because, human.REASON, "reason", "say in a sentence what solved it").split())
+    return " ".join(human.required(because, human.REASON, "reason", "state what solved it").split())
 
 
 def _refused(message: str, remedy: str) -> ToolError:

@@ -9,7 +9,7 @@ from whystall.knowledge_base import occurrences
 from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
-from whystall.knowledge_base.diagnoses import counted_in, put_diagnosis
+from whystall.knowledge_base.diagnoses import counted_in, get_diagnosis, put_diagnosis
 from whystall.knowledge_base.faults import dedup_key as fault_of
 from whystall.knowledge_base.models import Diagnosis, Verdict
 from whystall.knowledge_base.tickets import drafting, human, life, rows
@@ -108,7 +108,7 @@ class TicketStore:
         with self._file.read() as db:
             return rows.events(db, self._get(db, id).id, after, limit)
 
-    # --- new ones, and the same again -------------------------------------------------------------------------------
+    # --- creation and recurrence --------------------------------------------------------------------------------------
 
     def create(self, fresh: Ticket, by: str, detail: str = "") -> Ticket:
         """Store `fresh` (its `id` is empty) and return it with its number.
@@ -142,23 +142,24 @@ class TicketStore:
         Raises `ToolError` (bad_argument) for a healthy job.
         """
         with self._file.write() as db:
-            told = self._diagnosis(db, diagnosis) if isinstance(diagnosis, str) else diagnosis
-            fresh = drafting.draft(told, load_causes(), now())
+            if isinstance(diagnosis, str):
+                diagnosis = get_diagnosis(self._file, db, diagnosis)
+            fresh = drafting.draft(diagnosis, load_causes(), now())
             before = self._standing(db, fresh.dedup_key)
             if before is None:
                 ticket = rows.insert(db, fresh)
-                ticket = _named(ticket, told)
+                ticket = _named(ticket, diagnosis)
                 rows.update(db, ticket)
-                rows.add_event(db, ticket, "opened", by, ticket.created, told.id)
+                rows.add_event(db, ticket, "opened", by, ticket.created, diagnosis.id)
             else:
-                if counted_in(db, told.id) == int(before.id):
+                if counted_in(db, diagnosis.id) == int(before.id):
                     return before
-                after = drafting.again(before, _named(fresh.model_copy(update={"id": before.id}), told))
-                ticket = self._put(db, before, after, "seen_again", by, fresh.created, told.id)
-            self._count(db, told.model_copy(update={"ticket": ticket.id}))
+                after = drafting.again(before, _named(fresh.model_copy(update={"id": before.id}), diagnosis))
+                ticket = self._put(db, before, after, "seen_again", by, fresh.created, diagnosis.id)
+            self._count(db, diagnosis.model_copy(update={"ticket": ticket.id}))
         return ticket
 
-    # --- what is found out ------------------------------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------------------------------
 
     def attach(self, id: str, diagnosis: Diagnosis, by: str, at: str = "", **fields: Any) -> Ticket:
         """Replace the diagnosis of ticket `id`, and set the `fields` that follow from it; the same diagnosis again
@@ -170,12 +171,12 @@ class TicketStore:
         fault = None if diagnosis.verdict is Verdict.HEALTHY else fault_of(diagnosis)
         with self._file.write() as db:
             before = self._get(db, id)
-            told = diagnosis.model_copy(update={"ticket": before.id})
-            if before.diagnosis is not None and before.diagnosis.id == told.id:
+            diagnosis = diagnosis.model_copy(update={"ticket": before.id})
+            if before.diagnosis is not None and before.diagnosis.id == diagnosis.id:
                 return before
-            after = _with(before, {**fields, "diagnosis": told, "fault": fault})
-            ticket = self._put(db, before, after, "diagnosed", by, at, told.id)
-            self._count(db, told)
+            after = _with(before, {**fields, "diagnosis": diagnosis, "fault": fault})
+            ticket = self._put(db, before, after, "diagnosed", by, at, diagnosis.id)
+            self._count(db, diagnosis)
         return ticket
 
     def verified(self, id: str, verification: Verification, by: str = "engine") -> Ticket:
@@ -184,7 +185,7 @@ class TicketStore:
             id, lambda t: _with(t, {"verifications": [*t.verifications, verification]}), "verified", by, "", ""
         )
 
-    # --- its life ---------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     def acknowledge(self, id: str, by: str, at: str = "") -> Ticket:
         """Mark ticket `id` as being worked on."""
@@ -250,7 +251,7 @@ class TicketStore:
             what: What = "escalated" if assignment.level > level else "assigned"
             return self._put(db, before, _with(before, {"assignment": assignment}), what, by, at, detail)
 
-    # --- what people say --------------------------------------------------------------------------------------------
+    # --- people's texts -----------------------------------------------------------------------------------------------
 
     def comment(self, id: str, comment: Comment) -> Ticket:
         """Add `comment` to ticket `id`, once per `key`."""
@@ -323,13 +324,13 @@ class TicketStore:
             self._hand_over(db, one.id, original.id)
         return original
 
-    # --- anything else ----------------------------------------------------------------------------------------------
+    # --- other fields -------------------------------------------------------------------------------------------------
 
     def change(self, id: str, what: What, by: str, at: str = "", detail: str = "", **fields: Any) -> Ticket:
         """Set `fields` of ticket `id`, recorded as `what`. The state changes only by the methods for it."""
         return self._change(id, lambda t: _with(t, fields), what, by, at, detail)
 
-    # --- within -----------------------------------------------------------------------------------------------------
+    # --- internal -----------------------------------------------------------------------------------------------------
 
     def _change(self, id: str, step: Callable[[Ticket], Ticket], what: What, by: str, at: str, detail: str) -> Ticket:
         with self._file.write() as db:
@@ -356,12 +357,6 @@ class TicketStore:
             raise ToolError(ErrorCode.NOT_FOUND, f"there is no ticket {id!r}", "see `whystall tickets list`")
         return self._file.record(Ticket, body)
 
-    def _diagnosis(self, db: SqliteDatabase, id: str) -> Diagnosis:
-        row = db.execute("SELECT body FROM diagnoses WHERE id = ?", [human.line(id, human.NAME)]).fetchone()
-        if row is None:
-            raise ToolError(ErrorCode.NOT_FOUND, f"no diagnosis is called {id!r}", "run `whystall diagnose` first")
-        return self._file.record(Diagnosis, row[0])
-
     def _original(self, db: SqliteDatabase, ticket: Ticket) -> Ticket:
         """Return the original of `ticket`, or itself. Chains are short: a duplicate is linked to the end of one."""
         seen = {ticket.id}
@@ -385,7 +380,7 @@ class TicketStore:
         body = rows.live(db, ticket.dedup_key)
         if body is not None and (other := self._file.record(Ticket, body)).id != ticket.id:
             message = f"ticket {other.id} is {other.state}, for the same fault"
-            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "go on in that one, or link them")
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "use that ticket, or link both")
 
     def _count(self, db: SqliteDatabase, diagnosis: Diagnosis) -> None:
         put_diagnosis(db, diagnosis)
@@ -416,7 +411,7 @@ def _with(ticket: Ticket, fields: dict[str, Any]) -> Ticket:
     """Return `ticket` with `fields`, validated."""
     wrong = fields.keys() & _OWN | fields.keys() - Ticket.model_fields.keys()
     if wrong:
-        raise TypeError(f"not to be changed so: {', '.join(sorted(wrong))}")
+        raise TypeError(f"these fields cannot be changed here: {', '.join(sorted(wrong))}")
     return Ticket.model_validate({**dict(ticket), **fields})
 
 

@@ -214,7 +214,7 @@ def test_an_edit_changes_what_it_names_and_the_card_is_found_by_it(kb: Knowledge
         ({"fix": "text"}, "fix"),
         ({"symptom": {"en": "x" * 7000}}, "6000"),
         ({"components": ["x"] * 101}, "100"),
-        ({"source_url": "javascript:alert(1)"}, "web"),
+        ({"source_url": "javascript:alert(1)"}, "http"),
     ],
 )
 def test_an_edit_that_does_not_fit_changes_nothing(kb: KnowledgeBase, changes: dict[str, Any], fault: str) -> None:

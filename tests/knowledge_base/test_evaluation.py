@@ -257,7 +257,7 @@ def test_nothing_to_ask_is_an_error_and_no_success(sets: list[Any], base: Base) 
     with pytest.raises(ToolError) as raised:
         evaluate(base(), sets)
     assert raised.value.code is ErrorCode.NOT_FOUND
-    assert "nothing that could be asked for" in raised.value.message
+    assert "has nothing to query" in raised.value.message
 
 
 def test_a_damaged_base_is_refused(tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def test_what_is_over_keeps_when_it_was_over_and_forgets_it_when_it_is_not() -> 
 
 @pytest.mark.parametrize("reason", get_args(ClosedAs))
 def test_a_closed_ticket_says_as_what(reason: ClosedAs) -> None:
-    if reason in ("fixed", "duplicate"):  # of which, and by what, is to be said
-        with pytest.raises(ToolError, match="does not say"):
+    if reason in ("fixed", "duplicate"):  # these need a reason or a link
+        with pytest.raises(ToolError, match=r"needs a reason|no link"):
             life.closed(ticket(), reason, LATER)
     else:
         assert life.closed(ticket(), reason, LATER).closed_as == reason

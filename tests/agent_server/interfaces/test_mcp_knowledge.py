@@ -106,7 +106,7 @@ async def test_the_like_of_a_diagnosis_or_of_findings_is_found(mode: str) -> Non
         ({"features": "fsync"}, ("bad_argument: features: unknown 'fsync'", "op, ")),
         ({"kinds": ",".join(f"k{i}" for i in range(100))}, ("bad_argument: kinds: 100 entries",)),
         ({"diagnosis": "x", "kinds": "file.slow_sync"}, ("bad_argument: a diagnosis says its kinds itself",)),
-        ({"diagnosis": "20260101T000000-000000"}, ("not_found: no diagnosis",)),
+        ({"diagnosis": "20260101T000000-000000"}, ("not_found: there is no diagnosis",)),
         ({"findings": "F1"}, ("bad_argument: unknown argument 'findings'", "kinds")),
     ],
     ids=["nothing", "tools only", "kind", "hostile", "feature", "many", "both", "diagnosis", "argument"],

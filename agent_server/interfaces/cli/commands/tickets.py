@@ -177,7 +177,7 @@ def comment(
     """Say something of a ticket."""
     from whystall.knowledge_base.tickets import human
 
-    said = human.required(_read(text), human.COMMENT, "comment", "say something")  # else a long one would be cut
+    said = human.required(_read(text), human.COMMENT, "comment", "give a text")  # else a long one would be cut
     kb = open_default()
     _tell(kb, _ticket_service(kb).comment(ticket, said, who(by)), "commented", as_json, lang)
 
