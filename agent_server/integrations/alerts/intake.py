@@ -1,7 +1,7 @@
-"""Takes alerts in: kept, routed, put into their groups, before the sender is answered.
+"""Store incoming alerts, route them and put them into groups before the sender gets its response.
 
-What was said before is only counted, so that a sender may repeat a body as often as it likes; that of 10,000 alerts is
-stored in pieces, each of them whole, and one that was cut off by a crash is completed by being sent again.
+Receiving is idempotent: repeated alerts are only counted. Large bodies are stored in chunks of one transaction each; a
+sender that repeats the body after a crash completes it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.integrations.alerts import payload as payloads
-from whystall.agent_server.integrations.alerts.moving import move
+from whystall.agent_server.integrations.alerts.regrouping import move
 from whystall.agent_server.integrations.alerts.routefile import load
 from whystall.agent_server.integrations.alerts.tree import match, walk
 from whystall.agent_server.journal.alerts import Alert, Group
@@ -20,25 +20,24 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from whystall.agent_server.integrations.alerts.incoming_alert import IncomingAlert
     from whystall.agent_server.integrations.alerts.routefile import Routes
-    from whystall.agent_server.integrations.alerts.said import Said
     from whystall.agent_server.integrations.alerts.tree import Node
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.stores import Stores
 
 LATE_S = 600.0
-"""How long after an alert was resolved a message that it fires (begun no later) is taken for one that was under way
-before. Later it is believed: Alertmanager resolves an alert that Prometheus stopped repeating, and when Prometheus is
-back the alert fires again with its old start.
+"""A firing message this soon after the alert was resolved, with no later start, is taken for a delayed one. After that
+it counts: Alertmanager resolves alerts that Prometheus stopped repeating, and they fire again with their old start.
 """
 SETTLE_S = 2.0
-"""How long the first alert of a group waits for others though it is old."""
-_PIECE = 500  # alerts stored in one transaction: other writers wait no longer than some tenths of a second
-_REFUSED = 20  # that are told one by one
+"""Seconds that a group waits for further alerts even if its first alert is older than `group_wait`."""
+_CHUNK = 500  # alerts per transaction, which blocks other writers for some 0.1 s
+_REFUSALS = 20  # listed in the receipt
 
 
 class Refusal(BaseModel):
-    """An alert of the body that was not taken: its position from 0, and why."""
+    """An alert of the body that was not accepted: its position from 0, and why."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,9 +46,10 @@ class Refusal(BaseModel):
 
 
 class Receipt(BaseModel):
-    """What became of a body. `received`: alerts in it; `new`: said for the first time; `repeated`: said before;
-    `refused`: not taken, of which `refusals` names some. `groups`: groups that there is something to tell of. `late`:
-    said to fire after it was said that they are resolved. `truncated`: left out by the sender.
+    """Counts of alerts in one body.
+
+    `repeated`: received before; `refused`: invalid, some of them in `refusals`; `groups`: groups that changed; `late`:
+    firing messages that arrived after the alert was resolved; `truncated`: left out by the sender.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -67,96 +67,101 @@ class Receipt(BaseModel):
 
 
 class Intake:
-    """Where alerts come in. Safe to be used by several threads."""
+    """Receives bodies of alerts. Thread-safe."""
 
     def __init__(self, kb: Stores, settings: Settings, routes: Routes | None = None) -> None:
-        """`routes`: those of the settings, unless they are given. Raises `ToolError` where their file is at fault."""
+        """Use `routes`, or those of the settings if None. Raises `ToolError` on an invalid route file."""
         self._kb = kb
         self._forms = settings.alerts.forms
         self._routes = load(settings.alerts.routes) if routes is None else routes
         self._wanted = self._routes.names
 
     def receive(self, payload: bytes | Mapping[str, Any], now: float, form: str = payloads.ALERTMANAGER) -> Receipt:
-        """Take the alerts of a body in. What this returns from is stored.
+        """Store the alerts of a body durably and return their counts.
 
-        Raises `ToolError`: bad_argument (the body cannot be read, or none of its alerts), not_found (no such `form`),
-        database, disk_full (it is not stored as a whole: to be sent again).
+        Raises `ToolError`: bad_argument (invalid body, or no valid alert in it), not_found (no such `form`),
+        database, disk_full (stored in part; the sender must repeat it).
         """
         batch = payloads.read(payload, form, self._forms, self._wanted, now)
         receipt = Receipt(received=len(batch.items), truncated=batch.truncated)
         groups: set[str] = set()
-        for start in range(0, len(batch.items), _PIECE):
-            piece: list[Said] = []
-            for index, said in batch.said(start, start + _PIECE):
-                if isinstance(said, str):
+        for start in range(0, len(batch.items), _CHUNK):
+            chunk: list[IncomingAlert] = []
+            for index, incoming in batch.parse(start, start + _CHUNK):
+                if isinstance(incoming, str):
                     receipt.refused += 1
-                    if len(receipt.refusals) < _REFUSED:
-                        receipt.refusals.append(Refusal(index=index, why=said))
+                    if len(receipt.refusals) < _REFUSALS:
+                        receipt.refusals.append(Refusal(index=index, why=incoming))
                 else:
-                    piece.append(said)
-            self._store(piece, batch.truncated, receipt, groups, now)
+                    chunk.append(incoming)
+            self._store(chunk, batch.truncated, receipt, groups, now)
         receipt.groups = len(groups)
         if receipt.refused:
             detail = {"refused": receipt.refused, "first": receipt.refusals[0].model_dump()}
             self._kb.audit.put(f"alerts:{form}", "alerts.refused", form, "bad_argument", detail)
             if receipt.refused == receipt.received:
                 why = receipt.refusals[0].why
-                raise ToolError(ErrorCode.BAD_ARGUMENT, f"no alert can be taken: {why}", "send labels and a status")
+                raise ToolError(ErrorCode.BAD_ARGUMENT, f"no valid alert: {why}", "send labels and a status")
         return receipt
 
-    def _store(self, piece: list[Said], truncated: int, receipt: Receipt, groups: set[str], now: float) -> None:
-        labels = [said.labels for said in piece]
+    def _store(
+        self, chunk: list[IncomingAlert], truncated: int, receipt: Receipt, groups: set[str], now: float
+    ) -> None:
+        labels = [incoming.labels for incoming in chunk]
         for node in walk(self._routes.root):
             for matcher in node.matchers:
                 matcher.learn(labels)
         changed: dict[str, Group] = {}
         with self._kb.transaction():
-            for said in piece:
-                self._take(said, truncated, receipt, changed, now)
+            for incoming in chunk:
+                self._store_one(incoming, truncated, receipt, changed, now)
             for group in changed.values():
                 self._kb.alerts.put_group(group)
         groups.update(changed)
 
-    def _take(self, said: Said, truncated: int, receipt: Receipt, changed: dict[str, Group], now: float) -> None:
-        starts = said.starts if said.starts is not None else self._began(said, now)
+    def _store_one(
+        self, incoming: IncomingAlert, truncated: int, receipt: Receipt, changed: dict[str, Group], now: float
+    ) -> None:
+        starts = incoming.starts if incoming.starts is not None else self._first_seen(incoming, now)
         alert = Alert(
-            key=said.key(starts),
-            fingerprint=said.fingerprint,
-            status=said.status,
-            labels=said.labels,
-            annotations=said.annotations,
+            key=incoming.key(starts),
+            fingerprint=incoming.fingerprint,
+            status=incoming.status,
+            labels=incoming.labels,
+            annotations=incoming.annotations,
             starts=starts,
-            ends=said.ends,
-            url=said.url,
-            sender=said.sender,
-            sender_group=said.sender_group,
-            cut=list(said.cut),
+            ends=incoming.ends,
+            url=incoming.url,
+            sender=incoming.sender,
+            sender_group=incoming.sender_group,
+            cut=list(incoming.cut),
         )
-        over = self._kb.alerts.resolved_at(said.fingerprint, starts) if said.status == "firing" else None
-        late = over is not None and -LATE_S < now - over < LATE_S
+        resolved = self._kb.alerts.resolved_at(incoming.fingerprint, starts) if incoming.status == "firing" else None
+        late = resolved is not None and -LATE_S < now - resolved < LATE_S
         n, new = self._kb.alerts.put(alert, now)
         receipt.new += new
         receipt.repeated += not new
-        receipt.firing += said.status == "firing"
-        receipt.resolved += said.status == "resolved"
+        receipt.firing += incoming.status == "firing"
+        receipt.resolved += incoming.status == "resolved"
         receipt.late += late
-        here = {node.group(said.labels): node for node in match(self._routes.root, said.labels)}
-        for id in self._kb.alerts.groups_of(said.fingerprint):
-            if id not in here:
-                self._left(id, here, alert, changed, now)
-        for id, node in here.items():
+        groups = {node.group(incoming.labels): node for node in match(self._routes.root, incoming.labels)}
+        for id in self._kb.alerts.groups_of(incoming.fingerprint):
+            if id not in groups:
+                self._leave(id, groups, alert, changed, now)
+        for id, node in groups.items():
             self._join(id, node, alert, n, late, truncated, changed, now)
 
-    def _began(self, said: Said, now: float) -> float:
-        """When an alert began whose sender does not say: when it was heard of first, since it last was resolved."""
-        last = self._kb.alerts.latest(said.fingerprint)
-        if last is None or (said.status == "firing" and last.alert.status == "resolved"):
+    def _first_seen(self, incoming: IncomingAlert, now: float) -> float:
+        """Return the start of an alert whose sender gives none: when it was first received since its last end."""
+        last = self._kb.alerts.latest(incoming.fingerprint)
+        if last is None or (incoming.status == "firing" and last.alert.status == "resolved"):
             return now
         return last.alert.starts
 
-    def _left(self, id: str, here: dict[str, Node], alert: Alert, changed: dict[str, Group], now: float) -> None:
-        """The alert is no longer in the group `id` but in those of `here`: its labels changed, though its sender calls
-        it the same, so that what it was is over; or the routes did, so that it goes there as it is.
+    def _leave(self, id: str, groups: dict[str, Node], alert: Alert, changed: dict[str, Group], now: float) -> None:
+        """Take the alert out of the group `id`, since it now belongs to `groups`.
+
+        If its labels changed, it counts as resolved there; if the routes changed, it is moved with its state.
         """
         member, group = self._kb.alerts.member(id, alert.fingerprint), changed.get(id) or self._kb.alerts.group(id)
         before = self._kb.alerts.get(member.n) if member is not None else None
@@ -166,7 +171,7 @@ class Intake:
             self._kb.alerts.put_member(id, alert.fingerprint, member.n, "resolved", member.starts, member.notified)
             changed[id] = group.model_copy(update={"due": now if group.due is None else min(group.due, now)})
             return
-        for other, node in here.items():
+        for other, node in groups.items():
             there = changed.get(other) or self._kb.alerts.group(other)
             changed[other] = move(self._kb, member, group, node, alert.labels, there, now)
         self._kb.alerts.remove_members(id, [alert.fingerprint])
@@ -182,23 +187,25 @@ class Intake:
         changed: dict[str, Group],
         now: float,
     ) -> None:
-        """Bring the alert's state in its group up to what was said."""
+        """Update the alert's state in the group `id`."""
         known = self._kb.alerts.member(id, alert.fingerprint)
-        told = known.notified if known is not None else False
+        notified = known.notified if known is not None else False
         if alert.status == "resolved":
             if known is None or known.status == "resolved" or alert.starts < known.starts:
-                return  # nobody here was waiting for it
-            self._kb.alerts.put_member(id, alert.fingerprint, n, "resolved", alert.starts, told)
+                return
+            self._kb.alerts.put_member(id, alert.fingerprint, n, "resolved", alert.starts, notified)
         else:
             again = known is not None and known.status == "resolved"
             if late and (known is None or again):
                 return
-            if known is not None and not again:  # it fires on, whichever of two Prometheus says so
-                self._kb.alerts.put_member(id, alert.fingerprint, n, "firing", max(alert.starts, known.starts), told)
+            if known is not None and not again:  # repeated, perhaps by the second of two Prometheus servers
+                self._kb.alerts.put_member(
+                    id, alert.fingerprint, n, "firing", max(alert.starts, known.starts), notified
+                )
                 return
             self._kb.alerts.put_member(id, alert.fingerprint, n, "firing", alert.starts, notified=False)
         group = changed.get(id) or self._kb.alerts.group(id) or _group(node, id, alert, now)
-        changed[id] = _armed(group.model_copy(update={"truncated": truncated}), node, alert, now)
+        changed[id] = _scheduled(group.model_copy(update={"truncated": truncated}), node, alert, now)
 
 
 def _group(node: Node, id: str, alert: Alert, now: float) -> Group:
@@ -211,10 +218,11 @@ def _group(node: Node, id: str, alert: Alert, now: float) -> Group:
     )
 
 
-def _armed(group: Group, node: Node, alert: Alert, now: float) -> Group:
-    """`group` with the time when to look at it next, now that `alert` changed: after ``group_wait`` for the first time,
-    later at the next ``group_interval``. For an alert that is older than ``group_wait`` Alertmanager would not wait at
-    all; here the rest of its burst, which may come in several bodies, has a moment to arrive.
+def _scheduled(group: Group, node: Node, alert: Alert, now: float) -> Group:
+    """Return `group` with its due time after a change of `alert`: ``group_wait``, later the next ``group_interval``.
+
+    For an alert older than ``group_wait`` Alertmanager does not wait; here the rest of a burst, which may come in
+    several bodies, gets `SETTLE_S` to arrive.
     """
     if group.flushed is None:
         wait = node.options.group_wait

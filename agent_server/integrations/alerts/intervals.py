@@ -1,8 +1,7 @@
-"""Time intervals, in Alertmanager's form: at which times of which days a route is mute, or active, or work is done.
+"""Time intervals, in Alertmanager's form (prometheus/alertmanager, docs/configuration.md, "time_interval").
 
-Every part that is given must hold, of each one of its ranges (prometheus/alertmanager, docs/configuration.md,
-"time_interval"). A time belongs to an interval by the wall clock of its zone, so that one of 09:00 to 17:00 is where
-people expect it on both sides of a change to or from summer time.
+A moment lies in an interval if it lies in one range of every given part. It is compared by the wall clock of the
+interval's zone, so 09:00 to 17:00 stays right across changes of summer time.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ class Span:
     first: int
     last: int
 
-    def holds(self, value: int) -> bool:
-        """Whether `value` lies in it."""
+    def contains(self, value: int) -> bool:
         return self.first <= value <= self.last
 
 
 @dataclass(frozen=True)
 class Interval:
-    """One set of times. An empty part holds always. `times`: minutes of the day, the last one not included.
-    `weekdays`: 0 is Sunday. `days`: of the month, negative ones from its end. `zone`: UTC where none is named.
+    """One set of times; an empty part allows everything.
+
+    `times`: minutes of the day; `weekdays`: 0 is Sunday; `days`: of the month, negative ones from its end.
     """
 
     times: tuple[Span, ...] = ()
@@ -48,8 +47,8 @@ class Interval:
     years: tuple[Span, ...] = ()
     zone: tzinfo = timezone.utc
 
-    def holds(self, moment: datetime) -> bool:
-        """Whether `moment` (with a time zone) lies in it."""
+    def contains(self, moment: datetime) -> bool:
+        """Return whether `moment` (aware) lies in the interval."""
         local = moment.astimezone(self.zone)
         minute = local.hour * 60 + local.minute
         length = calendar.monthrange(local.year, local.month)[1]
@@ -63,21 +62,21 @@ class Interval:
 
 
 def _any(spans: tuple[Span, ...], value: int) -> bool:
-    return not spans or any(span.holds(value) for span in spans)
+    return not spans or any(span.contains(value) for span in spans)
 
 
 def _of_month(span: Span, length: int, day: int) -> bool:
-    """Whether `day` lies in `span` of a month with `length` days; what reaches beyond a month ends with it."""
+    """Return whether `day` lies in `span`, cut to a month of `length` days."""
     first = span.first if span.first > 0 else length + span.first + 1
     last = span.last if span.last > 0 else length + span.last + 1
     return first <= length and max(first, 1) <= day <= min(last, length)
 
 
-# --- what stands in the file; all raise ValueError ------------------------------------------------------------------
+# --- parsers of the file's values; all raise ValueError --------------------------------------------------------------
 
 
 def times(start: str, end: str) -> Span:
-    """``09:00`` to ``17:00``; the end is not included, and may be ``24:00``."""
+    """Parse ``09:00`` and ``17:00``; the end is excluded and may be ``24:00``."""
     first, last = _minutes(start), _minutes(end)
     if first >= last:
         raise ValueError("start_time lies before end_time: write two ranges, the one up to 24:00, the other from 00:00")
@@ -85,22 +84,22 @@ def times(start: str, end: str) -> Span:
 
 
 def weekdays(text: str) -> Span:
-    """``monday:friday`` or ``sunday``."""
+    """Parse ``monday:friday`` or ``sunday``."""
     return _range(text, lambda word: _named(word, WEEKDAYS, 0, "a weekday"))
 
 
 def months(text: str) -> Span:
-    """``january:march``, ``1:3`` or ``december``."""
+    """Parse ``january:march``, ``1:3`` or ``december``."""
     return _range(text, lambda word: int(word) if word.isdigit() else _named(word, MONTHS, 1, "a month"), range(1, 13))
 
 
 def years(text: str) -> Span:
-    """``2026:2027`` or ``2026``."""
+    """Parse ``2026:2027`` or ``2026``."""
     return _range(text, _number, _YEARS)
 
 
 def days(text: str) -> Span:
-    """``1:5``, ``-3:-1`` (the last three) or ``15``."""
+    """Parse ``1:5``, ``-3:-1`` (the last three) or ``15``."""
     first, last = _ends(text, _number)
     if any(day == 0 or abs(day) > 31 for day in (first, last)):
         raise ValueError(f"{text!r}: days go from 1 to 31, or from -31 to -1")
@@ -112,10 +111,10 @@ def days(text: str) -> Span:
 
 
 def zone(name: str) -> tzinfo:
-    """A time zone, by the name that the tz database gives it."""
+    """Return the zone of a tz database name such as ``Asia/Shanghai``."""
     try:
         return ZoneInfo(name)
-    except (ValueError, OSError, KeyError):  # one that is not known is a KeyError
+    except (ValueError, OSError, KeyError):  # KeyError: unknown name
         raise ValueError(f"no time zone is called {name!r}; give a name such as Asia/Shanghai") from None
 
 

@@ -1,8 +1,8 @@
 """Matchers of labels, in Alertmanager's syntax: ``severity="critical"``, ``{job=~"train-.*", team!="web"}``.
 
-A label that is not there is empty, as Alertmanager has it: ``team=""`` matches what has no team, ``team!="web"`` too.
-Names and values are any UTF-8; what holds a blank or one of ``{}!=~,\\"'`` stands in double quotes, with the escapes of
-Go's strings (prometheus/alertmanager, docs/configuration.md, "matcher").
+As in Alertmanager a missing label is empty, so ``team=""`` and ``team!="web"`` match an alert without a team. Names and
+values are UTF-8; those with blanks or any of ``{}!=~,\\"'`` are double-quoted, with the escapes of Go strings
+(prometheus/alertmanager, docs/configuration.md, "matcher").
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIMPLE = {"a": 7, "b": 8, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11, "\\": 92,
 
 
 class BadMatcher(ValueError):
-    """A text that is no matcher. `at`: the character where it goes wrong, from 0."""
+    """Invalid matcher. `at`: position of the error, from 0."""
 
     def __init__(self, message: str, at: int = 0) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class BadMatcher(ValueError):
 
 @dataclass(frozen=True)
 class Matcher:
-    """One condition on one label. Raises `BadMatcher` where it can be none."""
+    """One condition on one label. Raises `BadMatcher` on an invalid one."""
 
     name: str
     op: Op
@@ -55,22 +55,21 @@ class Matcher:
                 raise BadMatcher(f"{self.name}{self.op}: {error}") from None
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the condition holds."""
         value = labels.get(self.name, "")
         found = value == self.value if self.pattern is None else self.pattern.matches(value)
         return found is (self.op in ("=", "=~"))
 
     def learn(self, many: Sequence[Mapping[str, str]]) -> None:
-        """Prepare for many sets of labels at once; see `Pattern.learn`."""
+        """Match many label sets at once and cache the results; see `Pattern.learn`."""
         if self.pattern is not None:
             self.pattern.learn(labels.get(self.name, "") for labels in many)
 
     def __str__(self) -> str:
-        return written(self.name, self.value, self.op)
+        return format_matcher(self.name, self.value, self.op)
 
 
-def written(name: str, value: str, op: Op = "=") -> str:
-    """A condition as it is written; by default what an alert with this label fulfils, however long that is."""
+def format_matcher(name: str, value: str, op: Op = "=") -> str:
+    """Return a condition in Alertmanager's syntax; no limit of length applies."""
     return f"{name if _BARE.fullmatch(name) else _quote(name)}{op}{_quote(value)}"
 
 
@@ -78,17 +77,15 @@ Matchers = tuple[Matcher, ...]
 
 
 def all_match(matchers: Matchers, labels: Mapping[str, str]) -> bool:
-    """Whether every one of `matchers` holds; so does none at all."""
     return all(matcher.matches(labels) for matcher in matchers)
 
 
-def told(matchers: Sequence[Matcher]) -> str:
-    """`matchers` as they are written."""
+def format_matchers(matchers: Sequence[Matcher]) -> str:
     return "{" + ", ".join(map(str, matchers)) + "}"
 
 
 def parse(text: str) -> Matchers:
-    """The matchers in `text`, between braces or not, with commas between; raises `BadMatcher`."""
+    """Parse comma-separated matchers, with or without braces; raises `BadMatcher`."""
     at = _blank(text, 0)
     braced = text.startswith("{", at)
     at = _blank(text, at + braced)
@@ -112,7 +109,6 @@ def parse(text: str) -> Matchers:
 
 
 def make(name: str, op: str, value: str) -> Matcher:
-    """A matcher out of its parts; raises `BadMatcher`."""
     if op not in ("=", "!=", "=~", "!~"):
         raise BadMatcher(f"{op!r} is none of = != =~ !~")
     return Matcher(name, cast(Op, op), value)
@@ -157,7 +153,7 @@ def _unquoted(inner: str, at: int) -> str:
             if int(code[1:], 16) > 0x10FFFF:
                 raise BadMatcher(f"\\{code} is no character", at)
             return chr(int(code[1:], 16))
-        if len(code) == 3:  # a byte of UTF-8, kept aside as a surrogate until all bytes are there
+        if len(code) == 3:  # a byte of UTF-8; surrogateescape joins the bytes below
             value = int(code[1:], 16) if code[0] == "x" else int(code, 8)
             if value > 255:
                 raise BadMatcher(f"\\{code} is no byte", at)

@@ -1,4 +1,4 @@
-"""Why an alert that fires is not told: a silence, maintenance, a time interval of its route, or an alert above it."""
+"""Find why a firing alert is not notified: a silence, maintenance, a time interval of its route, or inhibition."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Held:
-    """`kind`: ``silence`` (`name`: its id), ``maintenance``, ``mute`` or ``inactive`` (`name`: the time interval;
-    ``inactive``: outside of all that the route is active in), ``inhibited`` (`name`: the rule; `source`: the
-    fingerprint of the alert above).
+class MuteReason:
+    """Why an alert is muted.
+
+    `name` is the silence's id, the maintenance window, the time interval (``mute``: inside of it; ``inactive``: outside
+    of all active ones), or the inhibition rule, whose `source` is the fingerprint of the inhibiting alert.
     """
 
     kind: Literal["silence", "maintenance", "mute", "inactive", "inhibited"]
@@ -33,19 +34,19 @@ class Held:
 
 
 class Firing(Protocol):
-    """The alerts that fire: those of the knowledge base (`journal.alerts.Alerts`), or those of a test."""
+    """The firing alerts: `journal.alerts.Alerts`, or those of a test."""
 
     def version(self) -> object:
-        """What is another one where they may be others."""
+        """Return a value that changes when the alerts may have changed."""
         ...
 
     def firing(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Fingerprint and labels of each."""
+        """Yield fingerprint and labels of each alert."""
         ...
 
 
 class Muting:
-    """What is held at one moment. Made anew for each look, but for the alerts that inhibit others."""
+    """What is muted at `now`. Only the `inhibitor` is reused between flushes."""
 
     def __init__(self, kb: Stores, routes: Routes, inhibitor: Inhibitor, now: float) -> None:
         self._routes = routes
@@ -62,81 +63,81 @@ class Muting:
 
     @property
     def by_labels(self) -> bool:
-        """Whether anything is held by its labels at all, so that they have to be looked at."""
+        """Return whether labels can mute an alert at all; else `alert` need not be called."""
         return bool(self._silences or self._maintenance or self._routes.inhibit)
 
     def within(self, interval: str) -> bool:
-        """Whether the moment lies in the time interval of that name."""
-        return any(part.holds(self._at) for part in self._routes.intervals[interval])
+        return any(part.contains(self._at) for part in self._routes.intervals[interval])
 
-    def route(self, node: Node) -> Held | None:
-        """Why nothing is told by the route `node`."""
+    def route(self, node: Node) -> MuteReason | None:
+        """Return why the route `node` is muted."""
         options = node.options
         if (mute := next(filter(self.within, options.mute), None)) is not None:
-            return Held("mute", mute)
+            return MuteReason("mute", mute)
         if options.active and not any(map(self.within, options.active)):
-            return Held("inactive", ", ".join(options.active))
+            return MuteReason("inactive", ", ".join(options.active))
         return None
 
     def learn(self, many: Sequence[Labels]) -> None:
-        """Prepare for many alerts at once; see `Pattern.learn`."""
+        """Match many alerts at once and cache the results; see `Pattern.learn`."""
         silences = [matchers for _, matchers in self._silences]
         windows = [window.matchers for window in self._maintenance]
         targets = [rule.target for rule in self._routes.inhibit]
         for matcher in chain.from_iterable((*silences, *windows, *targets)):
             matcher.learn(many)
 
-    def alert(self, labels: Labels, fingerprint: str) -> Held | None:
-        """Why the alert is not told, by whichever route."""
+    def alert(self, labels: Labels, fingerprint: str) -> MuteReason | None:
+        """Return why the alert is muted on every route."""
         for id, matchers in self._silences:
             if all_match(matchers, labels):
-                return Held("silence", id)
+                return MuteReason("silence", id)
         for window in self._maintenance:
             if all_match(window.matchers, labels):
-                return Held("maintenance", window.name)
-        return self._inhibitor.held(labels, fingerprint)
+                return MuteReason("maintenance", window.name)
+        return self._inhibitor.find(labels, fingerprint)
 
 
 class Inhibitor:
-    """Finds the alerts that hold others back (prometheus/alertmanager, inhibit/inhibit.go), with one difference: where
-    a rule names labels that have to be equal, one of them at least must be there. Two alerts that both lack all of
-    them have nothing in common, but Alertmanager's rule applies to them.
+    """Finds alerts that inhibit others (prometheus/alertmanager, inhibit/inhibit.go).
+
+    Unlike Alertmanager, a rule with `equal` labels applies only if the alert has at least one of them: two alerts that
+    lack all of them have nothing in common.
     """
 
     def __init__(self, alerts: Firing, rules: tuple[InhibitRule, ...]) -> None:
         self._alerts = alerts
         self._rules = rules
         self._version: object = None
-        # per rule: the values of its labels -> (fingerprint, whether it is one of those that are held back too)
+        # per rule: values of its `equal` labels -> (fingerprint, whether it matches `target` too)
         self._sources: list[dict[tuple[str, ...], list[tuple[str, bool]]]] = []
 
-    def held(self, labels: Labels, fingerprint: str) -> Held | None:
-        """What holds the alert back."""
+    def find(self, labels: Labels, fingerprint: str) -> MuteReason | None:
+        """Return which rule and alert inhibit this one."""
         rules = [(n, rule) for n, rule in enumerate(self._rules) if all_match(rule.target, labels)]
         if not rules:
             return None
-        self._look()
+        self._refresh()
         for n, rule in rules:
             values = tuple(labels.get(name, "") for name in rule.equal)
             if rule.equal and not any(values):
                 continue
-            both = all_match(rule.source, labels)  # alerts of one kind do not hold each other back
+            both = all_match(rule.source, labels)  # alerts that match both sides do not inhibit each other
             for source, target_too in self._sources[n].get(values, ()):
                 if source != fingerprint and not (both and target_too):
-                    return Held("inhibited", rule.name, source)
+                    return MuteReason("inhibited", rule.name, source)
         return None
 
-    def _look(self) -> None:
-        """Bring the alerts that fire up to date, where any was said of since."""
+    def _refresh(self) -> None:
+        """Read the firing alerts again if any changed."""
         version = self._alerts.version()
         if version == self._version:
             return
         found: list[dict[tuple[str, ...], list[tuple[str, bool]]]] = [defaultdict(list) for _ in self._rules]
-        for piece in pieces(self._alerts.firing()):
+        for chunk in chunks(self._alerts.firing()):
             for rule, sources in zip(self._rules, found, strict=True):
                 for matcher in rule.source:
-                    matcher.learn([labels for _, labels in piece])
-                for fingerprint, labels in piece:
+                    matcher.learn([labels for _, labels in chunk])
+                for fingerprint, labels in chunk:
                     if all_match(rule.source, labels):
                         values = tuple(labels.get(name, "") for name in rule.equal)
                         target_too = all_match(rule.target, labels)
@@ -146,16 +147,16 @@ class Inhibitor:
 
 
 _SILENCES = 100_000  # all of them
-_SOURCES = 2  # of the same values and kind that are kept: the alert itself may be one, and does not hold itself back
+_SOURCES = 2  # kept per key and kind: one may be the alert itself, which does not inhibit itself
 
 
-def pieces(items: Iterable[T]) -> Iterator[list[T]]:
-    """`items` in lists of some hundred, so that labels are matched many at once and few are in memory."""
-    left = iter(items)
-    while piece := list(islice(left, 500)):
-        yield piece
+def chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    """Yield `items` in lists of 500: enough to match many at once without holding all in memory."""
+    rest = iter(items)
+    while chunk := list(islice(rest, 500)):
+        yield chunk
 
 
 def parsed(texts: list[str]) -> Matchers:
-    """Matchers that were checked when they were stored."""
+    """Parse matchers that were checked when they were stored."""
     return tuple(matcher for text in texts for matcher in parse(text))

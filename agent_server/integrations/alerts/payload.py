@@ -1,8 +1,11 @@
-"""Bodies of alerts: Alertmanager's webhook, version 4, and the JSON of other senders. Pure.
+"""Parse request bodies: Alertmanager's webhook, version 4, and the JSON of other senders. Pure.
 
-Alertmanager: docs/configuration.md, "webhook_config". Unknown keys are passed over, and keys that are missing are what
-they are by default, so that older and newer ones are understood. One alert that cannot be taken does not keep the
-others from being taken.
+Alertmanager: docs/configuration.md, "webhook_config". Unknown keys are ignored and missing ones get their default, so
+older and newer versions are read. An invalid alert does not prevent the others from being accepted.
+
+    {"version": "4", "groupKey": "{}:{alertname=\\"DiskSlow\\"}", "truncatedAlerts": 0, "alerts": [{"status": "firing",
+     "labels": {"alertname": "DiskSlow", "node": "gpu03"}, "annotations": {"summary": "slow disk"},
+     "startsAt": "2026-11-20T09:00:00Z", "endsAt": "0001-01-01T00:00:00Z", "fingerprint": "c1b0f5a0c6a1e3a5"}]}
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whystall.agent_server.integrations.alerts.said import (
-    Said,
-    Unusable,
+from whystall.agent_server.integrations.alerts.incoming_alert import (
+    IncomingAlert,
+    InvalidAlert,
     annotations_of,
     fingerprint_of,
     group_of,
@@ -29,9 +32,9 @@ from whystall.agent_server.settings.sections.alerts import Form
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 BODY_LIMIT = 32 << 20
-"""Bytes of a body: 10,000 alerts of 3 KB."""
+"""Maximum bytes of a body: 10,000 alerts of 3 KB."""
 VALUES = 1_000_000
-"""Values of a body: 40,000 alerts of 25. Read, a value takes some 100 bytes, however short it was written."""
+"""Maximum values of a body: 40,000 alerts of 25. A parsed value takes some 100 bytes of memory."""
 ALERTMANAGER, GENERIC = "alertmanager", "generic"
 _OWN = {"firing": "firing", "resolved": "resolved"}
 _FIRING = ("firing", "alerting", "triggered", "trigger", "problem", "active", "open", "error", "critical", "warning")
@@ -42,27 +45,27 @@ _STEP = re.compile(r'"((?:[^"\\]|\\.)*)"|([^."]+)')
 
 @dataclass(frozen=True)
 class Batch:
-    """The alerts of one body. `truncated`: of how many more the sender says that it left them out."""
+    """The alerts of one body. `truncated`: how many more the sender left out."""
 
     items: Sequence[Any]
-    read: Callable[[Any], Said]
+    read: Callable[[Any], IncomingAlert]
     truncated: int = 0
 
-    def said(self, start: int, stop: int) -> Iterator[tuple[int, Said | str]]:
-        """The alerts from `start` to `stop`: what is said, or in a line why it cannot be taken."""
+    def parse(self, start: int, stop: int) -> Iterator[tuple[int, IncomingAlert | str]]:
+        """Yield position and alert from `start` to `stop`; an invalid alert as a line that says why."""
         for position in range(start, min(stop, len(self.items))):
             try:
                 yield position, self.read(self.items[position])
-            except Unusable as error:
+            except InvalidAlert as error:
                 yield position, str(error)
 
 
 def read(
     payload: bytes | Mapping[str, Any], form: str, forms: Mapping[str, Form], wanted: frozenset[str], now: float
 ) -> Batch:
-    """The alerts in `payload`, which came in `form`. `wanted`: labels that are looked at somewhere.
+    """Return the alerts in `payload`, which has the given `form`. `wanted`: labels that routes use, kept first.
 
-    Raises `ToolError`: bad_argument (it cannot be read), not_found (no such form).
+    Raises `ToolError`: bad_argument (invalid body), not_found (no such form).
     """
     if form != ALERTMANAGER and form != GENERIC and form not in forms:
         raise ToolError(ErrorCode.NOT_FOUND, f"no form of alerts is called {form!r}", "set up alerts.forms")
@@ -83,7 +86,7 @@ def _decoded(payload: bytes) -> Any:
         try:
             return msgspec.json.decode(payload)
         except msgspec.DecodeError:
-            return json.loads(payload)  # which bears half a character (\ud800) that a label may hold
+            return json.loads(payload)  # accepts a lone surrogate (\ud800) in a label
     except RecursionError:
         raise _bad("the body is nested too deeply", "send JSON as it is documented") from None
     except ValueError as error:
@@ -104,14 +107,14 @@ def _alertmanager(body: Any, wanted: frozenset[str], now: float) -> Batch:
     left_out = body.get("truncatedAlerts")
     truncated = left_out if isinstance(left_out, int) and not isinstance(left_out, bool) else 0
 
-    def one(item: Any) -> Said:
+    def one(item: Any) -> IncomingAlert:
         raw = _object(item, "labels")
         labels, cut = labels_of(raw, wanted)
         annotations, more = annotations_of(_object(item, "annotations"))
         if not labels:
-            raise Unusable("it has no labels")
+            raise InvalidAlert("it has no labels")
         ends = time_of(item.get("endsAt"))
-        return Said(
+        return IncomingAlert(
             fingerprint=fingerprint_of(item.get("fingerprint"), raw, ""),
             status=status_of(item.get("status"), _OWN, ends, now),
             labels=labels,
@@ -128,12 +131,12 @@ def _alertmanager(body: Any, wanted: frozenset[str], now: float) -> Batch:
 
 def _object(item: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(item, Mapping):
-        raise Unusable("it is no object")
+        raise InvalidAlert("it is no object")
     value = item.get(name)
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise Unusable(f"{name}: no object")
+        raise InvalidAlert(f"{name}: no object")
     return value
 
 
@@ -154,17 +157,17 @@ def _generic(body: Any, form: Form, name: str, wanted: frozenset[str], now: floa
         raise _bad("the body is neither an alert nor a list of alerts", f"see alerts.forms.{name} of the settings")
     words = {**_WORDS, **{word.lower(): meant for word, meant in form.values.items()}}
 
-    def one(item: Any) -> Said:
+    def one(item: Any) -> IncomingAlert:
         if not isinstance(item, Mapping):
-            raise Unusable("it is no object")
+            raise InvalidAlert("it is no object")
         raw = _mapped(item, form)
         if not raw:
-            raise Unusable("it has neither a name nor labels")
+            raise InvalidAlert("it has neither a name nor labels")
         labels, cut = labels_of(raw, wanted)
         notes = {"summary": _first(item, form.summary), "description": _first(item, form.description)}
         annotations, more = annotations_of({k: _flat(v) for k, v in notes.items() if v is not None})
         ends = time_of(_first(item, form.ends))
-        return Said(
+        return IncomingAlert(
             fingerprint=fingerprint_of(_first(item, form.fingerprint), raw, name),
             status=status_of(_first(item, form.status), words, ends, now),
             labels=labels,
@@ -180,7 +183,7 @@ def _generic(body: Any, form: Form, name: str, wanted: frozenset[str], now: floa
 
 
 def _mapped(item: Mapping[str, Any], form: Form) -> dict[str, Any]:
-    """The labels of an alert, by the paths of its form; name and severity are labels too."""
+    """Return the labels of an alert by the paths of its form; name and severity become labels too."""
     raw: dict[str, Any] = {}
     for label, path in form.labels.items():
         value = find(item, path)
@@ -197,7 +200,7 @@ def _mapped(item: Mapping[str, Any], form: Form) -> dict[str, Any]:
 
 
 def _flat(value: Any) -> Any:
-    """A list of plain values as one text, other lists and objects as JSON; plain values as they are."""
+    """Return a list of scalars as comma-separated text, other lists and objects as JSON, scalars unchanged."""
     if not isinstance(value, list | Mapping):
         return value
     if isinstance(value, list) and all(isinstance(one, str | int | float) for one in value[:100]):
@@ -205,7 +208,7 @@ def _flat(value: Any) -> Any:
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
-        raise Unusable("a label is no JSON") from None
+        raise InvalidAlert("a label is no JSON") from None
 
 
 def _first(item: Any, paths: str | list[str]) -> Any:
@@ -216,7 +219,7 @@ def _first(item: Any, paths: str | list[str]) -> Any:
 
 
 def find(value: Any, path: str) -> Any:
-    """What stands at `path` (``event.tags.0``, ``labels."a.b"``) in `value`; None where nothing does."""
+    """Return the part of `value` at `path` (``event.tags.0``, ``labels."a.b"``), or None."""
     for step in _STEP.finditer(path):
         name = step[2] if step[1] is None else re.sub(r"\\(.)", r"\1", step[1])
         if isinstance(value, Mapping):

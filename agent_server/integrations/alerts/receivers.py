@@ -1,4 +1,4 @@
-"""What is done with a group of alerts, by the receiver that its route names."""
+"""Receivers: what is done with the groups of alerts that a route sends there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from whystall.agent_server.integrations.alerts.yaml_items import Item
+    from whystall.agent_server.integrations.alerts.yaml_reader import Item
 
 _FIELDS = {"name", "ticket", "triage", "resolved", "chat", "sinks", "schedule", "given", "lang"}
 _GIVEN: tuple[Literal["category", "component", "severity"], ...] = ("category", "component", "severity")
@@ -15,8 +15,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True)
-class ChatPlace:
-    """A chat of the settings, and who there is told; empty: whom its settings name."""
+class ChatTarget:
+    """A chat channel of the settings and the conversation in it; empty: the channel's default one."""
 
     channel: str
     conversation: str = ""
@@ -24,17 +24,18 @@ class ChatPlace:
 
 @dataclass(frozen=True)
 class Receiver:
-    """`ticket`: a group gets one. `triage`: the process that its alerts are about is looked for and diagnosed.
-    `resolved`: what becomes of the ticket when no alert of the group fires any more: it is resolved, or kept.
-    `chat`: who is told. `sinks`: trackers of its tickets; None: those of all tickets. `schedule`: who has them.
-    `given`: category, component and severity that its tickets have whatever else is said. `line`: in its file.
+    """One receiver.
+
+    `ticket`: file a ticket per group; `triage`: find and diagnose the process that the alerts concern; `resolved`: what
+    to do with the ticket when the last alert ends; `chat`: whom to notify; `sinks`: trackers of its tickets (None: the
+    default ones); `schedule`: who is on call; `given`: fixed category, component and severity; `line`: in its file.
     """
 
     name: str
     ticket: bool = True
     triage: bool = False
     resolved: Literal["resolve", "keep"] = "resolve"
-    chat: tuple[ChatPlace, ...] = ()
+    chat: tuple[ChatTarget, ...] = ()
     sinks: tuple[str, ...] | None = None
     schedule: str | None = None
     given: tuple[tuple[Literal["category", "component", "severity"], str], ...] = ()
@@ -43,13 +44,13 @@ class Receiver:
 
 
 def receiver(item: Item) -> Receiver:
-    """The receiver in a file; `ToolError` (bad_argument) where it is none."""
+    """Parse a receiver; raises `ToolError` (bad_argument)."""
     table = item.table(_FIELDS)
     if "name" not in table:
         item.fail("`name` is missing")
     ticket = table["ticket"].flag() if "ticket" in table else True
     if not ticket and (odd := next((table[n] for n in ("triage", "sinks", "schedule", "given") if n in table), None)):
-        odd.fail("there is nothing to do it with: `ticket` is false")
+        odd.fail("needs `ticket: true`")
     given = table["given"].table(set(_GIVEN)) if "given" in table else {}
     resolved = table["resolved"].word(("resolve", "keep")) if "resolved" in table else "resolve"
     return Receiver(
@@ -66,12 +67,12 @@ def receiver(item: Item) -> Receiver:
     )
 
 
-def _place(item: Item) -> ChatPlace:
+def _place(item: Item) -> ChatTarget:
     table = item.table({"channel", "conversation"})
     if "channel" not in table:
         item.fail("`channel` is missing")
     conversation = _short(table["conversation"]) if "conversation" in table else ""
-    return ChatPlace(_name(table["channel"]), conversation)
+    return ChatTarget(_name(table["channel"]), conversation)
 
 
 def _short(item: Item) -> str:

@@ -1,9 +1,8 @@
-"""Regular expressions of settings and silences, matched against labels that strangers wrote.
+"""Regular expressions of routes and silences, matched against untrusted labels in linear time.
 
-Python's own engine backtracks: ``(a+)+b`` against forty letters takes it minutes. Here Rust's ``regex``, which polars
-brings, does the matching: an automaton like RE2, whose time is bounded by the size of the pattern times that of the
-text, and whose size is bounded too (10 MiB). Patterns are written as for Alertmanager, in the syntax of RE2
-(github.com/google/re2/wiki/Syntax); where Rust reads them otherwise they are translated.
+Python's engine backtracks: ``(a+)+b`` against forty letters takes minutes. Polars contains Rust's ``regex``, an
+automaton like RE2 with bounded time and size (10 MiB). Patterns are in RE2's syntax, as for Alertmanager
+(github.com/google/re2/wiki/Syntax), and are translated where Rust's differs.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import re
 from collections.abc import Iterable
 
 PATTERN_LIMIT = 1000
-"""Characters of a pattern."""
-_REPEATS = 1000  # RE2's own bound
-_KNOWN = 1000  # values whose answer is remembered, per pattern
+"""Maximum characters of a pattern."""
+_REPEATS = 1000  # RE2's own limit
+_CACHED = 1000  # results per pattern
 
 _WORDS = re.compile(r"[\w/:@% -]*(?:\|[\w/:@% -]*)*", re.ASCII)  # alternatives without any operator
 _COUNTED = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
@@ -34,7 +33,7 @@ _ASCII = {
 
 
 class Pattern:
-    """An anchored pattern: it matches a value as a whole. Raises `ValueError` where `text` is none."""
+    """A pattern that must match the whole value. Raises `ValueError` on an invalid `text`."""
 
     def __init__(self, text: str) -> None:
         if len(text) > PATTERN_LIMIT:
@@ -45,31 +44,30 @@ class Pattern:
             self._words = frozenset(text.split("|"))
             return
         rust = _translated(text)
-        _matched(rust, [""])  # by itself: ``a)|(b`` is none, though it is one between brackets
+        _matched(rust, [""])  # alone first: ``a)|(b`` is invalid but would be valid in the group below
         self._rust = f"^(?:{rust})$"
         self._known: dict[str, bool] = {}
         _matched(self._rust, [""])
 
     def matches(self, value: str) -> bool:
-        """Whether all of `value` matches."""
         if self._words is not None:
             return value in self._words
-        known = self._known  # another thread may begin a new one meanwhile
+        known = self._known  # another thread may replace the cache
         found = known.get(value)
         if found is None:
-            if len(known) >= _KNOWN:
+            if len(known) >= _CACHED:
                 self._known = known = {}
             found = known[value] = _matched(self._rust, [value])[0]
         return found
 
     def learn(self, values: Iterable[str]) -> None:
-        """Match many values at once, which costs about as much as a single one, and remember the answers."""
+        """Match many values at once, which costs about as much as one, and cache the results."""
         if self._words is not None:
             return
-        fresh = [value for value in dict.fromkeys(values) if value not in self._known]
-        if fresh:
-            known = self._known if len(self._known) + len(fresh) <= _KNOWN else {}
-            known.update(zip(fresh, _matched(self._rust, fresh), strict=True))
+        new = [value for value in dict.fromkeys(values) if value not in self._known]
+        if new:
+            known = self._known if len(self._known) + len(new) <= _CACHED else {}
+            known.update(zip(new, _matched(self._rust, new), strict=True))
             self._known = known
 
 
@@ -79,15 +77,15 @@ def _matched(rust: str, values: list[str]) -> list[bool]:
     try:
         return pl.Series(values, dtype=pl.String).str.contains(rust, strict=True).to_list()
     except pl.exceptions.ComputeError as error:
-        said = str(error).split("This error occurred")[0]
-        reasons = [line.strip() for line in said.splitlines() if line.strip()]
+        text = str(error).split("This error occurred")[0]
+        reasons = [line.strip() for line in text.splitlines() if line.strip()]
         reason = reasons[-1].removeprefix("regex ").removeprefix("error: ")
         raise ValueError(f"no regular expression: {reason}") from None
 
 
 def _translated(text: str) -> str:
-    """`text`, RE2's syntax, in Rust's: classes such as ``\\d`` are ASCII, a class holds no other class, a brace that
-    counts nothing is a brace. What Rust does not know, it refuses itself.
+    """Translate RE2's syntax to Rust's: classes such as ``\\d`` are ASCII, classes do not nest, a brace that is no
+    repetition is literal. Rust rejects what it does not know.
     """
     if _FLAGS.search(re.sub(r"\\.", "", text)):
         raise ValueError("no regular expression: after (? stand flags of imsU, or a name")
@@ -130,7 +128,7 @@ def _translated(text: str) -> str:
 
 
 def _escape(text: str, at: int) -> tuple[str, int]:
-    """What the escape at `at` means to Rust, and where the text goes on."""
+    """Return the escape at `at` in Rust's syntax, and the position after it."""
     if text.startswith(r"\Q", at):
         end = text.find(r"\E", at)
         literal = text[at + 2 : end if end >= 0 else len(text)]

@@ -1,7 +1,6 @@
-"""What alerts are about, so that those of other names that share a cause are found: linked, not merged.
+"""Link tickets whose alerts concern the same node, job, pod or GPU at about the same time.
 
-Two tickets are merged only where a diagnosis shows the same fault (`TicketService.attach`). Alerts from one node at
-one time are only possibly related.
+They are only possibly related; merging takes a diagnosis that shows the same fault (`TicketService.attach`).
 """
 
 from __future__ import annotations
@@ -20,20 +19,12 @@ if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores
 
 LINKS = 5
-"""Links that are made of one ticket at a time."""
-_THINGS = 200  # of one ticket
-# Labels by convention: of Prometheus' exporters, kube-state-metrics, dcgm-exporter, slurm exporters, and people.
+"""Maximum links added to one ticket at a time."""
+_THINGS = 200  # per ticket
+# Conventional label names of Prometheus exporters, kube-state-metrics, dcgm-exporter and Slurm exporters.
 _NAMES = {
     "node": (
-        "node",
-        "nodename",
-        "node_name",
-        "host",
-        "hostname",
-        "host_name",
-        "kubernetes_node",
-        "Hostname",
-        "machine",
+        *("node", "nodename", "node_name", "host", "hostname", "host_name", "kubernetes_node", "Hostname", "machine"),
     ),
     "slurm": ("slurm_job_id", "slurm_jobid", "slurm_job", "jobid", "job_id", "SLURM_JOB_ID"),
     "job": ("job_name", "training_job", "exported_job", "workload", "run_name"),
@@ -43,9 +34,9 @@ _PORT = re.compile(r"(?P<host>[^:]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 
 
 def things_of(labels: Mapping[str, str]) -> list[str]:
-    """What one alert is about: ``node:gpu03``, ``slurm:4711``, ``pod:ml/train-0``, ``job:llm-7b``, ``gpu:GPU-...``.
+    """Return what an alert concerns: ``node:gpu03``, ``slurm:4711``, ``pod:ml/train-0``, ``job:llm-7b``.
 
-    Prometheus' own ``job`` is the scrape job, which many nodes share; it counts only where nothing was scraped.
+    Prometheus' ``job`` is the scrape job, which many nodes share; it counts only without an ``instance``.
     """
     found = [f"{kind}:{labels[name]}" for kind, names in _NAMES.items() for name in names if labels.get(name)]
     if instance := labels.get("instance"):
@@ -59,7 +50,7 @@ def things_of(labels: Mapping[str, str]) -> list[str]:
 
 
 def relate(kb: Stores, ticket: Ticket, things: Iterable[str], at: datetime, minutes: int) -> Ticket:
-    """`ticket`, whose alerts are about `things`, linked to live tickets of the same things that began about then."""
+    """Link `ticket` to open tickets that concern the same `things` and began within `minutes`; return it."""
     about = list(dict.fromkeys(things))[:_THINGS]
     cause = ticket.classification.cause if ticket.classification is not None else None
     if cause is not None:
@@ -72,7 +63,7 @@ def relate(kb: Stores, ticket: Ticket, things: Iterable[str], at: datetime, minu
     for other, thing in kb.alerts.tickets_about(about, moment - span, moment + span):
         if other not in known:
             shared[other].append(thing)
-    # What has only the kind of cause in common is a weak hint: one such link leads to the next.
+    # A shared cause alone is a weak hint: use it only without a better one, and for one link.
     strong = [other for other in shared if any(not thing.startswith("cause:") for thing in shared[other])]
     nearest = sorted(strong, key=lambda other: (-len(shared[other]), -int(other)))[:LINKS] or list(shared)[:1]
     for other in nearest:

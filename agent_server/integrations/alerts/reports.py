@@ -1,4 +1,4 @@
-"""What a group of alerts is told as: the report that a ticket is made of, and the message for chats."""
+"""Describe a group of alerts: the report for its ticket and the message for chats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from whystall.agent_server.integrations.alerts.matchers import written
+from whystall.agent_server.integrations.alerts.matchers import format_matcher
 from whystall.agent_server.integrations.alerts.related import things_of
 from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
 from whystall.knowledge_base.classify.severities import of_word
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 
 What = Literal["first", "more", "repeat", "over", "flood"]
 SHOWN = 20
-"""Alerts of a group that are named one by one."""
+"""Maximum alerts of a group that are listed."""
 _NAMES = 3
-_ALIKE = 400  # characters of what tells one alert from the others
+_LINE = 400  # characters of a listed alert
 _SEVERITIES = ("severity", "priority", "level")
 
 
 @dataclass
 class Summary:
-    """What the alerts of a group have in common, and some of them. Filled one alert after another, so that a group may
-    hold any number.
+    """What the alerts of a group have in common, and the first `SHOWN` of them.
+
+    It is filled one alert at a time, so that its size does not grow with the group.
     """
 
     count: int = 0
@@ -45,7 +46,6 @@ class Summary:
     cut: bool = False
 
     def add(self, stored: Stored) -> None:
-        """One more alert."""
         alert = stored.alert
         if self.count:
             self.common = {k: v for k, v in self.common.items() if alert.labels.get(k) == v}
@@ -65,55 +65,54 @@ class Summary:
 
 
 def summary_of(alerts: Iterable[Stored]) -> Summary:
-    """The summary of `alerts`."""
-    found = Summary()
+    summary = Summary()
     for stored in alerts:
-        found.add(stored)
-    return found
+        summary.add(stored)
+    return summary
 
 
 def _worse(known: str, labels: Mapping[str, str]) -> str:
-    """The worse of two severities, each as its sender calls it."""
-    said = next((labels[name] for name in _SEVERITIES if name in labels), "")
-    one, other = of_word(known) if known else None, of_word(said) if said else None
+    """Return the worse of `known` and the severity in `labels`, in the sender's words."""
+    word = next((labels[name] for name in _SEVERITIES if name in labels), "")
+    one, other = of_word(known) if known else None, of_word(word) if word else None
     if other is None:
-        return known or said
-    return said if one is None or other.rank > one.rank else known
+        return known or word
+    return word if one is None or other.rank > one.rank else known
 
 
 # --- tickets ---------------------------------------------------------------------------------------------------------
 
 
 def report(group: Group, receiver: Receiver, summary: Summary, now: datetime, key: str | None = None) -> Report:
-    """The report of a group that fires. `key`: of the ticket that it is counted in, if that is known."""
+    """Return the report of a firing group. `key`: deduplication key of the ticket that it already has."""
     began = min(summary.starts or now.timestamp(), now.timestamp())
-    return Report(
-        origin="alert",
-        title=title(group, summary, receiver.lang),
-        description=_description(group, summary, receiver.lang),
-        labels={**summary.common, **group.labels},
-        source_severity=line(summary.severity, 100),
-        given={name: Decision(value=value, by=f"rule:receiver:{receiver.name}") for name, value in receiver.given},
-        dedup_key=key or f"2:group:{group.id}",
-        created=rfc3339(datetime.fromtimestamp(began, now.tzinfo)),
-        receiver=receiver.name,
-        schedule=receiver.schedule,
-        sinks=None if receiver.sinks is None else list(receiver.sinks),
-    )
+    heading, text = title(group, summary, receiver.lang), _description(group, summary, receiver.lang)
+    labels = {**summary.common, **group.labels}
+    started = datetime.fromtimestamp(began, now.tzinfo)
+    return _report(receiver, summary, heading, text, labels, key or f"2:group:{group.id}", started)
 
 
 def flood_report(receiver: Receiver, summary: Summary, groups: int, now: datetime) -> Report:
-    """The report that all groups of a flood share."""
+    """Return the report that all groups of a flood share."""
     words = _words(receiver.lang)
+    heading = line(words["flood_title"].format(receiver.name), TITLE_LIMIT)
+    text = lines(words["flood"].format(groups, receiver.name), TEXT_LIMIT)
+    labels = {"receiver": receiver.name}
+    return _report(receiver, summary, heading, text, labels, f"2:flood:{receiver.name}", now)
+
+
+def _report(
+    receiver: Receiver, summary: Summary, heading: str, text: str, labels: dict[str, str], key: str, started: datetime
+) -> Report:
     return Report(
         origin="alert",
-        title=line(words["flood_title"].format(receiver.name), TITLE_LIMIT),
-        description=lines(words["flood"].format(groups, receiver.name), TEXT_LIMIT),
-        labels={"receiver": receiver.name},
+        title=heading,
+        description=text,
+        labels=labels,
         source_severity=line(summary.severity, 100),
         given={name: Decision(value=value, by=f"rule:receiver:{receiver.name}") for name, value in receiver.given},
-        dedup_key=f"2:flood:{receiver.name}",
-        created=rfc3339(now),
+        dedup_key=key,
+        created=rfc3339(started),
         receiver=receiver.name,
         schedule=receiver.schedule,
         sinks=None if receiver.sinks is None else list(receiver.sinks),
@@ -121,13 +120,13 @@ def flood_report(receiver: Receiver, summary: Summary, groups: int, now: datetim
 
 
 def title(group: Group, summary: Summary, lang: str) -> str:
-    """What a group is called: the names of its alerts, and what they say or have in common."""
+    """Return the names of a group's alerts and their common summary, or the labels of the group."""
     names = sorted((name for name in summary.names if name), key=lambda name: (-summary.names[name], name))
     shown = ", ".join(names[:_NAMES])
     if len(names) > _NAMES:
         shown = _words(lang)["many"].format(shown, len(names) - _NAMES)
-    said = summary.notes.get("summary") or summary.notes.get("message") or _pairs(group.labels, ("alertname",))
-    return line(": ".join(part for part in (shown, said) if part) or _words(lang)["nameless"], TITLE_LIMIT)
+    text = summary.notes.get("summary") or summary.notes.get("message") or _pairs(group.labels, ("alertname",))
+    return line(": ".join(part for part in (shown, text) if part) or _words(lang)["nameless"], TITLE_LIMIT)
 
 
 def _description(group: Group, summary: Summary, lang: str) -> str:
@@ -145,28 +144,28 @@ def _description(group: Group, summary: Summary, lang: str) -> str:
     return lines("\n".join(parts), TEXT_LIMIT)
 
 
-def joined(fresh: Summary, truncated: int) -> str:
-    """Alerts that join those of a ticket, for its history; `truncated`: of how many more they were sent without."""
-    shown = named(fresh)[:_NAMES]
-    left = fresh.count - len(shown)
-    parts = [*shown, *([f"+{left}"] if left > 0 else []), *([f"truncatedAlerts: {truncated}"] if truncated else [])]
-    return line("; ".join(parts), _ALIKE)
+def joined(new: Summary, truncated: int) -> str:
+    """Return a line for the history of a ticket that `new` alerts join; `truncated`: left out by the sender."""
+    shown = named(new)[:_NAMES]
+    more = new.count - len(shown)
+    parts = [*shown, *([f"+{more}"] if more > 0 else []), *([f"truncatedAlerts: {truncated}"] if truncated else [])]
+    return line("; ".join(parts), _LINE)
 
 
 def named(summary: Summary) -> list[str]:
-    """A line for each alert that is shown: its name, and the labels that tell it from the others."""
+    """Return a line per listed alert: its name, the labels that distinguish it, and its summary."""
     found = []
     for stored in summary.shown:
         alert = stored.alert
         rest = {k: v for k, v in alert.labels.items() if summary.common.get(k) != v and k != "alertname"}
         pairs = _pairs(rest or {k: v for k, v in alert.labels.items() if k != "alertname"}, ())
-        said = "" if "summary" in summary.notes else alert.annotations.get("summary", "")
-        found.append(line(" ".join(part for part in (alert.name, pairs, said) if part), _ALIKE))
+        text = "" if "summary" in summary.notes else alert.annotations.get("summary", "")
+        found.append(line(" ".join(part for part in (alert.name, pairs, text) if part), _LINE))
     return found
 
 
 def _pairs(labels: Mapping[str, str], besides: tuple[str, ...]) -> str:
-    return ", ".join(written(name, value) for name, value in sorted(labels.items())[:12] if name not in besides)
+    return ", ".join(format_matcher(name, value) for name, value in sorted(labels.items())[:12] if name not in besides)
 
 
 def _words(lang: str) -> dict[str, Any]:
@@ -189,7 +188,7 @@ def message(
     ticket: str | None = None,
     triage: bool = False,
 ) -> Outgoing:
-    """What a chat is told of a group. `held`: alerts that are silenced or the like; `triage`: somebody looks now."""
+    """Return the chat message about a group. `held`: number of muted alerts; `triage`: a diagnosis was started."""
     from whystall.agent_server.integrations.messages import Outgoing
     from whystall.prompts.render import render
 

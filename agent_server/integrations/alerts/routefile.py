@@ -1,5 +1,5 @@
-"""The file with the routing tree: Alertmanager's ``route``, ``time_intervals`` and ``inhibit_rules``, receivers of our
-own, and ``maintenance``: times in which alerts that match are silenced.
+"""Read the route file: Alertmanager's ``route``, ``time_intervals`` and ``inhibit_rules``, whystall's ``receivers``,
+and ``maintenance`` (intervals in which matching alerts are silenced).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from whystall.agent_server.integrations.alerts.intervals import (
 )
 from whystall.agent_server.integrations.alerts.matchers import MANY, BadMatcher, Matcher, Matchers, make, parse
 from whystall.agent_server.integrations.alerts.receivers import Receiver, receiver
-from whystall.agent_server.integrations.alerts.tree import ALL, Node, Options, keyed, walk
-from whystall.agent_server.integrations.alerts.yaml_items import Item, read
-from whystall.agent_server.integrations.alerts.yaml_items import parse as parsed
+from whystall.agent_server.integrations.alerts.tree import ALL, Node, Options, unique_key, walk
+from whystall.agent_server.integrations.alerts.yaml_reader import Item, read
+from whystall.agent_server.integrations.alerts.yaml_reader import parse as parsed
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _FILE = {"route", "receivers", "time_intervals", "mute_time_intervals", "inhibit_rules", "maintenance"}
@@ -35,9 +35,7 @@ _DEPTH = 30  # levels of routes
 
 @dataclass(frozen=True)
 class InhibitRule:
-    """While an alert that matches `source` fires, those that match `target` are held back, where both have the same
-    values of the labels in `equal`.
-    """
+    """Alerts that match `target` are muted while one that matches `source` fires with the same `equal` labels."""
 
     name: str
     source: Matchers
@@ -47,7 +45,7 @@ class InhibitRule:
 
 @dataclass(frozen=True)
 class Maintenance:
-    """Alerts that match are silenced in these intervals."""
+    """Matching alerts are muted in these intervals."""
 
     name: str
     matchers: Matchers
@@ -56,7 +54,7 @@ class Maintenance:
 
 @dataclass(frozen=True)
 class Routes:
-    """All that the file says. `names`: labels that some matcher or grouping looks at."""
+    """The content of a route file."""
 
     root: Node
     receivers: dict[str, Receiver]
@@ -66,7 +64,7 @@ class Routes:
 
     @property
     def names(self) -> frozenset[str]:
-        """Labels that are looked at somewhere."""
+        """Return the labels that any matcher, grouping or inhibition rule uses."""
         found = {name for node in walk(self.root) for name in node.options.group_by if name != ALL}
         matchers: list[Matcher] = [m for node in walk(self.root) for m in node.matchers]
         for rule in self.inhibit:
@@ -76,31 +74,27 @@ class Routes:
         return frozenset(found | {m.name for m in matchers})
 
     def node(self, key: str, receiver_name: str) -> Node | None:
-        """The route of that `Node.key` and receiver."""
+        """Return the route with that `Node.key` and receiver, if it still exists."""
         return next((n for n in walk(self.root) if n.key == key and n.options.receiver == receiver_name), None)
 
 
 def load(path: Path | None) -> Routes:
-    """The routes in the file `path`; None: one route to one receiver that makes tickets.
-
-    Raises `ToolError` (bad_argument) with file, line and field.
-    """
+    """Read the file `path`; None gives the default routes. Raises `ToolError` (bad_argument) with file and line."""
     return routes(read(path)) if path is not None else default()
 
 
 def from_text(raw: bytes, name: str = "routes.yaml") -> Routes:
-    """The routes in the text `raw` of the file called `name`."""
+    """Parse the content `raw` of a route file; `name` is for error messages."""
     return routes(parsed(raw, name))
 
 
 def default() -> Routes:
-    """What holds while no file is given: alerts of one name, cluster, namespace and job are one group."""
+    """Return the routes used without a file: one receiver with tickets, grouped by name, cluster, namespace and job."""
     options = Options("default", group_by=("alertname", "cluster", "namespace", "job"))
     return Routes(Node(options, key="{}"), {"default": Receiver(name="default")})
 
 
 def routes(file: Item) -> Routes:
-    """What `file` says."""
     top = file.table(_FILE)
     if "receivers" not in top or "route" not in top:
         file.fail(f"`{'route' if 'receivers' in top else 'receivers'}` is missing")
@@ -113,9 +107,9 @@ def routes(file: Item) -> Routes:
     intervals = _intervals(top)
     root = top["route"].table(_ROUTE)
     if "receiver" not in root:
-        top["route"].fail("the root names no `receiver`, where what no other route takes goes to")
+        top["route"].fail("the root needs a `receiver` for alerts that no other route matches")
     if odd := next((root[name] for name in _OWN if name in root), None):
-        odd.fail("the root takes every alert at any time: it has no matchers, no `continue` and no time intervals")
+        odd.fail("not allowed in the root, which matches every alert at any time")
     tree = _node(top["route"], Options(""), "", (), set(receivers), set(intervals), set())
     maintenance = _maintenance(top["maintenance"], set(intervals)) if "maintenance" in top else ()
     inhibit = tuple(map(_inhibit, top["inhibit_rules"].items())) if "inhibit_rules" in top else ()
@@ -126,12 +120,12 @@ def _node(
     item: Item,
     above: Options,
     parent: str,
-    place: tuple[int, ...],
+    indices: tuple[int, ...],
     receivers: set[str],
     intervals: set[str],
     taken: set[str],
 ) -> Node:
-    if len(place) > _DEPTH:
+    if len(indices) > _DEPTH:
         item.fail(f"routes are nested deeper than {_DEPTH}")
     table = item.table(_ROUTE)
     options = replace(above, mute=(), active=())
@@ -152,14 +146,14 @@ def _node(
     if "active_time_intervals" in table:
         options = replace(options, active=_known(table["active_time_intervals"], intervals))
     matchers = _matchers(table, "match", "match_re", "matchers")
-    key = keyed(parent, matchers, taken) if place else "{}"
+    key = unique_key(parent, matchers, taken) if indices else "{}"
     elder: set[str] = set()
     children = tuple(
-        _node(child, options, key, (*place, position), receivers, intervals, elder)
+        _node(child, options, key, (*indices, position), receivers, intervals, elder)
         for position, child in enumerate(table["routes"].items() if "routes" in table else ())
     )
-    goes_on = table["continue"].flag() if "continue" in table else False
-    return Node(options, matchers, goes_on, children, place, key, item.line)
+    continue_ = table["continue"].flag() if "continue" in table else False
+    return Node(options, matchers, continue_, children, indices, key, item.line)
 
 
 def _group_by(item: Item) -> tuple[str, ...]:
@@ -181,7 +175,7 @@ def _known(item: Item, intervals: set[str]) -> tuple[str, ...]:
 
 
 def _matchers(table: dict[str, Item], equal: str, regex: str, new: str) -> Matchers:
-    """The matchers of all three forms: ``match: {a: b}``, ``match_re: {a: b.*}``, ``matchers: [a="b"]``."""
+    """Return the matchers of all three forms: ``match: {a: b}``, ``match_re: {a: b.*}``, ``matchers: [a="b"]``."""
     found: list[Matcher] = []
     for name, op in ((equal, "="), (regex, "=~")):
         for label, value in table[name].table().items() if name in table else ():
@@ -204,7 +198,7 @@ def _inhibit(item: Item) -> InhibitRule:
     source = _matchers(table, "source_match", "source_match_re", "source_matchers")
     target = _matchers(table, "target_match", "target_match_re", "target_matchers")
     if not source or not target:
-        item.fail(f"no {'source' if not source else 'target'} matchers: it would hold back every alert")
+        item.fail(f"no {'source' if not source else 'target'} matchers: it would inhibit every alert")
     name = table["name"].text() if "name" in table else f"line {item.line}"
     return InhibitRule(name, source, target, table["equal"].texts() if "equal" in table else ())
 
@@ -274,16 +268,16 @@ def _spans(table: dict[str, Item], name: str, read_one: Callable[[str], Span]) -
 
 
 def unknown_names(found: Routes, sinks: set[str], schedules: set[str], chats: set[str]) -> list[str]:
-    """What receivers name and the settings do not have, a line each."""
+    """Return a line for each tracker, schedule or chat that a receiver names and the settings do not define."""
     faults = []
     for one in found.receivers.values():
         for what, names, known in (
             ("tracker", one.sinks or (), sinks),
             ("schedule", (one.schedule,) if one.schedule else (), schedules),
-            ("chat", [place.channel for place in one.chat], chats),
+            ("chat", [target.channel for target in one.chat], chats),
         ):
             faults += [
-                f"receiver {one.name!r} (line {one.line}) names the {what} {name!r}, which the settings do not have"
+                f"receiver {one.name!r} (line {one.line}) names the {what} {name!r}, which the settings do not define"
                 for name in names
                 if name not in known
             ]
@@ -291,6 +285,6 @@ def unknown_names(found: Routes, sinks: set[str], schedules: set[str], chats: se
 
 
 def check_names(found: Routes, sinks: set[str], schedules: set[str], chats: set[str], path: Path | None) -> None:
-    """`ToolError` (bad_argument) where a receiver names what the settings do not have."""
+    """Raise `ToolError` (bad_argument) for the first of `unknown_names`."""
     if faults := unknown_names(found, sinks, schedules, chats):
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{path}: {faults[0]}", "correct the name, or set it up")

@@ -1,4 +1,4 @@
-"""Silences as people ask for them: matchers as text, times checked, everything audited."""
+"""Add and expire silences: parse their matchers, check their times, write the audit log."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores
 
 LONGEST = 366 * 86_400.0
-"""Seconds: what is to be silent for longer is a matter of the routing tree."""
+"""Maximum seconds of a silence."""
 _COMMENT, _BY = 1000, 200
 _HINT = 'write matchers as for Alertmanager: \'alertname="DiskSlow", node=~"gpu-.*"\''
 
 
 def matchers_of(texts: Sequence[str]) -> Matchers:
-    """The matchers in `texts`; `ToolError` (bad_argument) where there are none, or they would match every alert."""
+    """Parse matchers; raises `ToolError` (bad_argument) if there are none or they match every alert."""
     made: list[Matcher] = []
     for text in texts:
         try:
@@ -41,19 +41,19 @@ def add(
     now: float,
     starts: float | None = None,
 ) -> Silence:
-    """A silence from `starts` (now) to `ends`, stored and audited.
+    """Store a silence from `starts` (default: now) to `ends`.
 
-    `ToolError` (bad_argument): no matchers, or some that match everything; times that are over, or too long.
+    Raises `ToolError` (bad_argument): invalid matchers; a time that has passed, or a duration over `LONGEST`.
     """
     made = matchers_of([matchers] if isinstance(matchers, str) else matchers)
     begins = now if starts is None else starts
     if ends <= max(begins, now):
-        raise ToolError(
-            ErrorCode.BAD_ARGUMENT, "a silence ends after it begins, and not before now", "give a later end"
-        )
+        message = "a silence must end after its start and in the future"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give a later end")
     if ends - begins > LONGEST:
-        message = "a silence lasts at most a year"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "let the routing tree drop these alerts")
+        raise ToolError(
+            ErrorCode.BAD_ARGUMENT, "a silence lasts at most a year", "let the routing tree drop these alerts"
+        )
     silence = Silence(
         matchers=[str(matcher) for matcher in made],
         starts=begins,
@@ -70,7 +70,7 @@ def add(
 
 
 def expire(kb: Stores, id: str, by: str, now: float) -> Silence:
-    """End the silence `id` now, audited; `ToolError`: not_found, bad_argument when it is over already."""
+    """End the silence `id` now; raises `ToolError`: not_found, bad_argument (it has ended already)."""
     with kb.transaction():
         ended = kb.silences.expire(id, now, line(by, _BY))
         kb.audit.put(by, "silence.expired", f"silence:{ended.id}")

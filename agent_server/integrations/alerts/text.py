@@ -1,4 +1,4 @@
-"""Alerts, routes and silences as texts."""
+"""Render alerts, routes and silences as text."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Any
 from whystall.knowledge_base.times import rfc3339
 
 if TYPE_CHECKING:
-    from whystall.agent_server.integrations.alerts.explaining import Explained
+    from whystall.agent_server.integrations.alerts.route_trace import RouteTrace
     from whystall.agent_server.integrations.alerts.routefile import Routes
     from whystall.agent_server.journal.alerts import Stored
     from whystall.agent_server.journal.silences import Silence
     from whystall.knowledge_base.models import Lang
 
 
-def explained_text(found: Sequence[Explained], left_out: int, file: str, lang: Lang) -> str:
-    """The way of each alert through the tree; `left_out`: of how many more it is not told."""
+def trace_text(found: Sequence[RouteTrace], left_out: int, file: str, lang: Lang) -> str:
+    """Render the routing of each alert; `left_out`: number of alerts that were not traced."""
     from whystall.prompts.render import render
 
     return render("route_test.txt", lang, found=found, left_out=left_out, file=file, span=span)
 
 
 def routes_text(routes: Routes, file: str, lang: Lang) -> str:
-    """The tree."""
-    from whystall.agent_server.integrations.alerts.explaining import place
+    """Render the routing tree."""
+    from whystall.agent_server.integrations.alerts.route_trace import route_path
     from whystall.agent_server.integrations.alerts.tree import ALL, walk
     from whystall.prompts.render import render
 
     nodes = [
         {
             "node": node,
-            "place": place(node),
-            "depth": len(node.place),
+            "route": route_path(node),
+            "depth": len(node.indices),
             "matchers": [str(matcher) for matcher in node.matchers],
             "all": ALL in node.options.group_by,
             "receiver": routes.receivers[node.options.receiver],
@@ -44,14 +44,14 @@ def routes_text(routes: Routes, file: str, lang: Lang) -> str:
 
 
 def alerts_text(alerts: Sequence[Stored], counts: dict[str, int], lang: Lang) -> str:
-    """A line for each alert, after how many there are."""
+    """Render the counts and a line per alert."""
     from whystall.prompts.render import render
 
     return render("alerts.txt", lang, alerts=alerts, counts=counts, when=when)
 
 
 def silences_text(silences: Sequence[Silence], now: float, lang: Lang) -> str:
-    """A line for each silence."""
+    """Render a line per silence."""
     from whystall.prompts.render import render
 
     rows: list[dict[str, Any]] = [{"s": s, "state": s.state(now)} for s in silences]
@@ -59,7 +59,7 @@ def silences_text(silences: Sequence[Silence], now: float, lang: Lang) -> str:
 
 
 def when(seconds: float) -> str:
-    """A point in time as people read it."""
+    """Return Unix seconds as RFC 3339, or ``-`` if out of range."""
     try:
         return rfc3339(datetime.fromtimestamp(seconds, timezone.utc))
     except (ValueError, OverflowError, OSError):
@@ -67,10 +67,10 @@ def when(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration as Prometheus writes it: ``1h30m``."""
-    left, text = round(seconds * 1000), ""
+    """Return a duration as Prometheus writes it: ``1h30m``."""
+    rest, text = round(seconds * 1000), ""
     for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
-        if left >= length:
-            text += f"{left // length}{unit}"
-            left %= length
+        if rest >= length:
+            text += f"{rest // length}{unit}"
+            rest %= length
     return text or "0s"

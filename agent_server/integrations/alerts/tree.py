@@ -1,9 +1,8 @@
-"""The routing tree: which receivers an alert goes to, and why.
+"""The routing tree: which receivers an alert reaches, and why. Pure.
 
-The semantics are Alertmanager's (prometheus/alertmanager, dispatch/route.go; docs/configuration.md, "route"): an alert
-enters at the root, goes to the first child that matches and down from there, and to further siblings only where that
-child says ``continue``; a node none of whose children match is where the alert ends. Options are inherited, but for
-the time intervals. Pure.
+The semantics are Alertmanager's (prometheus/alertmanager, dispatch/route.go; docs/configuration.md, "route"): from the
+root an alert descends into the first matching child, and into further siblings only if that child has ``continue``; it
+ends at a node without a matching child. All options but the time intervals are inherited.
 """
 
 from __future__ import annotations
@@ -13,17 +12,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from whystall.agent_server.integrations.alerts.matchers import Matcher, Matchers, all_match, told
+from whystall.agent_server.integrations.alerts.matchers import Matcher, Matchers, all_match, format_matchers
 
 Labels = Mapping[str, str]
 ALL = "..."
-"""As `Options.group_by`: every label, so that only alerts with the same labels are one group."""
+"""In `Options.group_by`: group by all labels."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is inherited. Times in seconds. `group_by`: names of labels, or `ALL`. `mute`, `active`: names of time
-    intervals, of this node alone: nothing is told in the former, and only in the latter, where some are named.
+    """Options of a node. Times in seconds. `group_by`: names of labels, or `ALL`.
+
+    `mute`, `active`: names of time intervals in which the node is muted, or outside of which it is; not inherited.
     """
 
     receiver: str
@@ -37,56 +37,53 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One route. `place`: its way down from the root by positions, from 0; `key`: the same by matchers, which stays
-    what it is when other routes are added. `line`: in its file.
+    """One route. `indices`: its path from the root by child positions; `key`: the path by matchers, which does not
+    change when other routes are added; `line`: in its file.
     """
 
     options: Options
     matchers: Matchers = ()
-    goes_on: bool = False
+    continue_: bool = False
     children: tuple[Node, ...] = ()
-    place: tuple[int, ...] = ()
+    indices: tuple[int, ...] = ()
     key: str = ""
     line: int = 0
 
     def group_labels(self, labels: Labels) -> dict[str, str]:
-        """The labels whose values make the group of an alert."""
+        """Return the labels by which an alert is grouped, sorted by name."""
         wanted = self.options.group_by
         return {name: value for name, value in sorted(labels.items()) if ALL in wanted or name in wanted}
 
     def group(self, labels: Labels) -> str:
-        """The id of the group that an alert with `labels` is in."""
+        """Return the id of the group of an alert with `labels`."""
         pairs = self.group_labels(labels).items()
         parts = [self.options.receiver, self.key, *(text for pair in pairs for text in pair)]
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def match(root: Node, labels: Labels) -> list[Node]:
-    """The routes that an alert with `labels` ends at, from left to right; none where the root itself does not match."""
+    """Return the routes at which an alert with `labels` ends, in file order."""
     if not all_match(root.matchers, labels):
         return []
     found: list[Node] = []
     for child in root.children:
-        there = match(child, labels)
-        found += there
-        if there and not child.goes_on:
+        below = match(child, labels)
+        found += below
+        if below and not child.continue_:
             break
     return found or [root]
 
 
 def walk(root: Node) -> Iterator[Node]:
-    """All routes, each before its children."""
+    """Yield all routes, parents before children."""
     yield root
     for child in root.children:
         yield from walk(child)
 
 
-# --- why -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Unmet:
-    """A matcher that did not hold, and what the alert has there."""
+    """A matcher that failed, and the alert's value of its label."""
 
     matcher: Matcher
     value: str
@@ -94,9 +91,10 @@ class Unmet:
 
 @dataclass
 class Visit:
-    """What became of one route. ``ended``: the alert ends here; ``passed``: it matched, and a child took the alert;
-    ``failed``: not all matchers held (`unmet`); ``skipped``: not tried, since the sibling at position `after` had
-    matched and does not say ``continue``.
+    """How one route treated an alert.
+
+    ``ended``: the alert ends here; ``passed``: a child took the alert; ``failed``: some matchers failed (`unmet`);
+    ``skipped``: not tested, since the sibling at position `after` matched without ``continue``.
     """
 
     node: Node
@@ -106,7 +104,7 @@ class Visit:
     children: list[Visit] = field(default_factory=list)
 
     def ends(self) -> Iterator[Node]:
-        """Where the alert ends, from left to right."""
+        """Yield the routes at which the alert ends, in file order."""
         if self.outcome == "ended":
             yield self.node
         for child in self.children:
@@ -114,7 +112,7 @@ class Visit:
 
 
 def explain(root: Node, labels: Labels) -> Visit:
-    """The way of an alert through the tree. Its ends are those of `match`."""
+    """Return how each route treated an alert; its ends are those of `match`."""
     unmet = [Unmet(m, labels.get(m.name, "")) for m in root.matchers if not m.matches(labels)]
     if unmet:
         return Visit(root, "failed", unmet)
@@ -127,13 +125,13 @@ def explain(root: Node, labels: Labels) -> Visit:
         visit.children.append(explain(child, labels))
         if visit.children[-1].outcome != "failed":
             visit.outcome = "passed"
-            taken_by = None if child.goes_on else position
+            taken_by = None if child.continue_ else position
     return visit
 
 
-def keyed(parent: str, matchers: Matchers, taken: set[str]) -> str:
-    """The `Node.key` of a child of `parent`; `taken`: those of its elder siblings, and its own from now on."""
-    plain = f"{parent}/{told(sorted(matchers, key=str))}"
+def unique_key(parent: str, matchers: Matchers, taken: set[str]) -> str:
+    """Return the `Node.key` of a child of `parent`, distinct from those in `taken`, and add it there."""
+    plain = f"{parent}/{format_matchers(sorted(matchers, key=str))}"
     key, twin = plain, 2
     while key in taken:
         key, twin = f"{plain}#{twin}", twin + 1

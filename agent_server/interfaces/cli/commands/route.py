@@ -50,25 +50,25 @@ def try_out(
 ) -> None:
     """Say which way an alert goes through the tree, why no other, and whether it would be told. Nothing is stored."""
     from whystall.agent_server.app import App
-    from whystall.agent_server.integrations.alerts.explaining import explained
+    from whystall.agent_server.integrations.alerts.route_trace import explain_alerts
 
     settings = _settings()
     tree, name = _tree(settings, routes)
     now = _moment(settings, at)
     batch = _batch(_input(alerts), form, settings, tree, now)
-    said = []
-    for position, one in batch.said(0, min(limit, len(batch.items))):
+    incoming = []
+    for position, one in batch.parse(0, min(limit, len(batch.items))):
         if isinstance(one, str):
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"alert {position + 1} of the body: {one}", "correct it")
-        said.append(one)
+        incoming.append(one)
     with App().closing() as app:
-        found = explained(tree, said, app.kb(), now)
+        found = explain_alerts(tree, incoming, app.kb(), now)
     if as_json:
         console.say_json([one.model_dump() for one in found])
     else:
-        from whystall.agent_server.integrations.alerts.text import explained_text
+        from whystall.agent_server.integrations.alerts.text import trace_text
 
-        console.say(explained_text(found, len(batch.items) - len(said), name, lang))
+        console.say(trace_text(found, len(batch.items) - len(incoming), name, lang))
 
 
 def show(routes: _Routes = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
@@ -90,16 +90,16 @@ def show(routes: _Routes = None, as_json: JsonOption = False, lang: LangOption =
 def _plain(tree: Routes) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from whystall.agent_server.integrations.alerts.explaining import place
+    from whystall.agent_server.integrations.alerts.route_trace import route_path
     from whystall.agent_server.integrations.alerts.tree import walk
 
     return {
         "routes": [
             {
-                "route": place(node),
+                "route": route_path(node),
                 "line": node.line,
                 "matchers": [str(matcher) for matcher in node.matchers],
-                "continue": node.goes_on,
+                "continue": node.continue_,
                 **asdict(node.options),
             }
             for node in walk(tree.root)
@@ -138,7 +138,7 @@ def _batch(raw: bytes, form: str | None, settings: Settings, tree: Routes, now: 
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError):
-            body = raw  # said below what is wrong with it
+            body = raw  # rejected below with a message
         if _of_alertmanager([body]):
             body = {"alerts": [body]}
         elif isinstance(body, list) and _of_alertmanager(body):

@@ -39,7 +39,7 @@ receivers: [{name: r}, {name: fives}]
         assert house.intake.receive(body, house.now).new == 2500
     assert house.intake.receive(bodies[0], house.now).repeated == 2500
     told = house.later(31)
-    assert sum(f.told for f in told) == N
+    assert sum(f.notified for f in told) == N
     assert house.kb.alerts.counts() == {"alerts": N, "firing": N, "groups": len(told)}
     tickets = house.tickets()
     assert len(tickets) == len(told) == 6  # five clusters, of which one also has all the fives

@@ -18,7 +18,7 @@ def test_alerts_of_a_group_become_one_ticket(house: Any, firing: Make) -> None:
     assert (receipt.received, receipt.new, receipt.groups) == (6, 6, 2)
     assert house.later(29) == []
     told = house.later(2)
-    assert {(f.what, f.told, f.new) for f in told} == {("first", 5, True), ("first", 1, True)}
+    assert {(f.what, f.notified, f.new) for f in told} == {("first", 5, True), ("first", 1, True)}
     disk = next(t for t in house.tickets() if t.human.title.startswith("DiskSlow"))
     assert disk.origin == "alert"
     assert disk.human.title == "DiskSlow: DiskSlow is bad"
@@ -45,7 +45,7 @@ def test_an_alert_that_is_old_when_it_comes_waits_only_for_its_burst(house: Any,
     house.post(firing(start=start - 31))
     house.now += 1
     house.post(firing(start=start - 31, node="b"))
-    assert [(f.what, f.told) for f in house.later(1)] == [("first", 2)]
+    assert [(f.what, f.notified) for f in house.later(1)] == [("first", 2)]
 
 
 def test_what_joins_later_is_counted_at_the_next_interval(house: Any, firing: Make) -> None:
@@ -53,7 +53,7 @@ def test_what_joins_later_is_counted_at_the_next_interval(house: Any, firing: Ma
     house.later(31)
     house.post(firing(node="a"), firing(node="b", start=house.now))
     assert house.later(290) == []
-    assert [(f.what, f.told, f.ticket) for f in house.later(20)] == [("more", 1, "1")]
+    assert [(f.what, f.notified, f.ticket) for f in house.later(20)] == [("more", 1, "1")]
     assert [t.occurrences for t in house.tickets()] == [2]
     assert 'node="b"' in house.kb.tickets.events("1")[-1].detail
 
@@ -159,11 +159,11 @@ def test_clocks_that_are_wrong(house: Any, firing: Make, start: float) -> None:
 def test_silences_hold_back_and_let_go(house: Any, firing: Make) -> None:
     silence = add(house.kb, 'node=~"n[0-9]"', house.now + 7200, "ann", "disks", house.now)
     house.post(firing(node="n1"))
-    assert [(f.what, f.held) for f in house.later(31)] == [("held", 1)]
+    assert [(f.what, f.muted) for f in house.later(31)] == [("held", 1)]
     house.post(firing(node="n1"), firing(node="other"))
-    assert [(f.told, f.held) for f in house.later(301) if f.what == "first"] == [(1, 1)]
+    assert [(f.notified, f.muted) for f in house.later(301) if f.what == "first"] == [(1, 1)]
     expire(house.kb, silence.id, "ann", house.now)
-    assert [(f.what, f.told, f.held) for f in house.later(301)] == [("more", 1, 0)]
+    assert [(f.what, f.notified, f.muted) for f in house.later(301)] == [("more", 1, 0)]
     assert [e.what for e in house.kb.audit.entries(what="silence")] == ["silence.added", "silence.expired"]
 
 
@@ -194,9 +194,9 @@ receivers: [{name: r}]
     )
     house.post(firing(kind="night"), firing(kind="day"), firing(cluster="lab"))
     told = house.later(31)
-    assert sorted((f.what, f.told, f.held) for f in told) == [("first", 1, 1), ("held", 0, 1)]
+    assert sorted((f.what, f.notified, f.muted) for f in told) == [("first", 1, 1), ("held", 0, 1)]
     later = house.later(3700)
-    assert sorted((f.what, f.told) for f in later if f.told) == [("first", 1), ("more", 1)]
+    assert sorted((f.what, f.notified) for f in later if f.notified) == [("first", 1), ("more", 1)]
 
 
 def test_inhibition_needs_something_in_common(open_house: Any, firing: Make) -> None:
@@ -343,7 +343,7 @@ def test_a_group_that_cannot_be_told_holds_up_no_other(
     assert sorted(f.what for f in house.later(40)) == ["first", "put_off"]
     assert [t.human.title[:1] for t in house.tickets()] == ["B"]
     assert [e.what for e in house.kb.audit.entries(what="alerts")] == ["alerts.put_off"]
-    assert "cannot be told" in caplog.text
+    assert "cannot be processed" in caplog.text
     assert house.groups.next_due(house.now) == pytest.approx(house.now + 50, abs=2)
 
 
@@ -353,7 +353,7 @@ def test_a_chat_that_nobody_can_be_told_in_is_refused(open_house: Any) -> None:
             "route: {receiver: r}\nreceivers: [{name: r, chat: [{channel: ops}]}]\n",
             chat={"ops": {"kind": "dingtalk", "app_secret": {"env": "X"}}},
         )
-    assert "nobody says whom" in caught.value.message
+    assert "which has no conversation" in caught.value.message
 
 
 def test_what_was_left_out_later_is_told_too(house: Any, firing: Make) -> None:

@@ -44,7 +44,7 @@ NINE_TO_FIVE = Interval(times=(times("09:00", "17:00"),), weekdays=(weekdays("mo
     ],
 )
 def test_holds(interval: Interval, moment: str, expected: bool) -> None:
-    assert interval.holds(at(moment)) is expected
+    assert interval.contains(at(moment)) is expected
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whystall.agent_server.integrations.alerts.matchers import BadMatcher, Matcher, all_match, parse, told
+from whystall.agent_server.integrations.alerts.matchers import BadMatcher, Matcher, all_match, format_matchers, parse
 from whystall.agent_server.integrations.alerts.regexes import Pattern
 
 
@@ -29,7 +29,7 @@ from whystall.agent_server.integrations.alerts.regexes import Pattern
 )
 def test_read(text: str, expected: list[tuple[str, str, str]]) -> None:
     assert [(m.name, m.op, m.value) for m in parse(text)] == expected
-    assert parse(told(parse(text))) == parse(text)
+    assert parse(format_matchers(parse(text))) == parse(text)
 
 
 @pytest.mark.parametrize(

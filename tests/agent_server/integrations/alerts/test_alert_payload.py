@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.integrations.alerts import said
+from whystall.agent_server.integrations.alerts import incoming_alert
 from whystall.agent_server.integrations.alerts.payload import BODY_LIMIT, VALUES, find, read
 from whystall.agent_server.settings.sections.alerts import Form
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -17,17 +17,17 @@ Make = Callable[..., dict[str, Any]]
 NOW = 1_800_000_000.0
 
 
-def one(item: dict[str, Any], wanted: frozenset[str] = frozenset(), **body: Any) -> said.Said:
+def one(item: dict[str, Any], wanted: frozenset[str] = frozenset(), **body: Any) -> incoming_alert.IncomingAlert:
     batch = read(json.dumps({"alerts": [item], **body}).encode(), "alertmanager", {}, wanted, NOW)
-    ((_, found),) = batch.said(0, 1)
-    assert isinstance(found, said.Said), found
+    ((_, found),) = batch.parse(0, 1)
+    assert isinstance(found, incoming_alert.IncomingAlert), found
     return found
 
 
-def other(body: Any, form: Form | None = None) -> list[said.Said | str]:
+def other(body: Any, form: Form | None = None) -> list[incoming_alert.IncomingAlert | str]:
     forms = {"zabbix": form} if form is not None else {}
     batch = read(json.dumps(body).encode(), "zabbix" if form is not None else "generic", forms, frozenset(), NOW)
-    return [found for _, found in batch.said(0, len(batch.items))]
+    return [found for _, found in batch.parse(0, len(batch.items))]
 
 
 # --- Alertmanager ----------------------------------------------------------------------------------------------------
@@ -49,8 +49,8 @@ def test_the_documented_body(firing: Make) -> None:
         "alerts": [firing("X", node="a")],
     }
     batch = read(json.dumps(body).encode(), "alertmanager", {}, frozenset(), NOW)
-    ((_, found),) = batch.said(0, 9)
-    assert isinstance(found, said.Said)
+    ((_, found),) = batch.parse(0, 9)
+    assert isinstance(found, incoming_alert.IncomingAlert)
     assert batch.truncated == 3
     assert (found.labels, found.status, found.starts) == ({"alertname": "X", "node": "a"}, "firing", NOW)
     assert (found.ends, found.sender_group, found.url) == (None, '{}:{alertname="X"}', "http://prometheus/graph")
@@ -195,9 +195,9 @@ def test_large_alerts_are_cut_and_say_so(house: Any) -> None:
     found = one(huge, frozenset({"label9999"}))
     assert found.labels["alertname"] == "Big"
     assert "label9999" in found.labels  # some route looks at it
-    assert len(found.labels) <= said.LABELS
-    assert sum(map(len, [*found.labels, *found.labels.values()])) <= said.LABEL_CHARS
-    assert len(found.annotations["description"]) == said.NOTE
+    assert len(found.labels) <= incoming_alert.LABELS
+    assert sum(map(len, [*found.labels, *found.labels.values()])) <= incoming_alert.LABEL_CHARS
+    assert len(found.annotations["description"]) == incoming_alert.ANNOTATION_VALUE
     assert found.cut == ("labels", "values")
     house.post(huge)
     house.later(31)
@@ -235,7 +235,7 @@ def test_alerts_that_differ_only_where_they_are_cut_stay_two() -> None:
     ids=lambda v: repr(v)[:30],
 )
 def test_times(value: Any, expected: float | None) -> None:
-    found = said.time_of(value)
+    found = incoming_alert.time_of(value)
     assert found == expected or (expected is not None and found == pytest.approx(expected, abs=1e-3))
 
 
@@ -247,7 +247,7 @@ def test_plain_json_needs_no_settings(house: Any) -> None:
     assert house.intake.receive(json.dumps(body).encode(), house.now, "generic").new == 1
     assert house.intake.receive(json.dumps({**body, "state": "OK"}).encode(), house.now, "generic").resolved == 1
     (found,) = other(body)
-    assert isinstance(found, said.Said)
+    assert isinstance(found, incoming_alert.IncomingAlert)
     assert found.labels == {"alertname": "DiskSlow", "severity": "P1", "node": "a", "n": "3"}
     assert found.annotations == {"summary": "slow"}
     assert found.sender == "generic"
@@ -276,12 +276,12 @@ def test_a_mapping_finds_its_parts() -> None:
         "clock": str(int(NOW)),
     }
     (found,) = other({"data": {"events": [event]}}, form)
-    assert isinstance(found, said.Said)
+    assert isinstance(found, incoming_alert.IncomingAlert)
     assert found.labels == {"alertname": "Disk", "zone": "z", "list": "a,b", "node": "n1", "deep": '{"x": [1]}'}
     assert (found.fingerprint, found.status, found.starts) == ("zabbix:17", "firing", NOW)
     event["trigger"]["value"] = 0  # type: ignore[index]
     (over,) = other({"data": {"events": event}}, form)
-    assert isinstance(over, said.Said)
+    assert isinstance(over, incoming_alert.IncomingAlert)
     assert over.status == "resolved"
     with pytest.raises(ToolError) as caught:
         other({"data": {}}, form)

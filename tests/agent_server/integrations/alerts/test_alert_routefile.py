@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from whystall.agent_server.integrations.alerts.routefile import check_names, from_text, load
-from whystall.agent_server.integrations.alerts.yaml_items import FILE_LIMIT
+from whystall.agent_server.integrations.alerts.yaml_reader import FILE_LIMIT
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 GOOD = """\

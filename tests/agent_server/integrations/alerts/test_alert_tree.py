@@ -161,7 +161,7 @@ def test_like_a_straightforward_model(seed: int) -> None:
         for _ in range(40):
             labels = {name: value for name in LABELS if (value := rng.choice(VALUES))}
             found = match(root, labels)
-            assert [n.place for n in found] == modelled(tree, labels)
+            assert [n.indices for n in found] == modelled(tree, labels)
             visit = explain(root, labels)
             assert list(visit.ends()) == found
             check_reasons(visit, labels)
@@ -176,7 +176,7 @@ def check_reasons(visit: Any, labels: dict[str, str]) -> None:
             assert all(not u.matcher.matches(labels) and u.value == labels.get(u.matcher.name, "") for u in child.unmet)
         assert (child.outcome == "skipped") == (taken_by is not None)
         assert child.after == taken_by
-        if child.outcome in ("ended", "passed") and not child.node.goes_on and taken_by is None:
+        if child.outcome in ("ended", "passed") and not child.node.continue_ and taken_by is None:
             taken_by = position
         check_reasons(child, labels)
     assert len(visit.children) == (len(visit.node.children) if visit.outcome in ("ended", "passed") else 0)
@@ -184,6 +184,6 @@ def check_reasons(visit: Any, labels: dict[str, str]) -> None:
 
 def test_the_tree_of_nodes_is_that_of_the_file() -> None:
     root = from_text(TREE).root
-    assert [n.place for n in walk(root)][:4] == [(), (0,), (0, 0), (0, 1)]
+    assert [n.indices for n in walk(root)][:4] == [(), (0,), (0, 0), (0, 1)]
     assert [n.line for n in walk(root)][:3] == [3, 7, 10]
     assert isinstance(root, Node)

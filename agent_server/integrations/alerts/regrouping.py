@@ -1,6 +1,4 @@
-"""Alerts whose routes were changed while they fire: they go into the groups that they are in now, with their tickets,
-and what a receiver was told of, it is not told of again.
-"""
+"""Move firing alerts to other groups after a change of routes, keeping tickets and notification state."""
 
 from __future__ import annotations
 
@@ -17,20 +15,21 @@ if TYPE_CHECKING:
 def move(
     kb: Stores,
     member: Member,
-    before: Group,
+    old: Group,
     node: Node,
     labels: Mapping[str, str],
-    there: Group | None,
+    new: Group | None,
     now: float,
 ) -> Group:
-    """Put `member` of the group `before` into that which `node` makes of its `labels`, and return this one, due now
-    and not yet stored; `there`: what is known of it already. The member stays where it was until it leaves there.
+    """Add `member` of the group `old` to the group that `node` gives for `labels`; return that group, due now.
+
+    `new`: that group if it exists. The caller stores the returned group and removes the member from `old`.
     """
-    id, same = node.group(labels), node.options.receiver == before.receiver
+    id, same = node.group(labels), node.options.receiver == old.receiver
     if kb.alerts.member(id, member.fingerprint) is None:
         kb.alerts.put_member(id, member.fingerprint, member.n, member.status, member.starts, member.notified and same)
     fields = {"due": now, "wait": 0.0}
-    if there is not None:
-        return there.model_copy(update={**fields, "ticket": there.ticket or before.ticket})
+    if new is not None:
+        return new.model_copy(update={**fields, "ticket": new.ticket or old.ticket})
     own = {"id": id, "receiver": node.options.receiver, "route": node.key, "labels": node.group_labels(labels)}
-    return before.model_copy(update={**fields, **own})
+    return old.model_copy(update={**fields, **own})

@@ -1,4 +1,4 @@
-"""A YAML file read value by value, so that every error says in which line and field it is."""
+"""Read a YAML file value by value, so that every error names its line and field."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 FILE_LIMIT = 1 << 20  # bytes
 _ITEMS = 20_000
-"""Values of a file. Names (``&x``) let a small file stand for an enormous one."""
+"""Maximum values: with anchors (``&x``) a small file can expand to an enormous one."""
 _DURATION = re.compile("".join(rf"(?:(\d{{1,9}}){unit})?" for unit in ("y", "w", "d", "h", "m", "s", "ms")), re.ASCII)
 _SECONDS = (365 * 86_400.0, 7 * 86_400.0, 86_400.0, 3600.0, 60.0, 1.0, 0.001)
 
 
 class Source:
-    """The file: where it is, and how much of it was read."""
+    """The file's name and the number of values that may still be read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -26,7 +26,7 @@ class Source:
 
 
 class Item:
-    """One value of the file. Every method raises `ToolError` (bad_argument) where the value is not what is wanted."""
+    """One value of the file. Every method raises `ToolError` (bad_argument) on a value of another kind."""
 
     def __init__(self, node: yaml.Node, path: str, source: Source) -> None:
         self._node = node
@@ -38,16 +38,16 @@ class Item:
 
     @property
     def line(self) -> int:
-        """Where it stands, from 1."""
+        """Return its line, from 1."""
         return int(self._node.start_mark.line) + 1
 
     def fail(self, message: str, remedy: str = "correct the file; `whystall route show` reads it") -> NoReturn:
-        """Say what is wrong with it."""
+        """Raise a `ToolError` that names file, line and field."""
         where = f"{self._source.name}:{self.line}: " + (f"{self.path}: " if self.path else "")
         raise ToolError(ErrorCode.BAD_ARGUMENT, where + message, remedy)
 
     def table(self, known: set[str] | None = None) -> dict[str, Item]:
-        """Its fields; only those in `known`, if that is given."""
+        """Return its fields; reject those not in `known`, if given."""
         if not isinstance(self._node, yaml.MappingNode):
             self.fail("fields are expected here: `name: value`")
         found: dict[str, Item] = {}
@@ -62,13 +62,12 @@ class Item:
         return found
 
     def items(self) -> list[Item]:
-        """The values of a list."""
         if not isinstance(self._node, yaml.SequenceNode):
             self.fail("a list is expected here: `- value`")
         return [Item(node, f"{self.path}[{n}]", self._source) for n, node in enumerate(self._node.value)]
 
     def text(self) -> str:
-        """A text; a number is one too, but what YAML takes for yes, no or nothing wants quotes."""
+        """Return a text or number; a bare word that YAML reads as a boolean or null is an error."""
         if not isinstance(self._node, yaml.ScalarNode):
             self.fail("one value is expected here, not a list or fields")
         if self._node.tag in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:null"):
@@ -76,23 +75,21 @@ class Item:
         return str(self._node.value)
 
     def texts(self) -> tuple[str, ...]:
-        """A list of texts."""
         return tuple(item.text() for item in self.items())
 
     def flag(self) -> bool:
-        """True or false."""
         if not (isinstance(self._node, yaml.ScalarNode) and self._node.tag == "tag:yaml.org,2002:bool"):
             self.fail("true or false is expected here")
         return self._node.value.lower() in ("yes", "true", "on")
 
     def word(self, known: tuple[str, ...]) -> str:
-        """One of the words `known`."""
+        """Return its text, which must be one of `known`."""
         if (text := self.text()) not in known:
             self.fail(f"{text!r} is none of {', '.join(known)}")
         return text
 
     def seconds(self, zero: bool = True) -> float:
-        """A duration as Prometheus writes it (``1h30m``), in seconds; nothing at all only where `zero` allows it."""
+        """Return a duration such as ``1h30m`` (Prometheus' syntax) in seconds; 0 only if `zero`."""
         text = self.text()
         found = _DURATION.fullmatch(text)
         if text != "0" and (found is None or not any(found.groups())):
@@ -106,7 +103,7 @@ class Item:
 
 
 def read(path: Path) -> Item:
-    """The file `path`; `ToolError` (bad_argument) where it cannot be read, or is no YAML."""
+    """Read the file `path`; raises `ToolError` (bad_argument)."""
     try:
         with path.open("rb") as file:
             raw = file.read(FILE_LIMIT + 1)
@@ -120,7 +117,7 @@ def read(path: Path) -> Item:
 
 
 def parse(raw: bytes, name: str) -> Item:
-    """The text `raw` of the file called `name`."""
+    """Parse the content `raw` of a file; `name` is for error messages."""
     try:
         node = yaml.compose(raw.decode("utf-8"), Loader=yaml.SafeLoader)
     except UnicodeDecodeError:
