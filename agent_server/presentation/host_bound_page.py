@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from whystall.tools.host.host_bound.moments import Moment, Share
-    from whystall.tools.host.host_bound.tool import Look
+    from whystall.tools.host.host_bound.tool import Facts
     from whystall.tools.recording.store import Recording
 
 # The colour of a piece of a moment, by the code of its reason; of the others the thread waits.
@@ -36,8 +36,8 @@ _LOOKS = {
 
 def moments_page(recording: Recording, judged: Judgement[Any], lang: Literal["en", "zh"]) -> ArtifactContent | None:
     """A self-contained page of the ten worst moments in `recording`, in `lang`; None when there is none."""
-    seen = cast("Look", judged.basis)
-    worst = moments(seen)
+    facts = cast("Facts", judged.basis)
+    worst = moments(facts)
     if not worst:
         return None
     said = words(lang)["moments"]
@@ -58,5 +58,5 @@ def moments_page(recording: Recording, judged: Judgement[Any], lang: Literal["en
     target = clean(f"{recording.manifest.target.describe()}, {recording.manifest.host}", 300)
     drawn = [bubble(moment) for moment in worst]
     shown: Mapping[str, str] = words(lang)["bubbles_page"]
-    text = bubbles_page(timeline(recording, seen), drawn, shown, lang=lang, heading=heading, notes=[target])
+    text = bubbles_page(timeline(recording, facts), drawn, shown, lang=lang, heading=heading, notes=[target])
     return ArtifactContent(name="moments.html", title=heading, media_type="text/html", text=text)

@@ -80,7 +80,7 @@ def test_every_reason_and_remedy_of_a_tool_has_words(lang: str) -> None:
     assert said["reasons"].keys() == {*host_bound_activity.CODES, "sync"}
     assert said["remedies"].keys() == {*host_bound_remedies.CODES, *hybrid_io_advise.CODES}
     assert set(get_args(hybrid_io_advice.Reason)) <= said["cache_reasons"].keys()
-    assert said["io_ways"].keys() == set(get_args(hybrid_io_advice.Way))
+    assert said["io_ways"].keys() == set(get_args(hybrid_io_advice.Method))
     assert said["io_operations"].keys() == set(get_args(io_trials.Operation))
 
 

@@ -12,6 +12,7 @@ from whystall.tools.contract.findings import Finding, Interval, Polarity, Severi
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
+from whystall.tools.host.common.findings import finding, window
 from whystall.tools.host.common.latency import Bucket, Slot, buckets, percentile, quantile
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
@@ -115,7 +116,10 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     requests = [_request(r) for r in slow.iter_rows(named=True)]
     stuck = [r for r in requests if r.in_flight and r.latency_ms >= _STUCK_MS]
     found = [_finding(row, recording.manifest.window_ns) for row in rows] + _stuck(stuck, recording.manifest.window_ns)
-    found = found or [_silent(recording)]
+    no_requests = finding(
+        "block.slow_io", Subject(type="device"), window(recording.manifest.window_ns), {"count": 0, "total_ms": 0}
+    )
+    found = found or [no_requests]
     if not recording.manifest.saw_everything("block"):  # what was missed may have been slow
         found = [f for f in found if f.polarity is Polarity.ABNORMAL]
     return Judgement(
@@ -153,20 +157,19 @@ def _stuck(requests: list[Request], window_ns: int) -> list[Finding]:
     for request in requests:
         devices.setdefault(request.device, []).append(request)
     return [
-        Finding(
-            kind="block.slow_io",
-            subject=Subject(type="device", device=device),
-            interval=Interval(start_ns=int(min(r.at_ms for r in group) * 1e6), end_ns=window_ns),
-            metrics={
+        finding(
+            "block.slow_io",
+            Subject(type="device", device=device),
+            Interval(start_ns=int(min(r.at_ms for r in group) * 1e6), end_ns=window_ns),
+            {
                 "count": len(group),
                 "total_ms": sum(r.latency_ms for r in group),
                 "p50_ms": quantile([r.latency_ms for r in group], 0.5),
                 "max_ms": max(r.latency_ms for r in group),
                 "bytes": sum(r.bytes for r in group),
             },
-            attributes={"operation": "+".join(sorted({r.operation for r in group})), "in_flight": "yes"},
-            severity=Severity.CRITICAL,
-            polarity=Polarity.ABNORMAL,
+            Severity.CRITICAL,
+            {"operation": "+".join(sorted({r.operation for r in group})), "in_flight": "yes"},
         )
         for device, group in devices.items()
     ]
@@ -188,36 +191,14 @@ def _slow(row: Row) -> bool:
 
 
 def _finding(row: Row, window_ns: int) -> Finding:
-    slow = _slow(row)
-    metrics = {
-        "count": row.count,
-        "total_ms": row.total_ms,
-        "p50_ms": row.p50_ms,
-        "p99_ms": row.p99_ms,
-        "max_ms": row.max_ms,
-        "queue_pct": row.queue_pct,
-        "queue_p99_ms": row.queue_p99_ms,
-        "bytes": row.bytes,
-    }
-    return Finding(
-        kind="block.slow_io",
-        subject=Subject(type="device", device=row.device),
-        interval=Interval(start_ns=0, end_ns=window_ns),
-        metrics={name: value for name, value in metrics.items() if value is not None},
-        attributes={"operation": row.operation} if row.operation else {},
-        severity=Severity.MAJOR if slow else Severity.INFO,
-        polarity=Polarity.ABNORMAL if slow else Polarity.NORMAL,
-    )
-
-
-def _silent(recording: Recording) -> Finding:
-    """Return the finding for a window without requests."""
-    return Finding(
-        kind="block.slow_io",
-        subject=Subject(type="device"),
-        interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
-        metrics={"count": 0, "total_ms": 0},
-        polarity=Polarity.NORMAL,
+    names = ("count", "total_ms", "p50_ms", "p99_ms", "max_ms", "queue_pct", "queue_p99_ms", "bytes")
+    return finding(
+        "block.slow_io",
+        Subject(type="device", device=row.device),
+        window(window_ns),
+        {name: getattr(row, name) for name in names},
+        Severity.MAJOR if _slow(row) else None,
+        {"operation": row.operation} if row.operation else {},
     )
 
 
@@ -226,8 +207,7 @@ TOOL = Tool(
     title="Block I/O latency",
     description=(
         "Latency of block I/O per disk and operation (read, write, sync, flush, discard) as log2 histograms with "
-        "p50/p90/p99/max; "
-        "time queued apart from time in the device."
+        "p50/p90/p99/max; time queued apart from time in the device."
     ),
     params=Params,
     data=Data,

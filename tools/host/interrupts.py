@@ -8,12 +8,12 @@ from typing import Any
 import polars as pl
 from pydantic import Field
 
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Severity, Subject
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
+from whystall.tools.host.common.findings import any_thread, finding, severity, window
 from whystall.tools.host.common.latency import Bucket, Slot, buckets, percentile
-from whystall.tools.host.common.severity import severity
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
@@ -94,9 +94,12 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     cpus = _cpus(totals, recording.tables().get("interrupts.cpus", pl.DataFrame()), window_ns)
     stolen = _stolen(recording.tables().get("interrupts.stolen", pl.DataFrame()), window_ns)
     loads = _load(totals, cpus, window_ns)
-    sure = recording.manifest.saw_everything("interrupts") and bool(cpus) and _quiet(totals, cpus, window_ns)
+    quiet = recording.manifest.saw_everything("interrupts") and bool(cpus) and _quiet(totals, cpus, window_ns)
+    if quiet:
+        most = {"cpu_pct": max(_least(c) or 0.0 for c in cpus)}
+        loads.append(finding("irq.load", Subject(type="host"), window(recording.manifest.window_ns), most))
     return Judgement(
-        findings=[*_steals(stolen, recording, sure), *loads, *(_normal_load(cpus, recording) if sure else [])],
+        findings=[*_steals(stolen, recording, quiet), *loads],
         data=Data(rows=rows[: params.top], cpus=cpus[: params.top], stolen=stolen[: params.top]),
         seen=int(totals["count"].sum()),
         totals={"rows": len(rows), "cpus": len(cpus), "stolen": len(stolen)},
@@ -204,30 +207,9 @@ def _load(totals: pl.DataFrame, cpus: list[CpuRow], window_ns: int) -> list[Find
             "total_ms": top["total_ns"] / 1e6 if known else None,
             "max_ms": top["max_ns"] / 1e6 if known and top["max_ns"] > 0 else None,
         }
-        found.append(
-            Finding(
-                kind="irq.load",
-                subject=Subject(type="host"),
-                interval=Interval(start_ns=0, end_ns=window_ns),
-                metrics={name: float(value) for name, value in metrics.items() if value is not None},
-                attributes={"interrupt": label(top["kind"], top["name"]), "cpus": str(cpu.cpu)},
-                severity=severity(least),
-                polarity=Polarity.ABNORMAL,
-            )
-        )
+        attributes = {"interrupt": label(top["kind"], top["name"]), "cpus": str(cpu.cpu)}
+        found.append(finding("irq.load", Subject(type="host"), window(window_ns), metrics, severity(least), attributes))
     return found[:8]
-
-
-def _normal_load(cpus: list[CpuRow], recording: Recording) -> list[Finding]:
-    return [
-        Finding(
-            kind="irq.load",
-            subject=Subject(type="host"),
-            interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
-            metrics={"cpu_pct": max(_least(c) or 0.0 for c in cpus)},
-            polarity=Polarity.NORMAL,
-        )
-    ]
 
 
 def _stolen(frame: pl.DataFrame, window_ns: int) -> list[Stolen]:
@@ -272,28 +254,13 @@ def _steals(stolen: list[Stolen], recording: Recording, quiet: bool) -> list[Fin
     most = max((share(rows, lambda r: r.total_ms) for rows in by_thread.values()), default=0.0)
     if found or target.everything or not quiet or most >= _STEAL_PCT:
         return found[:20]
-    return [
-        Finding(
-            kind="irq.steal",
-            subject=Subject(type="thread", pid=target.sole_pid, comm=target.comm, cgroup=target.cgroup),
-            interval=Interval(start_ns=0, end_ns=window_ns),
-            metrics={"window_pct": most},
-            polarity=Polarity.NORMAL,
-        )
-    ]
+    return [finding("irq.steal", any_thread(target), window(window_ns), {"window_pct": most})]
 
 
 def _steal(row: Stolen, pct: float, grade: Severity, window_ns: int) -> Finding:
-    metrics: dict[str, Any] = {"total_ms": _others_ms(row), "max_ms": row.max_ms, "count": row.count}
-    return Finding(
-        kind="irq.steal",
-        subject=Subject(type="thread", pid=row.pid, tid=row.tid, comm=row.comm),
-        interval=Interval(start_ns=0, end_ns=window_ns),
-        metrics={"window_pct": pct, **{name: float(value) for name, value in metrics.items()}},
-        attributes={"interrupt": row.interrupt},
-        severity=grade,
-        polarity=Polarity.ABNORMAL,
-    )
+    metrics = {"window_pct": pct, "total_ms": _others_ms(row), "max_ms": row.max_ms, "count": row.count}
+    subject = Subject(type="thread", pid=row.pid, tid=row.tid, comm=row.comm)
+    return finding("irq.steal", subject, window(window_ns), metrics, grade, {"interrupt": row.interrupt})
 
 
 TOOL = Tool(

@@ -8,12 +8,12 @@ import polars as pl
 from pydantic import Field
 
 from whystall.tools.collect.options import SwitchOptions
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Interval, Polarity, Subject
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern, path_series
-from whystall.tools.host.common.severity import severity
+from whystall.tools.host.common.findings import any_thread, finding, severity, window
 from whystall.tools.host.common.stack_frames import kernel_path, python_line
 from whystall.tools.host.common.wait_syscalls import FILE_LOCKS, IDLE_SYSCALLS, LOCK_SYSCALLS, blocked_in_operation
 from whystall.tools.host.common.wakers import contended_ns, wakers_of
@@ -199,32 +199,17 @@ def _finding(
             attributes["waker"] = f"{waker.waker_comm} ({waker.waker_tid})"
     if kind == "offcpu.lock_wait" and lock:
         attributes["lock"] = "contended"
-    return Finding(
-        kind=kind,
-        subject=Subject(
-            type="thread",
-            pid=pid,
-            tid=tid,
-            comm=comm,
-            path=path_series({r.path for r in group}) or None,
-        ),
-        interval=Interval(start_ns=span[0], end_ns=span[1]),
-        metrics=_metrics(group, share),
-        attributes=attributes,
-        severity=severity(share) if bad else Severity.INFO,
-        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
-    )
-
-
-def _metrics(group: list[Row], share: float) -> dict[str, float]:
-    metrics: dict[str, float] = {"total_ms": sum(r.total_ms for r in group), "window_pct": share}
     counts = [r.count for r in group if r.count is not None]
     longest = [r.max_ms for r in group if r.max_ms is not None]
-    if len(counts) == len(group):
-        metrics["count"] = sum(counts)
-    if len(longest) == len(group):
-        metrics["max_ms"] = max(longest)
-    return metrics
+    metrics = {
+        "total_ms": sum(r.total_ms for r in group),
+        "window_pct": share,
+        "count": sum(counts) if len(counts) == len(group) else None,
+        "max_ms": max(longest) if len(longest) == len(group) else None,
+    }
+    subject = Subject(type="thread", pid=pid, tid=tid, comm=comm, path=path_series({r.path for r in group}) or None)
+    interval = Interval(start_ns=span[0], end_ns=span[1])
+    return finding(kind, subject, interval, metrics, severity(share) if bad else None, attributes)
 
 
 def _line_most_waited(group: list[Row]) -> str:
@@ -262,15 +247,14 @@ def _normal(found: list[Finding], recording: Recording) -> list[Finding]:
         return []
     bad = {f.kind for f in found if f.polarity is Polarity.ABNORMAL}
     return [
-        Finding(
-            kind=kind,
-            subject=Subject(type="thread", pid=target.sole_pid, comm=target.comm, cgroup=target.cgroup),
-            interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
-            metrics={
+        finding(
+            kind,
+            any_thread(target),
+            window(recording.manifest.window_ns),
+            {
                 "count": sum(f.metrics.get("count", 1) for f in found if f.kind == kind),
                 "window_pct": max((f.metrics["window_pct"] for f in found if f.kind == kind), default=0.0),
             },
-            polarity=Polarity.NORMAL,
         )
         for kind in ("offcpu.blocked", "offcpu.lock_wait", "offcpu.preempted")
         if kind not in bad
@@ -294,8 +278,7 @@ TOOL = Tool(
     title="Blocked time",
     description=(
         "Time threads wait off CPU, by kernel and user stack, state, and the system call and file they wait in; "
-        "threads blocked "
-        "for the whole window included; who woke them on request. Folded stacks as an artifact."
+        "threads blocked for the whole window included; who woke them on request. Folded stacks as an artifact."
     ),
     params=Params,
     data=Data,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import polars as pl
 from pydantic import Field
 
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Severity, Subject
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
+from whystall.tools.host.common.findings import any_thread, finding, severity, window
 from whystall.tools.host.common.latency import Bucket, Slot, buckets, percentile
-from whystall.tools.host.common.severity import severity
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
@@ -158,14 +158,9 @@ def _finding(thread: Thread, row: Row | None, window_ns: int, counted: bool) -> 
         metrics |= {"count": thread.count, "total_ms": thread.total_ms, "max_ms": thread.max_ms}
         if row is not None:  # quantiles are per process
             metrics |= {"p50_ms": row.p50_ms, "p99_ms": row.p99_ms}
-    return Finding(
-        kind=_kind(counted),
-        subject=Subject(type="thread", pid=thread.pid, tid=thread.tid, comm=thread.comm),
-        interval=Interval(start_ns=0, end_ns=window_ns),
-        metrics={name: float(value) for name, value in metrics.items() if value is not None},
-        severity=severity(thread.window_pct) if thread.window_pct >= _WAIT_PCT else Severity.MINOR,
-        polarity=Polarity.ABNORMAL,
-    )
+    subject = Subject(type="thread", pid=thread.pid, tid=thread.tid, comm=thread.comm)
+    grade = severity(thread.window_pct) if thread.window_pct >= _WAIT_PCT else Severity.MINOR
+    return finding(_kind(counted), subject, window(window_ns), metrics, grade)
 
 
 def _kind(counted: bool) -> str:
@@ -184,15 +179,7 @@ def _normal(threads: list[Thread], recording: Recording, counted: bool) -> list[
             "count": float(sum(t.count for t in threads)),
             "max_ms": max((t.max_ms or 0.0 for t in threads), default=0.0),
         }
-    return [
-        Finding(
-            kind=_kind(counted),
-            subject=Subject(type="thread", pid=target.sole_pid, comm=target.comm, cgroup=target.cgroup),
-            interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
-            metrics=metrics,
-            polarity=Polarity.NORMAL,
-        )
-    ]
+    return [finding(_kind(counted), any_thread(target), window(recording.manifest.window_ns), metrics)]
 
 
 TOOL = Tool(

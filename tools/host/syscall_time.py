@@ -6,11 +6,11 @@ import polars as pl
 from pydantic import Field
 
 from whystall.tools.collect.options import SyscallOptions
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Interval, Polarity, Subject
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
-from whystall.tools.host.common.severity import severity
+from whystall.tools.host.common.findings import any_thread, finding, severity, window
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
@@ -19,6 +19,9 @@ ABNORMAL_PCT = 5.0
 # A thread that spins here waits for another one (OpenBLAS and OpenMP do between parallel parts): calling less often
 # would not save this CPU time.
 SPIN_SYSCALLS = frozenset({"sched_yield"})
+
+
+_TIMES = ("wall", "oncpu", "blocked", "sleep", "runnable", "max")
 
 
 class Params(LiveParams):
@@ -63,12 +66,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             comm=r["comm"],
             syscall=r["syscall"],
             count=r["count"],
-            wall_ms=r["wall_ns"] / 1e6,
-            oncpu_ms=r["oncpu_ns"] / 1e6,
-            blocked_ms=r["blocked_ns"] / 1e6,
-            sleep_ms=r["sleep_ns"] / 1e6,
-            runnable_ms=r["runnable_ns"] / 1e6,
-            max_ms=r["max_ns"] / 1e6,
+            **{f"{part}_ms": r[f"{part}_ns"] / 1e6 for part in _TIMES},
             oncpu_pct=100 * r["oncpu_ns"] / window_ns,
         )
         for r in totals.iter_rows(named=True)
@@ -102,29 +100,24 @@ def _intervals(recording: Recording) -> dict[tuple[int, str], tuple[int, int]]:
 
 
 def _finding(row: Row, interval: tuple[int, int]) -> Finding:
-    bad = row.syscall not in SPIN_SYSCALLS
-    return Finding(
-        kind="syscall.cpu_time",
-        subject=Subject(type="thread", pid=row.pid, tid=row.tid, comm=row.comm),
-        interval=Interval(start_ns=interval[0], end_ns=interval[1]),
-        metrics=_metrics(row),
-        attributes={"syscall": row.syscall},
-        severity=severity(row.oncpu_pct) if bad else Severity.INFO,
-        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
+    return finding(
+        "syscall.cpu_time",
+        Subject(type="thread", pid=row.pid, tid=row.tid, comm=row.comm),
+        Interval(start_ns=interval[0], end_ns=interval[1]),
+        _metrics(row),
+        severity(row.oncpu_pct) if row.syscall not in SPIN_SYSCALLS else None,
+        {"syscall": row.syscall},
     )
 
 
 def _normal(recording: Recording, rows: list[Row]) -> Finding:
     """Return the normal finding: the largest user of kernel time as the measure."""
-    target = recording.manifest.target
-    return Finding(
-        kind="syscall.cpu_time",
-        subject=Subject(type="thread", pid=target.sole_pid, comm=target.comm, cgroup=target.cgroup),
-        interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
-        metrics=_metrics(rows[0]) if rows else {"count": 0, "oncpu_s": 0, "window_pct": 0},
+    return finding(
+        "syscall.cpu_time",
+        any_thread(recording.manifest.target),
+        window(recording.manifest.window_ns),
+        _metrics(rows[0]) if rows else {"count": 0, "oncpu_s": 0, "window_pct": 0},
         attributes={"syscall": rows[0].syscall} if rows else {},
-        severity=Severity.INFO,
-        polarity=Polarity.NORMAL,
     )
 
 
@@ -144,8 +137,7 @@ TOOL = Tool(
     title="Kernel time by system call",
     description=(
         "Time a process spends inside each system call, per thread: on CPU in the kernel apart from blocked, "
-        "sleeping and "
-        "runnable. Finds stalls that are kernel CPU time (getrandom, page-cache copies), not waiting."
+        "sleeping and runnable. Finds stalls that are kernel CPU time (getrandom, page-cache copies), not waiting."
     ),
     params=Params,
     data=Data,

@@ -15,6 +15,7 @@ import polars as pl
 
 from whystall.tools.contract.result import Model
 from whystall.tools.host.common.cache_uses import Use, faults_of, residency_of, uses_of
+from whystall.tools.host.common.host_counters import HostCounters
 from whystall.tools.recording.store import Recording
 
 CACHE = "page_cache"
@@ -139,7 +140,7 @@ def measure(recording: Recording) -> Measures:
     uses = recording.table(f"{CACHE}.use")
     evictions = recording.table(f"{CACHE}.evictions")
     files = {r["file"]: r for r in recording.table(f"{CACHE}.files").iter_rows(named=True)}
-    counters = _Counters(recording)
+    counters = HostCounters(recording.tables().get("proc.host"))
     page = int(counters.last("mem_page_bytes") or _PAGE)
     target = recording.manifest.target
     processes = recording.tables().get("proc.processes", pl.DataFrame())
@@ -166,37 +167,6 @@ def measure(recording: Recording) -> Measures:
         untracked=_sum(evictions["untracked"]),
         tracked=_sum(evictions["tracked"]),
     )
-
-
-class _Counters:
-    """The host's named counters; empty if a recording has no `proc`."""
-
-    def __init__(self, recording: Recording) -> None:
-        self._values: dict[str, list[float]] = {}
-        self._span_s = 0.0
-        host = recording.tables().get("proc.host")
-        if host is None or host.is_empty():
-            return
-        first, last = host["at_ns"].min(), host["at_ns"].max()
-        self._span_s = (last - first) / 1e9 if isinstance(first, int) and isinstance(last, int) else 0.0
-        for name, value in host.sort("at_ns", maintain_order=True).select("name", "value").iter_rows():
-            self._values.setdefault(name, []).append(value)
-
-    def last(self, name: str) -> float | None:
-        values = self._values.get(name)
-        return values[-1] if values else None
-
-    def most(self, name: str) -> float | None:
-        return max(self._values.get(name, ()), default=None)
-
-    def delta(self, *names: str) -> float | None:
-        """Return the summed growth of those counters that were read at least twice."""
-        known = [self._values[n] for n in names if len(self._values.get(n, ())) > 1]
-        return sum(max(0.0, v[-1] - v[0]) for v in known) if known else None
-
-    def rate(self, *names: str) -> float | None:
-        grown = self.delta(*names)
-        return grown / self._span_s if grown is not None and self._span_s else None
 
 
 def _stalls(frame: pl.DataFrame, files: dict[int, _Row]) -> list[Stall]:
@@ -253,7 +223,7 @@ def _cgroups(recording: Recording) -> list[Cgroup]:
     return sorted(found, key=lambda c: (c.row.limit_bytes is None, c.path))
 
 
-def _host(counters: _Counters, processes: pl.DataFrame, window_ns: int) -> tuple[Host, int | None]:
+def _host(counters: HostCounters, processes: pl.DataFrame, window_ns: int) -> tuple[Host, int | None]:
     # These two count reclaim for the host's memory only; pgsteal_file also counts reclaim at cgroup limits.
     short = counters.delta("vm_pgsteal_kswapd", "vm_pgsteal_direct")
     every, global_rate = counters.rate("vm_pgsteal_file"), counters.rate("vm_pgsteal_kswapd", "vm_pgsteal_direct")
@@ -266,7 +236,7 @@ def _host(counters: _Counters, processes: pl.DataFrame, window_ns: int) -> tuple
         refault_rate=counters.rate("vm_workingset_refault_file"),
         psi_some_pct=None if psi is None else min(100.0, psi / 1e4),
         available_bytes=_whole(counters.last("mem_available_bytes")),
-        dirty_bytes=_whole(counters.most("mem_dirty_bytes")),
+        dirty_bytes=_whole(max(counters.all("mem_dirty_bytes"), default=None)),
         dirty_limit_bytes=None if limit is None else int(limit * page),
     )
     return host, _whole(short)

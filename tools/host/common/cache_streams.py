@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Severity, Subject
 from whystall.tools.host.common.cache_measures import HOST, Measures, Stall
 from whystall.tools.host.common.cache_uses import UNKNOWN_FILE, Use
-from whystall.tools.host.common.severity import severity
+from whystall.tools.host.common.findings import finding, severity, window
 
 STALL_PCT = 2.0
 KSWAPD_PCT = 5.0
@@ -258,20 +258,14 @@ def _finding(kind: str, use: Use, m: Measures, bad: Severity | None, reason: str
     }
     if kind == "cache.use" and use.added * m.page < _RECLAIM_BYTES:
         metrics["refault_pct"] = None  # a share of almost nothing
-    # Zero values are omitted.
-    zero = {name for name in ("evicted_bytes", "dirtied_bytes", "rate", "accessed_bytes") if not metrics[name]}
+    for name in ("evicted_bytes", "dirtied_bytes", "rate", "accessed_bytes"):
+        metrics[name] = metrics[name] or None  # zero values are omitted
     attributes = {"operations": use.operations, "reason": reason}
     if kind != "cache.use":
         attributes |= {"files": str(len(use.files)) if len(use.files) > 1 else "", "example": use.example}
     if use.example == use.path or use.example == UNKNOWN_FILE:
         attributes.pop("example", None)
     path = use.path if kind != "cache.use" and use.path != UNKNOWN_FILE else None
-    return Finding(
-        kind=kind,
-        subject=Subject(type="process" if kind == "cache.use" else "file", pid=use.pid, comm=use.comm, path=path),
-        interval=Interval(start_ns=0, end_ns=m.window_ns),
-        metrics={name: float(v) for name, v in metrics.items() if v is not None and name not in zero},
-        attributes={name: text for name, text in attributes.items() if text},
-        severity=bad or Severity.INFO,
-        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
-    )
+    subject = Subject(type="process" if kind == "cache.use" else "file", pid=use.pid, comm=use.comm, path=path)
+    shown = {name: text for name, text in attributes.items() if text}
+    return finding(kind, subject, window(m.window_ns), metrics, bad, shown)

@@ -10,14 +10,14 @@ import polars as pl
 from pydantic import Field
 
 from whystall.tools.collect.options import SyscallOptions
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Interval, Subject
 from whystall.tools.contract.params import LiveParams, MinMs
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern, path_series
 from whystall.tools.host.common.file_operations import DURABLE, FILE_CLASS
+from whystall.tools.host.common.findings import finding, severity
 from whystall.tools.host.common.latency import quantile, slot_quantile
-from whystall.tools.host.common.severity import severity
 from whystall.tools.host.common.stack_frames import kernel_path
 from whystall.tools.host.fileslower.episodes import Call, Episode, episodes, period_s
 from whystall.tools.host.fileslower.totals import (
@@ -190,7 +190,7 @@ def _finding(
     # The median: a file may have been partly written before the window.
     each = statistics.median(b / times[p] for p, b in counted.items()) if counted else total_bytes / len(runs)
     durations = [e.duration_ns for e in runs]
-    metrics: dict[str, float] = {
+    metrics: dict[str, float | None] = {
         "count": len(group),
         "total_ms": total / 1e6,
         "p50_ms": quantile(walls, 0.5) / 1e6,
@@ -207,10 +207,8 @@ def _finding(
             for name in PARTS
             if all(r[f"{name}_ns"] >= 0 for r in group)
         },
+        "period_s": period_s([e.start_ns for e in runs]),
     }
-    period = period_s([e.start_ns for e in runs])
-    if period is not None:
-        metrics["period_s"] = period
     worst = max(group, key=lambda r: r["wall_ns"])
     paths = {r["path"] for r in group}
     attributes = {
@@ -224,21 +222,15 @@ def _finding(
         attributes["direct"] = "yes" if worst["direct"] else "no"
     if where := kernel_path(stacks.get(worst["kstack"], [])):
         attributes["kernel_path"] = where
-    bad = share >= ABNORMAL_PCT or metrics["max_ms"] >= _LONG_MS  # in flight: its age so far
-    return Finding(
-        kind=f"file.slow_{FILE_CLASS[_by_time(group)[0]]}",
-        subject=Subject(
-            type="file",
-            pid=worst["pid"] if worst["pid"] >= 0 else None,
-            tid=worst["tid"],
-            comm=worst["comm"],
-            path=path_series(paths),
-        ),
-        interval=Interval(start_ns=min(r["start_ns"] for r in group), end_ns=max(r["end_ns"] for r in group)),
-        metrics=metrics,
-        attributes=attributes,
-        severity=severity(share) if bad else Severity.INFO,
-        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
+    bad = share >= ABNORMAL_PCT or max(walls) / 1e6 >= _LONG_MS  # in flight: its age so far
+    pid = worst["pid"] if worst["pid"] >= 0 else None
+    return finding(
+        f"file.slow_{FILE_CLASS[_by_time(group)[0]]}",
+        Subject(type="file", pid=pid, tid=worst["tid"], comm=worst["comm"], path=path_series(paths)),
+        Interval(start_ns=min(r["start_ns"] for r in group), end_ns=max(r["end_ns"] for r in group)),
+        metrics,
+        severity(share) if bad else None,
+        attributes,
     )
 
 
@@ -298,8 +290,8 @@ TOOL = Tool(
     title="Slow file operations",
     description=(
         "Synchronous file operations (read, write, fsync, open, rename, ...) slower than min_ms, with process, full "
-        "path, "
-        "latency and where the time went (on CPU, blocked, sleeping, waiting for a CPU); operations still in flight."
+        "path, latency and where the time went (on CPU, blocked, sleeping, waiting for a CPU); operations still in "
+        "flight."
     ),
     params=Params,
     data=Data,

@@ -6,10 +6,10 @@ from typing import Any
 
 import polars as pl
 
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Subject
+from whystall.tools.contract.findings import Finding, Polarity, Subject
 from whystall.tools.host.common.file_operations import FILE_CLASS, FileClass
+from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.host.common.latency import slot_quantile
-from whystall.tools.host.common.severity import severity
 from whystall.tools.recording.store import Recording
 
 # With a smaller share of a thread's time, slow calls are reported as normal: it is within the step-to-step variation of
@@ -94,11 +94,11 @@ def _storm(name: FileClass, thread: dict[str, Any], totals: pl.DataFrame, record
     size = sum(moved.get((pid, file), 0) for file in spent["file"])
     histogram = [(s["low_ns"], s["high_ns"], s["count"]) for s in slots.iter_rows(named=True)]
     operations = own.filter(pl.col("tid") == tid)["syscall"].to_list()
-    return Finding(
-        kind=f"file.slow_{name}",
-        subject=Subject(type="file", pid=pid, tid=tid, comm=thread["comm"], path=top["path"] if top else None),
-        interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
-        metrics={
+    return finding(
+        f"file.slow_{name}",
+        Subject(type="file", pid=pid, tid=tid, comm=thread["comm"], path=top["path"] if top else None),
+        window(recording.manifest.window_ns),
+        {
             "count": thread["count"],
             "total_ms": thread["wall_ns"] / 1e6,
             "p50_ms": min(slot_quantile(histogram, 0.5), thread["max_ns"]) / 1e6,
@@ -112,13 +112,12 @@ def _storm(name: FileClass, thread: dict[str, Any], totals: pl.DataFrame, record
             "episode_bytes": size / count,
             **{f"{part}_pct": 100 * thread[f"{part}_ns"] / max(thread["whole_ns"], 1) for part in PARTS},
         },
-        attributes={
+        severity(thread["pct"]),
+        {
             "operations": "+".join(operations),
             "in_flight": "no",
             **({"example": top["path"], "filesystem": top["fstype"]} if top else {}),
         },
-        severity=severity(thread["pct"]),
-        polarity=Polarity.ABNORMAL,
     )
 
 
@@ -172,14 +171,9 @@ def _waits(totals: pl.DataFrame, name: FileClass, window_ns: int) -> pl.DataFram
 
 def _measured(kind: str, waits: pl.DataFrame, recording: Recording, subject: Subject) -> Finding:
     """Return the normal finding of the threads in `waits` (see `_waits`); the share is that of the longest waiting."""
-    return Finding(
-        kind=kind,
-        subject=subject,
-        interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
-        metrics={
-            "count": int(waits["count"].sum()),
-            "total_ms": int(waits["wait_ns"].sum()) / 1e6,
-            "window_pct": float(waits["pct"].max() or 0.0),  # type: ignore[arg-type]
-        },
-        polarity=Polarity.NORMAL,
-    )
+    metrics = {
+        "count": int(waits["count"].sum()),
+        "total_ms": int(waits["wait_ns"].sum()) / 1e6,
+        "window_pct": float(waits["pct"].max() or 0.0),  # type: ignore[arg-type]
+    }
+    return finding(kind, subject, window(recording.manifest.window_ns), metrics)

@@ -10,7 +10,7 @@ Codes of the column ``what``:
 ``idle_exit``   ready, while its CPU was idle, for no longer than leaving an idle state takes
 ``throttled``   ready, with its CPU idle for longer than that, and its cgroup throttled by a quota
 ``held``        ready, with its CPU idle for longer than that, without a quota
-``sleep``       waiting for time, or for a device: ended by an interrupt
+``sleep``       waiting for a time or a device; ended by an interrupt
 ``lock``        in a futex or file lock
 ``io``          uninterruptible, or in a system call on a file
 ``poll``        waiting for events or a child (poll, epoll, select, wait4)
@@ -35,7 +35,7 @@ import polars as pl
 from whystall.tools.host.common.file_operations import ON_FILES
 from whystall.tools.host.common.wait_syscalls import IDLE_SYSCALLS, LOCK_SYSCALLS
 from whystall.tools.host.host_bound.host_info import Host, Quota
-from whystall.tools.host.host_bound.intervals import overlay
+from whystall.tools.host.host_bound.intervals import conform, overlay
 
 HISTORY = pl.Schema(
     {
@@ -51,6 +51,7 @@ HISTORY = pl.Schema(
         "preempted": pl.Boolean,
     }
 )
+_DEFAULTS = {"by_tid": -1, "by": "", "wait": -1, "preempted": False}
 CODES = (
     *("running", "interrupt", "no_cpu", "moved", "idle_exit", "throttled", "held"),
     *("sleep", "lock", "io", "poll", "driver", "call", "colleague", "stopped", "gone", "unknown"),
@@ -77,16 +78,7 @@ def history(host: Host, tid: int) -> pl.DataFrame:
     """Return the history of `tid` (`HISTORY`), sorted, over the whole window; empty if it is not in the trace."""
     slices = host.slices.filter((pl.col("tid") == tid) & (pl.col("end_ns") > pl.col("start_ns")))
     parts = [_running(host, slices, tid), _ready(host, slices, tid), _waiting(host, slices, tid)]
-    return pl.concat([_shape(part) for part in parts]).sort("start_ns")
-
-
-def _shape(frame: pl.DataFrame) -> pl.DataFrame:
-    defaults: dict[str, object] = {"by_tid": -1, "by": "", "wait": -1, "preempted": False}
-    frame = frame.with_columns(pl.lit(v).alias(name) for name, v in defaults.items() if name not in frame.columns)
-    return frame.select(
-        pl.col(name).fill_null(defaults[name]).cast(kind) if name in defaults else pl.col(name).cast(kind)
-        for name, kind in HISTORY.items()
-    )
+    return pl.concat([conform(part, HISTORY, _DEFAULTS) for part in parts]).sort("start_ns")
 
 
 def _outermost(host: Host) -> pl.DataFrame:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from whystall.tools.collect.ftrace.cpus import format_cpus
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Interval, Severity, Subject
+from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.host.common.latency import quantile
-from whystall.tools.host.common.severity import severity
 from whystall.tools.host.host_bound.account import Account
 from whystall.tools.host.host_bound.data import Device, Reason
 from whystall.tools.host.host_bound.gaps import OFF_HOST
@@ -40,6 +40,7 @@ _GONE_PCT = 50.0
 # device waited for, with low severity.
 _BY_CHOICE = ("sleep", "poll", "colleague", "call", "stopped")
 _WORKERS = "kworker"
+_DEVICE_PARTS = ("idle", "host", "ahead", "launch", "unknown")
 _LENGTH = pl.col("end_ns") - pl.col("start_ns")
 
 
@@ -131,25 +132,13 @@ class Judge:
             normal = self.whole and own + unsure < self.min_pct
             if bad is None and not normal:
                 continue
-            found.append(
-                Finding(
-                    kind="accel.idle",
-                    subject=Subject(type="accelerator", device=str(device.device)),
-                    interval=Interval(start_ns=0, end_ns=host.end_ns),
-                    metrics={
-                        "idle_pct": device.idle_pct,
-                        "host_pct": device.host_pct,
-                        "ahead_pct": device.ahead_pct,
-                        "launch_pct": device.launch_pct,
-                        "unknown_pct": device.unknown_pct,
-                        "count": device.gaps,
-                        "total_ms": idle * device.span_s * 1e3,
-                        "max_ms": device.gap_max_us / 1e3,
-                    },
-                    severity=bad or Severity.INFO,
-                    polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
-                )
-            )
+            metrics = {f"{part}_pct": getattr(device, f"{part}_pct") for part in _DEVICE_PARTS} | {
+                "count": device.gaps,
+                "total_ms": idle * device.span_s * 1e3,
+                "max_ms": device.gap_max_us / 1e3,
+            }
+            subject = Subject(type="accelerator", device=str(device.device))
+            found.append(finding("accel.idle", subject, window(host.end_ns), metrics, bad))
             found += self._host_bound(device, bad is not None, reasons, host, fair)
         return found
 
@@ -219,8 +208,7 @@ class Judge:
             "forced": forced,
             "window_pct": a.host.pct(moves.wait_ns),
         }
-        known = {name: float(value) for name, value in metrics.items() if value is not None}
-        return [_finding("sched.migrations", a, known, {"moves": moves.example} if bad else {}, bad)]
+        return [_finding("sched.migrations", a, metrics, {"moves": moves.example} if bad else {}, bad)]
 
     def _interrupts(self, a: Account) -> list[Finding]:
         waited = a.losses().filter(pl.col("what") == "interrupt").select("by", "ns", "count", "max_ns", "cpus")
@@ -338,7 +326,7 @@ def _time(a: Account, ns: int, count: int, longest: int) -> dict[str, float]:
 def _finding(
     kind: str,
     a: Account,
-    metrics: dict[str, float],
+    metrics: Mapping[str, float | None],
     attributes: dict[str, str],
     bad: Severity | None,
     what: str | None = None,
@@ -351,27 +339,15 @@ def _finding(
     if bad is not None and a.chosen.sure == "guess":
         bad = Severity.MINOR
     pid = a.thread.pid if a.thread.pid > 0 else None
-    return Finding(
-        kind=kind,
-        subject=Subject(type="thread", pid=pid, tid=a.thread.tid, comm=a.thread.comm, cgroup=cgroup),
-        interval=Interval(start_ns=int(str(first)), end_ns=int(str(last))),
-        metrics=metrics,
-        attributes=attributes,
-        severity=bad or Severity.INFO,
-        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
-    )
+    subject = Subject(type="thread", pid=pid, tid=a.thread.tid, comm=a.thread.comm, cgroup=cgroup)
+    interval = Interval(start_ns=int(str(first)), end_ns=int(str(last)))
+    return finding(kind, subject, interval, metrics, bad, attributes)
 
 
 def _on_device(
     host: Host, tid: int, device: int, metrics: dict[str, float], attributes: dict[str, str], bad: Severity | None
 ) -> Finding:
     thread = host.thread(tid)
-    return Finding(
-        kind="accel.host_bound",
-        subject=Subject(type="thread", pid=thread.pid if thread.pid > 0 else None, tid=tid, comm=thread.comm),
-        interval=Interval(start_ns=0, end_ns=host.end_ns),
-        metrics=metrics,
-        attributes=attributes | {"accelerator": str(device)},
-        severity=bad or Severity.INFO,
-        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
-    )
+    subject = Subject(type="thread", pid=thread.pid if thread.pid > 0 else None, tid=tid, comm=thread.comm)
+    attributes = attributes | {"accelerator": str(device)}
+    return finding("accel.host_bound", subject, window(host.end_ns), metrics, bad, attributes)

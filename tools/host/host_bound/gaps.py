@@ -15,7 +15,7 @@ import polars as pl
 
 from whystall.tools.host.common.latency import quantile
 from whystall.tools.host.host_bound.data import Device, Gap, Reason
-from whystall.tools.host.host_bound.intervals import overlay
+from whystall.tools.host.host_bound.intervals import conform, overlay
 
 WORK = ("kernel", "memcpy", "memset", "collective")
 HOST_WORK = ("operator", "python", "launch", "sync", "annotation", "other")
@@ -111,8 +111,8 @@ def _parts(
     pieces = [whole, launch, host.filter(~sure).with_columns(reason=pl.lit("unknown"))]
     for (tid,), own in host.filter(sure).group_by("tid", maintain_order=True):
         pieces.append(_explained(own, histories.get(int(str(tid))), sync.filter(pl.col("tid") == tid)))
-    shaped = [_shape(piece) for piece in pieces]
-    return pl.concat(shaped).filter(_LENGTH > 0).sort("device", "start_ns")
+    parts = [conform(piece, _PART, {"by": "", "by_tid": -1}) for piece in pieces]
+    return pl.concat(parts).filter(_LENGTH > 0).sort("device", "start_ns")
 
 
 def _explained(own: pl.DataFrame, history: pl.DataFrame | None, sync: pl.DataFrame) -> pl.DataFrame:
@@ -128,15 +128,6 @@ def _explained(own: pl.DataFrame, history: pl.DataFrame | None, sync: pl.DataFra
     return pieces.with_columns(
         reason=pl.when(waits).then(pl.lit("sync")).otherwise(pl.col("what").fill_null("unknown")),
         by=pl.when(waits).then(None).otherwise("by"),
-    )
-
-
-def _shape(frame: pl.DataFrame) -> pl.DataFrame:
-    defaults: dict[str, object] = {"by": "", "by_tid": -1}
-    frame = frame.with_columns(pl.lit(v).alias(name) for name, v in defaults.items() if name not in frame.columns)
-    return frame.select(
-        pl.col(name).fill_null(defaults[name]).cast(kind) if name in defaults else pl.col(name).cast(kind)
-        for name, kind in _PART.items()
     )
 
 

@@ -1,8 +1,19 @@
-"""Intersect intervals in data frames."""
+"""Intersect data frames of intervals, and bring them into one schema."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
+
+
+def conform(frame: pl.DataFrame, schema: pl.Schema, defaults: Mapping[str, object]) -> pl.DataFrame:
+    """Return `frame` with the columns of `schema`; `defaults` replace missing columns and nulls."""
+    frame = frame.with_columns(pl.lit(v).alias(name) for name, v in defaults.items() if name not in frame.columns)
+    return frame.select(
+        pl.col(name).fill_null(defaults[name]).cast(kind) if name in defaults else pl.col(name).cast(kind)
+        for name, kind in schema.items()
+    )
 
 
 def overlay(base: pl.DataFrame, marks: pl.DataFrame, key: str) -> pl.DataFrame:

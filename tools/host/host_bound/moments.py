@@ -8,7 +8,7 @@ import polars as pl
 
 from whystall.tools.host.host_bound.activity import READY
 from whystall.tools.host.host_bound.gaps import OFF_HOST
-from whystall.tools.host.host_bound.tool import Look
+from whystall.tools.host.host_bound.tool import Facts
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.sched import TABLES
 from whystall.tools.views.bubble_data import Timeline
@@ -37,26 +37,26 @@ class Moment:
     shares: tuple[Share, ...]
 
 
-def moments(seen: Look, most: int = 10) -> list[Moment]:
+def moments(facts: Facts, most: int = 10) -> list[Moment]:
     """Return the `most` longest moments, longest first; only gaps that the host caused."""
-    return _gaps(seen, most) if seen.bubbles is not None else _waits(seen, most)
+    return _gaps(facts, most) if facts.bubbles is not None else _waits(facts, most)
 
 
-def timeline(recording: Recording, seen: Look) -> Timeline:
+def timeline(recording: Recording, facts: Facts) -> Timeline:
     """Return the data that the page of `whystall.tools.views.bubbles` draws."""
     holes = recording.tables().get("ftrace.holes")
     return Timeline(
-        threads=seen.host.slices,
-        cpus=seen.host.tenures,
-        interrupts=seen.host.interrupts.drop("label"),
+        threads=facts.host.slices,
+        cpus=facts.host.tenures,
+        interrupts=facts.host.interrupts.drop("label"),
         holes=holes if holes is not None else TABLES["holes"].to_frame(),
-        activities=seen.bubbles.activities if seen.bubbles is not None else None,
-        names={tid: thread.comm for tid, thread in seen.host.names.items()},
+        activities=facts.bubbles.activities if facts.bubbles is not None else None,
+        names={tid: thread.comm for tid, thread in facts.host.names.items()},
     )
 
 
-def _gaps(seen: Look, most: int) -> list[Moment]:
-    found = seen.bubbles
+def _gaps(facts: Facts, most: int) -> list[Moment]:
+    found = facts.bubbles
     if found is None:
         return []
     parts = found.parts.with_columns(ns=_LENGTH)
@@ -68,9 +68,9 @@ def _gaps(seen: Look, most: int) -> list[Moment]:
     ]
 
 
-def _waits(seen: Look, most: int) -> list[Moment]:
+def _waits(facts: Facts, most: int) -> list[Moment]:
     waits = []
-    for a in seen.accounts:
+    for a in facts.accounts:
         lost = a.history.filter((pl.col("wait") >= 0) & pl.col("what").is_in([*READY, "interrupt"]))
         spans = lost.group_by("wait").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
         for wait, start, end in spans.sort(_LENGTH, "wait", descending=[True, False]).head(most).iter_rows():

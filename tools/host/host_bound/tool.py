@@ -22,8 +22,8 @@ from whystall.tools.host.host_bound.steps import step_rows
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
-# A larger share of unknown time is reported.
-_DARK_PCT = 1.0
+# A larger share of time that is unknown, or taken by the recording process, is reported.
+_UNKNOWN_PCT = 1.0
 
 
 class Params(LiveParams):
@@ -32,7 +32,7 @@ class Params(LiveParams):
     tid: int | None = Field(default=None, ge=1, le=4194304, description="the only dispatch thread to judge")
     profile: str | None = Field(default=None, min_length=1, max_length=4096, description="accelerator profile, path")
     syscalls: bool = Field(default=False, description="also trace system calls: what threads block in")
-    # Holistic Trace Analysis and msprof-analyze both call a launch that takes longer than 100 us to arrive a long one
+    # Holistic Trace Analysis and msprof-analyze both call a launch delay above 100 us long.
     gap_us: float = Field(default=100.0, ge=1, le=1e9, description="list device gaps longer than, us")
     min_pct: float = Field(default=5.0, ge=0.1, le=100, description="a smaller share of time is normal, %")
     # A woken thread waits at most about one slice of the running thread: base_slice_ns, 0.7 to 2.8 ms by default.
@@ -42,7 +42,7 @@ class Params(LiveParams):
 def _needs(params: Params) -> list[Need]:
     groups = {"irq", "softirq", *(["syscalls"] if params.syscalls else [])}
     needs = [Need("ftrace", FtraceOptions(frozenset(groups))), Need("proc", optional=True)]
-    return [*needs, Need("profile")] if params.profile else needs  # joined, not observed: its blind spots are ours
+    return [*needs, Need("profile")] if params.profile else needs
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
@@ -50,8 +50,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 
     The device is judged if the recording holds a profile; tables of /proc are optional.
     """
-    seen = look(recording, params)
-    host, accounts = seen.host, seen.accounts
+    facts = extract(recording, params)
+    host, accounts = facts.host, facts.accounts
     rows = [dispatcher_row(a, others_ns(a)) for a in accounts]
     judges = Judge(params.min_pct, params.late_ms, recording.manifest.saw_everything("ftrace"))
     findings = judges.threads(accounts, {row.tid: row.others_pct for row in rows})
@@ -59,11 +59,11 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     waits = sorted((row for a in accounts for row in wait_rows(a)), key=lambda row: -row.total_ms)
     data = Data(dispatchers=rows, losses=losses[: params.top], waits=waits[: params.top])
     totals = {"dispatchers": len(rows), "losses": len(losses), "waits": len(waits)}
-    if seen.bubbles is not None:
-        data.devices = device_rows(seen.bubbles)
-        reasons = reason_rows(seen.bubbles, host.end_ns)
-        gaps, count = gap_rows(seen.bubbles, int(params.gap_us * 1e3), params.top)
-        steps = step_rows(recording.table("profile.steps"), seen.bubbles, accounts[0].history if accounts else None)
+    if facts.bubbles is not None:
+        data.devices = device_rows(facts.bubbles)
+        reasons = reason_rows(facts.bubbles, host.end_ns)
+        gaps, count = gap_rows(facts.bubbles, int(params.gap_us * 1e3), params.top)
+        steps = step_rows(recording.table("profile.steps"), facts.bubbles, accounts[0].history if accounts else None)
         data.reasons, data.gaps, data.steps = reasons[: params.top], gaps, steps[: params.top]
         totals |= {"devices": len(data.devices), "reasons": len(reasons), "gaps": count, "steps": len(steps)}
         findings += judges.devices(data.devices, reasons, host, {a.thread.tid: a.fair for a in accounts})
@@ -74,27 +74,27 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         data=data,
         seen=int(host.tenures.filter(pl.col("tid") > 0).height),
         totals=totals | {"remedies": len(every)},
-        not_seen=_blind(recording, params, seen),
-        basis=seen,
+        not_seen=_blind_spots(recording, params, facts),
+        basis=facts,
     )
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a recording shows before it is judged. `bubbles`: None without a profile of a device."""
+class Facts:
+    """The facts of a recording that are judged. `bubbles`: None without a profile of a device."""
 
     host: Host
     accounts: list[Account]
     bubbles: Bubbles | None
 
 
-def look(recording: Recording, params: Params) -> Look:
+def extract(recording: Recording, params: Params) -> Facts:
     """Return the host, its dispatch threads, and the gaps of the devices."""
     host = prepare(recording)
     activities = _activities(recording)
     launches = activities.filter(pl.col("kind") == "launch") if activities is not None else None
     accounts = [account(host, one) for one in choose(host, launches, _target(recording, params, host), params.tid)]
-    return Look(host, accounts, None if activities is None else _bubbles(recording, host, activities, accounts))
+    return Facts(host, accounts, None if activities is None else _bubbles(recording, host, activities, accounts))
 
 
 def _target(recording: Recording, params: Params, host: Host) -> list[int]:
@@ -129,15 +129,15 @@ def _bubbles(recording: Recording, host: Host, activities: pl.DataFrame, account
     return bubbles(activities, histories, residual)
 
 
-def _blind(recording: Recording, params: Params, seen: Look) -> list[tuple[str, str]]:
-    host, accounts = seen.host, seen.accounts
+def _blind_spots(recording: Recording, params: Params, facts: Facts) -> list[tuple[str, str]]:
+    host, accounts = facts.host, facts.accounts
     spots = []
     if not accounts:
-        who = f"thread {params.tid}" if params.tid is not None else recording.manifest.target.describe()
-        spots.append(("no_dispatch_thread", who))
+        searched = f"thread {params.tid}" if params.tid is not None else recording.manifest.target.describe()
+        spots.append(("no_dispatch_thread", searched))
     if not recording.has("profile"):
         spots.append(("no_profile", ""))
-    elif seen.bubbles is None:
+    elif facts.bubbles is None:
         spots.append(("no_device_work", ""))
     elif accounts and accounts[0].chosen.why not in (("launches",), ("asked",)):
         spots.append(("profile_threads", ""))
@@ -148,10 +148,10 @@ def _blind(recording: Recording, params: Params, seen: Look) -> list[tuple[str, 
     if not host.topology:
         spots.append(("no_topology", ""))
     for a in accounts:
-        if (ours := host.pct(a.observed_ns)) >= _DARK_PCT:
+        if (ours := host.pct(a.observed_ns)) >= _UNKNOWN_PCT:
             spots.append(("observer", f"{a.thread.label}: {ours:.0f} %"))
-        if (dark := host.pct(a.unknown_ns)) >= _DARK_PCT:
-            spots.append(("trace_dark", f"{a.thread.label}: {dark:.0f} %"))
+        if (unknown := host.pct(a.unknown_ns)) >= _UNKNOWN_PCT:
+            spots.append(("trace_dark", f"{a.thread.label}: {unknown:.0f} %"))
     return spots
 
 
@@ -169,14 +169,8 @@ TOOL = Tool(
     judge=judge,
     kinds=frozenset(
         {
-            "sched.preempted_by",
-            "sched.wakeup_latency",
-            "sched.migrations",
-            "sched.throttled",
-            "sched.affinity_crowded",
-            "irq.steal",
-            "accel.idle",
-            "accel.host_bound",
+            *("sched.preempted_by", "sched.wakeup_latency", "sched.migrations", "sched.throttled"),
+            *("sched.affinity_crowded", "irq.steal", "accel.idle", "accel.host_bound"),
         }
     ),
     cost=6.0,

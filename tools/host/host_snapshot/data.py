@@ -1,5 +1,4 @@
-"""The tables of `host_snapshot`. Shares are percent of the window; rates are per second; None: the kernel does not
-say."""
+"""The result tables of host_snapshot. Shares are percent of the window, rates per second; None: not reported."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class Cpu(Model):
 
 
 class RunQueue(Model):
-    """Tasks that run or wait for a CPU, and tasks blocked for I/O, as seen at each sample."""
+    """Tasks that run or wait for a CPU, and tasks blocked for I/O, at the samples."""
 
     samples: int
     runnable_mean: float
@@ -39,7 +38,7 @@ class RunQueue(Model):
 
 
 class Memory(Model):
-    """State at the end of the window, and rates over it (pages or events per second)."""
+    """State at the end of the window; rates over it in pages or events per second."""
 
     total_bytes: float | None = None
     available_bytes: float | None = None
@@ -69,8 +68,7 @@ class Disk(Model):
 
 
 class Process(Model):
-    """One process over the window, all its threads. `cpu_pct` 100 is one CPU; `block_io_pct` is of one thread's
-    time."""
+    """One process, all its threads. `cpu_pct`: of one CPU; `block_io_pct`: of one thread's time."""
 
     pid: int
     comm: str
@@ -88,7 +86,7 @@ class Process(Model):
 
 
 class Thread(Model):
-    """Where a target thread's time went. `blocked_pct`: share of samples in uninterruptible sleep (state D)."""
+    """Where the time of a target's thread went. `blocked_pct`: share of samples in uninterruptible sleep (state D)."""
 
     pid: int
     tid: int
@@ -116,7 +114,7 @@ class CgroupRow(Model):
 
 
 class Data(Model):
-    """The first look. `window_s` is the span between the first and the last reading."""
+    """`window_s`: from the first to the last reading."""
 
     window_s: float
     pressure: list[Pressure] = Field(default_factory=list)

@@ -1,17 +1,17 @@
-"""Judging a first look: which counters hurt, and which were measured and found normal.
+"""Judge the counters of a host: which show a problem, and which are normal.
 
-Thresholds are shares of a thread's or the host's time wherever the kernel offers time, because counts and rates
-hurt differently on different hardware. A share of 5 % is what a user notices as a slower job (steps of a training job
-vary by less); where a threshold has another reason it stands beside it.
+Thresholds are shares of a thread's or the host's time where the kernel accounts time; the cost of counts and rates
+depends on the hardware. From 5 % on, users notice a slower job (steps of a training job vary by less). Other
+reasons stand at the threshold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Polarity, Severity, Subject
 from whystall.tools.contract.proportion import wilson
-from whystall.tools.host.common.severity import severity
+from whystall.tools.host.common.findings import finding, severity
 from whystall.tools.host.host_snapshot import data
 from whystall.tools.host.host_snapshot.measures import Measures, ThreadTime, share
 from whystall.tools.recording.target import Target
@@ -21,28 +21,28 @@ RUNQUEUE_MAJOR_PCT = 20.0
 # At 1 ms each (a network-attached cloud disk) these are 5 % of one thread's time; on local NVMe about 0.5 %.
 MAJOR_FAULT_RATE = 50.0
 MAJOR_FAULT_RATE_MAJOR = 200.0
-# Saturation method (B. Gregg, USE): utilisation near 100 % *and* a queue. Busy alone is a job doing its work.
+# USE method (B. Gregg): utilisation near 100 % and a queue. High utilisation alone is a job doing its work.
 BUSY_PCT = 90.0
 QUEUE_PER_CPU = 1.2
 QUEUE_PER_CPU_MAJOR = 2.0
 PSI_CPU_PCT = 25.0
 NEIGHBOUR_CPU_PCT = 10.0
-# A quota that binds 1 % of the time, or in 5 % of its periods, already makes single steps late by up to a period.
+# Throttling for 1 % of the time, or in 5 % of the periods, already delays single steps by up to a period.
 THROTTLED_PCT = 1.0
 THROTTLED_PERIODS_PCT = 5.0
-# Direct reclaim is done by the thread that wanted memory. Pages alone do not tell its cost; PSI does.
+# Direct reclaim is done by the allocating thread. PSI shows its cost; the number of pages does not.
 DIRECT_SCAN_RATE = 100.0
 PSI_MEMORY_PCT = 1.0
 PSI_MEMORY_HIGH_PCT = NOTICEABLE_PCT
-# A cgroup full of clean page cache hits its limit all the time at little cost: only with memory stalls does it hurt.
+# A cgroup full of clean page cache hits its limit constantly at little cost; it is a problem only with memory stalls.
 LIMIT_HIT_RATE = 1.0
-# Usage is read at one instant, just after a reclaim as well as just before.
+# Usage is a single reading, which may be just after a reclaim.
 LIMIT_FULL_PCT = 90.0
 # /proc/vmstat counts pages; 64 KiB pages (some aarch64 kernels) make the share of refaults too small, never too large.
 PAGE_BYTES = 4096
 SWAP_IN_RATE = MAJOR_FAULT_RATE
 SWAP_OUT_RATE = 1000.0
-# iostat(1): utilisation says nothing about a device that serves requests in parallel, so the wait must be long too.
+# iostat(1): utilisation is meaningless for a device that serves requests in parallel, so the wait must be long too.
 DISK_UTIL_PCT = 90.0
 DISK_AWAIT_MS = 20.0
 
@@ -53,7 +53,7 @@ _STATE_SAMPLES = 10  # with fewer, a chance hit decides
 
 
 def findings(m: Measures, target: Target) -> list[Finding]:
-    """All findings of one look, the target's threads first."""
+    """Return all findings, the target's threads first."""
     delayed = [t for t in m.threads if t.wait_s is not None and share(t.wait_s, m.span_s) >= NOTICEABLE_PCT]
     saturated = _cpu_saturated(m)
     return [
@@ -71,24 +71,6 @@ def findings(m: Measures, target: Target) -> list[Finding]:
     ]
 
 
-def _make(
-    kind: str,
-    subject: Subject,
-    span: Interval,
-    metrics: dict[str, float | None],
-    bad: Severity | None,
-) -> Finding:
-    """A finding; `bad` is its severity if abnormal. Metrics that are not known are left out."""
-    return Finding(
-        kind=kind,
-        subject=subject,
-        interval=span,
-        metrics={name: float(value) for name, value in metrics.items() if value is not None},
-        severity=bad or Severity.INFO,
-        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
-    )
-
-
 def _thread(t: ThreadTime) -> Subject:
     return Subject(type="thread", pid=t.pid, tid=t.tid, comm=t.comm)
 
@@ -102,7 +84,7 @@ _HOST = Subject(type="host")
 
 def _thread_time(m: Measures) -> list[Finding]:
     return [
-        _make(
+        finding(
             "thread.time",
             _thread(t),
             t.span,
@@ -113,36 +95,28 @@ def _thread_time(m: Measures) -> list[Finding]:
                 "blocked_pct": 100 * t.uninterruptible / t.samples if t.samples > 1 else None,
                 "block_io_pct": None if t.block_io_s is None else share(t.block_io_s, m.span_s),
             },
-            None,
         )
         for t in m.threads[:_THREADS]
     ]
 
 
 def _runqueue(m: Measures, delayed: list[ThreadTime]) -> list[Finding]:
-    """Threads that waited for a CPU, and of every process the busiest one where it did not."""
+    """Return findings about threads that waited for a CPU, and a normal one about the busiest other per process."""
     worst = sorted(delayed, key=lambda t: -(t.wait_s or 0.0))[:_THREADS]
     known = [t for t in m.threads if t.wait_s is not None]
     worst += [t for t in _busiest_threads(known, lambda t: t.run_s or 0.0) if t not in delayed]
     found = []
     for t in worst:
         pct = share(t.wait_s or 0.0, m.span_s)
-        # below 20 % the wait is a slower job, not a stalled one
-        bad = max(severity(pct), Severity.MAJOR, key=_rank) if pct >= RUNQUEUE_MAJOR_PCT else Severity.MINOR
-        found.append(
-            _make(
-                "sched.runqueue_delay",
-                _thread(t),
-                t.span,
-                {"wait_s": t.wait_s, "run_s": t.run_s, "window_pct": pct},
-                bad if t in delayed else None,
-            )
-        )
+        # Below 20 % the job is slower, not stalled.
+        bad = severity(pct) if pct >= RUNQUEUE_MAJOR_PCT else Severity.MINOR
+        metrics = {"wait_s": t.wait_s, "run_s": t.run_s, "window_pct": pct}
+        found.append(finding("sched.runqueue_delay", _thread(t), t.span, metrics, bad if t in delayed else None))
     return found
 
 
 def _busiest_threads(threads: Iterable[ThreadTime], weight: Callable[[ThreadTime], float]) -> list[ThreadTime]:
-    """The thread of each process with the most `weight`: of several ranks, any may be the one that is asked about."""
+    """Return each process's thread with the largest `weight`, largest first."""
     busiest: dict[int, ThreadTime] = {}
     for thread in threads:
         if thread.pid not in busiest or weight(thread) > weight(busiest[thread.pid]):
@@ -150,16 +124,13 @@ def _busiest_threads(threads: Iterable[ThreadTime], weight: Callable[[ThreadTime
     return sorted(busiest.values(), key=weight, reverse=True)[:_PROCESSES]
 
 
-def _rank(grade: Severity) -> int:
-    return grade.rank
-
-
 def _system_time(m: Measures) -> list[Finding]:
-    """Threads whose CPU time goes to the kernel, and of every process the busiest one where it does not."""
+    """Return findings about threads with much CPU time in the kernel, and a normal one about the busiest other per
+    process."""
 
     def hurts(t: ThreadTime) -> bool:
-        # A thread that computes spends a percent or two in the kernel (ticks, faults). What share of its CPU time that
-        # is says nothing: a stall of a fifth of each step is one also where the rest of the step computes.
+        # Computing threads spend 1 or 2 % in the kernel (ticks, faults). The share of the window counts, not that of
+        # the CPU time: a stall of a fifth of each step is one even if the rest of the step computes.
         return share(t.system_s, m.span_s) >= NOTICEABLE_PCT
 
     worst = sorted((t for t in m.threads if hurts(t)), key=lambda t: -t.system_s)[:_THREADS]
@@ -167,24 +138,17 @@ def _system_time(m: Measures) -> list[Finding]:
     found = []
     for t in worst:
         pct = share(t.system_s, m.span_s)
-        found.append(
-            _make(
-                "process.system_time",
-                _thread(t),
-                t.span,
-                {"system_s": t.system_s, "user_s": t.user_s, "window_pct": pct},
-                severity(pct) if hurts(t) else None,
-            )
-        )
+        metrics = {"system_s": t.system_s, "user_s": t.user_s, "window_pct": pct}
+        grade = severity(pct) if hurts(t) else None
+        found.append(finding("process.system_time", _thread(t), t.span, metrics, grade))
     return found
 
 
 def _io_wait(m: Measures) -> list[Finding]:
-    """Per target process, its thread that waits most for I/O.
+    """Return one finding per target process, about its thread that waits most for I/O.
 
-    From delay accounting where it is on. Else from how often the thread was seen in uninterruptible sleep: abnormal,
-    or normal, only if the 95 % Wilson score interval of that share lies on one side of the threshold; else nothing is
-    said.
+    From delay accounting if active, else from the samples in uninterruptible sleep: only if the 95 % Wilson score
+    interval of their share lies on one side of the threshold.
     """
     worst: dict[int, tuple[float, bool, ThreadTime]] = {}
     unsure: set[int] = set()
@@ -210,23 +174,23 @@ def _io_wait(m: Measures) -> list[Finding]:
         if not bad and pid in unsure:
             continue
         subject = Subject(type="process", pid=t.pid, tid=t.tid, comm=t.comm)
-        metrics: dict[str, float | None] = {"block_io_s": pct / 100 * m.span_s, "window_pct": pct}
-        found.append(_make("process.io_wait", subject, t.span, metrics, severity(pct) if bad else None))
+        metrics = {"block_io_s": pct / 100 * m.span_s, "window_pct": pct}
+        found.append(finding("process.io_wait", subject, t.span, metrics, severity(pct) if bad else None))
     return found
 
 
 def _major_faults(m: Measures) -> list[Finding]:
-    """Of the target's processes, or of all without a target: those that fault much, and the target's that do not."""
-    mine = [p for p in m.processes if p.in_target or not m.target_pids]
+    """Return findings about processes with many major faults, and normal ones about others of the target."""
+    candidates = [p for p in m.processes if p.in_target or not m.target_pids]
     found = []
-    for p in sorted(mine, key=lambda p: -p.major_faults)[: _PROCESSES if m.target_pids else _NEIGHBOURS]:
+    for p in sorted(candidates, key=lambda p: -p.major_faults)[: _PROCESSES if m.target_pids else _NEIGHBOURS]:
         rate = p.major_faults / m.span_s
         bad = None
         if rate >= MAJOR_FAULT_RATE:
             bad = Severity.MAJOR if rate >= MAJOR_FAULT_RATE_MAJOR else Severity.MINOR
         if bad or m.target_pids:
             found.append(
-                _make("process.major_faults", _process(p), m.span, {"count": p.major_faults, "rate": rate}, bad)
+                finding("process.major_faults", _process(p), m.span, {"count": p.major_faults, "rate": rate}, bad)
             )
     return found
 
@@ -236,12 +200,12 @@ def _psi(m: Measures, resource: str) -> float | None:
 
 
 def _confined(m: Measures) -> bool:
-    """Whether the target may use only some of the host's CPUs."""
+    """Return whether the target may use only some of the host's CPUs."""
     return m.tables.cpu is not None and 0 < m.target_cpus < m.tables.cpu.cpus
 
 
 def _cpu_saturated(m: Measures) -> list[Finding]:
-    """Judged over the CPUs that the target may use. The host's queue says nothing about a part of its CPUs."""
+    """Judge the CPUs that the target may use. The run queue is known for the whole host only."""
     queue = m.tables.run_queue
     if m.target_cpu_busy_pct is None or queue is None:
         return []
@@ -255,19 +219,19 @@ def _cpu_saturated(m: Measures) -> list[Finding]:
     if m.target_cpu_busy_pct >= BUSY_PCT and queued:
         bad = Severity.MAJOR if (per_cpu or 0.0) >= QUEUE_PER_CPU_MAJOR else Severity.MINOR
     metrics = {"busy_pct": m.target_cpu_busy_pct, "runnable_per_cpu": per_cpu, "psi_some_pct": psi}
-    return [_make("cpu.saturated", _HOST, m.span, metrics, bad)]
+    return [finding("cpu.saturated", _HOST, m.span, metrics, bad)]
 
 
 def _neighbours(m: Measures, delayed: list[ThreadTime], saturated: list[Finding]) -> list[Finding]:
-    """Other processes that use CPU. They are to blame only if the target waits for CPUs that are all busy.
+    """Return findings about other processes that use CPU: abnormal only if the target waits for CPUs that are all busy.
 
-    Where the target is confined to some CPUs, counters do not say who runs on those: nobody is named.
+    Without a finding if the target is confined to some CPUs, since counters do not show which processes run there.
     """
     if not m.target_pids:
         return []
     others = sorted((p for p in m.processes if not p.in_target), key=lambda p: -p.cpu_pct)[:_NEIGHBOURS]
     full = any(f.polarity is Polarity.ABNORMAL for f in saturated)
-    # a throttled thread counts as waiting for a CPU, but no neighbour keeps it from one
+    # A throttled thread is accounted as waiting for a CPU, but not because of a neighbour.
     waited = max((share(t.wait_s or 0.0, m.span_s) for t in delayed), default=0.0)
     quota = max((share(c.throttled_s or 0.0, m.span_s) for c in m.cgroups), default=0.0)
     if delayed and (not full or _confined(m) or waited - quota < NOTICEABLE_PCT):
@@ -277,7 +241,7 @@ def _neighbours(m: Measures, delayed: list[ThreadTime], saturated: list[Finding]
         bad = None
         if delayed and p.cpu_pct >= NEIGHBOUR_CPU_PCT:
             bad = Severity.MAJOR if p.cpu_pct >= 100 / 2 else Severity.MINOR
-        found.append(_make("cpu.neighbour", _process(p), m.span, {"cpu_pct": p.cpu_pct}, bad))
+        found.append(finding("cpu.neighbour", _process(p), m.span, {"cpu_pct": p.cpu_pct}, bad))
     return found
 
 
@@ -286,7 +250,7 @@ def _cgroup(row: data.CgroupRow, target: Target) -> Subject:
 
 
 def _throttled(m: Measures, target: Target) -> list[Finding]:
-    """Cgroups with a CPU quota; where none has one, the innermost that could have."""
+    """Judge cgroups with a CPU quota; if none has one, the innermost that could have."""
     readable = [c for c in m.cgroups if c.throttled_s is not None or c.quota_cpus is not None]
     limited = [c for c in readable if c.quota_cpus is not None or c.throttled_s]
     if not limited and m.target_pids:
@@ -294,7 +258,7 @@ def _throttled(m: Measures, target: Target) -> list[Finding]:
     found = []
     for c in limited:
         periods, hit = c.periods or 0, c.throttled_periods or 0
-        # throttled time is summed over CPUs, so for one thread it is at most the window
+        # Throttled time is summed over CPUs; `share` limits it to what one thread can lose.
         pct = share(c.throttled_s or 0.0, m.span_s)
         bad = None
         if pct >= THROTTLED_PCT or (periods and 100 * hit / periods >= THROTTLED_PERIODS_PCT and hit > 1):
@@ -306,12 +270,12 @@ def _throttled(m: Measures, target: Target) -> list[Finding]:
             "periods": c.periods,
             "quota_cpus": c.quota_cpus,
         }
-        found.append(_make("cgroup.cpu_throttled", _cgroup(c, target), m.span, metrics, bad))
+        found.append(finding("cgroup.cpu_throttled", _cgroup(c, target), m.span, metrics, bad))
     return found
 
 
 def _refault_pct(m: Measures) -> float | None:
-    """Of what all disks read, the share that had been in memory a short time before (workingset_refault_file)."""
+    """Return the share of the bytes read from disks that had been evicted shortly before (workingset_refault_file)."""
     refaults, read = m.tables.memory.file_refault_rate, sum(d.read_bytes_rate for d in m.disks)
     if refaults is None:
         return None
@@ -319,7 +283,7 @@ def _refault_pct(m: Measures) -> float | None:
 
 
 def _memory(m: Measures) -> list[Finding]:
-    """Reclaim and swapping of the host."""
+    """Judge reclaim and swapping of the host."""
     memory, psi = m.tables.memory, _psi(m, "memory")
     found = []
     direct, kswapd = memory.direct_scan_rate, memory.kswapd_scan_rate
@@ -337,7 +301,7 @@ def _memory(m: Measures) -> list[Finding]:
             "psi_some_pct": psi,
             "refault_pct": _refault_pct(m),
         }
-        found.append(_make("memory.reclaim", _HOST, m.span, metrics, bad))
+        found.append(finding("memory.reclaim", _HOST, m.span, metrics, bad))
     inward, outward = memory.swap_in_rate, memory.swap_out_rate
     if inward is not None or outward is not None:
         bad = None
@@ -346,12 +310,12 @@ def _memory(m: Measures) -> list[Finding]:
         elif (outward or 0.0) >= SWAP_OUT_RATE:
             bad = Severity.MINOR
         metrics = {"swap_in_rate": inward, "swap_out_rate": outward}
-        found.append(_make("memory.swap", _HOST, m.span, metrics, bad))
+        found.append(finding("memory.swap", _HOST, m.span, metrics, bad))
     return found
 
 
 def _memory_limit(m: Measures, target: Target) -> list[Finding]:
-    """Cgroups with a memory limit."""
+    """Judge cgroups with a memory limit."""
     psi = _psi(m, "memory")
     found = []
     for c in m.cgroups:
@@ -369,13 +333,13 @@ def _memory_limit(m: Measures, target: Target) -> list[Finding]:
             "limit_hit_rate": rate,
             "refault_pct": _refault_pct(m),
         }
-        found.append(_make("memory.cgroup_limit", _cgroup(c, target), m.span, metrics, bad))
+        found.append(finding("memory.cgroup_limit", _cgroup(c, target), m.span, metrics, bad))
     return found
 
 
 def _disks(m: Measures) -> list[Finding]:
     return [
-        _make(
+        finding(
             "disk.saturated",
             Subject(type="device", device=d.device),
             m.span,
@@ -388,7 +352,7 @@ def _disks(m: Measures) -> list[Finding]:
             },
             _disk_grade(d),
         )
-        for d in _busiest(m.disks)
+        for d in sorted(m.disks, key=lambda d: (-d.util_pct, d.device))[:_PROCESSES]
     ]
 
 
@@ -396,11 +360,7 @@ def _disk_grade(d: data.Disk) -> Severity | None:
     if d.util_pct < DISK_UTIL_PCT:
         return None
     if d.await_ms is None:
-        return Severity.CRITICAL if d.in_flight else None  # requests wait and not one has ended
+        return Severity.CRITICAL if d.in_flight else None  # requests are in flight and none completed
     if d.await_ms < DISK_AWAIT_MS:
         return None
     return Severity.MAJOR if d.await_ms >= 5 * DISK_AWAIT_MS else Severity.MINOR
-
-
-def _busiest(disks: Iterable[data.Disk]) -> list[data.Disk]:
-    return sorted(disks, key=lambda d: (-d.util_pct, d.device))[:_PROCESSES]

@@ -1,9 +1,7 @@
-"""From counters read several times to what happened between: the measurements `host_snapshot` judges.
+"""Compute the growth of counters over the window, which `host_snapshot` judges.
 
-Everything is a delta between the first and the last reading of the same thing (process: pid and start time; thread:
-pid and tid), divided by the span of the whole window, so that a thread that lived for a tenth of it cannot seem
-busier than
-one that lived throughout.
+Each value is the difference of the last and the first reading of one process (pid and start time), thread or device,
+divided by the whole window: a thread that lived for a tenth of it does not seem busier than one that always ran.
 """
 
 from __future__ import annotations
@@ -15,20 +13,21 @@ from typing import Any, TypeVar
 import polars as pl
 
 from whystall.tools.contract.findings import Interval
+from whystall.tools.host.common.host_counters import HostCounters
 from whystall.tools.host.host_snapshot import data
 from whystall.tools.recording.store import Recording
 
 _Row = dict[str, Any]
 _Key = TypeVar("_Key")
-# What runs on a CPU without a tick (nohz_full) is accounted once a second (kernel/sched/core.c, sched_tick_remote).
+# Threads on a CPU without a tick (nohz_full) are accounted once a second (kernel/sched/core.c, sched_tick_remote).
 _STILL_NS = 1_500_000_000
-# A thread's numbers are read some ms before or after the instant that they are told with.
+# A thread's counters are read some ms before or after their timestamp.
 _INSTANT_S = 0.05
 
 
 @dataclass(frozen=True)
 class ThreadTime:
-    """Seconds of one thread; `wait_s` and `block_io_s` None if not kept. `uninterruptible` of `samples` had state D."""
+    """Seconds of one thread. None: not accounted. `uninterruptible`: how many of the `samples` had state D."""
 
     pid: int
     tid: int
@@ -45,7 +44,7 @@ class ThreadTime:
 
 @dataclass(frozen=True)
 class Measures:
-    """What the window measured. `span` covers the host's readings, `span_s` is its length, above zero."""
+    """The values to judge. `span`: from the host's first to its last reading; `span_s`: its length, above zero."""
 
     span: Interval
     span_s: float
@@ -60,14 +59,14 @@ class Measures:
 
 
 def measure(recording: Recording, top: int) -> Measures | None:
-    """Measure `recording`, tables cut to `top` rows; None when it holds fewer than two readings."""
+    """Return the values of `recording`, tables cut to `top` rows; None with fewer than two readings."""
     host = recording.table("proc.host")
     times = host["at_ns"]
     first_ns, last_ns = int(times.min() or 0), int(times.max() or 0)  # type: ignore[arg-type]
     if host.is_empty() or last_ns <= first_ns:
         return None
     span_s = (last_ns - first_ns) / 1e9
-    counters = _Counters(host, span_s)
+    counters = HostCounters(host)
     threads = _threads(recording.table("proc.threads"))
     members = frozenset(recording.manifest.target.pids) | {t.pid for t in threads}
     processes = _processes(recording.table("proc.processes"), members, span_s)
@@ -102,47 +101,12 @@ def measure(recording: Recording, top: int) -> Measures | None:
     )
 
 
-class _Counters:
-    """The host's named counters."""
-
-    def __init__(self, host: pl.DataFrame, span_s: float) -> None:
-        self._values: dict[str, list[float]] = {}
-        for name, value in host.sort("at_ns", maintain_order=True).select("name", "value").iter_rows():
-            self._values.setdefault(name, []).append(value)
-        self.span_s = span_s
-
-    def all(self, name: str) -> list[float]:
-        """Every reading of `name`, in order."""
-        return self._values.get(name, [])
-
-    def last(self, name: str) -> float | None:
-        """The last reading of `name`."""
-        values = self.all(name)
-        return values[-1] if values else None
-
-    def delta(self, name: str) -> float | None:
-        """Growth of `name`; None if it was not read twice."""
-        values = self.all(name)
-        # per-CPU sums of vmstat and iowait may step back by a little
-        return max(0.0, values[-1] - values[0]) if len(values) > 1 else None
-
-    def rate(self, name: str) -> float | None:
-        """Growth per second."""
-        delta = self.delta(name)
-        return None if delta is None else delta / self.span_s
-
-    def total_rate(self, *names: str) -> float | None:
-        """Growth per second of the counters that are there, together."""
-        rates = [r for r in map(self.rate, names) if r is not None]
-        return sum(rates) if rates else None
-
-
-def _pressure(counters: _Counters) -> list[data.Pressure]:
+def _pressure(counters: HostCounters) -> list[data.Pressure]:
     found = []
     for resource in ("cpu", "io", "memory", "irq"):
         some, full = (counters.rate(f"psi_{resource}_{kind}_us") for kind in ("some", "full"))
         if some is not None or full is not None:
-            # the irq file has no "some"; the kernel folds stalls in every 2 s, so a share may slightly pass 100
+            # The irq file has no "some". The kernel adds stalls every 2 s, so a share may slightly exceed 100.
             share = some if some is not None else full or 0.0
             found.append(
                 data.Pressure(
@@ -154,7 +118,7 @@ def _pressure(counters: _Counters) -> list[data.Pressure]:
     return found
 
 
-def _cpu(counters: _Counters) -> data.Cpu | None:
+def _cpu(counters: HostCounters) -> data.Cpu | None:
     parts = {
         state: counters.delta(f"cpu_{state}_ns")
         for state in ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
@@ -178,7 +142,7 @@ def _cpu(counters: _Counters) -> data.Cpu | None:
     )
 
 
-def _run_queue(counters: _Counters) -> data.RunQueue | None:
+def _run_queue(counters: HostCounters) -> data.RunQueue | None:
     runnable, blocked = counters.all("runnable"), counters.all("blocked")
     if not runnable:
         return None
@@ -191,7 +155,7 @@ def _run_queue(counters: _Counters) -> data.RunQueue | None:
     )
 
 
-def _memory(counters: _Counters) -> data.Memory:
+def _memory(counters: HostCounters) -> data.Memory:
     swap, free = counters.last("mem_swap_total_bytes"), counters.last("mem_swap_free_bytes")
     return data.Memory(
         total_bytes=counters.last("mem_total_bytes"),
@@ -201,7 +165,7 @@ def _memory(counters: _Counters) -> data.Memory:
         swap_used_bytes=swap - free if swap is not None and free is not None else None,
         kswapd_scan_rate=counters.rate("vm_pgscan_kswapd"),
         direct_scan_rate=counters.rate("vm_pgscan_direct"),
-        steal_rate=counters.total_rate("vm_pgsteal_kswapd", "vm_pgsteal_direct"),
+        steal_rate=counters.rate("vm_pgsteal_kswapd", "vm_pgsteal_direct"),
         direct_stall_rate=counters.rate("vm_allocstall"),
         file_refault_rate=counters.rate("vm_workingset_refault_file"),
         major_fault_rate=counters.rate("vm_pgmajfault"),
@@ -211,7 +175,7 @@ def _memory(counters: _Counters) -> data.Memory:
 
 
 def _threads(frame: pl.DataFrame) -> list[ThreadTime]:
-    """Target threads, the ones with most time accounted for (run, wait, block) first."""
+    """Return the target's threads, most accounted time (running, waiting, blocked) first."""
     found = []
     for (pid, tid), rows in _series(frame, lambda r: (r["pid"], r["tid"])).items():
         first, last = rows[0], rows[-1]
@@ -224,7 +188,7 @@ def _threads(frame: pl.DataFrame) -> list[ThreadTime]:
                 system_s=_grown(first, last, "system_ns") or 0.0,
                 wait_s=_waited(rows),
                 run_s=_grown(first, last, "run_ns"),
-                # a thread older than the switching on of delay accounting keeps a count of zero for ever
+                # It stays zero for threads that are older than the activation of delay accounting.
                 block_io_s=_grown(first, last, "block_io_ns") if last["block_io_ns"] > 0 else None,
                 samples=len(rows),
                 uninterruptible=sum(r["state"] == "D" for r in rows),
@@ -235,23 +199,25 @@ def _threads(frame: pl.DataFrame) -> list[ThreadTime]:
 
 
 def _waited(rows: list[_Row]) -> float | None:
-    """Seconds that a thread waited for a CPU while it was watched. The kernel accounts a wait when it ends: one that
-    began before is cut to the time there was, and one that lasts shows as a thread that is runnable and stands still.
+    """Return the seconds that a thread waited for a CPU between its readings; None if not accounted.
+
+    The kernel accounts a wait when it ends. One that began earlier is limited to the time between the readings; one
+    that has not ended is a thread in state R whose counters do not change.
     """
     first, last = rows[0], rows[-1]
     waited = _grown(first, last, "wait_ns")
     if waited is None:
         return None
     since = len(rows) - 1
-    while since and rows[since - 1]["state"] == last["state"] == "R" and _stands(rows[since - 1], last):
+    while since and rows[since - 1]["state"] == last["state"] == "R" and _unchanged(rows[since - 1], last):
         since -= 1
     still: int = last["at_ns"] - rows[since]["at_ns"]
-    there: float = (last["at_ns"] - first["at_ns"]) / 1e9 - (_grown(first, last, "run_ns") or 0.0)
+    off_cpu: float = (last["at_ns"] - first["at_ns"]) / 1e9 - (_grown(first, last, "run_ns") or 0.0)
     waited += still / 1e9 if still >= _STILL_NS else 0.0
-    return waited if waited <= there + _INSTANT_S else max(0.0, there)
+    return waited if waited <= off_cpu + _INSTANT_S else max(0.0, off_cpu)
 
 
-def _stands(row: _Row, later: _Row) -> bool:
+def _unchanged(row: _Row, later: _Row) -> bool:
     return all(row[name] == later[name] for name in ("run_ns", "wait_ns"))
 
 
@@ -275,7 +241,7 @@ def _thread_row(thread: ThreadTime, span_s: float) -> data.Thread:
 
 
 def share(seconds: float, span_s: float) -> float:
-    """`seconds` of one thread in percent of the window, at most 100."""
+    """Return `seconds` of one thread in percent of the window, at most 100."""
     return min(100.0, 100 * seconds / span_s)
 
 
@@ -288,11 +254,12 @@ def _processes(frame: pl.DataFrame, members: frozenset[int], span_s: float) -> l
         first, last = rows[0], rows[-1]
         if len(rows) == 1:
             if last["at_ns"] < midpoint:
-                continue  # it ended during the window: what it did is not known
-            first = _born(last)
+                continue  # it ended during the window: its growth is unknown
+            # It began during the window: all counters started at zero.
+            first = {name: 0 if isinstance(value, int) and value >= 0 else value for name, value in last.items()}
         cpu = {name: _grown(first, last, f"{name}_ns") or 0.0 for name in ("user", "system")}
         block = _grown(first, last, "block_io_ns") if last["block_io_ns"] > 0 else None
-        reads, writes = (_grown(first, last, f"{way}_bytes", unit=1.0) for way in ("read", "write"))
+        reads, writes = (_grown(first, last, f"{name}_bytes", unit=1.0) for name in ("read", "write"))
         found.append(
             data.Process(
                 pid=last["pid"],
@@ -313,13 +280,8 @@ def _processes(frame: pl.DataFrame, members: frozenset[int], span_s: float) -> l
     return found
 
 
-def _born(row: _Row) -> _Row:
-    """The counters a process that began during the window began with."""
-    return {name: 0 if isinstance(value, int) and value >= 0 else value for name, value in row.items()}
-
-
 def _disks(frame: pl.DataFrame) -> list[data.Disk]:
-    """Disks that did something, or have requests waiting."""
+    """Return the disks that completed requests, were busy, or have requests in flight."""
     found = []
     for device, rows in _series(frame, lambda r: str(r["device"])).items():
         first, last = rows[0], rows[-1]
@@ -329,7 +291,7 @@ def _disks(frame: pl.DataFrame) -> list[data.Disk]:
             for name in ("reads", "writes", "read_bytes", "write_bytes", "read_ms", "write_ms", "busy_ms")
         }
         requests = grown["reads"] + grown["writes"]
-        # counters that went back are those of another disk that took the name
+        # Decreased counters belong to another disk that got the same name.
         if seconds <= 0 or min(grown.values()) < 0 or not (requests or grown["busy_ms"] or last["in_flight"]):
             continue
         found.append(
@@ -368,7 +330,7 @@ def _cgroups(frame: pl.DataFrame) -> list[data.CgroupRow]:
 
 
 def _series(frame: pl.DataFrame, key: Callable[[_Row], _Key]) -> dict[_Key, list[_Row]]:
-    """Rows of the same thing, in time; where its clock went back (a reused id) only the last incarnation."""
+    """Return the rows by key, in order of time. If CPU time decreased (a reused id), only the rows since then."""
     found: dict[_Key, list[_Row]] = {}
     for row in frame.sort("at_ns", maintain_order=True).iter_rows(named=True):
         rows = found.setdefault(key(row), [])
@@ -379,7 +341,7 @@ def _series(frame: pl.DataFrame, key: Callable[[_Row], _Key]) -> dict[_Key, list
 
 
 def _grown(first: _Row, last: _Row, name: str, unit: float = 1e9) -> float | None:
-    """Growth of a counter in seconds (or `unit`); None where either reading is unknown."""
+    """Return the growth of a counter in seconds (or `unit`); None if either reading is unknown."""
     if first[name] < 0 or last[name] < 0:
         return None
     return float(max(0, last[name] - first[name])) / unit

@@ -1,4 +1,4 @@
-"""host_snapshot: the classic first look at a host, from the kernel's own counters, without privilege."""
+"""host_snapshot: a first overview of a host from the kernel's own counters, without privilege."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Params(LiveParams):
 
 
 def _needs(params: Params) -> list[Need]:
-    # at least four readings of the run queue, also in a short look
+    # At least four readings of the run queue, even in a short window.
     return [Need("proc", ProcOptions(period_ns=int(min(1.0, params.duration / 4) * 1e9)))]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """What happened between the first and the last reading of the counters.
+    """Judge the growth of counters in `recording`; nothing with fewer than two readings.
 
-    A target that exits is judged up to the last reading of its threads. With fewer than two readings nothing is said.
+    A target that exits is judged up to the last reading of its threads.
     """
     measures = measure(recording, params.top)
     if measures is None:
@@ -65,18 +65,9 @@ TOOL = Tool(
     judge=judge,
     kinds=frozenset(
         {
-            "thread.time",
-            "sched.runqueue_delay",
-            "process.system_time",
-            "process.io_wait",
-            "process.major_faults",
-            "cpu.saturated",
-            "cpu.neighbour",
-            "cgroup.cpu_throttled",
-            "memory.reclaim",
-            "memory.cgroup_limit",
-            "memory.swap",
-            "disk.saturated",
+            *("thread.time", "sched.runqueue_delay", "process.system_time", "process.io_wait", "process.major_faults"),
+            *("cpu.saturated", "cpu.neighbour", "cgroup.cpu_throttled", "memory.reclaim", "memory.cgroup_limit"),
+            *("memory.swap", "disk.saturated"),
         }
     ),
     cost=1.0,

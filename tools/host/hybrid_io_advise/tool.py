@@ -9,10 +9,11 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from whystall.tools.collect.options import ProcOptions, SyscallOptions
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Polarity, Severity, Subject
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
+from whystall.tools.host.common.findings import finding, window
 from whystall.tools.host.hybrid_io_advise.advice import Advice, Method, Observed, Tried, advise
 from whystall.tools.host.hybrid_io_advise.observed import observed
 from whystall.tools.host.hybrid_io_advise.trials import Compared, Operation, compare, cpu_crossover, crossover
@@ -267,14 +268,13 @@ def _finding(one: Observed, advice: Advice, recording: Recording) -> Finding:
         "operation": one.operation,
         "filesystem": one.filesystem,
     }
-    return Finding(
-        kind="io.advice",
-        subject=Subject(type="file", pid=one.pid, comm=one.comm, path=one.path),
-        interval=Interval(start_ns=0, end_ns=recording.manifest.window_ns),
-        metrics={name: float(value) for name, value in metrics.items() if value is not None},
-        attributes={name: word for name, word in words.items() if word},
-        severity=Severity.MINOR if advice.change else Severity.INFO,
-        polarity=Polarity.ABNORMAL if advice.change else Polarity.NORMAL,
+    return finding(
+        "io.advice",
+        Subject(type="file", pid=one.pid, comm=one.comm, path=one.path),
+        window(recording.manifest.window_ns),
+        metrics,
+        Severity.MINOR if advice.change else None,
+        {name: word for name, word in words.items() if word},
     )
 
 

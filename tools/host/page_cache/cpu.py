@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Subject
 from whystall.tools.contract.proportion import wilson
-from whystall.tools.host.common.severity import severity
+from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.host.page_cache.data import CpuRow
 from whystall.tools.host.page_cache.symbols import CACHE, COPY, RECLAIM
 from whystall.tools.recording.store import Recording
@@ -19,6 +19,7 @@ _NOTICEABLE_PCT = 5.0
 _FINDINGS = 5
 # Smaller shares are one or two ticks and get no finding.
 _LEAST_PCT = 0.5
+_METRICS = ("cpu_pct", "reclaim_pct", "copy_pct", "low_pct", "high_pct", "samples")
 
 
 @dataclass
@@ -91,22 +92,13 @@ def cpu_findings(rows: list[CpuRow], recording: Recording, requested: frozenset[
     """Return who spends CPU time there; abnormal if a process of the target certainly reclaims for a noticeable part of
     a CPU. kswapd is judged by its exact counters instead."""
     chosen = [row for row in rows if not requested or row.pid in requested]
-    window_ns = recording.manifest.window_ns
     return [
-        Finding(
-            kind="cache.cpu",
-            subject=Subject(type="process", pid=row.pid, comm=row.comm),
-            interval=Interval(start_ns=0, end_ns=window_ns),
-            metrics={
-                "cpu_pct": row.cpu_pct,
-                "reclaim_pct": row.reclaim_pct,
-                "copy_pct": row.copy_pct,
-                "low_pct": row.low_pct,
-                "high_pct": row.high_pct,
-                "samples": row.samples,
-            },
-            severity=severity(row.reclaim_pct) if _reclaims(row) else Severity.INFO,
-            polarity=Polarity.ABNORMAL if _reclaims(row) else Polarity.NORMAL,
+        finding(
+            "cache.cpu",
+            Subject(type="process", pid=row.pid, comm=row.comm),
+            window(recording.manifest.window_ns),
+            {name: getattr(row, name) for name in _METRICS},
+            severity(row.reclaim_pct) if _reclaims(row) else None,
         )
         for row in chosen[:_FINDINGS]
         if row.cpu_pct >= _LEAST_PCT

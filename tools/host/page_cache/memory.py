@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Subject
 from whystall.tools.host.common.cache_measures import Cgroup, Measures
 from whystall.tools.host.common.cache_streams import KSWAPD_PCT, RECLAIMS, STALL_PCT, Judged, grade
-from whystall.tools.host.common.severity import severity
+from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.recording.target import Target
 
 # Usage is a single reading, which may be just after a reclaim.
@@ -20,7 +20,7 @@ _FINDINGS = 8
 def memory_findings(m: Measures, judged: Judged, target: Target, *, sure: bool) -> list[Finding]:
     """Return findings about cgroups with a limit and about kswapd. `sure`: no page cache event was missed."""
     limited = [c for c in m.cgroups if c.row.limit_bytes is not None]
-    found = [finding for c in limited if (finding := _limit(c, m, judged, target, sure=sure)) is not None]
+    found = [one for c in limited if (one := _limit(c, m, judged, target, sure=sure)) is not None]
     return found[:_FINDINGS] + _kswapd(m)
 
 
@@ -58,14 +58,8 @@ def _limit(c: Cgroup, m: Measures, judged: Judged, target: Target, *, sure: bool
         "psi_some_pct": c.row.psi_some_pct,
         "host_available_bytes": m.host.available_bytes,
     }
-    return Finding(
-        kind="cache.limit_small",
-        subject=Subject(type="cgroup", cgroup=c.path, pid=target.sole_pid, comm=target.comm),
-        interval=Interval(start_ns=0, end_ns=m.window_ns),
-        metrics={name: float(value) for name, value in metrics.items() if value is not None},
-        severity=bad or Severity.INFO,
-        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
-    )
+    subject = Subject(type="cgroup", cgroup=c.path, pid=target.sole_pid, comm=target.comm)
+    return finding("cache.limit_small", subject, window(m.window_ns), metrics, bad)
 
 
 def _refault_pct(c: Cgroup, m: Measures) -> float | None:
@@ -87,13 +81,4 @@ def _kswapd(m: Measures) -> list[Finding]:
         return []
     bad = severity(pct / 2) if pct >= KSWAPD_PCT else None
     metrics = {"cpu_pct": pct, "steal_rate": m.host.reclaim_rate, "scan_rate": m.kswapd_scan_rate}
-    return [
-        Finding(
-            kind="memory.kswapd",
-            subject=Subject(type="host"),
-            interval=Interval(start_ns=0, end_ns=m.window_ns),
-            metrics={name: float(value) for name, value in metrics.items() if value is not None},
-            severity=bad or Severity.INFO,
-            polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
-        )
-    ]
+    return [finding("memory.kswapd", Subject(type="host"), window(m.window_ns), metrics, bad)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
+from whystall.tools.contract.findings import Finding, Interval, Subject
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.host.common.cache_measures import Measures, Stall
 from whystall.tools.host.common.cache_streams import RECLAIMS, STALL_PCT, THROTTLED
-from whystall.tools.host.common.severity import severity
+from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.recording.target import Target
 
 THROTTLE, LOCK = "dirty_throttle", "file_lock"
@@ -117,24 +117,12 @@ def _finding(
     longest = max(group, key=lambda s: s.max_ns)
     # Only the start of the longest stall is known.
     start = min(longest.at_ns, m.window_ns) if longest.count == 1 and len(group) == 1 else 0
-    return Finding(
-        kind=kind,
-        subject=subject,
-        interval=Interval(start_ns=start, end_ns=m.window_ns),
-        metrics={name: float(value) for name, value in metrics.items() if value is not None},
-        attributes=attributes,
-        severity=severity(share) if bad else Severity.INFO,
-        polarity=Polarity.ABNORMAL if bad else Polarity.NORMAL,
-    )
+    interval = Interval(start_ns=start, end_ns=m.window_ns)
+    return finding(kind, subject, interval, metrics, severity(share) if bad else None, attributes)
 
 
 def _normal(kind: str, target: Target, m: Measures) -> Finding:
     """Return the finding that this did not happen to the target's main thread, or to any of several processes."""
     about, pid = KINDS[kind].subject, target.sole_pid
-    return Finding(
-        kind=kind,
-        subject=Subject(type=about, pid=pid, tid=pid if about == "thread" else None, comm=target.comm),
-        interval=Interval(start_ns=0, end_ns=m.window_ns),
-        metrics={"window_pct": 0.0, "count": 0.0},
-        polarity=Polarity.NORMAL,
-    )
+    subject = Subject(type=about, pid=pid, tid=pid if about == "thread" else None, comm=target.comm)
+    return finding(kind, subject, window(m.window_ns), {"window_pct": 0.0, "count": 0.0})

@@ -218,15 +218,8 @@ TOOL = Tool(
     judge=judge,
     kinds=frozenset(
         {
-            "cache.streaming",
-            "cache.thrash",
-            "cache.use",
-            "cache.limit_small",
-            "memory.reclaim_stall",
-            "writeback.throttled",
-            "file.lock_contention",
-            "memory.kswapd",
-            "cache.cpu",
+            *("cache.streaming", "cache.thrash", "cache.use", "cache.limit_small", "cache.cpu"),
+            *("memory.reclaim_stall", "memory.kswapd", "writeback.throttled", "file.lock_contention"),
         }
     ),
     cost=3.0,

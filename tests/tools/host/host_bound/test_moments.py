@@ -42,8 +42,8 @@ def launch(scene: Scene, number: int, asked: float, start: float, end: float) ->
 
 @pytest.mark.parametrize("profiled", [False, True])
 def test_the_longest_come_first_with_who_was_in_the_way(profiled: bool) -> None:
-    seen = host_bound.look(recording(profiled=profiled), host_bound.Params())
-    worst = moments(seen, 5)
+    facts = host_bound.extract(recording(profiled=profiled), host_bound.Params())
+    worst = moments(facts, 5)
     assert len(worst) == 5
     lengths = [one.end_ns - one.start_ns for one in worst]
     assert lengths == sorted(lengths, reverse=True)
@@ -52,25 +52,25 @@ def test_the_longest_come_first_with_who_was_in_the_way(profiled: bool) -> None:
     assert first.device == (0 if profiled else -1)
     assert (first.shares[0].reason, first.shares[0].who) == ("no_cpu", f"greedy ({GREEDY})")
     assert sum(share.ns for share in first.shares) == first.end_ns - first.start_ns
-    assert moments(seen, 2) == worst[:2]
+    assert moments(facts, 2) == worst[:2]
 
 
 def test_nothing_to_show_is_nothing() -> None:
     cpus, scene = machine()
-    seen = host_bound.look(cpus.fill(scene).build(without=["profile"]), host_bound.Params())
-    assert moments(seen) == []
+    facts = host_bound.extract(cpus.fill(scene).build(without=["profile"]), host_bound.Params())
+    assert moments(facts) == []
 
 
 @pytest.mark.parametrize("profiled", [False, True])
 def test_the_page_can_draw_them(profiled: bool) -> None:
     made = recording(profiled=profiled)
-    seen = host_bound.look(made, host_bound.Params())
+    facts = host_bound.extract(made, host_bound.Params())
     said = words("en")
     bubbles = [
         Bubble(one.start_ns, one.end_ns, said["reasons"][one.shares[0].reason], one.tids, (Part("x", 1, "running"),))
-        for one in moments(seen)
+        for one in moments(facts)
     ]
-    page = bubbles_page(timeline(made, seen), bubbles, said["bubbles_page"], lang="en", heading="worst")
+    page = bubbles_page(timeline(made, facts), bubbles, said["bubbles_page"], lang="en", heading="worst")
     assert page.startswith("<!doctype html>") or page.lower().startswith("<!doctype html>")
     assert "another thread had its CPU" in page
     assert "greedy" in page
