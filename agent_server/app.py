@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from whystall.agent_server.diagnosis.diagnose import DiagnoseParams, Diagnosing, Driver
+from whystall.agent_server.diagnosis.diagnose import DiagnoseParams, DiagnosisRunner, Driver
 from whystall.agent_server.inputs.calibration import JOINED, Calibration, check_source
 from whystall.agent_server.inputs.ranks import Runs, gathered, open_job
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
@@ -216,7 +216,7 @@ class App:
         failed: Callable[[LlmError], None] | None = None,
         then: Callable[[Diagnosis], None] | None = None,
     ) -> Diagnosis:
-        """Find out why the target stalls; see `Diagnosing.diagnose`, also for `then`.
+        """Find out why the target stalls; see `DiagnosisRunner.diagnose`, also for `then`.
 
         With `DiagnoseParams.llm` a language model drives; `ToolError` (no_model) when none is set up. Where it does not
         answer the rules finish, and `failed` is told why in more words than the diagnosis keeps.
@@ -253,13 +253,13 @@ class App:
         traces: str | None = None,
         progress: Progress | None = None,
     ) -> Ticket:
-        """Run a ticket's tools again and store before beside after; see `Diagnosing.verify`."""
+        """Run a ticket's tools again and store before beside after; see `DiagnosisRunner.verify`."""
         return await self._diagnosing().verify(
             ticket, target=target, duration=duration, source=source, traces=traces, progress=progress
         )
 
-    def _diagnosing(self) -> Diagnosing:
-        return Diagnosing(self._registry, self.kb(), self._window)  # what cannot be stored is not to be observed first
+    def _diagnosing(self) -> DiagnosisRunner:
+        return DiagnosisRunner(self._registry, self.kb(), self._window)
 
     @contextmanager
     def closing(self) -> Iterator[App]:

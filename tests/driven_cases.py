@@ -14,9 +14,9 @@ from solving import new_case
 
 from whystall.agent_server.diagnosis.budget import Limits
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.memory import Memory
 from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import Observer, Options, RecordedObserver
+from whystall.agent_server.diagnosis.past_incidents import PastIncidents
 from whystall.agent_server.llm.client import ChatClient
 from whystall.agent_server.settings.sections.llm import LlmSettings
 from whystall.knowledge_base.models import Diagnosis, Lang, Reasoning
@@ -52,14 +52,14 @@ class Watching:
     def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
         return self._inner.able(tools)
 
-    async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
+    async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
         given = {name: dict(values) for name, values in options.items()}
-        self.asked.append(Asked([tool.name for tool in tools], duration, given))
+        self.asked.append(Asked([tool.name for tool in tools], seconds, given))
         self.open += 1
         try:
             if self._window is not None:
                 await self._window(len(self.asked))
-            return await self._inner.look(tools, duration, options)
+            return await self._inner.observe(tools, seconds, options)
         finally:
             self.open -= 1
 
@@ -100,7 +100,7 @@ def driven(
     answers: Policy | Iterable[Answer],
     *,
     limits: Limits | None = None,
-    memory: Memory | None = None,
+    memory: PastIncidents | None = None,
     lang: Lang = "en",
     symptom: str = "slow",
     prepare: Callable[[Case], object] = lambda case: None,

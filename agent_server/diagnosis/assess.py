@@ -91,7 +91,7 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
     if (cause.required and not required) or (cause.culprits and not culprits):
         return None
     elsewhere = _elsewhere(cause, findings, reach.victim)
-    share = together(primary) - elsewhere
+    share = combined_share(primary) - elsewhere
     share = max(min(share, reach.limit_pct, _bound(required, findings, primary)), 0.0)
     if elsewhere and share < STALL_PCT:
         return None
@@ -124,7 +124,7 @@ def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -
     return [f for f in found if not files or f.subject.path is None or path_pattern(f.subject.path) in files]
 
 
-def together(primary: Sequence[Finding]) -> float:
+def combined_share(primary: Sequence[Finding]) -> float:
     """Share of the window that findings about one thread account for. One mechanism counts every moment once, so what
     it found on several files adds up; another measures the same time again.
     """
@@ -143,7 +143,7 @@ def together(primary: Sequence[Finding]) -> float:
 
 def _elsewhere(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> float:
     """What others are known to have taken of the time that the primary findings measure without saying who."""
-    return together([f for f in findings if any(matches(p, f, victim) for p in cause.less)])
+    return combined_share([f for f in findings if any(matches(p, f, victim) for p in cause.less)])
 
 
 def _bound(required: Sequence[str], findings: Sequence[Finding], primary: Sequence[Finding]) -> float:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from whystall.agent_server.diagnosis.memory import Card
-from whystall.agent_server.diagnosis.rules import next_tools, tells
+from whystall.agent_server.diagnosis.past_incidents import Card
+from whystall.agent_server.diagnosis.rules import is_relevant, next_tools
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Lang
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Polarity
@@ -119,7 +119,7 @@ def _cause(assessment: Assessment, cause: Cause, left: Sequence[Tool[Any, Any]],
         "explained_pct": _rounded(assessment.explained_pct),
         "for": assessment.for_,
         "against": assessment.against,
-        "tools": [tool.name for tool in left if tells(tool, cause)],
+        "tools": [tool.name for tool in left if is_relevant(tool, cause)],
         **({"remedies": [r.id for r in ranked]} if supported else {}),
     }
 

@@ -40,14 +40,14 @@ class Budget:
         self._waited_s = 0.0
         self._looked_s = 0.0
 
-    def answered(self, reply: Reply) -> None:
+    def add_answer(self, reply: Reply) -> None:
         """An answer came."""
         self._steps += 1
         self._tokens_in += reply.tokens_in
         self._tokens_out += reply.tokens_out
         self._waited_s += reply.seconds
 
-    def looked(self, seconds: float) -> None:
+    def add_window(self, seconds: float) -> None:
         """A window of so many seconds was asked for."""
         self._looked_s += seconds
 

@@ -10,8 +10,8 @@ from typing import Any
 from whystall.agent_server.diagnosis.assess import Link, assess
 from whystall.agent_server.diagnosis.causes import of_hosts
 from whystall.agent_server.diagnosis.observer import Observer, Options
-from whystall.agent_server.diagnosis.rules import FIRST_LOOK
-from whystall.agent_server.diagnosis.telling import Telling
+from whystall.agent_server.diagnosis.rules import FIRST_TOOL
+from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.transcript import Transcript
 from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culprit
 from whystall.agent_server.diagnosis.victim import choose_feeder, choose_victim
@@ -48,11 +48,11 @@ class Case:
         numbered: int = 0,
         wanted: Collection[str] = (),
         transcript: Transcript | None = None,
-        telling: Telling | None = None,
+        progress: StepProgress | None = None,
     ) -> None:
         """`symptom` says which causes are worth examining; who gives a profile asks for all. `numbered`: findings that
         bear numbers already, where this is a part of a larger case. `wanted`: tools that are to look whatever the first
-        look says. `telling` is told of every step.
+        look says. `progress` reports every step.
         """
         hosts = of_hosts(causes)
         self.causes = hosts if observer.profiled else asked_for(hosts, symptom)
@@ -66,14 +66,14 @@ class Case:
         self.tried: set[str] = set()
         self.wanted = frozenset(wanted)
         self.transcript = transcript or Transcript()
-        self.telling = telling or Telling()
+        self.progress = progress or StepProgress()
         self.reasoning: Reasoning | None = None
         self.settled: Conclusion | None = None
         self._options: dict[str, Mapping[str, Any]] = {}
         self._found: dict[str, Finding] = {}
         self._count = numbered
 
-    async def look(
+    async def observe(
         self, names: Sequence[str], duration: float, why: str, options: Options | None = None
     ) -> list[ToolResult[Any]]:
         """Run the tools `names` in one window and return their results, numbered; those that nothing here can serve
@@ -86,9 +86,9 @@ class Case:
         wanted = self._options | dict(options or {})
         again = [name for name in self.results if name not in names] if self.observer.live else []
         asked = list(dict.fromkeys([*again, *names]))
-        self.telling.look(len(self.steps) + 1, list(names) or again, why, duration)
+        self.progress.look(len(self.steps) + 1, list(names) or again, why, duration)
         try:
-            found = await self.observer.look([self.tools[name] for name in asked], duration, wanted)
+            found = await self.observer.observe([self.tools[name] for name in asked], duration, wanted)
         except ToolError as error:
             self.transcript.look_failed(asked, wanted, error)
             raise
@@ -102,8 +102,8 @@ class Case:
         if not self.observer.live or ADVISE not in self.tools:
             return
         wanted = {**self._options, ADVISE: {"calibrate": True}}
-        self.telling.look(len(self.steps) + 1, [ADVISE], "tried_here", 1.0)
-        if found := await self.observer.calibrated(self.tools[ADVISE], wanted):
+        self.progress.look(len(self.steps) + 1, [ADVISE], "tried_here", 1.0)
+        if found := await self.observer.calibrate(self.tools[ADVISE], wanted):
             self._options = wanted
             self._kept([ADVISE], 0.0, "tried_here", found)
 
@@ -166,7 +166,7 @@ class Case:
     def _feeder(self) -> Victim | None:
         """The victim of a recording that holds the scheduler's events alone."""
         result = self.results.get("host_bound")
-        if result is None or FIRST_LOOK in self.results:
+        if result is None or FIRST_TOOL in self.results:
             return None
         return choose_feeder(result.findings, result.data.dispatchers)
 
@@ -177,7 +177,7 @@ class Case:
 
     def signs(self) -> list[str] | None:
         """Causes that want a sign in the first look before a closer one, and have it; None where that was not taken."""
-        if FIRST_LOOK not in self.results:
+        if FIRST_TOOL not in self.results:
             return None
         victim, findings = self.victim(), self.findings
 
@@ -220,7 +220,7 @@ class Case:
         """The verdict on what was found so far; `preferred` as in `verdict.conclude`."""
         blind = [spot for r in self.results.values() for spot in r.coverage.not_seen]
         found = conclude(self.causes, self.assess(), self.findings, self.victim(), blind, preferred)
-        if found.verdict is Verdict.HEALTHY and FIRST_LOOK not in self.results:
+        if found.verdict is Verdict.HEALTHY and FIRST_TOOL not in self.results:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not looked at
         return found
 

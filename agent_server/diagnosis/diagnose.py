@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.diagnosis.budget import Limits
     from whystall.agent_server.diagnosis.case import Case
     from whystall.agent_server.diagnosis.observer import Observer
-    from whystall.agent_server.diagnosis.telling import Telling
+    from whystall.agent_server.diagnosis.step_progress import StepProgress
     from whystall.agent_server.diagnosis.transcript import Transcript
     from whystall.agent_server.llm.wire import LanguageModel
     from whystall.agent_server.stores import Stores
@@ -87,17 +87,17 @@ class _Run:
     @cached_property
     def transcript(self) -> Transcript:
         """What follows the diagnosis; begun when first something is there to be told."""
-        from whystall.agent_server.diagnosis import transcripts
+        from whystall.agent_server.diagnosis import transcript_files
         from whystall.knowledge_base.causes import load_causes
 
-        return transcripts.begin(self.params.symptom, load_causes(), self.registry.all())
+        return transcript_files.begin(self.params.symptom, load_causes(), self.registry.all())
 
     @cached_property
-    def telling(self) -> Telling:
+    def step_progress(self) -> StepProgress:
         """What names the step in the progress that is reported."""
-        from whystall.agent_server.diagnosis.telling import Telling
+        from whystall.agent_server.diagnosis.step_progress import StepProgress
 
-        return Telling(self.progress, self.lang)
+        return StepProgress(self.progress, self.lang)
 
     def without_host(self, diagnosis: Diagnosis, code: str) -> Diagnosis:
         """`diagnosis`, of ranks alone: where a model was asked for, it had no host to look at, and `code` says why."""
@@ -123,7 +123,7 @@ class _Run:
             self.transcript.close()
 
 
-class Diagnosing:
+class DiagnosisRunner:
     """Diagnoses with the tools of `registry`, and stores what it finds in `kb`. `window`: held while one is open."""
 
     def __init__(self, registry: Registry, kb: Stores, window: anyio.Lock) -> None:
@@ -150,7 +150,7 @@ class Diagnosing:
         who chooses what to look at instead of the rules. `lang`: of progress, and of what a model is told. Where there
         is no room to store it, the answer says so (`not_stored`), and has no ticket.
         """
-        from whystall.agent_server.diagnosis.storing import remember
+        from whystall.agent_server.diagnosis.store_diagnosis import remember
 
         _check_given(params, source)
         ticket_service = self._ticket_service() if params.ticket else None  # reads the settings: fails early
@@ -190,14 +190,14 @@ class Diagnosing:
             check_profile_place(profile)
         async with self._window:
             target = await self._target(params, run.progress)
-            observer = LiveObserver(target, params.engine, run.telling, joining(profile))
+            observer = LiveObserver(target, params.engine, run.step_progress, joining(profile))
             return await self._investigate(observer, run, target.describe())
 
     async def _diagnose_ranks(self, recording: Recording, run: _Run, *, live: bool) -> Diagnosis:
         """What the traces say; `live`: and what the host of the slow rank says, where it is this one."""
         from whystall.agent_server.diagnosis.observer import LiveObserver
+        from whystall.agent_server.diagnosis.rank_process import find_rank_process
         from whystall.agent_server.diagnosis.ranks import rank_diagnosis, with_host
-        from whystall.agent_server.diagnosis.whereabouts import whereabouts
         from whystall.knowledge_base.causes import load_causes
 
         tool = self._registry.get(CHECK)
@@ -207,7 +207,7 @@ class Diagnosing:
         found = rank_diagnosis(load_causes(), result, recording.manifest.id, run.params.symptom, ranks)
         if found.victim is None or found.victim.rank is None:
             return run.without_host(found, "no_host")
-        place = whereabouts(recording, found.victim.rank)
+        place = find_rank_process(recording, found.victim.rank)
         if place.pid is None:
             return run.without_host(run.blind(found, place.why, place.detail), "no_host")
         if not live:
@@ -216,7 +216,7 @@ class Diagnosing:
         try:
             async with self._window:
                 target = resolve(TargetParams(pid=place.pid))
-                observer = LiveObserver(target, run.params.engine, run.telling)
+                observer = LiveObserver(target, run.params.engine, run.step_progress)
                 host = await self._investigate(observer, run, target.describe(), len(found.findings))
         except ToolError as error:
             unseen = run.blind(found, "rank_not_looked_at", f"{error.code.value}: {error.message}")
@@ -260,9 +260,9 @@ class Diagnosing:
 
     async def _investigate(self, observer: Observer, run: _Run, target: str, numbered: int = 0) -> Diagnosis:
         from whystall.agent_server.diagnosis.case import Case
-        from whystall.agent_server.diagnosis.memory import KnownIncidents
         from whystall.agent_server.diagnosis.model_driver import drive
-        from whystall.agent_server.diagnosis.transcript import CaseOpened, Overheard
+        from whystall.agent_server.diagnosis.past_incidents import KnownIncidents
+        from whystall.agent_server.diagnosis.transcript import CaseOpened, TranscribedModel
         from whystall.knowledge_base.causes import load_causes
 
         tools = {tool.name: tool for tool in self._registry.all()}
@@ -276,7 +276,7 @@ class Diagnosing:
             numbered=numbered,
             wanted=run.wanted,
             transcript=run.transcript,
-            telling=run.telling,
+            progress=run.step_progress,
         )
         opened_as = CaseOpened(
             target=target,
@@ -299,7 +299,7 @@ class Diagnosing:
             "nonce": nonce,
         }
         run.transcript.case(opened_as.model_copy(update=about))
-        model = Overheard(run.driver.model, run.transcript)
+        model = TranscribedModel(run.driver.model, run.transcript)
         memory = KnownIncidents(self._kb, run.lang)
         await drive(case, model, limits, memory=memory, lang=run.lang, nonce=nonce)
         return await self._tried(case, run)
@@ -320,14 +320,14 @@ class Diagnosing:
         target = resolve(params)
         if not target.everything:
             return target
-        from whystall.agent_server.diagnosis.suspect import suspect
+        from whystall.agent_server.diagnosis.target_choice import choose_process
 
         tool = self._registry.get("host_snapshot")
         seconds = min(2.0, params.duration / 4)
         look = parse_params(tool.params, {"duration": seconds})
         needs = [*tool.needs(look), Need("switches", SwitchOptions(min_ns=100_000_000))]
         recording = await observe(needs, target, seconds, ENGINES, choice=params.engine, progress=progress)
-        pid = suspect(recording)
+        pid = choose_process(recording)
         return resolve(TargetParams(pid=pid)) if pid is not None else target
 
 

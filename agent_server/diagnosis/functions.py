@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from whystall.agent_server.diagnosis.grounding import concluded
-from whystall.agent_server.diagnosis.grounding.concluded import Concluded
+from whystall.agent_server.diagnosis.grounding import model_conclusion
+from whystall.agent_server.diagnosis.grounding.model_conclusion import ModelConclusion
 from whystall.agent_server.llm.wire import Function, ToolCall
 from whystall.prompts.model import function_text
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -40,7 +40,7 @@ _LENGTH, _DURATION = "top", "duration"
 
 
 @dataclass(frozen=True)
-class Look:
+class ToolRequest:
     """A tool that is to look. `options`: what was given but `duration`, checked; `duration` in seconds, None: any."""
 
     tool: str
@@ -49,7 +49,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Search:
+class IncidentSearch:
     """Words to look up past incidents by."""
 
     query: str
@@ -66,20 +66,20 @@ class Functions:
         causes: Sequence[str],
         *,
         duration: float | None,
-        remembers: bool,
+        searchable: bool,
         lang: str = "en",
     ) -> None:
         self._tools = {tool.name: tool for tool in tools if tool.kinds}  # one that finds nothing decides nothing
         self._causes = list(causes)
         self._duration = duration
-        self._remembers = remembers
+        self._searchable = searchable
         self._lang = lang
         self._properties = {name: self._offered(tool) for name, tool in self._tools.items()}
 
     @property
     def names(self) -> list[str]:
         """All names that may be called."""
-        return [*self._tools, *([SEARCH] if self._remembers else []), CONCLUDE]
+        return [*self._tools, *([SEARCH] if self._searchable else []), CONCLUDE]
 
     def offered(self) -> list[Function]:
         """The functions as the model is told of them."""
@@ -87,21 +87,21 @@ class Functions:
             Function(name=name, description=tool.description, parameters=_object(self._properties[name]))
             for name, tool in self._tools.items()
         ]
-        if self._remembers:
+        if self._searchable:
             query = {"query": {"type": "string", "maxLength": _QUERY_LIMIT}}
             made.append(
                 Function(
                     name=SEARCH, description=function_text(SEARCH, self._lang), parameters=_object(query, ["query"])
                 )
             )
-        parameters = concluded.parameters(self._causes)
+        parameters = model_conclusion.parameters(self._causes)
         return [*made, Function(name=CONCLUDE, description=function_text(CONCLUDE, self._lang), parameters=parameters)]
 
-    def conclusion(self, call: ToolCall) -> Concluded:
+    def conclusion(self, call: ToolCall) -> ModelConclusion:
         """What `call`, of ``conclude``, says; `ToolError` (bad_argument)."""
         return _concluded(_arguments(call.arguments))
 
-    def read(self, call: ToolCall) -> Look | Search | None:
+    def read(self, call: ToolCall) -> ToolRequest | IncidentSearch | None:
         """What `call` asks for, None for ``conclude``. `ToolError`: not_found (with the valid names), bad_argument."""
         if call.name not in self.names:
             message = f"no function is called {clean(call.name, 80)!r}"
@@ -110,10 +110,10 @@ class Functions:
             return None
         given = _arguments(call.arguments)
         if call.name == SEARCH:
-            return Search(_query(given))
+            return IncidentSearch(_query(given))
         return self._look(self._tools[call.name], given)
 
-    def _look(self, tool: Tool[Any, Any], given: Mapping[str, Any]) -> Look:
+    def _look(self, tool: Tool[Any, Any], given: Mapping[str, Any]) -> ToolRequest:
         properties = self._properties[tool.name]
         for name in given:
             if name not in properties:
@@ -125,7 +125,7 @@ class Functions:
         for name, value in values.items():
             _within(name, value, properties[name])
         duration = values.pop(_DURATION, None)
-        return Look(tool.name, values, None if duration is None else float(duration))
+        return ToolRequest(tool.name, values, None if duration is None else float(duration))
 
     def _offered(self, tool: Tool[Any, Any]) -> dict[str, Any]:
         """The schemas of those parameters of `tool` that a model may choose."""
@@ -157,9 +157,9 @@ class Functions:
         }
 
 
-def key_of(asked: Look | Search) -> str:
+def request_key(asked: ToolRequest | IncidentSearch) -> str:
     """The same for calls that ask for the same."""
-    if isinstance(asked, Search):
+    if isinstance(asked, IncidentSearch):
         return json.dumps([SEARCH, asked.query])
     return json.dumps([asked.tool, asked.options], sort_keys=True)
 
@@ -194,13 +194,13 @@ def _query(given: Mapping[str, Any]) -> str:
     return clean(query.strip(), _QUERY_LIMIT)
 
 
-def _concluded(given: Mapping[str, Any]) -> Concluded:
+def _concluded(given: Mapping[str, Any]) -> ModelConclusion:
     try:
-        return Concluded.model_validate(given)
+        return ModelConclusion.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = clean(".".join(str(part) for part in first["loc"]), 80)
-        valid = f"valid: {', '.join(Concluded.model_fields)}"
+        valid = f"valid: {', '.join(ModelConclusion.model_fields)}"
         remedy = valid if first["type"] == "extra_forbidden" else "correct the value and call again"
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{place}: {first['msg']}", remedy) from None
 

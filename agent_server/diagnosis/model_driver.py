@@ -22,7 +22,7 @@ from whystall.agent_server.diagnosis.briefing import (
     state_data,
 )
 from whystall.agent_server.diagnosis.budget import Budget, Limits
-from whystall.agent_server.diagnosis.functions import CONCLUDE, Functions, Look, Search, key_of
+from whystall.agent_server.diagnosis.functions import CONCLUDE, Functions, IncidentSearch, ToolRequest, request_key
 from whystall.agent_server.diagnosis.grounding.ground import Grounded, ground, settle, told
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply, ToolCall
 from whystall.knowledge_base.models import Lang, Reasoning
@@ -33,8 +33,8 @@ from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
     from whystall.agent_server.diagnosis.case import Case
-    from whystall.agent_server.diagnosis.grounding.concluded import Concluded
-    from whystall.agent_server.diagnosis.memory import Memory
+    from whystall.agent_server.diagnosis.grounding.model_conclusion import ModelConclusion
+    from whystall.agent_server.diagnosis.past_incidents import PastIncidents
 
 _CALLS = 8  # in one message: as many tools as there are
 _CONTENT = 20_000  # characters of an answer that are kept in the conversation
@@ -57,7 +57,7 @@ async def drive(
     model: LanguageModel | None,
     limits: Limits | None = None,
     *,
-    memory: Memory | None = None,
+    memory: PastIncidents | None = None,
     lang: Lang = "en",
     nonce: str | None = None,
 ) -> None:
@@ -70,7 +70,7 @@ async def drive(
     if model is None:
         await rules.finish(case)
         return
-    await rules.first_look(case)
+    await rules.first_observation(case)
     conversation = _Conversation(case, model, Budget(limits or Limits()), memory, lang, Fence(nonce))
     stopped: str | None = None
     try:
@@ -124,7 +124,7 @@ class _Round:
 
     calls: Sequence[ToolCall]
     answers: dict[int, str] = field(default_factory=dict)
-    looks: dict[int, Look] = field(default_factory=dict)
+    looks: dict[int, ToolRequest] = field(default_factory=dict)
     useful: bool = False
     repeated: bool = False
 
@@ -133,7 +133,7 @@ class _Conversation:
     """One model and one case."""
 
     def __init__(
-        self, case: Case, model: LanguageModel, budget: Budget, memory: Memory | None, lang: Lang, fence: Fence
+        self, case: Case, model: LanguageModel, budget: Budget, memory: PastIncidents | None, lang: Lang, fence: Fence
     ) -> None:
         self.case = case
         self.budget = budget
@@ -147,13 +147,13 @@ class _Conversation:
             self._able,
             list(case.causes),
             duration=case.duration if live else None,
-            remembers=memory is not None,
+            searchable=memory is not None,
             lang=lang,
         )
         self._offered = self._functions.offered()
         self._messages: list[Message] = []
         self._asked: dict[str, int] = {}
-        self._conclusion: Concluded | None = None
+        self._conclusion: ModelConclusion | None = None
         self._told = False
         self._talked = False
         self._useless = 0
@@ -218,14 +218,14 @@ class _Conversation:
         self._answer += 1
         seconds = self.budget.seconds_left
         reply: Reply | None = None
-        async with self.case.telling.waiting(clean(self._model.name, 80), self._answer, seconds):
+        async with self.case.progress.waiting(clean(self._model.name, 80), self._answer, seconds):
             with anyio.move_on_after(seconds):
                 reply = await self._model.complete(self._messages, self._offered)
         if reply is None:
             error = LlmError("budget_seconds", f"no answer within the {seconds:.0f} s that were left")
             self.case.transcript.failure(error)
             raise error
-        self.budget.answered(reply)
+        self.budget.add_answer(reply)
         return reply
 
     def _nudge(self, reply: Reply) -> None:
@@ -296,7 +296,7 @@ class _Conversation:
         budget = (RESULT_CHARS + AGAIN_CHARS) // len(names)
         return {"results": [result_data(self.case.results[name], budget) for name in names]}
 
-    def _with_current_ids(self, read: Concluded) -> Concluded:
+    def _with_current_ids(self, read: ModelConclusion) -> ModelConclusion:
         """Findings that a later look found anew are meant by their old ids too."""
         chain = []
         for link in read.chain:
@@ -325,7 +325,7 @@ class _Conversation:
         """The answer to `call`, empty where its window is still to come."""
         try:
             asked = self._functions.read(call)
-            if isinstance(asked, Search):
+            if isinstance(asked, IncidentSearch):
                 return self._search(done, asked)
         except ToolError as error:
             return self._fence.put(error_data(error))
@@ -333,7 +333,7 @@ class _Conversation:
             return said(self._lang, "alone")
         if any(look.tool == asked.tool for look in done.looks.values()):
             return said(self._lang, "twice", asked.tool)
-        key = key_of(asked)
+        key = request_key(asked)
         times = self._asked.get(key, 0)
         if self.case.observer.live and times >= _SAMPLES:
             done.repeated = True
@@ -344,12 +344,12 @@ class _Conversation:
         done.looks[place] = asked
         return ""
 
-    def _known(self, asked: Look) -> bool:
+    def _known(self, asked: ToolRequest) -> bool:
         """Whether the tool judged the recording so already, asked by whomever."""
         return asked.tool in self.case.results and dict(self.case.options(asked.tool)) == asked.options
 
-    def _search(self, done: _Round, asked: Search) -> str:
-        key = key_of(asked)
+    def _search(self, done: _Round, asked: IncidentSearch) -> str:
+        key = request_key(asked)
         if key in self._asked:
             done.repeated = True
             return said(self._lang, "searched")
@@ -365,9 +365,9 @@ class _Conversation:
         duration = max(given, default=case.duration)
         options = {look.tool: look.options for look in looks}
         if case.observer.live:
-            self.budget.looked(duration)
+            self.budget.add_window(duration)
         try:
-            results = await case.look([look.tool for look in looks], duration, "model_asked", options)
+            results = await case.observe([look.tool for look in looks], duration, "model_asked", options)
         except ToolError as error:
             for place in done.looks:
                 done.answers[place] = self._fence.put(error_data(error))
@@ -380,7 +380,7 @@ class _Conversation:
                 continue
             done.useful = True
             done.answers[place] = self._fence.put(result_data(result))
-            self._asked[key_of(look)] = self._asked.get(key_of(look), 0) + 1
+            self._asked[request_key(look)] = self._asked.get(request_key(look), 0) + 1
 
     def _rest(self, done: _Round) -> str:
         """The state after a round, and what looked again beside it, whose findings have new ids."""

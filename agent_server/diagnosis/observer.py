@@ -35,10 +35,10 @@ class Observer(Protocol):
     def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
         """Those of `tools` that can be served here, as far as can be told before they look."""
 
-    async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
+    async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
         """Results of `tools`, in order; a tool that cannot be served at all is left out."""
 
-    async def calibrated(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
+    async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
         """The result of `tool` on what was looked at last, once direct I/O was tried beside buffered where its files
         are; none where nothing was looked at, or it did not see the page cache."""
 
@@ -67,24 +67,24 @@ class LiveObserver:
         seeing = [tool for tool in tools if issubclass(tool.params, LiveParams) and tool.reads != "ranks"]
         return [tool for tool in seeing if self._served(tool.needs(_params(tool, _ANY_S, {})))]
 
-    async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
+    async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
         """Observe the union of what `tools` need, then judge with each; without those that no engine can serve here."""
-        asked = [(tool, _params(tool, duration, options)) for tool in tools]
+        asked = [(tool, _params(tool, seconds, options)) for tool in tools]
         able = [(tool, p) for tool, p in asked if self._served(tool.needs(p))] or asked
         try:
-            self.recording = await self._observed(able, duration)
+            self.recording = await self._observed(able, seconds)
         except ToolError as error:
             # An engine may say that it could, and find only when it starts that it may not: root's kernel, not ours.
             without = [(tool, p) for tool, p in able if self._served(tool.needs(p), _UNPRIVILEGED)]
             if error.code not in _REFUSED or self._engine == "ebpf" or len(without) in (0, len(able)):
                 raise
             able = without
-            self.recording = await self._observed(able, duration)
+            self.recording = await self._observed(able, seconds)
         if self._join is not None and self.recording.has("ftrace"):
             self.recording = await self._join(self.recording)
         return [judge(tool, self.recording, p) for tool, p in able]
 
-    async def calibrated(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
+    async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
         """Try it, and judge the last window with what came out: that window, of which the other findings are."""
         if self.recording is None or not self._holds(self.recording, tool, options):
             return []
@@ -119,7 +119,7 @@ class RecordedObserver:
         seeing = [tool for tool in tools if issubclass(tool.params, LiveParams) and tool.reads != "ranks"]
         return [tool for tool in seeing if self._holds(tool.needs(_params(tool, _ANY_S, {})))]
 
-    async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
+    async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
         """Judge the recording with those of `tools` whose collectors it holds, as far as they cannot do without."""
         results = []
         for tool in tools:
@@ -128,7 +128,7 @@ class RecordedObserver:
                 results.append(judge(tool, self._recording, params))
         return results
 
-    async def calibrated(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
+    async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
         """Nothing: where a recording was made may be another disk than this host's."""
         return []
 

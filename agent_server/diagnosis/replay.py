@@ -19,13 +19,13 @@ from whystall.agent_server.diagnosis.transcript import (
     CaseOpened,
     End,
     Failed,
-    LookFailed,
+    ObservationFailed,
     StruckClaim,
     causes_hash,
     ending,
     tools_hash,
 )
-from whystall.agent_server.diagnosis.transcript_reading import Told, read
+from whystall.agent_server.diagnosis.transcript_reader import TranscriptContent, read
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
 from whystall.agent_server.version import version
 from whystall.knowledge_base.causes import load_causes
@@ -71,7 +71,7 @@ class Replay(BaseModel):
     claims: list[StruckClaim]
 
 
-class Differs(Exception):
+class ReplayDiffers(Exception):
     """The driver does something else than the transcript tells; no driver catches it."""
 
     def __init__(self, where: str, recorded: str, replayed: str) -> None:
@@ -89,7 +89,7 @@ async def replay(path: Path, tools: Mapping[str, Tool[Any, Any]]) -> Replay:
     difference = None
     try:
         _compare(end, ending(await _again(told, tools)))
-    except Differs as differs:
+    except ReplayDiffers as differs:
         difference = differs.difference
     return Replay(
         diagnosis=told.header.id,
@@ -112,7 +112,7 @@ class _Looks:
 
     recording: Recording | None = None
 
-    def __init__(self, told: Told, opened: CaseOpened, tools: Mapping[str, Tool[Any, Any]]) -> None:
+    def __init__(self, told: TranscriptContent, opened: CaseOpened, tools: Mapping[str, Tool[Any, Any]]) -> None:
         self.live = opened.live
         self.profiled = opened.profiled
         self._able = frozenset(opened.able)
@@ -124,34 +124,34 @@ class _Looks:
         """Those of `tools` that the observer of then could serve."""
         return [tool for tool in tools if tool.name in self._able]
 
-    async def look(self, tools: Sequence[Tool[Any, Any]], duration: float, options: Options) -> list[ToolResult[Any]]:
-        """The results of the next look. Raises what it raised, and `Differs` when it was another."""
+    async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
+        """The results of the next look. Raises what it raised, and `ReplayDiffers` when it was another."""
         self._count += 1
         where, asked = f"look {self._count}", _asked([tool.name for tool in tools], options)
         if not self._left:
-            raise Differs(where, "none", asked)
+            raise ReplayDiffers(where, "none", asked)
         look = self._left.pop(0)
         if (then := _asked(look.tools, look.options)) != asked:
-            raise Differs(where, then, asked)
-        if isinstance(look, LookFailed):
+            raise ReplayDiffers(where, then, asked)
+        if isinstance(look, ObservationFailed):
             raise ToolError(look.code, look.message, look.remedy)
         return [_result(raw, self._tools, where) for raw in look.results]
 
-    async def calibrated(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
+    async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
         """The last look, where there was one for it: what could not be tried then was no look."""
-        return await self.look([tool], 0.0, options) if self._left else []
+        return await self.observe([tool], 0.0, options) if self._left else []
 
     def finished(self) -> None:
-        """Nothing more is asked; raises `Differs` when more was looked at then."""
+        """Nothing more is asked; raises `ReplayDiffers` when more was looked at then."""
         if self._left:
             look = self._left[0]
-            raise Differs(f"look {self._count + 1}", _asked(look.tools, look.options), "none")
+            raise ReplayDiffers(f"look {self._count + 1}", _asked(look.tools, look.options), "none")
 
 
 class _Answers:
     """The model of a transcript."""
 
-    def __init__(self, told: Told, name: str) -> None:
+    def __init__(self, told: TranscriptContent, name: str) -> None:
         self._name = name
         self._left = list(told.answers)
         self._count = 0
@@ -162,28 +162,28 @@ class _Answers:
         return self._name
 
     async def complete(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
-        """The next answer. Raises `LlmError` where there was none, and `Differs` when none was asked for."""
+        """The next answer. Raises `LlmError` where there was none, and `ReplayDiffers` when none was asked for."""
         self._count += 1
         if not self._left:
-            raise Differs(f"answer {self._count}", "none", "asked for")
+            raise ReplayDiffers(f"answer {self._count}", "none", "asked for")
         answer = self._left.pop(0)
         if isinstance(answer, Failed):
             raise LlmError(answer.code, answer.message)
         return answer.reply
 
     def finished(self) -> None:
-        """Nothing more is asked; raises `Differs` when more was answered then."""
+        """Nothing more is asked; raises `ReplayDiffers` when more was answered then."""
         if self._left:
-            raise Differs(f"answer {self._count + 1}", "asked for", "none")
+            raise ReplayDiffers(f"answer {self._count + 1}", "asked for", "none")
 
 
-async def _again(told: Told, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
+async def _again(told: TranscriptContent, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
     """The diagnosis that the transcript's looks and answers lead to."""
     seen, opened = told.ranks, told.case
     if seen is None and opened is not None:
         return await _case(told, opened, tools)
     if seen is None:
-        raise Differs("case", "none", "none")  # `read` refuses such a transcript
+        raise ReplayDiffers("case", "none", "none")  # `read` refuses such a transcript
     result = _result(seen.result, tools, "ranks")
     found = rank_diagnosis(load_causes(), result, seen.recording, told.header.symptom, seen.ranks)
     host: Diagnosis | None = None
@@ -199,7 +199,7 @@ async def _again(told: Told, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
     return found
 
 
-async def _case(told: Told, opened: CaseOpened, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
+async def _case(told: TranscriptContent, opened: CaseOpened, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
     looks = _Looks(told, opened, tools)
     case = Case(
         load_causes(),
@@ -238,7 +238,7 @@ def _settings(opened: CaseOpened) -> _Settings:
         return _Settings.model_validate(opened.settings)
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors(include_url=False, include_input=False)[0]["loc"])
-        raise Differs("settings", "as they were", f"another shape ({place})") from None
+        raise ReplayDiffers("settings", "as they were", f"another shape ({place})") from None
 
 
 class _Forgotten:
@@ -256,23 +256,23 @@ class _Forgotten:
 def _result(raw: dict[str, Any], tools: Mapping[str, Tool[Any, Any]], where: str) -> ToolResult[Any]:
     tool = tools.get(str(raw.get("tool")))
     if tool is None:
-        raise Differs(f"{where}: results", f"of {raw.get('tool')}", "no such tool here")
+        raise ReplayDiffers(f"{where}: results", f"of {raw.get('tool')}", "no such tool here")
     try:
         return ToolResult[tool.data].model_validate(raw)  # type: ignore[name-defined]
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise Differs(f"{where}: results", f"of {tool.name}, as it was", f"another shape ({place})") from None
+        raise ReplayDiffers(f"{where}: results", f"of {tool.name}, as it was", f"another shape ({place})") from None
 
 
 def _compare(then: End, now: End) -> None:
     for field in _COMPARED:
         before, after = getattr(then, field), getattr(now, field)
         if before != after:
-            raise Differs(field, _said(before), _said(after))
+            raise ReplayDiffers(field, _said(before), _said(after))
 
 
-def _others(told: Told, tools: Mapping[str, Tool[Any, Any]]) -> list[str]:
+def _others(told: TranscriptContent, tools: Mapping[str, Tool[Any, Any]]) -> list[str]:
     here = {"whystall": version(), "causes": causes_hash(load_causes()), "tools": tools_hash(tools.values())}
     return [name for name, value in here.items() if getattr(told.header, name) != value]
 

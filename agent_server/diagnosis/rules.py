@@ -11,14 +11,14 @@ from whystall.tools.contract.registry import Tool
 if TYPE_CHECKING:
     from whystall.agent_server.diagnosis.case import Case
 
-FIRST_LOOK = "host_snapshot"
+FIRST_TOOL = "host_snapshot"
 _FIRST_LOOK_S = 2.0
 
 
-async def first_look(case: Case) -> None:
+async def first_observation(case: Case) -> None:
     """Look at a new case with what costs least; nothing where that was done."""
-    if FIRST_LOOK not in case.results and FIRST_LOOK not in case.tried:
-        await case.look([FIRST_LOOK], _first_seconds(case), "first_look")
+    if FIRST_TOOL not in case.results and FIRST_TOOL not in case.tried:
+        await case.observe([FIRST_TOOL], _first_seconds(case), "first_look")
 
 
 async def finish(case: Case) -> None:
@@ -28,15 +28,15 @@ async def finish(case: Case) -> None:
     wanted anyhow, and once more with wakers where the victim waits for a colleague. Where all that was done, nothing
     happens.
     """
-    await first_look(case)
+    await first_observation(case)
     chosen = next_tools(case.causes, case.assess(), case.tools, list(case.tried), case.signs())
     chosen += sorted(case.wanted.intersection(case.tools) - case.tried - {*chosen})
     if chosen:
         spent = _first_seconds(case) if len(case.steps) <= 1 else 0.0
-        await case.look(chosen, case.duration - spent, "separates_causes")
+        await case.observe(chosen, case.duration - spent, "separates_causes")
     undecided = case.observer.live and case.conclude().verdict is not Verdict.CONFIRMED
     if undecided and case.waits_for_a_colleague() and not case.options("offcputime").get("waker"):
-        await case.look([], case.duration / 2, "who_wakes_the_victim", {"offcputime": {"waker": True}})
+        await case.observe([], case.duration / 2, "who_wakes_the_victim", {"offcputime": {"waker": True}})
 
 
 def _first_seconds(case: Case) -> float:
@@ -62,12 +62,12 @@ def next_tools(
     deciding = {name for assessment in wanted for name in causes[assessment.cause].examined_by}
     for assessment in wanted:
         for name, tool in tools.items():
-            if name in deciding and name not in ran and tells(tool, causes[assessment.cause]):
+            if name in deciding and name not in ran and is_relevant(tool, causes[assessment.cause]):
                 worth[name] = worth.get(name, 0.0) + 1 / tool.cost
     return sorted(worth, key=lambda name: (-worth[name], name))
 
 
-def tells(tool: Tool[Any, Any], cause: Cause) -> bool:
+def is_relevant(tool: Tool[Any, Any], cause: Cause) -> bool:
     """Whether `tool` can find something that speaks for or against `cause`."""
     patterns = (*cause.primary, *cause.required, *cause.supporting, *cause.against, *cause.refuted)
     return not tool.kinds.isdisjoint(p.kind for p in patterns)
@@ -76,4 +76,4 @@ def tells(tool: Tool[Any, Any], cause: Cause) -> bool:
 def _open(assessment: Assessment) -> bool:
     """Supported or not examined; also what only the first look excludes: it is short, and stalls recur."""
     excluded = assessment.state in (CauseState.RULED_OUT, CauseState.UNSUPPORTED)
-    return not excluded or set(assessment.by) <= {FIRST_LOOK}
+    return not excluded or set(assessment.by) <= {FIRST_TOOL}

@@ -45,7 +45,7 @@ class Header(Record):
     tools: str
 
 
-class RanksSeen(Record):
+class RanksJudged(Record):
     """The traces of a job's ranks were judged: the whole `result` of slow_node_check on the recording called so."""
 
     type: Literal["ranks"] = "ranks"
@@ -110,7 +110,7 @@ class Failed(Record):
     message: str
 
 
-class Looked(Record):
+class Observed(Record):
     """One window. `tools`: all that looked, by name; `results`: whole, their findings numbered as the case has them."""
 
     type: Literal["look"] = "look"
@@ -121,7 +121,7 @@ class Looked(Record):
     results: list[dict[str, Any]]
 
 
-class LookFailed(Record):
+class ObservationFailed(Record):
     """A window that could not be had: its `ToolError`."""
 
     type: Literal["look_failed"] = "look_failed"
@@ -178,14 +178,14 @@ class Cut(Record):
 Line = Annotated[
     Union[  # noqa: UP007  evaluated by pydantic, also on Python 3.10
         Header,
-        RanksSeen,
+        RanksJudged,
         Blind,
         CaseOpened,
         Request,
         Replied,
         Failed,
-        Looked,
-        LookFailed,
+        Observed,
+        ObservationFailed,
         Struck,
         Stopped,
         End,
@@ -196,7 +196,7 @@ Line = Annotated[
 
 
 class Transcript:
-    """Who follows a diagnosis and keeps nothing of it; `Written` keeps it. No method raises.
+    """Who follows a diagnosis and keeps nothing of it; `TranscriptFile` keeps it. No method raises.
 
     `id` is that of the diagnosis; `uri` that of the transcript, None where nothing is kept.
     """
@@ -211,7 +211,7 @@ class Transcript:
 
     def ranks(self, result: ToolResult[Any], recording: str, ranks: int) -> None:
         """The traces of `ranks` ranks, the recording called so, were judged."""
-        self._put(RanksSeen(result=_plain(result), recording=recording, ranks=ranks))
+        self._put(RanksJudged(result=_plain(result), recording=recording, ranks=ranks))
 
     def blind_spot(self, code: str, detail: str) -> None:
         """The slow rank's host was not seen, or not at the time."""
@@ -242,12 +242,12 @@ class Transcript:
     ) -> None:
         """`tools` looked in one window (all of them, also those again), with `options`; `results` are numbered."""
         found = [_plain(result) for result in results]
-        self._put(Looked(tools=list(tools), duration=duration, why=why, options=_copied(options), results=found))
+        self._put(Observed(tools=list(tools), duration=duration, why=why, options=_copied(options), results=found))
 
     def look_failed(self, tools: Iterable[str], options: Mapping[str, Mapping[str, Any]], error: ToolError) -> None:
         """The window of `tools` could not be had."""
         self._put(
-            LookFailed(
+            ObservationFailed(
                 tools=list(tools),
                 options=_copied(options),
                 code=error.code,
@@ -272,7 +272,7 @@ class Transcript:
         """Nothing follows; may be called more than once."""
 
 
-class Written(Transcript):
+class TranscriptFile(Transcript):
     """A transcript that is written to `file` (unbuffered, for appending), which this closes; its resource is `uri`.
 
     When it cannot be written, it ends there, `uri` is None and `fault` says why: no diagnosis fails for it.
@@ -322,7 +322,7 @@ class Written(Transcript):
             self._file = None
 
 
-class Overheard:
+class TranscribedModel:
     """A language model whose requests and answers go into a transcript."""
 
     def __init__(self, model: LanguageModel, transcript: Transcript) -> None:

@@ -48,7 +48,7 @@ def slow_disk() -> Iterator[SlowDisk]:
 
 @pytest.fixture
 def fast_directory() -> Iterator[Path]:
-    """Memory: a checkpoint costs its copy only."""
+    """PastIncidents: a checkpoint costs its copy only."""
     path = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="whystall-test-"))
     yield path
     shutil.rmtree(path)

@@ -18,7 +18,7 @@ from running import SIMULATOR, Running
 
 from whystall.agent_server.app import App, DiagnoseParams
 from whystall.agent_server.diagnosis.replay import replay
-from whystall.agent_server.diagnosis.transcripts import path_of
+from whystall.agent_server.diagnosis.transcript_files import path_of
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 
 TRACES = Path(__file__).parents[1] / "recorded" / "ranks" / "compute"

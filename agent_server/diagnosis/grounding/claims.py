@@ -7,11 +7,11 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from whystall.agent_server.diagnosis.grounding import names, numbers, states
+from whystall.agent_server.diagnosis.grounding import names, numbers, state_words
 from whystall.agent_server.diagnosis.grounding.clauses import CLAUSES, DENIED, FLATLY
 from whystall.agent_server.diagnosis.grounding.numbers import OF_LIMIT, WINDOW, Fact
 from whystall.agent_server.diagnosis.grounding.numerals import blanked
-from whystall.agent_server.diagnosis.grounding.spent import OF_CALLS, OF_VICTIM, WAITED
+from whystall.agent_server.diagnosis.grounding.time_use import OF_CALLS, OF_VICTIM, WAITED
 from whystall.knowledge_base import components
 from whystall.knowledge_base.causes import about
 from whystall.knowledge_base.models import Assessment, CauseState, Verdict, Victim
@@ -102,7 +102,7 @@ _VICTIM_DOES = re.compile(
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class CaseFacts:
     """What is known of the case besides the findings cited. `kinds`: those that a tool that ran could have found.
     `windows_s`: how long the looks took. `verdict`: of the evidence alone.
     """
@@ -125,7 +125,7 @@ def tidy(text: str, limit: int) -> str:
     return clean(folded, limit)
 
 
-def fault(text: str, cited: Sequence[str], case: Surroundings) -> Fault | None:
+def fault(text: str, cited: Sequence[str], case: CaseFacts) -> Fault | None:
     """What is wrong with the claim `text` that cites those ids; None where the findings bear it out."""
     wanted = list(dict.fromkeys([*cited, *_IDS.findall(text)]))
     missing = [i for i in wanted if i not in case.findings]
@@ -147,7 +147,7 @@ def fault(text: str, cited: Sequence[str], case: Surroundings) -> Fault | None:
     )
 
 
-def _cause_named(prose: str, case: Surroundings) -> Fault | None:
+def _cause_named(prose: str, case: CaseFacts) -> Fault | None:
     """A cause by its id: only one that the evidence supports may be named, or denied where it does not."""
     stands = {a.cause: a.state for a in case.assessments}
     for clause in CLAUSES.split(prose):
@@ -159,7 +159,7 @@ def _cause_named(prose: str, case: Surroundings) -> Fault | None:
     return None
 
 
-def _words(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault | None:
+def _words(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
     """Advice, then names and numbers."""
     known = names.names(findings) | _names_of_case(findings, case)
     without = names.without_names(prose, known)
@@ -188,7 +188,7 @@ def _states(text: str, findings: Sequence[Finding]) -> str:
     return re.sub(rf"(?<![A-Za-z0-9])(?:(?<=state ){group}|{group}(?=[ -]?(?:state|状态)))(?![A-Za-z0-9])", " ", text)
 
 
-def _names_of_case(findings: Sequence[Finding], case: Surroundings) -> set[str]:
+def _names_of_case(findings: Sequence[Finding], case: CaseFacts) -> set[str]:
     """The victim's name, where a finding is about it, and the calls in which the supported causes hold it up."""
     victim = case.victim
     if victim is None or not victim.comm or not any(_own(f, victim) for f in findings):
@@ -204,7 +204,7 @@ def _own(finding: Finding, victim: Victim) -> bool:
     return named and about(finding, victim)
 
 
-def _facts(findings: Sequence[Finding], case: Surroundings) -> list[Fact]:
+def _facts(findings: Sequence[Finding], case: CaseFacts) -> list[Fact]:
     """Every value that the claim may state."""
     found: list[Fact] = []
     for finding in findings:
@@ -238,7 +238,7 @@ def _facts(findings: Sequence[Finding], case: Surroundings) -> list[Fact]:
     return found
 
 
-def _told(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault | None:
+def _told(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
     """Components that nothing examined, or that the findings cited say nothing of, or say otherwise."""
     known = names.names(findings) | _names_of_case(findings, case)
     bare = names.without_names(prose, known)
@@ -261,11 +261,11 @@ def _told(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault 
 
 
 def _state(prose: str, findings: Sequence[Finding]) -> Fault | None:
-    said = states.wrong(prose, findings)
+    said = state_words.contradiction(prose, findings)
     return None if said is None else ("contradicted", said)
 
 
-def _says_nothing(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault | None:
+def _says_nothing(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
     """A sentence without a number, a name or a component of the findings cited."""
     bare = names.without_names(prose, names.names(findings) | _names_of_case(findings, case))
     if case.verdict is Verdict.HEALTHY and _ALL_WELL.search(prose):
@@ -288,7 +288,7 @@ def _accused(name: str, kinds: set[str], text: str, findings: Sequence[Finding])
     return None
 
 
-def _well(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault | None:
+def _well(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
     """Blame by normal measurements alone, praise by abnormal ones, and health where there is none."""
     judged = [f for f in findings if f.kind not in _NEUTRAL]
     abnormal = [f for f in judged if f.polarity is Polarity.ABNORMAL]
@@ -312,7 +312,7 @@ def _well(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault 
     return None
 
 
-def _about_another(prose: str, findings: Sequence[Finding], case: Surroundings) -> Fault | None:
+def _about_another(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
     """What was found of another thread or process, said of the one that suffers."""
     victim = case.victim
     if victim is None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from whystall.agent_server.diagnosis.grounding.claims import Surroundings, fault, tidy
-from whystall.agent_server.diagnosis.grounding.concluded import CLAIM_LIMIT, UNKNOWN, Concluded
+from whystall.agent_server.diagnosis.grounding.claims import CaseFacts, fault, tidy
+from whystall.agent_server.diagnosis.grounding.model_conclusion import CLAIM_LIMIT, UNKNOWN, ModelConclusion
 from whystall.agent_server.diagnosis.verdict import Conclusion
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import CauseState, Claim, Lang, Verdict
@@ -63,7 +63,7 @@ class Settled:
     struck: list[str]
 
 
-def ground(concluded: Concluded, case: Case) -> Grounded:
+def ground(concluded: ModelConclusion, case: Case) -> Grounded:
     """`concluded` without what the evidence of `case` does not support."""
     struck: list[Struck] = []
     story: list[Claim] = []
@@ -114,11 +114,11 @@ def settle(case: Case, grounded: Grounded) -> Settled:
     return Settled(lowered, grounded.story, grounded.remedies, grounded.codes)
 
 
-def _surroundings(case: Case) -> Surroundings:
+def _surroundings(case: Case) -> CaseFacts:
     """What `fault` needs of `case`: only what tools found that were alive counts as examined."""
     results = case.results.values()
     alive = [r.tool for r in results if r.status is not Status.PARTIAL or all(c.proven for c in r.coverage.collectors)]
-    return Surroundings(
+    return CaseFacts(
         findings={f.id: f for f in case.findings},
         kinds=frozenset(kind for name in alive for kind in case.tools[name].kinds),
         victim=case.victim(),

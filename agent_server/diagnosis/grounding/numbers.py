@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whystall.agent_server.diagnosis.grounding import spent
-from whystall.agent_server.diagnosis.grounding.numerals import Said, read
-from whystall.agent_server.diagnosis.grounding.spent import OF_CALLS, OF_VICTIM
+from whystall.agent_server.diagnosis.grounding import time_use
+from whystall.agent_server.diagnosis.grounding.numerals import Numeral, read
+from whystall.agent_server.diagnosis.grounding.time_use import OF_CALLS, OF_VICTIM
 from whystall.prompts.quantities import quantity
 
 _DIMS = {"s": ("time", 1.0), "ms": ("time", 1e-3), "us": ("time", 1e-6), "ns": ("time", 1e-9)}
@@ -93,7 +93,7 @@ _IS_OF_CALLS = re.compile(r"\b(?:that|this|those|these|each|every|calls?|syncs?|
 
 @dataclass(frozen=True)
 class Fact:
-    """A value that may be cited. `dim`: as in `Said`, or ``share``, a percentage as a fraction; `name`: its metric."""
+    """A value that may be cited. `dim`: as in `Numeral`, or ``share`` (a percentage as a fraction). `name`: metric."""
 
     dim: str
     value: float
@@ -121,7 +121,7 @@ def unsupported(text: str, known: Sequence[Fact]) -> str | None:
     return None
 
 
-def _fits(said: Said, fact: Fact, text: str) -> bool:
+def _fits(said: Numeral, fact: Fact, text: str) -> bool:
     """Whether a number written so may be that fact, as far as its unit and the words around it tell."""
     if said.dim == "time" and (role := _role(said, text)) and fact.name not in _PLAYED_BY[role]:
         return False
@@ -130,7 +130,7 @@ def _fits(said: Said, fact: Fact, text: str) -> bool:
     if said.rough and fact.name.startswith(OF_VICTIM):
         return False
     before, after = text[: said.start], text[said.end :]
-    if said.dim in ("time", "pct") and spent.otherwise(fact.name, before, after):
+    if said.dim in ("time", "pct") and time_use.contradicts(fact.name, before, after):
         return False
     if fact.name == _SPARE and not _IS_SPARE.search(after):
         return False
@@ -166,7 +166,7 @@ def _fits(said: Said, fact: Fact, text: str) -> bool:
     return fact.dim in ("count", "ratio", "cpus")
 
 
-def _of_window(said: Said, text: str) -> bool:
+def _of_window(said: Numeral, text: str) -> bool:
     before, after = text[: said.start], text[said.end :]
     return bool(
         re.search(
@@ -178,11 +178,11 @@ def _of_window(said: Said, text: str) -> bool:
     )
 
 
-def _exactly(said: Said, fact: Fact) -> bool:
+def _exactly(said: Numeral, fact: Fact) -> bool:
     return any(abs((low + high) / 2 - fact.value) < 0.5 for low, high in said.spans)
 
 
-def _role(said: Said, text: str) -> str:
+def _role(said: Numeral, text: str) -> str:
     before, after = text[: said.start], text[said.end :]
     stated = re.match(r" (?:at|in) (?:the )?(median|p50|p99|99th percentile)\b", after, re.IGNORECASE)
     if stated:

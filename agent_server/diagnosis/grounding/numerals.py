@@ -148,7 +148,7 @@ _SHORT = 2  # significant digits of what is said roughly
 
 
 @dataclass(frozen=True)
-class Said:
+class Numeral:
     """A number at `start` to `end` of a text. `dim`: ``time`` (s), ``pct``, ``size`` (bytes), ``byterate``, ``rate``
     (1/s), ``count``, ``ratio``, ``cpus``, ``bare`` (no unit), or what it names: ``pid``, ``rank``, ``cpu``, ``unit``,
     ``line``. `spans`: what it may mean, lowest and highest value; more than one where a unit is read two ways. `rough`:
@@ -162,9 +162,9 @@ class Said:
     rough: bool = False
 
 
-def read(text: str) -> list[Said]:
+def read(text: str) -> list[Numeral]:
     """Every number in `text`, in order. Numbers that count arguments ("two findings agree") are left out."""
-    found: list[Said] = []
+    found: list[Numeral] = []
     for reader in (_fractions, _vague, _of_chinese, _of_digits, _of_words):
         for said in reader(text):
             if not any(said.start < other.end and other.start < said.end for other in found):
@@ -179,9 +179,9 @@ def blanked(text: str) -> str:
     return text
 
 
-def _of_digits(text: str) -> Iterator[Said]:
+def _of_digits(text: str) -> Iterator[Numeral]:
     matches = list(_WRITTEN.finditer(text))
-    found: list[Said] = []
+    found: list[Numeral] = []
     for index, match in enumerate(matches):
         raw = match["number"]
         # A run of digits with more dots is a version or an address, no number.
@@ -206,11 +206,11 @@ def _of_digits(text: str) -> Iterator[Said]:
                 else ""
             )
         if name and "." not in raw and match["scale"] is None and dim == "bare":
-            found.append(Said(match.start(), match.end("number"), name, ((number, number),)))
+            found.append(Numeral(match.start(), match.end("number"), name, ((number, number),)))
             continue
         start, end = match.start(), match.end()
         spans = tuple(_span(text, start, end, number * scale, step * scale, factor) for factor in factors)
-        found.append(Said(start, end, dim, spans))
+        found.append(Numeral(start, end, dim, spans))
     yield from _joined(text, found)
 
 
@@ -218,9 +218,9 @@ def _plain(match: re.Match[str]) -> bool:
     return _unit(match)[0] == "bare"
 
 
-def _joined(text: str, found: list[Said]) -> Iterator[Said]:
+def _joined(text: str, found: list[Numeral]) -> Iterator[Numeral]:
     """``1 min 30 s`` is one value."""
-    pending: Said | None = None
+    pending: Numeral | None = None
     for said in found:
         between = text[pending.end : said.start].strip() if pending else ""
         if pending is not None and pending.dim == said.dim == "time" and between in ("", "零"):
@@ -253,7 +253,7 @@ def _value(raw: str) -> tuple[float, float]:
 
 
 def _unit(match: re.Match[str]) -> tuple[str, tuple[float, ...]]:
-    """What a number measures, and its unit in that of `Said`; two for sizes, as people write KB for both."""
+    """What a number measures, and its unit in that of `Numeral`; two for sizes, as people write KB for both."""
     for dim in ("pct", "byterate", "rate", "size", "time", "ratio", "cpus"):
         word = match.groupdict().get(dim)
         if word is None:
@@ -300,7 +300,7 @@ def _significant(value: float, step: float) -> int:
     return len(str(int(abs(value) / step + 0.5))) if step else 1
 
 
-def _of_words(text: str) -> Iterator[Said]:
+def _of_words(text: str) -> Iterator[Numeral]:
     for match in _IN_WORDS.finditer(text):
         words = re.split(r"[ -]", match[1].lower())
         dim, factors = _unit(match)
@@ -319,22 +319,22 @@ def _of_words(text: str) -> Iterator[Said]:
         value = total + current
         name = next((n for p, n in _NAMES if p.search(text[: match.start()])), "") if dim == "bare" else ""
         if name:
-            yield Said(match.start(), match.end(), name, ((value, value),))
+            yield Numeral(match.start(), match.end(), name, ((value, value),))
             continue
         step = 10.0 ** (len(str(int(value))) - len(str(int(value)).rstrip("0"))) if value else 1.0
         spans = tuple(_span(text, match.start(), match.end(), value, step, factor) for factor in factors)
-        yield Said(match.start(), match.end(), dim, spans)
+        yield Numeral(match.start(), match.end(), dim, spans)
 
 
-def _of_chinese(text: str) -> Iterator[Said]:
+def _of_chinese(text: str) -> Iterator[Numeral]:
     for match in _ZH_PERCENT.finditer(text):
         value = float(match[1]) if match[1][0].isdigit() else _chinese(match[1])
-        yield Said(match.start(), match.end(), "pct", (_span(text, match.start(), match.end(), value, 1.0, 1.0),))
+        yield Numeral(match.start(), match.end(), "pct", (_span(text, match.start(), match.end(), value, 1.0, 1.0),))
     for match in _ZH_PARTS.finditer(text):
         value = 100.0 * _chinese(match[2]) / _chinese(match[1])
-        yield Said(match.start(), match.end(), "pct", (_about(text, match, value),), rough=True)
+        yield Numeral(match.start(), match.end(), "pct", (_about(text, match, value),), rough=True)
     for match in _ZH_TENTHS.finditer(text):
-        yield Said(match.start(), match.end(), "pct", (_about(text, match, 10.0 * _chinese(match[1])),), rough=True)
+        yield Numeral(match.start(), match.end(), "pct", (_about(text, match, 10.0 * _chinese(match[1])),), rough=True)
     for match in _ZH_NUMBER.finditer(text):
         value, dim = _chinese(match[1]), "count" if match["counted"] else _unit(match)[0]
         if (dim == "count" and match[1] in ("一", "十", "万")) or (dim == "ratio" and match[1] == "一"):
@@ -344,7 +344,7 @@ def _of_chinese(text: str) -> Iterator[Said]:
         factors = (1.0,) if dim == "count" else _unit(match)[1]
         step = 10.0 ** (len(str(int(value))) - len(str(int(value)).rstrip("0"))) if value else 1.0
         spans = tuple(_span(text, match.start(), match.end(), value, step, factor) for factor in factors)
-        yield Said(match.start(), match.end(), dim, spans)
+        yield Numeral(match.start(), match.end(), dim, spans)
 
 
 def _chinese(text: str) -> float:
@@ -371,37 +371,37 @@ def _about(text: str, match: re.Match[str], value: float) -> tuple[float, float]
     return value - 2.5, value + 2.5
 
 
-def _fractions(text: str) -> Iterator[Said]:
+def _fractions(text: str) -> Iterator[Numeral]:
     for match in _FRACTION.finditer(text):
         over = 1.0 if match["over"].lower() in ("a", "an") else _WORDS[match["over"].lower()]
         value = 100.0 * over / _PARTS[match["under"].lower()]
         if of_a := _OF_A.match(text[match.end() :]):  # eight tenths of a second
             low, high = _about(text, match, value)
             factor = _TIMES[of_a[1].lower()] / 100
-            yield Said(match.start(), match.end() + of_a.end(), "time", ((low * factor, high * factor),))
+            yield Numeral(match.start(), match.end() + of_a.end(), "time", ((low * factor, high * factor),))
             continue
-        yield Said(match.start(), match.end(), "pct", (_about(text, match, value),), rough=True)
+        yield Numeral(match.start(), match.end(), "pct", (_about(text, match, value),), rough=True)
     for match in _HALF.finditer(text):
-        yield Said(match.start(), match.end(), "pct", (_about(text, match, 50.0),), rough=True)
+        yield Numeral(match.start(), match.end(), "pct", (_about(text, match, 50.0),), rough=True)
     for match in _HALF_A.finditer(text):
         unit = _TIMES[(match[1] or match[2]).lower()]
-        yield Said(match.start(), match.end(), "time", (_span(text, match.start(), match.end(), 0.5, 0.1, unit),))
+        yield Numeral(match.start(), match.end(), "time", (_span(text, match.start(), match.end(), 0.5, 0.1, unit),))
     for match in _A_UNIT.finditer(text):
         if re.search(r"(?:bytes?|[kmgt]i?b|times|requests|\d) $", text[: match.start()], re.I):
             continue  # so much each second
         unit, start = _TIMES[match[1].lower()], match.start(1)
         low, high = _span(text, start, match.end(), 1.0, 1.0, unit)
-        yield Said(start, match.end(), "time", ((max(low, 0.8 * unit), min(high, 1.5 * unit)),))
+        yield Numeral(start, match.end(), "time", ((max(low, 0.8 * unit), min(high, 1.5 * unit)),))
 
 
-def _vague(text: str) -> Iterator[Said]:
+def _vague(text: str) -> Iterator[Numeral]:
     for match in _MANY.finditer(text):
         size = _MAGNITUDES.get((match["of"] or match["counted"] or match["zh"] or "").lower(), 1.0)
         word = (match["unit"] or match["zhunit"] or match["few"] or "").lower()
         dim, unit = ("time", _TIMES[word]) if word in _TIMES else ("count", 1.0)
         several = match["for"] or match["few"]
-        yield Said(match.start(), match.end(), dim, ((size * unit, (100.0 if several else size * 20) * unit),))
+        yield Numeral(match.start(), match.end(), dim, ((size * unit, (100.0 if several else size * 20) * unit),))
     for match in _MOST.finditer(text):
-        yield Said(match.start(), match.end(), "pct", ((50.0, 100.0),), rough=True)
+        yield Numeral(match.start(), match.end(), "pct", ((50.0, 100.0),), rough=True)
     for match in _ALL.finditer(text):
-        yield Said(match.start(), match.end(), "pct", ((90.0, 100.5),), rough=True)
+        yield Numeral(match.start(), match.end(), "pct", ((90.0, 100.5),), rough=True)

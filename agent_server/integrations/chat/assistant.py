@@ -140,7 +140,7 @@ class _Exchange:
         if reply is None:
             self.stopped = "budget_seconds"
             return None
-        self.budget.answered(reply)
+        self.budget.add_answer(reply)
         if reply.refusal or reply.finish == "content_filter":
             self.stopped = "refusal"
             return None

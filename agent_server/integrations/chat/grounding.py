@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whystall.agent_server.diagnosis.grounding.names import address, unknown, without_names
-from whystall.agent_server.diagnosis.grounding.numerals import Said, blanked, read
+from whystall.agent_server.diagnosis.grounding.numerals import Numeral, blanked, read
 from whystall.prompts.escape import Safe, markdown
 
 LIMIT = 1500
@@ -189,7 +189,7 @@ class _Known:
     def _has_moment(self, text: str) -> bool:
         return text in self._moments or any(known.startswith(text) for known in self._moments)
 
-    def _holds(self, said: Said, text: str) -> bool:
+    def _holds(self, said: Numeral, text: str) -> bool:
         """Whether a value that was returned rounds to the number, and is of what it is said to be."""
         before = text[: said.start].rstrip() + " "
         cited = self._cites(text)

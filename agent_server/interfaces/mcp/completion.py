@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import mcp_types as types
 
 from whystall.agent_server.app import App
-from whystall.agent_server.diagnosis import transcripts
+from whystall.agent_server.diagnosis import transcript_files
 from whystall.agent_server.interfaces.mcp.resources import SCHEME, results
 
 MOST = 100
@@ -21,7 +21,7 @@ def complete(app: App, params: types.CompleteRequestParams) -> types.Completion:
     ids: Iterable[str] = ()
     if isinstance(params.ref, types.PromptReference):
         if params.argument.name in _DIAGNOSES:
-            ids = _beginning(typed, transcripts.ids())
+            ids = _beginning(typed, transcript_files.ids())
     elif params.argument.name == "id":
         kind = params.ref.uri.removeprefix(SCHEME).removesuffix("/{id}")
         find = _KINDS.get(kind)
@@ -40,7 +40,7 @@ def _tickets(app: App, typed: str) -> list[str]:
 
 
 def _transcripts(_app: App, typed: str) -> list[str]:
-    return _beginning(typed, transcripts.ids())
+    return _beginning(typed, transcript_files.ids())
 
 
 def _schemas(app: App, typed: str) -> list[str]:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from pydantic import BaseModel, ConfigDict
 
 from whystall.agent_server.app import App
-from whystall.agent_server.diagnosis import transcripts
+from whystall.agent_server.diagnosis import transcript_files
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.mcp.knowledge import RESULTS
@@ -70,7 +70,7 @@ def read(app: App, uri: str, lang: Lang) -> Stored:
     kind, _, name = uri.removeprefix(SCHEME).partition("/")
     if uri.startswith(SCHEME) and name:
         if kind in ("artifacts", "transcripts"):
-            return _file(uri, app.artifact(uri) if kind == "artifacts" else transcripts.path_of(name))
+            return _file(uri, app.artifact(uri) if kind == "artifacts" else transcript_files.path_of(name))
         if kind == "incidents":
             incident = wire.structured(app.kb().get_incident(unquote(name)))
             return Stored("application/json", json.dumps(incident, ensure_ascii=False, indent=1))

@@ -14,7 +14,7 @@ from page_cache_scenes import DATA, OTHER, Cache, rereading, streaming
 from recordings import PID
 
 from whystall.agent_server.app import App
-from whystall.agent_server.diagnosis import observer, transcripts
+from whystall.agent_server.diagnosis import observer, transcript_files
 from whystall.agent_server.diagnosis import replay as replaying
 from whystall.agent_server.diagnosis.case import ADVISE
 from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
@@ -118,7 +118,7 @@ def test_a_replay_comes_to_the_same(live: Any) -> None:
     live()
     for params in ({"calibrate": True}, {}):
         found = diagnosed(duration=4, **params)
-        done = anyio.run(lambda id=found.id: replaying.replay(transcripts.path_of(id), TOOLS))
+        done = anyio.run(lambda id=found.id: replaying.replay(transcript_files.path_of(id), TOOLS))
         assert done.same, done.difference
 
 
@@ -167,7 +167,7 @@ def test_another_hosts_disk_is_not_tried(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_no_model_may_have_files_written() -> None:
-    offered = Functions([TOOLS[ADVISE]], [], duration=10.0, remembers=False).offered()
+    offered = Functions([TOOLS[ADVISE]], [], duration=10.0, searchable=False).offered()
     (function,) = [f for f in offered if f.name == ADVISE]
     assert {"calibrate", "directory", "request_bytes"}.isdisjoint(function.parameters["properties"])
 

@@ -18,9 +18,9 @@ from whystall.agent_server.diagnosis import rules
 from whystall.agent_server.diagnosis.briefing import BRIEFING_CHARS, briefing_data, result_data
 from whystall.agent_server.diagnosis.budget import Budget, Limits
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.functions import Functions, Look, Search
-from whystall.agent_server.diagnosis.memory import KnownIncidents
+from whystall.agent_server.diagnosis.functions import Functions, IncidentSearch, ToolRequest
 from whystall.agent_server.diagnosis.observer import RecordedObserver
+from whystall.agent_server.diagnosis.past_incidents import KnownIncidents
 from whystall.agent_server.llm.wire import Reply, ToolCall
 from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -45,7 +45,7 @@ def memory(tmp_path: Path) -> Iterator[KnownIncidents]:
 
 
 def functions(duration: float | None = 12.0) -> Functions:
-    return Functions(TOOLS, CAUSES, duration=duration, remembers=True)
+    return Functions(TOOLS, CAUSES, duration=duration, searchable=True)
 
 
 def stall(comm: str = "train", path: str = "/data/run7") -> Recording:
@@ -85,7 +85,7 @@ def test_every_bound_that_is_declared_is_taken_and_what_is_beyond_refused(durati
                 if bound not in field or function.name in ("conclude", "kb_search"):
                     continue
                 taken = offered.read(ToolCall(id="1", name=function.name, arguments=json.dumps({name: field[bound]})))
-                assert isinstance(taken, Look)
+                assert isinstance(taken, ToolRequest)
                 past = json.dumps({name: field[bound] + beyond})
                 with pytest.raises(ToolError) as refused:
                     offered.read(ToolCall(id="1", name=function.name, arguments=past))
@@ -106,7 +106,9 @@ def test_a_tool_that_finds_nothing_is_not_offered() -> None:
 
 @pytest.mark.parametrize("arguments", ["", "  ", "{}", '{"top": null}'])
 def test_no_arguments_are_the_defaults(arguments: str) -> None:
-    assert functions().read(ToolCall(id="1", name="fileslower", arguments=arguments)) == Look("fileslower", {}, None)
+    assert functions().read(ToolCall(id="1", name="fileslower", arguments=arguments)) == ToolRequest(
+        "fileslower", {}, None
+    )
 
 
 @pytest.mark.parametrize("arguments", ['{"min_ms": NaN}', '{"min_ms": true}', "[" * 15_000, '{"min_ms": 1} and so on'])
@@ -118,7 +120,7 @@ def test_odd_arguments_are_refused(arguments: str) -> None:
 
 def test_past_incidents_are_looked_up_by_words() -> None:
     found = functions().read(ToolCall(id="1", name="kb_search", arguments='{"query": " 写检查点很慢 "}'))
-    assert found == Search("写检查点很慢")
+    assert found == IncidentSearch("写检查点很慢")
     for wrong in ('{"query": ""}', '{"query": 3}', '{"words": "x"}', "{}"):
         with pytest.raises(ToolError):
             functions().read(ToolCall(id="1", name="kb_search", arguments=wrong))
@@ -211,15 +213,15 @@ def test_it_speaks_both_languages(lang: Any, said: str) -> None:
 def test_a_budget_counts_what_answers_say() -> None:
     budget = Budget(Limits(steps=3, seconds=10, tokens=1000, money=1, price_in=1000, price_out=2000))
     assert budget.exhausted is None
-    budget.answered(Reply(tokens_in=100, tokens_out=50, seconds=2))
+    budget.add_answer(Reply(tokens_in=100, tokens_out=50, seconds=2))
     assert budget.usage().money == pytest.approx(0.2)
     assert (budget.seconds_left, budget.steps_left, budget.exhausted) == (8, 2, None)
-    budget.looked(8)
+    budget.add_window(8)
     assert budget.exhausted == "budget_seconds"
 
 
 def test_money_is_unknown_without_prices() -> None:
     budget = Budget(Limits())
-    budget.answered(Reply(tokens_in=10**6, tokens_out=0))
+    budget.add_answer(Reply(tokens_in=10**6, tokens_out=0))
     assert budget.usage().money is None
     assert budget.exhausted == "budget_tokens"

@@ -15,8 +15,8 @@ from solving import new_case
 from test_grounding_claims import cited, solved
 
 from whystall.agent_server.diagnosis import grounding, rules
-from whystall.agent_server.diagnosis.grounding.concluded import CLAIM_LIMIT, Concluded, Link, parameters
 from whystall.agent_server.diagnosis.grounding.ground import Grounded, Settled, ground, settle, told
+from whystall.agent_server.diagnosis.grounding.model_conclusion import CLAIM_LIMIT, Link, ModelConclusion, parameters
 from whystall.agent_server.diagnosis.grounding.numerals import read
 from whystall.agent_server.diagnosis.observer import RecordedObserver
 from whystall.knowledge_base.causes import load_causes
@@ -34,7 +34,7 @@ FALSE = "The main thread spends 69.9 % of the window in fsync of chk_*.bin."
 def concluded(case: str, cause: str, *claims: str, remedies: tuple[str, ...] = ()) -> tuple[Grounded, Settled]:
     held = solved(case)
     chain = [Link(claim=claim, findings=[cited(held, "file.slow_sync")]) for claim in claims]
-    grounded = ground(Concluded(cause=cause, chain=chain, remedies=list(remedies)), held)
+    grounded = ground(ModelConclusion(cause=cause, chain=chain, remedies=list(remedies)), held)
     return grounded, settle(held, grounded)
 
 
@@ -96,7 +96,7 @@ def test_no_look_is_taken_for_an_examination_that_was_none() -> None:
     """Of what no tool looked at, nothing may be said, good or bad."""
     held = solved("checkpoint")
     for claim in ("The network is not congested.", "No GPU waits.", "Interrupts are not the cause."):
-        said = Concluded(chain=[Link(claim=claim, findings=[cited(held, "file.slow_sync")])])
+        said = ModelConclusion(chain=[Link(claim=claim, findings=[cited(held, "file.slow_sync")])])
         assert ground(said, held).codes == ["not_examined"], claim
 
 
@@ -123,7 +123,7 @@ def test_every_code_has_words(lang: Lang) -> None:
 
 
 def test_the_shape_is_what_models_send() -> None:
-    said = Concluded.model_validate({"cause": " x ", "chain": [{"claim": "a", "findings": "F1, f2"}]})
+    said = ModelConclusion.model_validate({"cause": " x ", "chain": [{"claim": "a", "findings": "F1, f2"}]})
     assert said.chain[0].findings == ["F1", "F2"]
     assert Link(claim="a", findings=["[F3]", "f3"]).findings == ["F3"]
     assert Link(claim="a", findings=["all"]).findings == ["all"]
@@ -135,7 +135,7 @@ def test_the_shape_is_what_models_send() -> None:
         {"verdict": "healthy"},
     ):
         with pytest.raises(ValidationError):
-            Concluded.model_validate(bad)
+            ModelConclusion.model_validate(bad)
     schema = parameters(["a", "b"])
     assert schema["properties"]["cause"]["enum"] == ["a", "b", "unknown"]
     assert "$ref" not in json.dumps(schema)
@@ -151,7 +151,7 @@ def test_a_preferred_rival_is_named_with_the_other_left_open() -> None:
     anyio.run(lambda: rules.finish(case))
     own = case.conclude()
     rival = next(a.cause for a in case.assess() if a.cause != own.cause and a.explained_pct > 0)
-    settled = settle(case, ground(Concluded(cause=rival), case))
+    settled = settle(case, ground(ModelConclusion(cause=rival), case))
     assert "rivals_open" in own.missing
     assert settled.conclusion.cause == rival
     assert settled.conclusion.verdict is not Verdict.CONFIRMED

@@ -16,8 +16,8 @@ from solving import new_case
 
 from whystall.agent_server.diagnosis import rules
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.grounding.concluded import Concluded, Link
 from whystall.agent_server.diagnosis.grounding.ground import ground
+from whystall.agent_server.diagnosis.grounding.model_conclusion import Link, ModelConclusion
 from whystall.agent_server.diagnosis.observer import RecordedObserver
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.findings import Finding, Polarity
@@ -59,7 +59,7 @@ def who(finding: Finding) -> list[str]:
 
 def struck(name: str, text: str, wanted: list[str]) -> list[tuple[str, str]]:
     case = solved(name)
-    said = Concluded(chain=[Link(claim=text, findings=[cited(case, kind) for kind in wanted])])
+    said = ModelConclusion(chain=[Link(claim=text, findings=[cited(case, kind) for kind in wanted])])
     return [(s.code, s.what) for s in ground(said, case).struck]
 
 

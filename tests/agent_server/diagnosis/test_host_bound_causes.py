@@ -13,7 +13,7 @@ from sched_scenes import DISPATCH, GREEDY, PERIOD, WORK, machine, steady, times
 from solving import solve
 
 from whystall.agent_server.diagnosis import observer
-from whystall.agent_server.diagnosis.assess import together
+from whystall.agent_server.diagnosis.assess import combined_share
 from whystall.agent_server.diagnosis.observer import LiveObserver, RecordedObserver
 from whystall.agent_server.diagnosis.victim import choose_victim
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
@@ -202,8 +202,8 @@ def test_handlers_that_two_tools_tell_of_take_their_time_once() -> None:
         )
 
     twice = [steal("softirq NET_RX", 28.8), steal("softirq NET_RX", 28.5)]
-    assert together(twice) == together(twice[::-1]) == pytest.approx(28.8)
-    assert together([*twice, steal("irq eth0", 5)]) == pytest.approx(33.8)
+    assert combined_share(twice) == combined_share(twice[::-1]) == pytest.approx(28.8)
+    assert combined_share([*twice, steal("irq eth0", 5)]) == pytest.approx(33.8)
 
 
 def test_rivals_are_ruled_out_by_what_was_measured() -> None:
@@ -238,5 +238,5 @@ def test_where_no_engine_can_trace_the_rest_is_looked_at(monkeypatch: pytest.Mon
     tools = registry()
     looks = LiveObserver(Target(everything=True), "auto", None)
     asked = [tools.get("host_snapshot"), tools.get("host_bound")]
-    results = anyio.run(looks.look, asked, 0.3, {})
+    results = anyio.run(looks.observe, asked, 0.3, {})
     assert [result.tool for result in results] == ["host_snapshot"]

@@ -21,9 +21,9 @@ from recordings import COMM, PID, Scene, checkpoints
 
 from whystall.agent_server.diagnosis import rules
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.memory import Card
 from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import RecordedObserver
+from whystall.agent_server.diagnosis.past_incidents import Card
 from whystall.agent_server.llm.wire import Function, Message, Reply, ToolCall
 from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown
 from whystall.knowledge_base.causes import load_causes
@@ -220,14 +220,14 @@ def driven(model: _Model, order: str = "", *places: str) -> Case:
 def with_blind_spot(case: Case, text: str) -> Case:
     """`case`, whose recording could not follow a line of a log that says `text`."""
     observer = case.observer
-    looked = observer.look
+    looked = observer.observe
 
-    async def look(*given: Any, **named: Any) -> Any:
+    async def observe(*given: Any, **named: Any) -> Any:
         results = await looked(*given, **named)
         spot = {"code": "odd_lines", "detail": clean(text)}
         return [with_spot(result, spot) for result in results]
 
-    observer.look = look  # type: ignore[method-assign]
+    observer.observe = observe  # type: ignore[method-assign]
     return case
 
 

@@ -22,7 +22,7 @@ from whystall.agent_server.diagnosis.case import Case
 from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
 from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import RecordedObserver
-from whystall.agent_server.diagnosis.telling import Telling
+from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.llm.client import ChatClient
 from whystall.agent_server.llm.wire import LlmError
 from whystall.agent_server.settings.sections.llm import LlmSettings
@@ -406,7 +406,7 @@ def cancelled(watching: Watching, answers: Policy | Iterable[Answer], when: str)
                     if when in message:
                         scope.cancel()
 
-                case.telling = Telling(progress)
+                case.progress = StepProgress(progress)
                 async with ChatClient(settings) as model:
                     await drive(case, model)
             assert scope.cancelled_caught
@@ -447,7 +447,7 @@ def test_progress_names_each_step_its_tools_and_why(lang: Any, said: list[str]) 
     told: list[str] = []
 
     def prepare(case: Case) -> None:
-        case.telling = Telling(lambda done, total, message: told.append(message), lang)
+        case.progress = StepProgress(lambda done, total, message: told.append(message), lang)
 
     on_stall([say(("fileslower", {})), concluding()], prepare=prepare, lang=lang)
     assert told[:2] == said[:2]

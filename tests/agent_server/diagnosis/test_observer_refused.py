@@ -28,7 +28,7 @@ def _refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_can_be_seen_without_it_is(engine: str) -> None:
     tools = [registry().get(name) for name in ("page_cache", "host_snapshot", "fileslower")]
     looks = LiveObserver(Target(everything=True), engine, None)
-    results = anyio.run(looks.look, tools, 0.3, {})
+    results = anyio.run(looks.observe, tools, 0.3, {})
     assert [result.tool for result in results] == ["host_snapshot", "fileslower"]
 
 
@@ -36,5 +36,5 @@ def test_what_can_be_seen_without_it_is(engine: str) -> None:
 def test_where_nothing_is_left_or_it_was_asked_for_the_refusal_is_told(engine: str, names: list[str]) -> None:
     looks = LiveObserver(Target(everything=True), engine, None)
     with pytest.raises(ToolError) as caught:
-        anyio.run(looks.look, [registry().get(name) for name in names], 0.3, {})
+        anyio.run(looks.observe, [registry().get(name) for name in names], 0.3, {})
     assert caught.value.code is ErrorCode.NO_PRIVILEGE

@@ -15,8 +15,8 @@ from rank_jobs import Fault, Plan, simulate
 
 from whystall.agent_server.app import App, DiagnoseParams
 from whystall.agent_server.diagnosis.causes import of_hosts, of_ranks
+from whystall.agent_server.diagnosis.rank_process import find_rank_process
 from whystall.agent_server.diagnosis.ranks import rank_diagnosis, with_host
-from whystall.agent_server.diagnosis.whereabouts import whereabouts
 from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import CauseState, Culprit, Diagnosis, Verdict, Victim
@@ -192,7 +192,7 @@ NOW_NS = 4_000_000_000_000_000_000
 
 
 def where(recording: Recording, **more: Any) -> tuple[int | None, str]:
-    found = whereabouts(recording, 1, **more)
+    found = find_rank_process(recording, 1, **more)
     assert (found.pid is None) == bool(found.why)
     return found.pid, found.why
 
@@ -227,7 +227,7 @@ def test_a_number_that_a_container_has_too_names_nobody(tmp_path: Path) -> None:
     for pid, numbers in ((90_001, f"90001\t{os.getpid()}"), (90_002, "90002"), (90_003, "")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "status").write_text(f"Name:\tx\nNSpid:\t{numbers}\n")
-    found = whereabouts(slow, 1, tmp_path)
+    found = find_rank_process(slow, 1, tmp_path)
     assert (found.pid, found.why) == (None, "rank_process_unknown")
     assert found.detail.endswith("in containers of this host: 90001")
 

@@ -14,7 +14,7 @@ from model_policies import POLICIES
 
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis import replay as replaying
-from whystall.agent_server.diagnosis import transcripts
+from whystall.agent_server.diagnosis import transcript_files
 from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
 from whystall.agent_server.diagnosis.replay import Replay
 from whystall.knowledge_base.models import Diagnosis, Lang, Verdict
@@ -75,7 +75,7 @@ def of(records: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("case", sorted(path.parent.name for path in RECORDED.glob("*/manifest.json")))
 def test_what_the_rules_did_comes_out_the_same(case: str) -> None:
     found = diagnosed(RECORDED / case)
-    done = replayed(transcripts.path_of(found.id))
+    done = replayed(transcript_files.path_of(found.id))
     assert done.same, done.difference
     assert (done.end.verdict, done.end.cause) == (found.verdict, found.cause)
     assert done.end.chain == found.chain
@@ -89,7 +89,7 @@ def test_what_a_model_did_comes_out_the_same(policy: str, monkeypatch: pytest.Mo
     found = driven(policy, monkeypatch)
     assert found.reasoning is not None
     assert found.reasoning.transcript == f"whystall://transcripts/{found.id}"
-    path = transcripts.path_of(found.id)
+    path = transcript_files.path_of(found.id)
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
     done = replayed(path)
     assert done.same, done.difference
@@ -102,7 +102,7 @@ def test_what_a_model_did_comes_out_the_same(policy: str, monkeypatch: pytest.Mo
 
 def test_a_chinese_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
     found = driven("engineer", monkeypatch, "zh")
-    assert replayed(transcripts.path_of(found.id)).same
+    assert replayed(transcript_files.path_of(found.id)).same
 
 
 def test_a_budget_ends_a_replay_where_it_ended_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,14 +111,14 @@ def test_a_budget_ends_a_replay_where_it_ended_the_run(monkeypatch: pytest.Monke
     assert found.reasoning is not None
     assert found.reasoning.stopped == "budget_steps"
     monkeypatch.delenv("WHYSTALL_LLM_MAX_STEPS")
-    done = replayed(transcripts.path_of(found.id))
+    done = replayed(transcript_files.path_of(found.id))
     assert done.same, done.difference
     assert done.answers == 2
 
 
 def test_struck_words_stand_in_the_transcript_only(monkeypatch: pytest.MonkeyPatch) -> None:
     found = driven("invented-number-stubborn", monkeypatch)
-    done = replayed(transcripts.path_of(found.id))
+    done = replayed(transcript_files.path_of(found.id))
     assert done.same, done.difference
     assert done.claims
     words = [claim.text for claim in done.claims if claim.code == "number"]
@@ -136,14 +136,14 @@ def test_no_secret_stands_in_a_transcript(monkeypatch: pytest.MonkeyPatch) -> No
         found = diagnosed(RECORDED / "checkpoint", DiagnoseParams(llm=True))
     assert found.reasoning is not None
     assert found.reasoning.stopped is None
-    text = transcripts.path_of(found.id).read_text()
+    text = transcript_files.path_of(found.id).read_text()
     assert key not in text
     assert server.base_url not in text
 
 
 def test_ranks_come_out_the_same() -> None:
     found = diagnosed(None, DiagnoseParams(traces=str(RECORDED / "ranks" / "compute")))
-    done = replayed(transcripts.path_of(found.id))
+    done = replayed(transcript_files.path_of(found.id))
     assert done.same, done.difference
     assert done.end.missing == found.missing
     assert done.target == found.recording
@@ -154,7 +154,7 @@ def test_ranks_that_a_model_had_no_host_for_too(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("WHYSTALL_LLM_BASE_URL", server.base_url)
         monkeypatch.setenv("WHYSTALL_LLM_MODEL", model_server.MODEL)
         found = diagnosed(None, DiagnoseParams(traces=str(RECORDED / "ranks" / "compute"), llm=True))
-    done = replayed(transcripts.path_of(found.id))
+    done = replayed(transcript_files.path_of(found.id))
     assert done.same, done.difference
     assert done.end.stopped == "no_host"
 
@@ -180,7 +180,7 @@ def test_where_it_first_differs_is_told(
     change: Callable[[list[dict[str, Any]]], object], where: str, recorded: str, now: str
 ) -> None:
     found = diagnosed(RECORDED / "checkpoint")
-    done = replayed(changed(transcripts.path_of(found.id), change))
+    done = replayed(changed(transcript_files.path_of(found.id), change))
     assert not done.same
     assert done.difference is not None
     assert done.difference.where == where
@@ -206,7 +206,7 @@ def test_another_conversation_is_told(
     change: Callable[[list[dict[str, Any]]], object], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = driven("engineer", monkeypatch)
-    done = replayed(changed(transcripts.path_of(found.id), change))
+    done = replayed(changed(transcript_files.path_of(found.id), change))
     assert not done.same
     assert done.difference is not None
     assert done.difference.where.startswith(where)
@@ -217,7 +217,7 @@ def test_what_is_of_another_version_is_named() -> None:
         records[0].update(whystall="0.0.1", causes="0" * 16, tools="0" * 16)
 
     found = diagnosed(RECORDED / "checkpoint")
-    done = replayed(changed(transcripts.path_of(found.id), older))
+    done = replayed(changed(transcript_files.path_of(found.id), older))
     assert done.same
     assert done.others == ["whystall", "causes", "tools"]
     assert done.made_with == "0.0.1"
@@ -225,10 +225,10 @@ def test_what_is_of_another_version_is_named() -> None:
 
 def test_a_diagnosis_that_fails_leaves_no_transcript(tmp_path: Path) -> None:
     """Nothing to replay: the error was the answer."""
-    before = transcripts.ids()
+    before = transcript_files.ids()
     with pytest.raises(ToolError):
         diagnosed(tmp_path / "nothing")
-    assert transcripts.ids() == before
+    assert transcript_files.ids() == before
 
 
 def test_a_transcript_that_cannot_be_written_costs_no_diagnosis(
@@ -239,5 +239,5 @@ def test_a_transcript_that_cannot_be_written_costs_no_diagnosis(
     found = diagnosed(RECORDED / "checkpoint")
     assert found.verdict is Verdict.CONFIRMED
     with pytest.raises(ToolError) as error:
-        transcripts.path_of(found.id)
+        transcript_files.path_of(found.id)
     assert error.value.code is ErrorCode.NOT_FOUND

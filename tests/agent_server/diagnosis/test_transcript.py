@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from whystall.agent_server.diagnosis import transcript as format
-from whystall.agent_server.diagnosis import transcripts
-from whystall.agent_server.diagnosis.transcript import CaseOpened, Overheard, Transcript, Written
-from whystall.agent_server.diagnosis.transcript_reading import read
+from whystall.agent_server.diagnosis import transcript_files
+from whystall.agent_server.diagnosis.transcript import CaseOpened, TranscribedModel, Transcript, TranscriptFile
+from whystall.agent_server.diagnosis.transcript_reader import read
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply, ToolCall
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Verdict
@@ -37,7 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begun(symptom: str = "slow") -> Transcript:
     """A transcript that has begun."""
-    return transcripts.begin(symptom, load_causes(), registry().all())
+    return transcript_files.begin(symptom, load_causes(), registry().all())
 
 
 def diagnosed(id: str) -> Diagnosis:
@@ -51,7 +51,7 @@ def finished() -> Path:
     written.case(CASE)
     written.end(diagnosed(written.id))
     written.close()
-    return transcripts.path_of(written.id)
+    return transcript_files.path_of(written.id)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def test_a_conversation_is_written_once_however_often_it_is_sent() -> None:
     messages[1] = Message(role="user", content="another")
     written.request(messages, [*functions, functions[0].model_copy(update={"name": "other"})])
     written.close()
-    requests = [r for r in lines(transcripts.path_of(written.id)) if r["type"] == "request"]
+    requests = [r for r in lines(transcript_files.path_of(written.id)) if r["type"] == "request"]
     whole: list[dict[str, Any]] = []
     for request in requests:
         whole = [*whole[: request["kept"]], *request["messages"]]
@@ -104,7 +104,7 @@ async def _overheard(answers: list[Reply | LlmError]) -> Transcript:
 
     written = begun()
     written.case(CASE.model_copy(update={"model": "scripted"}))
-    model = Overheard(Scripted(), written)
+    model = TranscribedModel(Scripted(), written)
     assert model.name == "scripted"
     while answers:
         with suppress(LlmError):
@@ -122,7 +122,7 @@ def test_half_a_surrogate_pair_spoils_no_line() -> None:
     written.reply(Reply(content=json.loads(r'"a\ud83d b"'), calls=[]))
     written.end(diagnosed(written.id))
     written.close()
-    told, _ = read(transcripts.path_of(written.id))
+    told, _ = read(transcript_files.path_of(written.id))
     assert told.answers[0].reply.content == "a? b"  # type: ignore[union-attr]
 
 
@@ -130,7 +130,7 @@ def test_half_a_surrogate_pair_spoils_no_line() -> None:
 async def test_what_a_model_answers_or_fails_to_is_kept() -> None:
     reply = Reply(content="\u4f60 \U0001f600 \x1b[2J", calls=[ToolCall(id="1", name="look", arguments="{nonsense")])
     written = await _overheard([reply, LlmError("timeout", "60 s")])
-    path = transcripts.path_of(written.id)
+    path = transcript_files.path_of(written.id)
     assert path.read_bytes().isascii()
     assert b"\x1b" not in path.read_bytes()
     told, _ = read(path)
@@ -143,16 +143,16 @@ async def test_what_a_model_answers_or_fails_to_is_kept() -> None:
 def test_a_killed_process_leaves_what_it_had_done(home: Path) -> None:
     program = """
 import sys, time
-from whystall.agent_server.diagnosis import transcripts
+from whystall.agent_server.diagnosis import transcript_files
 from whystall.agent_server.diagnosis.transcript import CaseOpened
-written = transcripts.begin("slow", {}, [])
+written = transcript_files.begin("slow", {}, [])
 written.case(CaseOpened(target="pid 1", duration=10, live=True, profiled=False))
 print(written.id, flush=True)
 time.sleep(600)
 """
     child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
-    path = transcripts.path_of(child.stdout.readline().strip())
+    path = transcript_files.path_of(child.stdout.readline().strip())
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert [record["type"] for record in lines(path)] == ["header", "case"]
@@ -169,7 +169,7 @@ def test_it_ends_where_it_has_grown_too_large(monkeypatch: pytest.MonkeyPatch) -
         written.reply(Reply(content="x" * 5000))
     written.end(diagnosed(written.id))
     written.close()
-    path = transcripts.path_of(written.id)
+    path = transcript_files.path_of(written.id)
     assert path.stat().st_size < 21_000
     assert lines(path)[-1]["type"] == "cut"
     with pytest.raises(ToolError, match="it was cut at"):
@@ -179,7 +179,7 @@ def test_it_ends_where_it_has_grown_too_large(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk_ends_the_transcript_and_nothing_else() -> None:
     header = format.Header(whystall="1", id="20260101T000000-000000", created="", symptom="", causes="", tools="")
-    written = Written(open("/dev/full", "wb", buffering=0), "whystall://transcripts/x", header)  # noqa: SIM115
+    written = TranscriptFile(open("/dev/full", "wb", buffering=0), "whystall://transcripts/x", header)  # noqa: SIM115
     assert written.uri is None
     assert written.fault == os.strerror(28)
     written.case(CASE)
@@ -191,15 +191,15 @@ def test_without_a_place_nothing_is_kept(home: Path) -> None:
     (home / "transcripts").write_text("in the way")
     written = begun()
     assert written.uri is None
-    assert transcripts.is_id(written.id)
+    assert transcript_files.is_id(written.id)
     written.case(CASE)
     written.end(diagnosed(written.id))
     written.close()
-    assert transcripts.ids() == []
+    assert transcript_files.ids() == []
 
 
 def test_the_oldest_go_when_there_are_too_many(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcripts, "KEPT", 3)
+    monkeypatch.setattr(transcript_files, "KEPT", 3)
     directory = home / "transcripts"
     directory.mkdir(parents=True)
     old = [f"2020010{day}T000000-00000{day}" for day in range(1, 6)]
@@ -208,12 +208,12 @@ def test_the_oldest_go_when_there_are_too_many(home: Path, monkeypatch: pytest.M
     (directory / "notes.txt").write_text("of somebody")
     (directory / "notes.jsonl").write_text("of somebody")
     new = begun().id
-    assert transcripts.ids() == [new, old[4], old[3]]
+    assert transcript_files.ids() == [new, old[4], old[3]]
     assert (directory / "notes.txt").exists()
     assert (directory / "notes.jsonl").exists()
-    monkeypatch.setattr(transcripts, "KEPT_BYTES", 2)
+    monkeypatch.setattr(transcript_files, "KEPT_BYTES", 2)
     latest = begun().id
-    assert transcripts.ids() == [latest]
+    assert transcript_files.ids() == [latest]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_an_id_leads_nowhere_else(id: str, home: Path) -> None:
     finished()
     (home / "knowledge.db").write_text("secret")
     with pytest.raises(ToolError) as error:
-        transcripts.path_of(id)
+        transcript_files.path_of(id)
     assert error.value.code is ErrorCode.NOT_FOUND
 
 
@@ -231,7 +231,7 @@ def test_a_link_is_no_transcript(home: Path) -> None:
     finished()
     (home / "transcripts" / "20260101T000000-000000.jsonl").symlink_to("/etc/passwd")
     with pytest.raises(ToolError):
-        transcripts.path_of("20260101T000000-000000")
+        transcript_files.path_of("20260101T000000-000000")
 
 
 def _header(**changes: Any) -> bytes:

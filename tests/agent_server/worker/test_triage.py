@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from whystall.agent_server.app import App
-from whystall.agent_server.diagnosis.diagnose import Diagnosing
+from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
 from whystall.agent_server.integrations.job_lookup.models import Job, Resolution, Wanted
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.sections.server import TriageSettings
@@ -189,7 +189,7 @@ async def test_a_permanent_failure_is_reported(app: App, code: ErrorCode, monkey
     async def failing(*_given: Any, **_how: Any) -> None:
         raise ToolError(code, "cannot look", "be root")
 
-    monkeypatch.setattr(Diagnosing, "diagnose", failing)
+    monkeypatch.setattr(DiagnosisRunner, "diagnose", failing)
     bench = Bench(app, ours())
     ticket = bench.ticket()
     await bench.run(ticket)
@@ -214,7 +214,7 @@ async def test_a_look_that_cannot_be_made_now_is_made_later(app: App, monkeypatc
     async def busy(*_given: Any, **_how: Any) -> None:
         raise ToolError(ErrorCode.BUSY, "another window is open", "wait")
 
-    monkeypatch.setattr(Diagnosing, "diagnose", busy)
+    monkeypatch.setattr(DiagnosisRunner, "diagnose", busy)
     bench = Bench(app, ours())
     ticket = bench.ticket()
     with pytest.raises(ToolError, match="busy"):  # the lane tries it again

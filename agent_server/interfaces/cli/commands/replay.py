@@ -25,7 +25,7 @@ def replay(
 ) -> None:
     """Follow a diagnosis again without model and host, and say whether it comes to the same."""
     from whystall.agent_server.diagnosis import replay as replaying
-    from whystall.agent_server.diagnosis.transcripts import is_id, path_of
+    from whystall.agent_server.diagnosis.transcript_files import is_id, path_of
 
     path = path_of(transcript) if is_id(transcript) else Path(transcript)
     done = signals.run(replaying.replay(path, {tool.name: tool for tool in App().tools()}))

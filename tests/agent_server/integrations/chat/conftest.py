@@ -13,7 +13,7 @@ import pytest
 from making import checkpoint
 
 from whystall.agent_server.app import App
-from whystall.agent_server.diagnosis.storing import remember
+from whystall.agent_server.diagnosis.store_diagnosis import remember
 from whystall.agent_server.integrations.chat import conversation, looking
 from whystall.agent_server.integrations.messages import Incoming, Outgoing, Place
 from whystall.agent_server.journal.tasks import Task

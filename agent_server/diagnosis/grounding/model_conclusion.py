@@ -47,7 +47,7 @@ class Link(_Said):
         return list(dict.fromkeys(ids))
 
 
-class Concluded(_Said):
+class ModelConclusion(_Said):
     """`cause`: an id of the catalogue, or ``unknown``. `chain`: from the stall back to its origin. `remedies`: ids of
     the cause's remedies, best first.
     """

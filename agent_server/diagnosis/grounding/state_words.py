@@ -55,7 +55,7 @@ _ENDED = re.compile(
 )
 
 
-def wrong(prose: str, findings: Sequence[Finding]) -> str | None:
+def contradiction(prose: str, findings: Sequence[Finding]) -> str | None:
     """The words in `prose` that `findings` say otherwise; None where there are none."""
     for judge in (_flagged, _ended, _level, _operation, _call, _nothing, _off_cpu):
         if (said := judge(prose, findings)) is not None:

@@ -13,7 +13,7 @@ _WORTH_PCT = 5.0
 _KTHREADD = 2
 
 
-def suspect(recording: Recording) -> int | None:
+def choose_process(recording: Recording) -> int | None:
     """The process with the thread that is held up longest, else the one that uses most CPU; None on an idle host.
 
     Held up: waiting in the kernel where it cannot be interrupted, or for a file (as `switches` saw it, where it was

@@ -22,9 +22,9 @@ from whystall.agent_server.diagnosis.transcript import (
     Failed,
     Header,
     Line,
-    Looked,
-    LookFailed,
-    RanksSeen,
+    ObservationFailed,
+    Observed,
+    RanksJudged,
     Record,
     Replied,
     Request,
@@ -39,22 +39,22 @@ _VERSION = re.compile(rb'"schema_version": ?"(\d{1,9})"')
 
 
 @dataclass
-class Told:
+class TranscriptContent:
     """What a transcript tells, by what it is needed for; each list in the order of its lines. It tells of a case, or of
     the traces of ranks, or of both.
     """
 
     header: Header
     case: CaseOpened | None = None
-    ranks: RanksSeen | None = None
+    ranks: RanksJudged | None = None
     blind: list[Blind] = field(default_factory=list)
-    looks: list[Looked | LookFailed] = field(default_factory=list)
+    looks: list[Observed | ObservationFailed] = field(default_factory=list)
     answers: list[Replied | Failed] = field(default_factory=list)
     struck: list[Struck] = field(default_factory=list)
     stopped: list[Stopped] = field(default_factory=list)
 
 
-def read(path: Path) -> tuple[Told, End]:
+def read(path: Path) -> tuple[TranscriptContent, End]:
     """The transcript at `path`, and how it ends.
 
     Raises `ToolError`: io_error (cannot be read), bad_recording for what is no transcript, was made by a newer version,
@@ -109,18 +109,18 @@ def _record(path: Path, number: int, line: bytes) -> Record:
     return record
 
 
-def _sorted(path: Path, records: Sequence[Record]) -> Told:
+def _sorted(path: Path, records: Sequence[Record]) -> TranscriptContent:
     first, *rest = records
     if not isinstance(first, Header):
         raise _bad(path, "its first line is no header")
-    told = Told(first)
+    told = TranscriptContent(first)
     for number, record in enumerate(rest, 2):
-        once = {CaseOpened: "case", RanksSeen: "ranks"}.get(type(record))
+        once = {CaseOpened: "case", RanksJudged: "ranks"}.get(type(record))
         if once is not None:
             if getattr(told, once) is not None:
                 raise _bad(path, f"line {number} tells a second {once}")
             setattr(told, once, record)
-        elif isinstance(record, Looked | LookFailed):
+        elif isinstance(record, Observed | ObservationFailed):
             told.looks.append(record)
         elif isinstance(record, Replied | Failed):
             told.answers.append(record)

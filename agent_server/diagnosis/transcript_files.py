@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from whystall.agent_server.diagnosis.transcript import Header, Transcript, Written, causes_hash, tools_hash
+from whystall.agent_server.diagnosis.transcript import Header, Transcript, TranscriptFile, causes_hash, tools_hash
 from whystall.agent_server.version import version
 from whystall.knowledge_base.models import Cause
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -51,7 +51,7 @@ def begin(symptom: str, causes: Mapping[str, Cause], tools: Iterable[Tool[Any, A
         file = open(os.open(directory / f"{id}{_SUFFIX}", flags, 0o600), "ab", buffering=0)  # noqa: SIM115  it is kept
     except (OSError, ToolError):
         return Transcript(id)
-    return Written(file, SCHEME + id, header)
+    return TranscriptFile(file, SCHEME + id, header)
 
 
 def is_id(name: str) -> bool:

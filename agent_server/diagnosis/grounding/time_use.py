@@ -45,7 +45,7 @@ _USER = (
 _IS_USER = ("user_s", "user_pct", f"{OF_VICTIM}user_pct", f"{OF_CALLS}oncpu_pct", "run_s")
 
 
-def otherwise(metric: str, before: str, after: str) -> bool:
+def contradicts(metric: str, before: str, after: str) -> bool:
     """Whether the words next to a number say that the time was spent on something else than the fact called `metric`
     tells of."""
     if any(pattern.search(part) for pattern, part in zip(_USER, (before, after), strict=True)):

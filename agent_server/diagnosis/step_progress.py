@@ -16,7 +16,7 @@ _BEGUN = 0.01
 _TICK_S = 1.0
 
 
-class Telling:
+class StepProgress:
     """Passes progress on to `progress`, which may be None, and says to what step it belongs. Itself a `Progress`."""
 
     def __init__(self, progress: Progress | None = None, lang: Lang = "en") -> None:

@@ -21,7 +21,7 @@ _CLOCKS = {"CLOCK_REALTIME": "real", "CLOCK_MONOTONIC": "mono", "CLOCK_MONOTONIC
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class RankProcess:
     """`pid`: of the rank's process on this host; None when it is not there, and `why` (a code of `BLIND_SPOTS`) and
     `detail` say so.
     """
@@ -31,7 +31,7 @@ class Whereabouts:
     detail: str = ""
 
 
-def whereabouts(recording: Recording, rank: int, proc: Path = Path("/proc")) -> Whereabouts:
+def find_rank_process(recording: Recording, rank: int, proc: Path = Path("/proc")) -> RankProcess:
     """Find the process that `recording` (of the ranks of a job) says was `rank`.
 
     It is the same process only if it bears the number, lives, and began before the trace did: numbers are used again.
@@ -42,21 +42,21 @@ def whereabouts(recording: Recording, rank: int, proc: Path = Path("/proc")) -> 
     host, pid = (rows[0]["host"], rows[0]["pid"]) if rows else ("", -1)
     who = f"rank {rank}" + (f": process {pid}" if pid > 0 else "") + (f" on {host}" if host else "")
     if pid <= 0 or not host or recording.manifest.redacted:
-        return Whereabouts(None, "rank_process_unknown", who)
+        return RankProcess(None, "rank_process_unknown", who)
     if not _same_host(host, host_name(proc)):
-        return Whereabouts(None, "rank_elsewhere", who)
+        return RankProcess(None, "rank_elsewhere", who)
     if shut_in := _inside(pid, proc):
         detail = f"{who}, which is in containers of this host: {', '.join(map(str, shut_in))}"
-        return Whereabouts(None, "rank_process_unknown", detail)
+        return RankProcess(None, "rank_process_unknown", detail)
     if not alive(pid):
-        return Whereabouts(None, "rank_gone", who)
+        return RankProcess(None, "rank_gone", who)
     manifest, clock = recording.manifest, rows[0]["clock"]
     began = _began_ns(pid, clock, proc) if clock == _CLOCKS.get(manifest.clock, manifest.clock) else None
     if began is None:
-        return Whereabouts(None, "rank_process_unknown", f"{who}, clock {clock or 'unknown'}")
+        return RankProcess(None, "rank_process_unknown", f"{who}, clock {clock or 'unknown'}")
     if began > manifest.start_ns + rows[0]["start_ns"] + _SLACK_NS:
-        return Whereabouts(None, "rank_gone", who)
-    return Whereabouts(pid)
+        return RankProcess(None, "rank_gone", who)
+    return RankProcess(pid)
 
 
 def _inside(pid: int, proc: Path) -> list[int]:

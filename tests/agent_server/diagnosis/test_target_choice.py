@@ -6,29 +6,29 @@ import os
 
 from recordings import PID, Scene
 
-from whystall.agent_server.diagnosis.suspect import suspect
+from whystall.agent_server.diagnosis.target_choice import choose_process
 
 
 def test_who_waits_longest_for_disks_goes_before_who_computes_most() -> None:
     busy = Scene().process(10, "busy", cpu=90)
-    assert suspect(busy.process(11, "waits", io=40).process(12, "less", io=20).build()) == 11
-    assert suspect(Scene().process(10, "busy", cpu=90).process(11, "less", cpu=30).build()) == 10
+    assert choose_process(busy.process(11, "waits", io=40).process(12, "less", io=20).build()) == 11
+    assert choose_process(Scene().process(10, "busy", cpu=90).process(11, "less", cpu=30).build()) == 10
 
 
 def test_an_idle_host_has_no_suspect() -> None:
-    assert suspect(Scene().process(10, "idle", cpu=2, io=3).build()) is None
+    assert choose_process(Scene().process(10, "idle", cpu=2, io=3).build()) is None
 
 
 def test_neither_kernel_threads_nor_whystall_itself_are_suspects() -> None:
     scene = Scene().process(2, "kthreadd", cpu=50).process(30, "kworker/0:1", cpu=90, ppid=2)
-    assert suspect(scene.process(os.getpid(), "whystall", cpu=95).build()) is None
+    assert choose_process(scene.process(os.getpid(), "whystall", cpu=95).build()) is None
 
 
 def test_a_thread_that_waits_for_a_file_is_held_up_though_nothing_counts_it() -> None:
     scene = Scene().process(10, "busy", cpu=90).process(PID, "python", cpu=5)
-    assert suspect(scene.wait(1, 5000, "fsync", "/d/x", state="D").build()) == PID
+    assert choose_process(scene.wait(1, 5000, "fsync", "/d/x", state="D").build()) == PID
 
 
 def test_a_thread_that_waits_for_work_is_not_held_up() -> None:
     scene = Scene().process(10, "busy", cpu=90).process(PID, "python", cpu=5)
-    assert suspect(scene.wait(1, 5000, "epoll_wait").build()) == 10
+    assert choose_process(scene.wait(1, 5000, "epoll_wait").build()) == 10

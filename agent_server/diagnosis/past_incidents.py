@@ -16,7 +16,7 @@ _SHOWN = 3
 _TEXT = 600
 
 
-class Memory(Protocol):
+class PastIncidents(Protocol):
     """Where past incidents come from. Cards are plain data, every text in them a stranger's."""
 
     def similar(self, case: Case) -> list[Card]:
