@@ -96,7 +96,7 @@ class Picture:
     url: str | None = None
 
 
-class Unsaid(Exception):
+class SendError(Exception):
     """A vendor's answer that is no yes. The message is one line for people. `code`: the vendor's. `again`: it may pass,
     after `wait` seconds where that is known.
     """
@@ -109,9 +109,9 @@ class Unsaid(Exception):
         self.wait = wait
 
 
-Saying = Generator[Request, Response, None]
+SendSteps = Generator[Request, Response, None]
 """Says one message: what it yields is sent, what comes back is sent into it. Of its requests the last one alone is
-visible to people: begun again from the start, it shows nothing twice that was not shown. Raises `Unsaid`."""
+visible to people: begun again from the start, it shows nothing twice that was not shown. Raises `SendError`."""
 
 
 class Vendor(Protocol):
@@ -136,6 +136,6 @@ class Vendor(Protocol):
         """What a callback says. `headers` in lower case; `body` as it came. Raises `Refused`."""
         ...
 
-    def say(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> Saying:
+    def send(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> SendSteps:
         """Say `message` at `to`. `key`: the message's own, for vendors that take one so as to show it once."""
         ...

@@ -78,16 +78,16 @@ class Service:
             "tell": (_TELLS_AT_ONCE, {TELL: TriageNotifier(self.kb, self.pictures.make).handle}),
         }
         if self.vendors:
-            from whystall.agent_server.integrations.chat import conversation, looking
+            from whystall.agent_server.integrations.chat import conversation, investigations
 
             async def chat(task: Task) -> None:
                 await conversation.handle(task, self.app, self.ticket_service, self.settings)
 
             async def look(task: Task) -> None:
-                await looking.handle_look(task, self.app, self.settings)
+                await investigations.run_task(task, self.app, self.settings)
 
             lanes["chat"] = (_CHATS_AT_ONCE, {conversation.KIND: chat})
-            lanes["look"] = (_LOOKS_AT_ONCE, {looking.KIND: look})
+            lanes["look"] = (_LOOKS_AT_ONCE, {investigations.KIND: look})
         return lanes
 
     def _steps(self, client: Client) -> dict[str, Step]:

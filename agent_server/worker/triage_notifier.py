@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.integrations.chat.message_texts import no_look_message, verdict_message
 from whystall.agent_server.integrations.chat.sending import queue
-from whystall.agent_server.integrations.chat.telling import no_look_message, verdict_message
 from whystall.agent_server.integrations.messages import Place
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.worker.triage import DIAGNOSED

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from whystall.agent_server.integrations.chat import telling
+from whystall.agent_server.integrations.chat import message_texts as texts
 from whystall.agent_server.integrations.chat.intents import Intent
-from whystall.agent_server.integrations.chat.telling import outgoing
+from whystall.agent_server.integrations.chat.message_texts import outgoing
 from whystall.agent_server.integrations.chat.times import when
 from whystall.agent_server.integrations.job_lookup.models import Job, Missed, Resolution
 from whystall.agent_server.integrations.messages import Outgoing
@@ -139,8 +139,8 @@ class Answers:
         default = self.settings.oncall.schedule
         return ([default] if default is not None else list(known)), ""
 
-    def _turn(self, turn: OnCall, lang: Lang, asked: datetime | None, now: datetime) -> Safe:
-        at = Safe(clock(asked, now)) if asked is not None else say(lang, "on_call.now")
+    def _turn(self, turn: OnCall, lang: Lang, wanted_at: datetime | None, now: datetime) -> Safe:
+        at = Safe(clock(wanted_at, now)) if wanted_at is not None else say(lang, "on_call.now")
         if not turn.users:
             return say(lang, "on_call.nobody", schedule=name(turn.schedule), at=at)
         comma = words(lang)["marks"]["comma"]
@@ -178,7 +178,7 @@ class Answers:
     def ticket(self, id: str, lang: Lang) -> Outgoing:
         """The ticket `id`, or that there is none."""
         try:
-            return telling.ticket_message(self.kb.tickets.get(id), lang)
+            return texts.ticket_message(self.kb.tickets.get(id), lang)
         except ToolError as error:
             if error.code is not ErrorCode.NOT_FOUND:
                 raise
@@ -196,7 +196,7 @@ class Answers:
             return outgoing(lang, [say(lang, "ticket.not_known")], say(lang, "title.tickets")), []
         wanted = Wanted(states=states_of(intent.text), severities=severities_of(intent.text), assignee=whose)
         lines = self.kb.tickets.lines(wanted, SHOWN)
-        return telling.tickets_message(lines, self.kb.tickets.count(wanted), lang), [line.id for line in lines]
+        return texts.tickets_message(lines, self.kb.tickets.count(wanted), lang), [line.id for line in lines]
 
     def _whose(self, text: str, user: str, mine: bool) -> str | None:
         """Whose tickets are meant: "" for those that nobody has, None for anybody's."""
@@ -215,7 +215,7 @@ class Answers:
     def similar(self, text: str, lang: Lang) -> Outgoing:
         """Past incidents that share words with `text`."""
         found = self.kb.search(text, 3)
-        return telling.similar_message([match.model_copy(update={"fix": self._fix(match)}) for match in found], lang)
+        return texts.similar_message([match.model_copy(update={"fix": self._fix(match)}) for match in found], lang)
 
     def similar_to(self, id: str, lang: Lang) -> Outgoing:
         """Past incidents like what the ticket `id` is about: by its diagnosis, else by its words."""
@@ -226,12 +226,12 @@ class Answers:
                 raise
             return outgoing(lang, [say(lang, "ticket.there_is_none", name(id))])
         if ticket.diagnosis is not None:
-            return telling.similar_message(ticket.diagnosis.matches, lang)
+            return texts.similar_message(ticket.diagnosis.matches, lang)
         if ticket.analysis is not None:
             found = [match.model_copy(update={"fix": self._fix(match)}) for match in ticket.analysis.matches]
-            return telling.similar_message(found, lang)
+            return texts.similar_message(found, lang)
         said = f"{ticket.human.title} {ticket.human.description}".strip()
-        return self.similar(said, lang) if said else telling.similar_message([], lang)
+        return self.similar(said, lang) if said else texts.similar_message([], lang)
 
     def _fix(self, match: Match) -> Words | None:
         """What solved it; only of a card that somebody answers for."""
@@ -340,7 +340,7 @@ def not_found(found: Resolution, lang: Lang) -> Outgoing:
     elsewhere = next((code for code in found.tried if code.startswith("elsewhere:")), None)
     if elsewhere is not None:
         return outgoing(lang, [say(lang, "jobs.elsewhere", name(elsewhere.partition(":")[2]))])
-    lines: list[str] = [say(lang, "jobs.none", telling.tried(found.tried, lang))]
+    lines: list[str] = [say(lang, "jobs.none", texts.tried(found.tried, lang))]
     lines += missed_lines(found.missed, lang)
     lines += [job_line(job, lang, n) for n, job in enumerate(found.jobs, 1)]
     return outgoing(lang, lines, say(lang, "title.jobs"))

@@ -16,11 +16,11 @@ import anyio
 
 from whystall.agent_server.diagnosis.budget import Budget, Limits
 from whystall.agent_server.integrations.chat.answers import Answers
+from whystall.agent_server.integrations.chat.author import Author
 from whystall.agent_server.integrations.chat.functions import Functions
 from whystall.agent_server.integrations.chat.grounding import Grounded, ground
 from whystall.agent_server.integrations.chat.intents import Intent
-from whystall.agent_server.integrations.chat.speaker import Speaker
-from whystall.agent_server.integrations.chat.telling import outgoing
+from whystall.agent_server.integrations.chat.message_texts import outgoing
 from whystall.agent_server.integrations.chat.turn import Turn
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply
@@ -47,9 +47,9 @@ _EARLIER = 400
 
 
 async def assisted(
-    conversation: Conversation, intent: Intent, who: Speaker, now: float, spoken: dict[str, Any]
+    conversation: Conversation, intent: Intent, author: Author, now: float, spoken: dict[str, Any]
 ) -> Turn | None:
-    """The answer of the model that is set up to what `who` said; None where the rules are to answer alone.
+    """The answer of the model that is set up to what `author` said; None where the rules are to answer alone.
 
     Where it does not answer, or says what nothing carries, the plain answer is given with a line that says so.
     """
@@ -59,7 +59,7 @@ async def assisted(
     try:
         settings = load_llm()
     except ToolError as error:
-        return await _plainly(conversation, intent, who, now, spoken, error.message)
+        return await _plainly(conversation, intent, author, now, spoken, error.message)
     limits = Limits(
         steps=min(STEPS, settings.max_steps),
         seconds=min(SECONDS, settings.max_seconds),
@@ -69,7 +69,7 @@ async def assisted(
         price_out=settings.price_out,
     )
     async with ChatClient(settings) as model:
-        return await talk(conversation, model, limits, intent, who, now, spoken)
+        return await talk(conversation, model, limits, intent, author, now, spoken)
 
 
 async def talk(
@@ -77,23 +77,23 @@ async def talk(
     model: LanguageModel,
     limits: Limits,
     intent: Intent,
-    who: Speaker,
+    author: Author,
     now: float,
     spoken: dict[str, Any],
 ) -> Turn:
     """The answer of `model`, within `limits`."""
-    local = datetime.fromtimestamp(now, who.zone)
+    local = datetime.fromtimestamp(now, author.zone)
     earlier = list(spoken.get("turns", []))[-_TURNS:]
-    said = " ".join([who.incoming.text, *(text for turn in earlier for text in turn.values())])
-    functions = Functions(Answers(conversation.app.kb(), conversation.settings), who.lang, local, said)
-    exchange = _Exchange(model, Budget(limits), functions, who, earlier)
+    said = " ".join([author.incoming.text, *(text for turn in earlier for text in turn.values())])
+    functions = Functions(Answers(conversation.app.kb(), conversation.settings), author.lang, local, said)
+    exchange = _Exchange(model, Budget(limits), functions, author, earlier)
     try:
         await exchange.run()
     except LlmError as error:
         exchange.stopped = error.code
     if exchange.stopped and not functions.plain:
-        return await _plainly(conversation, intent, who, now, spoken, exchange.stopped)
-    return _turn(conversation, exchange, who, now, spoken)
+        return await _plainly(conversation, intent, author, now, spoken, exchange.stopped)
+    return _turn(conversation, exchange, author, now, spoken)
 
 
 @dataclass
@@ -105,7 +105,7 @@ class _Exchange:
     model: LanguageModel
     budget: Budget
     functions: Functions
-    who: Speaker
+    author: Author
     earlier: list[dict[str, str]]
     results: list[dict[str, Any]] = field(default_factory=list)
     grounded: Grounded = field(default_factory=Grounded)
@@ -116,10 +116,10 @@ class _Exchange:
     async def run(self) -> None:
         """Talk until an answer stands, or none will. Raises `LlmError`."""
         fence = Fence()
-        lang = self.who.lang
+        lang = self.author.lang
         system = render("model/chat.txt", lang, opening=fence.opening, closing=fence.closing)
-        asked = {"earlier": self.earlier, "message": self.who.incoming.text}
-        self._messages = [Message(role="system", content=system), Message(role="user", content=fence.put(asked))]
+        search_terms = {"earlier": self.earlier, "message": self.author.incoming.text}
+        self._messages = [Message(role="system", content=system), Message(role="user", content=fence.put(search_terms))]
         offered = self.functions.offered()
         while not self.stopped:
             reply = await self._ask(offered)
@@ -171,15 +171,15 @@ class _Exchange:
             return True
         self._told = True
         told = chat_words(lang)["model"]
-        asked = f"{told['again']}\n{fence.put(self.grounded.struck)}" if content else told["empty"]
+        search_terms = f"{told['again']}\n{fence.put(self.grounded.struck)}" if content else told["empty"]
         self._messages.append(Message(role="assistant", content=content or "-", reasoning=reply.reasoning))
-        self._messages.append(Message(role="user", content=asked))
+        self._messages.append(Message(role="user", content=search_terms))
         return False
 
 
-def _turn(conversation: Conversation, exchange: _Exchange, who: Speaker, now: float, spoken: dict[str, Any]) -> Turn:
+def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: float, spoken: dict[str, Any]) -> Turn:
     """What is said: the words that stand, else the plain answers; and the look that was asked for."""
-    lang, functions = who.lang, exchange.functions
+    lang, functions = author.lang, exchange.functions
     stands = bool(exchange.grounded.kept) and not exchange.stopped
     lines: list[str] = list(exchange.grounded.kept) if stands else _plain_lines(functions.plain, lang)
     if exchange.stopped in ("struck", "empty"):
@@ -187,16 +187,16 @@ def _turn(conversation: Conversation, exchange: _Exchange, who: Speaker, now: fl
     elif exchange.stopped:
         lines.append(say(lang, "model.stopped", name(exchange.stopped)))
     if functions.look is not None:
-        begun = conversation.look(functions.look, who, who.incoming.text)
+        begun = conversation.look(functions.look, author, author.incoming.text)
         return Turn(lambda: _joined(begun.act(), lines if stands else [], lang), begun.look)
     if functions.ask is not None:
-        return conversation.asked_back(functions.ask, who, now)
+        return conversation.asked_back(functions.ask, author, now)
     said = clean(" ".join(lines), _EARLIER)
-    turns = [*spoken.get("turns", []), {"asked": clean(who.incoming.text, _EARLIER), "answered": said}][-_TURNS:]
+    turns = [*spoken.get("turns", []), {"asked": clean(author.incoming.text, _EARLIER), "answered": said}][-_TURNS:]
 
     def act() -> Outgoing:
         talk = {**spoken, "turns": turns, "lang": lang}
-        conversation.app.kb().pending_commands.remember(*who.key, talk, now)
+        conversation.app.kb().pending_commands.remember(*author.key, talk, now)
         return outgoing(lang, lines)
 
     return Turn(act)
@@ -212,11 +212,11 @@ def _plain_lines(plain: list[Outgoing], lang: Lang) -> list[str]:
 
 
 async def _plainly(
-    conversation: Conversation, intent: Intent, who: Speaker, now: float, spoken: dict[str, Any], why: str
+    conversation: Conversation, intent: Intent, author: Author, now: float, spoken: dict[str, Any], why: str
 ) -> Turn:
     """The answer of the rules, and a line that says why the model gave none."""
-    turn = await conversation.looked_up(intent, who, now, spoken)
-    note: Safe = say(who.lang, "model.stopped", name(clean(why, 200)))
+    turn = await conversation.looked_up(intent, author, now, spoken)
+    note: Safe = say(author.lang, "model.stopped", name(clean(why, 200)))
 
     def act() -> Outgoing:
         message = turn.act()

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, get_args
 
 from whystall.agent_server.integrations.chat.answers import clock
+from whystall.agent_server.integrations.chat.author import Author
 from whystall.agent_server.integrations.chat.intents import Intent
-from whystall.agent_server.integrations.chat.speaker import Speaker
-from whystall.agent_server.integrations.chat.telling import outgoing, ticket_name
+from whystall.agent_server.integrations.chat.message_texts import outgoing, ticket_name
 from whystall.agent_server.integrations.chat.times import until
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.knowledge_base.models import Lang
@@ -58,7 +58,7 @@ _AS: tuple[tuple[str, ClosedAs], ...] = (
 
 
 @dataclass(frozen=True)
-class Wish:
+class PendingCommand:
     """A command as it waits to be confirmed. `command`: an intent that changes; `slots`: what it needs."""
 
     command: str
@@ -69,7 +69,7 @@ class Wish:
         return {"kind": CHANGE, "command": self.command, "slots": self.slots}
 
     @classmethod
-    def read(cls, body: dict[str, Any]) -> Wish | None:
+    def read(cls, body: dict[str, Any]) -> PendingCommand | None:
         """The wish in `body`; None for another kind."""
         if body.get("kind") != CHANGE:
             return None
@@ -84,36 +84,36 @@ class Commands:
     ticket_service: TicketService
     settings: Settings | None
 
-    def wish(self, intent: Intent, who: Speaker, now: datetime) -> tuple[Wish | None, Outgoing]:
+    def prepare(self, intent: Intent, author: Author, now: datetime) -> tuple[PendingCommand | None, Outgoing]:
         """What `intent` asks for, and the question whether to do it; None, and what is missing or forbidden.
 
         Raises `ToolError` where its ticket is not there.
         """
-        lang = who.lang
-        if not who.may_change:
+        lang = author.lang
+        if not author.may_change:
             return None, outgoing(lang, [say(lang, "not_you")])
         slots = {name: value for name, value in intent.slots.items() if name != "time"}
-        lacks = self._completed(intent, slots, who, now)
+        lacks = self._completed(intent, slots, author, now)
         if lacks is not None:
             return None, outgoing(lang, [lacks])
-        made = Wish(intent.name, slots)
-        what = self._told("wish", made, who, now)
+        made = PendingCommand(intent.name, slots)
+        what = self._describe("wish", made, author, now)
         question = say(lang, "confirm", what=what, minutes=int(CONFIRM_S // 60))
         return made, outgoing(lang, [question], say(lang, "title.question"))
 
-    def grant(self, wish: Wish, who: Speaker, now: datetime) -> Outgoing:
-        """Do what `wish` says, which `who` confirms, in the caller's transaction; `ToolError` where that cannot be."""
-        lang = who.lang
-        if not who.may_change:
+    def execute(self, command: PendingCommand, author: Author, now: datetime) -> Outgoing:
+        """Execute a `command` that `author` confirmed, in the caller's transaction; raises `ToolError`."""
+        lang = author.lang
+        if not author.may_change:
             return outgoing(lang, [say(lang, "not_you")])
-        number = self._do(wish, who, now)
-        return outgoing(lang, [self._told("done", wish, who, now, number)])
+        number = self._do(command, author, now)
+        return outgoing(lang, [self._describe("done", command, author, now, number)])
 
     # --- making -----------------------------------------------------------------------------------------------------
 
-    def _completed(self, intent: Intent, slots: dict[str, str], who: Speaker, now: datetime) -> Safe | None:
+    def _completed(self, intent: Intent, slots: dict[str, str], author: Author, now: datetime) -> Safe | None:
         """Complete `slots` of what `intent` asks for; what it lacks, in words."""
-        lang, id = who.lang, slots.get("id", "")
+        lang, id = author.lang, slots.get("id", "")
         if id:
             slots["id"] = self.kb.tickets.get(id.lstrip("0") or "0").id
         if (forbidden := self._forbidden(intent.name, slots.get("id", ""))) is not None:
@@ -179,26 +179,26 @@ class Commands:
 
     # --- granting ---------------------------------------------------------------------------------------------------
 
-    def _do(self, wish: Wish, who: Speaker, now: datetime) -> str:
-        ticket_service, slots = self.ticket_service, wish.slots
+    def _do(self, command: PendingCommand, author: Author, now: datetime) -> str:
+        ticket_service, slots = self.ticket_service, command.slots
         at = now.astimezone(timezone.utc)
-        id, by, source = slots.get("id", ""), who.name, who.source
-        if wish.command == "acknowledge":
+        id, by, source = slots.get("id", ""), author.name, author.source
+        if command.command == "acknowledge":
             ticket_service.acknowledge(id, by, source, at)
-        elif wish.command == "resolve":
+        elif command.command == "resolve":
             ticket_service.resolve(id, slots["because"], by, source, at)
-        elif wish.command == "close" and slots["as"] == "duplicate":
+        elif command.command == "close" and slots["as"] == "duplicate":
             ticket_service.link(id, slots["other"], "duplicate", by, source, at)
-        elif wish.command == "close":
+        elif command.command == "close":
             reason = next(code for code in get_args(ClosedAs) if code == slots["as"])
             ticket_service.close(id, reason, by, source, at, because=slots.get("because", ""))
-        elif wish.command == "reopen":
+        elif command.command == "reopen":
             ticket_service.reopen(id, by, source, at, because=slots.get("because", ""))
-        elif wish.command == "comment":
-            ticket_service.comment(id, slots["text"], by, source, at, key=f"{source}:{who.incoming.event}")
-        elif wish.command == "assign":
+        elif command.command == "comment":
+            ticket_service.comment(id, slots["text"], by, source, at, key=f"{source}:{author.incoming.event}")
+        elif command.command == "assign":
             ticket_service.assign(id, [slots["to"]], by, source, at)
-        elif wish.command == "link":
+        elif command.command == "link":
             ticket_service.link(id, slots["other"], "related", by, source, at)
         else:
             return self._silence(slots, by, at)
@@ -212,10 +212,10 @@ class Commands:
 
     # --- words ------------------------------------------------------------------------------------------------------
 
-    def _told(self, group: str, wish: Wish, who: Speaker, now: datetime, number: str = "") -> Safe:
-        """What `wish` does, or has done, in words."""
-        lang, slots = who.lang, wish.slots
-        values: dict[str, object] = {"by": name(who.name), "id": number}
+    def _describe(self, group: str, command: PendingCommand, author: Author, now: datetime, number: str = "") -> Safe:
+        """What `command` does, or has done, in words."""
+        lang, slots = author.lang, command.slots
+        values: dict[str, object] = {"by": name(author.name), "id": number}
         if "id" in slots:
             values["ticket"] = ticket_name(self.kb.tickets.get(slots["id"]), lang)
         if "other" in slots:
@@ -228,7 +228,7 @@ class Commands:
         values["because"], values["said"] = (short(slots.get(slot, ""), _SHOWN) for slot in ("because", "text"))
         for slot in ("to", "matchers"):
             values[slot] = name(short(slots.get(slot, ""), _SHOWN))
-        code = "duplicate" if group == "wish" and slots.get("as") == "duplicate" else wish.command
+        code = "duplicate" if group == "wish" and slots.get("as") == "duplicate" else command.command
         return say(lang, f"{group}.{code}", **values)
 
 

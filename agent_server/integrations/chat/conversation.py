@@ -14,13 +14,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.inputs.recordings import in_thread
-from whystall.agent_server.integrations.chat import answers, looking, watching
+from whystall.agent_server.integrations.chat import alert_overview, answers, investigations
 from whystall.agent_server.integrations.chat.answers import Answers
-from whystall.agent_server.integrations.chat.commands import CHANGE, Commands, Wish, expires
+from whystall.agent_server.integrations.chat.author import Author, author_of
+from whystall.agent_server.integrations.chat.commands import CHANGE, Commands, PendingCommand, expires
 from whystall.agent_server.integrations.chat.intents import Intent, parts_of, subject_of, understand, wanted_of
+from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
 from whystall.agent_server.integrations.chat.sending import queue
-from whystall.agent_server.integrations.chat.speaker import Speaker, speaker
-from whystall.agent_server.integrations.chat.telling import outgoing, similar_message
 from whystall.agent_server.integrations.chat.turn import Act, Turn
 from whystall.agent_server.integrations.job_lookup.find import closer, find, running_jobs
 from whystall.agent_server.integrations.job_lookup.models import LISTED, Resolution, Wanted
@@ -58,7 +58,7 @@ class Conversation:
 
     async def turn(
         self, incoming: Incoming, now: float, lang: Lang | None = None, llm: bool | None = None
-    ) -> tuple[Turn, Speaker]:
+    ) -> tuple[Turn, Author]:
         """What is answered to `incoming` at `now` (seconds since the epoch). `lang` and `llm`: instead of what the
         settings say of its chat. Raises `ToolError` where it cannot be looked up.
         """
@@ -67,67 +67,67 @@ class Conversation:
         key = (place.channel, place.conversation, incoming.sender)
         spoken = await in_thread(lambda: kb.pending_commands.spoken(*key, now - _SPOKEN_S))
         waiting = await in_thread(lambda: kb.pending_commands.get(*key, now))
-        who = speaker(incoming, self.settings, (waiting or spoken).get("lang"))
-        who = replace(who, lang=lang or who.lang, llm=who.llm if llm is None else llm)
+        author = author_of(incoming, self.settings, (waiting or spoken).get("lang"))
+        author = replace(author, lang=lang or author.lang, llm=author.llm if llm is None else llm)
         intent = understand(incoming.text)
-        turn = await self._turn(intent, who, now, waiting, spoken)
-        return turn, who
+        turn = await self._turn(intent, author, now, waiting, spoken)
+        return turn, author
 
     async def _turn(
-        self, intent: Intent, who: Speaker, now: float, waiting: dict[str, Any] | None, spoken: dict[str, Any]
+        self, intent: Intent, author: Author, now: float, waiting: dict[str, Any] | None, spoken: dict[str, Any]
     ) -> Turn:
-        if waiting is not None and waiting.get("kind") == CHOOSE and (chosen := _choice(who.incoming.text, waiting)):
-            return await self._chosen(chosen, who, now, waiting)
+        if waiting is not None and waiting.get("kind") == CHOOSE and (chosen := _choice(author.incoming.text, waiting)):
+            return await self._chosen(chosen, author, now, waiting)
         if intent.name in ("yes", "no"):
-            return self._decided(intent.name == "yes", who, now)
+            return self._decided(intent.name == "yes", author, now)
         if intent.changes:
-            return await self._wished(intent, who, now)
-        if who.llm and intent.name not in _PLAIN:
+            return await self._wished(intent, author, now)
+        if author.llm and intent.name not in _PLAIN:
             from whystall.agent_server.integrations.chat.assistant import assisted
 
-            answer = await assisted(self, intent, who, now, spoken)
+            answer = await assisted(self, intent, author, now, spoken)
             if answer is not None:
                 return answer
-        parts = parts_of(who.incoming.text)
+        parts = parts_of(author.incoming.text)
         if not parts:
-            return await self.looked_up(intent, who, now, spoken)
-        turns = [await self.looked_up(part, who, now, spoken) for part in parts]
+            return await self.looked_up(intent, author, now, spoken)
+        turns = [await self.looked_up(part, author, now, spoken) for part in parts]
         look = next((turn.look for turn in turns if turn.look is not None), None)
         return Turn(lambda: together([turn.act() for turn in turns]), look)
 
-    async def looked_up(self, intent: Intent, who: Speaker, now: float, spoken: dict[str, Any]) -> Turn:
+    async def looked_up(self, intent: Intent, author: Author, now: float, spoken: dict[str, Any]) -> Turn:
         """The answer to what changes nothing, by the rules alone."""
-        kb, lang = self.app.kb(), who.lang
-        local = datetime.fromtimestamp(now, who.zone)
+        kb, lang = self.app.kb(), author.lang
+        local = datetime.fromtimestamp(now, author.zone)
         known = Answers(kb, self.settings)
         name = intent.name
         if name == "why":
-            return await self._why(intent, who, now)
+            return await self._why(intent, author, now)
         if name == "jobs":
-            return await self._jobs(intent, who, now)
+            return await self._jobs(intent, author, now)
         if name == "on_call":
-            return said(await in_thread(lambda: known.on_call(intent, lang, local, who.user)))
+            return said(await in_thread(lambda: known.on_call(intent, lang, local, author.user)))
         if name in ("ticket", "spoken", "chosen"):
             id = _ticket_of(intent, spoken)
             if id is None:
                 return said(outgoing(lang, [say(lang, "ticket.which")]))
             message = await in_thread(lambda: known.ticket(id, lang))
-            return self._remembering(message, who, now, spoken, ticket=id)
+            return self._remembering(message, author, now, spoken, ticket=id)
         if name == "tickets":
-            message, ids = await in_thread(lambda: known.tickets(intent, lang, who.user))
-            return self._remembering(message, who, now, spoken, listed=ids)
+            message, ids = await in_thread(lambda: known.tickets(intent, lang, author.user))
+            return self._remembering(message, author, now, spoken, listed=ids)
         if name == "similar":
             return said(await in_thread(lambda: self._similar(known, intent, lang, spoken)))
         if name in ("alerts", "silences"):
-            return said(await in_thread(lambda: watching.told(kb, name, lang, local)))
+            return said(await in_thread(lambda: alert_overview.told(kb, name, lang, local)))
         if name == "undeletable":
             return said(outgoing(lang, [say(lang, "undeletable")]))
         if name == "cancel":
-            return Turn(lambda: self._cancelled(who))
+            return Turn(lambda: self._cancelled(author))
         if name == "status":
-            return Turn(lambda: looking.status(kb, who, local))
+            return Turn(lambda: investigations.status(kb, author, local))
         if name == "help":
-            rest = say(lang, "help_change" if who.may_change else "help_no_change")
+            rest = say(lang, "help_change" if author.may_change else "help_no_change")
             return said(outgoing(lang, [say(lang, "help"), rest], say(lang, "title.help")))
         if name == "thanks":
             return said(outgoing(lang, [say(lang, "thanks")]))
@@ -135,119 +135,131 @@ class Conversation:
 
     # --- looks ------------------------------------------------------------------------------------------------------
 
-    async def _why(self, intent: Intent, who: Speaker, now: float) -> Turn:
+    async def _why(self, intent: Intent, author: Author, now: float) -> Turn:
         wanted, sure = subject_of(intent.text)
         found = await find(wanted)
         if found.status == "none" and not sure:
             found = await find(Wanted(rank=wanted.rank))
         if found.status == "several":
-            return self.asked_back(found, who, now)
+            return self.asked_back(found, author, now)
         if found.status == "none":
             if any(code != "words" for code in found.tried):
-                return said(answers.not_found(found, who.lang))
-            return self.look(None, who, intent.text)  # nobody was named: whoever suffers most
-        return self.look(found, who, intent.text)
+                return said(answers.not_found(found, author.lang))
+            return self.look(None, author, intent.text)  # nobody was named: whoever suffers most
+        return self.look(found, author, intent.text)
 
-    def look(self, found: Resolution | None, who: Speaker, symptom: str) -> Turn:
+    def look(self, found: Resolution | None, author: Author, symptom: str) -> Turn:
         """Begin to look at what was `found`; None: at this machine."""
         symptom = symptom[:_SYMPTOM]
         if self.alone:
-            inquiry = looking.inquiry_of(found, symptom)
-            return Turn(lambda: looking.begun_message(inquiry, found, who.lang, self.settings), inquiry)
-        return Turn(lambda: looking.begin(self.app.kb(), who, found, symptom, self.settings))
+            inquiry = investigations.inquiry_of(found, symptom)
+            return Turn(lambda: investigations.begun_message(inquiry, found, author.lang, self.settings), inquiry)
+        return Turn(lambda: investigations.begin(self.app.kb(), author, found, symptom, self.settings))
 
-    def asked_back(self, found: Resolution, who: Speaker, now: float) -> Turn:
+    def asked_back(self, found: Resolution, author: Author, now: float) -> Turn:
         """Ask which of several is meant, and wait for a number."""
-        wish = {
+        command = {
             "kind": CHOOSE,
             "jobs": [[job.id, job.pid] for job in found.jobs],
-            "symptom": who.incoming.text[:_SYMPTOM],
-            "lang": who.lang,
+            "symptom": author.incoming.text[:_SYMPTOM],
+            "lang": author.lang,
         }
 
         def act() -> Outgoing:
-            self.app.kb().pending_commands.put(*who.key, wish, expires(_moment(now)))
-            return answers.question(found, who.lang)
+            self.app.kb().pending_commands.put(*author.key, command, expires(_moment(now)))
+            return answers.question(found, author.lang)
 
         return Turn(act)
 
-    async def _chosen(self, chosen: int, who: Speaker, now: float, waiting: dict[str, Any]) -> Turn:
+    async def _chosen(self, chosen: int, author: Author, now: float, waiting: dict[str, Any]) -> Turn:
         """Look at the one that was chosen, if it is still there."""
         id, pid = waiting["jobs"][chosen - 1]
         found = await find(Wanted(pid=int(pid)), look_s=0)
         if found.job is None or found.job.id != id:
-            return said(outgoing(who.lang, [say(who.lang, "looking.ended", say(who.lang, "looking.pid", pid=pid))]))
+            return said(
+                outgoing(author.lang, [say(author.lang, "looking.ended", say(author.lang, "looking.pid", pid=pid))])
+            )
         several = len(found.job.ranks) > 1
         found = await closer(found.model_copy(update={"how": [f"lowest_rank:{found.rank}"] if several else found.how}))
-        turn = self.look(found, who, str(waiting.get("symptom", "")))
+        turn = self.look(found, author, str(waiting.get("symptom", "")))
 
         def act() -> Outgoing:
-            self.app.kb().pending_commands.drop(*who.key)
+            self.app.kb().pending_commands.drop(*author.key)
             return turn.act()
 
         return Turn(act, turn.look)
 
-    async def _jobs(self, intent: Intent, who: Speaker, now: float) -> Turn:
+    async def _jobs(self, intent: Intent, author: Author, now: float) -> Turn:
         text = intent.get("job")
         if text:
             return said(
-                answers.found_message(await find(wanted_of(text) if " " in text else Wanted(text=text), 0), who.lang)
+                answers.found_message(await find(wanted_of(text) if " " in text else Wanted(text=text), 0), author.lang)
             )
         seen, shown = await in_thread(running_jobs)
-        return said(answers.jobs_message(shown[:LISTED], len(shown) - LISTED, seen.missed, who.lang))
+        return said(answers.jobs_message(shown[:LISTED], len(shown) - LISTED, seen.missed, author.lang))
 
-    def _cancelled(self, who: Speaker) -> Outgoing:
+    def _cancelled(self, author: Author) -> Outgoing:
         kb = self.app.kb()
-        waited = kb.pending_commands.get(*who.key, datetime.now(timezone.utc).timestamp())
-        kb.pending_commands.drop(*who.key)
-        message = looking.leave(kb, who)
+        waited = kb.pending_commands.get(*author.key, datetime.now(timezone.utc).timestamp())
+        kb.pending_commands.drop(*author.key)
+        message = investigations.leave(kb, author)
         if waited is not None and waited.get("kind") == CHANGE:
-            return outgoing(who.lang, [say(who.lang, "dropped")])
+            return outgoing(author.lang, [say(author.lang, "dropped")])
         return message
 
     # --- what changes something -------------------------------------------------------------------------------------
 
-    async def _wished(self, intent: Intent, who: Speaker, now: float) -> Turn:
-        kb, local = self.app.kb(), datetime.fromtimestamp(now, who.zone)
+    async def _wished(self, intent: Intent, author: Author, now: float) -> Turn:
+        kb, local = self.app.kb(), datetime.fromtimestamp(now, author.zone)
         commands = Commands(kb, self.ticket_service, self.settings)
-        wish, message = await in_thread(lambda: commands.wish(intent, who, local))
+        command, message = await in_thread(lambda: commands.prepare(intent, author, local))
         target = f"ticket:{intent.get('id')}" if intent.get("id") else "silence"
 
         def act() -> Outgoing:
-            detail = {"command": intent.name, "sender": who.incoming.sender, "channel": who.incoming.place.channel}
-            if wish is not None:
-                kb.pending_commands.put(*who.key, {**wish.body(), "lang": who.lang}, expires(_moment(now)))
-                kb.audit.put(who.name, "chat.asked", target, "to_confirm", {**detail, "slots": wish.slots})
-            elif not who.may_change:
-                kb.audit.put(who.name, "chat.asked", target, "not_allowed", detail)
+            detail = {
+                "command": intent.name,
+                "sender": author.incoming.sender,
+                "channel": author.incoming.place.channel,
+            }
+            if command is not None:
+                kb.pending_commands.put(*author.key, {**command.body(), "lang": author.lang}, expires(_moment(now)))
+                kb.audit.put(author.name, "chat.asked", target, "to_confirm", {**detail, "slots": command.slots})
+            elif not author.may_change:
+                kb.audit.put(author.name, "chat.asked", target, "not_allowed", detail)
             return message
 
         return Turn(act)
 
-    def _decided(self, yes: bool, who: Speaker, now: float) -> Turn:
+    def _decided(self, yes: bool, author: Author, now: float) -> Turn:
         """Grant what waits, or drop it."""
         kb = self.app.kb()
         commands = Commands(kb, self.ticket_service, self.settings)
 
         def act() -> Outgoing:
-            body = kb.pending_commands.take(*who.key, now)
-            wish = Wish.read(body) if body is not None else None
-            if wish is None:
-                return outgoing(who.lang, [say(who.lang, "dropped" if body is not None else "nothing_waits")])
-            detail = {"command": wish.command, "sender": who.incoming.sender, "channel": who.incoming.place.channel}
-            target = f"ticket:{wish.slots['id']}" if "id" in wish.slots else "silence"
+            body = kb.pending_commands.take(*author.key, now)
+            command = PendingCommand.read(body) if body is not None else None
+            if command is None:
+                return outgoing(author.lang, [say(author.lang, "dropped" if body is not None else "nothing_waits")])
+            detail = {
+                "command": command.command,
+                "sender": author.incoming.sender,
+                "channel": author.incoming.place.channel,
+            }
+            target = f"ticket:{command.slots['id']}" if "id" in command.slots else "silence"
             if not yes:
-                kb.audit.put(who.name, "chat.confirmed", target, "dropped", detail)
-                return outgoing(who.lang, [say(who.lang, "dropped")])
+                kb.audit.put(author.name, "chat.confirmed", target, "dropped", detail)
+                return outgoing(author.lang, [say(author.lang, "dropped")])
             try:
                 with kb.transaction():
-                    message = commands.grant(wish, who, datetime.fromtimestamp(now, who.zone))
-                    kb.audit.put(who.name, "chat.confirmed", target, "ok" if who.may_change else "not_allowed", detail)
+                    message = commands.execute(command, author, datetime.fromtimestamp(now, author.zone))
+                    kb.audit.put(
+                        author.name, "chat.confirmed", target, "ok" if author.may_change else "not_allowed", detail
+                    )
             except ToolError as error:
                 if error.code in _PASSES:
                     raise
-                kb.audit.put(who.name, "chat.confirmed", target, error.code.value, detail)
-                return _failed(error, who.lang)
+                kb.audit.put(author.name, "chat.confirmed", target, error.code.value, detail)
+                return _failed(error, author.lang)
             return message
 
         return Turn(act)
@@ -265,9 +277,11 @@ class Conversation:
             return known.similar_to(str(spoken["ticket"]), lang)
         return outgoing(lang, [say(lang, "lacks.similar")])
 
-    def _remembering(self, message: Outgoing, who: Speaker, now: float, spoken: dict[str, Any], **what: object) -> Turn:
+    def _remembering(
+        self, message: Outgoing, author: Author, now: float, spoken: dict[str, Any], **what: object
+    ) -> Turn:
         def act() -> Outgoing:
-            self.app.kb().pending_commands.remember(*who.key, {**spoken, **what, "lang": who.lang}, now)
+            self.app.kb().pending_commands.remember(*author.key, {**spoken, **what, "lang": author.lang}, now)
             return message
 
         return Turn(act)
@@ -314,18 +328,18 @@ async def handle(task: Task, app: App, ticket_service: TicketService, settings: 
     Raises `RetryLater` where the knowledge base cannot be written now; every other fault is told to who asked.
     """
     if "verdict" in task.payload:
-        await looking.tell_verdict(task, app, settings)
+        await investigations.queue_verdict(task, app, settings)
         return
     incoming = Incoming.model_validate(task.payload["incoming"])
     lang: Lang = "en"
     try:
-        turn, who = await Conversation(app, ticket_service, settings).turn(incoming, _now())
-        lang = who.lang
+        turn, author = await Conversation(app, ticket_service, settings).turn(incoming, _now())
+        lang = author.lang
         await in_thread(lambda: _answer(app, task, incoming, turn.act))
     except ToolError as error:
         if error.code in _PASSES:
             raise RetryLater(_AGAIN_S, str(error)) from None
-        failed = _failed(error, speaker(incoming, settings).lang)
+        failed = _failed(error, author_of(incoming, settings).lang)
         await in_thread(lambda: _answer(app, task, incoming, lambda: failed))
     except Exception:
         # What it says may hold anything: it stays in the log, and who asked is not left without an answer.

@@ -17,7 +17,7 @@ from whystall.agent_server.integrations.chat import answers
 from whystall.agent_server.integrations.chat.answers import Answers, clock
 from whystall.agent_server.integrations.chat.grounding import was_said
 from whystall.agent_server.integrations.chat.intents import Intent
-from whystall.agent_server.integrations.chat.telling import line_title, ticket_title, tickets_message
+from whystall.agent_server.integrations.chat.message_texts import line_title, ticket_title, tickets_message
 from whystall.agent_server.integrations.job_lookup.find import find
 from whystall.agent_server.integrations.job_lookup.models import LISTED, Job, Resolution, Wanted
 from whystall.agent_server.integrations.messages import Outgoing

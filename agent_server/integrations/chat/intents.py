@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
-from whystall.agent_server.integrations.job_lookup.asked import asked, telling
 from whystall.agent_server.integrations.job_lookup.models import Wanted
+from whystall.agent_server.integrations.job_lookup.search_terms import may_be_name, search_terms
 from whystall.prompts.intents import Book, book
 
 LIMIT = 1000
@@ -105,9 +105,9 @@ def subject_of(text: str) -> tuple[Wanted, bool]:
     if quoted is not None:
         return Wanted(text=quoted[1]), True
     known = book()
-    found = asked(Wanted(text=text), ())
+    found = search_terms(Wanted(text=text), ())
     exact = " ".join(f"{_SAID[kind]} {value}" for kind, value in found.exact if kind in _SAID)
-    names = [name for name in found.names if telling(name) and not _no_name(name, known)]
+    names = [name for name in found.names if may_be_name(name) and not _no_name(name, known)]
     called = _beside_noun(text, known)
     names = names or called
     marked = [name for name in names if re.search(r"[0-9_./-]", name)]

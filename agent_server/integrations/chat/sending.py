@@ -14,7 +14,7 @@ import anyio
 from pydantic import ValidationError
 
 from whystall.agent_server.inputs.recordings import in_thread
-from whystall.agent_server.integrations.messages import Outgoing, Picture, Place, Saying, Unsaid, Vendor
+from whystall.agent_server.integrations.messages import Outgoing, Picture, Place, SendError, SendSteps, Vendor
 from whystall.agent_server.journal.messages import FARTHEST, Message
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.request import Request, Response, as_json
@@ -48,25 +48,26 @@ def queue(kb: Stores, key: str, place: Place, message: Outgoing) -> int | None:
     return kb.messages.put(key, place.channel, place.model_dump(mode="json"), message.model_dump(mode="json"))
 
 
-async def say(client: Client, saying: Saying) -> int:
-    """Send what a vendor wants sent, one request after the other; how many that were. Raises `Unsaid`, `Undelivered`,
-    `ToolError` (bad_argument: a secret that cannot be read).
+async def send_all(client: Client, steps: SendSteps) -> int:
+    """Send the requests of one message in order and return their number.
+
+    Raises `SendError`, `Undelivered`, `ToolError` (bad_argument: a secret cannot be read).
     """
     answer: Response | None = None
     try:
         for sent in range(_REQUESTS):
             try:
-                request: Request = next(saying) if answer is None else saying.send(answer)
+                request: Request = next(steps) if answer is None else steps.send(answer)
             except StopIteration:
                 return sent
             answer = await client.send(request, _JUDGED)
     finally:
-        saying.close()
-    raise Unsaid("endless", f"more than {_REQUESTS} requests for one message")
+        steps.close()
+    raise SendError("endless", f"more than {_REQUESTS} requests for one message")
 
 
-def planned(saying: Saying) -> list[Request]:
-    """What would be sent, if every request were answered with yes. Raises as `say` does."""
+def dry_run_requests(steps: SendSteps) -> list[Request]:
+    """What would be sent, if every request were answered with yes. Raises as `send` does."""
     yes = {
         "errcode": 0,
         "code": 0,
@@ -78,13 +79,13 @@ def planned(saying: Saying) -> list[Request]:
     }
     made = []
     try:
-        made.append(next(saying))
+        made.append(next(steps))
         while len(made) < _REQUESTS:
-            made.append(saying.send(Response(200, {}, as_json(yes))))
+            made.append(steps.send(Response(200, {}, as_json(yes))))
     except StopIteration:
         pass
     finally:
-        saying.close()
+        steps.close()
     return made
 
 
@@ -161,9 +162,9 @@ class Sender:
             return
         try:
             picture = await self._picture(said, message.attempts)
-            saying = vendor.say(to, said, picture, message.key, self._clock())
-            requests = await say(self._client, saying)
-        except (Unsaid, Undelivered) as error:
+            steps = vendor.send(to, said, picture, message.key, self._clock())
+            requests = await send_all(self._client, steps)
+        except (SendError, Undelivered) as error:
             code, text = error.code, error.message
             wait = later(message.attempts - 1, error.wait) if error.again else None
             if error.again and (error.wait is not None or code == "rate_limited"):

@@ -24,10 +24,11 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from whystall.agent_server.integrations.chat_vendors import checking, markup, wording
-from whystall.agent_server.integrations.chat_vendors.answers import answered, number, words
+from whystall.agent_server.integrations.chat_vendors import callback_checks as checks
+from whystall.agent_server.integrations.chat_vendors import markup, wording
 from whystall.agent_server.integrations.chat_vendors.dingtalk_app import AppRobot
 from whystall.agent_server.integrations.chat_vendors.markup import Block, Span
+from whystall.agent_server.integrations.chat_vendors.responses import json_object, number, words
 from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
@@ -35,8 +36,8 @@ from whystall.agent_server.integrations.messages import (
     Picture,
     Place,
     Refused,
-    Saying,
-    Unsaid,
+    SendError,
+    SendSteps,
 )
 from whystall.agent_server.outbound.request import Request, as_json
 from whystall.agent_server.settings.sections.chat import DingTalkSettings, safe_url
@@ -86,16 +87,16 @@ class DingTalk:
         """See `Vendor.receive`."""
         if self._settings.app_secret is None:
             raise Refused(404, "not_set_up", "no app_secret")
-        checking.bounded(body)
-        timestamp = checking.stamp(headers, "timestamp", now, WINDOW_S, unit=1e-3)
-        given = checking.signature(headers, "sign")
+        checks.bounded(body)
+        timestamp = checks.stamp(headers, "timestamp", now, WINDOW_S, unit=1e-3)
+        given = checks.signature(headers, "sign")
         secret = self._settings.app_secret.read(f"chat.{self.name}.app_secret")
-        checking.same(given, sign(secret, timestamp))
-        said = self._said(checking.json_object(body), f"{timestamp}:{given}")
+        checks.same(given, sign(secret, timestamp))
+        said = self._said(checks.json_object(body), f"{timestamp}:{given}")
         return replace(said, proof=f"{timestamp}:{given}") if isinstance(said, Answered) else said
 
     def _said(self, said: Mapping[str, Any], proof: str) -> Incoming | Answered:
-        sender = checking.word(said, "senderStaffId") or checking.needed(said, "senderId")
+        sender = checks.word(said, "senderStaffId") or checks.needed(said, "senderId")
         if said.get("senderId") and said.get("senderId") == said.get("chatbotUserId"):
             return Answered(why="own_message")
         if self._settings.senders and sender not in self._settings.senders:
@@ -103,24 +104,24 @@ class DingTalk:
         direct = said.get("conversationType") == "1"
         if not direct and said.get("isInAtList") is False:
             return Answered(why="not_for_us")
-        text = checking.spoken(_text(said))
+        text = checks.spoken(_text(said))
         if not text:
             return Answered(why="no_text")
         hook, until = self._hook(said)
         return Incoming(
-            event=checking.needed(said, "msgId"),
+            event=checks.needed(said, "msgId"),
             place=Place(
-                channel=self.name, conversation=checking.needed(said, "conversationId"), hook=hook, hook_until=until
+                channel=self.name, conversation=checks.needed(said, "conversationId"), hook=hook, hook_until=until
             ),
             sender=sender,
-            sender_name=checking.word(said, "senderNick"),
+            sender_name=checks.word(said, "senderNick"),
             text=text,
             direct=direct,
             proof=proof,
         )
 
-    def say(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> Saying:
-        """See `Vendor.say`."""
+    def send(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> SendSteps:
+        """See `Vendor.send`."""
         title, text = short(message.title, _TITLE_LIMIT) or "whystall", markdown(message, picture)
         way = self._way(to, now)
         if way is None:
@@ -129,20 +130,20 @@ class DingTalk:
                 why = (
                     "the session address has run out, and neither app_key nor a webhook of this conversation is set up"
                 )
-                raise Unsaid("no_way", why)
-            yield from self._app.say(to.conversation, title, text, now)
+                raise SendError("no_way", why)
+            yield from self._app.send(to.conversation, title, text, now)
             return
         url, secrets = way
         body = {"msgtype": "markdown", "markdown": {"title": title, "text": text}, "at": {"isAtAll": False}}
         response = yield Request(
             "POST", url, {"Content-Type": "application/json; charset=utf-8"}, as_json(body), secrets
         )
-        answer = answered(response)
+        answer = json_object(response)
         code = number(answer, "errcode")
         if code != 0:
             wait = _BUSY.get(code) if code is not None else None
             said = words(answer.get("errmsg", answer.get("message", "")))
-            raise Unsaid(
+            raise SendError(
                 str(answer.get("code", code))[:80] if code is None else str(code),
                 said,
                 again=wait is not None,
@@ -152,7 +153,7 @@ class DingTalk:
     def _hook(self, said: Mapping[str, Any]) -> tuple[str, float]:
         """The session address and until when it holds, where it lies at a host of DingTalk's."""
         url, until = said.get("sessionWebhook"), number(said, "sessionWebhookExpiredTime")
-        if not isinstance(url, str) or until is None or len(url) > 2000 or not checking.lies_at(url, self._hosts):
+        if not isinstance(url, str) or until is None or len(url) > 2000 or not checks.lies_at(url, self._hosts):
             return "", 0.0
         until = min(max(until, 0), _LATEST_MS)
         return url, until / 1000
@@ -160,7 +161,7 @@ class DingTalk:
     def _way(self, to: Place, now: float) -> tuple[str, tuple[str, ...]] | None:
         """The address for `to`, signed, and what of it is secret; None where there is none."""
         settings = self._settings
-        if to.hook and now < to.hook_until - _MARGIN_S and checking.lies_at(to.hook, self._hosts):
+        if to.hook and now < to.hook_until - _MARGIN_S and checks.lies_at(to.hook, self._hosts):
             return to.hook, tuple(value for _, value in parse_qsl(urlsplit(to.hook).query))
         if settings.webhook is None or to.conversation != settings.to:
             return None
@@ -185,12 +186,12 @@ def _robot(url: str, name: str) -> str:
 
 def _text(said: Mapping[str, Any]) -> str:
     """What was said: of a text, of rich text its texts, of a voice message what DingTalk heard."""
-    content = checking.inner(said, "content")
+    content = checks.inner(said, "content")
     match said.get("msgtype"):
         case "text":
-            text = checking.inner(said, "text").get("content")
+            text = checks.inner(said, "text").get("content")
         case "richText":
-            found = [part.get("text") for part in checking.objects(content, "richText")]
+            found = [part.get("text") for part in checks.objects(content, "richText")]
             text = " ".join(part for part in found if isinstance(part, str))
         case "audio":
             text = content.get("recognition")

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from whystall.agent_server.integrations.chat_vendors.answers import answered, number, words
-from whystall.agent_server.integrations.messages import Saying, Unsaid
+from whystall.agent_server.integrations.chat_vendors.responses import json_object, number, words
+from whystall.agent_server.integrations.messages import SendError, SendSteps
 from whystall.agent_server.outbound.request import Request, Response, as_json
 from whystall.agent_server.settings.sections.chat import DingTalkSettings
 
@@ -32,7 +32,7 @@ class AppRobot:
         self._settings = settings
         self._token = ("", 0.0)
 
-    def say(self, to: str, title: str, text: str, now: float) -> Saying:
+    def send(self, to: str, title: str, text: str, now: float) -> SendSteps:
         """Say Markdown in the conversation or to the person `to`."""
         settings = self._settings
         token = yield from self._access(now)
@@ -49,11 +49,11 @@ class AppRobot:
             body["userIds"] = [to]
         headers = {**_JSON, "x-acs-dingtalk-access-token": token}
         response = yield Request("POST", f"{settings.api}/v1.0/robot/{method}", headers, as_json(body), (token,))
-        answer = answered(response)
+        answer = json_object(response)
         if answer.get("flowControlledStaffIdList"):
-            raise Unsaid("flow_controlled", "this person is told too much", again=True, wait=_SLOW_S)
+            raise SendError("flow_controlled", "this person is told too much", again=True, wait=_SLOW_S)
         if answer.get("invalidStaffIdList"):
-            raise Unsaid("invalid_staff", "there is no such person")
+            raise SendError("invalid_staff", "there is no such person")
         if response.status >= 300 or not answer.get("processQueryKey"):
             raise self._refused(answer)
 
@@ -66,17 +66,17 @@ class AppRobot:
             return token
         body = as_json({"appKey": settings.app_key, "appSecret": secret})
         url = f"{settings.api}/v1.0/oauth2/accessToken"
-        answer = answered((yield Request("POST", url, _JSON, body, (secret,), repeatable=True)))
+        answer = json_object((yield Request("POST", url, _JSON, body, (secret,), repeatable=True)))
         fresh, lasts = answer.get("accessToken"), number(answer, "expireIn") or 0
         if not isinstance(fresh, str) or not fresh:
             raise self._refused(answer)
         self._token = (fresh, now + min(lasts, _LASTS_S) - _EARLIER_S)
         return fresh
 
-    def _refused(self, answer: Mapping[str, Any]) -> Unsaid:
+    def _refused(self, answer: Mapping[str, Any]) -> SendError:
         code = words(answer.get("code", "no processQueryKey"))
         if "InvalidAuthentication" in code:  # the token has ended
             self._token = ("", 0.0)
-            return Unsaid(code, "the access token has ended", again=True, wait=0.0)
+            return SendError(code, "the access token has ended", again=True, wait=0.0)
         slow = "QpsLimit" in code or "Throttling" in code
-        return Unsaid(code, words(answer.get("message", "")), again=slow, wait=_SLOW_S if slow else None)
+        return SendError(code, words(answer.get("message", "")), again=slow, wait=_SLOW_S if slow else None)

@@ -29,9 +29,10 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from whystall.agent_server.integrations.chat_vendors import checking, markup, wording
-from whystall.agent_server.integrations.chat_vendors.answers import answered, number, words
+from whystall.agent_server.integrations.chat_vendors import callback_checks as checks
+from whystall.agent_server.integrations.chat_vendors import markup, wording
 from whystall.agent_server.integrations.chat_vendors.markup import Block, Span
+from whystall.agent_server.integrations.chat_vendors.responses import json_object, number, words
 from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
@@ -39,8 +40,8 @@ from whystall.agent_server.integrations.messages import (
     Picture,
     Place,
     Refused,
-    Saying,
-    Unsaid,
+    SendError,
+    SendSteps,
 )
 from whystall.agent_server.outbound.request import Request, Response, as_json
 from whystall.agent_server.settings.sections.chat import FeishuSettings, safe_url
@@ -96,7 +97,7 @@ def _object(text: bytes) -> dict[str, Any]:
     our help, byte by byte, what it cannot read itself.
     """
     try:
-        return checking.json_object(text)
+        return checks.json_object(text)
     except Refused:
         raise _unreadable() from None
 
@@ -132,28 +133,28 @@ class Feishu:
         settings = self._settings
         if settings.encrypt_key is None and settings.verification_token is None:
             raise Refused(404, "not_set_up", "neither encrypt_key nor verification_token")
-        said, signed = self._opened(headers, checking.bounded(body), now)
-        header = checking.inner(said, "header")
+        said, signed = self._opened(headers, checks.bounded(body), now)
+        header = checks.inner(said, "header")
         if settings.verification_token is not None:
             token = settings.verification_token.read(f"chat.{self.name}.verification_token")
             given = header.get("token") or said.get("token")
-            checking.same(given if isinstance(given, str) else "", token)
+            checks.same(given if isinstance(given, str) else "", token)
         if said.get("type") == "url_verification":
-            return Answered(as_json({"challenge": checking.needed(said, "challenge")}), why="challenge")
+            return Answered(as_json({"challenge": checks.needed(said, "challenge")}), why="challenge")
         if not signed:
             if settings.encrypt_key is not None:
                 raise Refused(401, "signature", "no usable header x-lark-signature")
             created = header.get("create_time")
             if not (isinstance(created, str) and created.isascii() and created.isdigit() and len(created) < 17):
                 raise Refused(401, "too_old", "no create_time")
-            checking.recent(int(created) / 1000, now, TOKEN_WINDOW_S)
+            checks.recent(int(created) / 1000, now, TOKEN_WINDOW_S)
         if header.get("event_type") != "im.message.receive_v1":
             return Answered(why="other_event")
         return self._message(said, header)
 
     def _opened(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[dict[str, Any], bool]:
         """What a callback says, decrypted, and whether a signature proves it."""
-        said = checking.json_object(body)
+        said = checks.json_object(body)
         if self._settings.encrypt_key is None:
             if "encrypt" in said:
                 raise Refused(401, "signature", "it is encrypted, and no encrypt_key is set up")
@@ -161,26 +162,26 @@ class Feishu:
         key = self._settings.encrypt_key.read(f"chat.{self.name}.encrypt_key")
         signed = "x-lark-signature" in headers
         if signed:
-            given = checking.signature(headers, "x-lark-signature")
-            timestamp = checking.stamp(headers, "x-lark-request-timestamp", now, WINDOW_S)
-            nonce = checking.signature(headers, "x-lark-request-nonce")
-            checking.same(given.lower(), event_signature(timestamp, nonce, key, body))
+            given = checks.signature(headers, "x-lark-signature")
+            timestamp = checks.stamp(headers, "x-lark-request-timestamp", now, WINDOW_S)
+            nonce = checks.signature(headers, "x-lark-request-nonce")
+            checks.same(given.lower(), event_signature(timestamp, nonce, key, body))
         encrypted = said.get("encrypt")
         if not isinstance(encrypted, str):
             raise Refused(401, "signature", "it is not encrypted")
         return _object(decrypted(encrypted, key)), signed
 
     def _message(self, said: Mapping[str, Any], header: Mapping[str, Any]) -> Incoming | Answered:
-        event = checking.inner(said, "event")
-        sender, message = checking.inner(event, "sender"), checking.inner(event, "message")
+        event = checks.inner(said, "event")
+        sender, message = checks.inner(event, "sender"), checks.inner(event, "message")
         if sender.get("sender_type") != "user":
             return Answered(why="own_message")
-        who = checking.needed(checking.inner(sender, "sender_id"), "open_id")
+        who = checks.needed(checks.inner(sender, "sender_id"), "open_id")
         if self._settings.senders and who not in self._settings.senders:
             return Answered(why="unknown_sender")
         direct = message.get("chat_type") == "p2p"
-        mentions = checking.objects(message, "mentions")
-        ours = [one.get("key") for one in mentions if checking.inner(one, "id").get("open_id") == self._settings.bot]
+        mentions = checks.objects(message, "mentions")
+        ours = [one.get("key") for one in mentions if checks.inner(one, "id").get("open_id") == self._settings.bot]
         if not direct and (not ours if self._settings.bot else not mentions):
             return Answered(why="not_for_us")
         if not self._settings.bot:
@@ -191,15 +192,15 @@ class Feishu:
             name = names.get(found[0])
             return "" if found[0] in ours or not isinstance(name, str) else f"@{name}"
 
-        text = checking.spoken(_MENTION.sub(named, _text(message)))
+        text = checks.spoken(_MENTION.sub(named, _text(message)))
         if not text:
             return Answered(why="no_text")
         return Incoming(
-            event=checking.needed(header, "event_id"),
+            event=checks.needed(header, "event_id"),
             place=Place(
                 channel=self.name,
-                conversation=checking.needed(message, "chat_id"),
-                thread=checking.needed(message, "message_id"),
+                conversation=checks.needed(message, "chat_id"),
+                thread=checks.needed(message, "message_id"),
             ),
             sender=who,
             text=text,
@@ -208,8 +209,8 @@ class Feishu:
 
     # --- sending --------------------------------------------------------------------------------------------------
 
-    def say(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> Saying:
-        """See `Vendor.say`."""
+    def send(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> SendSteps:
+        """See `Vendor.send`."""
         if self._settings.app_id is None or not to.conversation:
             yield from self._robot(to, message, now)
             return
@@ -220,14 +221,14 @@ class Feishu:
         answer: dict[str, Any] = {}
         if to.thread:
             url = f"{self._api}/im/v1/messages/{quote(to.thread, safe='')}/reply"
-            answer = answered((yield self._request(url, as_json(body), token)))
+            answer = json_object((yield self._request(url, as_json(body), token)))
         if not to.thread or number(answer, "code") in _RECALLED:
             url = f"{self._api}/im/v1/messages?receive_id_type={_id_type(to.conversation)}"
             sent = as_json({"receive_id": to.conversation, **body})
-            answer = answered((yield self._request(url, sent, token)))
+            answer = json_object((yield self._request(url, sent, token)))
         if number(answer, "code") in _TOKEN_ENDED:
             self._token = ("", 0.0)
-            raise Unsaid(str(answer["code"]), "the access token has ended", again=True, wait=0.0)
+            raise SendError(str(answer["code"]), "the access token has ended", again=True, wait=0.0)
         _judged(answer)
 
     @property
@@ -248,11 +249,11 @@ class Feishu:
             return token
         url = f"{self._api}/auth/v3/tenant_access_token/internal"
         body = as_json({"app_id": settings.app_id, "app_secret": secret})
-        answer = answered((yield Request("POST", url, _JSON, body, (secret,), repeatable=True)))
+        answer = json_object((yield Request("POST", url, _JSON, body, (secret,), repeatable=True)))
         _judged(answer)
         fresh, lasts = answer.get("tenant_access_token"), number(answer, "expire") or 0
         if not isinstance(fresh, str) or not fresh:
-            raise Unsaid("bad_answer", "no tenant_access_token")
+            raise SendError("bad_answer", "no tenant_access_token")
         self._token = (fresh, now + min(lasts, 7200) - 300)
         return fresh
 
@@ -262,15 +263,15 @@ class Feishu:
         headers = {"Content-Type": kind, "Authorization": f"Bearer {token}"}
         response = yield Request("POST", f"{self._api}/im/v1/images", headers, body, (token,), repeatable=True)
         answer = response.json()
-        data = checking.inner(answer, "data") if isinstance(answer, dict) else {}
+        data = checks.inner(answer, "data") if isinstance(answer, dict) else {}
         image = data.get("image_key")
         return image if isinstance(image, str) and image else None
 
-    def _robot(self, to: Place, message: Outgoing, now: float) -> Saying:
+    def _robot(self, to: Place, message: Outgoing, now: float) -> SendSteps:
         settings = self._settings
         if settings.webhook is None or to.conversation != settings.to:
             # A custom robot speaks to one group: what was asked elsewhere is not told there.
-            raise Unsaid("no_way", "neither an app nor a webhook is set up for this conversation")
+            raise SendError("no_way", "neither an app nor a webhook is set up for this conversation")
         where = f"chat.{self.name}.webhook"
         try:
             url = safe_url(settings.webhook.read(where))
@@ -283,7 +284,7 @@ class Feishu:
             signed = sign(settings.sign.read(f"chat.{self.name}.sign"), timestamp)
             body = {"timestamp": timestamp, "sign": signed, **body}
             secrets += (signed,)
-        _judged(answered((yield Request("POST", url, _JSON, as_json(body), secrets))))
+        _judged(json_object((yield Request("POST", url, _JSON, as_json(body), secrets))))
 
 
 def _judged(answer: Mapping[str, Any]) -> None:
@@ -292,7 +293,7 @@ def _judged(answer: Mapping[str, Any]) -> None:
         return
     wait = None if code is None else _BUSY.get(code)
     said = words(answer.get("msg", answer.get("StatusMessage", "")))
-    raise Unsaid(str(code), said, again=wait is not None, wait=wait)
+    raise SendError(str(code), said, again=wait is not None, wait=wait)
 
 
 def _id_type(conversation: str) -> str:
@@ -323,7 +324,7 @@ def _form(fields: Mapping[str, str], name: str, picture: Picture) -> tuple[bytes
 def _text(message: Mapping[str, Any]) -> str:
     """What was said: `content` is JSON in a string, a text or paragraphs of elements."""
     raw = message.get("content")
-    content = checking.json_object(raw) if isinstance(raw, str) else {}
+    content = checks.json_object(raw) if isinstance(raw, str) else {}
     if message.get("message_type") == "text":
         text = content.get("text")
         return text if isinstance(text, str) else ""

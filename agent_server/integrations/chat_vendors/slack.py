@@ -25,9 +25,10 @@ from html import unescape
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from whystall.agent_server.integrations.chat_vendors import checking, markup, wording
-from whystall.agent_server.integrations.chat_vendors.answers import answered, words
+from whystall.agent_server.integrations.chat_vendors import callback_checks as checks
+from whystall.agent_server.integrations.chat_vendors import markup, wording
 from whystall.agent_server.integrations.chat_vendors.markup import Block, Span
+from whystall.agent_server.integrations.chat_vendors.responses import json_object, words
 from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
@@ -35,8 +36,8 @@ from whystall.agent_server.integrations.messages import (
     Picture,
     Place,
     Refused,
-    Saying,
-    Unsaid,
+    SendError,
+    SendSteps,
 )
 from whystall.agent_server.outbound.request import Request, Response, as_json
 from whystall.agent_server.settings.sections.chat import SlackSettings, safe_url
@@ -96,27 +97,27 @@ class Slack:
         """See `Vendor.receive`."""
         if self._settings.signing_secret is None:
             raise Refused(404, "not_set_up", "no signing_secret")
-        checking.bounded(body)
-        timestamp = checking.stamp(headers, "x-slack-request-timestamp", now, WINDOW_S)
-        given = checking.signature(headers, "x-slack-signature")
+        checks.bounded(body)
+        timestamp = checks.stamp(headers, "x-slack-request-timestamp", now, WINDOW_S)
+        given = checks.signature(headers, "x-slack-signature")
         secret = self._settings.signing_secret.read(f"chat.{self.name}.signing_secret")
-        checking.same(given, signature(secret, timestamp, body))
+        checks.same(given, signature(secret, timestamp, body))
         if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
             return self._command(body, now)
-        said = checking.json_object(body)
+        said = checks.json_object(body)
         if said.get("type") == "url_verification":
-            return Answered(as_json({"challenge": checking.needed(said, "challenge")}), why="challenge")
+            return Answered(as_json({"challenge": checks.needed(said, "challenge")}), why="challenge")
         if said.get("type") != "event_callback":
             return Answered(why="other_event")
         return self._event(said)
 
     def _event(self, said: Mapping[str, Any]) -> Incoming | Answered:
-        event = checking.inner(said, "event")
+        event = checks.inner(said, "event")
         direct = event.get("channel_type") == "im"
         # In a channel we are named; what is said there besides comes as `message` too, where the app asks for it.
         if not (event.get("type") == "app_mention" or (event.get("type") == "message" and direct)):
             return Answered(why="other_event")
-        ours = {checking.word(one, "user_id") for one in checking.objects(said, "authorizations")}
+        ours = {checks.word(one, "user_id") for one in checks.objects(said, "authorizations")}
         who = event.get("user")
         if (
             event.get("bot_id")
@@ -132,11 +133,11 @@ class Slack:
         text = _read(text if isinstance(text, str) else "", ours)
         if not text:
             return Answered(why="no_text")
-        thread = checking.word(event, "thread_ts") or ("" if direct else checking.word(event, "ts"))
+        thread = checks.word(event, "thread_ts") or ("" if direct else checks.word(event, "ts"))
         return Incoming(
-            event=checking.needed(said, "event_id"),
-            place=Place(channel=self.name, conversation=checking.needed(event, "channel"), thread=thread),
-            sender=checking.needed(event, "user"),
+            event=checks.needed(said, "event_id"),
+            place=Place(channel=self.name, conversation=checks.needed(event, "channel"), thread=thread),
+            sender=checks.needed(event, "user"),
             text=text,
             direct=direct,
         )
@@ -148,38 +149,38 @@ class Slack:
             raise Refused(400, "malformed", "no form") from None
         if not form.get("command", "").startswith("/"):
             return Answered(why="other_event")
-        who = checking.needed(form, "user_id")
+        who = checks.needed(form, "user_id")
         if self._settings.senders and who not in self._settings.senders:
             return Answered(why="unknown_sender")
         hook = form.get("response_url", "")
-        believed = len(hook) <= 2000 and checking.lies_at(hook, self._hooks)
+        believed = len(hook) <= 2000 and checks.lies_at(hook, self._hooks)
         return Incoming(
-            event=checking.needed(form, "trigger_id"),
+            event=checks.needed(form, "trigger_id"),
             place=Place(
                 channel=self.name,
-                conversation=checking.needed(form, "channel_id"),
+                conversation=checks.needed(form, "channel_id"),
                 hook=hook if believed else "",
                 hook_until=now + _HOOK_S if believed else 0.0,
             ),
             sender=who,
-            sender_name=checking.word(form, "user_name"),
+            sender_name=checks.word(form, "user_name"),
             text=_read(form.get("text", ""), set()) or "help",
             direct=form.get("channel_name") == "directmessage",
         )
 
     # --- sending --------------------------------------------------------------------------------------------------
 
-    def say(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> Saying:
-        """See `Vendor.say`."""
+    def send(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> SendSteps:
+        """See `Vendor.send`."""
         settings = self._settings
-        hook = to.hook if to.hook and now < to.hook_until - _MARGIN_S and checking.lies_at(to.hook, self._hooks) else ""
+        hook = to.hook if to.hook and now < to.hook_until - _MARGIN_S and checks.lies_at(to.hook, self._hooks) else ""
         if settings.bot_token is not None and to.conversation:
             token = settings.bot_token.read(f"chat.{self.name}.bot_token")
             if picture is not None and (yield from self._share(to, message, picture, token)):
                 return
             where = {"channel": to.conversation, **({"thread_ts": to.thread} if to.thread else {})}
             body = {**where, **_form(message, None), "unfurl_links": False, "unfurl_media": False}
-            answer = answered((yield self._request("chat.postMessage", as_json(body), token, _JSON)))
+            answer = json_object((yield self._request("chat.postMessage", as_json(body), token, _JSON)))
             if _error(answer) not in _OUTSIDE or not hook:
                 _judged(answer)
                 return
@@ -195,16 +196,16 @@ class Slack:
             response = yield Request("POST", hook, _JSON, as_json(form), (urlsplit(hook).path,))
             said = words(response.body.decode("utf-8", "replace"))
         if response.status >= 300:
-            raise Unsaid(f"http_{response.status}", said)
+            raise SendError(f"http_{response.status}", said)
 
     def _share(self, to: Place, message: Outgoing, picture: Picture, token: str) -> Generator[Request, Response, bool]:
         """Say it with its picture; False where Slack does not take the picture (the app may lack the right)."""
         asked = urlencode({"filename": picture.name, "length": len(picture.png), "alt_txt": picture.alt}).encode()
-        answer = answered((yield self._request("files.getUploadURLExternal", asked, token, _FORM)))
+        answer = json_object((yield self._request("files.getUploadURLExternal", asked, token, _FORM)))
         url, file = answer.get("upload_url"), answer.get("file_id")
         if not (answer.get("ok") is True and isinstance(url, str) and isinstance(file, str)):
             return False
-        if not checking.lies_at(url, self._files):
+        if not checks.lies_at(url, self._files):
             return False
         sent = yield Request("POST", url, {"Content-Type": "application/octet-stream"}, picture.png, (url,))
         if sent.status >= 300:
@@ -216,7 +217,7 @@ class Slack:
             **({"thread_ts": to.thread} if to.thread else {}),
         }
         done = self._request("files.completeUploadExternal", urlencode(fields).encode(), token, _FORM)
-        answer = answered((yield done))
+        answer = json_object((yield done))
         if answer.get("ok") is not True and _error(answer) in _BUSY:
             _judged(answer)
         return answer.get("ok") is True
@@ -228,7 +229,7 @@ class Slack:
     def _webhook(self, to: Place) -> str:
         if self._settings.webhook is None or to.conversation != self._settings.to:
             # An incoming webhook speaks to one channel: what was asked elsewhere is not told there.
-            raise Unsaid("no_way", "neither a bot_token nor a webhook is set up for this conversation")
+            raise SendError("no_way", "neither a bot_token nor a webhook is set up for this conversation")
         where = f"chat.{self.name}.webhook"
         try:
             return safe_url(self._settings.webhook.read(where))
@@ -246,7 +247,7 @@ def _judged(answer: Mapping[str, Any]) -> None:
     code = _error(answer)
     more = answer.get("needed")
     wait = _BUSY.get(code)
-    raise Unsaid(code, f"the app lacks {words(more)}" if more else "", again=wait is not None, wait=wait)
+    raise SendError(code, f"the app lacks {words(more)}" if more else "", again=wait is not None, wait=wait)
 
 
 def _read(text: str, ours: set[str]) -> str:
@@ -258,7 +259,7 @@ def _read(text: str, ours: set[str]) -> str:
             return "" if what[1:] in ours else f"@{label or what[1:]}"
         return label or (what if what[:1] not in "#!" else what[1:])
 
-    return checking.spoken(unescape(_TOKEN.sub(seen, text[: 8 * markup.LINE_LIMIT])))
+    return checks.spoken(unescape(_TOKEN.sub(seen, text[: 8 * markup.LINE_LIMIT])))
 
 
 # --- the form of a message --------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ import base64
 import hashlib
 from collections.abc import Mapping
 
-from whystall.agent_server.integrations.chat_vendors import checking
-from whystall.agent_server.integrations.chat_vendors.answers import words
+from whystall.agent_server.integrations.chat_vendors import callback_checks as checks
+from whystall.agent_server.integrations.chat_vendors.responses import words
 from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
@@ -29,8 +29,8 @@ from whystall.agent_server.integrations.messages import (
     Picture,
     Place,
     Refused,
-    Saying,
-    Unsaid,
+    SendError,
+    SendSteps,
 )
 from whystall.agent_server.outbound import standard_webhooks
 from whystall.agent_server.outbound.request import Request, as_json
@@ -58,35 +58,35 @@ class Webhook:
         self, headers: Mapping[str, str], query: Mapping[str, str], body: bytes, now: float
     ) -> Incoming | Answered:
         """See `Vendor.receive`."""
-        checking.bounded(body)
-        timestamp = checking.stamp(headers, "webhook-timestamp", now, standard_webhooks.WINDOW_S)
-        id = checking.signature(headers, "webhook-id")
+        checks.bounded(body)
+        timestamp = checks.stamp(headers, "webhook-timestamp", now, standard_webhooks.WINDOW_S)
+        id = checks.signature(headers, "webhook-id")
         if not standard_webhooks.matches(headers.get("webhook-signature", ""), self._secret(), id, timestamp, body):
             raise Refused(401, "signature", "it does not match")
-        said = checking.json_object(body)
-        sender, text = checking.needed(said, "sender"), said.get("text")
+        said = checks.json_object(body)
+        sender, text = checks.needed(said, "sender"), said.get("text")
         if self._settings.senders and sender not in self._settings.senders:
             return Answered(why="unknown_sender")
-        text = checking.spoken(text if isinstance(text, str) else "")
+        text = checks.spoken(text if isinstance(text, str) else "")
         if not text:
             return Answered(why="no_text")
         return Incoming(
             event=id,
             place=Place(
                 channel=self.name,
-                conversation=checking.needed(said, "conversation"),
-                thread=checking.word(said, "thread"),
+                conversation=checks.needed(said, "conversation"),
+                thread=checks.word(said, "thread"),
             ),
             sender=sender,
-            sender_name=checking.word(said, "sender_name"),
+            sender_name=checks.word(said, "sender_name"),
             text=text,
             direct=said.get("direct") is True,
         )
 
-    def say(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> Saying:
-        """See `Vendor.say`."""
+    def send(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> SendSteps:
+        """See `Vendor.send`."""
         if self._settings.url is None:
-            raise Unsaid("no_way", "no url is set up")
+            raise SendError("no_way", "no url is set up")
         shown = None
         if picture is not None:
             png = base64.b64encode(picture.png).decode()
@@ -108,7 +108,7 @@ class Webhook:
         headers["Content-Type"] = "application/json; charset=utf-8"
         response = yield Request("POST", self._settings.url, headers, body, secrets, repeatable=True)
         if response.status >= 300:
-            raise Unsaid(f"http_{response.status}", words(response.body.decode("utf-8", "replace")))
+            raise SendError(f"http_{response.status}", words(response.body.decode("utf-8", "replace")))
 
     def _secret(self) -> str:
         return self._settings.secret.read(f"chat.{self.name}.secret")

@@ -11,7 +11,7 @@ from whystall.agent_server.integrations.job_lookup.cmdline import LAUNCHERS
 from whystall.agent_server.integrations.job_lookup.grouping import jobs
 from whystall.agent_server.integrations.job_lookup.models import Inventory, Job, Resolution, Wanted
 from whystall.agent_server.integrations.job_lookup.resolve import resolve
-from whystall.agent_server.integrations.job_lookup.suffering import State, sampled, worst
+from whystall.agent_server.integrations.job_lookup.stalled import State, sampled, worst
 
 LOOK_S = 0.5
 _SAMPLES = 10

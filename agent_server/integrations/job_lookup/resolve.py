@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from whystall.agent_server.integrations.job_lookup.asked import Asked, asked
 from whystall.agent_server.integrations.job_lookup.grouping import job_of, keys_of, names_of
 from whystall.agent_server.integrations.job_lookup.models import LISTED, Inventory, Job, Process, Resolution, Wanted
+from whystall.agent_server.integrations.job_lookup.search_terms import SearchTerms, search_terms
 from whystall.knowledge_base.faults import generic_program
 
 # How well a name fits: what a job is called, a part of that, what its command line mentions.
@@ -30,7 +30,7 @@ def resolve(wanted: Wanted, inventory: Inventory) -> Resolution:
     """The process that `wanted` means; see `Resolution`. Of a job with several ranks, and none asked for, it is the one
     with the lowest; `find` looks which of them suffers.
     """
-    sought = asked(wanted, inventory.host, inventory.addresses)
+    sought = search_terms(wanted, inventory.host, inventory.addresses)
     search = _Search(inventory)
     said = sought.said_host
     if said is not None and not any(_fit(said, process) for process in search.processes):
@@ -154,7 +154,7 @@ def _which(job: Job, found: set[int], rank: int | None, own_rank: int | None) ->
 # --- by id ----------------------------------------------------------------------------------------------------------
 
 
-def _by_id(sought: Asked, search: _Search) -> tuple[list[Process], list[str], list[str]]:
+def _by_id(sought: SearchTerms, search: _Search) -> tuple[list[Process], list[str], list[str]]:
     """The processes that have every id that any process has, codes of these ids, and codes of those nobody has."""
     left = list(search.processes)
     how: list[str] = []
@@ -205,7 +205,7 @@ def _by_number(number: int, search: _Search, tried: Sequence[str], rank: int | N
 
 
 def _doubt(
-    sought: Asked, found: Sequence[Process], how: Sequence[str], missing: Sequence[str], host: Sequence[str]
+    sought: SearchTerms, found: Sequence[Process], how: Sequence[str], missing: Sequence[str], host: Sequence[str]
 ) -> Sequence[str] | None:
     """Codes of why `found`, which have ids of an alert, are not what it means; None: they may be.
 
@@ -224,7 +224,7 @@ def _doubt(
     return None
 
 
-def _in_pod(sought: Asked, process: Process, host: Sequence[str]) -> bool:
+def _in_pod(sought: SearchTerms, process: Process, host: Sequence[str]) -> bool:
     """Whether `process` may be of the pod that is sought, as far as it says."""
     if sought.pod is None:
         return True
@@ -237,7 +237,7 @@ def _in_pod(sought: Asked, process: Process, host: Sequence[str]) -> bool:
     return None in (said.namespace, sought.namespace) or said.namespace == sought.namespace
 
 
-def _of_alert(sought: Asked, names: Sequence[str], search: _Search, tried: Sequence[str]) -> Resolution:
+def _of_alert(sought: SearchTerms, names: Sequence[str], search: _Search, tried: Sequence[str]) -> Resolution:
     """The job that bears one of `names`: as it is called, not as parts of it or of a command line are; what stands in
     the title alone has to be what a job calls itself.
     """

@@ -55,7 +55,7 @@ def jobs(
     if as_json:
         console.say_json(resolution)
     elif resolution.status == "none":
-        from whystall.agent_server.integrations.chat.telling import tried
+        from whystall.agent_server.integrations.chat.message_texts import tried
 
         looked = f"; looked for {tried(resolution.tried, 'en')}" if resolution.tried else ""
         message = f"no job of this machine fits {words[:200]!r}{looked}"
@@ -125,7 +125,7 @@ class _Talk:
             console.note(f"error: {error.code.value}: {error.message}; {error.remedy}")
 
     def _answer(self, line: str) -> None:
-        from whystall.agent_server.integrations.chat.speaker import TERMINAL
+        from whystall.agent_server.integrations.chat.author import TERMINAL
         from whystall.agent_server.integrations.messages import Incoming, Place
         from whystall.tools.contract.text import clean
 
@@ -134,18 +134,18 @@ class _Talk:
         event = f"{time.time_ns()}:{self._count}"
         said = Incoming(event=event, place=place, sender=_user(), text=clean(line, _LONGEST), direct=True)
         kb = self._conversation.app.kb()
-        turn, who = signals.run(self._conversation.turn(said, time.time(), self._lang, self._llm))
+        turn, author = signals.run(self._conversation.turn(said, time.time(), self._lang, self._llm))
         with kb.transaction():
             message = turn.act()
         _write(_plain(message))
         if turn.look is None:
             return
-        from whystall.agent_server.integrations.chat.looking import look_now
-        from whystall.agent_server.integrations.chat.telling import verdict_message
+        from whystall.agent_server.integrations.chat.investigations import run_now
+        from whystall.agent_server.integrations.chat.message_texts import verdict_message
 
         with console.progress() as progress:
-            diagnosis: Diagnosis = signals.run(look_now(self._conversation, turn.look, who, progress))
-        _write(_plain(verdict_message(diagnosis, who.lang)))
+            diagnosis: Diagnosis = signals.run(run_now(self._conversation, turn.look, author, progress))
+        _write(_plain(verdict_message(diagnosis, author.lang)))
 
 
 def _user() -> str:

@@ -15,7 +15,7 @@ from whystall.agent_server.interfaces.signals import signals
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from whystall.agent_server.integrations.messages import Place, Saying, Vendor
+    from whystall.agent_server.integrations.messages import Place, SendSteps, Vendor
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.stores import Stores
 
@@ -81,9 +81,9 @@ def try_chat(
     lang: LangOption = "en",
 ) -> None:
     """Say a line in a chat, to see whether it arrives."""
-    from whystall.agent_server.integrations.chat.sending import planned
+    from whystall.agent_server.integrations.chat.sending import dry_run_requests
     from whystall.agent_server.integrations.chat_vendors import vendors
-    from whystall.agent_server.integrations.messages import Unsaid
+    from whystall.agent_server.integrations.messages import SendError
     from whystall.agent_server.outbound.redact import shown
 
     with _open() as (kb, settings):
@@ -95,8 +95,8 @@ def try_chat(
         saying = _test(known[name], place, lang)
         if dry_run:
             try:
-                requests = [shown(request) for request in planned(saying)]
-            except Unsaid as error:
+                requests = [shown(request) for request in dry_run_requests(saying)]
+            except SendError as error:
                 raise _failed(name, error.code, error.message) from None
             if as_json:
                 console.say_json([{"name": name, "requests": requests}])
@@ -122,7 +122,7 @@ def _place(vendor: Vendor, to: str | None) -> Place:
     return home
 
 
-def _test(vendor: Vendor, place: Place, lang: str) -> Saying:
+def _test(vendor: Vendor, place: Place, lang: str) -> SendSteps:
     import getpass
     import socket
 
@@ -134,22 +134,22 @@ def _test(vendor: Vendor, place: Place, lang: str) -> Saying:
     text = fill(markdown, said["text"], user=getpass.getuser(), host=socket.gethostname())
     message = Outgoing(title=str(said["title"]), text=str(text), lang="zh" if lang == "zh" else "en")
     now = time.time()
-    return vendor.say(place, message, None, f"test:{time.time_ns()}", now)
+    return vendor.send(place, message, None, f"test:{time.time_ns()}", now)
 
 
-def _say(kb: Stores, name: str, place: Place, saying: Saying) -> int:
-    from whystall.agent_server.integrations.chat.sending import say
-    from whystall.agent_server.integrations.messages import Unsaid
+def _say(kb: Stores, name: str, place: Place, saying: SendSteps) -> int:
+    from whystall.agent_server.integrations.chat.sending import send_all
+    from whystall.agent_server.integrations.messages import SendError
     from whystall.agent_server.outbound.client import Client, Undelivered
 
     async def send() -> int:
         async with Client() as client:
-            return await say(client, saying)
+            return await send_all(client, saying)
 
     target = f"{name}:{place.conversation}"
     try:
         count = signals.run(send())
-    except (Unsaid, Undelivered) as error:
+    except (SendError, Undelivered) as error:
         kb.audit.put("cli", "message.sent", target, error.code, {"why": error.message, "test": True})
         raise _failed(name, error.code, error.message) from None
     kb.audit.put("cli", "message.sent", target, "ok", {"requests": count, "test": True})

@@ -14,7 +14,7 @@ from making import checkpoint
 
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.store_diagnosis import remember
-from whystall.agent_server.integrations.chat import conversation, looking
+from whystall.agent_server.integrations.chat import conversation, investigations
 from whystall.agent_server.integrations.messages import Incoming, Outgoing, Place
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.model import Settings
@@ -108,7 +108,7 @@ class Chat:
         """Do the look that is due, and tell what it found."""
         task = self.kb.tasks.take(["look"], "w", time.time(), 60)
         assert task is not None
-        await looking.handle_look(task, self.app, self.settings)
+        await investigations.run_task(task, self.app, self.settings)
         while (verdict := self.kb.tasks.take(["chat"], "w", time.time(), 60)) is not None:
             if "verdict" in verdict.payload:
                 await conversation.handle(verdict, self.app, self.ticket_service, self.settings)

@@ -41,7 +41,7 @@ def test_both_languages_say_the_same() -> None:
 
 
 def calls() -> Iterator[tuple[str, str, int, set[str]]]:
-    """Every `say` of the room with a code that is written out: where, the code, and what it fills in."""
+    """Every `say` of the package with a code that is written out: where, the code, and what it fills in."""
     for path in sorted(Path(room.__file__).parent.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say"):

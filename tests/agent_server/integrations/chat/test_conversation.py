@@ -9,7 +9,7 @@ import anyio
 import pytest
 from chat_jobs import job, named
 
-from whystall.agent_server.integrations.chat import conversation, looking
+from whystall.agent_server.integrations.chat import conversation, investigations
 from whystall.agent_server.integrations.job_lookup.models import Resolution
 from whystall.knowledge_base.models import Verdict
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -58,7 +58,7 @@ async def test_a_message_that_is_handled_twice_is_answered_once(chat: Any) -> No
         await chat.look()
         assert len(chat.app.looked) == 1
     look = chat.kb.tasks.by_key("look:1")
-    await looking.handle_look(look, chat.app, chat.settings)
+    await investigations.run_task(look, chat.app, chat.settings)
     assert len(chat.app.looked) == 1
 
 
@@ -70,7 +70,7 @@ async def test_a_look_that_nobody_wants_any_more_is_stopped(chat: Any) -> None:
         task = chat.kb.tasks.take(["look"], "w", 2e9, 60)
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(looking.handle_look, task, chat.app, chat.settings)
+                tasks.start_soon(investigations.run_task, task, chat.app, chat.settings)
                 assert "Stopped" in await chat.says("cancel", "U1")
                 assert f"{pid}" in await chat.says("progress", "U2")
                 assert "not looking" in await chat.says("progress", "U1")
@@ -82,15 +82,15 @@ async def test_a_look_that_nobody_wants_any_more_is_stopped(chat: Any) -> None:
 
 
 async def test_progress_is_told_seldom_and_failures_always(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "_FIRST_S", 0.02)
-    monkeypatch.setattr(looking, "_TICK_S", 0.02)
+    monkeypatch.setattr(investigations, "_FIRST_S", 0.02)
+    monkeypatch.setattr(investigations, "_TICK_S", 0.02)
     chat.app.wait = True
     with job(**named()) as pid:
         await chat.says(f"diagnose pid {pid}")
         task = chat.kb.tasks.take(["look"], "w", 2e9, 60)
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(looking.handle_look, task, chat.app, chat.settings)
+                tasks.start_soon(investigations.run_task, task, chat.app, chat.settings)
                 while len(chat.told()) < 3:
                     await anyio.sleep(0.01)
                 chat.app.error = ToolError(ErrorCode.NO_PRIVILEGE, "no", "be root")
@@ -106,7 +106,7 @@ async def test_a_process_that_ended_is_not_mistaken_for_another(chat: Any) -> No
     with job(**named()) as pid:
         await chat.says(f"diagnose pid {pid}")
     task = chat.kb.tasks.take(["look"], "w", 2e9, 60)
-    await looking.handle_look(task, chat.app, chat.settings)
+    await investigations.run_task(task, chat.app, chat.settings)
     assert chat.app.looked == []
     assert "ended" in chat.told()[-1].text
 
@@ -120,7 +120,7 @@ async def test_an_inquiry_whose_task_was_given_up_does_not_hold_others_up(chat: 
 
 
 async def test_too_many_looks_are_refused(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "WAITING", 1)
+    monkeypatch.setattr(investigations, "WAITING", 1)
     with job(**named(1)) as one, job(**named(2)) as other:
         await chat.says(f"diagnose pid {one}")
         assert "queued already" in await chat.says(f"diagnose pid {other}")

@@ -75,7 +75,7 @@ async def test_when_somebody_is_on_call_next(chat: Any) -> None:
 
 
 def test_groups_are_told_with_what_their_alerts_share() -> None:
-    from whystall.agent_server.integrations.chat.watching import _line
+    from whystall.agent_server.integrations.chat.alert_overview import _line
 
     group = Group(id="1", receiver="default", route="", labels={"alertname": "A", "job": "<!channel>"}, created=0.0)
     assert _line(group, 3, "en") == "**`A`** `job=<!channel>`; 3 alerts; no ticket"

@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from whystall.agent_server.integrations.chat_vendors import vendor
-from whystall.agent_server.integrations.messages import Outgoing, Picture, Place, Saying, Unsaid
+from whystall.agent_server.integrations.messages import Outgoing, Picture, Place, SendError, SendSteps
 from whystall.agent_server.outbound.request import Response
 from whystall.agent_server.settings.sections.chat import ChannelSettings
 
@@ -44,7 +44,7 @@ def _answer(chance: random.Random) -> Response:
     return Response(status, {}, json.dumps(said).encode())
 
 
-def _said(saying: Saying, chance: random.Random) -> str:
+def _said(saying: SendSteps, chance: random.Random) -> str:
     try:
         request = next(saying)
         for _ in range(12):
@@ -52,7 +52,7 @@ def _said(saying: Saying, chance: random.Random) -> str:
             request = saying.send(_answer(chance))
     except StopIteration:
         return "taken"
-    except Unsaid as unsaid:
+    except SendError as unsaid:
         return "waits" if unsaid.again else "refused"
     raise AssertionError("no end")
 
@@ -65,7 +65,7 @@ def test_any_answer_is_yes_or_no(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     to = Place(channel=name, conversation="C1", thread="om_1", hook=hook, hook_until=NOW + 3600)
     chance = random.Random(11)
     became = {
-        _said(vendor(name, settings).say(to, Outgoing(title="T", text="x"), picture, "k", NOW), chance)
+        _said(vendor(name, settings).send(to, Outgoing(title="T", text="x"), picture, "k", NOW), chance)
         for picture in (None, Picture(b"png", "x.png", "alt", "https://w.example/x.png"))
         for _ in range(300)
     }

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from whystall.agent_server.integrations.chat.intents import LIMIT, Intent, understand, wanted_of
-from whystall.agent_server.integrations.job_lookup.asked import asked
+from whystall.agent_server.integrations.job_lookup.search_terms import search_terms
 from whystall.prompts.intents import book
 
 HERE = Path(__file__).parent
@@ -32,7 +32,7 @@ def wrong(line: dict[str, Any]) -> list[str]:
     found = []
     if intent.name == "why":
         wanted = wanted_of(intent.text)
-        exact = asked(wanted, ()).exact
+        exact = search_terms(wanted, ()).exact
         found += [f"job {wanted.text!r}"] if line.get("job", wanted.text) != wanted.text else []
         found += [f"exact {exact}"] if "pid" in line and ("pid", str(line["pid"])) not in exact else []
         found += [f"rank {wanted.rank}"] if line.get("rank") != wanted.rank else []

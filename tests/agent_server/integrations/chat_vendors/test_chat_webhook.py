@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from whystall.agent_server.integrations.chat_vendors.webhook import Webhook
-from whystall.agent_server.integrations.messages import Answered, Incoming, Outgoing, Picture, Place, Refused, Unsaid
+from whystall.agent_server.integrations.messages import Answered, Incoming, Outgoing, Picture, Place, Refused, SendError
 from whystall.agent_server.outbound import standard_webhooks
 from whystall.agent_server.outbound.request import Response
 from whystall.agent_server.settings.sections.chat import WebhookSettings
@@ -85,7 +85,7 @@ def test_a_message_goes_out_signed_with_its_picture() -> None:
     webhook = _made(url="https://chat.example/in", to="room")
     home = webhook.home()
     assert home is not None
-    saying = webhook.say(home, Outgoing(title="T", text="x"), Picture(b"png", "x.png", "alt"), "key", NOW)
+    saying = webhook.send(home, Outgoing(title="T", text="x"), Picture(b"png", "x.png", "alt"), "key", NOW)
     request = next(saying)
     headers = {name.lower(): value for name, value in request.headers.items()}
     id, at, given = headers["webhook-id"], headers["webhook-timestamp"], headers["webhook-signature"]
@@ -94,21 +94,21 @@ def test_a_message_goes_out_signed_with_its_picture() -> None:
     assert base64.b64decode(body["picture"]["png"]) == b"png"
     assert (body["conversation"], body["text"]) == ("room", "x")
     assert request.repeatable
-    again = next(webhook.say(home, Outgoing(title="T", text="x"), None, "key", NOW + 60))
+    again = next(webhook.send(home, Outgoing(title="T", text="x"), None, "key", NOW + 60))
     assert again.headers["webhook-id"] == request.headers["webhook-id"]
     with pytest.raises(StopIteration):
         saying.send(Response(204, {}, b""))
 
 
 def test_a_refusal_is_told_and_without_an_address_nothing_is_sent() -> None:
-    saying = _made(url="https://chat.example/in").say(
+    saying = _made(url="https://chat.example/in").send(
         Place(channel="ops", conversation=""), Outgoing(title="T", text="x"), None, "key", NOW
     )
     next(saying)
-    with pytest.raises(Unsaid, match="http_410: gone for good"):
+    with pytest.raises(SendError, match="http_410: gone for good"):
         saying.send(Response(410, {}, b"gone\nfor good"))
-    with pytest.raises(Unsaid, match="no_way"):
-        next(_made().say(Place(channel="ops", conversation=""), Outgoing(title="T", text="x"), None, "key", NOW))
+    with pytest.raises(SendError, match="no_way"):
+        next(_made().send(Place(channel="ops", conversation=""), Outgoing(title="T", text="x"), None, "key", NOW))
     assert _made().home() is None
 
 

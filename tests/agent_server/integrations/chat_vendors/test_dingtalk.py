@@ -17,7 +17,7 @@ from whystall.agent_server.integrations.messages import (
     Picture,
     Place,
     Refused,
-    Unsaid,
+    SendError,
 )
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.settings.sections.chat import DingTalkSettings
@@ -203,8 +203,8 @@ def test_a_session_address_elsewhere_is_not_used(dingtalk: DingTalk, hook: objec
     said = dingtalk.receive(_headers(), {}, _callback(sessionWebhook=hook), NOW)
     assert isinstance(said, Incoming)
     assert (said.place.hook, said.place.hook_until) == ("", 0.0)
-    with pytest.raises(Unsaid, match="no_way"):
-        next(dingtalk.say(said.place, Outgoing(title="t", text="x"), None, "k", NOW))
+    with pytest.raises(SendError, match="no_way"):
+        next(dingtalk.send(said.place, Outgoing(title="t", text="x"), None, "k", NOW))
 
 
 def test_hosts_of_a_private_cloud_are_believed_where_they_are_set_up(dingtalk: DingTalk) -> None:
@@ -215,7 +215,7 @@ def test_hosts_of_a_private_cloud_are_believed_where_they_are_set_up(dingtalk: D
 
 
 def _first(dingtalk: DingTalk, to: Place, message: Outgoing, picture: Picture | None = None) -> Request:
-    return next(dingtalk.say(to, message, picture, "k", NOW))
+    return next(dingtalk.send(to, message, picture, "k", NOW))
 
 
 SESSION = Place(channel="ops", conversation="cidAbc==", hook=HOOK, hook_until=NOW + 5400)
@@ -247,7 +247,7 @@ def test_what_nobody_asked_for_goes_to_the_group_of_the_robot_signed(dingtalk: D
 @pytest.mark.parametrize("left", [29.0, 0.0, -1.0])
 def test_a_session_that_has_ended_is_not_answered_in_another_group(dingtalk: DingTalk, left: float) -> None:
     to = SESSION.model_copy(update={"hook_until": NOW + left})
-    with pytest.raises(Unsaid, match="no_way"):
+    with pytest.raises(SendError, match="no_way"):
         _first(dingtalk, to, Outgoing(title="t", text="x"))
 
 
@@ -279,15 +279,15 @@ def test_a_webhook_that_is_no_address_is_not_called(dingtalk: DingTalk, monkeypa
 def test_only_errcode_0_says_that_it_was_taken(
     dingtalk: DingTalk, status: int, body: bytes, code: str, again: bool
 ) -> None:
-    saying = dingtalk.say(SESSION, Outgoing(title="t", text="x"), None, "k", NOW)
+    saying = dingtalk.send(SESSION, Outgoing(title="t", text="x"), None, "k", NOW)
     next(saying)
-    with pytest.raises(Unsaid) as unsaid:
+    with pytest.raises(SendError) as unsaid:
         saying.send(Response(status, {}, body))
     assert (unsaid.value.code, unsaid.value.again) == (code, again)
 
 
 def test_taken_is_the_end(dingtalk: DingTalk) -> None:
-    saying = dingtalk.say(SESSION, Outgoing(title="t", text="x"), None, "k", NOW)
+    saying = dingtalk.send(SESSION, Outgoing(title="t", text="x"), None, "k", NOW)
     next(saying)
     with pytest.raises(StopIteration):
         saying.send(Response(200, {}, b'{"errcode":0,"errmsg":"ok"}'))
@@ -338,7 +338,7 @@ _TOKEN = b'{"accessToken":"t-123456789","expireIn":7200}'
 
 def _by_itself(to: str, **more: Any) -> tuple[DingTalk, Any]:
     dingtalk = _made(app_key="dingkey", **more)
-    saying = dingtalk.say(Place(channel="ops", conversation=to), Outgoing(title="T", text="x"), None, "k", NOW)
+    saying = dingtalk.send(Place(channel="ops", conversation=to), Outgoing(title="T", text="x"), None, "k", NOW)
     asked = next(saying)
     assert asked.url == "https://api.dingtalk.com/v1.0/oauth2/accessToken"
     assert json.loads(asked.body) == {"appKey": "dingkey", "appSecret": SECRET}
@@ -380,17 +380,17 @@ def test_an_app_speaks_to_groups_and_people(dingtalk: DingTalk, to: str, method:
 def test_what_an_app_is_answered(dingtalk: DingTalk, status: int, body: bytes, code: str, again: bool) -> None:
     chat, saying = _by_itself("manager4220")
     saying.send(Response(200, {}, _TOKEN))
-    with pytest.raises(Unsaid) as unsaid:
+    with pytest.raises(SendError) as unsaid:
         saying.send(Response(status, {}, body))
     assert (unsaid.value.code, unsaid.value.again) == (code, again)
     to = Place(channel="ops", conversation="manager4220")
-    following = next(chat.say(to, Outgoing(title="T", text="x"), None, "k", NOW))
+    following = next(chat.send(to, Outgoing(title="T", text="x"), None, "k", NOW))
     assert ("oauth2" in following.url) == (code == "InvalidAuthentication")  # else the token is kept
 
 
 def test_an_app_whose_secret_is_wrong_is_told_so(dingtalk: DingTalk) -> None:
     _, saying = _by_itself("manager4220")
-    with pytest.raises(Unsaid, match="invalidClientIdOrSecret"):
+    with pytest.raises(SendError, match="invalidClientIdOrSecret"):
         saying.send(Response(400, {}, b'{"code":"invalidClientIdOrSecret","message":"m"}'))
 
 

@@ -20,8 +20,8 @@ from whystall.agent_server.integrations.messages import (
     Picture,
     Place,
     Refused,
-    Saying,
-    Unsaid,
+    SendError,
+    SendSteps,
 )
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.settings.sections.chat import FeishuSettings
@@ -212,7 +212,7 @@ def test_where_our_own_id_is_known_others_are_not_taken_for_us() -> None:
 # --- sending ----------------------------------------------------------------------------------------------------------
 
 
-def _answer(saying: Saying, value: object, status: int = 200) -> Request:
+def _answer(saying: SendSteps, value: object, status: int = 200) -> Request:
     return saying.send(Response(status, {}, json.dumps(value).encode()))
 
 
@@ -222,7 +222,7 @@ GROUP = Place(channel="ops", conversation="oc_1")
 
 def test_an_app_says_it_with_its_token_and_picture() -> None:
     feishu = _made(**APP)
-    saying = feishu.say(GROUP, MESSAGE, PICTURE, "key", NOW)
+    saying = feishu.send(GROUP, MESSAGE, PICTURE, "key", NOW)
     asked = next(saying)
     assert asked.url == "https://open.feishu.cn/open-apis/auth/v3/tenant_access_token/internal"
     assert json.loads(asked.body) == {"app_id": "cli_a", "app_secret": "app-s3cret"}
@@ -252,16 +252,16 @@ def test_the_same_message_has_the_same_uuid_and_the_token_is_kept() -> None:
     feishu = _made(**APP)
     bodies = []
     for at in (NOW, NOW + 10):
-        saying = feishu.say(GROUP, MESSAGE, None, "key", at)
+        saying = feishu.send(GROUP, MESSAGE, None, "key", at)
         first = next(saying)
         bodies.append(json.loads((_answer(saying, TOKEN) if "tenant" in first.url else first).body))
     assert bodies[0] == bodies[1]
-    assert "tenant" in next(feishu.say(GROUP, MESSAGE, None, "key", NOW + 7000)).url  # it is about to end
-    assert "tenant" in next(feishu.say(GROUP, MESSAGE, None, "key", NOW - 9000)).url  # the clock was set back
+    assert "tenant" in next(feishu.send(GROUP, MESSAGE, None, "key", NOW + 7000)).url  # it is about to end
+    assert "tenant" in next(feishu.send(GROUP, MESSAGE, None, "key", NOW - 9000)).url  # the clock was set back
 
 
 def test_a_picture_that_is_not_taken_does_not_keep_the_message() -> None:
-    saying = _made(**APP).say(GROUP, MESSAGE, PICTURE, "key", NOW)
+    saying = _made(**APP).send(GROUP, MESSAGE, PICTURE, "key", NOW)
     next(saying)
     _answer(saying, TOKEN)
     sent = _answer(saying, {"code": 99991672, "msg": "no scope im:resource"}, 400)
@@ -270,7 +270,7 @@ def test_a_picture_that_is_not_taken_does_not_keep_the_message() -> None:
 
 
 def test_an_answer_replies_and_where_that_was_taken_back_says_it_to_all() -> None:
-    saying = _made(**APP).say(GROUP.model_copy(update={"thread": "om_1"}), MESSAGE, None, "key", NOW)
+    saying = _made(**APP).send(GROUP.model_copy(update={"thread": "om_1"}), MESSAGE, None, "key", NOW)
     next(saying)
     assert _answer(saying, TOKEN).url.endswith("/im/v1/messages/om_1/reply")
     again = _answer(saying, {"code": 230011, "msg": "withdrawn"}, 400)
@@ -288,19 +288,19 @@ def test_an_answer_replies_and_where_that_was_taken_back_says_it_to_all() -> Non
 )
 def test_only_code_0_says_that_it_was_taken(answer: dict[str, Any], code: str, again: bool) -> None:
     feishu = _made(**APP)
-    saying = feishu.say(GROUP, MESSAGE, None, "key", NOW)
+    saying = feishu.send(GROUP, MESSAGE, None, "key", NOW)
     next(saying)
     _answer(saying, TOKEN)
-    with pytest.raises(Unsaid) as unsaid:
+    with pytest.raises(SendError) as unsaid:
         _answer(saying, answer, 400)
     assert (unsaid.value.code, unsaid.value.again) == (code, again)
     if code == "99991663":  # the next try asks for another one
-        assert "tenant" in next(feishu.say(GROUP, MESSAGE, None, "key", NOW)).url
+        assert "tenant" in next(feishu.send(GROUP, MESSAGE, None, "key", NOW)).url
 
 
 @pytest.mark.parametrize(("to", "kind"), [("ou_1", "open_id"), ("on_1", "union_id"), ("a@b.cn", "email")])
 def test_a_person_is_written_to_by_what_the_id_is(to: str, kind: str) -> None:
-    saying = _made(**APP).say(Place(channel="ops", conversation=to), MESSAGE, None, "key", NOW)
+    saying = _made(**APP).send(Place(channel="ops", conversation=to), MESSAGE, None, "key", NOW)
     next(saying)
     assert _answer(saying, TOKEN).url.endswith(f"receive_id_type={kind}")
 
@@ -313,7 +313,7 @@ def test_a_robot_signs_in_the_body() -> None:
     feishu = _robot()
     home = feishu.home()
     assert home is not None
-    saying = feishu.say(home, MESSAGE, PICTURE, "key", 1_700_000_000.7)
+    saying = feishu.send(home, MESSAGE, PICTURE, "key", 1_700_000_000.7)
     request = next(saying)
     body = json.loads(request.body)
     assert (body["timestamp"], body["sign"]) == ("1700000000", "eSJQnOl8XqPTMPHWz9e5IzeHS/tqoc68g2967ekIPmg=")
@@ -324,16 +324,16 @@ def test_a_robot_signs_in_the_body() -> None:
 
 
 def test_a_robot_speaks_to_no_other_group() -> None:
-    with pytest.raises(Unsaid, match="no_way"):
-        next(_robot().say(GROUP, MESSAGE, None, "key", NOW))
-    assert next(_robot(to="oc_1").say(GROUP, MESSAGE, None, "key", NOW)).url.endswith("h00k-id")
+    with pytest.raises(SendError, match="no_way"):
+        next(_robot().send(GROUP, MESSAGE, None, "key", NOW))
+    assert next(_robot(to="oc_1").send(GROUP, MESSAGE, None, "key", NOW)).url.endswith("h00k-id")
 
 
 def _elements(text: str) -> list[list[dict[str, Any]]]:
     feishu = _robot()
     home = feishu.home()
     assert home is not None
-    body = json.loads(next(feishu.say(home, Outgoing(title="t", text=text), None, "k", NOW)).body)
+    body = json.loads(next(feishu.send(home, Outgoing(title="t", text=text), None, "k", NOW)).body)
     made: list[list[dict[str, Any]]] = body["content"]["post"]["en_us"]["content"]
     return made
 
@@ -377,7 +377,7 @@ def test_what_is_too_long_is_cut_and_says_so(text: str) -> None:
     feishu = _robot()
     home = feishu.home()
     assert home is not None
-    request = next(feishu.say(home, Outgoing(title="t", text=text, lang="zh"), None, "k", NOW))
+    request = next(feishu.send(home, Outgoing(title="t", text=text, lang="zh"), None, "k", NOW))
     assert len(request.body) <= 20_000
     assert "此处截断" in request.body.decode()
 

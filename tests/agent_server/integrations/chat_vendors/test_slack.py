@@ -16,8 +16,8 @@ from whystall.agent_server.integrations.messages import (
     Picture,
     Place,
     Refused,
-    Saying,
-    Unsaid,
+    SendError,
+    SendSteps,
 )
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.settings.sections.chat import SlackSettings
@@ -179,12 +179,12 @@ def test_its_address_is_believed_only_at_slack() -> None:
     assert said.place.hook == ""
 
 
-def _send(saying: Saying, value: object = None, status: int = 200, raw: bytes = b"") -> Request:
+def _send(saying: SendSteps, value: object = None, status: int = 200, raw: bytes = b"") -> Request:
     return saying.send(Response(status, {}, raw or json.dumps(value).encode()))
 
 
 def test_a_bot_posts_blocks_of_typed_elements() -> None:
-    saying = _made().say(CHANNEL, MESSAGE, None, "k", NOW)
+    saying = _made().send(CHANNEL, MESSAGE, None, "k", NOW)
     request = next(saying)
     assert request.url == "https://slack.com/api/chat.postMessage"
     assert request.headers["Authorization"] == "Bearer xoxb-t0ken"
@@ -213,7 +213,7 @@ def test_a_bot_posts_blocks_of_typed_elements() -> None:
 
 
 def test_a_picture_is_uploaded_and_shared_with_the_words() -> None:
-    saying = _made().say(CHANNEL, MESSAGE, PICTURE, "k", NOW)
+    saying = _made().send(CHANNEL, MESSAGE, PICTURE, "k", NOW)
     asked = next(saying)
     assert asked.url.endswith("/files.getUploadURLExternal")
     assert parse_qs(asked.body.decode()) == {"filename": ["x.png"], "length": ["4"], "alt_txt": ["alt"]}
@@ -239,7 +239,7 @@ def test_a_picture_is_uploaded_and_shared_with_the_words() -> None:
     ids=["right", "elsewhere", "late"],
 )
 def test_a_picture_that_is_not_taken_does_not_keep_the_words(answers: list[object]) -> None:
-    saying = _made().say(CHANNEL, MESSAGE, PICTURE, "k", NOW)
+    saying = _made().send(CHANNEL, MESSAGE, PICTURE, "k", NOW)
     request = next(saying)
     for answer in answers:
         request = _send(saying, answer)
@@ -257,9 +257,9 @@ def test_a_picture_that_is_not_taken_does_not_keep_the_words(answers: list[objec
     ids=range(4),
 )
 def test_only_ok_says_that_it_was_taken(answer: object, code: str, again: bool) -> None:
-    saying = _made().say(CHANNEL, MESSAGE, None, "k", NOW)
+    saying = _made().send(CHANNEL, MESSAGE, None, "k", NOW)
     next(saying)
-    with pytest.raises(Unsaid) as unsaid:
+    with pytest.raises(SendError) as unsaid:
         _send(saying, answer)
     assert (unsaid.value.code, unsaid.value.again) == (code, again)
 
@@ -267,7 +267,7 @@ def test_only_ok_says_that_it_was_taken(answer: object, code: str, again: bool) 
 def test_a_command_given_where_the_bot_is_not_is_answered_at_its_address() -> None:
     said = _command()
     assert isinstance(said, Incoming)
-    saying = _made().say(said.place, MESSAGE, None, "k", NOW)
+    saying = _made().send(said.place, MESSAGE, None, "k", NOW)
     next(saying)
     request = _send(saying, {"ok": False, "error": "not_in_channel"})
     assert request.url == said.place.hook
@@ -280,7 +280,7 @@ def test_an_incoming_webhook_posts_to_its_channel_and_shows_what_can_be_fetched(
     slack = _made(webhook={"env": "SL_URL"})
     home = slack.home()
     assert home is not None
-    saying = slack.say(home, MESSAGE, PICTURE, "k", NOW)
+    saying = slack.send(home, MESSAGE, PICTURE, "k", NOW)
     request = next(saying)
     assert json.loads(request.body)["blocks"][-1]["image_url"] == PICTURE.url
     assert any("s3cret" in secret for secret in request.secrets)
@@ -288,22 +288,22 @@ def test_an_incoming_webhook_posts_to_its_channel_and_shows_what_can_be_fetched(
     assert len(json.loads(without.body)["blocks"]) == 1
     with pytest.raises(StopIteration):
         _send(saying, raw=b"ok")
-    with pytest.raises(Unsaid, match="no_way"):
-        next(slack.say(CHANNEL, MESSAGE, None, "k", NOW))
+    with pytest.raises(SendError, match="no_way"):
+        next(slack.send(CHANNEL, MESSAGE, None, "k", NOW))
 
 
 def test_a_webhook_that_is_gone_is_told() -> None:
     slack = _made(webhook={"env": "SL_URL"})
     home = slack.home()
     assert home is not None
-    saying = slack.say(home, MESSAGE, None, "k", NOW)
+    saying = slack.send(home, MESSAGE, None, "k", NOW)
     next(saying)
-    with pytest.raises(Unsaid, match="http_404: no_service"):
+    with pytest.raises(SendError, match="http_404: no_service"):
         _send(saying, raw=b"no_service", status=404)
 
 
 def _elements(text: str) -> list[dict[str, Any]]:
-    body = json.loads(next(_made().say(CHANNEL, Outgoing(title="T", text=text), None, "k", NOW)).body)
+    body = json.loads(next(_made().send(CHANNEL, Outgoing(title="T", text=text), None, "k", NOW)).body)
     made: list[dict[str, Any]] = body["blocks"][0]["elements"]
     return made
 
@@ -323,7 +323,7 @@ def test_lists_quotes_and_code_have_elements_of_their_own() -> None:
 
 def test_text_of_strangers_is_text() -> None:
     text = "`<!channel> <@U1> <https://evil|x> *b* :tada:`"
-    body = json.loads(next(_made().say(CHANNEL, Outgoing(title="<!here>", text=text), None, "k", NOW)).body)
+    body = json.loads(next(_made().send(CHANNEL, Outgoing(title="<!here>", text=text), None, "k", NOW)).body)
     assert "<" not in body["text"]
     kinds = {element["type"] for part in body["blocks"][0]["elements"] for element in part["elements"]}
     assert kinds == {"text"}
@@ -331,7 +331,7 @@ def test_text_of_strangers_is_text() -> None:
 
 def test_what_is_too_long_is_cut_and_says_so() -> None:
     for text in ("x" * 30_000, "- line\n" * 4000):
-        request = next(_made().say(CHANNEL, Outgoing(title="T", text=text), None, "k", NOW))
+        request = next(_made().send(CHANNEL, Outgoing(title="T", text=text), None, "k", NOW))
         shown = json.dumps(json.loads(request.body)["blocks"])
         assert "cut here" in shown
         assert len(shown) < 80_000

@@ -8,7 +8,6 @@ import pytest
 
 from whystall.agent_server.integrations.job_lookup import addresses
 from whystall.agent_server.integrations.job_lookup import find as finding
-from whystall.agent_server.integrations.job_lookup.asked import asked
 from whystall.agent_server.integrations.job_lookup.grouping import jobs
 from whystall.agent_server.integrations.job_lookup.models import (
     Grouped,
@@ -19,7 +18,8 @@ from whystall.agent_server.integrations.job_lookup.models import (
     Wanted,
 )
 from whystall.agent_server.integrations.job_lookup.resolve import resolve
-from whystall.agent_server.integrations.job_lookup.suffering import State, worst
+from whystall.agent_server.integrations.job_lookup.search_terms import search_terms
+from whystall.agent_server.integrations.job_lookup.stalled import State, worst
 
 CONTAINER = "3f4a" * 16
 UID = "0f2d5f7c-8c56-4d0b-9a4b-1b2c3d4e5f60"
@@ -318,4 +318,4 @@ async def test_the_rank_that_suffers_is_looked_at(monkeypatch: pytest.MonkeyPatc
 
 def test_quantities_in_a_title_are_no_names() -> None:
     title = "p95 of llama-13b is 3x the usual, 800ms, 40GiB, for the 2nd time in 10min"
-    assert set(asked(Wanted(text=title, labels={"alertname": "Slow"}), ()).names) == {"p95", "llama-13b"}
+    assert set(search_terms(Wanted(text=title, labels={"alertname": "Slow"}), ()).names) == {"p95", "llama-13b"}

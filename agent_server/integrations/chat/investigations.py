@@ -16,9 +16,9 @@ import anyio
 
 from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
 from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.integrations.chat.author import Author
+from whystall.agent_server.integrations.chat.message_texts import outgoing, verdict_message
 from whystall.agent_server.integrations.chat.sending import queue
-from whystall.agent_server.integrations.chat.speaker import Speaker
-from whystall.agent_server.integrations.chat.telling import outgoing, verdict_message
 from whystall.agent_server.integrations.job_lookup import inventory
 from whystall.agent_server.integrations.messages import Outgoing, Place
 from whystall.agent_server.journal.observation_requests import Listener, ObservationRequest
@@ -54,11 +54,11 @@ _NAME = 120
 _OVERHEAD_S = 5.0  # the first look, and what is computed
 
 
-def begin(kb: Stores, who: Speaker, found: Resolution | None, symptom: str, settings: Settings | None) -> Outgoing:
+def begin(kb: Stores, author: Author, found: Resolution | None, symptom: str, settings: Settings | None) -> Outgoing:
     """Begin to look at what was `found` (None: at whoever of this machine is held up most), or listen to a look that is
     under way. Call it in the transaction that ends the question.
     """
-    lang = who.lang
+    lang = author.lang
     process = process_of(found)
     for stale in kb.observation_requests.running():  # its task was given up
         task = kb.tasks.by_key(f"{KIND}:{stale.id}")
@@ -68,7 +68,7 @@ def begin(kb: Stores, who: Speaker, found: Resolution | None, symptom: str, sett
     known = any(one.process == process for one in kb.observation_requests.running())
     if waiting >= WAITING and not known:
         return outgoing(lang, [say(lang, "looking.full", waiting)])
-    inquiry, new = kb.observation_requests.join(inquiry_of(found, symptom), who.listener)
+    inquiry, new = kb.observation_requests.join(inquiry_of(found, symptom), author.listener)
     if not new:
         return outgoing(lang, [say(lang, "looking.joined", what=described(inquiry, lang))], say(lang, "title.looking"))
     kb.tasks.add(KIND, f"{KIND}:{inquiry.id}", {"inquiry": inquiry.id})
@@ -122,22 +122,22 @@ def described(inquiry: ObservationRequest, lang: Lang) -> Safe:
     return say(lang, "looking.job", job=name(short(inquiry.job, _NAME)), pid=inquiry.pid, program=program, rank=rank)
 
 
-def leave(kb: Stores, who: Speaker) -> Outgoing:
-    """`who` wants to know nothing more; a look that nobody listens to is stopped."""
-    left = kb.observation_requests.leave(who.listener)
-    return outgoing(who.lang, [say(who.lang, "looking.cancelled" if left else "looking.nothing")])
+def leave(kb: Stores, author: Author) -> Outgoing:
+    """`author` wants to know nothing more; a look that nobody listens to is stopped."""
+    left = kb.observation_requests.leave(author.listener)
+    return outgoing(author.lang, [say(author.lang, "looking.cancelled" if left else "looking.nothing")])
 
 
-def status(kb: Stores, who: Speaker, now: datetime) -> Outgoing:
-    """What is being looked at for `who`."""
+def status(kb: Stores, author: Author, now: datetime) -> Outgoing:
+    """What is being looked at for `author`."""
     lines: list[str] = []
     for inquiry in kb.observation_requests.running():
-        if any(one.same(who.listener) for one in inquiry.listeners):
+        if any(one.same(author.listener) for one in inquiry.listeners):
             begun = moment(inquiry.created)
             seconds = max(0, round((now - begun).total_seconds())) if begun is not None else 0
-            what = described(inquiry, who.lang)
-            lines.append(say(who.lang, "looking.running", what=what, seconds=seconds, step=inquiry.step))
-    return outgoing(who.lang, lines or [say(who.lang, "looking.nothing")], say(who.lang, "title.looking"))
+            what = described(inquiry, author.lang)
+            lines.append(say(author.lang, "looking.running", what=what, seconds=seconds, step=inquiry.step))
+    return outgoing(author.lang, lines or [say(author.lang, "looking.nothing")], say(author.lang, "title.looking"))
 
 
 def _why(found: Resolution | None, lang: Lang) -> str:
@@ -160,7 +160,7 @@ def _why(found: Resolution | None, lang: Lang) -> str:
 # --- the look itself --------------------------------------------------------------------------------------------------
 
 
-async def handle_look(task: Task, app: App, settings: Settings | None) -> None:
+async def run_task(task: Task, app: App, settings: Settings | None) -> None:
     """Do a task of the kind ``look``: diagnose, tell progress to who listens, and queue what tells the verdict."""
     kb = app.kb()
     inquiry = await in_thread(lambda: kb.observation_requests.get(int(task.payload["inquiry"])))
@@ -193,18 +193,18 @@ async def handle_look(task: Task, app: App, settings: Settings | None) -> None:
         kb.tasks.done(task.id, "cancelled")
 
 
-async def look_now(
-    conversation: Conversation, inquiry: ObservationRequest, who: Speaker, progress: Progress | None
+async def run_now(
+    conversation: Conversation, inquiry: ObservationRequest, author: Author, progress: Progress | None
 ) -> Diagnosis:
     """Look at `inquiry` at once, for somebody who waits for it, and keep what was found. Raises as `App.diagnose`."""
     kb = conversation.app.kb()
 
     def then(diagnosis: Diagnosis) -> None:
-        talk = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or "", "lang": who.lang}
-        kb.pending_commands.remember(*who.key, talk, time.time())
+        talk = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or "", "lang": author.lang}
+        kb.pending_commands.remember(*author.key, talk, time.time())
 
     params = _params(inquiry, conversation.settings)
-    return await conversation.app.diagnose(params, progress=progress, lang=who.lang, then=then)
+    return await conversation.app.diagnose(params, progress=progress, lang=author.lang, then=then)
 
 
 def _params(inquiry: ObservationRequest, settings: Settings | None) -> DiagnoseParams:
@@ -289,7 +289,7 @@ def _failed(kb: Stores, task: Task, inquiry: ObservationRequest, code: str, erro
         kb.tasks.done(task.id, error.code.value if error is not None else "ended")
 
 
-async def tell_verdict(task: Task, app: App, settings: Settings | None) -> None:
+async def queue_verdict(task: Task, app: App, settings: Settings | None) -> None:
     """Tell all who listened what was found out, in the language of each, with a picture where one can be made."""
     kb = app.kb()
     url = settings.server.public_url if settings is not None else None

@@ -73,7 +73,7 @@ _ADDRESS = re.compile(r"^(?:[0-9.]+|\[?[0-9a-fA-F:]+\]?)(?::[0-9]+)?$")
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchTerms:
     """What is looked for. `exact`: kind and id, in the order in which they are believed; `names`: what it may be called
     (`sure`: given as a name, not only found in a sentence); `rank`; `bare`: a number of which nobody says what it
     counts; `elsewhere`: another host that the labels name; `said_host`: what somebody calls a host and is not this one.
@@ -95,7 +95,7 @@ class Asked:
     programs: tuple[str, ...] = ()
 
 
-def asked(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ...] = ()) -> Asked:
+def search_terms(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ...] = ()) -> SearchTerms:
     """What `wanted` looks for, on a machine that is called `host` and has `addresses` (none: they are not known)."""
     labels = _own({name.lower(): value for name, value in wanted.labels.items()})
     exact = list(_exact(labels))
@@ -110,7 +110,7 @@ def asked(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ...] = ()
     sure = [value for name in _NAME_LABELS if (value := labels.get(name)) and len(value) <= 200]
     names, bare = _names(text, alert=bool(labels))
     kept = list(dict.fromkeys([*sure, *names]))[:_NAMES]
-    return Asked(
+    return SearchTerms(
         exact=tuple(dict.fromkeys(exact)),
         names=tuple(kept),
         sure=frozenset(sure),
@@ -182,7 +182,7 @@ def _names(text: str, alert: bool) -> tuple[list[str], int | None]:
     tokens = [token.strip("._-/:") for token in _TOKEN.findall(text)]
     numbers = [int(t) for t in tokens if re.fullmatch(r"[0-9]{1,12}", t)]
     named = [t for t in tokens if t and not t.isdigit()]
-    marked = [t for t in named if telling(t)]
+    marked = [t for t in named if may_be_name(t)]
     if marked or alert:
         named = marked
     return list(dict.fromkeys(named)), numbers[0] if len(numbers) == 1 and not named and not alert else None
@@ -191,7 +191,7 @@ def _names(text: str, alert: bool) -> tuple[list[str], int | None]:
 _QUANTITY = re.compile(r"[0-9][0-9.]*(?:x|k|st|nd|rd|th|us|ms|s|min|h|d|[kmgt]i?b(?:/s)?|fps|hz)")
 
 
-def telling(token: str) -> bool:
+def may_be_name(token: str) -> bool:
     """Whether `token` is no word that stands in sentences, and no quantity (``3x``, ``800ms``): it may be a name."""
     if _QUANTITY.fullmatch(token.lower()):
         return False

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whystall.agent_server.integrations.messages import Unsaid
+from whystall.agent_server.integrations.messages import SendError
 from whystall.agent_server.outbound.request import Response
 from whystall.tools.contract.text import clean
 
 _LIMIT = 200
 
 
-def answered(response: Response) -> dict[str, Any]:
-    """The JSON object of a `response`, whatever its status; `Unsaid` where there is none."""
+def json_object(response: Response) -> dict[str, Any]:
+    """The JSON object of a `response`, whatever its status; `SendError` where there is none."""
     value = response.json()
     if isinstance(value, dict):
         return value
     if response.status >= 400:
-        raise Unsaid(f"http_{response.status}", words(response.body.decode("utf-8", "replace")))
-    raise Unsaid("bad_answer", "no JSON object")
+        raise SendError(f"http_{response.status}", words(response.body.decode("utf-8", "replace")))
+    raise SendError("bad_answer", "no JSON object")
 
 
 def words(text: object) -> str:

@@ -23,7 +23,7 @@ _NAME = 100
 
 
 @dataclass(frozen=True)
-class Speaker:
+class Author:
     """Who said a message. `user`: the name in the settings, empty for somebody who is not there. `name`: as the log
     knows them: that name, else the chat and its own id of them; what people call themselves, which may be the name of
     somebody else or of a part of ours, stands behind it. `zone`: of words such as "tomorrow".
@@ -55,7 +55,7 @@ class Speaker:
         return f"chat:{self.incoming.place.channel}"
 
 
-def speaker(incoming: Incoming, settings: Settings | None, last: Lang | None = None) -> Speaker:
+def author_of(incoming: Incoming, settings: Settings | None, last: Lang | None = None) -> Author:
     """Who said `incoming`. `last`: the language of what they said before, for a message that is in none (``2``)."""
     name = incoming.place.channel
     channel = settings.chat.get(name) if settings is not None else None
@@ -65,7 +65,7 @@ def speaker(incoming: Incoming, settings: Settings | None, last: Lang | None = N
     allowed = terminal or (channel is not None and not {incoming.sender, EVERYBODY}.isdisjoint(channel.may_change))
     zone_name = (channel.timezone if channel else None) or (settings.oncall.timezone if settings is not None else None)
     wordless = not any(letter.isalpha() for letter in incoming.text)
-    return Speaker(
+    return Author(
         incoming=incoming,
         lang=(channel.lang if channel else None) or (last if wordless and last else language(incoming.text)),
         zone=ZoneInfo(zone_name) if zone_name else _local(),

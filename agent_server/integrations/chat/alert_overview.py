@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from whystall.agent_server.integrations.chat.answers import clock
-from whystall.agent_server.integrations.chat.telling import outgoing
+from whystall.agent_server.integrations.chat.message_texts import outgoing
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import name, say
