@@ -1,1 +1,1 @@
-"""What must survive a crash: alerts that came, tasks to do, messages to send, and who changed what."""
+"""Crash-safe state of the server: alerts, tasks, messages, deliveries, audit log."""

@@ -1,7 +1,7 @@
-"""Alerts that came, the groups they are in, and the tickets they were told to.
+"""Alerts, their groups, and the tickets of these.
 
-An alert is a row per thing that its sender said of it (fired, resolved), kept once however often that is said. A group
-holds the present state of each of its alerts as a member: what is not told yet is the difference between both.
+There is a row per alert and status (firing, resolved), however often it is received. A group has the current status of
+each of its alerts as a member; `Member.notified`: the receiver was notified of it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ Status = Literal["firing", "resolved"]
 
 
 class Alert(Model):
-    """What a sender said of an alert, made inert and cut. `key`: what makes the same saying the same; `fingerprint`:
-    what makes the same alert. `starts`, `ends`: seconds since the epoch, as the sender's clock has them. `sender`: the
-    form it came in; `sender_group`: the group that its sender put it in. `cut`: codes of what was left out
-    (``labels``, ``values``, ``annotations``).
+    """One notification of an alert, made inert and cut. `key`: deduplication key; `fingerprint`: identity of the alert.
+    `starts`, `ends`: seconds since the epoch by the sender's clock. `sender`: input format; `sender_group`: the
+    sender's group. `cut`: codes of what was truncated (``labels``, ``values``, ``annotations``).
     """
 
     key: str
@@ -40,13 +39,12 @@ class Alert(Model):
 
     @property
     def name(self) -> str:
-        """What it is called."""
         return self.labels.get("alertname", "")
 
 
 @dataclass(frozen=True)
 class Stored:
-    """An alert as it is kept: its number, when that was said first and last, and how often."""
+    """A stored alert: its number, when it was first and last received, and how often."""
 
     n: int
     alert: Alert
@@ -57,7 +55,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Member:
-    """An alert in a group. `told`: its firing was told to the receiver."""
+    """An alert in a group. `notified`: the receiver was notified of its firing."""
 
     fingerprint: str
     n: int
@@ -68,10 +66,10 @@ class Member:
 
 
 class Group(Model):
-    """Alerts that are told together. `route`: key of the route; `labels`: what they have in common by its grouping.
-    `flushed`, `told`: when it was last looked at, and last told of (seconds since the epoch; None: never). `due`: when
-    to look next; None: nothing waits. `wait`: how long before that it was set. `truncated`: of how many more alerts
-    the sender said that it left them out. `flood`: its ticket is the one that all of a flood share.
+    """Alerts that are notified together. `route`: key of the route; `labels`: the labels it groups by. Times are
+    seconds since the epoch: `flushed` and `told`: last evaluation and last notification (None: never); `due`: next
+    evaluation (None: none). `wait`: seconds from setting `due` until then. `truncated`: alerts that the sender left
+    out. `flood`: uses the ticket shared by all groups of a flood.
     """
 
     id: str
@@ -89,41 +87,30 @@ class Group(Model):
 
 
 class Alerts:
-    """The alerts in `file`."""
-
     def __init__(self, file: Database) -> None:
         self._file = file
 
     # --- alerts -------------------------------------------------------------------------------------------------------
 
     def put(self, alert: Alert, now: float) -> tuple[int, bool]:
-        """Keep `alert`: its number, and whether it is new; what was said before is only counted."""
+        """Store `alert` or count a repetition; return its number and whether it is new."""
+        times = [alert.starts, now, now]
         with self._file.write() as db:
             row = db.execute(
                 "INSERT INTO alerts (key, fingerprint, status, starts, received, seen, times, name, body)"
                 " VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?)"
                 " ON CONFLICT (key) DO UPDATE SET times = times + 1, seen = excluded.seen RETURNING n, times",
-                [
-                    alert.key,
-                    alert.fingerprint,
-                    alert.status,
-                    alert.starts,
-                    now,
-                    now,
-                    alert.name,
-                    alert.model_dump_json(),
-                ],
+                [alert.key, alert.fingerprint, alert.status, *times, alert.name, alert.model_dump_json()],
             ).fetchone()
         return int(row[0]), row[1] == 1
 
     def get(self, n: int) -> Stored | None:
-        """The alert number `n`."""
         with self._file.read() as db:
             row = db.execute(_STORED + " WHERE n = ?", [n]).fetchone()
         return None if row is None else self._stored(row)
 
     def latest(self, fingerprint: str) -> Stored | None:
-        """What was said last of the alert `fingerprint`."""
+        """Return the latest notification of the alert `fingerprint`."""
         with self._file.read() as db:
             row = db.execute(
                 _STORED + " WHERE fingerprint = ? ORDER BY seen DESC, n DESC LIMIT 1", [fingerprint]
@@ -131,7 +118,7 @@ class Alerts:
         return None if row is None else self._stored(row)
 
     def resolved_at(self, fingerprint: str, starts: float) -> float | None:
-        """When it was last said that `fingerprint`, begun at `starts` or later, is resolved; None: never."""
+        """Return when `fingerprint`, started at `starts` or later, was last received as resolved; None: never."""
         with self._file.read() as db:
             row = db.execute(
                 "SELECT max(seen) FROM alerts WHERE fingerprint = ? AND status = 'resolved' AND starts >= ?",
@@ -142,16 +129,13 @@ class Alerts:
     def find(
         self, status: Status | None = None, name: str | None = None, ticket: str | None = None, limit: int = 100
     ) -> Sequence[Stored]:
-        """What was said, the latest first; of one name or ticket, or in one state only."""
+        """Return alerts of a status, name or ticket (None: any), latest first."""
         with self._file.read() as db:
-            rows = db.execute(
-                _FIND,
-                [status, status, name, name, ticket, _number(ticket), limit],
-            ).fetchall()
+            rows = db.execute(_FIND, [status, status, name, name, ticket, _number(ticket), limit]).fetchall()
         return [self._stored(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
-        """How many alerts are kept, fire, and how many groups there are."""
+        """Return the numbers of stored alerts, of firing alerts, and of groups."""
         with self._file.read() as db:
             row = db.execute(
                 "SELECT (SELECT count(*) FROM alerts), (SELECT count(DISTINCT fingerprint) FROM alert_members"
@@ -160,14 +144,14 @@ class Alerts:
         return dict(zip(("alerts", "firing", "groups"), map(int, row), strict=True))
 
     def version(self) -> tuple[float, int]:
-        """What differs after anything was said or forgotten."""
+        """Return a value that changes when an alert is received or deleted."""
         with self._file.read() as db:
-            # two questions: the largest of one column alone is looked up in its index
+            # # two subqueries: the maximum of a single column is read from its index
             row = db.execute("SELECT (SELECT max(seen) FROM alerts), (SELECT max(n) FROM alerts)").fetchone()
         return float(row[0] or 0), int(row[1] or 0)
 
     def firing(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Fingerprint and labels of every alert that fires in some group, one after another."""
+        """Yield fingerprint and labels of every alert that fires in a group."""
         with self._file.read() as db:
             cursor = db.execute(
                 "SELECT a.fingerprint, json_extract(a.body, '$.labels') FROM alerts AS a WHERE a.n IN"
@@ -179,43 +163,34 @@ class Alerts:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def group(self, id: str) -> Group | None:
-        """The group `id`."""
         with self._file.read() as db:
             row = db.execute("SELECT body FROM alert_groups WHERE id = ?", [id]).fetchone()
         return None if row is None else self._file.record(Group, row[0])
 
     def put_group(self, group: Group) -> None:
-        """Store `group`."""
+        key, ticket = [group.id, group.receiver], _number(group.ticket)
         with self._file.write() as db:
             db.execute(
                 "INSERT OR REPLACE INTO alert_groups (id, receiver, ticket, created, due, wait, body)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [
-                    group.id,
-                    group.receiver,
-                    _number(group.ticket),
-                    group.created,
-                    group.due,
-                    group.wait,
-                    group.model_dump_json(),
-                ],
+                [*key, ticket, group.created, group.due, group.wait, group.model_dump_json()],
             )
 
     def delete_group(self, id: str) -> None:
-        """Forget the group `id` and its members; the alerts stay."""
+        """Delete the group `id` and its members, but not the alerts."""
         with self._file.write() as db:
             db.execute("DELETE FROM alert_members WHERE alert_group = ?", [id])
             db.execute("DELETE FROM alert_groups WHERE id = ?", [id])
 
     def groups(self, limit: int = 1000) -> Sequence[Group]:
-        """The groups, the youngest first."""
+        """Return the groups, newest first."""
         with self._file.read() as db:
             rows = db.execute("SELECT body FROM alert_groups ORDER BY created DESC, id LIMIT ?", [limit]).fetchall()
         return [self._file.record(Group, row[0]) for row in rows]
 
     def due(self, now: float, limit: int) -> list[str]:
-        """Ids of groups that are to be looked at, due longest first. So is one that is due later than it was ever put
-        off to: the clock was set back.
+        """Return ids of groups to evaluate, longest due first. A group due later than its `wait` allows is due too: the
+        clock was set back.
         """
         with self._file.read() as db:
             rows = db.execute(
@@ -226,13 +201,13 @@ class Alerts:
         return [str(row[0]) for row in rows]
 
     def next_due(self, now: float) -> float | None:
-        """When the next group is to be looked at; None: none is."""
+        """Return when the next group is due; None: none is."""
         with self._file.read() as db:
             row = db.execute("SELECT min(min(due, ? + wait)) FROM alert_groups WHERE due IS NOT NULL", [now]).fetchone()
         return None if row[0] is None else float(row[0])
 
     def firing_on(self, tickets: Sequence[str], besides: str) -> bool:
-        """Whether an alert of another group than `besides` fires that has one of `tickets`."""
+        """Return whether a notified alert fires in a group other than `besides` with one of `tickets`."""
         numbers = [number for number in map(_number, tickets) if number is not None]
         with self._file.read() as db:
             row = db.execute(
@@ -244,7 +219,7 @@ class Alerts:
         return row is not None
 
     def first_notifications_since(self, receiver: str, since: float) -> int:
-        """How many groups `receiver` was told of for the first time since then."""
+        """Return how many groups `receiver` was first notified of after `since`."""
         with self._file.read() as db:
             row = db.execute(
                 "SELECT count(*) FROM alert_first WHERE receiver = ? AND at > ?", [receiver, since]
@@ -252,7 +227,7 @@ class Alerts:
         return int(row[0])
 
     def add_first_notification(self, receiver: str, group: str, at: float) -> None:
-        """`receiver` was told of `group`, not having known of it."""
+        """Record the first notification of `receiver` of `group`."""
         with self._file.write() as db:
             db.execute(
                 "INSERT OR REPLACE INTO alert_first (receiver, at, alert_group) VALUES (?, ?, ?)", [receiver, at, group]
@@ -261,7 +236,6 @@ class Alerts:
     # --- members ----------------------------------------------------------------------------------------------------
 
     def member(self, group: str, fingerprint: str) -> Member | None:
-        """The alert `fingerprint` in `group`."""
         with self._file.read() as db:
             row = db.execute(
                 _MEMBER + " WHERE m.alert_group = ? AND m.fingerprint = ?", [group, fingerprint]
@@ -269,13 +243,13 @@ class Alerts:
         return None if row is None else _member(row)
 
     def groups_of(self, fingerprint: str) -> list[str]:
-        """Ids of the groups that the alert is in."""
+        """Return ids of the groups with the alert."""
         with self._file.read() as db:
             rows = db.execute("SELECT alert_group FROM alert_members WHERE fingerprint = ?", [fingerprint]).fetchall()
         return [str(row[0]) for row in rows]
 
     def put_member(self, group: str, fingerprint: str, n: int, status: Status, starts: float, notified: bool) -> None:
-        """Store the present state of an alert in `group`."""
+        """Store the status of an alert in `group`."""
         with self._file.write() as db:
             db.execute(
                 "INSERT OR REPLACE INTO alert_members (alert_group, fingerprint, alert, status, starts, told)"
@@ -284,30 +258,27 @@ class Alerts:
             )
 
     def members(self, group: str) -> Sequence[Member]:
-        """The alerts of `group`, as they came."""
+        """Return the alerts of `group`, in order of arrival."""
         with self._file.read() as db:
             rows = db.execute(_MEMBER + " WHERE m.alert_group = ? ORDER BY m.alert", [group]).fetchall()
         return [_member(row) for row in rows]
 
     def bodies(self, numbers: Sequence[int]) -> Iterator[Stored]:
-        """The alerts of those numbers, in their order, read in pieces."""
-        for start in range(0, len(numbers), _PIECE):
+        """Yield the alerts `numbers`, in their order, read in batches."""
+        for start in range(0, len(numbers), _BATCH):
             with self._file.read() as db:
-                rows = db.execute(
-                    _THESE,
-                    [json.dumps(numbers[start : start + _PIECE])],
-                ).fetchall()
+                rows = db.execute(_THESE, [json.dumps(numbers[start : start + _BATCH])]).fetchall()
             yield from map(self._stored, rows)
 
     def mark_notified(self, group: str, fingerprints: Sequence[str], ticket: str | None) -> None:
-        """The firing of these was told, as alerts of `ticket` where there is one."""
+        """Mark the firing of these alerts as notified, and assign them to `ticket` if given."""
         marks = json.dumps(list(fingerprints))
         with self._file.write() as db:
             self._assign(group, marks, ticket)
             db.execute(_NOTIFY, [group, marks])
 
     def remove_members(self, group: str, fingerprints: Sequence[str], ticket: str | None = None) -> None:
-        """These are over, and leave the group; what was said of them last belongs to `ticket` where there is one."""
+        """Remove these resolved alerts from the group, and assign their last notification to `ticket` if given."""
         marks = json.dumps(list(fingerprints))
         with self._file.write() as db:
             self._assign(group, marks, ticket)
@@ -317,15 +288,12 @@ class Alerts:
         if ticket is None:
             return
         with self._file.write() as db:
-            db.execute(
-                _ASSIGN,
-                [_number(ticket), group, marks],
-            )
+            db.execute(_ASSIGN, [_number(ticket), group, marks])
 
     # --- related tickets ----------------------------------------------------------------------------------------------
 
     def put_subjects(self, ticket: str, subjects: Sequence[str], at: float) -> None:
-        """What `ticket` is about (``node:gpu03``, ``cause:slow_disk``), so that others of the same are found."""
+        """Store what `ticket` is about (``node:gpu03``, ``cause:slow_disk``), to find related tickets."""
         with self._file.write() as db:
             for subject in subjects:
                 db.execute(
@@ -336,7 +304,9 @@ class Alerts:
     def tickets_about(
         self, subjects: Sequence[str], since: float, until: float, limit: int = 200
     ) -> list[tuple[str, str]]:
-        """Live tickets that are about one of `things` and told between those times: (ticket, thing), latest first."""
+        """Return live tickets about one of `subjects`, notified between those times, as (ticket, subject), latest
+        first.
+        """
         with self._file.read() as db:
             rows = db.execute(
                 "SELECT s.ticket, s.thing FROM alert_things AS s JOIN tickets AS t ON t.id = s.ticket"
@@ -347,15 +317,15 @@ class Alerts:
         return [(str(row[0]), str(row[1])) for row in rows]
 
     def forget(self, before: float) -> int:
-        """Forget alerts that nothing was heard of since then and that are in no group; how many."""
+        """Delete alerts last received before `before` and in no group; return their number."""
         with self._file.write() as db:
-            gone = db.execute(
+            count = db.execute(
                 "DELETE FROM alerts WHERE seen < ? AND n NOT IN (SELECT alert FROM alert_members)", [before]
             ).rowcount
             db.execute("DELETE FROM ticket_alerts WHERE alert NOT IN (SELECT n FROM alerts)")
             db.execute("DELETE FROM alert_things WHERE at < ?", [before])
             db.execute("DELETE FROM alert_first WHERE at < ?", [before])
-        return gone
+        return count
 
     def _stored(self, row: Sequence[object]) -> Stored:
         n, received, seen, times, body = row
@@ -363,7 +333,7 @@ class Alerts:
         return Stored(int(str(n)), alert, float(str(received)), float(str(seen)), int(str(times)))
 
 
-_PIECE = 500  # alerts that are in memory at once
+_BATCH = 500  # alerts in memory at a time
 _STORED = "SELECT n, received, seen, times, body FROM alerts"
 _THESE = _STORED + " WHERE n IN (SELECT value FROM json_each(?)) ORDER BY n"  # noqa: S608
 _FIND = (

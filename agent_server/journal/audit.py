@@ -1,7 +1,7 @@
-"""Who sent or changed what, and what came of it. Only ever appended to.
+"""Append-only audit log of changes and of what was sent.
 
-Callers hand over no secrets. What looks like one all the same (somebody pasted a token into a chat, a server repeated
-one in its error) is struck before it is kept: by the name it stands under, and by forms that only secrets have.
+Callers pass no secrets. What looks like one nevertheless (a token pasted into a chat, or repeated in a server's error)
+is redacted, by its key or by its format.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from whystall.tools.contract.text import clean
 
 _TEXT = 2000  # characters of a text in `Entry.detail`
 _DEPTH = 6
-STRUCK = "***"
+REDACTED = "***"
 _NAMES = re.compile(r"(^|[_-])(token|secret|password|passwd|authorization|(api|routing)[_-]?key|sign)$", re.I)
 _FORMS = (
-    # in addresses and forms: access_token=...
-    (r"((?:(?<=_)|\b)(?:token|secret|password|passwd|api_?key|sign)=)(?!\*\*\*)[^\s&\"']{4,}", rf"\1{STRUCK}"),
-    (r"\b((?:Bearer|Basic) )(?!\*\*\*)[^\s\"']{4,}", rf"\1{STRUCK}"),
-    # the password of an address
-    (r"(://[^/\s:@]*:)[^/\s@]+(?=@)", rf"\1{STRUCK}"),
-    # tokens that tell what they are of: GitLab, GitHub, Slack, Standard Webhooks, OpenAI
-    (r"\b(?:glpat-|gh[pousr]_|github_pat_|xox[abeoprs]-|xapp-|whsec_|(?<!-)sk-)[\w.+/=-]{8,}", STRUCK),
+    # in URLs and form data: access_token=...
+    (r"((?:(?<=_)|\b)(?:token|secret|password|passwd|api_?key|sign)=)(?!\*\*\*)[^\s&\"']{4,}", rf"\1{REDACTED}"),
+    (r"\b((?:Bearer|Basic) )(?!\*\*\*)[^\s\"']{4,}", rf"\1{REDACTED}"),
+    # the password of a URL
+    (r"(://[^/\s:@]*:)[^/\s@]+(?=@)", rf"\1{REDACTED}"),
+    # tokens with a known prefix: GitLab, GitHub, Slack, Standard Webhooks, OpenAI
+    (r"\b(?:glpat-|gh[pousr]_|github_pat_|xox[abeoprs]-|xapp-|whsec_|(?<!-)sk-)[\w.+/=-]{8,}", REDACTED),
 )
-_STRIKE = tuple((re.compile(pattern, re.IGNORECASE), by) for pattern, by in _FORMS)
+_REDACT = tuple((re.compile(pattern, re.IGNORECASE), by) for pattern, by in _FORMS)
 
 
 class Entry(BaseModel):
-    """One line of the log. `by`: a person, ``engine``, ``sink:NAME``, ``chat:NAME``; `what`: a code such as
-    ``ticket.resolved``, ``sink.create``, ``message.sent``, ``silence.added``, ``request.refused``; `target`: of what;
-    `outcome`: ``ok``, or the code of what went wrong; `detail`: typed facts without secrets.
+    """An entry. `by`: a person, ``engine``, ``sink:NAME``, ``chat:NAME``; `what`: a code such as ``ticket.resolved``,
+    ``sink.create``, ``message.sent``, ``silence.added``, ``request.refused``; `target`: its object; `outcome`: ``ok``
+    or the code of the error; `detail`: typed facts without secrets.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -51,15 +51,13 @@ class Entry(BaseModel):
 
 
 class Audit:
-    """The log in `file`."""
-
     def __init__(self, file: Database) -> None:
         self._file = file
 
     def put(
         self, by: str, what: str, target: str, outcome: str = "ok", detail: Mapping[str, Any] | None = None
     ) -> None:
-        """Append an entry. Callers hand over no secrets; call it in the transaction of what it tells."""
+        """Append an entry, without secrets. Call it in the transaction of the change."""
         with self._file.write() as db:
             db.execute(
                 "INSERT INTO audit (at, by, what, target, outcome, detail) VALUES (?, ?, ?, ?, ?, ?)",
@@ -67,15 +65,15 @@ class Audit:
                     stamp(),
                     clean(by, 200),
                     what,
-                    clean(struck(target[:1000]), 500),
-                    clean(struck(outcome[:1000]), 200),
+                    clean(redacted(target[:1000]), 500),
+                    clean(redacted(outcome[:1000]), 200),
                     json.dumps(_plain(dict(detail or {})), ensure_ascii=False),
                 ],
             )
 
     def entries(self, after: int = 0, limit: int = 100, what: str = "", by: str = "") -> Sequence[Entry]:
-        """The newest `limit` entries with a number above `after`, oldest first; `what`: only codes that begin so; `by`:
-        only of that one.
+        """Return the newest `limit` entries numbered above `after`, oldest first; `what`: prefix of the code; `by`:
+        exact.
         """
         with self._file.read() as db:
             rows = db.execute(
@@ -87,22 +85,22 @@ class Audit:
         return [Entry(**{**dict(zip(names, row, strict=True)), "detail": json.loads(row[6])}) for row in reversed(rows)]
 
 
-def struck(text: str) -> str:
-    """`text` without what looks like a secret."""
-    for pattern, by in _STRIKE:
+def redacted(text: str) -> str:
+    """Return `text` with `REDACTED` for everything that looks like a secret."""
+    for pattern, by in _REDACT:
         text = pattern.sub(by, text)
     return text
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """`value` as it is kept: texts inert and cut, secrets struck, nothing deeper than anybody reads."""
+    """Return `value` with texts inert and cut, secrets redacted, and limited nesting."""
     if isinstance(value, str):
-        return clean(struck(value[: 2 * _TEXT]), _TEXT)
+        return clean(redacted(value[: 2 * _TEXT]), _TEXT)
     if isinstance(value, Mapping):
         if depth >= _DEPTH:
             return "…"
         return {
-            clean(str(name), 100): STRUCK if _NAMES.search(str(name)) and inner else _plain(inner, depth + 1)
+            clean(str(name), 100): REDACTED if _NAMES.search(str(name)) and inner else _plain(inner, depth + 1)
             for name, inner in value.items()
         }
     if isinstance(value, (list, tuple, set)):

@@ -1,7 +1,7 @@
-"""What trackers are to be told of tickets: the state they shall show, not a list of messages to them.
+"""The synchronization of tickets with trackers, as the state to show, not as a list of messages.
 
-A delivery is a ticket and a sink. It is due while the ticket's revision is ahead of the one the sink was told. It is
-taken under a lease, and whoever lost the lease may begin nothing more: two processes never create the same issue.
+A delivery is a ticket and a sink. It is due while the ticket's revision is ahead of the delivered one. It is taken
+under a lease, and only the owner may send: two processes never create the same issue.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from whystall.knowledge_base.database import Database
 from whystall.tools.contract.text import clean
 
 FARTHEST_S = 7200.0
-"""Nothing is put off for longer; what seems to be was put off before the clock was set back, and is due."""
+"""Maximum delay of a retry; a longer one dates from before the clock was set back, and is due."""
 _ERROR = 500
 _COLUMNS = "sink, ticket, wanted, told, remote, url, underway, attempts, due, parked, error, owner, lease, memory"
 _PATCH = "memory = json_patch(memory, ?)"
-# `?1` now, `?2` the farthest time that is believed
+# # `?1`: now, `?2`: now + FARTHEST_S
 _DUE = "parked = 0 AND told < wanted AND (due <= ?1 OR due > ?2)"
 
 
 class Delivery(BaseModel):
-    """One ticket in one sink. `wanted`, `told`: revisions of the ticket. `remote`: what the tracker calls it, empty
-    until that is known; `url` for people. `underway`: since when (seconds since the epoch) a creation has been under
-    way of which nobody knows yet whether it happened. `attempts`: that failed since the last success. `parked`: not
-    tried again until a person asks; `error` says why. `memory`: what the sink keeps of what it did.
+    """A ticket in a sink. `wanted`, `delivered`: revisions of the ticket. `remote`: id in the tracker, empty until
+    known; `url` for people. `underway`: start (seconds since the epoch) of a creation with unknown outcome. `attempts`:
+    failures since the last success. `parked`: not retried until a person asks; `error` says why. `memory`: the sink's
+    own data.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -50,12 +50,12 @@ class Delivery(BaseModel):
 
     @property
     def pending(self) -> bool:
-        """Whether the sink is behind its ticket."""
+        """Return whether the sink is behind its ticket."""
         return self.delivered < self.wanted
 
 
 class Deliveries:
-    """The deliveries in `file`. Tickets are named by their ids, which are numbers as text."""
+    """The deliveries in `file`. Ticket ids are numbers as text."""
 
     def __init__(self, file: Database) -> None:
         self._file = file
@@ -63,9 +63,9 @@ class Deliveries:
     # --- requesting ---------------------------------------------------------------------------------------------------
 
     def want(self, sink: str, ticket: str, due: float = 0.0) -> bool:
-        """Keep `sink` in step with `ticket` from now on, not before the time `due`; whether that is new.
+        """Synchronize the stored `ticket` to `sink` from now on, not before `due`; return whether that is new.
 
-        The ticket is stored already. It is wanted anew by itself whenever its revision changes.
+        A trigger updates `wanted` when the ticket's revision changes.
         """
         with self._file.write() as db:
             row = db.execute(
@@ -75,41 +75,30 @@ class Deliveries:
             ).fetchone()
         return row is not None
 
-    def adopt(self, sink: str, ticket: str, remote: str, url: str = "") -> bool:
-        """Keep `sink` in step with `ticket`, which is there already as `remote`; whether that is new."""
-        with self._file.write() as db:
-            row = db.execute(
-                "INSERT INTO deliveries (sink, ticket, wanted, remote, url) SELECT ?, id, max(revision, 1), ?, ?"
-                " FROM tickets WHERE id = ? ON CONFLICT (sink, ticket) DO NOTHING RETURNING 1",
-                [sink, remote, url, int(ticket)],
-            ).fetchone()
-        return row is not None
-
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, sink: str, ticket: str) -> Delivery | None:
-        """The delivery of `ticket` to `sink`."""
         return self._one("sink = ? AND ticket = ?", [sink, int(ticket)])
 
     def of_ticket(self, ticket: str) -> list[Delivery]:
-        """All deliveries of `ticket`, by the names of their sinks."""
+        """Return all deliveries of `ticket`, by sink."""
         return self._all("ticket = ? ORDER BY sink", [int(ticket)])
 
     def of_remote(self, sink: str, remote: str) -> Delivery | None:
-        """The delivery that `sink` calls `remote`, the first where there are several."""
+        """Return the first delivery with the id `remote` in `sink`."""
         return self._one("sink = ? AND remote = ? AND remote != '' ORDER BY ticket", [sink, remote])
 
     def of_sink(self, sink: str, limit: int = 1000, after: str = "0") -> list[Delivery]:
-        """Deliveries of `sink`, of tickets with a number above `after`."""
+        """Return deliveries of `sink` for tickets numbered above `after`."""
         return self._all("sink = ? AND ticket > ? ORDER BY ticket LIMIT ?", [sink, int(after), limit])
 
     def troubled(self, sink: str, limit: int = 20) -> list[Delivery]:
-        """Deliveries of `sink` that failed and are not made good, parked ones first."""
+        """Return failed and still pending deliveries of `sink`, parked ones first."""
         where = "sink = ? AND error != '' AND told < wanted ORDER BY parked DESC, ticket LIMIT ?"
         return self._all(where, [sink, limit])
 
     def counts(self) -> dict[str, tuple[int, int, int]]:
-        """Per sink: how many tickets it is kept in step with, how many of them it is behind, how many are parked."""
+        """Return per sink the numbers of deliveries, of pending ones, and of parked ones."""
         with self._file.read() as db:
             rows = db.execute(
                 "SELECT sink, count(*), sum(told < wanted), sum(parked) FROM deliveries GROUP BY sink"
@@ -117,12 +106,12 @@ class Deliveries:
         return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
     def due(self, now: float, sinks: Sequence[str], limit: int = 100) -> list[Delivery]:
-        """Deliveries to `sinks` that are to be made, those first that have waited longest."""
+        """Return the due deliveries to `sinks`, longest due first."""
         where = f"{_DUE} AND sink IN (SELECT value FROM json_each(?3)) ORDER BY due, ticket LIMIT ?4"  # noqa: S608
         return self._all(where, [now, now + FARTHEST_S, json.dumps(list(sinks)), limit])
 
     def next_due(self, sinks: Sequence[str]) -> float | None:
-        """When the next delivery to `sinks` is due or its lease runs out; None: there is none."""
+        """Return when the next delivery to `sinks` is due or its lease expires; None: there is none."""
         with self._file.read() as db:
             row = db.execute(
                 "SELECT min(max(due, lease)) FROM deliveries WHERE parked = 0 AND told < wanted"
@@ -131,13 +120,13 @@ class Deliveries:
             ).fetchone()
         return None if row[0] is None else float(row[0])
 
-    # --- making them ----------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------------
 
     def take(
         self, sinks: Sequence[str], owner: str, now: float, lease: float, ticket: str | None = None
     ) -> Delivery | None:
-        """The delivery to `sinks` that is due longest (of `ticket` alone, where one is named), given to `owner` until
-        `now` + `lease` seconds; None: nothing is due, or others are at it.
+        """Give the longest due delivery to `sinks` (only of `ticket` if given) to `owner` until `now` + `lease`
+        seconds; return it, or None if none is due or free.
         """
         with self._file.write() as db:
             row = db.execute(
@@ -158,24 +147,25 @@ class Deliveries:
         return None if row is None else _delivery(row)
 
     def begin(self, sink: str, ticket: str, owner: str, now: float, memory: Mapping[str, Any]) -> bool:
-        """A creation is about to be sent: until `made`, `told` or `never_was`, nobody knows whether it happened.
-        `memory`: what changes of it, here as everywhere; None takes a name away.
+        """Record that a creation is about to be sent; its outcome is unknown until `created`, `delivered` or
+        `not_created`.
 
-        False, and nothing may be sent: another has taken the delivery meanwhile.
+        `memory` is merged into the stored one, as in all methods here; a value of None removes a name. Returns False if
+        another process has taken the delivery meanwhile: then nothing may be sent.
         """
         return self._if_owner(sink, ticket, owner, f"underway = ?, {_PATCH}", [now, _json(memory)])
 
     def created(self, sink: str, ticket: str, owner: str, remote: str, url: str, memory: Mapping[str, Any]) -> bool:
-        """It is there, and called `remote`; what is left to tell follows. False as in `begin`."""
+        """Record that the issue was created as `remote`. False as in `begin`."""
         values = [remote, clean(url, 2000), _json(memory)]
         return self._if_owner(sink, ticket, owner, f"underway = NULL, remote = ?, url = ?, {_PATCH}", values)
 
     def save_memory(self, sink: str, ticket: str, owner: str, memory: Mapping[str, Any]) -> bool:
-        """Remember how far it has come. False as in `begin`."""
+        """Merge `memory`. False as in `begin`."""
         return self._if_owner(sink, ticket, owner, _PATCH, [_json(memory)])
 
     def patch_memory(self, sink: str, ticket: str, memory: Mapping[str, Any]) -> None:
-        """Remember what the tracker itself told, whoever is at the delivery."""
+        """Merge `memory` from an inbound change, whoever owns the delivery."""
         with self._file.write() as db:
             db.execute(
                 f"UPDATE deliveries SET {_PATCH} WHERE sink = ? AND ticket = ?",  # noqa: S608
@@ -183,32 +173,32 @@ class Deliveries:
             )
 
     def not_created(self, sink: str, ticket: str, owner: str) -> bool:
-        """The creation that was under way did not happen. False as in `begin`."""
+        """Record that the pending creation did not happen. False as in `begin`."""
         return self._if_owner(sink, ticket, owner, "underway = NULL", [])
 
     def delivered(self, sink: str, ticket: str, owner: str, revision: int, memory: Mapping[str, Any]) -> bool:
-        """The sink shows the ticket as of `revision`. False as in `begin`."""
+        """Record that the sink has `revision`. False as in `begin`."""
         end = (
             f"told = max(told, ?), {_PATCH}, underway = NULL, attempts = 0, due = 0, error = '', owner = '', lease = 0"
         )
         return self._if_owner(sink, ticket, owner, end, [revision, _json(memory)])
 
     def wait_until(self, sink: str, ticket: str, owner: str, due: float) -> bool:
-        """It is not to be gone on with before `due`; nothing has failed. False as in `begin`."""
+        """Retry at `due`; not an error. False as in `begin`."""
         return self._if_owner(sink, ticket, owner, "due = ?, owner = '', lease = 0", [due])
 
     def retry_at(self, sink: str, ticket: str, owner: str, due: float, error: str) -> bool:
-        """It failed, and is to be tried again at `due`. False as in `begin`."""
+        """Retry at `due` after an error. False as in `begin`."""
         end = "attempts = attempts + 1, due = ?, error = ?, owner = '', lease = 0"
         return self._if_owner(sink, ticket, owner, end, [due, clean(error, _ERROR)])
 
     def park(self, sink: str, ticket: str, owner: str, error: str) -> bool:
-        """It failed, and is not tried again until a person asks (`unpark`). False as in `begin`."""
+        """Stop retrying until `unpark`, after an error. False as in `begin`."""
         end = "attempts = attempts + 1, parked = 1, error = ?, owner = '', lease = 0"
         return self._if_owner(sink, ticket, owner, end, [clean(error, _ERROR)])
 
     def park_all(self, sink: str, error: str) -> int:
-        """Park everything that `sink` is still to be told and nobody is at: it lets us not in; how much that was."""
+        """Park all pending deliveries of `sink` without an owner; return their number."""
         with self._file.write() as db:
             return db.execute(
                 "UPDATE deliveries SET parked = 1, error = ? WHERE sink = ? AND parked = 0 AND told < wanted"
@@ -217,7 +207,8 @@ class Deliveries:
             ).rowcount
 
     def unpark(self, sink: str, ticket: str | None = None) -> int:
-        """Try at once what was parked or put off in `sink` (of `ticket` alone, where one is named); how much it is."""
+        """Retry now all pending deliveries of `sink` (only of `ticket` if given), parked or not; return their number.
+        """
         with self._file.write() as db:
             return db.execute(
                 "UPDATE deliveries SET parked = 0, due = 0, attempts = 0 WHERE sink = ? AND told < wanted"
@@ -226,12 +217,12 @@ class Deliveries:
             ).rowcount
 
     def resend(self, sink: str, ticket: str) -> None:
-        """Tell the sink the whole of `ticket` once more: somebody changed what it shows."""
+        """Send `ticket` again: its issue was changed by others."""
         with self._file.write() as db:
             db.execute("UPDATE deliveries SET told = wanted - 1 WHERE sink = ? AND ticket = ?", [sink, int(ticket)])
 
     def release(self, owner_before: str | None = None) -> int:
-        """Give back everything that `owner_before` (None: whoever it was) had taken and is gone; how much that was."""
+        """Release all deliveries of the dead `owner_before` (None: of all owners); return their number."""
         with self._file.write() as db:
             return db.execute(
                 "UPDATE deliveries SET owner = '', lease = 0 WHERE owner != '' AND (?1 IS NULL OR owner = ?1)",
@@ -239,7 +230,7 @@ class Deliveries:
             ).rowcount
 
     def set_back(self, by: float, now: float) -> int:
-        """The clock was set back by so many seconds, to `now`: so is what is put off. How many that were."""
+        """Move due times back by `by` seconds, as the clock was, to `now`; return their number."""
         with self._file.write() as db:
             return db.execute(
                 "UPDATE deliveries SET due = due - ? WHERE parked = 0 AND told < wanted AND due > ?", [by, now]
@@ -248,13 +239,13 @@ class Deliveries:
     # --- inbound changes ----------------------------------------------------------------------------------------------
 
     def cursor(self, sink: str) -> dict[str, Any]:
-        """How far the news of `sink` were read, as `read_to` kept it; empty at first."""
+        """Return the position of inbound changes of `sink`, as stored by `read_to`; empty at first."""
         with self._file.read() as db:
             row = db.execute("SELECT value FROM state WHERE key = ?", [f"sink:{sink}"]).fetchone()
         return {} if row is None else dict(json.loads(row[0]))
 
     def read_to(self, sink: str, cursor: Mapping[str, Any]) -> None:
-        """The news of `sink` were read so far."""
+        """Store the position up to which inbound changes of `sink` were read."""
         with self._file.write() as db:
             db.execute(
                 "INSERT INTO state (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",

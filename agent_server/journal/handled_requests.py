@@ -1,4 +1,4 @@
-"""What was taken already: the memory against replays and repetitions."""
+"""Keys of requests that were handled, against replays and repetitions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from whystall.knowledge_base.database import Database
 
 
 class HandledRequests:
-    """Keys per source, in `file`."""
-
     def __init__(self, file: Database) -> None:
         self._file = file
 
     def first(self, source: str, key: str, now: float) -> bool:
-        """Whether `key` of `source` comes for the first time; it is kept. `now`: seconds since the epoch.
+        """Record `key` of `source`; return whether it is new. `now`: seconds since the epoch.
 
-        Call it in the transaction that stores what follows from it, or a crash between both loses the latter.
+        Call it in the transaction that stores the result: a crash between both would lose the result.
         """
         with self._file.write() as db:
             row = db.execute(
@@ -24,6 +22,6 @@ class HandledRequests:
         return row is not None
 
     def forget(self, before: float) -> int:
-        """Forget what was seen before that time (and could no longer be taken for new); how much that was."""
+        """Delete keys recorded before `before`, which can no longer arrive; return their number."""
         with self._file.write() as db:
             return db.execute("DELETE FROM seen WHERE at < ?", [before]).rowcount

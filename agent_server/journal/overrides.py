@@ -1,4 +1,4 @@
-"""Exceptions from the schedules of who is on call, as people make them while it runs."""
+"""Overrides of on-call schedules, made by people."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from whystall.tools.contract.text import clean
 
 
 class Override(BaseModel):
-    """From `begins` until `ends`, `schedule` is other than its layers say: `add` is on call too, `remove` is not, or
-    `add` stands in for `remove` where both are given. With `only`, a temporary schedule of one shift, exactly those are
-    on call, whatever anything else says; none of them: nobody. Later ones go over earlier ones.
+    """An exception from `schedule` between `begins` and `ends`: `add` is on call too, `remove` is not, or `add`
+    replaces `remove` if both are given. With `only`, a temporary schedule of one shift, exactly those are on call, or
+    no one. Later overrides take precedence.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,13 +35,11 @@ class Override(BaseModel):
 
     @property
     def code(self) -> str:
-        """How it is called as what decided."""
+        """Return the code that names it as the reason of a decision."""
         return f"override:{self.id}" if self.only is None else f"temporary:{self.id}"
 
 
 class Overrides:
-    """The overrides in `file`."""
-
     def __init__(self, file: Database) -> None:
         self._file = file
 
@@ -57,7 +55,7 @@ class Overrides:
         reason: str = "",
         by: str = "",
     ) -> Override:
-        """Make an override; that its names are known is for the caller to see."""
+        """Store an override; the caller validates the names."""
         fields: dict[str, Any] = {
             "schedule": schedule,
             "begins": begins,
@@ -79,7 +77,7 @@ class Overrides:
         return made
 
     def get(self, id: int) -> Override:
-        """The override `id`; `ToolError` (not_found) when there is none."""
+        """Return the override `id`; raise `ToolError` (not_found) if there is none."""
         with self._file.read() as db:
             row = db.execute("SELECT body FROM overrides WHERE id = ?", [id]).fetchone() if 0 < id < 2**62 else None
         if row is None:
@@ -87,11 +85,11 @@ class Overrides:
         return self._file.record(Override, row[0])
 
     def end(self, id: int, now: datetime) -> Override:
-        """Take override `id` back: from now on where it has begun, so that the past stays as it was, else at all."""
+        """End override `id` now, or delete it if it has not begun."""
         with self._file.write() as db:
             found = self.get(id)
             if found.ends <= now:
-                raise ToolError(ErrorCode.BAD_ARGUMENT, f"override {id} is over", "there is nothing to take back")
+                raise ToolError(ErrorCode.BAD_ARGUMENT, f"override {id} is over", "it needs no end")
             if found.begins >= now:
                 db.execute("DELETE FROM overrides WHERE id = ?", [id])
                 return found
@@ -101,7 +99,7 @@ class Overrides:
         return ended
 
     def all(self, after: datetime | None = None, schedule: str | None = None) -> list[Override]:
-        """Overrides in the order they were made; `after`: only those that are not over by then."""
+        """Return overrides in order of creation; `after`: only those that end later."""
         with self._file.read() as db:
             rows = db.execute(
                 "SELECT body FROM overrides WHERE ends > ? AND (? IS NULL OR schedule = ?) ORDER BY id",

@@ -1,6 +1,6 @@
-"""What was said in a conversation and still matters: a question that we asked back, and what was last spoken of.
+"""Commands in chats that wait for confirmation, and the latest topic of a conversation.
 
-Both belong to one person in one place: nobody confirms what another one asked for.
+Both belong to one person in one conversation: no one can confirm another person's command.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from typing import Any
 
 from whystall.knowledge_base.database import Database
 
-# A clock that was set back does not keep a wish alive: none is given longer than this.
+# # Maximum life of a command, so that setting the clock back does not extend it.
 _LONGEST_S = 3600.0
 
 
 class PendingCommands:
-    """The wishes in `file`: plain JSON objects of whoever puts them. Times are seconds since the epoch."""
+    """The commands in `file`, as JSON objects of the caller. Times are seconds since the epoch."""
 
     def __init__(self, file: Database) -> None:
         self._file = file
 
-    def put(self, channel: str, conversation: str, sender: str, wish: dict[str, Any], expires: float) -> None:
-        """Keep `wish` until `expires`, instead of an earlier one."""
+    def put(self, channel: str, conversation: str, sender: str, command: dict[str, Any], expires: float) -> None:
+        """Store `command` until `expires`, replacing an earlier one."""
         with self._file.write() as db:
             db.execute(
                 "INSERT OR REPLACE INTO wishes (channel, conversation, sender, expires, body) VALUES (?, ?, ?, ?, ?)",
-                [channel, conversation, sender, expires, json.dumps(wish, ensure_ascii=False)],
+                [channel, conversation, sender, expires, json.dumps(command, ensure_ascii=False)],
             )
 
     def get(self, channel: str, conversation: str, sender: str, now: float) -> dict[str, Any] | None:
-        """The wish that waits; None where none does, or no longer."""
+        """Return the pending command, or None."""
         with self._file.read() as db:
             row = db.execute(
                 "SELECT body FROM wishes WHERE channel = ? AND conversation = ? AND sender = ?"
@@ -39,16 +39,15 @@ class PendingCommands:
         return None if row is None else dict(json.loads(row[0]))
 
     def take(self, channel: str, conversation: str, sender: str, now: float) -> dict[str, Any] | None:
-        """The wish that waits, which then does so no more: it is granted once, or never. Call it in the transaction of
-        what it asks for.
+        """Return and delete the pending command, so that it runs at most once. Call it in the transaction of its
+        effect.
         """
         with self._file.write():
-            wish = self.get(channel, conversation, sender, now)
+            command = self.get(channel, conversation, sender, now)
             self.drop(channel, conversation, sender)
-        return wish
+        return command
 
     def drop(self, channel: str, conversation: str, sender: str) -> None:
-        """Forget what waits."""
         with self._file.write() as db:
             db.execute(
                 "DELETE FROM wishes WHERE channel = ? AND conversation = ? AND sender = ?",
@@ -56,21 +55,21 @@ class PendingCommands:
             )
 
     def forget(self, now: float) -> int:
-        """Drop every wish that has expired, and what was spoken of more than a day ago; how many that were."""
+        """Delete expired commands, and topics older than a day; return their number."""
         with self._file.write() as db:
             dropped = db.execute("DELETE FROM wishes WHERE expires <= ?", [now]).rowcount
             return dropped + db.execute("DELETE FROM talks WHERE at < ?", [now - 86_400.0]).rowcount
 
-    def remember(self, channel: str, conversation: str, sender: str, talk: dict[str, Any], now: float) -> None:
-        """Keep what was last spoken of."""
+    def put_topic(self, channel: str, conversation: str, sender: str, topic: dict[str, Any], now: float) -> None:
+        """Store the latest topic."""
         with self._file.write() as db:
             db.execute(
                 "INSERT OR REPLACE INTO talks (channel, conversation, sender, at, body) VALUES (?, ?, ?, ?, ?)",
-                [channel, conversation, sender, now, json.dumps(talk, ensure_ascii=False)],
+                [channel, conversation, sender, now, json.dumps(topic, ensure_ascii=False)],
             )
 
-    def spoken(self, channel: str, conversation: str, sender: str, since: float) -> dict[str, Any]:
-        """What was last spoken of, after `since`; empty where nothing was."""
+    def topic(self, channel: str, conversation: str, sender: str, since: float) -> dict[str, Any]:
+        """Return the topic stored at `since` or later; empty without one."""
         with self._file.read() as db:
             row = db.execute(
                 "SELECT body FROM talks WHERE channel = ? AND conversation = ? AND sender = ? AND at >= ?",

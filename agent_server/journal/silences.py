@@ -1,4 +1,4 @@
-"""Silences: while one holds, alerts that match it are kept and not told."""
+"""Silences: alerts that match an active one are stored but not notified."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 
 class Silence(Model):
-    """`matchers`: as they are written, all of which must hold. `starts`, `ends`: seconds since the epoch. `by`: who
-    wanted it; `expired_by`: who ended it early.
+    """`matchers`: as written, all of which must match. `starts`, `ends`: seconds since the epoch. `by`: who created it;
+    `expired_by`: who ended it early.
     """
 
     id: str = ""
@@ -27,24 +27,21 @@ class Silence(Model):
     expired_by: str = ""
 
     def state(self, now: float) -> Literal["pending", "active", "expired"]:
-        """What it is at `now`."""
         return "expired" if now >= self.ends else "pending" if now < self.starts else "active"
 
 
 class Silences:
-    """The silences in `file`."""
-
     def __init__(self, file: Database) -> None:
         self._file = file
 
     def add(self, silence: Silence) -> Silence:
-        """Store `silence`, numbered."""
+        """Store `silence` and return it with its id."""
         with self._file.write() as db:
             number = db.execute("INSERT INTO silences (ends, body) VALUES (?, '')", [silence.ends]).lastrowid
             return self._put(silence.model_copy(update={"id": str(number)}))
 
     def get(self, id: str) -> Silence:
-        """The silence `id`; `ToolError` (not_found) when there is none."""
+        """Return the silence `id`; raise `ToolError` (not_found) if there is none."""
         number = int(id) if id.isascii() and id.isdigit() and len(id) < 16 else -1
         with self._file.read() as db:
             row = db.execute("SELECT body FROM silences WHERE id = ?", [number]).fetchone()
@@ -53,7 +50,7 @@ class Silences:
         return self._file.record(Silence, row[0])
 
     def list(self, now: float | None = None, limit: int = 1000) -> Sequence[Silence]:
-        """The silences that are not over at `now` (None: all), the youngest first."""
+        """Return the silences that end after `now` (None: all), newest first."""
         with self._file.read() as db:
             rows = db.execute(
                 "SELECT body FROM silences WHERE ? IS NULL OR ends > ? ORDER BY id DESC LIMIT ?", [now, now, limit]
@@ -61,7 +58,7 @@ class Silences:
         return [self._file.record(Silence, row[0]) for row in rows]
 
     def expire(self, id: str, now: float, by: str) -> Silence:
-        """End the silence `id` now; `ToolError`: not_found, bad_argument when it is over already."""
+        """End the silence `id` now; raise `ToolError`: not_found, or bad_argument if it has ended."""
         with self._file.write():
             silence = self.get(id)
             if silence.state(now) == "expired":

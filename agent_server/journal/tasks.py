@@ -1,9 +1,8 @@
-"""Tasks of the background: each is done, also when whoever does it is killed and another begins again.
+"""Background tasks, each done once even if processes crash.
 
-A task is taken under a lease. What it does must bear being begun twice; that it is done is stored in the same
-transaction as what it made, so that it is never done twice.
-
-Tasks whose payload has the same ``conversation`` are done in their order; who takes them says which are `busy`.
+A task is taken under a lease. It must be idempotent, since it may be started again; its completion is stored in the
+transaction of its result. Tasks whose payload has the same ``conversation`` run in order: the caller of `take` passes
+the `busy` ones.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from whystall.knowledge_base.times import now as stamp
 
 _NOT_BUSY = "coalesce(json_extract(payload, '$.conversation'), '') NOT IN (SELECT value FROM json_each(?))"
 FARTHEST_S = 7200.0
-"""No task is put off for longer."""
+"""Maximum delay of a task."""
 TaskState = Literal["queued", "running", "done", "failed"]
 
 
 class Task(BaseModel):
-    """One task. `key` says what is to be done: the same key is queued once. `attempts`: begun so often, this one
-    included. `due` and `lease` (until when its owner has it) in seconds since the epoch.
+    """A task. `key`: deduplication key. `attempts`: starts, including the current one. `due`, `lease` (of the owner):
+    seconds since the epoch.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -45,13 +44,11 @@ class Task(BaseModel):
 
 
 class Tasks:
-    """The queue in `file`."""
-
     def __init__(self, file: Database) -> None:
         self._file = file
 
     def add(self, kind: str, key: str, payload: dict[str, Any], due: float = 0.0) -> int | None:
-        """Queue a task for the time `due`; its number, or None where one of this `key` was queued before."""
+        """Queue a task for `due`; return its number, or None if `key` was queued before."""
         with self._file.write() as db:
             row = db.execute(
                 "INSERT INTO tasks (kind, key, state, payload, result, attempts, due, owner, lease, created, updated)"
@@ -63,9 +60,11 @@ class Tasks:
     def take(
         self, kinds: Sequence[str], owner: str, now: float, lease: float, busy: Collection[str] = ()
     ) -> Task | None:
-        """The task of `kinds` that is due longest, given to `owner` until `now` + `lease` seconds; None: nothing is
-        due. A task whose lease has run out is given again. So is one whose lease lies further ahead than any can: the
-        clock was set back. Nothing of the conversations `busy`.
+        """Give the longest due task of `kinds` to `owner` until `now` + `lease` seconds; return it, or None if none is
+        due.
+
+        A task with an expired lease is given again; so is one whose lease is too far ahead, since the clock was set
+        back. Tasks of the conversations `busy` are skipped.
         """
         with self._file.write() as db:
             row = db.execute(
@@ -78,7 +77,7 @@ class Tasks:
         return None if row is None else _task(row)
 
     def release(self, owner_before: str, now: float) -> int:
-        """Give back everything that `owner_before` had taken (it is gone); how much that was."""
+        """Release all tasks of the dead `owner_before`; return their number."""
         with self._file.write() as db:
             return db.execute(
                 "UPDATE tasks SET state = 'queued', due = ?, owner = '', lease = 0"
@@ -87,8 +86,8 @@ class Tasks:
             ).rowcount
 
     def release_all(self, now: float) -> int:
-        """Give back everything that anybody had taken: whoever calls this is the only one who takes. How much. What is
-        put off for longer than anything was put off before the clock was set back, and is due.
+        """Release all tasks; return their number. The caller is the only process that takes tasks. A task delayed for
+        longer than `FARTHEST_S` dates from before the clock was set back, and is due.
         """
         with self._file.write() as db:
             return db.execute(
@@ -98,12 +97,12 @@ class Tasks:
             ).rowcount
 
     def set_back(self, by: float, now: float) -> int:
-        """The clock was set back by so many seconds, to `now`: so is what is put off. How many that were."""
+        """Move due times back by `by` seconds, as the clock was, to `now`; return their number."""
         with self._file.write() as db:
             return db.execute("UPDATE tasks SET due = due - ? WHERE state = 'queued' AND due > ?", [by, now]).rowcount
 
     def give_back(self, id: int, owner: str) -> None:
-        """Task `id` was not ended by `owner`, who was told to stop: that it was begun does not count."""
+        """Release task `id`, which `owner` was ordered to stop; the attempt is not counted."""
         with self._file.write() as db:
             db.execute(
                 "UPDATE tasks SET state = 'queued', attempts = attempts - 1, owner = '', lease = 0"
@@ -112,15 +111,15 @@ class Tasks:
             )
 
     def done(self, id: int, result: str = "") -> None:
-        """Task `id` is done. Call it in the transaction that stores what it made."""
+        """Record that task `id` is done. Call it in the transaction of its result."""
         self._end(id, "done", result)
 
     def failed(self, id: int, why: str) -> None:
-        """Task `id` cannot be done; `why` for people."""
+        """Record that task `id` failed; `why` is for people."""
         self._end(id, "failed", why)
 
-    def again(self, id: int, due: float, why: str, *, counted: bool = True) -> None:
-        """Task `id` is to be tried again at `due`; `counted`: among its attempts."""
+    def retry(self, id: int, due: float, why: str, *, counted: bool = True) -> None:
+        """Retry task `id` at `due`; `counted`: as an attempt."""
         with self._file.write() as db:
             db.execute(
                 "UPDATE tasks SET state = 'queued', due = ?, owner = '', lease = 0, result = ?, updated = ?,"
@@ -129,19 +128,17 @@ class Tasks:
             )
 
     def get(self, id: int) -> Task | None:
-        """The task `id`."""
         with self._file.read() as db:
             row = db.execute("SELECT * FROM tasks WHERE id = ?", [id]).fetchone()
         return None if row is None else _task(row)
 
     def by_key(self, key: str) -> Task | None:
-        """The task that was queued as `key`."""
         with self._file.read() as db:
             row = db.execute("SELECT * FROM tasks WHERE key = ?", [key]).fetchone()
         return None if row is None else _task(row)
 
     def next_due(self, kinds: Sequence[str], busy: Collection[str] = ()) -> float | None:
-        """When the next task of `kinds` is due or its lease runs out; None: there is none. `busy`: see `take`."""
+        """Return when the next task of `kinds` is due or its lease expires; None: there is none. `busy`: see `take`."""
         with self._file.read() as db:
             row = db.execute(
                 "SELECT min(CASE state WHEN 'queued' THEN due ELSE lease END) FROM tasks"  # noqa: S608
@@ -152,13 +149,13 @@ class Tasks:
         return None if row[0] is None else float(row[0])
 
     def waiting(self, kind: str) -> int:
-        """How many tasks of `kind` are queued."""
+        """Return how many tasks of `kind` are queued."""
         with self._file.read() as db:
             row = db.execute("SELECT count(*) FROM tasks WHERE state = 'queued' AND kind = ?", [kind]).fetchone()
         return int(row[0])
 
     def ended(self, kind: str, since: str) -> list[Task]:
-        """Tasks of `kind` that were done at `since` (RFC 3339) or later, oldest first; at most 10,000."""
+        """Return tasks of `kind` done at `since` (RFC 3339) or later, oldest first; at most 10,000."""
         with self._file.read() as db:
             rows = db.execute(
                 "SELECT * FROM tasks WHERE state = 'done' AND kind = ? AND updated >= ? ORDER BY id DESC LIMIT 10000",
@@ -167,7 +164,7 @@ class Tasks:
         return [_task(row) for row in reversed(rows)]
 
     def forget(self, before: str) -> int:
-        """Forget tasks that were ended before that time (RFC 3339), and with them their keys; how many."""
+        """Delete tasks that ended before `before` (RFC 3339), with their keys; return their number."""
         with self._file.write() as db:
             return db.execute("DELETE FROM tasks WHERE state IN ('done', 'failed') AND updated < ?", [before]).rowcount
 

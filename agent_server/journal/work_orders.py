@@ -1,4 +1,4 @@
-"""Work orders that were taken in: each once, however often its file is imported."""
+"""Imported work orders, each once, however often its file is imported."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from whystall.knowledge_base.models import Model
 Outcome = Literal["new", "again"]
 
 
-class Taken(Model):
-    """What became of a work order: its ticket, whether that was new or counted once more, by what its category was
-    decided, what it was labelled with (empty: not), and a hash of its text.
+class FiledOrder(Model):
+    """The result of a work order: its ticket, whether that is new or a repetition, what decided its category, its label
+    (empty: none), and a hash of its text.
     """
 
     ticket: int
@@ -28,20 +28,18 @@ class Taken(Model):
 
 
 class WorkOrders:
-    """Those in `file`, by source and key."""
-
     def __init__(self, file: Database) -> None:
         self._file = file
 
-    def known(self, source: str, keys: Iterable[str]) -> Mapping[str, Taken]:
-        """Those of `keys` that were taken from `source` before."""
+    def known(self, source: str, keys: Iterable[str]) -> Mapping[str, FiledOrder]:
+        """Return those of `keys` that were imported from `source` before."""
         asked = "SELECT key, body FROM work_orders WHERE source = ? AND key IN (SELECT value FROM json_each(?))"
         with self._file.read() as db:
             rows = db.execute(asked, [source, json.dumps(list(keys))]).fetchall()
-        return {key: self._file.record(Taken, body) for key, body in rows}
+        return {key: self._file.record(FiledOrder, body) for key, body in rows}
 
-    def put(self, source: str, taken: Sequence[tuple[str, Taken]]) -> None:
-        """Remember them. Call it in the transaction that files their tickets."""
-        rows = [(source, key, one.ticket, one.model_dump_json()) for key, one in taken]
+    def put(self, source: str, filed: Sequence[tuple[str, FiledOrder]]) -> None:
+        """Store `filed`. Call it in the transaction that files their tickets."""
+        rows = [(source, key, one.ticket, one.model_dump_json()) for key, one in filed]
         with self._file.write() as db:
             db.conn.executemany("INSERT INTO work_orders (source, key, ticket, body) VALUES (?, ?, ?, ?)", rows)

@@ -104,19 +104,19 @@ class TaskRunner:
             await self._handlers[task.kind](task)
         except RetryLater as later:
             due, why = time.time() + later.seconds, clean(later.why, _REASON)
-            await in_thread(lambda: tasks.again(task.id, due, why, counted=False))
+            await in_thread(lambda: tasks.retry(task.id, due, why, counted=False))
         except ToolError as error:
             text, wait = str(error), PASSES.get(error.code)
             if wait is None:
                 await in_thread(lambda: self._failed(task, text))
             else:
                 due = time.time() + wait
-                await in_thread(lambda: tasks.again(task.id, due, text, counted=False))
+                await in_thread(lambda: tasks.retry(task.id, due, text, counted=False))
         except Exception as error:
             # What it says may hold anything: it stays in the log.
             _log.exception("task %s failed unexpectedly", task.key)
             why, due = type(error).__name__, time.time() + _BACKOFF_S * 2.0**task.attempts
-            await in_thread(lambda: tasks.again(task.id, due, why))
+            await in_thread(lambda: tasks.retry(task.id, due, why))
         else:
             await in_thread(lambda: self._ended(task))
 

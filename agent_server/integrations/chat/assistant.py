@@ -196,7 +196,7 @@ def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: 
 
     def act() -> Outgoing:
         talk = {**spoken, "turns": turns, "lang": lang}
-        conversation.app.kb().pending_commands.remember(*author.key, talk, now)
+        conversation.app.kb().pending_commands.put_topic(*author.key, talk, now)
         return outgoing(lang, lines)
 
     return Turn(act)

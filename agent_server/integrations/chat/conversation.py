@@ -65,7 +65,7 @@ class Conversation:
         kb = self.app.kb()
         place = incoming.place
         key = (place.channel, place.conversation, incoming.sender)
-        spoken = await in_thread(lambda: kb.pending_commands.spoken(*key, now - _SPOKEN_S))
+        spoken = await in_thread(lambda: kb.pending_commands.topic(*key, now - _SPOKEN_S))
         waiting = await in_thread(lambda: kb.pending_commands.get(*key, now))
         author = author_of(incoming, self.settings, (waiting or spoken).get("lang"))
         author = replace(author, lang=lang or author.lang, llm=author.llm if llm is None else llm)
@@ -281,7 +281,7 @@ class Conversation:
         self, message: Outgoing, author: Author, now: float, spoken: dict[str, Any], **what: object
     ) -> Turn:
         def act() -> Outgoing:
-            self.app.kb().pending_commands.remember(*author.key, {**spoken, **what, "lang": author.lang}, now)
+            self.app.kb().pending_commands.put_topic(*author.key, {**spoken, **what, "lang": author.lang}, now)
             return message
 
         return Turn(act)

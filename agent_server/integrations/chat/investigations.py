@@ -201,7 +201,7 @@ async def run_now(
 
     def then(diagnosis: Diagnosis) -> None:
         talk = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or "", "lang": author.lang}
-        kb.pending_commands.remember(*author.key, talk, time.time())
+        kb.pending_commands.put_topic(*author.key, talk, time.time())
 
     params = _params(inquiry, conversation.settings)
     return await conversation.app.diagnose(params, progress=progress, lang=author.lang, then=then)
@@ -250,7 +250,7 @@ class _Look:
         if now is None or now.state == "cancelled":
             return False
         if step != self._told:
-            self._kb.observation_requests.at(self._id, step)
+            self._kb.observation_requests.set_step(self._id, step)
             self._told = step
         seconds = time.monotonic() - self._began
         if seconds >= self._next and step:
@@ -303,7 +303,7 @@ async def queue_verdict(task: Task, app: App, settings: Settings | None) -> None
             _put(kb, f"{task.key}:{n}", listener, message)
             place = listener.place
             talk = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or ""}
-            kb.pending_commands.remember(place["channel"], place["conversation"], listener.sender, talk, time.time())
+            kb.pending_commands.put_topic(place["channel"], place["conversation"], listener.sender, talk, time.time())
         kb.tasks.done(task.id)
 
 

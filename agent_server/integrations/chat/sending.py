@@ -181,7 +181,7 @@ class Sender:
             self._failed(message, code, text)
             return
         with self._kb.transaction():
-            self._kb.messages.again(message.n, self._clock() + min(wait, FARTHEST), f"{code}: {text}")
+            self._kb.messages.retry(message.n, self._clock() + min(wait, FARTHEST), f"{code}: {text}")
 
     async def _picture(self, said: Outgoing, attempts: int) -> Picture | None:
         uri = said.picture

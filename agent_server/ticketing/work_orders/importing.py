@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from whystall.agent_server.journal.work_orders import Taken
+from whystall.agent_server.journal.work_orders import FiledOrder
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.agent_server.ticketing.work_orders.columns import Columns, key_of, report_of, text_hash, truth_of
 from whystall.agent_server.ticketing.work_orders.reading import BadRow, Row, Table
@@ -85,7 +85,7 @@ class _Sums:
     severities: Counter[str] = field(default_factory=Counter)
     foreign: Counter[str] = field(default_factory=Counter)
 
-    def add(self, taken: Taken) -> None:
+    def add(self, taken: FiledOrder) -> None:
         self.by[taken.by.partition(":")[0]] += 1
         self.categories[taken.category] += 1
         self.severities[taken.severity] += 1
@@ -180,14 +180,14 @@ def _take(
         report = report_of(row, columns, now) if key not in before else None
         if report is not None:
             prepared.append((key, row, report, kb.classifier.classify(report, memory)))
-    taken: dict[str, Taken] = {}
+    taken: dict[str, FiledOrder] = {}
     with kb.transaction():
         for key, row, report, found in prepared:
             # of one that is counted in another's ticket, this is all that is told there
             detail = f"{key.removeprefix('id:')}: {report.title}" if key.startswith("id:") else report.title
             filed = ticket_service.file(report, by, now, found, detail)
             told = found.classification
-            taken[key] = Taken(
+            taken[key] = FiledOrder(
                 ticket=int(filed.ticket.id),
                 outcome="new" if filed.new else "again",
                 category=told.category.value,
@@ -204,7 +204,9 @@ def _take(
     _count(hashes, before, taken, sums)
 
 
-def _count(hashes: list[tuple[str, str]], before: Mapping[str, Taken], taken: Mapping[str, Taken], sums: _Sums) -> None:
+def _count(
+    hashes: list[tuple[str, str]], before: Mapping[str, FiledOrder], taken: Mapping[str, FiledOrder], sums: _Sums
+) -> None:
     first = set(taken)
     for key, text in hashes:
         sums.done.rows += 1

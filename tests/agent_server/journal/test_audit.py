@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.journal.audit import struck
+from whystall.agent_server.journal.audit import redacted
 from whystall.agent_server.stores import Stores
 
 
@@ -65,8 +65,8 @@ def test_the_newest_come_last_and_are_chosen(kb: Stores) -> None:
     ],
 )  # fmt: skip
 def test_what_looks_like_a_secret_is_struck(text: str, kept: str) -> None:
-    assert struck(text) == kept
-    assert struck(kept) == kept
+    assert redacted(text) == kept
+    assert redacted(kept) == kept
 
 
 def test_secrets_are_struck_wherever_they_stand_and_texts_are_inert(kb: Stores, tmp_path: Path) -> None:

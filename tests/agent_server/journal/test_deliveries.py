@@ -125,15 +125,15 @@ def test_what_failed_waits_and_what_is_parked_waits_for_a_person(kb: Stores, del
 
 
 def test_the_way_back_from_the_tracker(deliveries: Deliveries) -> None:
-    assert deliveries.adopt("gitlab", "2", "17", "http://t/17")
+    deliveries.want("gitlab", "2")
+    assert deliveries.take(SINKS, "me", NOW, 60) is not None
+    deliveries.created("gitlab", "2", "me", "17", "http://t/17", {})
     found = deliveries.of_remote("gitlab", "17")
     assert found is not None
     assert found.ticket == "2"
     assert deliveries.of_remote("gitlab", "") is None
     assert deliveries.of_remote("pager", "17") is None
     assert [d.sink for d in deliveries.of_ticket("2")] == ["gitlab"]
-    taken = deliveries.take(SINKS, "me", NOW, 60)
-    assert taken is not None
     deliveries.delivered("gitlab", "2", "me", 4, {})
     deliveries.resend("gitlab", "2")
     assert [d.ticket for d in deliveries.due(NOW, SINKS)] == ["2"]

@@ -52,7 +52,7 @@ def test_messages_of_a_conversation_go_in_order_and_others_do_not_wait(kb: Store
     assert _key(kb) == "a1"
     assert _key(kb) == "b1"  # a2 is held up by a1, which is not sent yet
     assert _key(kb) is None
-    kb.messages.again(first, NOW + 30, "busy")
+    kb.messages.retry(first, NOW + 30, "busy")
     assert _key(kb) is None
     assert kb.messages.next_due() == NOW + 30
     assert _key(kb, NOW + 31) == "a1"
@@ -90,7 +90,7 @@ def test_one_channel_is_asked_for(kb: Stores) -> None:
 def test_what_was_put_off_is_not_counted_as_tried(kb: Stores) -> None:
     number = _put(kb, "a")
     kb.messages.take(NOW, 60.0)
-    kb.messages.put_off(number, NOW + 5)
+    kb.messages.postpone(number, NOW + 5)
     assert _key(kb) is None
     taken = kb.messages.take(NOW + 5, 60.0)
     assert taken is not None
@@ -111,7 +111,7 @@ def test_a_clock_set_back_keeps_nothing_waiting(kb: Stores, back: float) -> None
     taken_before, put_off = _put(kb, "a", "a"), _put(kb, "b", "b")
     kb.messages.take(NOW, 60.0)
     kb.messages.take(NOW, 60.0)
-    kb.messages.again(put_off, NOW + 30, "busy")
+    kb.messages.retry(put_off, NOW + 30, "busy")
     assert {_key(kb, NOW - back), _key(kb, NOW - back)} == {"a", "b"}
     kb.messages.sent(taken_before)
 
@@ -165,7 +165,7 @@ def test_neither_what_was_said_before_nor_what_waits_behind_costs_much(kb: Store
         before = len(steps)
         taken = kb.messages.take(NOW, 60.0, "ops")
         assert taken is not None
-        kb.messages.again(taken.n, 0.0, "")
+        kb.messages.retry(taken.n, 0.0, "")
         assert kb.messages.next_due("ops") == 0.0
         return len(steps) - before
 
