@@ -13,9 +13,7 @@ import polars as pl
 
 from whystall.tools.timeline.sched import TABLES
 
-_HEAD = re.compile(
-    r"^ *(.+)-(\d+) +(?:\( *(\d+|-+)\) +)?\[(\d+)\] +(?:(\S+) +)?(\d+)\.(\d+): (\w+): (.*)$",
-)
+_HEAD = re.compile(r"^ *(.+)-(\d+) +(?:\( *(\d+|-+)\) +)?\[(\d+)\] +(?:(\S+) +)?(\d+)\.(\d+): (\w+): (.*)$")
 _SWITCH = re.compile(
     r"prev_comm=(.*) prev_pid=(\d+) prev_prio=(-?\d+) prev_state=(\S+) ==> "
     r"next_comm=(.*) next_pid=(\d+) next_prio=(-?\d+)"

@@ -124,11 +124,7 @@ def _per_mib(path: Path, size: int, run: Condition) -> Metrics:
     account = run()
     workers_s = Kernel.now().since(before).workers_s
     scale = MIB / size / 1e3
-    return {
-        "wall": account["wall_ns"] * scale,
-        "cpu": account["cpu_ns"] * scale,
-        "workers": workers_s * 1e9 * scale,
-    }
+    return {"wall": account["wall_ns"] * scale, "cpu": account["cpu_ns"] * scale, "workers": workers_s * 1e9 * scale}
 
 
 def streams(ways: Mapping[str, Way], program: Path, place: Path, count: int, sizes: Sizes, block: int = BIG) -> Samples:
@@ -220,13 +216,7 @@ def mixed(ways: Mapping[str, Way], program: Path, place: Path, count: int, sizes
     neighbour as in `streams`.
     """
     steps = job_of(place, sizes)
-    files = {
-        "index": 64 * MIB,
-        "text": 32 * MIB,
-        "again": sizes.again,
-        "shards": sizes.shards,
-        "hot": sizes.job_hot,
-    }
+    files = {"index": 64 * MIB, "text": 32 * MIB, "again": sizes.again, "shards": sizes.shards, "hot": sizes.job_hot}
     for name, size in files.items():
         make_file(place / name, size)
     everything = [place / name for name in (*files, "checkpoint", "log")]

@@ -173,12 +173,7 @@ class Way:
 
     def run(self, steps: Iterable[str], group: Path | None) -> list[Metrics]:
         """The steps in one process within `group`; one account for each."""
-        done = subprocess.run(
-            in_cgroup(group, [*self.command, *steps]),
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-        )
+        done = subprocess.run(in_cgroup(group, [*self.command, *steps]), capture_output=True, text=True, cwd=ROOT)
         if done.returncode:
             raise Unmeasurable(f"{self.name}: {(done.stderr.strip() or 'no word').splitlines()[-1]}")
         return steps_of(done.stdout)

@@ -1,7 +1,4 @@
-"""Cgroups made for a program and removed after it: a CPU quota, a memory limit.
-
-Uses the v1 hierarchy of a controller where it is mounted, else v2.  Names carry the maker's process id.
-"""
+"""Temporary cgroups with a CPU quota or a memory limit: v1 if the controller is mounted there, else v2."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _counter = itertools.count()
 
 
 class Cgroup:
-    """One cgroup of ``controller`` ("cpu" or "memory"); leaving the context ends its processes and it."""
+    """One cgroup of ``controller`` ("cpu" or "memory"); leaving the context kills its processes and removes it."""
 
     def __init__(self, controller: str) -> None:
         self.legacy, root = _hierarchy(controller)
@@ -29,19 +26,19 @@ class Cgroup:
 
     @property
     def name(self) -> str:
-        """The cgroup's path inside its hierarchy, as /proc/PID/cgroup shows it."""
+        """Return the cgroup's path inside its hierarchy, as /proc/PID/cgroup shows it."""
         return f"/{self.path.name}"
 
     def enroll(self, pid: int) -> None:
-        """Move a process (all its threads, and children made later) here."""
+        """Move a process here, with all its threads and future children."""
         (self.path / "cgroup.procs").write_text(str(pid))
 
     def command(self, argv: list[str]) -> list[str]:
-        """The command line that runs ``argv`` inside from its first instruction."""
+        """Return the command line that runs ``argv`` inside from its first instruction."""
         return ["/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(self.path / "cgroup.procs"), *argv]
 
     def limit_cpus(self, cpus: float, period_us: int = PERIOD_US) -> None:
-        """Allow so many CPUs' worth of time in every period."""
+        """Limit CPU time to that of ``cpus`` CPUs in every period."""
         quota = int(cpus * period_us)
         if self.legacy:
             (self.path / "cpu.cfs_period_us").write_text(str(period_us))
@@ -50,16 +47,16 @@ class Cgroup:
             (self.path / "cpu.max").write_text(f"{quota} {period_us}")
 
     def limit_memory(self, size: int) -> None:
-        """Allow so many bytes of memory, page cache included."""
+        """Limit memory to ``size`` bytes, page cache included."""
         (self.path / ("memory.limit_in_bytes" if self.legacy else "memory.max")).write_text(str(size))
 
     def stat(self, file: str) -> dict[str, int]:
-        """A file of "key value" lines, such as cpu.stat or memory.stat."""
+        """Read a file of "key value" lines, such as cpu.stat or memory.stat."""
         pairs = (line.split() for line in (self.path / file).read_text().splitlines())
         return {key: int(value) for key, value in pairs}
 
     def counters(self) -> dict[str, int]:
-        """How often the memory limit was hit, and the file pages that had to be read again where the kernel says so."""
+        """Return how often the memory limit was hit, and refaults of file pages (-1: not reported)."""
         hit = int((self.path / "memory.failcnt").read_text()) if self.legacy else self.stat("memory.events")["max"]
         return {"limit_hits": hit, "refaults": self.stat("memory.stat").get("workingset_refault_file", -1)}
 
@@ -87,7 +84,7 @@ class Cgroup:
 
 
 def _hierarchy(controller: str) -> tuple[bool, Path]:
-    """Whether the controller is a v1 one, and where it is mounted; raises RuntimeError if nowhere."""
+    """Return whether the controller is mounted as v1, and where; raise RuntimeError if it is not mounted."""
     unified = None
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")

@@ -1,4 +1,4 @@
-"""What the example programs share: command lines whose errors are one line."""
+"""Command lines of the example programs; errors are one line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that exits with status 2 and one line."""
+    """Exit with status 2 and one line on wrong options."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {' '.join(message.split())} (see --help)\n")
 
 
 def between(kind: type[int | float], low: float, high: float) -> Callable[[str], float]:
-    """An argument type: a number of ``kind`` from ``low`` to ``high``, both included."""
+    """Return an argument type: a number of ``kind`` from ``low`` to ``high``, both included."""
 
     def convert(text: str) -> float:
         value = kind(text)

@@ -1,9 +1,9 @@
-"""What the ground-truth programs share: options, a log of JSON lines on stdout, a clean end.
+"""Options, a log of JSON lines on stdout, and a clean end for programs with known behaviour.
 
 Every program prints ``{"event": "start", "pid", "tid", "mono_ns", ...its options}`` when it is ready,
-then (with ``--wait``) waits for a line on stdin, then does its known work with one line per act, and
-ends with ``{"event": "end", ...}``.  Acts carry ``tid``, ``start_mono_ns``, ``end_mono_ns``
-(CLOCK_MONOTONIC) and ``latency_s``.  SIGTERM and SIGINT end it after the act in progress.
+then (with ``--wait``) waits for a line on stdin, then logs one line per operation, and ends with
+``{"event": "end", ...}``.  Operations have ``tid``, ``start_mono_ns``, ``end_mono_ns`` (CLOCK_MONOTONIC)
+and ``latency_s``.  SIGTERM and SIGINT end it after the operation in progress.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class Workload:
-    """One program's options, log and stop flag.  Make it in the main thread."""
+    """One program's options, log and stop flag.  To be created in the main thread."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--wait", action="store_true", help="begin when a line arrives on stdin")
@@ -32,28 +32,23 @@ class Workload:
             signal.signal(signum, lambda *_: self.stopped.set())
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Write one line whole: threads and forked children share the log."""
+        """Write one line with one write(2), since threads and forked children share the log."""
         line = json.dumps({"event": event, **fields}) + "\n"
         with self._lock:
             os.write(1, line.encode())
 
     def start(self, **facts: Any) -> None:
-        """Say that everything is ready, and wait to be told to begin."""
+        """Log that everything is ready; with ``--wait``, wait for a line on stdin."""
         options = {key: value for key, value in vars(self.options).items() if key != "wait"}
         self.emit(
-            "start",
-            pid=os.getpid(),
-            tid=threading.get_native_id(),
-            mono_ns=time.monotonic_ns(),
-            **options,
-            **facts,
+            "start", pid=os.getpid(), tid=threading.get_native_id(), mono_ns=time.monotonic_ns(), **options, **facts
         )
         if self.options.wait:
             sys.stdin.readline()
 
     @contextlib.contextmanager
     def act(self, event: str, **fields: Any) -> Iterator[dict[str, Any]]:
-        """Time a block and log it; facts known only afterwards go into the dictionary it yields."""
+        """Time a block and log it, with the fields that the block adds to the yielded dictionary."""
         extra: dict[str, Any] = {}
         start = time.monotonic_ns()
         yield extra
@@ -69,5 +64,5 @@ class Workload:
         )
 
     def pause(self, seconds: float) -> None:
-        """Wait between acts, unless stopped."""
+        """Wait between operations, unless stopped."""
         self.stopped.wait(seconds)

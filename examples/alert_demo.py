@@ -235,11 +235,7 @@ def story(world: World, server: Server, options: Namespace) -> tuple[dict[str, A
     issue = world.tracker.issues[0]
     tell(f"the tracker: issue {issue.iid}, {issue.state}")
     print(indented(f"{issue.title}\n\n{issue.description}", 36), flush=True)
-    rows = [
-        counted("tickets", len(tickets(server))),
-        counted("issues", len(world.tracker.issues)),
-        asked(world),
-    ]
+    rows = [counted("tickets", len(tickets(server))), counted("issues", len(world.tracker.issues)), asked(world)]
     tell("Alertmanager: TrainingStalled is over")
     print(indented(json.dumps(server.post("/alerts/alertmanager", world.alert("resolved"), token))), flush=True)
     wait(lambda: issue.state == "closed", "the issue is closed")

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chat_vendors import Said, Vendors
+    from chat_vendors import Message, Vendors
 
 _NAMES = {"dingtalk": "DingTalk", "feishu": "Feishu", "slack": "Slack"}
 _STYLE = """
@@ -41,7 +41,7 @@ code, pre { background: var(--code); border-radius: 4px; padding: .08em .3em; fo
 
 def page(vendors: Vendors, note: str = "") -> str:
     """The chats, and a line to speak in them."""
-    said = {name: "".join(_said(one) for one in vendors.said if one.vendor == name) for name in _NAMES}
+    said = {name: "".join(_said(one) for one in vendors.messages if one.vendor == name) for name in _NAMES}
     columns = "".join(f"<section><h2>{label}</h2>{said[name] or _EMPTY}</section>" for name, label in _NAMES.items())
     choices = "".join(f"<option value={name}>{label}</option>" for name, label in _NAMES.items())
     refused = "".join(f"<li>{html.escape(why)}</li>" for why in vendors.refused[-20:])
@@ -50,7 +50,7 @@ def page(vendors: Vendors, note: str = "") -> str:
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>Chats</title><style>{_STYLE}</style>"
-        f"<header><h1>Chats: {len(vendors.said)} messages</h1><form method=post action=/say>"
+        f"<header><h1>Chats: {len(vendors.messages)} messages</h1><form method=post action=/say>"
         f"<select name=vendor>{choices}</select><input type=text name=text placeholder='为什么训练卡顿' autofocus>"
         f"<button>Say</button></form>{told}<a href=/>reload</a></header>{warned}<main>{columns}</main></html>"
     )
@@ -59,7 +59,7 @@ def page(vendors: Vendors, note: str = "") -> str:
 _EMPTY = "<p class=quiet>Nothing was said here yet.</p>"
 
 
-def _said(said: Said) -> str:
+def _said(said: Message) -> str:
     who = "" if said.by == "us" else f"{html.escape(said.by)} · "
     at = time.strftime("%H:%M:%S", time.localtime(said.at))
     head = f"<div class=quiet>{who}{html.escape(said.conversation)} · {at}</div>"
@@ -74,7 +74,7 @@ def _said(said: Said) -> str:
 # --- DingTalk: the subset of Markdown that it documents ---------------------------------------------------------------
 
 
-def _dingtalk(said: Said) -> str:
+def _dingtalk(said: Message) -> str:
     made = []
     for line in re.split(r"\n{2,}|  \n|\n(?=\s*(?:[-*]|\d+\.|>|#) )", str(said.content)):
         text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", line.strip("\n"))
@@ -104,7 +104,7 @@ def _inline(text: str) -> str:
 # --- Feishu: paragraphs of elements -----------------------------------------------------------------------------------
 
 
-def _feishu(said: Said) -> str:
+def _feishu(said: Message) -> str:
     title = f"<h4>{html.escape(said.title)}</h4>" if said.title else ""
     paragraphs = ["".join(map(_element, one)) for one in said.content]
     return title + "".join(f"<p>{one or '&nbsp;'}</p>" for one in paragraphs)
@@ -125,7 +125,7 @@ def _element(element: dict[str, Any]) -> str:
 _TAGS = {"rich_text_section": "p", "rich_text_quote": "blockquote", "rich_text_preformatted": "pre"}
 
 
-def _slack(said: Said) -> str:
+def _slack(said: Message) -> str:
     return "".join(map(_block, said.content)) or f"<p>{html.escape(said.title)}</p>"
 
 

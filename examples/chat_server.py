@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import chat_callbacks
 from chat_page import page
-from chat_vendors import Answer, Said, Secrets, Vendors
+from chat_vendors import Answer, Message, Secrets, Vendors
 
 Vendor = Literal["dingtalk", "feishu", "slack"]
 VENDORS: tuple[Vendor, ...] = ("dingtalk", "feishu", "slack")
@@ -33,11 +33,7 @@ class ChatServer:
     """
 
     def __init__(
-        self,
-        whystall: str = "",
-        port: int = 0,
-        given: Secrets | None = None,
-        clock: Callable[[], float] = time.time,
+        self, whystall: str = "", port: int = 0, given: Secrets | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self.vendors = Vendors(given, clock)
         self.whystall = whystall
@@ -57,9 +53,9 @@ class ChatServer:
         self._thread.join()
 
     @property
-    def said(self) -> list[Said]:
+    def messages(self) -> list[Message]:
         """What whystall said, and people."""
-        return self.vendors.said
+        return self.vendors.messages
 
     def callback(self, vendor: Vendor, text: str, id: str = "") -> chat_callbacks.Post:
         """What `vendor` posts when somebody says `text`; `id`: the message's own, made where none is given."""
@@ -74,14 +70,14 @@ class ChatServer:
     def say(self, vendor: Vendor, text: str, id: str = "") -> tuple[int, bytes]:
         """Say `text` to whystall; its answer."""
         where = {"dingtalk": "训练值班群", "feishu": "oc_demo", "slack": "C0DEMO"}[vendor]
-        self.said.append(Said(vendor, where, "a person", "", text))
+        self.messages.append(Message(vendor, where, "a person", "", text))
         return chat_callbacks.deliver(f"{self.whystall}/chat/{vendor}", self.callback(vendor, text, id))
 
-    def wait(self, count: int, seconds: float = 10.0, vendor: Vendor | None = None) -> list[Said]:
+    def wait(self, count: int, seconds: float = 10.0, vendor: Vendor | None = None) -> list[Message]:
         """What whystall said (through `vendor`), once there are `count` messages; fewer when `seconds` are over."""
         ends = time.monotonic() + seconds
         while True:
-            found = [one for one in self.said if one.by == "us" and vendor in (None, one.vendor)]
+            found = [one for one in self.messages if one.by == "us" and vendor in (None, one.vendor)]
             if len(found) >= count or time.monotonic() > ends:
                 return found
             time.sleep(0.02)
@@ -204,9 +200,9 @@ def main() -> None:
             shown = 0
             while True:
                 time.sleep(0.2)
-                for one in server.said[shown:]:
+                for one in server.messages[shown:]:
                     print(f"\n{one.vendor} {one.by}: {one.title}\n{one.content}", flush=True)
-                shown = len(server.said)
+                shown = len(server.messages)
         except KeyboardInterrupt:
             print()
 

@@ -49,7 +49,7 @@ class Secrets:
 
 
 @dataclass
-class Said:
+class Message:
     """One message in a chat. `content` is the vendor's own form; `by`: ``us`` is whystall. `mentions`: who was called
     by it, though nobody meant to.
     """
@@ -115,7 +115,7 @@ class Vendors:
     def __init__(self, given: Secrets | None = None, clock: Callable[[], float] = time.time) -> None:
         self.secrets = given or Secrets()
         self.url = ""
-        self.said: list[Said] = []
+        self.messages: list[Message] = []
         self.refused: list[str] = []
         self.requests: list[str] = []
         self.faults: deque[Answer] = deque()
@@ -207,7 +207,7 @@ class Vendors:
         at = said.get("at") or {}
         called = ["@all"] if at.get("isAtAll") else [f"@{who}" for who in at.get("atMobiles") or []]
         pictures = re.findall(r"!\[[^\]]*\]\((https?://[^)\s]+)\)", text)
-        self.said.append(Said("dingtalk", conversation, "us", title, text, pictures, called))
+        self.messages.append(Message("dingtalk", conversation, "us", title, text, pictures, called))
         return as_json({"errcode": 0, "errmsg": "ok"})
 
     def _dingtalk_app(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -238,7 +238,7 @@ class Vendors:
         else:
             raise acs("miss.openConversationId")
         pictures = re.findall(r"!\[[^\]]*\]\((https?://[^)\s]+)\)", content["text"])
-        self.said.append(Said("dingtalk", where, "us", content["title"], content["text"], pictures))
+        self.messages.append(Message("dingtalk", where, "us", content["title"], content["text"], pictures))
         empty: dict[str, list[str]] = {name: [] for name in lists}
         return as_json({"processQueryKey": secrets.token_hex(8), **empty})
 
@@ -333,8 +333,8 @@ class Vendors:
                         raise fei(230099, "Failed to create card content: invalid image_key", status)
                     pictures.append(f"/images/{element['image_key']}")
                 called += [f"@{element.get('user_id')}"] if kind == "at" else []
-        self.said.append(
-            Said("feishu", conversation, "us", str(shown.get("title", "")), shown["content"], pictures, called)
+        self.messages.append(
+            Message("feishu", conversation, "us", str(shown.get("title", "")), shown["content"], pictures, called)
         )
 
     # --- Slack ----------------------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ class Vendors:
                 case "mrkdwn":
                     called += re.findall(r"<([@!][^>]*)>", str(element.get("text")))
         where = f"{channel} (thread {thread})" if thread else channel
-        self.said.append(Said("slack", where, "us", text, blocks, shown, called))
+        self.messages.append(Message("slack", where, "us", text, blocks, shown, called))
 
 
 def _slow() -> Refusal:

@@ -1,7 +1,7 @@
-"""HTTP with the protocol of chat completions, for models that are none: answers, faults, and the server itself.
+"""An HTTP server with the protocol of chat completions, its answers, and faults that it can simulate.
 
-Requests are checked as strict servers check them: every call of an assistant's message has its answer, arguments in the
-history are JSON, names of functions are plain.
+Requests are checked strictly: every call of an assistant's message has its answer, arguments in the history are JSON,
+names of functions are plain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Request:
-    """What a client sent. `body` is the JSON, empty for GET; `raw` the bytes as they came."""
+    """A client's request. `body`: the JSON, empty for GET; `raw`: the bytes received."""
 
     method: str
     path: str
@@ -37,26 +37,24 @@ class Request:
 
     @property
     def messages(self) -> list[Json]:
-        """The conversation so far."""
+        """Return the conversation so far."""
         messages: list[Json] = self.body.get("messages", [])
         return messages
 
     @property
     def functions(self) -> dict[str, Json]:
-        """The functions offered, by name: ``{"name": ..., "description": ..., "parameters": ...}``."""
+        """Return the functions offered, by name: ``{"name": ..., "description": ..., "parameters": ...}``."""
         return {tool["function"]["name"]: tool["function"] for tool in self.body.get("tools") or []}
 
     @property
     def stream(self) -> bool:
-        """Whether the answer is wanted as server-sent events."""
+        """Return whether the client asks for server-sent events."""
         return bool(self.body.get("stream"))
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function. `arguments` as a mapping, or as the text that a model wrote, be it JSON or not. Without an
-    `id` the server makes one.
-    """
+    """A function call. `arguments`: a mapping, or the model's text, JSON or not. `id` None: the server makes one."""
 
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
@@ -64,10 +62,9 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Say:
-    """An answer of the model. `finish` defaults to ``tool_calls`` where there are calls, else ``stop``. `usage`: tokens
-    in and out; None leaves them out, as some servers do. `extra`: further fields of the message
-    (``reasoning_content``). `delay`: seconds before anything is sent.
+class Turn:
+    """An answer of the model. `finish` None: ``tool_calls`` with calls, else ``stop``. `usage`: tokens in, out (or
+    None). `extra`: further fields of the message (``reasoning_content``). `delay`: seconds before it is sent.
     """
 
     content: str = ""
@@ -81,11 +78,11 @@ class Say:
 
 @dataclass(frozen=True)
 class Raw:
-    """Bytes instead of an answer, to play a server that is broken, overloaded or no model at all.
+    """Bytes instead of an answer, to simulate a broken or overloaded server.
 
-    `body` is sent as it is; `repeat` it so often (a huge body needs no memory). `drip`: seconds between pieces of
-    `piece` bytes. `length`: the Content-Length that is claimed (True: the right one; None: none, the end of the
-    connection ends the body). `delay`: seconds before the status line.
+    `body` is sent `repeat` times (a huge body needs no memory), in pieces of `piece` bytes every `drip` seconds.
+    `length`: the Content-Length (True: the right one; None: none, the body ends with the connection). `delay`: seconds
+    before the status line.
     """
 
     status: int = 200
@@ -103,27 +100,27 @@ class Raw:
 class Cut:
     """An answer whose connection is closed after `after` bytes of its body; 0: before the status line."""
 
-    answer: Say | Raw
+    answer: Turn | Raw
     after: int = 0
 
 
 @dataclass(frozen=True)
 class Die:
-    """No answer; the server stops listening and closes every connection, as if it were killed."""
+    """No answer: the server stops listening and closes every connection, as if killed."""
 
 
-Answer = Say | Raw | Cut | Die
+Answer = Turn | Raw | Cut | Die
 Policy = Callable[[Request], Answer]
 
 
 def error(status: int, message: str, kind: str = "invalid_request_error", **headers: str) -> Raw:
-    """An error in the protocol's shape; `headers` as ``Retry_After="1"``."""
+    """Return an error of the protocol; `headers` as ``Retry_After="1"``."""
     body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}})
     return Raw(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
 def script(answers: Iterable[Answer]) -> Policy:
-    """The `answers` in order, whatever is asked; afterwards an error 500 that says so."""
+    """Return a policy that gives the `answers` in order, whatever is asked, and then error 500."""
     left = iter(answers)
     lock = threading.Lock()
 
@@ -135,7 +132,7 @@ def script(answers: Iterable[Answer]) -> Policy:
 
 
 class Server:
-    """A running server. `requests` holds every request for an answer, in order, also those refused."""
+    """A running server. `requests`: every request, in order, refused ones included."""
 
     def __init__(self, policy: Policy, *, port: int = 0, key: str | None = None, model: str = MODEL) -> None:
         """`port` 0: a free one. With a `key`, requests without it get 401; for another `model` they get 404.
@@ -155,21 +152,21 @@ class Server:
 
     @property
     def base_url(self) -> str:
-        """What a client is given, ending in ``/v1``."""
+        """Return the address for clients, ending in ``/v1``."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     @property
     def port(self) -> int:
-        """The port that it listens at."""
+        """Return the port."""
         return int(self._http.server_address[1])
 
     @property
     def chats(self) -> list[Request]:
-        """The requests for completions among `requests`."""
+        """Return the requests for completions."""
         return [request for request in self.requests if request.method == "POST"]
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Begin to answer requests."""
         self._thread.start()
 
     def kill(self) -> None:
@@ -184,23 +181,23 @@ class Server:
             self._http.cut_all()
 
     def stop(self) -> None:
-        """`kill`, and wait for what is being answered."""
+        """`kill`, and wait for the requests in progress."""
         self.kill()
         self._thread.join()
         self._http.server_close()
 
 
 def fault_of(body: Json) -> str | None:
-    """What a strict server would find wrong with a request; None when nothing is."""
+    """Return why a strict server would refuse a request; None if it would not."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         return "'messages' is missing or empty"
     for tool in body.get("tools") or []:
         function = tool.get("function") or {}
         if tool.get("type") != "function" or not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", str(function.get("name"))):
-            return f"a tool is no function with a plain name: {json.dumps(tool)[:200]}"
+            return f"a tool is not a function with a plain name: {json.dumps(tool)[:200]}"
         if (function.get("parameters") or {}).get("type") != "object":
-            return f"the parameters of {function['name']} are no schema of an object"
+            return f"the parameters of {function['name']} are not a schema of an object"
     waiting: list[str] = []
     for at, message in enumerate(messages):
         role = message.get("role")
@@ -213,18 +210,18 @@ def fault_of(body: Json) -> str | None:
         elif role not in ("system", "user", "assistant"):
             return f"messages[{at}]: unknown role {role!r}"
         if role != "assistant" and not isinstance(message.get("content"), str):
-            return f"messages[{at}]: content is no text"
+            return f"messages[{at}]: content is not text"
         for call in message.get("tool_calls") or []:
             waiting.append(call["id"])
             try:
                 json.loads(call["function"]["arguments"])
             except (TypeError, ValueError):
-                return f"messages[{at}]: the arguments of {call['function'].get('name')} are no JSON"
+                return f"messages[{at}]: the arguments of {call['function'].get('name')} are not JSON"
     return f"calls without an answer: {', '.join(waiting)}" if waiting else None
 
 
 class _Http(ThreadingHTTPServer):
-    """Threads that are waited for, and connections that can be cut."""
+    """An HTTP server that waits for its threads, and whose connections can be cut."""
 
     daemon_threads = False
 
@@ -245,20 +242,20 @@ class _Http(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def cut_all(self) -> None:
-        """End every connection, in the middle of what it is doing."""
+        """Close every connection, in the middle of a transfer."""
         with self._lock:
             for connection in self._open:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients may go away whenever they like; anything else is a fault of ours and told."""
+        """Report errors, except that of a client that disconnected."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 
 class _CutError(OSError):
-    """The answer ends here."""
+    """The connection was closed on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -272,10 +269,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Http
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silent; `Server.requests` keeps what came."""
+        """Log nothing; `Server.requests` has the requests."""
 
     def do_GET(self) -> None:
-        """The list of models."""
+        """Answer with the list of models."""
         request = self._take(b"")
         refused = self._refusal(request)
         if refused is None and request.path.rstrip("/") == "/v1/models":
@@ -284,7 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._raw(refused or error(404, f"no such path: {request.path}", "not_found_error"))
 
     def do_POST(self) -> None:
-        """A completion."""
+        """Answer with a completion."""
         try:
             length = int(self.headers.get("Content-Length", ""))
         except ValueError:
@@ -333,17 +330,17 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
-        said = answer.answer if isinstance(answer, Cut) else answer
-        if isinstance(said, Raw):
-            self._raw(said, cut)
+        whole = answer.answer if isinstance(answer, Cut) else answer
+        if isinstance(whole, Raw):
+            self._raw(whole, cut)
         elif request.stream:
-            self._pause(said.delay)
-            self._events(list(self._chunks(request, said)), cut)
+            self._pause(whole.delay)
+            self._events(list(self._chunks(request, whole)), cut)
         else:
-            self._raw(Raw(body=json.dumps(self._completion(said), ensure_ascii=False), delay=said.delay), cut)
+            self._raw(Raw(body=json.dumps(self._completion(whole), ensure_ascii=False), delay=whole.delay), cut)
 
     def _pause(self, seconds: float) -> None:
-        """Wait, unless the server ends meanwhile."""
+        """Wait, unless the server stops meanwhile."""
         if seconds > 0 and self.server.owner.stopping.wait(seconds):
             raise _CutError
 
@@ -389,68 +386,68 @@ class _Handler(BaseHTTPRequestHandler):
             sent = self._send(b"%x\r\n%b\r\n" % (len(event), event), sent, cut)
         self.wfile.write(b"0\r\n\r\n")
 
-    def _calls(self, say: Say) -> list[Json]:
+    def _calls(self, turn: Turn) -> list[Json]:
         return [
             {
                 "id": f"call_{next(self.server.owner.numbers)}" if call.id is None else call.id,
                 "type": "function",
                 "function": {"name": call.name, "arguments": written(call.arguments)},
             }
-            for call in say.calls
+            for call in turn.calls
         ]
 
     def _head(self, kind: str) -> Json:
         number = next(self.server.owner.numbers)
         return {"id": f"chatcmpl-{number}", "object": kind, "created": 0, "model": self.server.owner.model}
 
-    def _completion(self, say: Say) -> Json:
-        message: Json = {"role": "assistant", "content": say.content or None, **say.extra}
-        if say.calls:
-            message["tool_calls"] = self._calls(say)
-        if say.refusal:
-            message["refusal"] = say.refusal
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_of(say)}
-        usage = {} if say.usage is None else {"usage": usage_of(say.usage)}
+    def _completion(self, turn: Turn) -> Json:
+        message: Json = {"role": "assistant", "content": turn.content or None, **turn.extra}
+        if turn.calls:
+            message["tool_calls"] = self._calls(turn)
+        if turn.refusal:
+            message["refusal"] = turn.refusal
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_of(turn)}
+        usage = {} if turn.usage is None else {"usage": usage_of(turn.usage)}
         return {**self._head("chat.completion"), "choices": [choice], **usage}
 
-    def _chunks(self, request: Request, say: Say) -> Iterator[Json]:
-        """The answer in pieces: text and arguments arrive little by little, as from a real model."""
+    def _chunks(self, request: Request, turn: Turn) -> Iterator[Json]:
+        """Yield the answer in pieces, as a real model streams text and arguments."""
         head = self._head("chat.completion.chunk")
 
         def chunk(delta: Json, finish: str | None = None) -> Json:
             return {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
 
-        yield chunk({"role": "assistant", "content": "", **say.extra})
-        for piece in pieces(say.content):
+        yield chunk({"role": "assistant", "content": "", **turn.extra})
+        for piece in pieces(turn.content):
             yield chunk({"content": piece})
-        for piece in pieces(say.refusal):
+        for piece in pieces(turn.refusal):
             yield chunk({"refusal": piece})
-        for index, call in enumerate(self._calls(say)):
+        for index, call in enumerate(self._calls(turn)):
             function = call["function"]
             opened = {**call, "index": index, "function": {"name": function["name"], "arguments": ""}}
             yield chunk({"tool_calls": [opened]})
             for piece in pieces(function["arguments"]):
                 yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-        yield chunk({}, finish_of(say))
-        if say.usage is not None and (request.body.get("stream_options") or {}).get("include_usage"):
-            yield {**head, "choices": [], "usage": usage_of(say.usage)}
+        yield chunk({}, finish_of(turn))
+        if turn.usage is not None and (request.body.get("stream_options") or {}).get("include_usage"):
+            yield {**head, "choices": [], "usage": usage_of(turn.usage)}
 
 
 def written(arguments: Mapping[str, Any] | str) -> str:
-    """The arguments of a call as the text that the protocol carries."""
+    """Return the arguments of a call as the protocol's text."""
     return arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)
 
 
-def finish_of(say: Say) -> str:
-    """Why the answer ends."""
-    return say.finish or ("tool_calls" if say.calls else "stop")
+def finish_of(turn: Turn) -> str:
+    """Return the finish reason."""
+    return turn.finish or ("tool_calls" if turn.calls else "stop")
 
 
 def usage_of(usage: tuple[int, int]) -> Json:
-    """Tokens, in the protocol's words."""
+    """Return token counts with the protocol's names."""
     return {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)}
 
 
 def pieces(text: str) -> Iterator[str]:
-    """`text` cut as it is streamed."""
+    """Yield `text` in the pieces that are streamed."""
     return (text[start : start + PIECE] for start in range(0, len(text), PIECE))

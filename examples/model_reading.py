@@ -1,4 +1,4 @@
-"""What a request tells a model: the conversation, read as data. Standard library only."""
+"""Read findings, causes and calls from the conversation in a request. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ _FENCE = re.compile(r"^<<data (?P<nonce>[0-9a-f]+)\n(?P<data>.*)\n(?P=nonce) dat
 
 
 class Reading:
-    """What a model knows after reading a request.
-
-    `findings` by id and `causes` in their order, as they were last told; `suggested`: tools that could still tell
-    something; `symptom` as a person told it. All come from the data of briefing and answers, wherever in it they stand.
+    """What a request contains: the latest `findings` by id and `causes` in order, `suggested` tools, and the user's
+    `symptom`. All are read from the data of the briefing and the answers, at any depth.
     """
 
     def __init__(self, request: Request) -> None:
@@ -45,31 +43,29 @@ class Reading:
 
     @property
     def language(self) -> str:
-        """``zh`` when the instructions are Chinese, else ``en``; the language of what is fenced does not count."""
+        """Return ``zh`` if the instructions are Chinese, else ``en``; fenced data does not count."""
         system = "".join(m["content"] for m in self.messages if m["role"] == "system")
         return "zh" if sum("\u4e00" <= letter <= "\u9fff" for letter in system) > len(system) / 10 else "en"
 
     @property
     def text(self) -> str:
-        """Everything that was said to the model, instructions and data alike."""
+        """Return everything sent to the model, instructions and data."""
         return "\n".join(str(m["content"]) for m in self.messages if m["role"] in ("system", "user", "tool"))
 
     @property
     def called(self) -> list[str]:
-        """The functions called so far, in order."""
+        """Return the functions called so far, in order."""
         return [c["function"]["name"] for m in self.messages for c in m.get("tool_calls") or []]
 
 
 def payloads(text: str) -> Iterator[Any]:
-    """What stands in the fences of `text`: data, whoever wrote it. Between two markers with the same number is one
-    line of JSON.
-    """
+    """Yield the fenced data of `text`: one line of JSON between two markers with the same nonce."""
     for fence in _FENCE.finditer(text):
         yield json.loads(fence["data"])
 
 
 def objects(value: Any) -> Iterator[Json]:
-    """`value` and everything in it that is a JSON object."""
+    """Yield `value` and everything in it that is a JSON object."""
     if isinstance(value, dict):
         yield value
         for part in value.values():
@@ -80,5 +76,5 @@ def objects(value: Any) -> Iterator[Json]:
 
 
 def numbers(finding: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a finding."""
+    """Return the numeric metrics of a finding."""
     return {name: value for name, value in finding.get("metrics", {}).items() if isinstance(value, (int, float))}

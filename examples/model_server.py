@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A small chat-completions server on loopback. It is no language model: fixed rules or a script answer.
+"""A small chat-completions server on loopback that answers by fixed rules or a script, without a language model.
 
 It speaks the protocol of vLLM, Ollama, llama.cpp, DashScope, DeepSeek and others, ``POST /v1/chat/completions``
-(streaming as server-sent events and not) and ``GET /v1/models``, so that ``whystall diagnose --llm`` can be tried,
-and tested, where no model is at hand.
+(with and without streaming) and ``GET /v1/models``, so that ``whystall diagnose --llm`` can be tried and tested
+without a model.
 
 Try it, in two terminals::
 
@@ -12,10 +12,10 @@ Try it, in two terminals::
 
 In a test::
 
-    with model_server.serve([Say(calls=(Call("host_snapshot", {}),)), Raw(status=429)]) as server:
+    with model_server.serve([Turn(calls=(Call("host_snapshot", {}),)), Raw(status=429)]) as server:
         ...  # server.base_url, server.requests
 
-`model_http` has the answers and faults that a script can be made of, `model_policies` the rules that answer.
+`model_http` has the answers and faults for scripts, `model_policies` the rules.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from _command import Parser, between
-from model_http import MODEL, Answer, Call, Cut, Die, Policy, Raw, Request, Say, Server, error, script
-from model_policies import POLICIES, Mortal
+from model_http import MODEL, Answer, Call, Cut, Die, Policy, Raw, Request, Server, Turn, error, script
+from model_policies import POLICIES, DiesAfter
 
 __all__ = [
     "MODEL",
@@ -40,8 +40,8 @@ __all__ = [
     "Policy",
     "Raw",
     "Request",
-    "Say",
     "Server",
+    "Turn",
     "error",
     "script",
     "serve",
@@ -52,7 +52,7 @@ __all__ = [
 def serve(
     policy: Policy | Iterable[Answer], *, port: int = 0, key: str | None = None, model: str = MODEL
 ) -> Iterator[Server]:
-    """A server that answers by `policy`, or by a script of answers, until the block ends."""
+    """Run a server that answers by `policy`, or by a script of answers, until the block ends."""
     server = Server(policy if callable(policy) else script(policy), port=port, key=key, model=model)
     server.start()
     try:
@@ -62,7 +62,7 @@ def serve(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until interrupted; returns the exit status."""
+    """Serve until interrupted; return the exit status."""
     listed = "\n".join(f"  {name:<25} {named.about}" for name, named in POLICIES.items())
     command = Parser(
         description=(__doc__ or "").split("\n\nIn a test")[0],
@@ -78,17 +78,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = command.parse_args(argv)
     policy = POLICIES[options.policy].make()
     if options.die_after is not None:
-        policy = Mortal(policy, options.die_after)
+        policy = DiesAfter(policy, options.die_after)
     try:
         key = options.key_file.read_text().strip() if options.key_file else None
     except (OSError, UnicodeDecodeError) as problem:
         command.error(f"cannot read the key: {problem}")
     try:
-        server = Server(_told(policy), port=options.port, key=key)
+        server = Server(_logged(policy), port=options.port, key=key)
     except OSError as problem:
         command.error(f"cannot listen at port {options.port}: {problem.strerror}; choose another --port")
     signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
-    print(f"no language model: fixed rules answer ({options.policy}: {POLICIES[options.policy].about})")
+    print(f"not a language model: fixed rules answer ({options.policy}: {POLICIES[options.policy].about})")
     print(f"export WHYSTALL_LLM_BASE_URL={server.base_url} WHYSTALL_LLM_MODEL={MODEL}", flush=True)
     server.start()
     try:
@@ -100,13 +100,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         server.stop()
 
 
-def _told(policy: Policy) -> Policy:
-    """`policy`, with a line on the terminal per answer."""
+def _logged(policy: Policy) -> Policy:
+    """Return `policy` with a line on the terminal per answer."""
 
     def answer(request: Request) -> Answer:
         given = policy(request)
         what = type(given).__name__.lower()
-        if isinstance(given, Say):
+        if isinstance(given, Turn):
             what = ", ".join(call.name for call in given.calls) or given.content or given.refusal or "nothing"
         print(f"{len(request.messages)} messages, {len(request.functions)} functions -> {what}", flush=True)
         return given

@@ -309,35 +309,15 @@ def parser() -> Parser:
     out = Parser(description=(__doc__ or "").split("\n\n")[0])
     option = out.add_argument
     option("--directory", type=Path, default=Path("."), help="where checkpoints go (default: here)")
-    option(
-        "--size-mib",
-        type=between(float, 0.01, 2000),
-        default=50.0,
-        help="checkpoint size (default %(default)s)",
-    )
-    option(
-        "--every",
-        type=between(int, 1, 1e6),
-        default=5,
-        help="steps from one to the next (default %(default)s)",
-    )
+    option("--size-mib", type=between(float, 0.01, 2000), default=50.0, help="checkpoint size (default %(default)s)")
+    option("--every", type=between(int, 1, 1e6), default=5, help="steps from one to the next (default %(default)s)")
     option("--keep", type=between(int, 1, 1000), default=2, help="checkpoints kept (default %(default)s)")
     option("--fsync", action=argparse.BooleanOptionalAction, default=True, help="fsync each checkpoint")
     option("--direct", action="store_true", help="write with O_DIRECT, past the page cache")
     option("--background", action="store_true", help="write from another thread while steps go on")
     option("--random-in-line", action="store_true", help="draw the bytes from the kernel inside the step")
-    option(
-        "--step-ms",
-        type=between(float, 0.1, 60000),
-        default=100.0,
-        help="compute per step (default %(default)s)",
-    )
-    option(
-        "--blas-threads",
-        type=between(int, 1, 1024),
-        default=1,
-        help="threads of matrix code (default %(default)s)",
-    )
+    option("--step-ms", type=between(float, 0.1, 60000), default=100.0, help="compute per step (default %(default)s)")
+    option("--blas-threads", type=between(int, 1, 1024), default=1, help="threads of matrix code (default %(default)s)")
     option("--steps", type=between(int, 1, 1e9), default=None, help="stop after this many steps")
     option("--duration", type=between(float, 0.001, 1e6), default=None, help="stop after this many seconds")
     option("--log", default="-", metavar="FILE", help="JSON lines go here (default: standard output)")

@@ -403,12 +403,7 @@ def parser() -> Parser:
     """The command line."""
     out = Parser(description=(__doc__ or "").split("\n\n")[0], usage="%(prog)s [options] -- COMMAND [ARGUMENT ...]")
     option = out.add_argument
-    option(
-        "--write-mib-s",
-        type=between(float, 0, 1e6),
-        default=50.0,
-        help="default %(default)s; 0: no limit",
-    )
+    option("--write-mib-s", type=between(float, 0, 1e6), default=50.0, help="default %(default)s; 0: no limit")
     option("--read-mib-s", type=between(float, 0, 1e6), default=0.0, help="default: no limit")
     option("--size-mib", type=between(int, 16, 65536), default=512, help="of the image (default %(default)s)")
     option("--directory", type=Path, help="where the image lies (default: in memory when there is room)")

@@ -39,14 +39,7 @@ from tracker_http import Hook, Server, handler_of
 from tracker_page import detail, document, listing
 
 PROJECT = "demo/training"
-_NEW = {
-    "title": str,
-    "description": str,
-    "labels": str,
-    "assignee_ids": list,
-    "issue_type": str,
-    "confidential": bool,
-}
+_NEW = {"title": str, "description": str, "labels": str, "assignee_ids": list, "issue_type": str, "confidential": bool}
 _CHANGES = {
     "title": str,
     "description": str,

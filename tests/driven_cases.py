@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import model_server
-from model_http import Answer, Call, Policy, Request, Say
+from model_http import Answer, Call, Policy, Request, Turn
 from model_reading import payloads
 from solving import new_case
 
@@ -119,12 +119,12 @@ def driven(
         return Outcome(case, case.diagnosis(), server.chats)
 
 
-def say(*calls: tuple[str, dict[str, Any] | str], usage: tuple[int, int] = (100, 20)) -> Say:
+def say(*calls: tuple[str, dict[str, Any] | str], usage: tuple[int, int] = (100, 20)) -> Turn:
     """One answer that calls functions."""
-    return Say(calls=[Call(name, arguments) for name, arguments in calls], usage=usage)
+    return Turn(calls=[Call(name, arguments) for name, arguments in calls], usage=usage)
 
 
-def concluding(cause: str = "unknown", *chain: tuple[str, list[str]]) -> Say:
+def concluding(cause: str = "unknown", *chain: tuple[str, list[str]]) -> Turn:
     """One answer that concludes."""
     links = [{"claim": claim, "findings": ids} for claim, ids in chain]
     return say(("conclude", {"cause": cause, "chain": links}))

@@ -268,7 +268,7 @@ class Case:
 
     def said(self, vendor: str) -> list[str]:
         """What was said in a chat: the titles."""
-        return [one.title for one in self.chats.said if one.by == "us" and one.vendor == vendor]
+        return [one.title for one in self.chats.messages if one.by == "us" and one.vendor == vendor]
 
     def _told(self, sql: str) -> bool:
         return bool(self.rows(sql)[0][0])

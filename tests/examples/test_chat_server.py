@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 from chat_server import VENDORS, ChatServer
-from chat_vendors import Said
+from chat_vendors import Message
 
 heard: list[tuple[str, bytes]] = []
 
@@ -86,7 +86,7 @@ def test_what_a_vendor_would_refuse_is_refused(path: str, body: object, code: ob
         _, answer = _post(chats.url + path, json.dumps(body).encode())
         found = json.loads(answer)
         assert code in (found.get("errcode"), found.get("code"), found.get("error"))
-        assert chats.said == []
+        assert chats.messages == []
         assert len(chats.vendors.refused) == 1
         assert "Not taken" in _page(chats)
 
@@ -96,10 +96,10 @@ def test_the_page_runs_nothing_of_what_was_said() -> None:
     with ChatServer() as chats:
         rich = {"type": "rich_text_section", "elements": [{"type": "text", "text": hostile}]}
         link = {"type": "rich_text_section", "elements": [{"type": "link", "url": '"><script>', "text": "x"}]}
-        chats.vendors.said += [
-            Said("dingtalk", hostile, "us", hostile, hostile),
-            Said("feishu", hostile, "us", hostile, [[{"tag": "text", "text": hostile}]], [hostile], [hostile]),
-            Said("slack", hostile, "us", hostile, [{"type": "rich_text", "elements": [rich, link]}]),
+        chats.vendors.messages += [
+            Message("dingtalk", hostile, "us", hostile, hostile),
+            Message("feishu", hostile, "us", hostile, [[{"tag": "text", "text": hostile}]], [hostile], [hostile]),
+            Message("slack", hostile, "us", hostile, [{"type": "rich_text", "elements": [rich, link]}]),
         ]
         page = _page(chats)
     assert "<script" not in page

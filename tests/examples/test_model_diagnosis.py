@@ -9,7 +9,7 @@ import driven
 import model_server
 import pytest
 from driven import Driven, Home
-from model_http import Answer, Cut, Policy, Raw, Request, Say, error
+from model_http import Answer, Cut, Policy, Raw, Request, Turn, error
 from model_policies import INVENTED_CAUSE, INVENTED_FILE, INVENTED_NUMBER, POLICIES, engineer
 
 from whystall.knowledge_base.models import Diagnosis
@@ -124,7 +124,7 @@ def check_clean(home: Home, found: Driven, policy: str) -> None:
     "last",
     [
         pytest.param(None, id="killed"),
-        pytest.param(Cut(Say("I think that"), 20), id="cut off"),
+        pytest.param(Cut(Turn("I think that"), 20), id="cut off"),
         pytest.param(Raw(body="<html>busy</html>"), id="no JSON"),
         pytest.param(error(401, "no"), id="unauthorised"),
     ],

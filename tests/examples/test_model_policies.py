@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 import pytest
-from model_http import Die, Raw, Request, Say
-from model_policies import INVENTED_CAUSE, INVENTED_FILE, INVENTED_NUMBER, POLICIES, Mortal, engineer
+from model_http import Die, Raw, Request, Turn
+from model_policies import INVENTED_CAUSE, INVENTED_FILE, INVENTED_NUMBER, POLICIES, DiesAfter, engineer
 from model_reading import Reading
 
 from whystall.prompts.fence import Fence
@@ -59,7 +59,7 @@ CONCLUDED = conversation(
 
 
 def said(answer: object) -> list[tuple[str, Any]]:
-    assert isinstance(answer, Say)
+    assert isinstance(answer, Turn)
     return [(call.name, call.arguments) for call in answer.calls]
 
 
@@ -153,16 +153,16 @@ def test_inventions_are_found_nowhere_in_the_evidence() -> None:
 def test_tokens_are_counted_by_what_was_said() -> None:
     short, long = (Request("POST", "/", {}, LOOKED.body, b"x" * size) for size in (400, 4000))
     told = [POLICIES["engineer"].make()(request) for request in (short, long)]
-    assert [answer.usage[0] for answer in told if isinstance(answer, Say) and answer.usage] == [100, 1000]
+    assert [answer.usage[0] for answer in told if isinstance(answer, Turn) and answer.usage] == [100, 1000]
 
 
 def test_a_mortal_answers_so_often_and_no_more() -> None:
-    mortal = Mortal(engineer, 2)
-    assert [type(mortal(LOOKED)) for _ in range(3)] == [Say, Say, Die]
+    mortal = DiesAfter(engineer, 2)
+    assert [type(mortal(LOOKED)) for _ in range(3)] == [Turn, Turn, Die]
 
 
 def test_every_policy_answers_whatever_it_is_sent() -> None:
     bare = Request("POST", "/v1/chat/completions", {}, {"messages": [{"role": "user", "content": "hello"}]})
     for named in POLICIES.values():
         for request in (bare, LOOKED, CONCLUDED):
-            assert isinstance(named.make()(request), (Say, Raw))
+            assert isinstance(named.make()(request), (Turn, Raw))

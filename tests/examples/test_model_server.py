@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import model_server
 import pytest
-from model_server import Call, Cut, Die, Raw, Say, Server
+from model_server import Call, Cut, Die, Raw, Server, Turn
 
 LOOK = {
     "type": "function",
@@ -31,7 +31,7 @@ def events(response: httpx.Response) -> list[Any]:
 
 
 def test_answers_come_in_order_and_requests_are_kept() -> None:
-    with model_server.serve([Say("first"), Say(calls=(Call("look", {"top": 3}), Call("look", {})))]) as server:
+    with model_server.serve([Turn("first"), Turn(calls=(Call("look", {"top": 3}), Call("look", {})))]) as server:
         first, second = (ask(server).json()["choices"][0] for _ in range(2))
         assert ask(server).status_code == 500  # the script is over
     assert (first["message"]["content"], first["finish_reason"]) == ("first", "stop")
@@ -43,7 +43,7 @@ def test_answers_come_in_order_and_requests_are_kept() -> None:
 
 
 def test_a_stream_carries_the_same_answer_in_pieces() -> None:
-    said = Say("停在检查点上 " * 20, (Call("look", {"min_ms": 10}), Call("look", {"text": "x" * 100})), usage=(7, 9))
+    said = Turn("停在检查点上 " * 20, (Call("look", {"min_ms": 10}), Call("look", {"text": "x" * 100})), usage=(7, 9))
     with model_server.serve(lambda _: said) as server:
         chunks = events(ask(server, stream=True, stream_options={"include_usage": True}))
         silent = events(ask(server, stream=True))
@@ -59,7 +59,7 @@ def test_a_stream_carries_the_same_answer_in_pieces() -> None:
 
 
 def test_models_are_listed_and_a_key_is_asked_for() -> None:
-    with model_server.serve([Say("yes")], key="sesame") as server:
+    with model_server.serve([Turn("yes")], key="sesame") as server:
         listed = f"{server.base_url}/models"
         assert httpx.get(listed).status_code == 401
         assert ask(server).status_code == 401
@@ -86,13 +86,13 @@ USER = {"role": "user", "content": "why?"}
         ([USER, assistant(), USER], "without an answer"),
         ([USER, assistant(), answer("c2")], "not made"),
         ([USER, answer()], "not made"),
-        ([USER, assistant("{broken"), answer()], "no JSON"),
+        ([USER, assistant("{broken"), answer()], "not JSON"),
         ([{"role": "robot", "content": ""}], "unknown role"),
-        ([{"role": "user", "content": None}], "no text"),
+        ([{"role": "user", "content": None}], "not text"),
     ],
 )
 def test_a_conversation_that_strict_servers_refuse_is_refused(messages: list[Any], word: str) -> None:
-    with model_server.serve([Say("yes")]) as server:
+    with model_server.serve([Turn("yes")]) as server:
         assert ask(server, [USER, assistant(), answer()]).status_code == 200
         refused = ask(server, messages)
     assert refused.status_code == 400
@@ -115,7 +115,7 @@ def test_errors_carry_their_headers() -> None:
 
 
 def test_an_answer_can_be_cut_anywhere() -> None:
-    cuts = [Cut(Say("long enough"), 0), Cut(Say("long enough"), 30), Cut(Raw(body="{}" * 50), 7)]
+    cuts = [Cut(Turn("long enough"), 0), Cut(Turn("long enough"), 30), Cut(Raw(body="{}" * 50), 7)]
     with model_server.serve(cuts) as server:
         for stream in (False, True, False):
             with pytest.raises(httpx.RemoteProtocolError):
@@ -130,7 +130,7 @@ def test_a_huge_body_and_one_without_length() -> None:
 
 
 def test_a_slow_answer_does_not_hold_up_the_end() -> None:
-    with model_server.serve([Raw(body="x" * 1000, drip=1.0), Say("late", delay=600.0)]) as server:
+    with model_server.serve([Raw(body="x" * 1000, drip=1.0), Turn("late", delay=600.0)]) as server:
         url = f"{server.base_url}/chat/completions"
         body = {"model": model_server.MODEL, "messages": [USER]}
         with httpx.stream("POST", url, json=body) as dripping:
@@ -141,7 +141,7 @@ def test_a_slow_answer_does_not_hold_up_the_end() -> None:
 
 
 def test_a_server_that_dies_is_gone() -> None:
-    with model_server.serve([Say("alive"), Die()]) as server:
+    with model_server.serve([Turn("alive"), Die()]) as server:
         with httpx.Client() as client:
             body = {"model": model_server.MODEL, "messages": [USER]}
             assert client.post(f"{server.base_url}/chat/completions", json=body).status_code == 200

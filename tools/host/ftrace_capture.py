@@ -149,8 +149,7 @@ def _cpus(trace: SchedTrace, span_ns: int) -> list[Cpu]:
     )
     switches = trace.table("switches")
     left = switches.group_by("cpu").agg(
-        pl.len().alias("switches"),
-        (pl.col("preempted") & (pl.col("prev_tid") > 0)).sum().alias("involuntary"),
+        pl.len().alias("switches"), (pl.col("preempted") & (pl.col("prev_tid") > 0)).sum().alias("involuntary")
     )
     moved = trace.table("migrations").group_by(pl.col("to_cpu").alias("cpu")).agg(pl.len().alias("migrations"))
     soft = pl.col("soft")
@@ -197,10 +196,7 @@ def _threads(trace: SchedTrace, span_ns: int, target: set[int]) -> list[Thread]:
     left = (
         trace.table("switches")
         .group_by(pl.col("prev_tid").alias("tid"))
-        .agg(
-            pl.col("preempted").sum().alias("involuntary"),
-            (~pl.col("preempted")).sum().alias("voluntary"),
-        )
+        .agg(pl.col("preempted").sum().alias("involuntary"), (~pl.col("preempted")).sum().alias("voluntary"))
     )
     moved = trace.table("migrations").group_by("tid").agg(pl.len().alias("migrations"))
     names = trace.table("names").group_by("tid", maintain_order=True).agg(pl.col("pid", "comm").last())

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from driven_cases import Watching, concluding, data, driven, say
-from model_http import Say
+from model_http import Turn
 from recordings import PID, Scene, checkpoints
 from solving import new_case
 
@@ -199,7 +199,7 @@ def test_a_long_symptom_is_cut() -> None:
 
 @pytest.mark.parametrize(("lang", "said"), [("en", "Answer in English"), ("zh", "请用中文回答")])
 def test_it_speaks_both_languages(lang: Any, said: str) -> None:
-    found = driven(RecordedObserver(stall()), [Say(""), concluding()], lang=lang)
+    found = driven(RecordedObserver(stall()), [Turn(""), concluding()], lang=lang)
     messages = found.chats[-1].messages
     assert said in messages[0]["content"]
     (told,) = data(messages[1]["content"])

@@ -10,8 +10,8 @@ import anyio
 import model_server
 import pytest
 from driven_cases import Outcome, Watching, concluding, data, driven, kinds, say
-from model_http import Answer, Policy, Request, Say, error
-from model_policies import POLICIES, Mortal, engineer
+from model_http import Answer, Policy, Request, Turn, error
+from model_policies import POLICIES, DiesAfter, engineer
 from rank_jobs import Fault, Plan, simulate
 from recordings import Scene, checkpoints
 from solving import new_case, solve
@@ -68,7 +68,7 @@ GONE = ("unreachable", "cut_off")
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_server_killed_midway_leaves_the_answer_of_the_rules(scene: str) -> None:
     by_rules = solve(recorded(scene), "slow")
-    found = driven(recorded(scene), Mortal(engineer, 1))
+    found = driven(recorded(scene), DiesAfter(engineer, 1))
     assert answer(found) == (by_rules.verdict, by_rules.cause, kinds(by_rules))
     assert found.diagnosis.missing == by_rules.missing
     assert found.reasoning.stopped in GONE
@@ -108,7 +108,7 @@ def test_tokens_seconds_and_the_models_name_are_kept() -> None:
     assert found.reasoning.model == model_server.MODEL
 
 
-def closest(request: Request) -> Say:
+def closest(request: Request) -> Turn:
     """Every tool at once, looking as closely as it can; then a conclusion."""
     if any(m["role"] == "tool" for m in request.messages):
         return concluding()
@@ -135,7 +135,7 @@ def test_how_closely_a_model_looks_changes_no_verdict(scene: str) -> None:
 LOOKS = ["fileslower", "offcputime", "biolatency", "syscall_time"]
 
 
-def looking(request: Request) -> Say:
+def looking(request: Request) -> Turn:
     """Always another tool, and never a conclusion."""
     done = sum(len(m.get("tool_calls") or []) for m in request.messages)
     return say((LOOKS[done % len(LOOKS)], {"top": 11 + done}))
@@ -164,18 +164,18 @@ def test_windows_count_as_time() -> None:
 
 
 def test_a_model_that_thinks_longer_than_the_budget_is_left() -> None:
-    found = on_stall([Say(delay=60.0)], limits=Limits(seconds=0.2))
+    found = on_stall([Turn(delay=60.0)], limits=Limits(seconds=0.2))
     assert (found.reasoning.stopped, answer(found)[:2]) == ("budget_seconds", RIGHT)
 
 
 @pytest.mark.parametrize(
     ("answers", "stopped"),
     [
-        ([Say(refusal="I cannot help with that.")], "refusal"),
-        ([Say(finish="content_filter")], "refusal"),
-        ([Say(), Say()], "empty"),
-        ([Say("It is the network."), Say("As I said.")], "prose"),
-        ([Say("It is", finish="length"), Say("It is", finish="length")], "length"),
+        ([Turn(refusal="I cannot help with that.")], "refusal"),
+        ([Turn(finish="content_filter")], "refusal"),
+        ([Turn(), Turn()], "empty"),
+        ([Turn("It is the network."), Turn("As I said.")], "prose"),
+        ([Turn("It is", finish="length"), Turn("It is", finish="length")], "length"),
         ([say(("fileslower", {}))] * 4, "repetition"),
         ([say(("shell", {"command": "id"}))] * 3, "wrong_calls"),
         ([say(("conclude", '{"cause": '))] * 3, "wrong_calls"),
@@ -196,12 +196,12 @@ def test_whatever_stops_a_model_the_rules_finish(answers: list[Answer], stopped:
 
 
 def test_what_a_stopped_model_had_concluded_is_kept_as_far_as_it_is_supported() -> None:
-    def policy(request: Request) -> Say:
+    def policy(request: Request) -> Turn:
         told = [part for m in request.messages if m["role"] == "tool" for part in data(m["content"])]
         if not told:
             return say(*((tool, {}) for tool in LOOKS))
         if "conclude" in str(request.messages[-2].get("tool_calls")):
-            return Say(refusal="Enough.")
+            return Turn(refusal="Enough.")
         sync = next(f for part in told for f in part.get("findings", []) if f["kind"] == "file.slow_sync")
         links = [("the thread waits in fsync", [sync["id"]]), ("gremlins did it", ["F99999"])]
         return concluding("sync_checkpoint_write", *links)
@@ -215,11 +215,11 @@ def test_what_a_stopped_model_had_concluded_is_kept_as_far_as_it_is_supported() 
 
 def test_a_model_may_err_between_looks_and_talk_once() -> None:
     answers = [
-        Say("Let me think."),
+        Turn("Let me think."),
         say(("fileslower", {"pid": 1})),
-        Say("Not that one."),
+        Turn("Not that one."),
         say(("fileslower", {})),
-        Say("Interesting."),
+        Turn("Interesting."),
         concluding("sync_checkpoint_write"),
     ]
     found = on_stall(answers)
@@ -328,7 +328,7 @@ def test_a_running_job_may_be_sampled_a_few_times() -> None:
 
 
 def test_an_id_of_an_earlier_window_means_what_was_found_anew() -> None:
-    def policy(request: Request) -> Say:
+    def policy(request: Request) -> Turn:
         told = [part for m in request.messages if m["role"] == "tool" for part in data(m["content"])]
         if not told:
             return say(("fileslower", {}), ("offcputime", {}), ("biolatency", {}), ("syscall_time", {}))
@@ -421,7 +421,7 @@ def test_cancelled_at_any_step_nothing_stays_open(when: str) -> None:
         await anyio.sleep(0.05)
 
     watching = Watching(stall(), window=window)
-    case = cancelled(watching, [say(("fileslower", {})), say(("offcputime", {})), Say(delay=60.0)], when)
+    case = cancelled(watching, [say(("fileslower", {})), say(("offcputime", {})), Turn(delay=60.0)], when)
     assert watching.open == 0
     assert len(case.steps) == {"waiting for answer 1": 1, "waiting for answer 2": 2}.get(when, int(when[-1]) - 1)
     assert case.reasoning is None
@@ -429,7 +429,7 @@ def test_cancelled_at_any_step_nothing_stays_open(when: str) -> None:
 
 def test_cancelled_while_a_slow_model_is_waited_for() -> None:
     watching = Watching(stall())
-    cancelled(watching, [Say(delay=60.0)], "1 s")
+    cancelled(watching, [Turn(delay=60.0)], "1 s")
     assert watching.open == 0
 
 

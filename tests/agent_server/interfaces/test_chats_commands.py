@@ -48,7 +48,7 @@ def test_a_test_message_arrives_and_is_logged(run: Run, chats: ChatServer, tmp_p
     status, out, err = run("test", name, "--lang", "zh")
     assert (status, err) == (0, "")
     assert out.startswith(f"{name}：已发出")
-    (said,) = chats.said
+    (said,) = chats.messages
     assert "whystall chats test" in json.dumps(said.content, ensure_ascii=False)
     assert chats.vendors.refused == []
     with Stores(tmp_path / "home" / "knowledge.db") as kb:
@@ -90,7 +90,7 @@ def test_what_cannot_be_tried_says_why(run: Run, words: list[str], says: str) ->
 
 def test_to_is_where_it_is_said(run: Run, chats: ChatServer) -> None:
     assert run("test", "deaf", "--to", "C77")[0] == 0
-    assert [said.conversation for said in chats.said] == ["C77"]
+    assert [said.conversation for said in chats.messages] == ["C77"]
 
 
 def test_the_list_tells_what_each_does_and_what_went_wrong(run: Run, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import anyio
 import model_server
 import pytest
 from byte_servers import bytes_server, http
-from model_server import Raw, Say, error
+from model_server import Raw, Turn, error
 
 from whystall.agent_server.app import App, DiagnoseParams
 from whystall.agent_server.llm.wire import LlmError
@@ -98,7 +98,7 @@ def test_a_server_that_is_not_there(where: str, settings: Set) -> None:
 
 
 def test_a_model_that_talks_instead_of_calling_is_told_once(settings: Set) -> None:
-    with model_server.serve(lambda _: Say("I believe it is the disk.")) as server:
+    with model_server.serve(lambda _: Turn("I believe it is the disk.")) as server:
         settings(BASE_URL=server.base_url)
         diagnosis = _diagnosed([])
     assert diagnosis.reasoning is not None

@@ -14,7 +14,7 @@ import anyio
 import model_server
 import pytest
 from byte_servers import bytes_server, http
-from model_server import Call, Cut, Die, Raw, Say, error
+from model_server import Call, Cut, Die, Raw, Turn, error
 
 from whystall.agent_server.llm.client import ChatClient
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
@@ -43,7 +43,7 @@ async def _refused(client: ChatClient) -> LlmError:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_is_the_same_whole_and_in_pieces(stream: bool, client: Make) -> None:
-    said = Say(
+    said = Turn(
         "I look at the disk. 我看磁盘。" * 20,
         calls=[Call("look", {"why": "磁盘 " * 30}), Call("look", '{"broken": '), Call("look", "")],
         extra={"reasoning_content": "first the disk"},
@@ -67,7 +67,7 @@ async def test_an_answer_is_the_same_whole_and_in_pieces(stream: bool, client: M
 
 
 async def test_settings_are_sent(client: Make) -> None:
-    with model_server.serve([Say("yes")]) as server:
+    with model_server.serve([Turn("yes")]) as server:
         await _asked(client(server.base_url, temperature=0.5, reply_tokens=100))
     assert (server.chats[0].body["temperature"], server.chats[0].body["max_tokens"]) == (0.5, 100)
     assert "Authorization" not in server.chats[0].headers
@@ -77,7 +77,7 @@ async def test_settings_are_sent(client: Make) -> None:
 async def test_what_a_model_got_wrong_goes_back_as_strict_servers_take_it(stream: bool, client: Make) -> None:
     """The server refuses a history with calls unanswered, arguments that are no JSON, names that are not plain."""
     wrong = [Call("look", '{"a": '), Call("no such name!", "[1]"), Call("look", {"a": 1})]
-    script = [Say(calls=wrong, extra={"reasoning_content": ""}), Say("I see")]
+    script = [Turn(calls=wrong, extra={"reasoning_content": ""}), Turn("I see")]
     with model_server.serve(script) as server:
         async with client(server.base_url, stream=stream) as chat:
             first = await chat.complete(ASK, [LOOK])
@@ -94,7 +94,7 @@ async def test_what_a_model_got_wrong_goes_back_as_strict_servers_take_it(stream
 
 
 async def test_thoughts_go_back_under_the_name_they_came_with(client: Make) -> None:
-    with model_server.serve([Say(calls=[Call("look")], extra={"reasoning": "hm"}), Say("done")]) as server:
+    with model_server.serve([Turn(calls=[Call("look")], extra={"reasoning": "hm"}), Turn("done")]) as server:
         async with client(server.base_url) as chat:
             first = await chat.complete(ASK, [LOOK])
             again = Message(role="assistant", calls=first.calls, reasoning=first.reasoning)
@@ -103,7 +103,7 @@ async def test_thoughts_go_back_under_the_name_they_came_with(client: Make) -> N
 
 
 async def test_tokens_that_are_not_counted_are_estimated(client: Make) -> None:
-    with model_server.serve([Say("word " * 300, usage=None)]) as server:
+    with model_server.serve([Turn("word " * 300, usage=None)]) as server:
         reply = await _asked(client(server.base_url))
     assert reply.estimated
     assert reply.tokens_out == 500
@@ -118,16 +118,16 @@ async def test_tokens_that_are_not_counted_are_estimated(client: Make) -> None:
         (error(529, "overloaded", retry_after_ms="1"), "server_error"),
         (error(500, "oops", Retry_After="0"), "server_error"),
         (Raw(502, "<html><head><title>502 Bad Gateway</title></head></html>", {"Retry-After": "0"}), "server_error"),
-        (Cut(Say("half of it"), after=20), "cut_off"),
-        (Cut(Say("nothing"), after=0), "cut_off"),
+        (Cut(Turn("half of it"), after=20), "cut_off"),
+        (Cut(Turn("nothing"), after=0), "cut_off"),
     ],
     ids=["429", "503-date", "529-ms", "500", "502-page", "cut-within", "cut-before"],
 )
 async def test_what_passes_is_asked_again(failure: model_server.Answer, code: str, client: Make) -> None:
-    with model_server.serve([failure, Say("here")]) as server:
+    with model_server.serve([failure, Turn("here")]) as server:
         assert (await _asked(client(server.base_url, retries=1))).content == "here"
         assert len(server.chats) == 2
-    with model_server.serve([failure, Say("too late")]) as server:
+    with model_server.serve([failure, Turn("too late")]) as server:
         assert (await _refused(client(server.base_url, retries=0))).code == code
         assert len(server.chats) == 1
 
@@ -176,7 +176,7 @@ async def test_what_passes_is_asked_again(failure: model_server.Answer, code: st
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_what_stays_is_told_at_once(failure: Raw, code: str, words: tuple[str, ...], client: Make) -> None:
-    with model_server.serve([failure, Say("never asked")]) as server:
+    with model_server.serve([failure, Turn("never asked")]) as server:
         fault = await _refused(client(server.base_url, api_key=KEY, retries=5))
         assert len(server.chats) == 1
     assert fault.code == code
@@ -215,7 +215,7 @@ async def test_a_server_that_asks_to_wait_for_long_is_not_waited_for(client: Mak
     ids=["claimed", "unclaimed", "comments", "one-event", "packed", "packed-events"],
 )
 async def test_a_hundred_megabytes_are_refused_after_a_few(huge: Raw, client: Make) -> None:
-    with model_server.serve([huge, Say("never asked")]) as server:
+    with model_server.serve([huge, Turn("never asked")]) as server:
         fault = await _refused(client(server.base_url, stream="event" in huge.content_type))
         assert len(server.chats) == 1
     assert fault.code == "too_large"
@@ -234,7 +234,7 @@ async def test_a_packed_answer_within_bounds_is_read(client: Make) -> None:
 @pytest.mark.parametrize(
     "slow",
     [
-        Say("late", delay=60),
+        Turn("late", delay=60),
         Raw(200, b"\n" * 1000, drip=0.05),
         Raw(200, b": keep-alive\n\n" * 1000, drip=0.05, content_type="text/event-stream", length=None),
         Raw(200, b"data: {}\n\n" * 1000, drip=0.05, content_type="text/event-stream", length=None),
@@ -250,7 +250,7 @@ async def test_nothing_holds_us_beyond_the_deadline(slow: model_server.Answer, c
 
 
 async def test_it_can_be_cancelled_and_asked_again(client: Make) -> None:
-    script = [Say("late", delay=60), Raw(200, b"\n" * 5000, drip=0.05), error(503, "x", Retry_After="15"), Say("now")]
+    script = [Turn("late", delay=60), Raw(200, b"\n" * 5000, drip=0.05), error(503, "x", Retry_After="15"), Turn("now")]
     with model_server.serve(script) as server:
         async with client(server.base_url) as chat:
             for asked in (1, 2, 3):
@@ -320,7 +320,7 @@ async def test_models_are_listed(client: Make) -> None:
 async def test_proxies_are_those_of_the_environment_but_not_for_this_machine(
     client: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with model_server.serve([Say("direct")]) as server, bytes_server(http("", status="403 Forbidden")) as proxy:
+    with model_server.serve([Turn("direct")]) as server, bytes_server(http("", status="403 Forbidden")) as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.removesuffix("/v1"))
         assert (await _asked(client(server.base_url))).content == "direct"
         fault = await _refused(client("http://models.invalid/v1"))

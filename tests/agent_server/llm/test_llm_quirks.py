@@ -12,7 +12,7 @@ from typing import Any
 import model_server
 import pytest
 from byte_servers import bytes_server, events, http
-from model_server import Say, error
+from model_server import Turn, error
 
 from whystall.agent_server.llm.client import ChatClient
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
@@ -284,7 +284,7 @@ async def test_a_stream_that_ends_too_soon_is_cut_off(client: Make) -> None:
 async def test_what_a_server_refuses_is_left_out_from_then_on(
     refusal: str, settings: dict[str, Any], check: dict[str, Any], client: Make
 ) -> None:
-    with model_server.serve([error(400, refusal), Say("a"), Say("b")]) as server:
+    with model_server.serve([error(400, refusal), Turn("a"), Turn("b")]) as server:
         async with client(server.base_url, retries=0, **settings) as chat:
             assert (await chat.complete(ASK, [LOOK])).content == "a"
             assert (await chat.complete(ASK, [LOOK])).content == "b"

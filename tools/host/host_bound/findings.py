@@ -315,12 +315,7 @@ def _mostly(a: Account) -> str | None:
 
 
 def _time(a: Account, ns: int, count: int, longest: int) -> dict[str, float]:
-    return {
-        "window_pct": a.host.pct(ns),
-        "total_ms": ns / 1e6,
-        "max_ms": longest / 1e6,
-        "count": float(count),
-    }
+    return {"window_pct": a.host.pct(ns), "total_ms": ns / 1e6, "max_ms": longest / 1e6, "count": float(count)}
 
 
 def _finding(

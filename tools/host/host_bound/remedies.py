@@ -179,11 +179,7 @@ def _neighbour(finding: Finding, a: Account, kept: Collection[int], pct: float) 
     moves = [f"taskset -acp {format_cpus(rest)} {pid}" for pid in group.pids] if rest else []
     return [
         Remedy(
-            code="isolate_neighbour",
-            pct=pct,
-            who=name,
-            cpus=format_cpus(rest),
-            command=" && ".join(moves[:_COMMANDS]),
+            code="isolate_neighbour", pct=pct, who=name, cpus=format_cpus(rest), command=" && ".join(moves[:_COMMANDS])
         )
     ]
 

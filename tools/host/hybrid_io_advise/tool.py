@@ -194,10 +194,7 @@ def _trials(recording: Recording) -> tuple[list[Compared], pl.DataFrame]:
 
 def _tried(one: Observed, compared: list[Compared], refused: pl.DataFrame) -> Tried:
     """Return the trials on the file system of `one`; other file systems may be on other disks."""
-    return Tried(
-        [c for c in compared if c.dev == one.dev],
-        refused.filter(pl.col("dev") == one.dev)["code"].to_list(),
-    )
+    return Tried([c for c in compared if c.dev == one.dev], refused.filter(pl.col("dev") == one.dev)["code"].to_list())
 
 
 def _given(params: Params, compared: list[Compared], refused: pl.DataFrame) -> Observed:
@@ -262,12 +259,7 @@ def _finding(one: Observed, advice: Advice, recording: Recording) -> Finding:
         "high_ratio": tried.high_ratio if tried else None,
         "spared_rate": _spared(one, advice, max(recording.manifest.window_ns, 1)),
     }
-    words = {
-        "advice": advice.method,
-        "reason": advice.reason,
-        "operation": one.operation,
-        "filesystem": one.filesystem,
-    }
+    words = {"advice": advice.method, "reason": advice.reason, "operation": one.operation, "filesystem": one.filesystem}
     return finding(
         "io.advice",
         Subject(type="file", pid=one.pid, comm=one.comm, path=one.path),

@@ -48,11 +48,7 @@ class Params(LiveParams):
 
 def _needs(params: Params) -> list[Need]:
     period = int(min(1.0, params.duration / 4) * 1e9)
-    needs = [
-        Need(CACHE),
-        Need("proc", ProcOptions(period_ns=period), optional=True),
-        Need(RESIDENCY, optional=True),
-    ]
+    needs = [Need(CACHE), Need("proc", ProcOptions(period_ns=period), optional=True), Need(RESIDENCY, optional=True)]
     if params.hz:
         needs.append(Need(SAMPLES, SampleOptions(period_ns=1_000_000_000 // params.hz), optional=True))
     return needs

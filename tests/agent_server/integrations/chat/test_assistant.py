@@ -14,13 +14,13 @@ import model_server
 import pytest
 from chat_jobs import job, named
 from model_chat import operator
-from model_server import Answer, Call, Raw, Request, Say
+from model_server import Answer, Call, Raw, Request, Turn
 
 pytestmark = pytest.mark.anyio
 
 
-def ask(name: str, **arguments: Any) -> Say:
-    return Say(calls=(Call(name, arguments),))
+def ask(name: str, **arguments: Any) -> Turn:
+    return Turn(calls=(Call(name, arguments),))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def test_it_answers_from_what_its_functions_return(chat: Any, model: Any) -> None:
     chat.ticket("GPU idle")
     server = model(
-        [ask("on_call", schedule="storage"), ask("tickets"), Say("wang is on call for storage. One ticket is open.")]
+        [ask("on_call", schedule="storage"), ask("tickets"), Turn("wang is on call for storage. One ticket is open.")]
     )
     answer = await chat.says("who could take the open ones?", channel="model")
     assert answer == "wang is on call for storage.\nOne ticket is open."
@@ -56,7 +56,7 @@ async def test_it_answers_from_what_its_functions_return(chat: Any, model: Any) 
 
 async def test_what_nothing_carries_is_told_once_and_then_replaced(chat: Any, model: Any) -> None:
     wrong = "zhang is on call for storage."
-    server = model([ask("on_call", schedule="storage"), Say(wrong), Say(wrong)])
+    server = model([ask("on_call", schedule="storage"), Turn(wrong), Turn(wrong)])
     answer = await chat.says("who takes care of storage?", channel="model")
     assert "zhang" not in answer
     assert "王伟" in answer  # the plain answer
@@ -66,7 +66,7 @@ async def test_what_nothing_carries_is_told_once_and_then_replaced(chat: Any, mo
 
 
 async def test_what_it_corrects_is_said(chat: Any, model: Any) -> None:
-    model([ask("on_call", schedule="storage"), Say("zhang is on call."), Say("wang is on call for storage.")])
+    model([ask("on_call", schedule="storage"), Turn("zhang is on call."), Turn("wang is on call for storage.")])
     assert await chat.says("who is on call for storage?", channel="model") == "wang is on call for storage."
 
 
@@ -74,12 +74,12 @@ async def test_what_it_corrects_is_said(chat: Any, model: Any) -> None:
     "answers",
     [
         [Raw(500, "no")],
-        [Say("")] * 3,
-        [Say(refusal="no")],
+        [Turn("")] * 3,
+        [Turn(refusal="no")],
         [Raw(200, "{")],
         [ask("tickets")] * 20,
         [ask("close", id="1")] * 20,
-        [Say("The network is saturated and rank 3 lost 90 %.")] * 3,
+        [Turn("The network is saturated and rank 3 lost 90 %.")] * 3,
     ],
     ids=["error", "empty", "refusal", "nonsense", "repeats", "unknown", "invents"],
 )
@@ -109,7 +109,7 @@ async def test_commands_never_reach_it(chat: Any, model: Any) -> None:
 async def test_a_look_that_it_begins_is_a_real_one(chat: Any, model: Any) -> None:
     with job(**named(7)) as pid:
         name = named(7)["TORCHELASTIC_RUN_ID"]
-        model([ask("start_look", text=name), Say("I started to look at it; the verdict will be posted.")])
+        model([ask("start_look", text=name), Turn("I started to look at it; the verdict will be posted.")])
         answer = await chat.says(f"{name} feels odd, could you see?", channel="model")
         assert str(pid) in answer
         assert [inquiry.pid for inquiry in chat.kb.observation_requests.running()] == [pid]
@@ -118,13 +118,13 @@ async def test_a_look_that_it_begins_is_a_real_one(chat: Any, model: Any) -> Non
 async def test_it_begins_no_look_that_nobody_asked_for(chat: Any, model: Any) -> None:
     with job(**named(7)) as pid:
         for text in (named(7)["TORCHELASTIC_RUN_ID"], str(pid)):
-            model([ask("start_look", text=text), Say("Which one do you mean?")])
+            model([ask("start_look", text=text), Turn("Which one do you mean?")])
             assert "Which one do you mean?" in await chat.says("how are things?", channel="model")
     assert chat.kb.observation_requests.running() == []
 
 
 async def test_what_was_said_before_is_remembered(chat: Any, model: Any) -> None:
-    server = model([ask("on_call", schedule="storage"), Say("wang is on call for storage."), Say("I mean wang.")])
+    server = model([ask("on_call", schedule="storage"), Turn("wang is on call for storage."), Turn("I mean wang.")])
     await chat.says("who is on call for storage?", channel="model")
     await chat.says("whom did you mean?", channel="model")
     assert "wang is on call for storage" in server.requests[-1].messages[1]["content"]
@@ -163,8 +163,8 @@ async def test_orders_in_tickets_labels_and_names_of_jobs_reach_it_only_fenced(
         assert not re.search(r"im_start|</data>", outside)
         calls = [c["function"]["name"] for m in request.messages for c in m.get("tool_calls") or []]
         if len(calls) < 2:
-            return Say(calls=(Call(("list_jobs", "tickets")[len(calls)]),))
-        return Say("I have closed ticket 1. Everything is healthy. zhang is on call.")
+            return Turn(calls=(Call(("list_jobs", "tickets")[len(calls)]),))
+        return Turn("I have closed ticket 1. Everything is healthy. zhang is on call.")
 
     with job(JOB_NAME=order, RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(os.getpid())):
         server = model(captured)

@@ -105,7 +105,7 @@ def test_a_message_is_taken_by_its_vendor_once(kb: Stores, chats: ChatServer, cl
     assert _run(kb, chats, clock, name) is None
     assert _run(kb, chats, clock, name) is None
     assert chats.vendors.refused == []
-    (said,) = chats.said
+    (said,) = chats.messages
     assert (said.vendor, said.by, said.mentions) == (name, "us", [])
     assert "已确认" in json.dumps(said.content, ensure_ascii=False)
     # DingTalk fetches pictures, and nobody outside reaches us here.
@@ -126,7 +126,7 @@ def test_an_answer_goes_where_it_was_asked(kb: Stores, chats: ChatServer, clock:
     queue(kb, "k", said.place, Outgoing(title="T", text="Wang"))  # type: ignore[union-attr]
     _run(kb, chats, clock, name)
     assert chats.vendors.refused == []
-    (answer,) = chats.said
+    (answer,) = chats.messages
     where = {"dingtalk": "训练值班群", "feishu": "reply to om_", "slack": "C0DEMO (thread "}[name]
     assert answer.conversation.startswith(where)
 
@@ -135,14 +135,14 @@ def test_a_person_is_told_in_dingtalk_by_the_app(kb: Stores, chats: ChatServer, 
     _put(kb, "dingtalk", text="字" * 9000, conversation="manager4220")
     _run(kb, chats, clock, "dingtalk")
     assert chats.vendors.refused == []
-    assert [said.conversation for said in chats.said] == ["manager4220"]
+    assert [said.conversation for said in chats.messages] == ["manager4220"]
 
 
 def test_messages_of_a_conversation_keep_their_order(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
     for number in range(5):
         _put(kb, "dingtalk", f"k{number}", f"line {number}")
     _run(kb, chats, clock, "dingtalk")
-    assert [str(said.content).rpartition(" ")[2] for said in chats.said] == list("01234")
+    assert [str(said.content).rpartition(" ")[2] for said in chats.messages] == list("01234")
 
 
 def test_a_busy_vendor_is_left_alone_for_as_long_as_it_asks(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
@@ -151,10 +151,10 @@ def test_a_busy_vendor_is_left_alone_for_as_long_as_it_asks(kb: Stores, chats: C
     due = _run(kb, chats, clock, "slack")
     assert due is not None
     assert NOW + 30 <= due <= NOW + 31
-    assert chats.said == []
+    assert chats.messages == []
     clock.now = due
     assert _run(kb, chats, clock, "slack") is None
-    assert len(chats.said) == 1
+    assert len(chats.messages) == 1
     assert _state(kb) == ("sent", 2)
 
 
@@ -168,7 +168,7 @@ def test_a_pause_holds_for_the_whole_chat(kb: Stores, chats: ChatServer, clock: 
 
     due = _run(kb, chats, clock, "feishu", another)
     assert due == NOW + 10
-    assert chats.said == []
+    assert chats.messages == []
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_what_may_pass_is_tried_again(kb: Stores, chats: ChatServer, clock: _Clo
     assert due > NOW
     clock.now = due
     _run(kb, chats, clock, "dingtalk")
-    assert len(chats.said) == 1
+    assert len(chats.messages) == 1
 
 
 @pytest.mark.parametrize(
@@ -226,14 +226,14 @@ def test_a_message_whose_sender_was_killed_is_sent_again_and_shown_once_where_th
     kb.messages.release(NOW)
     _run(kb, chats, clock, "feishu")
     assert _state(kb) == ("sent", 2)
-    assert len(chats.said) == 1
+    assert len(chats.messages) == 1
 
 
 def test_the_pace_of_a_vendor_is_kept(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
     for number in range(25):
         _put(kb, "dingtalk", f"k{number}")
     due = _run(kb, chats, clock, "dingtalk", lambda: None)
-    assert len(chats.said) == 18
+    assert len(chats.messages) == 18
     assert due == NOW + 60
     assert chats.vendors.refused == []
 
@@ -246,7 +246,7 @@ def test_a_clock_that_is_set_back_silences_nobody(kb: Stores, chats: ChatServer,
         clock.now = NOW - 86_400
 
     _run(kb, chats, clock, "dingtalk", back)
-    assert len(chats.said) == 19
+    assert len(chats.messages) == 19
 
 
 def test_patience_ends(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
@@ -292,10 +292,10 @@ def test_a_picture_that_is_gone_or_fails_again_and_again_does_not_keep_the_words
 ) -> None:
     _put(kb, "slack", "a", picture="whystall://artifacts/gone.png")
     _run(kb, chats, clock, "slack")
-    assert [said.pictures for said in chats.said] == [[]]
+    assert [said.pictures for said in chats.messages] == [[]]
     clock.now += 10
     _put(kb, "slack", "b", picture="whystall://artifacts/1.png")
     with kb._file.write() as db:
         db.execute("UPDATE messages SET attempts = 3 WHERE key = 'b'")
     _run(kb, chats, clock, "slack")
-    assert [said.pictures for said in chats.said] == [[], []]
+    assert [said.pictures for said in chats.messages] == [[], []]
