@@ -39,11 +39,12 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. `line`: number of its first line in the file, from 1."""
+    """A fenced block. `about`: what follows the language; `line`: number of its first line in the file, from 1."""
 
     language: str
     text: str
     line: int
+    about: str = ""
 
 
 @dataclass
@@ -56,8 +57,8 @@ class Step:
 
 def blocks(text: str) -> Iterator[Block]:
     """Yield the fenced blocks of a page."""
-    for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        yield Block(found[1], found[2], text.count("\n", 0, found.start()) + 2)
+    for found in re.finditer(r"^```(\w*)([^\n`]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield Block(found[1], found[3], text.count("\n", 0, found.start()) + 2, found[2].strip())
 
 
 def inline(text: str) -> Iterator[str]:
