@@ -49,8 +49,8 @@ class Watching:
         self.asked: list[Asked] = []
         self.open = 0
 
-    def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
-        return self._inner.able(tools)
+    async def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
+        return await self._inner.able(tools)
 
     async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
         given = {name: dict(values) for name, values in options.items()}

@@ -58,6 +58,7 @@ _SAME_LAYER = [
 _TOOL_PACKAGES = ("tools.host", "tools.profiles")
 _ACYCLIC = (
     "agent_server",
+    "agent_server.diagnosis",
     "agent_server.integrations",
     *_TOOL_PACKAGES,
     "tools.ranks",
@@ -164,6 +165,18 @@ def test_modules_and_sub_packages_import_each_other_without_cycles(package: str)
         unit = ".".join(module.split(".")[:depth])
         units.setdefault(unit, set()).update({".".join(one.split(".")[:depth]) for one in imported} - {unit})
     TopologicalSorter(units).prepare()
+
+
+@pytest.mark.parametrize("package", ["agent_server.diagnosis.grounding"])
+def test_a_sub_package_imports_nothing_of_its_parent(package: str) -> None:
+    parent = package.rpartition(".")[0]
+    wrong = [
+        f"{module} imports {one}"
+        for module, imported in graph_of(parent).items()
+        for one in imported
+        if module.startswith(f"{package}.") and not one.startswith(f"{package}.")
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A case: what was asked, what was looked at, and what follows from it. Drivers choose what to look at next."""
+"""The state of one investigation: which tools ran, what they found, and what follows. Drivers choose the next tools."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from whystall.agent_server.diagnosis.assess import Link, assess
-from whystall.agent_server.diagnosis.causes import of_hosts
+from whystall.agent_server.diagnosis.causes import FIRST_TOOL, of_hosts
 from whystall.agent_server.diagnosis.observer import Observer, Options
-from whystall.agent_server.diagnosis.rules import FIRST_TOOL
 from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.transcript import Transcript
 from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culprit
@@ -22,18 +21,18 @@ from whystall.tools.contract.findings import Finding, Severity
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import Status, ToolResult
 
-ADVISE = "hybrid_io_advise"
-"""The tool that judges trials of direct I/O."""
-# A wait for a colleague that takes this share of the window is worth asking who ends it.
+DIRECT_IO_TOOL = "hybrid_io_advise"
+"""Judges trials of direct I/O."""
+# Waiting for another thread for this share of the window justifies a window that records who wakes the victim.
 _WAIT_PCT = 10.0
 
 
 class Case:
-    """The state of one investigation, the same for every driver.
+    """One investigation of a host, the same for every driver.
 
-    `results` hold the latest result of each tool; the ids of their findings are unique within the case. `tried`: all
-    tools that were to look, also those that could not be served. `duration`: seconds that a look may take. A driver
-    that is a model leaves its `reasoning` here, and the conclusion that it `settled`.
+    `results` hold the latest result of each tool; ids of findings are unique within the case. `tried`: all tools that
+    were requested, including those that could not be served. `duration`: seconds of a window. A model driver stores its
+    `reasoning`, and in `settled` the conclusion after its claims were checked.
     """
 
     def __init__(
@@ -50,9 +49,8 @@ class Case:
         transcript: Transcript | None = None,
         progress: StepProgress | None = None,
     ) -> None:
-        """`symptom` says which causes are worth examining; who gives a profile asks for all. `numbered`: findings that
-        bear numbers already, where this is a part of a larger case. `wanted`: tools that are to look whatever the first
-        look says. `progress` reports every step.
+        """`symptom` selects the causes to examine; with an accelerator's profile all are. `numbered`: findings numbered
+        before, if this is part of a larger case. `wanted`: tools that run whatever the first window shows.
         """
         hosts = of_hosts(causes)
         self.causes = hosts if observer.profiled else asked_for(hosts, symptom)
@@ -70,50 +68,52 @@ class Case:
         self.reasoning: Reasoning | None = None
         self.settled: Conclusion | None = None
         self._options: dict[str, Mapping[str, Any]] = {}
-        self._found: dict[str, Finding] = {}
+        self._all_findings: dict[str, Finding] = {}
         self._count = numbered
+
+    # --- observing ------------------------------------------------------------------------------------------------
 
     async def observe(
         self, names: Sequence[str], duration: float, why: str, options: Options | None = None
     ) -> list[ToolResult[Any]]:
-        """Run the tools `names` in one window and return their results, numbered; those that nothing here can serve
-        are left out.
+        """Run the tools `names` in one window and return their results, without tools that cannot be served here.
 
-        Live, the tools that ran before look again in the same window, with their latest options: evidence of
-        different times does not confirm each other. `why` is a code of ``why`` in ``prompts/words``. Raises what the
-        observer raises; the case then stands as before.
+        Live, the tools that ran before run again in the same window with their latest options: evidence from different
+        times does not confirm each other. `why` is a code of ``why`` in ``prompts/words``. Raises what the observer
+        raises; the case is then unchanged.
         """
         wanted = self._options | dict(options or {})
         again = [name for name in self.results if name not in names] if self.observer.live else []
-        asked = list(dict.fromkeys([*again, *names]))
-        self.progress.look(len(self.steps) + 1, list(names) or again, why, duration)
+        requested = list(dict.fromkeys([*again, *names]))
+        self.progress.start_step(len(self.steps) + 1, list(names) or again, why, duration)
         try:
-            found = await self.observer.observe([self.tools[name] for name in asked], duration, wanted)
+            results = await self.observer.observe([self.tools[name] for name in requested], duration, wanted)
         except ToolError as error:
-            self.transcript.look_failed(asked, wanted, error)
+            self.transcript.observation_failed(requested, wanted, error)
             raise
         self._options = wanted
-        return self._kept(asked, duration, why, found)
+        return self._add_step(requested, duration, why, results)
 
     async def calibrate(self) -> None:
-        """Try direct I/O beside buffered on the file systems of the last look, which writes a temporary file there, and
-        judge that look by it: no other window, and nothing where none was looked at that saw the page cache.
-        """
-        if not self.observer.live or ADVISE not in self.tools:
-            return
-        wanted = {**self._options, ADVISE: {"calibrate": True}}
-        self.progress.look(len(self.steps) + 1, [ADVISE], "tried_here", 1.0)
-        if found := await self.observer.calibrate(self.tools[ADVISE], wanted):
-            self._options = wanted
-            self._kept([ADVISE], 0.0, "tried_here", found)
+        """Try direct I/O beside buffered (writes a temporary file), and judge the last window with the trials.
 
-    def _kept(
-        self, asked: Sequence[str], duration: float, why: str, found: Sequence[ToolResult[Any]]
+        Do nothing if no live window recorded the page cache.
+        """
+        if not self.observer.live or DIRECT_IO_TOOL not in self.tools:
+            return
+        wanted = {**self._options, DIRECT_IO_TOOL: {"calibrate": True}}
+        self.progress.start_step(len(self.steps) + 1, [DIRECT_IO_TOOL], "tried_here", 1.0)
+        if results := await self.observer.calibrate(self.tools[DIRECT_IO_TOOL], wanted):
+            self._options = wanted
+            self._add_step([DIRECT_IO_TOOL], 0.0, "tried_here", results)
+
+    def _add_step(
+        self, requested: Sequence[str], duration: float, why: str, results: Sequence[ToolResult[Any]]
     ) -> list[ToolResult[Any]]:
-        """`found` numbered, as a step of this case."""
-        self.tried.update(asked)
-        results = [self._numbered(r) for r in found]
-        self.transcript.look(asked, duration, why, self._options, results)
+        """Store `results` as a step of the case; return them with numbered findings."""
+        self.tried.update(requested)
+        results = [self._numbered(r) for r in results]
+        self.transcript.observed(requested, duration, why, self._options, results)
         self.results.update({r.tool: r for r in results})
         if results:
             self.steps.append(
@@ -132,63 +132,68 @@ class Case:
         for finding in result.findings:
             self._count += 1
             named = finding.model_copy(update={"id": f"F{self._count}"})
-            self._found[named.id] = named
+            self._all_findings[named.id] = named
             findings.append(named)
         return result.model_copy(update={"findings": findings})
 
+    # --- what is known --------------------------------------------------------------------------------------------
+
     @property
     def findings(self) -> list[Finding]:
-        """What holds now: the findings of each tool's latest look."""
+        """The findings of each tool's latest result."""
         return [f for r in self.results.values() for f in r.findings]
 
     def options(self, tool: str) -> Mapping[str, Any]:
-        """The arguments with which `tool` looked last, beyond target and duration; empty where it did not."""
+        """Return the latest arguments of `tool` besides target and duration; empty if it did not run."""
         return self._options.get(tool, {}) if tool in self.results else {}
 
     def current(self, id: str) -> str | None:
-        """The id under which what the finding `id` says is known now; None where it holds no more, or never did.
-
-        A later look of the same tool finds the same anew: it then bears another number.
-        """
-        holds = self.findings
-        if any(f.id == id for f in holds):
+        """Return the current id of a finding, which a later window may have found anew; None if it no longer holds."""
+        findings = self.findings
+        if any(f.id == id for f in findings):
             return id
-        if (old := self._found.get(id)) is None:
+        if (old := self._all_findings.get(id)) is None:
             return None
-        same = [f for f in holds if f.fingerprint == old.fingerprint and f.polarity is old.polarity]
+        same = [f for f in findings if f.fingerprint == old.fingerprint and f.polarity is old.polarity]
         same.sort(key=lambda f: (f.subject != old.subject, f.subject.tid != old.subject.tid))
         return same[0].id if same else None
 
     def victim(self) -> Victim | None:
-        """Who suffers, as far as is known."""
-        return choose_victim(self.findings) or self._feeder()
-
-    def _feeder(self) -> Victim | None:
-        """The victim of a recording that holds the scheduler's events alone."""
+        """Return the thread that suffers, if known."""
+        if victim := choose_victim(self.findings):
+            return victim
         result = self.results.get("host_bound")
         if result is None or FIRST_TOOL in self.results:
             return None
-        return choose_feeder(result.findings, result.data.dispatchers)
-
-    def assess(self) -> list[Assessment]:
-        """Every cause judged by what was found, the one that explains most first."""
-        victim = self.victim()
-        return assess(self.causes, self.findings, victim, self._saw(), self._links(victim))
+        return choose_feeder(result.findings, result.data.dispatchers)  # only scheduler events were recorded
 
     def signs(self) -> list[str] | None:
-        """Causes that want a sign in the first look before a closer one, and have it; None where that was not taken."""
+        """Return the causes whose `signs` the findings show; None if the first tool did not run."""
         if FIRST_TOOL not in self.results:
             return None
         victim, findings = self.victim(), self.findings
-
         return [
             id
             for id, cause in self.causes.items()
             if any(measured(sign, finding, victim) for sign in cause.signs for finding in findings)
         ]
 
-    def _saw(self) -> list[str]:
-        """Tools that ran and whose collectors were proven alive: only those can rule anything out."""
+    def waits_for_other_thread(self) -> bool:
+        """Return whether the victim waits for another thread long enough to ask who wakes it."""
+        victim = self.victim()
+        return victim is not None and any(
+            _waits_for_thread(f, victim) and f.window_pct >= _WAIT_PCT for f in self.findings
+        )
+
+    # --- judging --------------------------------------------------------------------------------------------------
+
+    def assess(self) -> list[Assessment]:
+        """Judge every cause by the findings; the one that explains most comes first."""
+        victim = self.victim()
+        return assess(self.causes, self.findings, victim, self.reliable_tools(), self._links(victim))
+
+    def reliable_tools(self) -> list[str]:
+        """Return the tools that ran with collectors verified to work: only those can rule anything out."""
         return [
             name
             for name, r in self.results.items()
@@ -196,11 +201,11 @@ class Case:
         ]
 
     def _links(self, victim: Victim | None) -> list[Link]:
-        """Threads that end the victim's waits, where the wakers were recorded."""
+        """Return the threads that end the victim's waits, if wakers were recorded."""
         result = self.results.get("offcputime")
         if victim is None or result is None:
             return []
-        # Sleeps and polls are ended by timers and devices too, in an interrupt of a thread that has no part in it.
+        # Only waits for threads: sleeps and polls are also ended in interrupts, on top of an unrelated thread.
         waits = {f.attributes["syscall"]: f.id for f in result.findings if _waits_for_thread(f, victim)}
         window_ms = max(result.coverage.window_s * 1e3, 1.0)
         return [
@@ -209,27 +214,19 @@ class Case:
             if w.tid == victim.tid and w.syscall in waits and w.waker_pid == victim.pid and w.waker_tid != victim.tid
         ]
 
-    def waits_for_a_colleague(self) -> bool:
-        """Whether the victim waits so long for another thread that it is worth asking who ends it."""
-        victim = self.victim()
-        return victim is not None and any(
-            _waits_for_thread(f, victim) and f.window_pct >= _WAIT_PCT for f in self.findings
-        )
-
     def conclude(self, preferred: str | None = None) -> Conclusion:
-        """The verdict on what was found so far; `preferred` as in `verdict.conclude`."""
+        """Return the verdict on the findings so far; `preferred` as in `verdict.conclude`."""
         blind = [spot for r in self.results.values() for spot in r.coverage.not_seen]
         found = conclude(self.causes, self.assess(), self.findings, self.victim(), blind, preferred)
         if found.verdict is Verdict.HEALTHY and FIRST_TOOL not in self.results:
-            return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not looked at
+            return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not examined
         return found
 
     def diagnosis(self, conclusion: Conclusion | None = None) -> Diagnosis:
-        """The case as it stands now, with everything it rests on. `conclusion`: another than was `settled`."""
+        """Return the diagnosis of the case as it is now; `conclusion` replaces the settled or computed one."""
         victim, assessments, findings = self.victim(), self.assess(), self.findings
-        coverage = [r.coverage for r in self.results.values()]
         conclusion = conclusion or self.settled or self.conclude()
-        known = {f.id for f in findings}  # a later look of the same tool replaces what an earlier one found
+        known = {f.id for f in findings}  # a later result of a tool replaces its earlier findings
         now = datetime.now(timezone.utc)
         recording = self.observer.recording
         return Diagnosis(
@@ -248,7 +245,7 @@ class Case:
             missing=conclusion.missing,
             findings=findings,
             steps=[s.model_copy(update={"findings": [i for i in s.findings if i in known]}) for s in self.steps],
-            coverage=coverage,
+            coverage=[r.coverage for r in self.results.values()],
             artifacts=[a.uri for r in self.results.values() for a in r.artifacts],
             recording=recording.manifest.id if recording else None,
             reasoning=self.reasoning,

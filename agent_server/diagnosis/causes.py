@@ -1,4 +1,4 @@
-"""Which causes can be told by looking at what: the ranks of a job, or a host. Pure."""
+"""Select causes by the evidence that decides them: traces of ranks, or observation of a host. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from whystall.knowledge_base.models import Cause
 
-CHECK = "slow_node_check"
-"""The tool that looks at ranks."""
+RANKS_TOOL = "slow_node_check"
+"""Judges the traces of a job's ranks."""
+FIRST_TOOL = "host_snapshot"
+"""The cheapest tool: runs first in every case of a host."""
 
 
 def of_ranks(causes: Mapping[str, Cause]) -> dict[str, Cause]:
-    """Those of `causes` that the traces of ranks can tell."""
-    return {id: cause for id, cause in causes.items() if CHECK in cause.examined_by}
+    """Return the causes that traces of ranks can support."""
+    return {id: cause for id, cause in causes.items() if RANKS_TOOL in cause.examined_by}
 
 
 def of_hosts(causes: Mapping[str, Cause]) -> dict[str, Cause]:
-    """Those of `causes` that a look at a host can tell; the others would stay open for ever."""
-    return {id: cause for id, cause in causes.items() if set(cause.examined_by) != {CHECK}}
+    """Return the causes that observing a host can decide; the others would stay open."""
+    return {id: cause for id, cause in causes.items() if set(cause.examined_by) != {RANKS_TOOL}}

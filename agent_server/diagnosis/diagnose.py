@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
-from whystall.agent_server.diagnosis.causes import CHECK
+from whystall.agent_server.diagnosis.causes import RANKS_TOOL
 from whystall.agent_server.inputs.calibration import check_source
 from whystall.agent_server.inputs.ranks import gathered, runs_named
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
@@ -200,7 +200,7 @@ class DiagnosisRunner:
         from whystall.agent_server.diagnosis.ranks import rank_diagnosis, with_host
         from whystall.knowledge_base.causes import load_causes
 
-        tool = self._registry.get(CHECK)
+        tool = self._registry.get(RANKS_TOOL)
         result = await in_thread(lambda: judged(tool, recording, tool.params(), "en"))
         ranks = recording.table("ranks.ranks").height
         run.transcript.ranks(result, recording.manifest.id, ranks)
@@ -293,7 +293,7 @@ class DiagnosisRunner:
             return await self._tried(case, run)
         nonce, limits = secrets.token_hex(8), run.driver.limits
         about = {
-            "able": [tool.name for tool in observer.able(list(tools.values()))],
+            "able": [tool.name for tool in await observer.able(list(tools.values()))],
             "model": run.driver.model.name,
             "settings": {"limits": limits.model_dump(), "lang": run.lang, "remembers": True},
             "nonce": nonce,
@@ -306,12 +306,12 @@ class DiagnosisRunner:
 
     async def _tried(self, case: Case, run: _Run) -> Diagnosis:
         """The diagnosis of a case that has come to its end, with what trials of direct I/O say, if they are wanted."""
-        from whystall.agent_server.diagnosis.case import ADVISE
+        from whystall.agent_server.diagnosis.case import DIRECT_IO_TOOL
         from whystall.agent_server.diagnosis.ranks import with_blind_spot
 
         if run.params.calibrate:
             await case.calibrate()
-            if ADVISE not in case.results:
+            if DIRECT_IO_TOOL not in case.results:
                 return with_blind_spot(case.diagnosis(), "not_calibrated", "nothing was looked for in the page cache")
         return case.diagnosis()
 

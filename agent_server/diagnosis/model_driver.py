@@ -1,14 +1,15 @@
-"""The model driver: a language model chooses what to look at next, and explains what was found.
+"""The model driver: a language model chooses the next tools and explains the findings.
 
-It is offered the tools as functions and ends with ``conclude``. What it says is held against the evidence
-(`grounding`); the verdict is always computed. Whatever stops it, the rules finish from where the case then stands.
+The model is offered the tools as functions. Tools called in one message share one window; ``conclude`` ends the
+conversation. Its claims are checked against the evidence (`grounded_conclusion`), and the verdict is always computed.
+If the model fails or runs out of budget, the rules finish the case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
@@ -22,30 +23,27 @@ from whystall.agent_server.diagnosis.briefing import (
     state_data,
 )
 from whystall.agent_server.diagnosis.budget import Budget, Limits
+from whystall.agent_server.diagnosis.case import Case
 from whystall.agent_server.diagnosis.functions import CONCLUDE, Functions, IncidentSearch, ToolRequest, request_key
-from whystall.agent_server.diagnosis.grounding.ground import Grounded, ground, settle, told
+from whystall.agent_server.diagnosis.grounded_conclusion import Grounded, feedback, ground, settle
+from whystall.agent_server.diagnosis.grounding.model_conclusion import ModelConclusion
+from whystall.agent_server.diagnosis.past_incidents import PastIncidents
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply, ToolCall
 from whystall.knowledge_base.models import Lang, Reasoning
 from whystall.prompts.fence import Fence
 from whystall.prompts.model import briefing, said, system_prompt
 from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.text import clean
 
-if TYPE_CHECKING:
-    from whystall.agent_server.diagnosis.case import Case
-    from whystall.agent_server.diagnosis.grounding.model_conclusion import ModelConclusion
-    from whystall.agent_server.diagnosis.past_incidents import PastIncidents
-
-_CALLS = 8  # in one message: as many tools as there are
-_CONTENT = 20_000  # characters of an answer that are kept in the conversation
-# A live job may be sampled again; what three windows do not show, a fourth will not either.
-_SAMPLES = 3
-# So many messages in a row of which nothing could be used (or that showed nothing new), and it will not become better.
-_USELESS = 3
+_MAX_CALLS = 8  # per message: as many as there are tools
+_MAX_CONTENT = 20_000  # characters of an answer that are kept in the conversation
+_MAX_SAMPLES = 3  # windows of a live job with the same call: a fourth shows nothing new
+_MAX_USELESS = 3  # messages in a row with only wrong or repeated calls
 
 
 class _Stopped(Exception):
-    """The model's part ends; `code` says why."""
+    """The conversation ends without a conclusion; `code` is the reason."""
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -61,17 +59,18 @@ async def drive(
     lang: Lang = "en",
     nonce: str | None = None,
 ) -> None:
-    """Bring `case` to its end with `model`, or with the rules where there is none; `case.diagnosis()` is then final.
+    """Investigate `case` with `model`, or with the rules if it is None; `case.diagnosis()` is then final.
 
-    Never ends with less than the rules alone: what they would still look at is looked at before a conclusion is judged.
-    `memory`: past incidents that the model may look up. `nonce`: of the fences, to repeat an earlier conversation.
-    Raises `ToolError` where nothing could be looked at; whatever else than an `LlmError` the model raises.
+    No less is observed than by the rules alone: they finish before a conclusion is judged. `memory`: past incidents
+    that the model may search. `nonce` of the fences: repeats an earlier conversation. Raises `ToolError` if nothing
+    could be observed, and what the model raises besides `LlmError`.
     """
     if model is None:
         await rules.finish(case)
         return
     await rules.first_observation(case)
-    conversation = _Conversation(case, model, Budget(limits or Limits()), memory, lang, Fence(nonce))
+    able = await case.observer.able(list(case.tools.values()))
+    conversation = _Conversation(case, model, able, Budget(limits or Limits()), memory, lang, Fence(nonce))
     stopped: str | None = None
     try:
         await conversation.run()
@@ -81,7 +80,7 @@ async def drive(
         stopped = error.code
     if stopped is not None:
         case.transcript.stopped(stopped)
-        stopped = await _finished(case, stopped)
+        stopped = await _finish_by_rules(case, stopped)
     reasoning = Reasoning(
         model=clean(model.name, 200),
         stopped=stopped,
@@ -92,11 +91,22 @@ async def drive(
     case.reasoning = reasoning if grounded is None else _settled(case, grounded, reasoning)
 
 
-def _settled(case: Case, grounded: Grounded, reasoning: Reasoning) -> Reasoning:
-    """Settle `case` by what is left of a conclusion; returns `reasoning` with that.
+async def _finish_by_rules(case: Case, stopped: str) -> str:
+    """Finish `case` by the rules; return the reason why the model did not, or ``look_failed`` if a window failed."""
+    try:
+        await rules.finish(case)
+    except ToolError:
+        if len(case.steps) < 2:
+            raise
+        return "look_failed"
+    return stopped
 
-    A model that was stopped lowers nothing, since it could not answer for what was struck; nor does its cause stand,
-    and what it says of another than the evidence names is left out.
+
+def _settled(case: Case, grounded: Grounded, reasoning: Reasoning) -> Reasoning:
+    """Settle `case` by the checked conclusion, and return `reasoning` with its supported part.
+
+    A model that was stopped could not correct what was struck, so it does not change the verdict; its explanation is
+    kept only if it names the cause of the evidence.
     """
     settled = settle(case, grounded)
     if reasoning.stopped is None:
@@ -107,65 +117,60 @@ def _settled(case: Case, grounded: Grounded, reasoning: Reasoning) -> Reasoning:
     return reasoning.model_copy(update=kept)
 
 
-async def _finished(case: Case, stopped: str) -> str:
-    """Finish by the rules; returns why that became necessary. A look that fails leaves what those before it found."""
-    try:
-        await rules.finish(case)
-    except ToolError:
-        if len(case.steps) < 2:
-            raise
-        return "look_failed"
-    return stopped
-
-
 @dataclass
-class _Round:
-    """The answers to the calls of one message, by their place; and what of it was of use."""
+class _Turn:
+    """The calls of one message. `answers` and `requests` by position of the call.
 
-    calls: Sequence[ToolCall]
+    `useful`: some call had a new result; `repeated`: some call asked again for what is known.
+    """
+
     answers: dict[int, str] = field(default_factory=dict)
-    looks: dict[int, ToolRequest] = field(default_factory=dict)
+    requests: dict[int, ToolRequest] = field(default_factory=dict)
     useful: bool = False
     repeated: bool = False
 
 
 class _Conversation:
-    """One model and one case."""
+    """The conversation of one model about one case."""
 
     def __init__(
-        self, case: Case, model: LanguageModel, budget: Budget, memory: PastIncidents | None, lang: Lang, fence: Fence
+        self,
+        case: Case,
+        model: LanguageModel,
+        able: Sequence[Tool[Any, Any]],
+        budget: Budget,
+        memory: PastIncidents | None,
+        lang: Lang,
+        fence: Fence,
     ) -> None:
         self.case = case
         self.budget = budget
         self._model = model
+        self._able = able
         self._memory = memory
         self._lang = lang
         self._fence = fence
-        self._able = case.observer.able(list(case.tools.values()))
-        live = case.observer.live
         self._functions = Functions(
-            self._able,
+            able,
             list(case.causes),
-            duration=case.duration if live else None,
+            duration=case.duration if case.observer.live else None,
             searchable=memory is not None,
             lang=lang,
         )
         self._offered = self._functions.offered()
         self._messages: list[Message] = []
-        self._asked: dict[str, int] = {}
+        self._times_asked: dict[str, int] = {}
         self._conclusion: ModelConclusion | None = None
-        self._told = False
-        self._talked = False
+        self._corrected = False  # the model was shown once what was struck
+        self._nudged = False  # the model was asked once to call a function
         self._useless = 0
         self._repeats = 0
-        self._answer = 0
+        self._requests = 0
 
     async def run(self) -> None:
-        """Talk until a conclusion stands. Raises `_Stopped`, `LlmError`."""
-        self._messages = [
-            Message(role="system", content=self._system()),
-            Message(role="user", content=self._briefing()),
-        ]
+        """Ask the model and run the tools it calls, until a conclusion stands. Raises `_Stopped`, `LlmError`."""
+        system = system_prompt(self._lang, opening=self._fence.opening, closing=self._fence.closing)
+        self._messages = [Message(role="system", content=system), Message(role="user", content=self._briefing())]
         while True:
             reply = await self._ask()
             if reply.refusal or (reply.finish == "content_filter" and not reply.calls):
@@ -173,52 +178,50 @@ class _Conversation:
             if not reply.calls:
                 self._nudge(reply)
                 continue
-            self._talked = False
-            kept = reply.calls[:_CALLS]
-            content = reply.content[:_CONTENT]
-            said_so = Message(role="assistant", content=content, calls=kept, reasoning=reply.reasoning)
-            self._messages.append(said_so)
-            if len(reply.calls) == 1 and kept[0].name == CONCLUDE:
-                if await self._concluded(kept[0]):
+            self._nudged = False
+            calls = reply.calls[:_MAX_CALLS]
+            content = reply.content[:_MAX_CONTENT]
+            self._messages.append(Message(role="assistant", content=content, calls=calls, reasoning=reply.reasoning))
+            if len(reply.calls) == 1 and calls[0].name == CONCLUDE:
+                if await self._conclude(calls[0]):
                     return
             else:
-                await self._looked(kept, dropped=len(reply.calls) > _CALLS)
+                await self._run_tools(calls, dropped=len(reply.calls) > _MAX_CALLS)
 
     def grounded(self) -> Grounded | None:
-        """What the case as it stands leaves of the model's latest conclusion; None without one."""
+        """Return the model's latest conclusion checked against the case as it is now; None without a conclusion."""
         if self._conclusion is None:
             return None
-        return ground(self._with_current_ids(self._conclusion), self.case)
+        # Findings that a later window found anew have new ids.
+        links = [
+            link.model_copy(update={"findings": list(dict.fromkeys(self.case.current(i) or i for i in link.findings))})
+            for link in self._conclusion.chain
+        ]
+        return ground(self._conclusion.model_copy(update={"chain": links}), self.case)
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
-    def _system(self) -> str:
-        return system_prompt(self._lang, opening=self._fence.opening, closing=self._fence.closing)
-
     def _briefing(self) -> str:
-        similar = self._similar()
-        data = briefing_data(self.case, self._able, similar, self._lang)
+        try:
+            similar = self._memory.similar(self.case) if self._memory is not None else []
+        except ToolError:  # only a hint; an unusable knowledge base is reported when the diagnosis is stored
+            similar = []
         return briefing(
             self._lang,
-            data=self._fence.put(data),
+            data=self._fence.put(briefing_data(self.case, self._able, similar, self._lang)),
             live=self.case.observer.live,
             steps=self.budget.steps_left,
             duration=self.case.duration,
         )
 
-    def _similar(self) -> list[dict[str, Any]]:
-        try:
-            return self._memory.similar(self.case) if self._memory is not None else []
-        except ToolError:  # a hint less; whether the knowledge base can be written is told in the end
-            return []
-
     async def _ask(self) -> Reply:
+        """Return the model's next message. Raises `_Stopped` if the budget is exhausted, `LlmError`."""
         if (code := self.budget.exhausted) is not None:
             raise _Stopped(code)
-        self._answer += 1
+        self._requests += 1
         seconds = self.budget.seconds_left
         reply: Reply | None = None
-        async with self.case.progress.waiting(clean(self._model.name, 80), self._answer, seconds):
+        async with self.case.progress.waiting(clean(self._model.name, 80), self._requests, seconds):
             with anyio.move_on_after(seconds):
                 reply = await self._model.complete(self._messages, self._offered)
         if reply is None:
@@ -229,56 +232,57 @@ class _Conversation:
         return reply
 
     def _nudge(self, reply: Reply) -> None:
-        """An answer without calls: say once what is wanted."""
+        """After an answer without calls, ask once for a call. Raises `_Stopped` the second time."""
         fault = "length" if reply.finish == "length" else "call" if reply.content.strip() else "empty"
-        if self._talked:
+        if self._nudged:
             raise _Stopped("prose" if fault == "call" else fault)
-        self._talked = True
-        content = reply.content[:_CONTENT] or "-"  # strict servers refuse a message that holds nothing
+        self._nudged = True
+        content = reply.content[:_MAX_CONTENT] or "-"  # strict servers refuse an empty message
         self._messages.append(Message(role="assistant", content=content, reasoning=reply.reasoning))
         self._messages.append(Message(role="user", content=said(self._lang, fault)))
 
-    def _answered(self, call: ToolCall, *parts: str) -> None:
+    def _answer(self, call: ToolCall, *parts: str) -> None:
         self._messages.append(Message(role="tool", content="\n".join(parts), call_id=call.id))
 
-    def _judge(self, useful: bool, repeated: bool = False) -> None:
-        """Stop who only makes mistakes, or only repeats."""
+    def _count_useless(self, useful: bool, repeated: bool = False) -> None:
+        """Raise `_Stopped` after several messages in a row with only wrong or repeated calls."""
         self._useless = 0 if useful else self._useless + 1
         self._repeats = self._repeats + 1 if repeated else 0 if useful else self._repeats
-        if self._useless >= _USELESS:
+        if self._useless >= _MAX_USELESS:
             raise _Stopped("repetition" if self._repeats else "wrong_calls")
 
     # --- concluding -----------------------------------------------------------------------------------------------
 
-    async def _concluded(self, call: ToolCall) -> bool:
-        """Hold a conclusion against the evidence; True when it stands, or is all that will come."""
+    async def _conclude(self, call: ToolCall) -> bool:
+        """Check a conclusion against the evidence. Return whether the conversation ends with it.
+
+        It does not if the call is invalid, if the rules measured anew what it cites, or once if claims were struck.
+        """
         try:
             self._conclusion = self._functions.conclusion(call)
         except ToolError as error:
-            self._answered(call, self._fence.put(error_data(error)))
-            self._judge(useful=False)
+            self._answer(call, self._fence.put(error_data(error)))
+            self._count_useless(useful=False)
             return False
-        looked = await self._decided()
-        if looked and self.case.observer.live:  # what it cited was measured anew: it shall see that before it is judged
+        ran = await self._run_remaining_tools()
+        if ran and self.case.observer.live:  # all findings were measured anew: the model sees them before it is judged
             results = self._results(list(self.case.results))
-            self._answered(call, said(self._lang, "looked_on"), self._fence.put({**results, "state": self._state()}))
+            self._answer(call, said(self._lang, "looked_on"), self._fence.put({**results, "state": self._state()}))
             return False
-        grounded = ground(self._with_current_ids(self._conclusion), self.case)
-        if not grounded.struck:
+        grounded = self.grounded()
+        if grounded is None or not grounded.struck:
             return True
         self.case.transcript.struck([(one.code, one.text) for one in grounded.struck])
-        if self._told:
+        if self._corrected:
             return True
-        self._told = True
-        state = {**self._results(looked), "state": self._state()}
-        self._answered(call, told(grounded, self._lang, self._fence), self._fence.put(state))
+        self._corrected = True
+        state = {**self._results(ran), "state": self._state()}
+        self._answer(call, feedback(grounded, self._lang, self._fence), self._fence.put(state))
         self._useless = 0
         return False
 
-    async def _decided(self) -> list[str]:
-        """Look at what the rules would still look at: a conclusion is judged by no less evidence than theirs. Returns
-        the tools that looked for that.
-        """
+    async def _run_remaining_tools(self) -> list[str]:
+        """Run what the rules would still run, so that a conclusion rests on no less evidence. Return those tools."""
         before = len(self.case.steps)
         try:
             await rules.finish(self.case)
@@ -289,105 +293,94 @@ class _Conversation:
         return [tool for step in self.case.steps[before:] for tool in step.tools]
 
     def _results(self, tools: Sequence[str]) -> dict[str, Any]:
-        """The latest results of `tools`, to be told; empty without any."""
+        """Return the latest results of `tools` as data; empty without any."""
         names = dict.fromkeys(tools)
         if not names:
             return {}
         budget = (RESULT_CHARS + AGAIN_CHARS) // len(names)
         return {"results": [result_data(self.case.results[name], budget) for name in names]}
 
-    def _with_current_ids(self, read: ModelConclusion) -> ModelConclusion:
-        """Findings that a later look found anew are meant by their old ids too."""
-        chain = []
-        for link in read.chain:
-            ids = [self.case.current(id) or id for id in link.findings]
-            chain.append(link.model_copy(update={"findings": list(dict.fromkeys(ids))}))
-        return read.model_copy(update={"chain": chain})
+    # --- running tools --------------------------------------------------------------------------------------------
 
-    # --- looking --------------------------------------------------------------------------------------------------
-
-    async def _looked(self, calls: Sequence[ToolCall], *, dropped: bool) -> None:
-        """Answer the calls of one message; those that look share one window."""
-        done = _Round(calls)
+    async def _run_tools(self, calls: Sequence[ToolCall], *, dropped: bool) -> None:
+        """Answer the calls of one message; their tools share one window. `dropped`: there were too many calls."""
+        turn = _Turn()
         for place, call in enumerate(calls):
-            done.answers[place] = self._read(done, place, call)
-        if done.looks:
-            await self._window(done)
-        if done.useful:
-            done.answers[len(calls) - 1] += "\n" + self._rest(done)
+            turn.answers[place] = self._read(turn, place, call)
+        if turn.requests:
+            await self._observe(turn)
+        last = len(calls) - 1
+        if turn.useful:
+            turn.answers[last] += "\n" + self._state_after(turn)
         if dropped:
-            done.answers[len(calls) - 1] += "\n" + said(self._lang, "too_many", _CALLS)
+            turn.answers[last] += "\n" + said(self._lang, "too_many", _MAX_CALLS)
         for place, call in enumerate(calls):
-            self._answered(call, done.answers[place])
-        self._judge(done.useful, done.repeated)
+            self._answer(call, turn.answers[place])
+        self._count_useless(turn.useful, turn.repeated)
 
-    def _read(self, done: _Round, place: int, call: ToolCall) -> str:
-        """The answer to `call`, empty where its window is still to come."""
+    def _read(self, turn: _Turn, place: int, call: ToolCall) -> str:
+        """Return the answer to `call`; empty if it requests a tool, which is added to `turn.requests`."""
         try:
-            asked = self._functions.read(call)
-            if isinstance(asked, IncidentSearch):
-                return self._search(done, asked)
+            request = self._functions.read(call)
+            if isinstance(request, IncidentSearch):
+                return self._search(turn, request)
         except ToolError as error:
             return self._fence.put(error_data(error))
-        if asked is None:
+        if request is None:
             return said(self._lang, "alone")
-        if any(look.tool == asked.tool for look in done.looks.values()):
-            return said(self._lang, "twice", asked.tool)
-        key = request_key(asked)
-        times = self._asked.get(key, 0)
-        if self.case.observer.live and times >= _SAMPLES:
-            done.repeated = True
-            return said(self._lang, "enough", asked.tool, times)
-        if not self.case.observer.live and (times or self._known(asked)):
-            done.repeated = True
-            return said(self._lang, "again", asked.tool)
-        done.looks[place] = asked
+        if any(other.tool == request.tool for other in turn.requests.values()):
+            return said(self._lang, "twice", request.tool)
+        times = self._times_asked.get(request_key(request), 0)
+        if self.case.observer.live and times >= _MAX_SAMPLES:
+            turn.repeated = True
+            return said(self._lang, "enough", request.tool, times)
+        known = request.tool in self.case.results and dict(self.case.options(request.tool)) == request.options
+        if not self.case.observer.live and (times or known):
+            turn.repeated = True
+            return said(self._lang, "again", request.tool)
+        turn.requests[place] = request
         return ""
 
-    def _known(self, asked: ToolRequest) -> bool:
-        """Whether the tool judged the recording so already, asked by whomever."""
-        return asked.tool in self.case.results and dict(self.case.options(asked.tool)) == asked.options
-
-    def _search(self, done: _Round, asked: IncidentSearch) -> str:
-        key = request_key(asked)
-        if key in self._asked:
-            done.repeated = True
+    def _search(self, turn: _Turn, request: IncidentSearch) -> str:
+        key = request_key(request)
+        if key in self._times_asked:
+            turn.repeated = True
             return said(self._lang, "searched")
-        self._asked[key] = 1
-        done.useful = True
-        return self._fence.put({"incidents": self._memory.search(asked.query) if self._memory else []})
+        self._times_asked[key] = 1
+        turn.useful = True
+        return self._fence.put({"incidents": self._memory.search(request.query) if self._memory else []})
 
-    async def _window(self, done: _Round) -> None:
-        """One window for all that look. Where it fails, each is told why."""
+    async def _observe(self, turn: _Turn) -> None:
+        """Run the requested tools in one window, and add their answers: results, or why there are none."""
         case = self.case
-        looks = list(done.looks.values())
-        given = [look.duration for look in looks if look.duration is not None]
+        requests = turn.requests
+        given = [request.duration for request in requests.values() if request.duration is not None]
         duration = max(given, default=case.duration)
-        options = {look.tool: look.options for look in looks}
+        options = {request.tool: request.options for request in requests.values()}
         if case.observer.live:
             self.budget.add_window(duration)
         try:
-            results = await case.observe([look.tool for look in looks], duration, "model_asked", options)
+            results = await case.observe(list(options), duration, "model_asked", options)
         except ToolError as error:
-            for place in done.looks:
-                done.answers[place] = self._fence.put(error_data(error))
+            turn.answers.update(dict.fromkeys(requests, self._fence.put(error_data(error))))
             return
-        found = {result.tool: result for result in results}
-        for place, look in done.looks.items():
-            result = found.get(look.tool)
+        by_tool = {result.tool: result for result in results}
+        for place, request in requests.items():
+            result = by_tool.get(request.tool)
             if result is None:
-                done.answers[place] = said(self._lang, "unserved", look.tool)
+                turn.answers[place] = said(self._lang, "unserved", request.tool)
                 continue
-            done.useful = True
-            done.answers[place] = self._fence.put(result_data(result))
-            self._asked[request_key(look)] = self._asked.get(request_key(look), 0) + 1
+            turn.useful = True
+            turn.answers[place] = self._fence.put(result_data(result))
+            key = request_key(request)
+            self._times_asked[key] = self._times_asked.get(key, 0) + 1
 
-    def _rest(self, done: _Round) -> str:
-        """The state after a round, and what looked again beside it, whose findings have new ids."""
-        looked = {look.tool for look in done.looks.values()}
+    def _state_after(self, turn: _Turn) -> str:
+        """Return the state of the case, with the results of the tools that ran again, whose findings have new ids."""
+        requested = {request.tool for request in turn.requests.values()}
         again: list[dict[str, Any]] = []
-        if done.looks and self.case.observer.live:
-            others = [r for name, r in self.case.results.items() if name not in looked]
+        if turn.requests and self.case.observer.live:
+            others = [r for name, r in self.case.results.items() if name not in requested]
             again = [result_data(r, AGAIN_CHARS // len(others)) for r in others]
         return self._fence.put({"state": self._state(), **({"again": again} if again else {})})
 

@@ -1,4 +1,4 @@
-"""How an investigation looks: live, in one window for several tools, or into a recording."""
+"""Run tools for a case: in one live window for all of them, or on a recording."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from whystall.agent_server.inputs.calibration import Calibration
+from whystall.agent_server.inputs.recordings import in_thread
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, parse_params
 from whystall.tools.contract.registry import Tool
@@ -18,6 +19,11 @@ from whystall.tools.recording.target import Target
 from whystall.tools.recording.window import Progress, observe
 from whystall.tools.toolbox import ENGINES
 
+Join = Callable[[Recording], Awaitable[Recording]]
+Options = Mapping[str, Mapping[str, Any]]
+"""Arguments by tool, besides target and duration."""
+_Request = tuple[Tool[Any, Any], Params]
+
 _UNPRIVILEGED = tuple(make for make in ENGINES if make().name == "procfs")
 _REFUSED = frozenset(
     {ErrorCode.NO_PRIVILEGE, ErrorCode.NO_LIBBPF, ErrorCode.NO_BTF, ErrorCode.NO_ENGINE, ErrorCode.PROBE_FAILED}
@@ -26,30 +32,27 @@ _ANY_S = 10.0  # seconds, where no window is opened
 
 
 class Observer(Protocol):
-    """Answers "run these tools"; `recording` is the last one looked at. `profiled`: with an accelerator's profile."""
+    """Runs tools. `recording`: the one judged last. `profiled`: an accelerator's profile is joined to it."""
 
     recording: Recording | None
     live: bool
     profiled: bool
 
-    def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
-        """Those of `tools` that can be served here, as far as can be told before they look."""
+    async def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
+        """Return those of `tools` that can be served here; one may still fail to start."""
 
     async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
-        """Results of `tools`, in order; a tool that cannot be served at all is left out."""
+        """Return the results of `tools`, in order, without tools that cannot be served."""
 
     async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
-        """The result of `tool` on what was looked at last, once direct I/O was tried beside buffered where its files
-        are; none where nothing was looked at, or it did not see the page cache."""
+        """Try direct I/O where the files of the last window are, and return the result of `tool` on that window.
 
-
-Join = Callable[[Recording], Awaitable[Recording]]
-Options = Mapping[str, Mapping[str, Any]]
-"""Arguments by tool, beyond target and duration."""
+        Empty if there was no window, or it did not record the page cache.
+        """
 
 
 class LiveObserver:
-    """Looks at `target` on this host with one window per look."""
+    """Observes `target` on this host, with one window per call. Judging runs in threads, beside the event loop."""
 
     live = True
 
@@ -62,50 +65,52 @@ class LiveObserver:
         self.profiled = join is not None
         self.recording: Recording | None = None
 
-    def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
-        """Those of `tools` that observe a host and whose collectors some engine serves here."""
-        seeing = [tool for tool in tools if issubclass(tool.params, LiveParams) and tool.reads != "ranks"]
-        return [tool for tool in seeing if self._served(tool.needs(_params(tool, _ANY_S, {})))]
+    async def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
+        """Return those of `tools` that observe a host and whose collectors some engine serves here."""
+        return [tool for tool, _ in await self._served(_requests(tools, _ANY_S, {}, live=True))]
 
     async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
-        """Observe the union of what `tools` need, then judge with each; without those that no engine can serve here."""
-        asked = [(tool, _params(tool, seconds, options)) for tool in tools]
-        able = [(tool, p) for tool, p in asked if self._served(tool.needs(p))] or asked
+        """Observe the union of what `tools` need, then judge with each, without those that no engine serves here."""
+        requests = _requests(tools, seconds, options)
+        able = await self._served(requests) or requests
         try:
-            self.recording = await self._observed(able, seconds)
+            self.recording = await self._window(able, seconds)
         except ToolError as error:
-            # An engine may say that it could, and find only when it starts that it may not: root's kernel, not ours.
-            without = [(tool, p) for tool, p in able if self._served(tool.needs(p), _UNPRIVILEGED)]
-            if error.code not in _REFUSED or self._engine == "ebpf" or len(without) in (0, len(able)):
+            # Engines may find only at start that the kernel refuses them, for example root in a container.
+            unprivileged = await self._served(able, _UNPRIVILEGED)
+            if error.code not in _REFUSED or self._engine == "ebpf" or len(unprivileged) in (0, len(able)):
                 raise
-            able = without
-            self.recording = await self._observed(able, seconds)
+            able = unprivileged
+            self.recording = await self._window(able, seconds)
         if self._join is not None and self.recording.has("ftrace"):
             self.recording = await self._join(self.recording)
-        return [judge(tool, self.recording, p) for tool, p in able]
+        return await _judged(able, self.recording)
 
     async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
-        """Try it, and judge the last window with what came out: that window, of which the other findings are."""
-        if self.recording is None or not self._holds(self.recording, tool, options):
+        """Run the trials, and judge the last window with them."""
+        requests = _requests([tool], _ANY_S, options)
+        if self.recording is None or not _recorded(requests, self.recording):
             return []
         self.recording = await Calibration(None).joined(self.recording, self._progress)
-        return [judge(tool, self.recording, _params(tool, _ANY_S, options))]
+        return await _judged(requests, self.recording)
 
-    @staticmethod
-    def _holds(recording: Recording, tool: Tool[Any, Any], options: Options) -> bool:
-        needs = tool.needs(_params(tool, _ANY_S, options))
-        return all(need.optional or recording.has(need.collector) for need in needs)
+    async def _window(self, requests: Sequence[_Request], seconds: float) -> Recording:
+        needs = [need for tool, params in requests for need in tool.needs(params)]
+        return await observe(needs, self._target, seconds, ENGINES, choice=self._engine, progress=self._progress)
 
-    async def _observed(self, able: Sequence[tuple[Tool[Any, Any], Params]], duration: float) -> Recording:
-        needs = [need for tool, params in able for need in tool.needs(params)]
-        return await observe(needs, self._target, duration, ENGINES, choice=self._engine, progress=self._progress)
+    async def _served(
+        self, requests: Sequence[_Request], engines: Sequence[Callable[[], Engine]] = ENGINES
+    ) -> list[_Request]:
+        """Return the requests whose collectors `engines` can serve, which they may find out by loading libraries."""
 
-    def _served(self, needs: Sequence[Need], engines: Sequence[Callable[[], Engine]] = ENGINES) -> bool:
-        return all(can_serve(need.collector, engines, self._engine) for need in needs)
+        def served(needs: Sequence[Need]) -> bool:
+            return all(can_serve(need.collector, engines, self._engine) for need in needs)
+
+        return await in_thread(lambda: [request for request in requests if served(request[0].needs(request[1]))])
 
 
 class RecordedObserver:
-    """Looks into a recording; looking again shows the same."""
+    """Judges a recording; observing again gives the same results."""
 
     live = False
 
@@ -114,28 +119,36 @@ class RecordedObserver:
         self._recording = recording
         self.profiled = recording.has("profile")
 
-    def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
-        """Those of `tools` that judge what a window records and whose collectors the recording holds."""
-        seeing = [tool for tool in tools if issubclass(tool.params, LiveParams) and tool.reads != "ranks"]
-        return [tool for tool in seeing if self._holds(tool.needs(_params(tool, _ANY_S, {})))]
+    async def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
+        """Return those of `tools` that judge a window and whose collectors the recording holds."""
+        return [tool for tool, _ in _recorded(_requests(tools, _ANY_S, {}, live=True), self._recording)]
 
     async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
-        """Judge the recording with those of `tools` whose collectors it holds, as far as they cannot do without."""
-        results = []
-        for tool in tools:
-            params = _params(tool, _ANY_S, options)
-            if self._holds(tool.needs(params)):
-                results.append(judge(tool, self._recording, params))
-        return results
+        """Judge the recording with those of `tools` whose required collectors it holds."""
+        return await _judged(_recorded(_requests(tools, _ANY_S, options), self._recording), self._recording)
 
     async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
-        """Nothing: where a recording was made may be another disk than this host's."""
+        """Return nothing: the recording may be from another host's disk."""
         return []
 
-    def _holds(self, needs: Sequence[Need]) -> bool:
-        return all(need.optional or self._recording.has(need.collector) for need in needs)
+
+def _requests(
+    tools: Sequence[Tool[Any, Any]], seconds: float, options: Options, *, live: bool = False
+) -> list[_Request]:
+    """Return `tools` with their parameters; with `live` only those that observe a host."""
+    if live:
+        tools = [tool for tool in tools if issubclass(tool.params, LiveParams) and tool.reads != "ranks"]
+    return [(t, parse_params(t.params, {"duration": seconds, **options.get(t.name, {})})) for t in tools]
 
 
-def _params(tool: Tool[Any, Any], duration: float, options: Options) -> Params:
-    params: Params = parse_params(tool.params, {"duration": duration, **options.get(tool.name, {})})
-    return params
+def _recorded(requests: Sequence[_Request], recording: Recording) -> list[_Request]:
+    """Return the requests whose required collectors `recording` holds."""
+    return [
+        (tool, params)
+        for tool, params in requests
+        if all(need.optional or recording.has(need.collector) for need in tool.needs(params))
+    ]
+
+
+async def _judged(requests: Sequence[_Request], recording: Recording) -> list[ToolResult[Any]]:
+    return await in_thread(lambda: [judge(tool, recording, params) for tool, params in requests])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from whystall.agent_server.diagnosis.assess import assess
-from whystall.agent_server.diagnosis.causes import CHECK, of_ranks
+from whystall.agent_server.diagnosis.causes import RANKS_TOOL, of_ranks
 from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culprit
 from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Step, Verdict, Victim
 from whystall.tools.contract.findings import Finding, Polarity, Severity
@@ -31,7 +31,7 @@ def rank_diagnosis(
     mine = of_ranks(causes)
     victim = _victim(result.data, findings)
     saw = result.status is not Status.PARTIAL or all(c.proven for c in result.coverage.collectors)
-    assessments = assess(mine, findings, victim, [CHECK] if saw else [])
+    assessments = assess(mine, findings, victim, [RANKS_TOOL] if saw else [])
     found = _conclude(mine, assessments, result, findings, victim)
     now = datetime.now(timezone.utc)
     return Diagnosis(

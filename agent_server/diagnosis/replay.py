@@ -120,7 +120,7 @@ class _Looks:
         self._tools = tools
         self._count = 0
 
-    def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
+    async def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
         """Those of `tools` that the observer of then could serve."""
         return [tool for tool in tools if tool.name in self._able]
 

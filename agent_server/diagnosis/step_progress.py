@@ -30,7 +30,7 @@ class StepProgress:
         if self._progress is not None:
             self._progress(done, total, f"{self._label}{self._colon}{message}" if self._label else message)
 
-    def look(self, step: int, tools: Sequence[str], why: str, seconds: float) -> None:
+    def start_step(self, step: int, tools: Sequence[str], why: str, seconds: float) -> None:
         """Look number `step` (from 1) begins, with `tools`, for `seconds`; `why` is a code."""
         self._label = self._words["look"].format(step, ", ".join(tools), self._why.get(why, why))
         self._begin(seconds)

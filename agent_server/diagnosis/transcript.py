@@ -232,7 +232,7 @@ class Transcript:
         """The model did not answer."""
         self._put(Failed(code=error.code, message=str(error).removeprefix(f"{error.code}: ")[:500]))
 
-    def look(
+    def observed(
         self,
         tools: Iterable[str],
         duration: float,
@@ -244,7 +244,9 @@ class Transcript:
         found = [_plain(result) for result in results]
         self._put(Observed(tools=list(tools), duration=duration, why=why, options=_copied(options), results=found))
 
-    def look_failed(self, tools: Iterable[str], options: Mapping[str, Mapping[str, Any]], error: ToolError) -> None:
+    def observation_failed(
+        self, tools: Iterable[str], options: Mapping[str, Mapping[str, Any]], error: ToolError
+    ) -> None:
         """The window of `tools` could not be had."""
         self._put(
             ObservationFailed(

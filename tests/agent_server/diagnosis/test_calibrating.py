@@ -16,7 +16,7 @@ from recordings import PID
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis import observer, transcript_files
 from whystall.agent_server.diagnosis import replay as replaying
-from whystall.agent_server.diagnosis.case import ADVISE
+from whystall.agent_server.diagnosis.case import DIRECT_IO_TOOL
 from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
 from whystall.agent_server.diagnosis.functions import Functions
 from whystall.agent_server.inputs import calibration as calibrating
@@ -94,7 +94,7 @@ def test_what_was_tried_is_a_step_of_its_own_on_the_same_window(live: Any) -> No
     live()
     found = diagnosed(calibrate=True, duration=4)
     step = found.steps[-1]
-    assert (step.tools, step.why) == ([ADVISE], "tried_here")
+    assert (step.tools, step.why) == ([DIRECT_IO_TOOL], "tried_here")
     (advice,) = [f for f in found.findings if f.kind == "io.advice" and f.subject.path == DATA]
     assert advice.attributes["reason"] == "faster_here"
     assert advice.metrics["ratio"] == 2
@@ -126,7 +126,7 @@ def test_nothing_is_tried_unless_it_is_asked_for(live: Any) -> None:
     live()
     found = diagnosed(duration=4)
     assert live.tried == []
-    assert all(ADVISE not in step.tools for step in found.steps)
+    assert all(DIRECT_IO_TOOL not in step.tools for step in found.steps)
 
 
 def test_where_no_look_saw_the_page_cache_nothing_is_written_and_that_is_said(live: Any) -> None:
@@ -158,7 +158,7 @@ def test_another_hosts_disk_is_not_tried(tmp_path: Path, monkeypatch: pytest.Mon
     with App().closing() as app:
         for ask in (
             lambda: app.diagnose(given, source=made),
-            lambda: app.run_tool(ADVISE, {"calibrate": True}, source=made),
+            lambda: app.run_tool(DIRECT_IO_TOOL, {"calibrate": True}, source=made),
         ):
             with pytest.raises(ToolError) as refused:
                 anyio.run(ask)
@@ -167,8 +167,8 @@ def test_another_hosts_disk_is_not_tried(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_no_model_may_have_files_written() -> None:
-    offered = Functions([TOOLS[ADVISE]], [], duration=10.0, searchable=False).offered()
-    (function,) = [f for f in offered if f.name == ADVISE]
+    offered = Functions([TOOLS[DIRECT_IO_TOOL]], [], duration=10.0, searchable=False).offered()
+    (function,) = [f for f in offered if f.name == DIRECT_IO_TOOL]
     assert {"calibrate", "directory", "request_bytes"}.isdisjoint(function.parameters["properties"])
 
 
@@ -177,7 +177,7 @@ def test_no_client_of_the_server_may_either() -> None:
 
     with App().closing() as app:
         offered = entries(app, "en")
-        for name in (ADVISE, "diagnose"):
+        for name in (DIRECT_IO_TOOL, "diagnose"):
             assert {"calibrate", "directory"}.isdisjoint(offered[name].arguments["properties"])
             with pytest.raises(ToolError, match="for whoever runs the server"):
                 anyio.run(offered[name].answer, {"calibrate": True}, lambda *_: None)

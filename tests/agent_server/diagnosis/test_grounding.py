@@ -15,7 +15,7 @@ from solving import new_case
 from test_grounding_claims import cited, solved
 
 from whystall.agent_server.diagnosis import grounding, rules
-from whystall.agent_server.diagnosis.grounding.ground import Grounded, Settled, ground, settle, told
+from whystall.agent_server.diagnosis.grounded_conclusion import Grounded, Settled, feedback, ground, settle
 from whystall.agent_server.diagnosis.grounding.model_conclusion import CLAIM_LIMIT, Link, ModelConclusion, parameters
 from whystall.agent_server.diagnosis.grounding.numerals import read
 from whystall.agent_server.diagnosis.observer import RecordedObserver
@@ -104,17 +104,17 @@ def test_no_look_is_taken_for_an_examination_that_was_none() -> None:
 def test_the_model_is_told_what_is_wrong_in_a_fence(lang: Lang) -> None:
     fence = Fence()
     grounded, _ = concluded("checkpoint", "quantum_flux", TRUE, FALSE)
-    text = told(grounded, lang, fence)
+    text = feedback(grounded, lang, fence)
     quoted = re.findall(rf"{fence.opening}\n(.*)\n{fence.closing}", text)
     assert [json.loads(part) for part in quoted] == ["69.9 %", "quantum_flux"]
     assert "69.9" not in text.replace(quoted[0], "")
-    assert told(Grounded(), lang, fence) == ""
+    assert feedback(Grounded(), lang, fence) == ""
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_every_code_has_words(lang: Lang) -> None:
     room = Path(str(grounding.__file__)).parent
-    sources = [(room / name).read_text("utf-8") for name in ("ground.py", "claims.py")]
+    sources = [(room / name).read_text("utf-8") for name in ("../grounded_conclusion.py", "claims.py")]
     codes = {code for text in sources for code in re.findall(r'return (?:None, )?\(?"([a-z_]+)"(?: if|,|\n)', text)}
     known = words(lang)["struck"].keys()
     assert codes >= {"number", "name", "contradicted", "unknown_cause", "advice", "no_finding"}

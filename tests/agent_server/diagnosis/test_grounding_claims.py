@@ -16,7 +16,7 @@ from solving import new_case
 
 from whystall.agent_server.diagnosis import rules
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.grounding.ground import ground
+from whystall.agent_server.diagnosis.grounded_conclusion import ground
 from whystall.agent_server.diagnosis.grounding.model_conclusion import Link, ModelConclusion
 from whystall.agent_server.diagnosis.observer import RecordedObserver
 from whystall.tools.collect.tables import COLLECTORS

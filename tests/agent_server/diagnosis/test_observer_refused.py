@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import anyio
 import pytest
 
+from whystall.agent_server.diagnosis import observer
 from whystall.agent_server.diagnosis.observer import LiveObserver
 from whystall.tools.collect.ebpf_engine import EbpfEngine
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import Params
+from whystall.tools.contract.registry import Tool
+from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
 from whystall.tools.toolbox import registry
 
@@ -38,3 +43,16 @@ def test_where_nothing_is_left_or_it_was_asked_for_the_refusal_is_told(engine: s
     with pytest.raises(ToolError) as caught:
         anyio.run(looks.observe, [registry().get(name) for name in names], 0.3, {})
     assert caught.value.code is ErrorCode.NO_PRIVILEGE
+
+
+def test_tools_judge_in_a_thread_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def judging(tool: Tool[Any, Any], recording: Recording, params: Params) -> str:
+        threads.append(threading.current_thread())
+        return tool.name
+
+    monkeypatch.setattr(observer, "judge", judging)
+    live = LiveObserver(Target(everything=True), "procfs", None)
+    assert anyio.run(live.observe, [registry().get("host_snapshot")], 0.1, {}) == ["host_snapshot"]
+    assert threading.main_thread() not in threads
