@@ -19,6 +19,7 @@ from model_policies import POLICIES
 
 from whystall.agent_server.app import App, DiagnoseParams
 from whystall.agent_server.presentation import results as words
+from whystall.agent_server.presentation.ticket_texts import tickets_text
 from whystall.knowledge_base.models import Diagnosis, Lang
 
 SYMPTOM = "training stalls every few steps"
@@ -102,7 +103,7 @@ class Home:
                 found, lines = app.kb().tickets.get(id), app.kb().tickets.lines()
                 told = app.kb().tickets.events(id)
         shown = [words.ticket_text(found, lang, told) for lang in LANGS]
-        shown += [words.tickets_text(lines, 0, lang) for lang in LANGS]
+        shown += [tickets_text(lines, 0, lang) for lang in LANGS]
         return "\n".join([*shown, found.model_dump_json()])
 
     def stored(self) -> bytes:

@@ -146,7 +146,7 @@ class Alerts:
     def version(self) -> tuple[float, int]:
         """Return a value that changes when an alert is received or deleted."""
         with self._file.read() as db:
-            # # two subqueries: the maximum of a single column is read from its index
+            # two subqueries: the maximum of a single column is read from its index
             row = db.execute("SELECT (SELECT max(seen) FROM alerts), (SELECT max(n) FROM alerts)").fetchone()
         return float(row[0] or 0), int(row[1] or 0)
 

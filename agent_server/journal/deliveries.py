@@ -20,7 +20,7 @@ FARTHEST_S = 7200.0
 _ERROR = 500
 _COLUMNS = "sink, ticket, wanted, told, remote, url, underway, attempts, due, parked, error, owner, lease, memory"
 _PATCH = "memory = json_patch(memory, ?)"
-# # `?1`: now, `?2`: now + FARTHEST_S
+# `?1`: now, `?2`: now + FARTHEST_S
 _DUE = "parked = 0 AND told < wanted AND (due <= ?1 OR due > ?2)"
 
 

@@ -16,12 +16,12 @@ MessageState = Literal["queued", "sending", "sent", "failed"]
 FARTHEST = 7200.0
 """Maximum delay of a retry in seconds; a longer one dates from before the clock was set back."""
 
-# # The first message of each conversation; only waiting messages are read, however many were sent.
+# The first message of each conversation; only waiting messages are read, however many were sent.
 _FIRST = (
     "n IN (SELECT min(n) FROM messages WHERE state IN ('queued', 'sending')"
     " AND (:channel IS NULL OR channel = :channel) GROUP BY channel, conversation)"
 )
-# # Ready: due, or its lease expired. `+` makes SQLite look up the few rows of `_FIRST` instead of searching by state.
+# Ready: due, or its lease expired. `+` makes SQLite look up the few rows of `_FIRST` instead of searching by state.
 _TAKE = (
     "UPDATE messages SET state = 'sending', attempts = attempts + 1, lease = :until WHERE n = ("  # noqa: S608 - constants
     "SELECT n FROM messages WHERE " + _FIRST + " AND ((+state = 'queued' AND (due <= :now OR due > :far))"

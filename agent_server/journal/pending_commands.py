@@ -10,7 +10,7 @@ from typing import Any
 
 from whystall.knowledge_base.database import Database
 
-# # Maximum life of a command, so that setting the clock back does not extend it.
+# Maximum life of a command, so that setting the clock back does not extend it.
 _LONGEST_S = 3600.0
 
 

@@ -1,4 +1,4 @@
-"""Cards and what became of them as texts; the words are imported only when a text is wanted."""
+"""Cards, and results of commands on them, as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.hindsight import hindsight
+from whystall.knowledge_base.symptom_check import explanatory_phrases
 from whystall.prompts.escape import Safe
 from whystall.prompts.render import render, words
 
@@ -18,36 +18,32 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.tickets.models import Ticket
 
 
-def card_text(card: Incident, seen: Recurrence, record: Record, said: Sequence[Feedback], lang: Lang) -> str:
-    """A card whole: what it tells, how often it was seen, how its matches went, what was done to it; of a draft, what
-    of its symptom looks like hindsight.
-    """
-    odd = hindsight(card, load_causes().get(card.cause or "")) if card.state == "draft" else []
-    return render("card.txt", lang, i=card, seen=seen, record=record, said=said, odd=odd)
+def card_text(card: Incident, seen: Recurrence, record: Record, feedback: Sequence[Feedback], lang: Lang) -> str:
+    """Return a card with its recurrence, feedback and history; for a draft, with explanatory phrases in its symptom."""
+    odd = explanatory_phrases(card, load_causes().get(card.cause or "")) if card.state == "draft" else []
+    return render("card.txt", lang, i=card, seen=seen, record=record, feedback=feedback, odd=odd)
 
 
 def backlog_text(cards: Sequence[Incident], records: Mapping[str, Record], lang: Lang) -> str:
-    """What wants a review, one line for each card, and how to go on; or that nothing does."""
+    """Return the cards to review, one per line, and how to review one; or that there are none."""
     return render("backlog.txt", lang, cards=cards, records=records)
 
 
 def stats_text(counts: Stats, lang: Lang) -> str:
-    """Counts over all cards."""
     titles = {id: Safe(cause.title.get(lang)) for id, cause in load_causes().items()}
     return render("stats.txt", lang, s=counts, titles=titles)
 
 
 def imported_text(done: Imported, lang: Lang) -> str:
-    """What became of an import."""
     return render("imported.txt", lang, d=done)
 
 
 def resolved_text(ticket: Ticket, card: Incident, lang: Lang) -> str:
-    """What became of a resolved ticket: the card that remembers it, and whether it wants a review."""
+    """Return that a ticket was resolved, its card, and whether that needs a review."""
     return render("resolved.txt", lang, k=ticket, i=card)
 
 
 def review_words(lang: Lang) -> dict[str, Any]:
-    """What a person is asked on a terminal who reviews a card, and the names of the states."""
+    """Return the texts for reviewing a card on a terminal, and the names of the states."""
     found: dict[str, Any] = words(lang)["cards"]
     return found

@@ -1,4 +1,4 @@
-"""What compare_runs says first: is the run slower, by how much and how surely, in which steps, what else differs."""
+"""The first lines of compare_runs: is the run slower, by how much, how certain, in which steps, what else differs."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
 _TEXT = FORMATS["txt"]
 _LONG = 120
-_SAID_ELSEWHERE = frozenset({"collectives", "operators"})  # their rows are tables
+_SHOWN_AS_TABLES = frozenset({"collectives", "operators"})
 
 
-def compared(data: CompareData, lang: Lang) -> list[Safe]:
-    """The first lines of compare_runs."""
-    said = words(lang)
-    mine, marks = said["compared"], said["marks"]
-    lines = [Safe(f"{said['labels']['verdict']}{marks['colon']}{mine['verdicts'][data.verdict]}")]
+def compare_runs_lines(data: CompareData, lang: Lang) -> list[Safe]:
+    all_texts = words(lang)
+    texts, marks = all_texts["compared"], all_texts["marks"]
+    lines = [Safe(f"{all_texts['labels']['verdict']}{marks['colon']}{texts['verdicts'][data.verdict]}")]
     if data.reasons:
-        why = marks["semicolon"].join(mine["reasons"][code] for code in data.reasons)
-        lead = said["ranks"]["because" if data.verdict == "cannot_tell" else "note"]
+        why = marks["semicolon"].join(texts["reasons"][code] for code in data.reasons)
+        lead = all_texts["ranks"]["because" if data.verdict == "cannot_tell" else "note"]
         lines.append(Safe("  " + lead.format(why)))
     if data.step_before_ms is not None and data.step_after_ms is not None:
         lines.append(Safe("  " + _step(data, lang)))
     if data.shape:
-        lines.append(Safe("  " + mine["shapes"][data.shape].format(data.began_step)))
+        lines.append(Safe("  " + texts["shapes"][data.shape].format(data.began_step)))
     for row in data.checks:
-        if row.code and row.what not in _SAID_ELSEWHERE:
-            texts = {"before": _name(row.before), "after": _name(row.after), "what": Safe(mine["whats"][row.what])}
-            lines.append(Safe("  " + fill(_TEXT.running, mine["differs"], **texts)))
+        if row.code and row.what not in _SHOWN_AS_TABLES:
+            what = Safe(texts["whats"][row.what])
+            names = {"before": _name(row.before), "after": _name(row.after), "what": what}
+            lines.append(Safe("  " + fill(_TEXT.running, texts["differs"], **names)))
     return lines
 
 
 def _step(data: CompareData, lang: Lang) -> str:
-    mine = words(lang)["compared"]
+    texts = words(lang)["compared"]
     sign = "+" if (data.change_ms or 0.0) >= 0 else "-"
     known = {
         "before": quantity(data.step_before_ms or 0.0, "ms"),
@@ -48,9 +48,9 @@ def _step(data: CompareData, lang: Lang) -> str:
         "steps_after": quantity(data.steps_after, "count"),
     }
     if data.p_value is None or data.low_ms is None or data.high_ms is None:
-        return str(mine["step_untested"].format(**known))
+        return str(texts["step_untested"].format(**known))
     bounds = {"low": quantity(data.low_ms, "ms"), "high": quantity(data.high_ms, "ms")}
-    return str(mine["step"].format(**known, **bounds, p=quantity(data.p_value, "ratio")))
+    return str(texts["step"].format(**known, **bounds, p=quantity(data.p_value, "ratio")))
 
 
 def _name(text: str) -> Safe:

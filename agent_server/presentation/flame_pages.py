@@ -1,4 +1,4 @@
-"""Flame graphs that go with a tool's answer, as a page and as a picture: tools know no words, both need them."""
+"""Flame graphs of tool results, as page and picture. They are drawn here since tools have no texts."""
 
 from __future__ import annotations
 
@@ -23,56 +23,52 @@ if TYPE_CHECKING:
     from whystall.tools.profiles.flamegraph_diff.comparison import Difference
     from whystall.tools.recording.store import Recording
     from whystall.tools.stacks.tree import CallTree
-    from whystall.tools.views.flame_layout import FlameTree
-    from whystall.tools.views.flame_page import Row
 
 Lang = Literal["en", "zh"]
-_PAGE_LEAST = 1e-5  # the page can be zoomed; the picture shows a tenth of a pixel
+_PAGE_LEAST = 1e-5  # pages can be zoomed
 
 
 def flame_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
-    """The samples that flame_graph judged, in `lang`; `judged.basis` is their `CallTree`, None without any."""
+    """Draw the samples of flame_graph; `judged.basis` is their `CallTree`, None without any."""
     counted = _counted(recording, judged)
-    return _drawn("flame_graph", cast("CallTree | None", judged.basis), counted, judged, lang, "heading")
+    return _pages("flame_graph", cast("CallTree | None", judged.basis), counted, judged, lang, "heading")
 
 
 def cpu_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
-    """The samples that cpu_profile took, in `lang`; `judged.basis` is their `CallTree`, None without any."""
+    """Draw the samples of cpu_profile; `judged.basis` is their `CallTree`, None without any."""
     counted = _counted(recording, judged)
-    return _drawn("cpu_profile", cast("CallTree | None", judged.basis), counted, judged, lang, "heading_cpu")
+    return _pages("cpu_profile", cast("CallTree | None", judged.basis), counted, judged, lang, "heading_cpu")
 
 
 def difference_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
-    """The two profiles that flamegraph_diff compared over one another, in `lang`; `judged.basis` is the
-    `Difference`.
-    """
-    seen = cast("Difference | None", judged.basis)
-    if seen is None:
+    """Draw the comparison of flamegraph_diff; `judged.basis` is the `Difference`."""
+    difference = cast("Difference | None", judged.basis)
+    if difference is None:
         return []
     counted = _counted(recording, judged)
-    return _drawn("flamegraph_diff", seen.tree, counted, judged, lang, "heading_diff", seen.proven)
+    return _pages("flamegraph_diff", difference.tree, counted, judged, lang, "heading_diff", difference.proven)
 
 
 def waiting_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
-    """Where the threads of `recording` waited, in `lang`; none when nobody did."""
+    """Draw where the threads of `recording` waited; empty if they did not."""
     try:
         waits = stacks_of_waits(recording)
     except ToolError as error:
         if error.code is not ErrorCode.BAD_TRACE:
             raise
         return []
-    return _drawn("offcputime", call_tree(Part(waits), roots="thread"), ("ns", 0.0), judged, lang, "heading_off_cpu")
+    return _pages("offcputime", call_tree(Part(waits), roots="thread"), ("ns", 0.0), judged, lang, "heading_off_cpu")
 
 
 def _counted(recording: Recording, judged: Judgement[Any]) -> tuple[str, float]:
-    """The unit of the weights, and what one sample stands for: of the event that was judged."""
+    """Return the unit of the weights, and what one sample stands for, of the judged event."""
     events = recording.table("samples.events").sort("event").to_dicts()
     name = getattr(judged.data, "event", "")
     row = next((one for one in events if one["name"] == name), events[0] if events else {})
     return str(row.get("unit") or "samples"), float(row.get("period") or 0.0)
 
 
-def _drawn(
+def _pages(
     tool: str,
     tree: CallTree | None,
     counted: tuple[str, float],
@@ -83,16 +79,16 @@ def _drawn(
 ) -> list[ArtifactContent]:
     if tree is None or not tree.sums.any():
         return []
-    said: dict[str, str] = words(lang)["flame_page"]
-    title = str(said[heading])
+    texts: dict[str, str] = words(lang)["flame_page"]
+    title = str(texts[heading])
     unit, period = counted
     verdict, *notes = [str(line).strip().removeprefix("- ") for line in headline_of(tool, judged.data, lang)] or [""]
     drawn = drawable(tree, proven)
-    everything, rest = str(said["all"]), str(said["rest"])
+    everything, rest = str(texts["all"]), str(texts["rest"])
     page = flame_page(
         layout(drawn, root=everything, rest=rest, least=_PAGE_LEAST),
         _rows(tree, drawn.codes, proven),
-        said,
+        texts,
         lang=lang,
         heading=title,
         unit=unit,
@@ -101,15 +97,15 @@ def _drawn(
         notes=notes,
     )
     picture = layout(drawn, root=everything, rest=rest, most=MOST_SVG_NODES)
-    svg = flame_svg(picture, said, heading=title, unit=unit, notes=[verdict, *notes])
+    svg = flame_svg(picture, texts, heading=title, unit=unit, notes=[verdict, *notes])
     return [
         ArtifactContent(name="flame.html", title=title, media_type="text/html", text=page),
-        ArtifactContent(name="flame.svg", title=said["picture"].format(title), media_type="image/svg+xml", text=svg),
+        ArtifactContent(name="flame.svg", title=texts["picture"].format(title), media_type="image/svg+xml", text=svg),
     ]
 
 
 def drawable(tree: CallTree, proven: NDArray[np.bool_] | None = None) -> FlameTree:
-    """`tree` as what draws takes it; `proven`: of a difference, whether a node's change is more than chance."""
+    """Return `tree` for drawing; `proven`: of a difference, whether the change of each node is significant."""
     frames = tree.frames.select("file", "line").rows()
     return FlameTree(
         parent=tree.parent,
@@ -125,7 +121,7 @@ def drawable(tree: CallTree, proven: NDArray[np.bool_] | None = None) -> FlameTr
 
 
 def _rows(tree: CallTree, codes: Sequence[str], proven: NDArray[np.bool_] | None) -> list[Row]:
-    """The frames by what was seen at them; of a difference, those whose change is proven first, by its size."""
+    """Return the frames by weight; of a difference, significant changes first, then by size."""
     import numpy as np
 
     scale = np.divide(1.0, tree.sums, out=np.zeros_like(tree.sums), where=tree.sums > 0)[:, None]

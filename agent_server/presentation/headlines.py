@@ -1,4 +1,4 @@
-"""What a tool's answer says first, where a list of findings would hide it: the verdict, and who is accused of what."""
+"""The first lines of tool results: the verdict, and the accused rank, thread or file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from whystall.agent_server.presentation.comparison_lines import compared
-from whystall.agent_server.presentation.profile_lines import cpu_profiled, differed, flame_graphed, heat_mapped
+from whystall.agent_server.presentation.comparison_lines import compare_runs_lines
+from whystall.agent_server.presentation.profile_lines import (
+    cpu_profile_lines,
+    flame_graph_lines,
+    flamegraph_diff_lines,
+    heat_map_lines,
+)
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.escape import Safe, printable, short
 from whystall.prompts.quantities import quantity
@@ -27,23 +32,23 @@ _LONG = 120
 
 
 def headline(result: ToolResult[Any], lang: Lang) -> list[Safe]:
-    """The first lines of the text of `result`; none for a tool whose findings say it all."""
+    """Return the first lines of the text of `result`; empty for tools without a verdict."""
     return headline_of(result.tool, result.data, lang)
 
 
 def headline_of(tool: str, data: Any, lang: Lang) -> list[Safe]:
-    """The same for what the tool called `tool` answers in tables."""
+    """Return the first lines for the tables `data` of `tool`."""
     make = _HEADLINES.get(tool)
     return make(data, lang) if make else []
 
 
 def _slow_node(data: Data, lang: Lang) -> list[Safe]:
-    said = words(lang)
-    ranks, marks = said["ranks"], said["marks"]
-    lines = [Safe(f"{said['labels']['verdict']}{marks['colon']}{ranks['verdicts'][data.verdict]}")]
+    texts = words(lang)
+    ranks, marks = texts["ranks"], texts["marks"]
+    lines = [Safe(f"{texts['labels']['verdict']}{marks['colon']}{ranks['verdicts'][data.verdict]}")]
     if data.reasons:
         why = marks["semicolon"].join(ranks["reasons"].get(code) or _TEXT.running(code) for code in data.reasons)
-        # what a verdict lacks is no reason for it
+        # for other verdicts the reasons are limitations
         lines.append(Safe("  " + ranks["because" if data.verdict == "cannot_tell" else "note"].format(why)))
     if data.step_ms is not None:
         known = {"steps": quantity(data.steps, "count"), "step": quantity(data.step_ms, "ms")}
@@ -54,13 +59,12 @@ def _slow_node(data: Data, lang: Lang) -> list[Safe]:
     for row in data.accused[:_ACCUSED]:
         lines += _accused(row, lang)
     if len(data.accused) > _ACCUSED:
-        lines.append(Safe("  " + said["labels"]["left_out"].format(len(data.accused) - _ACCUSED)))
+        lines.append(Safe("  " + texts["labels"]["left_out"].format(len(data.accused) - _ACCUSED)))
     return lines + [_next(call, lang) for call in data.next[:_NEXT]]
 
 
 def _next(call: NextCall, lang: Lang) -> Safe:
-    """The command that compares a slow rank with its median peer, to be pasted; where the traces are not known, with
-    a word in their place."""
+    """Return the command that compares a slow rank with its median peer; unknown traces are a placeholder."""
     named = {**dict.fromkeys(("before", "after"), _TRACES), **call.arguments}
     given = [part for name, value in named.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     command = Safe(printable(shlex.join(["whystall", "run", call.tool, *given])))
@@ -69,9 +73,9 @@ def _next(call: NextCall, lang: Lang) -> Safe:
 
 
 def _accused(row: AccusedRow, lang: Lang) -> list[Safe]:
-    """Who is slow in what, what it costs and how sure that is; below, what was measured."""
-    said = words(lang)
-    ranks, marks = said["ranks"], said["marks"]
+    """Return who is slow in what, the cost and certainty; on a second line the evidence."""
+    texts = words(lang)
+    ranks, marks = texts["ranks"], texts["marks"]
     who = ranks["rank"].format(row.rank)
     where = [*([_name(row.host)] if row.host else []), *([Safe(f"pid {row.pid}")] if row.pid is not None else [])]
     if where:
@@ -92,20 +96,20 @@ def _accused(row: AccusedRow, lang: Lang) -> list[Safe]:
 
 
 def _evidence(rows: Sequence[EvidenceRow], lang: Lang) -> str:
-    said = words(lang)
-    texts = said["ranks"]["evidence"]
+    texts = words(lang)
+    evidence = texts["ranks"]["evidence"]
     parts = [
         fill(
             _TEXT.running,
-            texts[row.what],
+            evidence[row.what],
             name=_name(row.name) if row.name else Safe(""),
             mine=Safe(quantity(row.mine, row.unit)),
             peers=Safe(quantity(row.peers, row.unit)),
         )
         for row in rows
-        if row.what in texts
+        if row.what in evidence
     ]
-    return str(said["marks"]["semicolon"]).join(" ".join(part.split()) for part in parts)
+    return str(texts["marks"]["semicolon"]).join(" ".join(part.split()) for part in parts)
 
 
 def _name(text: str) -> Safe:
@@ -113,19 +117,19 @@ def _name(text: str) -> Safe:
 
 
 def _page_cache(data: PageCache, lang: Lang) -> list[Safe]:
-    said = words(lang)
-    found = [said["page_cache"]["verdicts"][code] for code in data.verdicts]
+    texts = words(lang)
+    found = [texts["page_cache"]["verdicts"][code] for code in data.verdicts]
     if not found:
         return []
-    return [Safe(said["labels"]["verdict"] + said["marks"]["colon"] + said["marks"]["semicolon"].join(found))]
+    return [Safe(texts["labels"]["verdict"] + texts["marks"]["colon"] + texts["marks"]["semicolon"].join(found))]
 
 
 _HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {
     "slow_node_check": _slow_node,
-    "compare_runs": compared,
-    "cpu_profile": cpu_profiled,
-    "flame_graph": flame_graphed,
-    "flamegraph_diff": differed,
-    "heat_map": heat_mapped,
+    "compare_runs": compare_runs_lines,
+    "cpu_profile": cpu_profile_lines,
+    "flame_graph": flame_graph_lines,
+    "flamegraph_diff": flamegraph_diff_lines,
+    "heat_map": heat_map_lines,
     "page_cache": _page_cache,
 }

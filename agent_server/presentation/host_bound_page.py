@@ -1,4 +1,4 @@
-"""The worst moments of host_bound as a page: tools know no words, the page needs them."""
+"""The worst moments of host_bound as a page."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from whystall.tools.host.host_bound.tool import Facts
     from whystall.tools.recording.store import Recording
 
-# The colour of a piece of a moment, by the code of its reason; of the others the thread waits.
-_LOOKS = {
+# Colour of a part of a moment by its reason; for other reasons the thread waits.
+_COLOURS = {
     "running": "running",
     "interrupt": "interrupt",
     **dict.fromkeys(("no_cpu", "moved", "idle_exit", "throttled", "held"), "runnable"),
@@ -35,26 +35,26 @@ _LOOKS = {
 
 
 def moments_page(recording: Recording, judged: Judgement[Any], lang: Literal["en", "zh"]) -> ArtifactContent | None:
-    """A self-contained page of the ten worst moments in `recording`, in `lang`; None when there is none."""
+    """Return a self-contained page of the ten worst moments in `recording`; None without any."""
     facts = cast("Facts", judged.basis)
     worst = moments(facts)
     if not worst:
         return None
-    said = words(lang)["moments"]
-    reasons = {**words(lang)["reasons"], **said["reasons"]}
+    texts = words(lang)["moments"]
+    reasons = {**words(lang)["reasons"], **texts["reasons"]}
 
     def label(share: Share) -> str:
         return f"{reasons[share.reason]}: {share.who}" if share.who else str(reasons[share.reason])
 
     def title(moment: Moment) -> str:
-        waits = said["gap"].format(moment.device) if moment.device >= 0 else said["wait"]
+        waits = texts["gap"].format(moment.device) if moment.device >= 0 else texts["wait"]
         return f"{waits} - {label(moment.shares[0])}" if moment.shares else str(waits)
 
     def bubble(moment: Moment) -> Bubble:
-        parts = tuple(Part(label(share), share.ns, _LOOKS.get(share.reason, "sleeping")) for share in moment.shares)
+        parts = tuple(Part(label(share), share.ns, _COLOURS.get(share.reason, "sleeping")) for share in moment.shares)
         return Bubble(moment.start_ns, moment.end_ns, title(moment), moment.tids, parts)
 
-    heading = str(said["gaps"] if worst[0].device >= 0 else said["waits"])
+    heading = str(texts["gaps"] if worst[0].device >= 0 else texts["waits"])
     target = clean(f"{recording.manifest.target.describe()}, {recording.manifest.host}", 300)
     drawn = [bubble(moment) for moment in worst]
     shown: Mapping[str, str] = words(lang)["bubbles_page"]

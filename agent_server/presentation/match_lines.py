@@ -1,6 +1,4 @@
-"""How a match is shown: whether it is known or only similar, why, how often and when it was seen, and what was checked
-then and not now.
-"""
+"""Texts of matches: known or similar, why, how often and when it occurred, and which checks are left."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from whystall.knowledge_base.models import Lang, Match, Victim
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import FORMATS, fill, voice, words
 
-# What a tool is given that does not observe a process.
+# Options of tools that do not observe a process.
 OPTIONS = {
     "slow_node_check": "--traces DIR",
     "compare_runs": "--before DIR --after DIR",
@@ -22,37 +20,37 @@ _FIX = 300
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A match in words: its first line, and what else is said of it."""
+class MatchText:
+    """`head`: the first line of a match; `more`: further lines."""
 
     head: Safe
     more: list[Safe]
 
 
-def shown(matches: Sequence[Match], suffix: str, lang: Lang, victim: Victim | None = None) -> list[Shown]:
-    """`matches` in words of `lang`, escaped for the format `suffix` (``md``, ``txt``). `victim`: whose process the
-    checks that are left would look at.
+def match_texts(matches: Sequence[Match], suffix: str, lang: Lang, victim: Victim | None = None) -> list[MatchText]:
+    """Return the texts of `matches`, escaped for the format `suffix` (``md``, ``txt``). `victim`: the process that the
+    remaining checks observe.
     """
-    return [_shown(match, suffix, lang, victim) for match in matches]
+    return [_match_text(match, suffix, lang, victim) for match in matches]
 
 
 def command(tool: str, victim: Victim | None) -> str:
-    """The command that makes the check `tool`."""
+    """Return the command that runs the check `tool`."""
     on = f"--pid {victim.pid}" if victim is not None and victim.pid else "--pid PID"
     return f"whystall run {tool} {OPTIONS.get(tool, on)}"
 
 
-def _shown(match: Match, suffix: str, lang: Lang, victim: Victim | None) -> Shown:
-    form, say, said = FORMATS[suffix], voice(suffix, lang), words(lang)
-    texts, comma = said["matching"], said["marks"]["comma"]
-    shared = Safe(comma.join(dict.fromkeys(say.shared(key) for key in match.shared)))
+def _match_text(match: Match, suffix: str, lang: Lang, victim: Victim | None) -> MatchText:
+    form, sentences, all_texts = FORMATS[suffix], voice(suffix, lang), words(lang)
+    texts, comma = all_texts["matching"], all_texts["marks"]["comma"]
+    shared = Safe(comma.join(dict.fromkeys(sentences.shared(key) for key in match.shared)))
     head = fill(
         form.running,
         texts["head"],
         sort=texts[_sort(match)],
         title=match.title.get(lang),
         id=form.name(match.incident),
-        because=fill(form.running, said["labels"]["because"], shared),
+        because=fill(form.running, all_texts["labels"]["because"], shared),
     )
     more: list[Safe] = []
     facts: list[Safe] = []
@@ -64,13 +62,13 @@ def _shown(match: Match, suffix: str, lang: Lang, victim: Victim | None) -> Show
         flagged = "flagged" if record.flagged else "rated"
         facts.append(fill(form.running, texts[flagged], helped=record.helped, wrong=record.wrong, all=rated))
     if facts:
-        more.append(Safe(said["marks"]["semicolon"].join(facts)))
+        more.append(Safe(all_texts["marks"]["semicolon"].join(facts)))
     if match.fix is not None:
         more.append(fill(form.running, texts["solved"], short(match.fix.get(lang), _FIX)))
     if match.unchecked and match.how != "text":
         left = comma.join(_command(command(tool, victim), suffix) for tool in match.unchecked)
         more.append(fill(form.running, texts["unchecked"], Safe(left)))
-    return Shown(head, more)
+    return MatchText(head, more)
 
 
 def _command(text: str, suffix: str) -> Safe:

@@ -1,4 +1,4 @@
-"""Who is on call, as texts."""
+"""On-call schedules, shifts and overrides as text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
 
 def who_text(answers: Sequence[OnCall], settings: Settings, zone: ZoneInfo, lang: Lang) -> str:
-    """A line for each schedule."""
     rows = [
         {
             "schedule": answer.schedule,
-            "users": named(answer.users, settings),
+            "users": user_names(answer.users, settings),
             "why": _why(answer.why),
-            "until": shown(answer.until, zone) if answer.until else None,
+            "until": local_time(answer.until, zone) if answer.until else None,
         }
         for answer in answers
     ]
@@ -31,12 +30,11 @@ def who_text(answers: Sequence[OnCall], settings: Settings, zone: ZoneInfo, lang
 
 
 def shifts_text(schedule: str, found: Sequence[Shift], settings: Settings, zone: ZoneInfo, lang: Lang) -> str:
-    """A line for each shift."""
     rows = [
         {
-            "begins": shown(shift.begins, zone),
-            "ends": shown(shift.ends, zone),
-            "users": named(shift.users, settings),
+            "begins": local_time(shift.begins, zone),
+            "ends": local_time(shift.ends, zone),
+            "users": user_names(shift.users, settings),
             "why": _why(shift.why),
         }
         for shift in found
@@ -45,7 +43,7 @@ def shifts_text(schedule: str, found: Sequence[Shift], settings: Settings, zone:
 
 
 def overrides_text(found: Sequence[Override], settings: Settings, lang: Lang) -> str:
-    """A line for each override, in its schedule's time."""
+    """Return a line for each override, in the time zone of its schedule."""
     from whystall.agent_server.settings.sections.oncall import zone_info
 
     rows = []
@@ -55,28 +53,28 @@ def overrides_text(found: Sequence[Override], settings: Settings, lang: Lang) ->
         rows.append(
             {
                 "o": override,
-                "begins": shown(override.begins, zone),
-                "ends": shown(override.ends, zone),
-                "only": None if override.only is None else named(override.only, settings),
-                "add": named([override.add], settings) if override.add else [],
-                "remove": named([override.remove], settings) if override.remove else [],
+                "begins": local_time(override.begins, zone),
+                "ends": local_time(override.ends, zone),
+                "only": None if override.only is None else user_names(override.only, settings),
+                "add": user_names([override.add], settings) if override.add else [],
+                "remove": user_names([override.remove], settings) if override.remove else [],
             }
         )
     return render("oncall_overrides.txt", lang, rows=rows)
 
 
-def named(users: Sequence[str], settings: Settings) -> list[str]:
-    """Users as people call them, with the name that the settings have."""
+def user_names(users: Sequence[str], settings: Settings) -> list[str]:
+    """Return `users` with their names from the settings."""
     people = [(user, settings.users.get(user)) for user in users]
     return [f"{person.name} ({user})" if person and person.name else user for user, person in people]
 
 
-def shown(time: datetime, zone: ZoneInfo) -> str:
-    """A time by the clocks of `zone`, with its offset: an hour may come twice."""
+def local_time(time: datetime, zone: ZoneInfo) -> str:
+    """Return `time` in `zone`, with its offset: an hour may occur twice."""
     return time.astimezone(zone).isoformat(" ", "minutes")
 
 
 def _why(code: str) -> tuple[str, str]:
-    """Kind and name of what decided."""
+    """Return kind and name of the rule with this code."""
     kind, _, name = code.partition(":")
     return kind or "nothing", name

@@ -1,4 +1,4 @@
-"""Pages in the reader's language that go with a tool's answer: tools know no words, pages need them."""
+"""Pages and pictures of tool results. They are drawn here since tools have no texts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 Lang = Literal["en", "zh"]
 Page = Callable[["Recording", Judgement[Any], Lang], Sequence[ArtifactContent]]
-"""Draws what was judged (`Judgement.basis`: what the tool worked out on the way), where there is anything to show."""
+"""Draws a judged result (`Judgement.basis`: intermediate results of the tool); may return nothing."""
 
 
 def page_for(tool: str) -> Page | None:
-    """What draws the page of the tool called `tool`; None when it has none."""
+    """Return the function that draws the pages of `tool`, or None."""
     return _PAGES.get(tool)
 
 
 def judged(tool: Tool[Any, Any], recording: Recording, params: Params, lang: Lang) -> ToolResult[Any]:
-    """The tool's answer, with its page where it has one."""
+    """Return the result of `tool`, with its pages."""
     page = page_for(tool.name)
-    return judge(tool, recording, params, (lambda seen, judged: page(seen, judged, lang)) if page else None)
+    return judge(tool, recording, params, (lambda recording, judged: page(recording, judged, lang)) if page else None)
 
 
 def _host_bound(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
@@ -51,9 +51,9 @@ def _flame_graph(recording: Recording, judged: Judgement[Any], lang: Lang) -> Se
 
 def _cpu_profile(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
     from whystall.agent_server.presentation.flame_pages import cpu_pages
-    from whystall.agent_server.presentation.heat_pages import heat_beside
+    from whystall.agent_server.presentation.heat_pages import sample_heat_pages
 
-    return [*cpu_pages(recording, judged, lang), *heat_beside(recording, judged, lang)]
+    return [*cpu_pages(recording, judged, lang), *sample_heat_pages(recording, judged, lang)]
 
 
 def _heat_map(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:

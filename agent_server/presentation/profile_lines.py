@@ -1,4 +1,4 @@
-"""What the tools that judge stack samples say first: the verdict, what it rests on, and who launched or waited."""
+"""The first lines of tools that judge stack samples: verdict, facts, and who launched or waited."""
 
 from __future__ import annotations
 
@@ -41,132 +41,128 @@ COLUMNS = MappingProxyType(
         ),
     }
 )
-"""Of tables with more columns than a line holds, by tool and table: those that are shown as text; none where the
-first lines say it."""
+"""Columns shown as text, by tool and table, of tables too wide for a line; empty if the first lines contain them."""
 
 
-def cpu_profiled(data: cpu_profile.Data, lang: Lang) -> list[Safe]:
-    """The first lines of cpu_profile."""
-    mine = words(lang)["profiled"]
-    other = data.samples and data.event not in _CPU_EVENTS  # a file may hold what says nothing of CPUs
-    lines = [_verdict(mine["cpu_other"] if other else mine["cpu"][data.verdict], lang)]
+def cpu_profile_lines(data: cpu_profile.Data, lang: Lang) -> list[Safe]:
+    texts = words(lang)["profiled"]
+    other = data.samples and data.event not in _CPU_EVENTS  # files may have events unrelated to CPUs
+    lines = [_verdict(texts["cpu_other"] if other else texts["cpu"][data.verdict], lang)]
     if data.samples:
         known = {"samples": _count(data.samples), "event": _event(data.event, lang)}
         counted = data.event in ("", "samples")
-        facts = [_filled(mine["samples"], known["samples"]) if counted else _filled(mine["sampled"], **known)]
+        facts = [_filled(texts["samples"], known["samples"]) if counted else _filled(texts["sampled"], **known)]
         if data.unit == "samples" and all(row.samples is None for row in data.frames):
-            facts = [Safe(mine["unit_unknown"])]
+            facts = [Safe(texts["unit_unknown"])]
         if data.hz is not None:
-            facts.append(_filled(mine["rate"], Safe(quantity(data.hz, "count"))))
+            facts.append(_filled(texts["rate"], Safe(quantity(data.hz, "count"))))
         if data.cpus is not None:
-            facts.append(_filled(mine["cpus_busy"], Safe(quantity(data.cpus, "ratio"))))
+            facts.append(_filled(texts["cpus_busy"], Safe(quantity(data.cpus, "ratio"))))
         lines += [_line(facts, lang), *_kinds([(row.kind, row.self_pct) for row in data.kinds], lang)]
     return lines
 
 
-def flame_graphed(data: FlameData, lang: Lang) -> list[Safe]:
-    """The first lines of flame_graph; of a device's work also who launches it."""
-    mine = words(lang)["profiled"]
-    lines = [_verdict(mine["flame"][data.verdict], lang), *_because(data.reasons, lang)]
+def flame_graph_lines(data: FlameData, lang: Lang) -> list[Safe]:
+    """Return the first lines; of device work also who launches it."""
+    texts = words(lang)["profiled"]
+    lines = [_verdict(texts["flame"][data.verdict], lang), *_because(data.reasons, lang)]
     if not data.stacks:
         return lines
     facts = []
     if data.unit != "samples":
-        facts.append(_filled(mine["weighed"], weight=_weight(data.weight, data.unit), event=_event(data.event, lang)))
+        facts.append(_filled(texts["weighed"], weight=_weight(data.weight, data.unit), event=_event(data.event, lang)))
     if data.samples is not None:
-        facts.append(_filled(mine["samples"], _count(data.samples)))
-    elif data.unit == "samples":  # folded stacks say so of whatever they hold
-        facts.append(Safe(mine["unit_unknown"]))
+        facts.append(_filled(texts["samples"], _count(data.samples)))
+    elif data.unit == "samples":  # folded stacks have no unit
+        facts.append(Safe(texts["unit_unknown"]))
     if data.idle_pct is not None:
-        facts.append(_filled(mine["idle"], _pct(data.idle_pct)))
+        facts.append(_filled(texts["idle"], _pct(data.idle_pct)))
     lines += [_line(facts, lang), *_kinds([(row.kind, row.self_pct) for row in data.kinds], lang)]
     return lines + [_launched(row, data.unit, lang) for row in data.devices[:_DEVICES]]
 
 
-def differed(data: DiffData, lang: Lang) -> list[Safe]:
-    """The first lines of flamegraph_diff."""
-    said = words(lang)
-    mine = said["profiled"]
-    lines = [_verdict(mine["difference"][data.verdict], lang), *_because(data.reasons, lang)]
+def flamegraph_diff_lines(data: DiffData, lang: Lang) -> list[Safe]:
+    all_texts = words(lang)
+    texts = all_texts["profiled"]
+    lines = [_verdict(texts["difference"][data.verdict], lang), *_because(data.reasons, lang)]
     if not data.samples:
         return lines
-    facts = [_filled(mine["both"], before=_count(data.samples_before), after=_count(data.samples))]
+    facts = [_filled(texts["both"], before=_count(data.samples_before), after=_count(data.samples))]
     if data.event not in ("", "samples"):
-        facts.append(_filled(mine["counted"], _event(data.event, lang)))
+        facts.append(_filled(texts["counted"], _event(data.event, lang)))
     if data.verdict == "differs" and data.unchanged_pct is not None:
-        facts.append(_filled(mine["against"], _pct(data.unchanged_pct)))
+        facts.append(_filled(texts["against"], _pct(data.unchanged_pct)))
     lines.append(_line(facts, lang))
     lines += [_changed(row, lang) for row in data.rows if row.role == "proven"][:_CHANGES]
     for row in data.checks:
         if row.code:
             known = {"before": _name(row.before or "-"), "after": _name(row.after or "-")}
-            lines.append(Safe("  " + said["ranks"]["note"].format(_filled(mine["checks"][row.code], **known))))
+            lines.append(Safe("  " + all_texts["ranks"]["note"].format(_filled(texts["checks"][row.code], **known))))
     return lines
 
 
-def heat_mapped(data: heat_map.Data, lang: Lang) -> list[Safe]:
-    """The first lines of heat_map: what recurs, and what is waited for meanwhile."""
-    mine = words(lang)["profiled"]
-    lines = [_verdict(mine["heat"][data.verdict], lang)]
+def heat_map_lines(data: heat_map.Data, lang: Lang) -> list[Safe]:
+    """Return the first lines: what recurs, and what threads wait for meanwhile."""
+    texts = words(lang)["profiled"]
+    lines = [_verdict(texts["heat"][data.verdict], lang)]
     if data.columns:
-        facts = [_filled(mine["map"], span=Safe(quantity(data.span_s, "s")), busy=_pct(data.busy_pct))]
+        facts = [_filled(texts["map"], span=Safe(quantity(data.span_s, "s")), busy=_pct(data.busy_pct))]
         lines.append(_line(facts, lang))
     for row in data.periods[:_PERIODS]:
         known = {
             "what": words(lang)["what_recurs"][row.what],
             "period": Safe(quantity(row.period_s, "s")),
             "band": Safe(quantity(row.band_ms, "ms")),
-            "who": _thread(row.comm, row.tid) if row.tid >= 0 else Safe(mine["everybody"]),
+            "who": _thread(row.comm, row.tid) if row.tid >= 0 else Safe(texts["everybody"]),
             "count": _count(row.count),
         }
-        lines.append(Safe("  " + _filled(mine["recurs"], **known)))
+        lines.append(Safe("  " + _filled(texts["recurs"], **known)))
         for wait in row.waits[:_WAITS]:
             place = [_name(text) for text in (wait.syscall, wait.path) if text] or [_state(wait.state, lang)]
-            told = {
+            wait_values = {
                 "who": _thread(wait.comm, wait.tid),
                 "place": Safe(" ".join(place)),
                 "inside": _pct(wait.band_pct),
                 "outside": _pct(wait.outside_pct),
             }
-            lines.append(Safe("    " + _filled(mine["waits"], **told)))
+            lines.append(Safe("    " + _filled(texts["waits"], **wait_values)))
     return lines
 
 
 def _changed(row: ChangeRow, lang: Lang) -> Safe:
-    """What changed in one function and what that costs."""
-    said = words(lang)
-    mine = said["profiled"]
+    all_texts = words(lang)
+    texts = all_texts["profiled"]
     known = {
         "name": _placed(row.name, row.code),
-        "what": _filled(mine["what"][row.what], callee=_name(row.callee)),
-        "direction": Safe(said["directions"][row.direction]),
+        "what": _filled(texts["what"][row.what], callee=_name(row.callee)),
+        "direction": Safe(all_texts["directions"][row.direction]),
         "before": _pct(row.before_pct),
         "after": _pct(row.after_pct),
         "cost": Safe(points(row.cost_pct)),
     }
-    return Safe("  " + _filled(mine["change"], **known))
+    return Safe("  " + _filled(texts["change"], **known))
 
 
 def _launched(row: DeviceRow, unit: str, lang: Lang) -> Safe:
-    """Work of a device, and the operators and lines that launch most of it."""
-    said = words(lang)
-    mine = said["profiled"]
+    """Return work of a device, and the operators and lines that launch most of it."""
+    all_texts = words(lang)
+    texts = all_texts["profiled"]
     known = {"name": _name(row.name), "pct": _pct(row.pct), "total": _weight(row.weight, unit)}
-    counted = row.count is not None  # a source of sums does not tell how often
-    text = _filled(mine["device" if counted else "device_sum"], **known, count=_count(row.count or 0))
+    counted = row.count is not None  # sources of sums have no counts
+    text = _filled(texts["device" if counted else "device_sum"], **known, count=_count(row.count or 0))
     launchers = [
-        _filled(mine["launcher"], by=_launcher(one, lang), pct=_pct(one.pct))
+        _filled(texts["launcher"], by=_launcher(one, lang), pct=_pct(one.pct))
         for one in row.launched_by[:_LAUNCHERS]
         if one.operator or one.code
     ]
     if not launchers:
         return Safe("  " + text)
-    by = _filled(mine["launched_by"], Safe(said["marks"]["comma"].join(launchers)))
-    return Safe(f"  {text}{said['marks']['semicolon']}{by}")
+    by = _filled(texts["launched_by"], Safe(all_texts["marks"]["comma"].join(launchers)))
+    return Safe(f"  {text}{all_texts['marks']['semicolon']}{by}")
 
 
 def _launcher(row: LaunchRow, lang: Lang) -> Safe:
-    """An operator and the line that calls it, as far as they are known."""
+    """Return an operator and the line that calls it, as far as known."""
     place = voice("txt", lang).place(row.code) if row.code else Safe("")
     if not row.operator or not row.code:
         return _name(row.operator) if row.operator else place
@@ -174,24 +170,21 @@ def _launcher(row: LaunchRow, lang: Lang) -> Safe:
 
 
 def _kinds(kinds: Sequence[tuple[str, float]], lang: Lang) -> list[Safe]:
-    """The shares of the kinds of code."""
-    said = words(lang)
-    names = said["profiled"]["kinds"]
+    texts, marks = words(lang)["profiled"], words(lang)["marks"]
+    names = texts["kinds"]
     parts = [f"{names.get(kind) or _TEXT.running(kind)} {quantity(pct, 'pct')}" for kind, pct in kinds if pct > 0]
-    return [
-        Safe(f"  {said['profiled']['in_kinds']}{said['marks']['colon']}{said['marks']['comma'].join(parts)}")
-    ] * bool(parts)
+    return [Safe(f"  {texts['in_kinds']}{marks['colon']}{marks['comma'].join(parts)}")] if parts else []
 
 
 def _because(reasons: Sequence[str], lang: Lang) -> list[Safe]:
-    said = words(lang)
-    told = said["profiled"]["reasons"]
-    return [Safe("  " + said["ranks"]["note"].format(told.get(code) or _TEXT.running(code))) for code in reasons]
+    all_texts = words(lang)
+    known, note = all_texts["profiled"]["reasons"], all_texts["ranks"]["note"]
+    return [Safe("  " + note.format(known.get(code) or _TEXT.running(code))) for code in reasons]
 
 
 def _verdict(text: str, lang: Lang) -> Safe:
-    said = words(lang)
-    return Safe(f"{said['labels']['verdict']}{said['marks']['colon']}{text}")
+    all_texts = words(lang)
+    return Safe(f"{all_texts['labels']['verdict']}{all_texts['marks']['colon']}{text}")
 
 
 def _line(facts: Sequence[Safe], lang: Lang) -> Safe:
@@ -217,7 +210,7 @@ def _event(event: str, lang: Lang) -> Safe:
 
 
 def _weight(weight: float, unit: str) -> Safe:
-    """A weight as time or bytes where it is some, else as a number with its unit."""
+    """Return a weight as time or bytes if its unit allows, else as a number with its unit."""
     if unit in _DURATIONS:
         return Safe(quantity(weight * _DURATIONS[unit], "s"))
     if unit == "bytes":

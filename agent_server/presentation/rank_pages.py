@@ -1,4 +1,4 @@
-"""The ranks of slow_node_check as a page and two drawings: tools know no words, the page needs them."""
+"""The ranks of slow_node_check as a page and two pictures."""
 
 from __future__ import annotations
 
@@ -21,45 +21,42 @@ if TYPE_CHECKING:
     from whystall.tools.ranks.analysis.analyse import JobAnalysis
     from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data
     from whystall.tools.recording.store import Recording
-    from whystall.tools.views.rank_drawing import Mark
 
 
 def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en", "zh"]) -> list[ArtifactContent]:
-    """A self-contained page of the ranks in `recording`, in `lang`, and its two matrices as SVG; none of a job whose
-    steps are not known.
-    """
-    seen, data = cast("JobAnalysis", judged.basis), judged.data
-    if seen.own.is_empty():
+    """Return a page of the ranks in `recording` and its two matrices as SVG; empty if the steps are unknown."""
+    analysis, data = cast("JobAnalysis", judged.basis), judged.data
+    if analysis.own.is_empty():
         return []
-    said: dict[str, Any] = words(lang)
-    shown = said["rank_page"]
-    ranks = seen.job.table("ranks").iter_rows(named=True)
+    all_texts: dict[str, Any] = words(lang)
+    texts = all_texts["rank_page"]
+    ranks = analysis.job.table("ranks").iter_rows(named=True)
     view = RankView(
-        own=seen.own,
-        waits=wait_matrix(seen.waits),
-        groups=tuple(Group(clean(one.label), one.ranks) for one in seen.peers),
-        marks=tuple(_mark(row, said) for row in data.accused),
+        own=analysis.own,
+        waits=wait_matrix(analysis.waits),
+        groups=tuple(Group(clean(one.label), one.ranks) for one in analysis.peers),
+        marks=tuple(_mark(row, all_texts) for row in data.accused),
         hosts={row["rank"]: clean(row["host"]) for row in ranks},
     )
     verdict, *notes = (str(line).strip().removeprefix("- ") for line in headline_of("slow_node_check", data, lang))
     about_job = (one for one in judged.findings if one.subject.type == "job" and one.polarity is Polarity.ABNORMAL)
-    notes += [str(voice("txt", lang).finding(one)) for one in about_job]  # the stage, the link, whose turn it is
-    heading = str(shown["heading"])
-    page = rank_page(view, shown, lang=lang, heading=heading, verdict=verdict, notes=notes)
+    notes += [str(voice("txt", lang).finding(one)) for one in about_job]  # such as a slow stage or link
+    heading = str(texts["heading"])
+    page = rank_page(view, texts, lang=lang, heading=heading, verdict=verdict, notes=notes)
     return [
         ArtifactContent(name="ranks.html", title=heading, media_type="text/html", text=page),
-        _drawing("rank_step.svg", str(shown["own_by_step"]), step_svg(view, shown)),
-        _drawing("wait_matrix.svg", str(shown["who_waits"]), wait_svg(view, shown)),
+        _drawing("rank_step.svg", str(texts["own_by_step"]), step_svg(view, texts)),
+        _drawing("wait_matrix.svg", str(texts["who_waits"]), wait_svg(view, texts)),
     ]
 
 
-def _mark(row: AccusedRow, said: dict[str, Any]) -> Mark:
-    return Mark(row.rank, _remark(row, said), -1 if row.began_step is None else row.began_step)
+def _mark(row: AccusedRow, all_texts: dict[str, Any]) -> Mark:
+    return Mark(row.rank, _remark(row, all_texts), -1 if row.began_step is None else row.began_step)
 
 
-def _remark(row: AccusedRow, said: dict[str, Any]) -> str:
-    """What an accused rank is accused of, and what that costs."""
-    ranks = said["ranks"]
+def _remark(row: AccusedRow, all_texts: dict[str, Any]) -> str:
+    """Return the accusation of a rank and its cost."""
+    ranks = all_texts["ranks"]
     kind = str(ranks["classes"][row.slow_class])
     if row.lost_ms_per_step is None or row.of_step_pct is None:
         return kind
@@ -68,7 +65,7 @@ def _remark(row: AccusedRow, said: dict[str, Any]) -> str:
         of_step=quantity(row.of_step_pct, "pct"),
         job=quantity(row.job_pct, "pct"),
     )
-    return f"{kind}{said['marks']['semicolon']}{costs}"
+    return f"{kind}{all_texts['marks']['semicolon']}{costs}"
 
 
 def _drawing(name: str, title: str, text: str) -> ArtifactContent:

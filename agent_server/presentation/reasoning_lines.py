@@ -1,4 +1,4 @@
-"""How a model drove a case, for readers: its story with citations, what was struck, why it stopped, what it cost."""
+"""The text of a model-driven case: story with citations, removed claims, why it stopped, cost."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from whystall.prompts.escape import Safe
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, fit, voice, words
 
-# Blanks and numbers are no markup; a run of ASCII, without the punctuation around it, and whatever else, one by one.
+# Splits a text into runs of ASCII, blanks, and other characters one by one; punctuation around a run is separated.
+# Only blanks and numbers need no escaping.
 _PART = re.compile(r"[!-~]+|\s+|[^\s!-~]+")
 _AROUND = re.compile(r"([('\"]*)(.*?)([.,;:!?'\")]*)", re.DOTALL)
 _PLAIN = re.compile(r"\s+|\d[\d.,]*%?")
 
 
 @dataclass(frozen=True)
-class Explained:
-    """`heading` and `story` are empty where nothing of a model's story is left; `left`: claims that did not fit."""
+class Explanation:
+    """`heading` and `story`: empty without a story; `left`: number of claims that did not fit."""
 
     heading: Safe = field(default_factory=Safe)
     story: list[Safe] = field(default_factory=list)
@@ -28,13 +29,15 @@ class Explained:
     notes: list[Safe] = field(default_factory=list)
 
 
-def explained(reasoning: Reasoning | None, known: Collection[str], suffix: str, lang: Lang, budget: int) -> Explained:
-    """`reasoning` in words, the story within `budget` characters; nothing where no model drove. Citations that are not
-    among `known` (ids of findings) are left out.
+def explanation(
+    reasoning: Reasoning | None, known: Collection[str], suffix: str, lang: Lang, budget: int
+) -> Explanation:
+    """Return the text of `reasoning`, with a story of at most `budget` characters; empty without a model. Citations not
+    in `known` (ids of findings) are dropped.
     """
     if reasoning is None:
-        return Explained()
-    said, form = words(lang)["reasoned"], FORMATS[suffix]
+        return Explanation()
+    texts, form = words(lang)["reasoned"], FORMATS[suffix]
     lines = [_claim(claim, known, suffix) for claim in reasoning.story]
     story, left = fit(lines, budget)
     model = form.name(reasoning.model)
@@ -43,23 +46,23 @@ def explained(reasoning: Reasoning | None, known: Collection[str], suffix: str, 
     if reasoning.struck:
         counted = Counter(reasoning.struck)
         reasons = [f"{voice(suffix, lang).code('struck', code)} ({number})" for code, number in counted.items()]
-        notes.append(Safe(said["struck"].format(marks["semicolon"].join(reasons))))
+        notes.append(Safe(texts["struck"].format(marks["semicolon"].join(reasons))))
     if reasoning.stopped is not None:
-        notes.append(Safe(said["stopped"].format(voice(suffix, lang).code("stopped", reasoning.stopped))))
+        notes.append(Safe(texts["stopped"].format(voice(suffix, lang).code("stopped", reasoning.stopped))))
     usage = reasoning.usage
     if usage.requests:
-        spent = [said["requests"].format(model=model, count=quantity(usage.requests, "count"))]
-        spent.append(said["tokens"].format(*(quantity(n, "count") for n in (usage.tokens_in, usage.tokens_out))))
+        spent = [texts["requests"].format(model=model, count=quantity(usage.requests, "count"))]
+        spent.append(texts["tokens"].format(*(quantity(n, "count") for n in (usage.tokens_in, usage.tokens_out))))
         spent.append(quantity(usage.seconds, "s"))
-        spent += [said["money"].format(f"{usage.money:.4g}")] if usage.money is not None else []
+        spent += [texts["money"].format(f"{usage.money:.4g}")] if usage.money is not None else []
         notes.append(Safe(marks["comma"].join(spent)))
     if reasoning.transcript is not None:
-        notes.append(fill(form.running, said["transcript"], form.name(reasoning.transcript)))
-    return Explained(Safe(said["heading"].format(model)) if story else Safe(""), story, left, notes)
+        notes.append(fill(form.running, texts["transcript"], form.name(reasoning.transcript)))
+    return Explanation(Safe(texts["heading"].format(model)) if story else Safe(""), story, left, notes)
 
 
 def _claim(claim: Claim, known: Collection[str], suffix: str) -> Safe:
-    """A sentence as it is, but for what could be markup: that stands as a name of its own."""
+    """Return a claim with every part that could be markup escaped as a name."""
     running = FORMATS[suffix].running
     parts = [_AROUND.fullmatch(part) for part in _PART.findall(claim.text)]
     pieces = [piece for part in parts if part for piece in part.groups() if piece]

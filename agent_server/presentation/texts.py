@@ -1,7 +1,7 @@
-"""Results, diagnoses and tickets as text for people and models; the words are in `whystall.prompts`.
+"""Results, diagnoses and tickets as text for people and models.
 
-Texts of results and diagnoses stay within `TEXT_LIMIT` characters and say how much they left out; the
-structured values are always whole.
+Texts of results and diagnoses have at most `TEXT_LIMIT` characters and give the number of parts left out; structured
+values are always complete.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.presentation.headlines import headline
-from whystall.agent_server.presentation.match_lines import shown
+from whystall.agent_server.presentation.match_lines import match_texts
 from whystall.agent_server.presentation.profile_lines import COLUMNS
-from whystall.agent_server.presentation.reasoning_lines import explained
-from whystall.agent_server.presentation.ticket_texts import beside
+from whystall.agent_server.presentation.reasoning_lines import explanation
+from whystall.agent_server.presentation.ticket_texts import ticket_context
 from whystall.knowledge_base.causes import ranked_remedies
 from whystall.knowledge_base.models import (
     Actor,
@@ -48,13 +48,13 @@ _OTHERS = 40
 _ARTIFACTS = 5
 _REMEDIES = 8
 _HEADING = 60
-# A thread that runs so much of its time is slow, if it is, in its own code.
+# A thread with this share of user time is limited by its own code.
 _BUSY_PCT = 50.0
 
 
 def result_text(result: ToolResult[Any], lang: Lang) -> str:
-    """A tool's result: status, what it says first (its verdict, where it gives one), one sentence per finding (abnormal
-    and severe ones first), its tables, and what could not be seen. Findings go before rows where not all fits.
+    """Return a tool's result: status, verdict, a sentence per finding (abnormal and severe ones first), tables, and
+    blind spots. Findings take precedence over rows if not all fits.
     """
     view = _View("txt", lang, result.coverage.target)
     blind = view.blind([result.coverage])
@@ -79,7 +79,7 @@ def result_text(result: ToolResult[Any], lang: Lang) -> str:
         )
 
     lines = [view.finding(f) for f in _worst_first(result.findings)]
-    # A list item is a dash, a blank and a line end longer than its sentence; the note of what was left out is short.
+    # A list item is a dash, a blank and a line end longer than its sentence; 100 for the note of what was left out.
     budget = TEXT_LIMIT - len(text([], 0)) - 100 - 2 * len(lines)
     rows = _tables(result, budget // 2)
     kept, left = fit(lines, budget - sum(len(line) + 1 for line in rows))
@@ -87,7 +87,7 @@ def result_text(result: ToolResult[Any], lang: Lang) -> str:
 
 
 def _tables(result: ToolResult[Any], budget: int) -> list[Safe]:
-    """The result's own tables within `budget` characters, each under its name and how many of its rows are shown."""
+    """Return the tables of the result within `budget` characters, each with its name and the number of rows shown."""
     lines: list[Safe] = []
     for name, value in result.data.model_dump(mode="json", exclude={"remedies"}).items():
         if isinstance(value, dict) and value:
@@ -110,8 +110,8 @@ def _tables(result: ToolResult[Any], budget: int) -> list[Safe]:
 
 
 def diagnosis_text(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang) -> str:
-    """A diagnosis: verdict, who, where and how long, evidence, what was ruled out and by what, what could
-    not be seen, similar incidents, fixes, and how to verify. Where that is too long, less of what was ruled out.
+    """Return a diagnosis: verdict, victim, where and how long, evidence, causes ruled out, blind spots, similar
+    incidents, fixes, and how to verify. If it is too long, fewer causes ruled out.
     """
     view = _View("txt", lang, diagnosis.target)
     context = view.diagnosis(diagnosis, causes, _EVIDENCE)
@@ -129,7 +129,7 @@ def diagnosis_text(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang
 
 
 def brief(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang) -> dict[str, Any]:
-    """What a chat tells of a diagnosis, each part as Markdown; the context of the templates of one."""
+    """Return the context of a diagnosis for the templates of chat messages, as Markdown."""
     return _View("md", lang, diagnosis.target).diagnosis(diagnosis, causes, _EVIDENCE)
 
 
@@ -140,17 +140,16 @@ def ticket_markdown(
     events: Sequence[Event] | None = None,
     alerts: Sequence[Alert] = (),
 ) -> str:
-    """Return `ticket` as Markdown in `lang`, with text from the host escaped: names in code spans, people's words in
-    blocks.
+    """Return `ticket` as Markdown, with foreign text escaped: names in code spans, people's texts in blocks.
 
     Args:
-        events: its history; None leaves out the history and the comments, for readers that have both elsewhere.
+        events: its history; None omits history and comments, for readers that have both elsewhere.
         alerts: its alerts, the latest first.
     """
     d = ticket.diagnosis
     view = _View("md", lang, d.target if d else "")
     known = ticket.analysis.matches if ticket.analysis else []
-    without = {"d": None, "cause": None, "matches": shown(known, "md", lang)}
+    without = {"d": None, "cause": None, "matches": match_texts(known, "md", lang)}
     context: dict[str, Any] = view.diagnosis(d, causes, None) if d else without
     cause = context["cause"]
     others = (
@@ -166,18 +165,18 @@ def ticket_markdown(
         others_left=max(len(others) - _OTHERS, 0),
         collectors=_collectors(d.coverage) if d else [],
         **context,
-        **beside(ticket, causes, lang, events, alerts),
+        **ticket_context(ticket, causes, lang, events, alerts),
     )
 
 
 def hits_text(matches: Sequence[Match], lang: Lang) -> str:
-    """Past incidents found by a search and why, or that none is known."""
+    """Return past incidents found by a search and why, or that none is known."""
     answered = any(not match.weak for match in matches)
-    return render("hits.txt", lang, matches=shown(matches, "txt", lang), answered=answered)
+    return render("hits.txt", lang, matches=match_texts(matches, "txt", lang), answered=answered)
 
 
 class _View:
-    """What templates show, made ready in one format and language."""
+    """Prepares the values of templates in one format and language."""
 
     def __init__(self, suffix: str, lang: Lang, target: str = "") -> None:
         self._suffix = suffix
@@ -194,39 +193,38 @@ class _View:
     def finding(self, finding: Finding) -> Safe:
         severity = words(self._lang)["severities"][finding.severity.value]
         mark = severity + self._marks["colon"] if finding.polarity is Polarity.ABNORMAL else ""
-        return Safe(f"{_tag(finding)}{mark}{self._say.finding(self._told(finding))}")
+        return Safe(f"{_tag(finding)}{mark}{self._say.finding(self._without_place(finding))}")
 
-    def _told(self, finding: Finding) -> Finding:
-        """`finding` without the place of its subject where the target's name has told it."""
+    def _without_place(self, finding: Finding) -> Finding:
+        """Return `finding` without the place of its subject if the target names it."""
         subject = finding.subject
-        if (where := place(subject.container, subject.pod)) and self._tells(where):
+        if (where := place(subject.container, subject.pod)) and self._target_names(where):
             bare = subject.model_copy(update={"container": None, "pod": None})
             return finding.model_copy(update={"subject": bare})
         return finding
 
-    def _tells(self, where: str) -> bool:
-        """Whether the target's name ends with this place (pod ml/train-1, and not pod ml/train-10)."""
+    def _target_names(self, where: str) -> bool:
+        """Return whether the target ends with this place (pod ml/train-1, not pod ml/train-10)."""
         return self._target.endswith(f", {where}")
 
     def remedies(self, result: ToolResult[Any]) -> list[Safe]:
-        """What the tool itself says is to be done, where it says so: codes with numbers in its ``remedies``."""
+        """Return the remedies of the tool itself: codes with numbers in its ``remedies``."""
         return [self._say.remedy(remedy) for remedy in getattr(result.data, "remedies", [])[:_REMEDIES]]
 
     def blind(self, coverage: Sequence[Coverage]) -> list[Safe]:
-        """Blind spots of all looks, each once."""
+        """Return the distinct blind spots of all observations."""
         spots: dict[tuple[str, str], BlindSpot] = {(s.code, s.detail): s for c in coverage for s in c.not_seen}
         return [self._say.blind(spot) for spot in spots.values()]
 
     def diagnosis(self, d: Diagnosis, causes: Mapping[str, Cause], budget: int | None) -> dict[str, Any]:
-        """The context of the diagnosis in every template; `budget`: characters for the evidence, None for
-        all of it.
-        """
+        """Return the context of a diagnosis for all templates; `budget`: characters for the evidence, None for all."""
         by_id = {f.id: f for f in d.findings}
         cause = causes.get(d.cause or "")
-        proof = [self.finding(by_id[i]) for i in d.chain if i in by_id]
+        chain = [by_id[i] for i in d.chain if i in by_id]
+        proof = [self.finding(finding) for finding in chain]
         evidence, left = fit(proof, budget) if budget is not None else (proof, 0)
         state = _by_state(d.assessments)
-        told = set(d.chain[: len(evidence)])
+        shown = set(d.chain[: len(evidence)])
         return {
             "d": d,
             "cause": cause,
@@ -240,19 +238,19 @@ class _View:
             "gains": [self.finding(f) for f in d.findings if _gain(f)],
             "evidence": evidence,
             "evidence_left": left,
-            "chain": [Safe(_tag(by_id[i]) + self._say.lead(self._told(by_id[i]))) for i in d.chain if i in by_id],
-            "ruled_out": [self._ruled_out(a, causes, by_id, told) for a in state(CauseState.RULED_OUT)],
+            "chain": [Safe(_tag(finding) + self._say.lead(self._without_place(finding))) for finding in chain],
+            "ruled_out": [self._ruled_out(a, causes, by_id, shown) for a in state(CauseState.RULED_OUT)],
             "ruled_out_left": 0,
             "rivals": [self._title(a.cause, causes) for a in state(CauseState.SUPPORTED) if a.cause != d.cause],
             "not_examined": [self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)],
             "blind": self.blind(d.coverage),
-            "reasoned": explained(d.reasoning, by_id, self._suffix, self._lang, budget // 2 if budget else _STORY),
-            "matches": shown(d.matches, self._suffix, self._lang, d.victim),
+            "reasoned": explanation(d.reasoning, by_id, self._suffix, self._lang, budget // 2 if budget else _STORY),
+            "matches": match_texts(d.matches, self._suffix, self._lang, d.victim),
             "answered": not d.matches or any(not match.weak for match in d.matches),
         }
 
     def title(self, d: Diagnosis | None, cause: Cause | None) -> Safe:
-        """What a ticket is called that nobody gave a title."""
+        """Return the default title of a ticket."""
         if cause is not None:
             return Safe(cause.title.get(self._lang))
         return self._labels["no_cause"] if d is not None else words(self._lang)["tickets"]["untitled"]
@@ -262,14 +260,14 @@ class _View:
         return Safe(found.title.get(self._lang)) if found else self._format.name(cause)
 
     def _ruled_out(
-        self, a: Assessment, causes: Mapping[str, Cause], by_id: Mapping[str, Finding], told: set[str]
+        self, a: Assessment, causes: Mapping[str, Cause], by_id: Mapping[str, Finding], shown: set[str]
     ) -> Safe:
-        """`told`: findings that are told already, with everything measured; the first of it will do."""
+        """`shown`: findings already shown in full; only their first number is repeated."""
         by = self.fill(self._labels["ruled_out_by"], ", ".join(a.by))
         against = next((by_id[i] for i in a.against if i in by_id), None)
-        known = against is not None and against.id in told
+        known = against is not None and against.id in shown
         proof = against and (
-            Safe(_tag(against) + self._say.finding(self._told(against), 4)) if known else self.finding(against)
+            Safe(_tag(against) + self._say.finding(self._without_place(against), 4)) if known else self.finding(against)
         )
         text = f"{self._title(a.cause, causes)}{self._marks['colon']}{by}"
         return Safe(f"{text}{self._marks['semicolon']}{proof}" if proof else text)
@@ -291,7 +289,7 @@ class _View:
         )
 
     def _busy(self, d: Diagnosis) -> Safe:
-        """Where nothing holds a thread up that mostly runs: what tells in which code it does."""
+        """Return the advice for a victim that mostly runs and is not delayed: how to find its code."""
         victim = d.victim
         unblamed = d.verdict in (Verdict.HEALTHY, Verdict.INCONCLUSIVE) and d.cause is None
         if victim is None or victim.type != "thread" or victim.user_pct < _BUSY_PCT or not unblamed:
@@ -299,7 +297,7 @@ class _View:
         return self.fill(self._labels["busy"], pct=Safe(quantity(victim.user_pct, "pct")), pid=victim.pid)
 
     def _late(self, victim: Victim) -> Safe:
-        """A rank that the traces accuse, or the job where they accuse no single one."""
+        """Return the accused rank, or the job if no single rank is accused."""
         known = {
             "lost": Safe(quantity(victim.lost_pct, "pct")),
             "chosen_by": self._say.code("chosen_by", victim.chosen_by),
@@ -332,10 +330,10 @@ class _View:
         return Safe(self._marks["comma"].join(parts))
 
     def _actor(self, actor: Actor) -> Safe:
-        """Who does it to the victim, with what, and how much of it."""
+        """Return a process that delays the victim, its file and rate."""
         who = self._format.name(actor.comm or "?")
         parts = [Safe(f"{who} (pid {actor.pid})") if actor.pid is not None else who]
-        if (where := place(actor.container, actor.pod)) and not self._tells(where):
+        if (where := place(actor.container, actor.pod)) and not self._target_names(where):
             parts.append(self._say.place_of(actor.container, actor.pod))
         parts += [self._format.name(short(actor.path, 4 * self._format.name_limit))] if actor.path else []
         parts += [Safe(quantity(actor.rate, "bytes/s"))] if actor.rate is not None else []
@@ -343,7 +341,7 @@ class _View:
 
     def _how_long(self, culprit: Culprit) -> Safe:
         once = culprit.count == 1
-        # Of older diagnoses the longest is that of a part.
+        # In older diagnoses `max_ms` may be of a part only.
         longest = None if once or (culprit.max_ms or 0) < (culprit.latency_ms or 0) else culprit.max_ms
         measured: list[tuple[str, float | None, str]] = [
             ("took" if once else "each", culprit.latency_ms, "ms"),
@@ -353,8 +351,8 @@ class _View:
             ("per_step", culprit.per_step_ms, "ms"),
             ("share", culprit.window_pct, "pct"),
         ]
-        said = [self.fill(self._labels[name], Safe(quantity(v, unit))) for name, v, unit in measured if v is not None]
-        return Safe(self._marks["comma"].join(said))
+        parts = [self.fill(self._labels[name], Safe(quantity(v, unit))) for name, v, unit in measured if v is not None]
+        return Safe(self._marks["comma"].join(parts))
 
 
 def _tag(finding: Finding) -> str:
@@ -362,14 +360,14 @@ def _tag(finding: Finding) -> str:
 
 
 def _remedies(cause: Cause, d: Diagnosis) -> list[Remedy]:
-    """What to do, best first; what the model would try first goes before the rest."""
+    """Return the remedies, those chosen by the model first, then best first."""
     first = d.reasoning.remedies if d.reasoning else []
     ranked = ranked_remedies(cause)
     return sorted(ranked, key=lambda r: first.index(r.id) if r.id in first else len(first))
 
 
 def _gain(finding: Finding) -> bool:
-    """Whether it says what a change would bring, as it was tried here."""
+    """Return whether it measures the gain of a change by a trial on this host."""
     return finding.kind == "io.advice" and finding.polarity is Polarity.ABNORMAL and "ratio" in finding.metrics
 
 
@@ -382,8 +380,8 @@ def _worst_first(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _collectors(coverage: Sequence[Coverage]) -> list[CollectorCoverage]:
-    """Collectors of all looks, the longest look of each."""
+    """Return the collectors of all observations; each from the longest one."""
     found: dict[str, CollectorCoverage] = {}
-    for look in sorted(coverage, key=lambda c: c.window_s):
-        found |= {c.name: c for c in look.collectors}
+    for one in sorted(coverage, key=lambda c: c.window_s):
+        found |= {c.name: c for c in one.collectors}
     return [found[name] for name in sorted(found)]

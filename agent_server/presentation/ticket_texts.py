@@ -1,6 +1,6 @@
-"""What a ticket shows beside its diagnosis: who decided what, who has it, what was made out, what people said.
+"""The parts of a ticket besides its diagnosis: decisions, assignment, analysis, comments, history.
 
-Words of people and of other programs stand in blocks and code spans, apart from what whystall made.
+Texts of people and other programs are in blocks and code spans.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ _CODES = 6
 _VALUE = 200
 
 
-def beside(
+def ticket_context(
     ticket: Ticket,
     causes: Mapping[str, Cause],
     lang: Lang,
     events: Sequence[Event] | None,
     alerts: Sequence[Alert] = (),
 ) -> dict[str, Any]:
-    """The context of the template for everything but the diagnosis. `events`: its history; None leaves out that and
-    the comments, for a reader who has both elsewhere. `alerts`: that are told of in it, the latest first.
+    """Return the template context of everything but the diagnosis. `events`: its history; None omits history and
+    comments, for readers that have both elsewhere. `alerts`: its alerts, latest first.
     """
-    says = _Says("md", lang)
+    texts = _TicketTexts("md", lang)
     return {
-        "state": says.state(ticket),
-        "category": says.category(ticket.category),
-        "component": says.component(ticket.component),
-        "assigned": says.assigned(ticket.assignment),
-        "decisions": says.decisions(ticket, causes),
-        "reported": says.reported(ticket),
-        "labels": says.labels(ticket.labels),
-        "alerts": says.alerts(ticket, alerts),
-        "analysis": says.analysis(ticket),
-        "prose": says.prose(ticket),
-        "prose_by": says.prose_by(ticket),
-        "links": says.links(ticket),
-        "trackers": says.trackers(ticket),
-        "comments": says.comments(ticket) if events is not None else [],
-        "history": says.history(events or []),
+        "state": texts.state(ticket),
+        "category": texts.category(ticket.category),
+        "component": texts.component(ticket.component),
+        "assigned": texts.assigned(ticket.assignment),
+        "decisions": texts.decisions(ticket, causes),
+        "reported": texts.reported(ticket),
+        "labels": texts.labels(ticket.labels),
+        "alerts": texts.alerts(ticket, alerts),
+        "analysis": texts.analysis(ticket),
+        "prose": texts.prose(ticket),
+        "prose_by": texts.prose_by(ticket),
+        "links": texts.links(ticket),
+        "trackers": texts.trackers(ticket),
+        "comments": texts.comments(ticket) if events is not None else [],
+        "history": texts.history(events or []),
     }
 
 
-def lines_text(lines: Sequence[Line], left: int, lang: Lang) -> str:
-    """One line for each ticket; `left`: how many more there are."""
-    says = _Says("txt", lang)
-    rows = _aligned([says.line(line) for line in lines])
+def tickets_text(lines: Sequence[Line], left: int, lang: Lang) -> str:
+    """Return one line per ticket; `left`: how many more there are."""
+    texts = _TicketTexts("txt", lang)
+    rows = _aligned([texts.line(line) for line in lines])
     return render("tickets.txt", lang, lines=rows, left=left)
 
 
 def _aligned(rows: Sequence[Sequence[Safe]]) -> list[Safe]:
-    """`rows` with their cells beneath each other; the last ones end where they end."""
+    """Return `rows` with aligned columns; the last column is not padded."""
     widths = [max(map(_width, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
     padded = (
         [f"{cell}{' ' * (width - _width(cell))}" for cell, width in zip(row[:-1], widths, strict=True)] + [row[-1]]
@@ -75,27 +75,27 @@ def _aligned(rows: Sequence[Sequence[Safe]]) -> list[Safe]:
 
 
 def _width(text: str) -> int:
-    """How many cells of a terminal `text` takes: Chinese characters take two."""
+    """Return the width of `text` on a terminal, where Chinese characters take two cells."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def history_text(events: Sequence[Event], lang: Lang) -> str:
-    """The whole history of a ticket for a terminal; see `_Says.history`."""
-    return "\n".join(_Says("txt", lang).history(events, len(events)))
+    """Return the whole history of a ticket for a terminal."""
+    return "\n".join(_TicketTexts("txt", lang).history(events, len(events)))
 
 
 def history_markdown(events: Sequence[Event], lang: Lang, most: int = EVENTS) -> Sequence[str]:
-    """The latest `most` lines of a history as Markdown; see `_Says.history`."""
-    return _Says("md", lang).history(events, most)
+    """Return the latest `most` lines of a history as Markdown."""
+    return _TicketTexts("md", lang).history(events, most)
 
 
 def assigned_markdown(given: Assignment, lang: Lang) -> Safe:
-    """Who has a ticket, and why they have it, in a line of Markdown."""
-    return _Says("md", lang).assigned(given)
+    """Return the assignee of a ticket and the reason as a line of Markdown."""
+    return _TicketTexts("md", lang).assigned(given)
 
 
-class _Says:
-    """Puts parts of tickets into words of one language, escaped for one format."""
+class _TicketTexts:
+    """Formats parts of tickets in one language and format."""
 
     def __init__(self, suffix: str, lang: Lang) -> None:
         self._lang: Lang = lang
@@ -107,7 +107,7 @@ class _Says:
         self._comma, self._colon, self._semicolon = marks["comma"], marks["colon"], marks["semicolon"]
 
     def line(self, line: Line) -> list[Safe]:
-        """The cells of a row: what is as long in every row, then what is not."""
+        """Return the cells of a row; cells of fixed width first."""
         known = [name for name in (line.category, line.component) if name != "unknown"]
         cells = [
             Safe(line.id),
@@ -128,10 +128,10 @@ class _Says:
         return [*cells, Safe("  ".join(more))]
 
     def state(self, ticket: Ticket) -> Safe:
-        said = self._closed(ticket.state, ticket.closed_as)
+        text = self._closed(ticket.state, ticket.closed_as)
         if ticket.ended is None:
-            return said
-        return Safe(self._semicolon.join([said, self._fill(self._own["ended"], self._name(ticket.ended))]))
+            return text
+        return Safe(self._semicolon.join([text, self._fill(self._own["ended"], self._name(ticket.ended))]))
 
     def category(self, value: str) -> Safe:
         found = self._words["categories"].get(value)
@@ -157,63 +157,63 @@ class _Says:
         return Safe(self._semicolon.join(facts))
 
     def decisions(self, ticket: Ticket, causes: Mapping[str, Cause]) -> list[Safe]:
-        """Severity, category, component and, where no cause was found, the one that its words point at."""
-        told = ticket.classification
-        if told is None:
+        """Return severity, category, component and, if no cause was diagnosed, the suspected one."""
+        found = ticket.classification
+        if found is None:
             return []
         labels, severities = self._words["labels"], self._words["severities"]
-        severity = severities.get(told.severity.value) or self._name(told.severity.value)
+        severity = severities.get(found.severity.value) or self._name(found.severity.value)
         called = self._own["source_severity"]
-        more = [self._fill(called, self._name(told.source_severity))] if told.source_severity else []
-        found = [
-            self._decision(labels["severity"], severity, told.severity, self._severity, more),
-            self._decision(labels["category"], self.category(told.category.value), told.category, self.category),
-            self._decision(labels["component"], self.component(told.component.value), told.component, self.component),
+        more = [self._fill(called, self._name(found.source_severity))] if found.source_severity else []
+        lines = [
+            self._decision(labels["severity"], severity, found.severity, self._severity, more),
+            self._decision(labels["category"], self.category(found.category.value), found.category, self.category),
+            self._decision(labels["component"], self.component(found.component.value), found.component, self.component),
         ]
-        looked = ticket.diagnosis
-        if told.cause is not None and (looked is None or looked.cause is None):
+        diagnosis = ticket.diagnosis
+        if found.cause is not None and (diagnosis is None or diagnosis.cause is None):
 
             def title(id: object) -> Safe:
                 cause = causes.get(str(id))
                 return Safe(cause.title.get(self._lang)) if cause else self._name(id)
 
-            doubt = [self._own["not_looked" if looked is None else "not_shown"]]
-            found.append(self._decision(self._own["cause"], title(told.cause.value), told.cause, title, doubt))
-        return found
+            doubt = [self._own["not_looked" if diagnosis is None else "not_shown"]]
+            lines.append(self._decision(self._own["cause"], title(found.cause.value), found.cause, title, doubt))
+        return lines
 
     def reported(self, ticket: Ticket) -> Safe | None:
-        """What was written, as a block; None where nothing was, or no more than the heading says."""
+        """Return the description as a block, or None."""
         return markdown_block(ticket.human.description) if ticket.human.description else None
 
     def labels(self, labels: Mapping[str, str]) -> Safe | None:
         return self._fill(self._own["labels"], self._labels(labels)) if labels else None
 
     def alerts(self, ticket: Ticket, alerts: Sequence[Alert]) -> list[Safe]:
-        """One line for each alert: since when, whether it is over, and the labels that the ticket has not."""
+        """Return one line per alert: start, end, and labels that the ticket does not have."""
         found = []
         for alert in alerts[:ALERTS]:
             since = rfc3339(datetime.fromtimestamp(alert.starts, timezone.utc))
-            said = self._fill(
+            text = self._fill(
                 self._own["alert"][alert.status], name=self._name(alert.name or "-"), since=self._name(since)
             )
             own = self._labels({name: v for name, v in alert.labels.items() if ticket.labels.get(name) != v})
-            found.append(Safe(f"{said}{self._semicolon}{own}") if own else said)
+            found.append(Safe(f"{text}{self._semicolon}{own}") if own else text)
         left = len(alerts) - len(found)
         return [*found, self._fill(self._own["left_out"], left)] if left else found
 
     def analysis(self, ticket: Ticket) -> list[Safe]:
-        """What became of the look, and what would tell more. Once there is a diagnosis, that is what counts."""
-        own, told = self._own, ticket.analysis
+        """Return the state of the automatic analysis and the checks to run; empty once there is a diagnosis."""
+        own, analysis = self._own, ticket.analysis
         if ticket.diagnosis is not None:
             return []
         found: list[Safe] = []
-        code = told.triage if told is not None else ""
+        code = analysis.triage if analysis is not None else ""
         if code:
             kind, _, rest = code.partition(":")
             text = own["triage"].get(kind)
             found.append(self._fill(text, self._name(rest)) if text is not None else self._name(code))
-        if told is not None and told.checks:
-            checks = self._comma.join(self._name(command(tool, None)) for tool in told.checks)
+        if analysis is not None and analysis.checks:
+            checks = self._comma.join(self._name(command(tool, None)) for tool in analysis.checks)
             found.append(self._fill(own["look"], Safe(checks)))
         if ticket.ended is None and code != "queued":
             found.append(self._fill(own["look_by_hand"], ticket.id))
@@ -230,36 +230,34 @@ class _Says:
     def links(self, ticket: Ticket) -> list[Safe]:
         found = []
         for link in ticket.links:
-            said = self._fill(self._own["link"][link.kind], link.ticket)
+            text = self._fill(self._own["link"][link.kind], link.ticket)
             why = self._comma.join(self._coded(self._own["codes"], code) for code in link.why[:_CODES])
-            found.append(Safe(f"{said} ({why})") if why else said)
+            found.append(Safe(f"{text} ({why})") if why else text)
         return self._bounded(found, LINKS)
 
     def trackers(self, ticket: Ticket) -> list[Safe]:
         found = []
         for remote in ticket.remotes:
-            said = self._fill(self._own["tracker"], sink=self._name(remote.sink), ref=self._name(remote.ref))
-            found.append(Safe(f"{said} {self._name(remote.url)}") if remote.url else said)
+            text = self._fill(self._own["tracker"], sink=self._name(remote.sink), ref=self._name(remote.ref))
+            found.append(Safe(f"{text} {self._name(remote.url)}") if remote.url else text)
         return found
 
     def comments(self, ticket: Ticket) -> list[tuple[Safe, Safe]]:
-        """Who said it, when and where, and what, as a block; the latest ones."""
-        said = ticket.human.comments
+        """Return author and time, and text as a block, of the latest comments."""
+        comments = ticket.human.comments
         heads = self._own["comment"]
         shown = [
             (
                 self._fill(heads, by=self._name(c.by or "-"), at=self._name(c.at), source=self._name(c.source)),
                 markdown_block(c.text),
             )
-            for c in said[-COMMENTS:]
+            for c in comments[-COMMENTS:]
         ]
-        left = len(said) - len(shown)
+        left = len(comments) - len(shown)
         return [(self._fill(self._own["earlier"], left), Safe("")), *shown] if left else shown
 
     def history(self, events: Sequence[Event], most: int = EVENTS) -> list[Safe]:
-        """One line for each change; where the same is only seen again and again, one line for all of it. The latest
-        `most` lines.
-        """
+        """Return one line per change, at most `most`, the latest; repetitions share a line."""
         found: list[Safe] = []
         run: list[Event] = []
         for event in events:
@@ -281,12 +279,12 @@ class _Says:
 
     def event(self, event: Event) -> Safe:
         what = self._own["events"][event.what]
-        said = self._fill(self._own["event"], at=self._name(event.at), what=what, by=self._name(event.by or "-"))
+        text = self._fill(self._own["event"], at=self._name(event.at), what=what, by=self._name(event.by or "-"))
         detail = self._detail(event)
-        return Safe(f"{said}{self._semicolon}{detail}") if detail else said
+        return Safe(f"{text}{self._semicolon}{detail}") if detail else text
 
     def _detail(self, event: Event) -> Safe:
-        """The codes of a change in words; anything else as it is."""
+        """Return the codes of a change as text, anything else as a name."""
         own, (kind, _, rest) = self._own, event.detail.partition(":")
         if kind in own["link"] and rest.isdigit():
             return self._fill(own["link"][kind], rest)
@@ -302,27 +300,27 @@ class _Says:
         return Safe(self._comma.join(self._bounded(named, LABELS)))
 
     def _closed(self, state: str, as_: str | None) -> Safe:
-        said = Safe(self._words["states"][state])
-        return self._fill(self._own["closed"], state=said, as_=self._own["closed_as"][as_]) if as_ else said
+        text = Safe(self._words["states"][state])
+        return self._fill(self._own["closed"], state=text, as_=self._own["closed_as"][as_]) if as_ else text
 
     def _severity(self, value: object) -> Safe:
         return self._words["severities"].get(value) or self._name(value)
 
-    def _decision(self, what: Safe, value: Safe, told: Decision, named: Any, more: Sequence[Safe] = ()) -> Safe:
-        facts = [self._coded(self._own["by"], told.by), *more]
-        if told.by != "default" and not told.by.startswith("label:"):
-            if told.confidence < 1:
-                facts.append(self._fill(self._own["sure"], Safe(quantity(100 * told.confidence, "pct"))))
-            if told.because:
-                codes = [self._coded(self._own["codes"], code) for code in told.because[:_CODES]]
+    def _decision(self, what: Safe, value: Safe, made: Decision, named: Any, more: Sequence[Safe] = ()) -> Safe:
+        facts = [self._coded(self._own["by"], made.by), *more]
+        if made.by != "default" and not made.by.startswith("label:"):
+            if made.confidence < 1:
+                facts.append(self._fill(self._own["sure"], Safe(quantity(100 * made.confidence, "pct"))))
+            if made.because:
+                codes = [self._coded(self._own["codes"], code) for code in made.because[:_CODES]]
                 facts.append(self._fill(self._own["because"], Safe(self._comma.join(codes))))
-        if told.rivals:
-            rivals = self._comma.join(named(rival) for rival in told.rivals[:_CODES])
+        if made.rivals:
+            rivals = self._comma.join(named(rival) for rival in made.rivals[:_CODES])
             facts.append(self._fill(self._own["rivals"], Safe(rivals)))
         return self._fill(self._own["decision"], what=what, value=value, how=Safe(self._semicolon.join(facts)))
 
     def _coded(self, group: Mapping[str, str], code: str) -> Safe:
-        """``KIND:VALUE`` in the words of `group`; a code without words is shown as it is."""
+        """Return ``KIND:VALUE`` as text of `group`; a code without a text as a name."""
         kind, _, value = code.partition(":")
         text = group.get(kind)
         return self._fill(text, self._name(short(value, _VALUE))) if text is not None else self._name(code)

@@ -13,10 +13,10 @@ from making import checkpoint, coverage, finding
 from whystall.knowledge_base import card_life
 from whystall.knowledge_base.cards import draft_card, first_findings
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.hindsight import hindsight
 from whystall.knowledge_base.models import Diagnosis, Incident, Step, Verdict, Words
 from whystall.knowledge_base.occurrences import QUIET
 from whystall.knowledge_base.store import KnowledgeBase
+from whystall.knowledge_base.symptom_check import explanatory_phrases
 from whystall.knowledge_base.tickets.drafting import draft
 from whystall.knowledge_base.tickets.models import Ticket, Verification
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -85,7 +85,7 @@ def test_the_symptom_is_what_was_told_and_what_the_first_look_found() -> None:
             assert hindsight_ not in symptom, lang
     assert "block I/O" in card.symptom.en
     assert "块 I/O" in card.symptom.zh
-    assert hindsight(card, load_causes()["sync_checkpoint_write"]) == []
+    assert explanatory_phrases(card, load_causes()["sync_checkpoint_write"]) == []
     assert card.fix == Words(en=FIX, zh=FIX)
     assert card.cause == "sync_checkpoint_write"
 

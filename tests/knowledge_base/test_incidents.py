@@ -13,9 +13,9 @@ import yaml
 
 from whystall.knowledge_base import incidents
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.hindsight import hindsight
 from whystall.knowledge_base.incidents import curated, unknown_name
 from whystall.knowledge_base.models import Incident, Lang, Words
+from whystall.knowledge_base.symptom_check import explanatory_phrases
 from whystall.knowledge_base.tokens import terms
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -76,7 +76,7 @@ def test_its_names_are_known_and_its_checks_can_tell(one: Incident) -> None:
 
 @pytest.mark.parametrize("one", CARDS, ids=lambda c: c.id)
 def test_its_symptom_was_told_before_the_cause_was_known(one: Incident) -> None:
-    assert hindsight(one, load_causes().get(one.cause or "")) == []
+    assert explanatory_phrases(one, load_causes().get(one.cause or "")) == []
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -119,7 +119,7 @@ def test_an_incident_with_unknown_names_is_refused(
     assert fault in raised.value.message
 
 
-# --- hindsight ----------------------------------------------------------------------------------------------------
+# --- explanatory phrases ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_what_was_known_only_later_is_noticed(symptom: dict[str, str], phrase: s
         root_cause={"en": "Ranks of the job take every core.", "zh": "其他进程占满了所有的核。"},
         fix={"en": "Set OMP_NUM_THREADS=4 or start it with --cpus 4", "zh": "减少线程"},
     )
-    assert phrase in hindsight(one, load_causes()["cpu_contention"])
+    assert phrase in explanatory_phrases(one, load_causes()["cpu_contention"])
 
 
 def test_a_symptom_as_seen_is_none() -> None:
-    assert hindsight(card(), None) == []
-    assert hindsight(card(cause="cpu_contention"), load_causes()["cpu_contention"]) == []
+    assert explanatory_phrases(card(), None) == []
+    assert explanatory_phrases(card(cause="cpu_contention"), load_causes()["cpu_contention"]) == []

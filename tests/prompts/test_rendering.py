@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from pydantic import Field
 
 from whystall.agent_server.presentation.texts import TEXT_LIMIT, diagnosis_text, hits_text, result_text, ticket_markdown
-from whystall.agent_server.presentation.ticket_texts import lines_text
+from whystall.agent_server.presentation.ticket_texts import tickets_text
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Incident, Lang, Match, Verdict, Words
 from whystall.knowledge_base.tickets import drafting as tickets
@@ -153,7 +153,7 @@ def lines_of_texts(text: str, lang: Lang) -> dict[str, int]:
         "result": result_text(result(3, text), lang),
         "hits": hits_text([match().model_copy(update={"title": Words(en=text, zh=text)})], lang),
         "incident": render("incident.txt", lang, i=incident),
-        "tickets": lines_text([line_of(case(text))], 3, lang),
+        "tickets": tickets_text([line_of(case(text))], 3, lang),
     }
     for name, said in shown.items():
         bad = [c for c in said if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")]

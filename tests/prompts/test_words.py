@@ -116,13 +116,13 @@ def codes(pattern: str, *files: str) -> set[str]:
 
 @pytest.mark.parametrize("lang", LANGS)
 def test_every_code_that_the_investigation_writes_has_words(lang: str) -> None:
-    rooms = "agent_server/diagnosis/"
-    missing = codes(r'missing(?:\.append\(| = .*\[)"(\w+)"', rooms + "verdict.py", "knowledge_base/verify.py")
+    directory = "agent_server/diagnosis/"
+    missing = codes(r'missing(?:\.append\(| = .*\[)"(\w+)"', directory + "verdict.py", "knowledge_base/verify.py")
     assert {"second_mechanism", "rivals_open", "low_explained_share", "no_victim", "no_evidence"} <= missing
     said = words(lang)
     assert missing <= said["missing"].keys() | said["blind"].keys()
-    assert codes(r'_victim\([^)]*"(\w+)"\)', rooms + "victim.py") <= said["chosen_by"].keys()
-    looks = codes(r'case\.look\([^"]*"(\w+)"', rooms + "rules.py", rooms + "model_driver.py")
+    assert codes(r'_victim\([^)]*"(\w+)"\)', directory + "victim.py") <= said["chosen_by"].keys()
+    looks = codes(r'case\.observe\([^"]*"(\w+)"', directory + "rules.py", directory + "model_driver.py")
     assert {"first_look", "separates_causes", "model_asked"} <= looks <= said["why"].keys()
 
 

@@ -17,6 +17,7 @@ from whystall.agent_server.interfaces.mcp.jobs import find_job
 from whystall.agent_server.interfaces.mcp.knowledge import knowledge_entries
 from whystall.agent_server.interfaces.mcp.resources import read_page, results
 from whystall.agent_server.presentation import results as words
+from whystall.agent_server.presentation.texts import result_text
 from whystall.agent_server.settings.engines import Engine
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -85,7 +86,7 @@ def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
         source, engine = _source(given, tool.reads), given.pop("engine", "auto")
         result = await app.run_tool(tool.name, given, source=source, engine=engine, progress=progress, lang=lang)
-        return result, words.result_text(result, lang)
+        return result, result_text(result, lang)
 
     room = tool.judge.__module__.split(".")[2]  # whystall.tools.ROOM.module
     return Entry(tool.name, tool.title, tool.description, params, results(app)[tool.name], call, toolset=room)

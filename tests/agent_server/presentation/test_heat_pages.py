@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from heat_scenes import every, profile_of, recorded_with_samples, rest_of
 
-from whystall.agent_server.presentation.heat_pages import heat_beside, heat_pages
+from whystall.agent_server.presentation.heat_pages import heat_pages, sample_heat_pages
 from whystall.agent_server.presentation.pages import page_for
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.profiles.heat_map import tool as heat_map
@@ -45,13 +45,13 @@ def test_nothing_sampled_has_no_page() -> None:
 def test_beside_another_tool_only_where_there_is_time() -> None:
     timed = recording_of(profile_of(rest_of(every(1.0, 0.3, 8, 0), 8), 8))
     judged = Judgement(findings=[], data=Counted("cpu-clock"), seen=1)
-    assert [one.name for one in heat_beside(timed, judged, "en")] == ["heat.html", "heat.svg"]
+    assert [one.name for one in sample_heat_pages(timed, judged, "en")] == ["heat.html", "heat.svg"]
     made = Builder()
     made.sample(made.stack([made.frame("main")]), made.event("samples"), 3)
     untimed = recording_of(made.profile("folded"))
-    assert heat_beside(untimed, Judgement(findings=[], data=Counted("samples"), seen=1), "en") == []
+    assert sample_heat_pages(untimed, Judgement(findings=[], data=Counted("samples"), seen=1), "en") == []
     short = recording_of(profile_of([(0, 0.5)], 0.5))
-    assert heat_beside(short, judged, "en") == []
+    assert sample_heat_pages(short, judged, "en") == []
 
 
 def test_the_tools_have_their_pages() -> None:

@@ -1,4 +1,4 @@
-"""How matches are shown: known or only similar, how often, and what is left to check."""
+"""How matches are match_texts: known or only similar, how often, and what is left to check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from making import checkpoint, match, victim
 
-from whystall.agent_server.presentation.match_lines import OPTIONS, command, shown
+from whystall.agent_server.presentation.match_lines import OPTIONS, command, match_texts
 from whystall.agent_server.presentation.texts import diagnosis_text, hits_text
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.features import TYPES
@@ -20,7 +20,7 @@ LANGS: tuple[Lang, ...] = ("en", "zh")
 
 
 def text(suffix: str = "txt", lang: Lang = "en", **changes: Any) -> str:
-    [found] = shown([match().model_copy(update=changes)], suffix, lang, victim())
+    [found] = match_texts([match().model_copy(update=changes)], suffix, lang, victim())
     return "\n".join([found.head, *found.more])
 
 

@@ -16,7 +16,7 @@ from whystall.agent_server.presentation.ticket_texts import (
     EVENTS,
     LABELS,
     history_text,
-    lines_text,
+    tickets_text,
 )
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Claim, Lang, Verdict
@@ -135,7 +135,7 @@ def test_hostile_text_changes_no_page(case: int, diagnosed: bool, lang: Lang) ->
                 assert not re.search(r"://|www\.|@\w|#\d|~\w|<!|evil|\{\{", child.content), child.content
         if token.type == "fence":
             assert token.info == "text"
-    terminal = lines_text([line(HOSTILE[case])], 0, lang) + history_text(happened(HOSTILE[case]), lang)
+    terminal = tickets_text([line(HOSTILE[case])], 0, lang) + history_text(happened(HOSTILE[case]), lang)
     assert all(row.isprintable() for row in terminal.split("\n"))
     assert len(terminal.split("\n")) == 1 + len(happened("x"))
 

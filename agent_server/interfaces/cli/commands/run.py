@@ -73,6 +73,6 @@ def _say(result: ToolResult[Any], as_json: bool, lang: Lang) -> None:
     if as_json:
         console.say_json(result)
     else:
-        from whystall.agent_server.presentation.results import result_text
+        from whystall.agent_server.presentation.texts import result_text
 
         console.say(result_text(result, lang))

@@ -93,7 +93,7 @@ def list_tickets(
     if as_json:
         console.say_json([wire.structured(ticket) for ticket in tickets.list(wanted, limit)])
     else:
-        from whystall.agent_server.presentation.results import tickets_text
+        from whystall.agent_server.presentation.ticket_texts import tickets_text
 
         lines = tickets.lines(wanted, limit)
         left = tickets.count(wanted) - limit if len(lines) == limit else 0
@@ -117,7 +117,7 @@ def history(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -
     if as_json:
         console.say_json([wire.structured(event) for event in events])
     else:
-        from whystall.agent_server.presentation.tickets import history_text
+        from whystall.agent_server.presentation.ticket_texts import history_text
 
         console.say(history_text(events, lang))
 
@@ -299,6 +299,6 @@ def _tell(kb: Stores, done: Ticket, what: str, as_json: bool, lang: Lang, other:
     if as_json:
         console.say_json(done)
         return
-    from whystall.agent_server.presentation.tickets import done_text
+    from whystall.agent_server.presentation.results import done_text
 
     console.say(done_text(kb, done, what, other, lang))

@@ -13,7 +13,7 @@ import pytest
 import whystall.agent_server.integrations.chat as room
 from whystall.knowledge_base.tickets.models import ClosedAs
 from whystall.prompts.chat import chat_words
-from whystall.prompts.intents import book
+from whystall.prompts.intents import intent_rules
 
 CJK = re.compile(r"[\u4e00-\u9fff]")
 
@@ -63,6 +63,6 @@ def test_every_blank_is_filled(where: str, code: str, count: int, named: set[str
 def test_every_command_has_words() -> None:
     for lang in ("en", "zh"):
         said = chat_words(lang)
-        changing = {rule.intent for rule in book().rules if rule.changes}
+        changing = {rule.intent for rule in intent_rules().rules if rule.changes}
         assert changing == said["done"].keys() == said["wish"].keys() - {"duplicate"}
         assert set(ClosedAs.__args__) == said["closed_as"].keys()  # type: ignore[attr-defined]

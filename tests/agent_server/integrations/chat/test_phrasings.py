@@ -11,12 +11,12 @@ import yaml
 
 from whystall.agent_server.integrations.chat.intents import LIMIT, Intent, understand, wanted_of
 from whystall.agent_server.integrations.job_lookup.search_terms import search_terms
-from whystall.prompts.intents import book
+from whystall.prompts.intents import intent_rules
 
 HERE = Path(__file__).parent
 LEAST = 0.9
 """Of the held-out phrasings this share must be understood whole. (When the rules were written 109 of 113 were.)"""
-CHANGES = {rule.intent for rule in book().rules if rule.changes}
+CHANGES = {rule.intent for rule in intent_rules().rules if rule.changes}
 
 
 def phrasings(name: str) -> list[dict[str, Any]]:

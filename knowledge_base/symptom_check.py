@@ -13,15 +13,15 @@ from whystall.knowledge_base.models import Cause, Incident
 _WORD = re.compile(r"[a-z0-9][a-z0-9'-]*")
 _CJK = re.compile(r"[\u4e00-\u9fff]+")
 # Words of an explanation.
-_KNOWING_EN = frozenset(
+_EXPLAINING_EN = frozenset(
     ("because", "caused", "causes", "due", "fix", "fixed", "fixes", "solved", "solution", "workaround", "culprit")
 )
-_KNOWING_ZH = ("因为", "由于", "根因", "原因是", "修复", "解决办法", "罪魁", "元凶")
-_STOPPED = (
+_EXPLAINING_ZH = ("因为", "由于", "根因", "原因是", "修复", "解决办法", "罪魁", "元凶")
+_STOP_WORDS = (
     "a an the of in on at by to for from with and or but as is are was were be been it its that than this these those "
     "no not into over per each other others own"
 )
-_STOP = frozenset(_STOPPED.split())
+_STOP = frozenset(_STOP_WORDS.split())
 # Settings and options, as remedies name them.
 _SETTING = re.compile(r"--[a-z][\w-]+|\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b|\b[a-z]\w*(?:\.\w+)+=|\b\w+=\w+")
 _COPIED_EN = 5  # words in a row
@@ -29,7 +29,7 @@ _COPIED_ZH = 9  # characters in a row
 _TITLE_ZH = 5
 
 
-def hindsight(incident: Incident, cause: Cause | None) -> list[str]:
+def explanatory_phrases(incident: Incident, cause: Cause | None) -> list[str]:
     """Return the parts of the symptom of `incident` that belong to its explanation, as written there.
 
     Those are: two consecutive words of the cause's title (five Chinese characters); a word that gives a reason
@@ -45,7 +45,7 @@ def hindsight(incident: Incident, cause: Cause | None) -> list[str]:
 
 def _english(incident: Incident, cause: Cause | None) -> Iterator[str]:
     symptom = _words(incident.symptom.en)
-    yield from (word for word in symptom if word in _KNOWING_EN)
+    yield from (word for word in symptom if word in _EXPLAINING_EN)
     if cause is not None:
         title = _pairs([word for word in _words(cause.title.en) if word not in _STOP])
         yield from (f"{a} {b}" for a, b in _pairs([w for w in symptom if w not in _STOP]) if (a, b) in title)
@@ -56,7 +56,7 @@ def _english(incident: Incident, cause: Cause | None) -> Iterator[str]:
 
 def _chinese(incident: Incident, cause: Cause | None) -> Iterator[str]:
     symptom = incident.symptom.zh
-    yield from (word for word in _KNOWING_ZH if word in symptom)
+    yield from (word for word in _EXPLAINING_ZH if word in symptom)
     if cause is not None:
         yield from (run for run in _pieces(cause.title.zh, _TITLE_ZH) if run in symptom)
     for later in (incident.root_cause.zh, incident.fix.zh):
