@@ -1,1 +1,1 @@
-"""Every word a person or a model is shown, English and Chinese. Imports no other room."""
+"""All texts for people and models, in English and Chinese. Imports no other package."""

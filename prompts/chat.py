@@ -1,42 +1,26 @@
-"""What the chat says, in both languages (``words/chat.LANG.yaml``): Markdown, with all that is strangers' escaped."""
+"""Texts of chat messages (``words/chat.LANG.yaml``), as Markdown with foreign values escaped."""
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from whystall.prompts.escape import Safe
-from whystall.prompts.render import FORMATS, LANGS, fill
+from whystall.prompts.files import text_of, texts_of
+from whystall.prompts.render import FORMATS, fill
 
-_HERE = Path(__file__).parent
 _MARKDOWN = FORMATS["md"]
 
 
 def chat_words(lang: str) -> dict[str, Any]:
-    """The words of `lang`, nested by group and code; a KeyError for another language."""
-    if lang not in LANGS:
-        raise KeyError(lang)
-    return _words(lang)
+    """Return the texts in `lang`, nested by group and code; KeyError for an unknown language."""
+    return texts_of("chat", lang)
 
 
 def say(lang: str, code: str, *values: object, **named: object) -> Safe:
-    """The words of `code` (``wish.resolve``) with `values` filled in, escaped; a KeyError for what nobody wrote."""
-    text: Any = chat_words(lang)
-    for part in code.split("."):
-        text = text[part]
-    return fill(_MARKDOWN.running, text, *values, **named)
+    """Return the text of `code` (``wish.resolve``) with escaped `values`; KeyError for an unknown code."""
+    return fill(_MARKDOWN.running, text_of("chat", lang, code), *values, **named)
 
 
 def name(value: object) -> Safe:
-    """A stranger's name as code, in which nothing is markup."""
+    """Return a foreign name as code, in which nothing is markup."""
     return _MARKDOWN.name(value)
-
-
-@cache
-def _words(lang: str) -> dict[str, Any]:
-    loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: dict[str, Any] = yaml.load((_HERE / "words" / f"chat.{lang}.yaml").read_text("utf-8"), Loader=loader)  # noqa: S506
-    return found

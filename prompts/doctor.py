@@ -1,36 +1,17 @@
-"""What `whystall doctor` says, in both languages (``words/doctor.LANG.yaml``). Values are inert already, and stay as
-they are: a command must be pasted as it stands."""
+"""Texts of `whystall doctor` (``words/doctor.LANG.yaml``). Values are inert and not escaped: commands can be pasted."""
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from whystall.prompts.render import LANGS
-
-_HERE = Path(__file__).parent
+from whystall.prompts.files import text_of, texts_of
 
 
 def doctor_words(lang: str) -> dict[str, Any]:
-    """The words of `lang`, nested by check and code; a KeyError for another language."""
-    if lang not in LANGS:
-        raise KeyError(lang)
-    return _words(lang)
+    """Return the texts in `lang`, nested by check and code; KeyError for an unknown language."""
+    return texts_of("doctor", lang)
 
 
 def say(lang: str, code: str, **named: object) -> str:
-    """The words of `code` (``btf.means``) with `named` filled in; a KeyError for what nobody wrote."""
-    text: Any = doctor_words(lang)
-    for part in code.split("."):
-        text = text[part]
-    return str(text).format(**named)
-
-
-@cache
-def _words(lang: str) -> dict[str, Any]:
-    loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: dict[str, Any] = yaml.load((_HERE / "words" / f"doctor.{lang}.yaml").read_text("utf-8"), Loader=loader)  # noqa: S506
-    return found
+    """Return the text of `code` (``btf.means``) with `named` filled in; KeyError for an unknown code."""
+    return text_of("doctor", lang, code).format(**named)

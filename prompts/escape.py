@@ -1,6 +1,6 @@
-"""Make values inert in the format they are shown in: Markdown, or the plain text of a terminal and of MCP.
+"""Makes values inert in the output format: Markdown, or the plain text of a terminal and of MCP.
 
-Words of our own are `Safe`; everything else that a template prints is escaped without being asked.
+Our own texts are `Safe`; everything else that a template prints is escaped.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ import json
 import re
 from collections.abc import Callable
 
-# Text that no Markdown flavour reads as markup, wherever it stands: letters, digits and quiet punctuation.
+# Text that is no markup in any Markdown flavour: letters, digits and some punctuation.
 _QUIET = re.compile(r"[\w ,;:'\"()%/=+.?，。；：、（）！？“”·-]*")
-# ... except at the start (lists, underlined headings, indented code) and where addresses become links.
+# Exceptions: at the start (lists, underlined headings, indented code), and where URLs become links.
 _LOUD = re.compile(r"^(\s|[-+=]|\d+[.)])|_|://|www\.", re.IGNORECASE)
-# A single plain word; Python's own names of code without a name are part of one.
+# A single plain word; Python's names of nameless code are allowed.
 _BARE = re.compile(r"(?:[\w.,:@%+=/*-]|<(?:module|locals|lambda|genexpr|listcomp|dictcomp|setcomp)>)+")
 
-# A function and where it is: save (train.py:212)
+# A function and its location: save (train.py:212)
 _PLACE = re.compile(r"(.+) \(([^()]+:\d+)\)")
 
 
 class Safe(str):
-    """Text that may be shown as it is."""
+    """Text that is shown unescaped."""
 
     __slots__ = ()
 
 
 def printable(text: str) -> str:
-    """`text` with what cannot be seen, moves the cursor or turns the direction of writing as escapes."""
+    """Return `text` with unprintable, cursor-moving and bidirectional control characters as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def short(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters; the middle of a longer one is left out, marked ``…``."""
+    """Return `text` in at most `limit` characters, with ``…`` for the middle of a longer one."""
     if len(text) <= limit:
         return text
     head = (limit - 1) // 2
@@ -40,7 +40,7 @@ def short(text: str, limit: int) -> str:
 
 
 def markdown(value: object) -> Safe:
-    """`value` for running Markdown: as it is where nothing in it could be markup, else as code."""
+    """Return `value` for running Markdown; as code if anything in it could be markup."""
     if isinstance(value, Safe):
         return value
     text = printable(str(value))
@@ -48,9 +48,7 @@ def markdown(value: object) -> Safe:
 
 
 def markdown_code(value: object) -> Safe:
-    """`value` as a code span: there links, mentions, HTML and emphasis mean nothing. The fence is longer
-    than any inside.
-    """
+    """Return `value` as a code span, in which nothing is markup. The fence is longer than any inside."""
     text = printable(str(value))
     fence = "`" * (max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)
     pad = " " if text.startswith(("`", " ")) or text.endswith(("`", " ")) or not text else ""
@@ -58,28 +56,28 @@ def markdown_code(value: object) -> Safe:
 
 
 def markdown_block(value: object) -> Safe:
-    """`value` as a fenced block, with its lines: nothing in it is markup, and no line in it ends the fence."""
+    """Return `value` as a fenced block of lines; nothing in it is markup or ends the fence."""
     lines = [printable(line) for line in str(value).split("\n")]
     fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0))
     return Safe("\n".join([f"{fence}text", *lines, fence]))
 
 
 def plain(value: object) -> Safe:
-    """`value` for a terminal or a model."""
+    """Return `value` for a terminal or a model."""
     return value if isinstance(value, Safe) else Safe(printable(str(value)))
 
 
 def plain_code(value: object) -> Safe:
-    """A name for a terminal or a model: in quotes unless it is a single plain word, so that it cannot pass
-    for prose.
+    """Return a name for a terminal or a model, quoted unless it is a single plain word, so that it cannot pass for
+    prose.
     """
     text = printable(str(value))
     return Safe(text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False))
 
 
 def placed(text: str, name: Callable[[object], Safe], limit: int) -> Safe:
-    """A line of a program, ``save (train.py:212)``: function and file each as a `name` of at most `limit` characters,
-    so that it reads as one wherever it is shown; other text as one name.
+    """Return a program location such as ``save (train.py:212)`` with function and file each as a `name` of at most
+    `limit` characters; other text as one name.
     """
     known = _PLACE.fullmatch(text)
     if known is None:

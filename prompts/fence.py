@@ -1,7 +1,7 @@
-"""Fences for text that strangers wrote, where a model reads it.
+"""Fences around untrusted text in prompts.
 
-What came from a host, a ticket or a card reaches a model as one line of JSON between two markers with a nonce that
-nobody could know who wrote it. The system prompt says that nothing between the markers is an instruction.
+Data of a host, ticket or card is given to a model as one line of JSON between two markers with a random nonce. The
+system prompt says that nothing between the markers is an instruction.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from whystall.prompts.escape import printable
 
 _NONCE = re.compile(r"[0-9a-f]{16}")
-# What chat formats use as marks of who speaks (<|im_start|>, </s>, [INST]), and what Markdown fences are made of: as
-# escapes of JSON, so that neither a tokeniser nor a reader takes them for its own. None occurs outside of strings.
+# Markers of roles in chat formats (<|im_start|>, </s>, [INST]) and Markdown fences, which become JSON escapes. None
+# occurs outside of JSON strings.
 _MARKS = {"<": "\\u003c", ">": "\\u003e", "`": "\\u0060", "｜": "\\uff5c"}
 _BRACKET = re.compile(r"\[(?=\s*/?\s*[A-Z]{3,})")
 
@@ -32,15 +32,15 @@ class Fence:
         self.closing = f"{self.nonce} data>>"
 
     def put(self, value: object) -> str:
-        """`value` (anything JSON can hold) between the markers: three lines, the middle one JSON that means `value`
-        with unprintable characters as visible escapes. Nothing in it can close the fence. Raises TypeError or
-        ValueError for what JSON cannot hold.
+        """Return `value` between the markers: three lines, the middle one JSON, with unprintable characters as visible
+        escapes. Nothing in it can close the fence. Raises TypeError or ValueError for values that JSON cannot
+        represent.
         """
         text = json.dumps(_inert(value), ensure_ascii=False, allow_nan=False)
         for mark, escape in _MARKS.items():
             text = text.replace(mark, escape)
         text = _BRACKET.sub(r"\\u005b", text)
-        # Somebody who learnt the nonce still cannot write it. (An escape of the first digit would end in that digit.)
+        # Escape the nonce itself. (An escape of its first digit would end in that digit.)
         text = text.replace(self.nonce, f"{self.nonce[0]}\\u{ord(self.nonce[1]):04x}{self.nonce[2:]}")
         return f"{self.opening}\n{text}\n{self.closing}"
 

@@ -1,4 +1,4 @@
-"""The ways in which people ask, as data (``words/intents.yaml``), ready to be matched."""
+"""Rules for chat questions and commands (``words/intents.yaml``), compiled."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-import yaml
+from whystall.prompts.files import read_file
 
-_FILE = Path(__file__).parent / "words" / "intents.yaml"
 _PART = re.compile(r"\{([a-z_]+)\}")
 _GROUP = re.compile(r"\(\?P<([a-z]+)[0-9]*>")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One way to ask. `changes`: it is a command that changes something. `whole`: it is all that is said."""
+    """A rule. `changes`: the command changes something; `whole`: it must match the whole message."""
 
     intent: str
     changes: bool
@@ -28,7 +26,7 @@ class Rule:
     unless: tuple[re.Pattern[str], ...]
 
     def match(self, text: str) -> dict[str, str] | None:
-        """What was understood, by the names of groups; None where this is not meant."""
+        """Return the values of the named groups; None without a match."""
         if any(pattern.search(text) for pattern in self.unless):
             return None
         for pattern in self.any:
@@ -40,8 +38,8 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Book:
-    """All of it. `before`, `after`: politeness around what is said; `stop`: words that name no job."""
+class IntentRules:
+    """All rules. `before`, `after`: politeness around a message; `stop`: words that are no job names."""
 
     rules: tuple[Rule, ...]
     before: re.Pattern[str]
@@ -53,16 +51,15 @@ class Book:
 
 
 @cache
-def book() -> Book:
-    """The rules, compiled once."""
-    loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    data: dict[str, Any] = yaml.load(_FILE.read_text("utf-8"), Loader=loader)  # noqa: S506 - both loaders are safe
+def intent_rules() -> IntentRules:
+    """Return the rules, compiled once."""
+    data: dict[str, Any] = read_file("intents.yaml")
     parts: dict[str, str] = {}
     for name, text in data["parts"].items():
         parts[name] = _filled(text, parts)
     numbers = count()
     polite = data["politeness"]
-    return Book(
+    return IntentRules(
         rules=tuple(_rule(entry, parts, numbers) for entry in data["rules"]),
         before=_compiled("^(?:" + "|".join(polite["before"]) + ")", parts, numbers),
         after=_compiled("(?:" + "|".join(polite["after"]) + ")$", parts, numbers),
@@ -85,7 +82,7 @@ def _rule(entry: dict[str, Any], parts: dict[str, str], numbers: count[int]) -> 
 
 
 def _compiled(text: str, parts: dict[str, str], numbers: count[int]) -> re.Pattern[str]:
-    """`text` with its parts; each group gets a number, since one expression may not name two groups alike."""
+    """Compile `text` with its parts; groups are numbered, since a name may occur once in an expression."""
     filled = _GROUP.sub(lambda match: f"(?P<{match[1]}__{next(numbers)}>", _filled(text, parts))
     return re.compile(filled, re.IGNORECASE)
 

@@ -1,4 +1,4 @@
-"""The prompts offered over MCP: names, arguments, and their texts in both languages."""
+"""The prompts of the MCP server: names, arguments, texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from whystall.prompts.render import render
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt; `arguments` maps each name (all optional) to its description."""
+    """A prompt; `arguments` maps names (all optional) to descriptions."""
 
     name: str
     title: str
@@ -51,7 +51,7 @@ _ARGUMENTS: dict[str, dict[str, dict[str, str]]] = {
 
 
 def prompts(lang: str) -> list[Prompt]:
-    """Every prompt, described in `lang`."""
+    """Return every prompt, described in `lang`."""
     return [
         Prompt(name, *texts[lang], {argument: text[lang] for argument, text in _ARGUMENTS[name].items()})
         for name, texts in _PROMPTS.items()
@@ -59,7 +59,7 @@ def prompts(lang: str) -> list[Prompt]:
 
 
 def prompt(name: str, arguments: Mapping[str, str], lang: str) -> str:
-    """The text of prompt `name`; a KeyError names a prompt or an argument that does not exist."""
+    """Return the text of prompt `name`; KeyError for an unknown prompt or argument."""
     known = _ARGUMENTS[name]
     for argument in arguments:
         if argument not in known:
@@ -68,5 +68,5 @@ def prompt(name: str, arguments: Mapping[str, str], lang: str) -> str:
 
 
 def instructions(lang: str) -> str:
-    """What an MCP server tells a model about itself."""
+    """Return the instructions of the MCP server."""
     return render("mcp/instructions.md", lang)

@@ -1,11 +1,11 @@
-"""Numbers with their units, as short as they can be read."""
+"""Formats numbers with units, for reading."""
 
 from __future__ import annotations
 
 
 def quantity(value: float, unit: str) -> str:
-    """`value` in `unit` (``ms``, ``us``, ``s``, ``pct``, ``count``, ``bytes``, ``bytes/s``, ``GB/s``,
-    ``1/s``, ``ratio``, ``cpus``) for reading. A ratio close to zero (a probability) is written with an exponent.
+    """Format `value` in `unit`: ``ms``, ``us``, ``s``, ``pct``, ``count``, ``bytes``, ``bytes/s``, ``GB/s``, ``1/s``,
+    ``ratio``, ``cpus``. A ratio close to zero (a probability) has an exponent.
     """
     if unit in _SECONDS:
         return duration(value * _SECONDS[unit])
@@ -17,7 +17,7 @@ def quantity(value: float, unit: str) -> str:
         return f"{value:,.0f}"
     if unit == "1/s":
         return f"{_digits(value)}/s"
-    if unit == "GB/s":  # decimal, as links are sold
+    if unit == "GB/s":  # decimal, as for links
         return f"{_digits(value)} GB/s"
     if unit == "ratio" and 0 < abs(value) < 0.005:
         return f"{value:.0e}"
@@ -25,7 +25,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def points(value: float) -> str:
-    """A difference of two shares, both in percent: ``+15.9``, ``-3``."""
+    """Format a difference of two percentages: ``+15.9``, ``-3``."""
     return f"{'-' if value < 0 else '+'}{_digits(abs(value))}"
 
 
@@ -33,7 +33,7 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def duration(seconds: float) -> str:
-    """Seconds as ``1.23 s``, ``45 ms``, ``7.1 us``, ``12 min``, ``11.3 h``."""
+    """Format seconds: ``1.23 s``, ``45 ms``, ``7.1 us``, ``12 min``, ``11.3 h``."""
     for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
         if abs(seconds) < limit:
             return f"{_digits(seconds * factor)} {unit}"
@@ -41,7 +41,7 @@ def duration(seconds: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes as ``50 MiB``."""
+    """Format bytes: ``50 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
             return f"{_digits(value)} {unit}"
@@ -50,7 +50,7 @@ def size(value: float) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three significant digits, without a trailing zero or an exponent."""
+    """Format with three significant digits, without trailing zeros or exponent."""
     if value == 0:
         return "0"
     magnitude = abs(value)

@@ -1,62 +1,57 @@
-"""Why an engine was not taken, in the reader's language.
+"""Translates the reasons why an engine was not chosen.
 
-Reasons are composed where engines are asked and chosen, in English, and stored so (``manifest.json``). As with
-gettext the English text, with blanks for what is filled in, is the key of its translation
-(``words/reasons.LANG.yaml``); a reason that nobody translated is shown as it is.
+Reasons are composed in English and stored in ``manifest.json``. As with gettext, the English text with blanks is the
+key of its translation (``words/reasons.LANG.yaml``); an untranslated reason is shown in English.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 
-import yaml
+from whystall.prompts.files import read_file
 
-_HERE = Path(__file__).parent
 _BLANK = re.compile(r"{(\w+)}")
-# ``bcc: ``, ``no_privilege: ``, ``trace-cmd: ``: an engine, a code or a tool before its reason
+# ``bcc: ``, ``no_privilege: ``, ``trace-cmd: ``: an engine, code or tool before its reason
 _HEAD = re.compile(r"([a-z][a-z0-9_.-]*): (.+)", re.DOTALL)
 _FIX = re.compile(r"(.+) \(fix: (.+)\)", re.DOTALL)
-# Of a language that is not English: its marks, and how it says what mends a reason.
+# Colon, semicolon and the form of a fix, per language.
 _MARKS = {"zh": ("：", "；", "{}（修复：{}）")}
 
 
 def in_words(lang: str, text: str) -> str:
-    """`text`, one reason or several with ``; `` between, in `lang`; as it is where no words are known. The result
-    must be escaped like the text: what was filled in stays.
+    """Return `text`, reasons separated by ``; ``, in `lang`, or unchanged if untranslated. The result must be escaped
+    like the text.
     """
     if lang not in _MARKS:
         return text
-    said = [_one(lang, piece) for piece in text.split("; ")]
-    return _MARKS[lang][1].join(said) if said != text.split("; ") else text
+    translated = [_one(lang, piece) for piece in text.split("; ")]
+    return _MARKS[lang][1].join(translated) if translated != text.split("; ") else text
 
 
 def _one(lang: str, text: str) -> str:
     colon, _, fix = _MARKS[lang]
-    if (mended := _FIX.fullmatch(text)) is not None and (said := _one(lang, mended[1])) != mended[1]:
-        return fix.format(said, mended[2])
+    if (fixed := _FIX.fullmatch(text)) is not None and (translated := _one(lang, fixed[1])) != fixed[1]:
+        return fix.format(translated, fixed[2])
     for pattern, words in _catalog(lang):
         if (found := pattern.fullmatch(text)) is not None:
             return words.format(**{name: _one(lang, value) for name, value in found.groupdict().items()})
-    headed = _HEAD.fullmatch(text)
-    if headed is None or (said := _one(lang, headed[2])) == headed[2]:
+    with_head = _HEAD.fullmatch(text)
+    if with_head is None or (translated := _one(lang, with_head[2])) == with_head[2]:
         return text
-    return f"{headed[1]}{colon}{said}"
+    return f"{with_head[1]}{colon}{translated}"
 
 
 @cache
 def _catalog(lang: str) -> list[tuple[re.Pattern[str], str]]:
-    """Patterns of the English texts, those that say most first, and what they are in `lang`."""
-    loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = (_HERE / "words" / f"reasons.{lang}.yaml").read_text("utf-8")
-    found: dict[str, str] = yaml.load(text, Loader=loader)  # noqa: S506 - both loaders are safe
+    """Return patterns of the English texts, longest first, with the texts in `lang`."""
+    found: dict[str, str] = read_file(f"reasons.{lang}.yaml")
     return [(_pattern(key), found[key]) for key in sorted(found, key=lambda key: -len(_BLANK.sub("", key)))]
 
 
 def _pattern(key: str) -> re.Pattern[str]:
-    """Matches `key` with something in its blanks. A text that begins with a blank begins with one word there: before
-    it may stand an engine and a colon, which are no part of it.
+    """Return a pattern for `key` with any text in its blanks. A blank at the start matches one word, since an engine
+    and a colon may precede it.
     """
     parts = _BLANK.split(key)
     made = []

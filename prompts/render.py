@@ -1,9 +1,7 @@
-"""Renders the templates of this package. Everything a template prints is escaped for its format unless it
-is `Safe`.
+"""Renders the templates of this package. Everything printed is escaped for the format unless it is `Safe`.
 
-A name ends in ``.md`` (Markdown) or ``.txt`` (terminal, and the text of MCP results). ``NAME.en.md.j2`` is
-taken for English if there is one, else ``NAME.md.j2``, which finds its words in ``words/``. A name or value
-that is missing is an error.
+Names end in ``.md`` (Markdown) or ``.txt`` (terminal, and the text of MCP results). ``NAME.en.md.j2`` is used for
+English if it exists, else ``NAME.md.j2`` with texts of ``words/``. A missing name or value is an error.
 """
 
 from __future__ import annotations
@@ -14,22 +12,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from whystall.prompts import escape
 from whystall.prompts.escape import Safe
+from whystall.prompts.files import LANGS, read_file
 from whystall.prompts.quantities import quantity
 from whystall.prompts.reasons import in_words
 from whystall.prompts.sentences import Voice
 
-LANGS = ("en", "zh")
 _HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Format:
-    """How one format escapes running text and names, and how long a name may get in a list."""
+    """Escaping of running text and of names in a format, and the maximum length of a name in a list."""
 
     running: Callable[[object], Safe]
     name: Callable[[object], Safe]
@@ -43,16 +40,14 @@ FORMATS = {
 
 
 def render(name: str, lang: str, **context: Any) -> str:
-    """The template `name` in `lang` (``en``, ``zh``) with `context`; a KeyError for another language or
-    format.
-    """
+    """Render the template `name` in `lang` (``en``, ``zh``); KeyError for an unknown language or format."""
     stem, _, suffix = name.rpartition(".")
     template = _environment(suffix, lang).select_template([f"{stem}.{lang}.{suffix}.j2", f"{name}.j2"])
     return template.render(**context).strip() + "\n"
 
 
 def words(lang: str) -> dict[str, Any]:
-    """The words of `lang`: nested by group and code, every text `Safe`; a KeyError for another language."""
+    """Return the texts in `lang`, nested by group and code, all `Safe`; KeyError for an unknown language."""
     if lang not in LANGS:
         raise KeyError(lang)
     return _words(lang)
@@ -60,16 +55,14 @@ def words(lang: str) -> dict[str, Any]:
 
 @cache
 def voice(suffix: str, lang: str) -> Voice:
-    """What puts findings and codes into words, in the format `suffix` (``md``, ``txt``)."""
+    """Return the `Voice` of the format `suffix` (``md``, ``txt``) and language."""
     form = FORMATS[suffix]
     return Voice(words(lang), lang, form.name, form.running, form.name_limit)
 
 
 @cache
 def _words(lang: str) -> dict[str, Any]:
-    loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = (_HERE / "words" / f"{lang}.yaml").read_text("utf-8")
-    found: dict[str, Any] = _trusted(yaml.load(text, Loader=loader))  # noqa: S506 - both loaders are safe
+    found: dict[str, Any] = _trusted(read_file(f"{lang}.yaml"))
     return found
 
 
@@ -102,12 +95,12 @@ def _environment(suffix: str, lang: str) -> Environment:
 
 
 def fill(running: Callable[[object], Safe], text: str, *values: object, **named: object) -> Safe:
-    """`text` with its ``{}`` and ``{name}`` replaced by escaped values; braces in values mean nothing."""
+    """Replace ``{}`` and ``{name}`` in `text` by escaped values; braces in values have no meaning."""
     return Safe(text.format(*map(running, values), **{key: running(value) for key, value in named.items()}))
 
 
 def fit(lines: list[Safe], budget: int) -> tuple[list[Safe], int]:
-    """As many of `lines`, in order, as `budget` characters hold, and how many were left out."""
+    """Return the first of `lines` that fit in `budget` characters, and the number of the others."""
     kept: list[Safe] = []
     for line in lines:
         budget -= len(line) + 1

@@ -1,4 +1,4 @@
-"""Rows of records as plain text columns. Column names are the fields' own: they are terms of the field, not prose."""
+"""Formats records as plain text columns. Column names are field names and not translated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whystall.prompts.quantities import quantity
 Row = Mapping[str, Any]
 
 _UNITS = {
-    # before the shorter endings that it ends with too
+    # before the shorter endings that are suffixes of it
     "gb_per_s": "GB/s",
     "_bytes_rate": "bytes/s",
     "_ms_per_step": "ms",
@@ -24,19 +24,19 @@ _UNITS = {
     "_rate": "1/s",
 }
 _BYTES = ("bytes", "bytes_asked", "bytes_returned")
-# Long text goes last and is not padded; of a stack the innermost frames tell most.
+# Long texts are last and not padded; of a stack the innermost frames are shown.
 _WIDE = ("path", "cgroup", "kernel_stack", "user_stack")
 _FRAMES = 3
 _CELL = 120
 
 
 def table(rows: Sequence[Row], budget: int) -> tuple[list[Safe], int]:
-    """`rows` (all with the same fields) as lines under a header within `budget` characters, and how many rows fit.
+    """Return `rows` (with the same fields) as lines with a header within `budget` characters, and the number of rows.
 
-    Columns that are empty in every row are left out, lists of records (histograms) too.
+    Columns that are empty in every row are omitted, and lists of records (histograms) too.
     """
     names = [n for n in (rows[0] if rows else ()) if any(_shown(row[n]) for row in rows)]
-    names.sort(key=lambda n: n in _WIDE)  # stable: the rest keeps its order
+    names.sort(key=lambda n: n in _WIDE)
     cells = [[_cell(name, row[name]) for name in names] for row in rows]
     heads = [_head(name) for name in names]
     widths = [max(len(head), *(len(line[at]) for line in cells)) for at, head in enumerate(heads)] if cells else []
@@ -53,7 +53,7 @@ def table(rows: Sequence[Row], budget: int) -> tuple[list[Safe], int]:
 
 
 def record(row: Row) -> Safe:
-    """One record on one line: ``name value, name value``."""
+    """Return a record as one line: ``name value, name value``."""
     return Safe(", ".join(f"{name} {_cell(name, value)}" for name, value in row.items() if _shown(value)))
 
 
@@ -68,7 +68,7 @@ def _unit(name: str) -> str | None:
 
 
 def _head(name: str) -> str:
-    """`name` without its unit: every value shows its own."""
+    """Return `name` without its unit, since values have theirs."""
     end = next((end for end in _UNITS if name.endswith(end)), "")
     return name.removesuffix(end) if _UNITS.get(end) in ("ms", "us", "s", "ns") else name
 

@@ -85,7 +85,7 @@ def feedback(grounded: Grounded, lang: Lang, fence: Fence) -> str:
     """
     if not grounded.struck:
         return ""
-    texts = words(lang)["told"]
+    texts = words(lang)["objections"]
     lines = [texts["intro"]]
     for one in grounded.struck:
         where = texts["link"].format(one.where) if one.where else texts["other"]

@@ -31,7 +31,7 @@ from whystall.agent_server.diagnosis.past_incidents import PastIncidents
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply, ToolCall
 from whystall.knowledge_base.models import Lang, Reasoning
 from whystall.prompts.fence import Fence
-from whystall.prompts.model import briefing, said, system_prompt
+from whystall.prompts.model import briefing, reply_text, system_prompt
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.text import clean
@@ -239,7 +239,7 @@ class _Conversation:
         self._nudged = True
         content = reply.content[:_MAX_CONTENT] or "-"  # strict servers refuse an empty message
         self._messages.append(Message(role="assistant", content=content, reasoning=reply.reasoning))
-        self._messages.append(Message(role="user", content=said(self._lang, fault)))
+        self._messages.append(Message(role="user", content=reply_text(self._lang, fault)))
 
     def _answer(self, call: ToolCall, *parts: str) -> None:
         self._messages.append(Message(role="tool", content="\n".join(parts), call_id=call.id))
@@ -267,7 +267,8 @@ class _Conversation:
         ran = await self._run_remaining_tools()
         if ran and self.case.observer.live:  # all findings were measured anew: the model sees them before it is judged
             results = self._results(list(self.case.results))
-            self._answer(call, said(self._lang, "looked_on"), self._fence.put({**results, "state": self._state()}))
+            text = reply_text(self._lang, "looked_on")
+            self._answer(call, text, self._fence.put({**results, "state": self._state()}))
             return False
         grounded = self.grounded()
         if grounded is None or not grounded.struck:
@@ -313,7 +314,7 @@ class _Conversation:
         if turn.useful:
             turn.answers[last] += "\n" + self._state_after(turn)
         if dropped:
-            turn.answers[last] += "\n" + said(self._lang, "too_many", _MAX_CALLS)
+            turn.answers[last] += "\n" + reply_text(self._lang, "too_many", _MAX_CALLS)
         for place, call in enumerate(calls):
             self._answer(call, turn.answers[place])
         self._count_useless(turn.useful, turn.repeated)
@@ -327,17 +328,17 @@ class _Conversation:
         except ToolError as error:
             return self._fence.put(error_data(error))
         if request is None:
-            return said(self._lang, "alone")
+            return reply_text(self._lang, "alone")
         if any(other.tool == request.tool for other in turn.requests.values()):
-            return said(self._lang, "twice", request.tool)
+            return reply_text(self._lang, "twice", request.tool)
         times = self._times_asked.get(request_key(request), 0)
         if self.case.observer.live and times >= _MAX_SAMPLES:
             turn.repeated = True
-            return said(self._lang, "enough", request.tool, times)
+            return reply_text(self._lang, "enough", request.tool, times)
         known = request.tool in self.case.results and dict(self.case.options(request.tool)) == request.options
         if not self.case.observer.live and (times or known):
             turn.repeated = True
-            return said(self._lang, "again", request.tool)
+            return reply_text(self._lang, "again", request.tool)
         turn.requests[place] = request
         return ""
 
@@ -345,7 +346,7 @@ class _Conversation:
         key = request_key(request)
         if key in self._times_asked:
             turn.repeated = True
-            return said(self._lang, "searched")
+            return reply_text(self._lang, "searched")
         self._times_asked[key] = 1
         turn.useful = True
         return self._fence.put({"incidents": self._memory.search(request.query) if self._memory else []})
@@ -368,7 +369,7 @@ class _Conversation:
         for place, request in requests.items():
             result = by_tool.get(request.tool)
             if result is None:
-                turn.answers[place] = said(self._lang, "unserved", request.tool)
+                turn.answers[place] = reply_text(self._lang, "unserved", request.tool)
                 continue
             turn.useful = True
             turn.answers[place] = self._fence.put(result_data(result))

@@ -15,7 +15,7 @@ from typing import Literal
 
 from whystall.agent_server.integrations.job_lookup.models import Wanted
 from whystall.agent_server.integrations.job_lookup.search_terms import may_be_name, search_terms
-from whystall.prompts.intents import Book, book
+from whystall.prompts.intents import IntentRules, intent_rules
 
 LIMIT = 1000
 """Characters of a message that are understood; a longer one is read up to there."""
@@ -65,7 +65,7 @@ def language(text: str) -> Literal["en", "zh"]:
 
 def understand(text: str) -> Intent:
     """What `text` means; ``none`` where it is nothing of what we do."""
-    known = book()
+    known = intent_rules()
     said = " ".join(unicodedata.normalize("NFKC", text[:LIMIT]).split())
     lang = language(said)
     plain = _without_politeness(said, known)
@@ -104,7 +104,7 @@ def subject_of(text: str) -> tuple[Wanted, bool]:
     quoted = re.search(r"[\"“「`]([^\"”」`]{1,200})[\"”」`]", text)
     if quoted is not None:
         return Wanted(text=quoted[1]), True
-    known = book()
+    known = intent_rules()
     found = search_terms(Wanted(text=text), ())
     exact = " ".join(f"{_SAID[kind]} {value}" for kind, value in found.exact if kind in _SAID)
     names = [name for name in found.names if may_be_name(name) and not _no_name(name, known)]
@@ -118,7 +118,7 @@ def subject_of(text: str) -> tuple[Wanted, bool]:
 _SAID = {"pid": "pid", "slurm_job": "job", "container": "", "pod_uid": ""}
 
 
-def _by_rules(said: str, lang: Literal["en", "zh"], known: Book) -> Intent:
+def _by_rules(said: str, lang: Literal["en", "zh"], known: IntentRules) -> Intent:
     for rule in known.rules:
         slots = rule.match(said)
         if slots is None:
@@ -131,20 +131,20 @@ def _by_rules(said: str, lang: Literal["en", "zh"], known: Book) -> Intent:
     return Intent("none", said, lang)
 
 
-def _has_subject(said: str, known: Book) -> bool:
+def _has_subject(said: str, known: IntentRules) -> bool:
     """Whether it is about a job: a word for one, or the name or number of one."""
     wanted = wanted_of(said)
     return bool(wanted.text) or wanted.rank is not None or known.work.search(said) is not None
 
 
-def _without_politeness(said: str, known: Book) -> str:
+def _without_politeness(said: str, known: IntentRules) -> str:
     for pattern in (known.before, known.after):
         while (shorter := pattern.sub("", said).strip()) and shorter != said:
             said = shorter
     return said
 
 
-def _no_name(name: str, known: Book) -> bool:
+def _no_name(name: str, known: IntentRules) -> bool:
     lowered = name.lower()
     if _COUNTED.fullmatch(lowered) or all(part in known.stop for part in re.split(r"[-_/]", lowered)):
         return True
@@ -153,7 +153,7 @@ def _no_name(name: str, known: Book) -> bool:
     )
 
 
-def _beside_noun(text: str, known: Book) -> list[str]:
+def _beside_noun(text: str, known: IntentRules) -> list[str]:
     """A plain word that is called a job: "job trainer", "作业 trainer"."""
     noun = r"(?:jobs?|runs?|process|pod|container|experiment|called|named|作业|任务|进程|容器|实验|叫|名为)"
     for match in re.finditer(rf"(?<![\w.-]){noun}[ :：]*(?P<job>[A-Za-z][\w.-]*)", text, re.IGNORECASE | re.ASCII):
